@@ -1,0 +1,43 @@
+# Every target is safe to repeat. Settings come from the environment or the command line,
+# for example `make run STORE=redis://127.0.0.1:6379` or `make demo PROFILE=dev`.
+
+# Test runs and demos edit little between builds, and release builds would otherwise start over.
+export CARGO_INCREMENTAL = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test lint bench fuzz
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: ## install what building needs and the machine lacks (the other targets do it themselves)
+	@tests/setup.sh build
+
+run: setup ## bring the gateway up, with a simulator for vendors without a key, until interrupted
+	@tests/run.sh
+
+demo: setup ## real requests against simulated vendors, each with its charge, then the statement
+	@tests/demo.sh
+
+test: ## build everything, run every test, then the vendors' own SDKs against the binary
+	@tests/setup.sh test
+	cargo build --all-targets
+	@if cargo nextest --version >/dev/null 2>&1; then set -x; cargo nextest run; \
+	else set -x; cargo test --all-targets; fi
+	cargo test --doc
+	tests/clients/run
+
+lint: setup ## formatting, clippy and rustdoc; any warning fails
+	cargo fmt --check
+	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+
+bench: ## compare with no proxy, nginx and a bare pingora proxy; then the rooms' own benches
+	@tests/setup.sh bench
+	cargo build --release --bin tollgate --example sim --example bare_pingora
+	python3 benches/run.py
+	cargo bench --bench rooms
+
+fuzz: setup ## run every fuzz target for FUZZ_SECONDS (default 60) each, on the stable toolchain
+	@tests/fuzz/run.sh

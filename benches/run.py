@@ -1,0 +1,411 @@
+#!/usr/bin/env python3
+"""What tollgate adds to a request, next to no proxy, nginx and a bare pingora proxy.
+
+Every variant stands in front of the same simulated vendor and has one worker thread. The rounds
+are interleaved, so that a busy neighbour disturbs all variants alike, and medians are reported.
+Afterwards the ledgers must agree to the nano: a quick gateway that loses a charge has lost.
+
+Environment: ROUNDS (5), DURATION (4 seconds), VARIANTS (comma separated, all), BENCH_LOG=info
+(a log line per request in nginx and tollgate; otherwise neither writes any).
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+FOLDER = ROOT / "var" / "bench"
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+DURATION = int(os.environ.get("DURATION", "4"))
+LOG = os.environ.get("BENCH_LOG", "off")
+SIM_PATH = "/vendor_b/fast/v1/chat/completions"
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+ALL = ["direct", "nginx", "bare-pingora", "tollgate-sqlite", "tollgate-redis"]
+VARIANTS = os.environ.get("VARIANTS", ",".join(ALL)).split(",")
+# name, connections, streamed
+SCENARIOS = [("chat-whole-1", 1, False), ("chat-whole-32", 32, False), ("chat-stream-32", 32, True)]
+
+
+def body(stream):
+    """A chat request of 1 KB."""
+    text = "Explain in a few plain words what a toll gate does. "
+    call = {"model": "lmb-5.5", "stream": stream, "max_tokens": 256}
+    if stream:
+        # So that the gateway has no reason to keep the vendor's usage chunk to itself.
+        call["stream_options"] = {"include_usage": True}
+    call["messages"] = [{"role": "user", "content": (text * 20)[:890]}]
+    return json.dumps(call)
+
+
+# --- processes: all are ours, all end with us ---------------------------------------------------
+
+started = []
+
+
+def start(name, command, env=None):
+    log = open(FOLDER / f"{name}.log", "wb")
+    extra = {**os.environ, **(env or {})}
+    process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=extra)
+    started.append(process)
+    return process
+
+
+def stop_all():
+    for process in reversed(started):
+        process.terminate()
+    for process in reversed(started):
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(what, probe, seconds=20):
+    """Repeats the probe until it returns something true, and returns that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            sys.exit(f"failed: {what} within {seconds} s; see {FOLDER}")
+        time.sleep(0.05)
+
+
+def listening(port):
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def family(pid):
+    """A process and its children: nginx works in a child."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, children)]
+
+
+def cpu_seconds(pid):
+    total = 0
+    for member in family(pid):
+        # The command's name may contain spaces; the fields after it may not.
+        fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def rss_mib(pid):
+    pages = sum(int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in family(pid))
+    return pages * PAGE / 2**20
+
+
+# --- variants -------------------------------------------------------------------------------------
+
+
+class Variant:
+    """Where to send requests, whose CPU time to read, and for tollgate whose ledger to check."""
+
+    def __init__(self, name, port, path, process=None, conf=None, key="none", redis=None):
+        self.name, self.port, self.path, self.process = name, port, path, process
+        self.conf, self.key, self.redis = conf, key, redis
+        self.completed = 0
+
+    def url(self):
+        return f"http://127.0.0.1:{self.port}{self.path}"
+
+
+def nginx(sim_port):
+    port = free_port()
+    folder = FOLDER / "nginx"
+    folder.mkdir()
+    words = {
+        "FOLDER": folder,
+        "UPSTREAM": f"127.0.0.1:{sim_port}",
+        "LISTEN": f"127.0.0.1:{port}",
+        "ACCESS_LOG": f"{folder}/access.log" if LOG == "info" else "off",
+    }
+    text = (ROOT / "benches" / "nginx.conf").read_text()
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", str(value))
+    conf = folder / "nginx.conf"
+    conf.write_text(text)
+    binary = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
+    process = start("nginx", [binary, "-p", folder, "-e", folder / "nginx.error.log", "-c", conf])
+    until("nginx listens", lambda: listening(port))
+    return Variant("nginx", port, SIM_PATH, process)
+
+
+def bare_pingora(sim_port):
+    port = free_port()
+    process = start(
+        "bare_pingora",
+        [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"],
+    )
+    until("the bare pingora proxy listens", lambda: listening(port))
+    return Variant("bare-pingora", port, SIM_PATH, process)
+
+
+def redis():
+    """As tollgate wants it: every charge appended to a file, nothing evicted."""
+    port = free_port()
+    folder = FOLDER / "redis"
+    folder.mkdir()
+    process = start(
+        "redis",
+        ["redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
+        + ["--appendonly", "yes", "--appendfsync", "everysec"]
+        + ["--maxmemory-policy", "noeviction"],
+    )
+    until("redis listens", lambda: listening(port))
+    return process, f"redis://127.0.0.1:{port}"
+
+
+def cli(conf, *words):
+    command = [BIN / "tollgate", "--conf", conf, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        sys.exit(f"failed: tollgate {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def tollgate(name, sim_port, store, redis_process=None):
+    http, admin = free_port(), free_port()
+    folder = FOLDER / name
+    (folder / "files").mkdir(parents=True)
+    conf = folder / "tollgate.toml"
+    base = f"http://127.0.0.1:{sim_port}{SIM_PATH.removesuffix('/chat/completions')}"
+    conf.write_text(
+        f"""\
+[server]
+threads = 1
+[listen]
+http = "127.0.0.1:{http}"
+admin = "127.0.0.1:{admin}"
+[store]
+url = "{store or f'sqlite:{folder}/tollgate.db'}"
+[files]
+url = "file:{folder}/files"
+[rules]
+dir = "{ROOT}/lua-free-rules"
+[log]
+format = "text"
+level = "{'info' if LOG == 'info' else 'warn'}"
+[vendor.vendor_b]
+routes = [{{ name = "simulator", base_url = "{base}", key = "vk-simulator" }}]
+"""
+    )
+    process = start(name, [BIN / "tollgate", "--conf", conf, "serve"])
+
+    def ready():
+        if process.poll() is not None:
+            sys.exit(f"failed: {name} ended at once; see {FOLDER}/{name}.log")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=2) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+    until(f"{name} is ready", ready)
+    cli(conf, "account", "create", "bench", "--credit", "9000000")
+    key = cli(conf, "key", "issue", "bench")
+    return Variant(name, http, "/v1/chat/completions", process, conf, key, redis_process)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def probe(variant, stream):
+    """One request by hand: it must answer, and tells how many chunks a stream has."""
+    headers = {"content-type": "application/json", "authorization": f"Bearer {variant.key}"}
+    request = urllib.request.Request(variant.url(), body(stream).encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        text = reply.read()
+    variant.completed += 1
+    if not stream:
+        return len(text)
+    return sum(line.startswith(b"data: {") for line in text.splitlines())
+
+
+def wrk(variant, connections, stream, seconds):
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "--latency"]
+    command += ["-s", str(ROOT / "benches" / "post.lua"), variant.url()]
+    env = {**os.environ, "BENCH_BODY": body(stream), "BENCH_KEY": variant.key}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=seconds + 30)
+    if done.returncode != 0:
+        sys.exit(f"failed: wrk on {variant.name}: {done.stderr or done.stdout}")
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    variant.completed += result["requests"]
+    if result["bad"] or not result["requests"]:
+        sys.exit(f"failed: {variant.name}: {result['bad']} failures, {result['requests']} answers")
+    return result
+
+
+def measure(variant, connections, stream, units):
+    """One run of wrk; CPU time per unit, which is a request, or a chunk of a stream."""
+    pid = variant.process and variant.process.pid
+    store = variant.redis and variant.redis.pid
+    before = pid and cpu_seconds(pid), store and cpu_seconds(store)
+    result = wrk(variant, connections, stream, DURATION)
+    count = result["requests"] * units
+    figures = {
+        "rps": result["requests"] * 1e6 / result["duration_us"],
+        "p50": result["p50_us"],
+        "p99": result["p99_us"],
+    }
+    if pid:
+        figures["cpu"] = (cpu_seconds(pid) - before[0]) * 1e6 / count
+        figures["rss"] = rss_mib(pid)
+    if store:
+        figures["store_cpu"] = (cpu_seconds(store) - before[1]) * 1e6 / count
+    return figures
+
+
+def rounds(variants, chunks):
+    seen = {(s[0], v.name): [] for s in SCENARIOS for v in variants}
+    for variant in variants:
+        for _, connections, stream in SCENARIOS:
+            wrk(variant, connections, stream, 1)  # caches, pools and connections warm
+    order = random.Random(1)
+    for number in range(ROUNDS):
+        print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
+        for name, connections, stream in SCENARIOS:
+            # Nobody always runs in the shadow of the same neighbour.
+            for variant in order.sample(variants, len(variants)):
+                units = chunks if stream else 1
+                seen[name, variant.name].append(measure(variant, connections, stream, units))
+    return {
+        key: {f: statistics.median(run[f] for run in runs) for f in runs[0]}
+        for key, runs in seen.items()
+    }
+
+
+# --- reporting ------------------------------------------------------------------------------------
+
+
+def table(results, variants, chunks, reply_bytes):
+    logs = "on" if LOG == "info" else "off"
+    print(f"{ROUNDS} interleaved rounds of {DURATION} s, medians; one worker each; "
+          f"wrk with one thread; a log line per request: {logs}")
+    print(f"whole: a request of {len(body(False))} B, a reply of {reply_bytes} B; "
+          f"streams: {chunks} chunks; CPU time, the store's apart, is per request or chunk\n")
+    rows = [["scenario", "variant", "req/s", "p50 ms", "p99 ms", "cpu us", "rss MiB", "store us"]]
+    for scenario, _, _ in SCENARIOS:
+        for variant in variants:
+            r = results[scenario, variant.name]
+            row = [scenario, variant.name, f"{r['rps']:.0f}"]
+            row += [f"{r['p50'] / 1000:.3f}", f"{r['p99'] / 1000:.3f}"]
+            row += [f"{r[f]:.1f}" if f in r else "-" for f in ["cpu", "rss", "store_cpu"]]
+            rows.append(row)
+    for row in rows:
+        print(f"{row[0]:15} {row[1]:16} " + " ".join(f"{cell:>9}" for cell in row[2:]))
+    print()
+
+
+def ratios(results, variants):
+    ours = [v.name for v in variants if v.conf]
+    others = [v.name for v in variants if not v.conf]
+    for scenario, _, _ in SCENARIOS:
+        for figure in ["cpu", "rps", "p50"]:
+            for our in ours:
+                for other in others:
+                    base = results[scenario, other].get(figure)
+                    if base:  # without a proxy there is no proxy's CPU time
+                        ratio = results[scenario, our][figure] / base
+                        print(f"ratio {scenario} {figure} {our} vs {other} = {ratio:.3f}")
+
+
+def check_ledger(variant):
+    """Nothing held, every answered request charged, and the charges sum to what is posted."""
+
+    def settled():
+        account = json.loads(cli(variant.conf, "--json", "account", "show", "bench"))
+        return account if account["held_nano"] == 0 else None
+
+    # The last streams of each run were cut off by wrk; those still settle, in the background.
+    account = until(f"{variant.name} has no open hold", settled, 60)
+    command = [str(BIN / "tollgate"), "--conf", str(variant.conf), "--json", "charges", "bench"]
+    count = total = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as charges:
+        for line in charges.stdout:
+            total += json.loads(line)["amount_nano"]
+            count += 1
+    if charges.returncode != 0:
+        sys.exit(f"failed: {variant.name}: the charges cannot be listed")
+    held = account["credited_nano"] + account["written_off_nano"]
+    if held != account["available_nano"] + account["posted_nano"]:
+        sys.exit(f"failed: {variant.name}: the account does not balance: {account}")
+    if total != account["posted_nano"]:
+        sys.exit(f"failed: {variant.name}: charges of {total}, posted {account['posted_nano']}")
+    if count < variant.completed:
+        sys.exit(f"failed: {variant.name}: {variant.completed} requests, {count} charges")
+    print(f"ledger {variant.name}: {variant.completed} requests completed, {count} charges, "
+          f"their sum is what is posted: {total} nano-USD")
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    start("sim", [BIN / "examples" / "sim", "--listen", "127.0.0.1:0"])
+
+    def sim_address():
+        for line in (FOLDER / "sim.log").read_text().splitlines():
+            if line.startswith("listening on http://"):
+                return line.rpartition(":")[2]
+        return None
+
+    sim_port = int(until("the simulator listens", sim_address))
+    variants = []
+    for name in VARIANTS:
+        if name == "direct":
+            variants.append(Variant(name, sim_port, SIM_PATH))
+        elif name == "nginx":
+            variants.append(nginx(sim_port))
+        elif name == "bare-pingora":
+            variants.append(bare_pingora(sim_port))
+        elif name == "tollgate-sqlite":
+            variants.append(tollgate(name, sim_port, None))
+        elif name == "tollgate-redis":
+            process, url = redis()
+            variants.append(tollgate(name, sim_port, url, process))
+        else:
+            sys.exit(f"no such variant: {name}; known are {', '.join(ALL)}")
+    reply_bytes = max(probe(v, False) for v in variants)
+    counts = {v.name: probe(v, True) for v in variants}
+    if len(set(counts.values())) != 1:
+        sys.exit(f"failed: the variants pass on different numbers of chunks: {counts}")
+    chunks = counts[variants[0].name]
+    results = rounds(variants, chunks)
+    table(results, variants, chunks, reply_bytes)
+    ratios(results, variants)
+    print()
+    for variant in variants:
+        if variant.conf:
+            check_ledger(variant)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        stop_all()

@@ -1,0 +1,169 @@
+//! A model on offer.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::vendor::{Dialect, Vendor};
+use crate::dialect::Endpoint;
+use crate::money::Rate;
+use crate::money::price::{Price, Rates, TokenPrice};
+
+/// What a model makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Text, in conversations.
+    Chat,
+    /// Text, in the responses format only (the pro tier).
+    Responses,
+    /// Images.
+    Image,
+    /// Videos.
+    Video,
+    /// Speech.
+    Speech,
+    /// Embeddings.
+    Embedding,
+    /// Verdicts on input.
+    Moderation,
+}
+
+impl Kind {
+    /// All kinds, in the order of the spec.
+    pub const ALL: [Kind; 7] = [
+        Kind::Chat,
+        Kind::Responses,
+        Kind::Image,
+        Kind::Video,
+        Kind::Speech,
+        Kind::Embedding,
+        Kind::Moderation,
+    ];
+
+    /// Its name: the section of the rules, and `type` in the listing.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Chat => "chat",
+            Kind::Responses => "responses",
+            Kind::Image => "image",
+            Kind::Video => "video",
+            Kind::Speech => "speech",
+            Kind::Embedding => "embedding",
+            Kind::Moderation => "moderation",
+        }
+    }
+}
+
+/// A model, its price, and how its vendor is spoken to.
+#[derive(Debug)]
+pub struct Model {
+    /// The id that clients use.
+    pub id: String,
+    /// What it makes.
+    pub kind: Kind,
+    /// What it costs.
+    pub price: Price,
+    /// How many tokens it can take in, where the price list says so.
+    pub context: Option<u64>,
+    /// Whether it takes `reasoning_effort`.
+    pub effort: bool,
+    /// Whose it is.
+    pub vendor: Arc<Vendor>,
+}
+
+impl Model {
+    /// The endpoints it is sold on.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        match self.kind {
+            Kind::Chat if self.vendor.dialect == Dialect::Messages => {
+                vec![Endpoint::Chat, Endpoint::Messages]
+            }
+            Kind::Chat if self.vendor.speaks_responses => vec![Endpoint::Chat, Endpoint::Responses],
+            Kind::Chat => vec![Endpoint::Chat],
+            Kind::Responses => vec![Endpoint::Responses],
+            Kind::Image => vec![Endpoint::Images, Endpoint::ImageEdits],
+            Kind::Video => vec![Endpoint::Videos],
+            Kind::Speech => vec![Endpoint::Speech],
+            Kind::Embedding => vec![Endpoint::Embeddings],
+            Kind::Moderation => vec![Endpoint::Moderations],
+        }
+    }
+
+    /// Its price per token, if it is sold by tokens.
+    #[must_use]
+    pub fn token_price(&self) -> Option<&TokenPrice> {
+        match &self.price {
+            Price::Tokens(tokens) | Price::Image { tokens, .. } => Some(tokens),
+            Price::Video(_) | Price::Speech(_) | Price::Free => None,
+        }
+    }
+
+    /// Its entry in the model listing.
+    #[must_use]
+    pub fn listing(&self) -> Json {
+        let endpoints: Vec<&str> = self.endpoints().into_iter().map(Endpoint::path).collect();
+        json!({
+            "id": self.id,
+            "object": "model",
+            "created": 0,
+            "owned_by": &*self.vendor.token,
+            "type": self.kind.name(),
+            "endpoints": endpoints,
+            "supports_effort": self.effort,
+            "context_length": self.context,
+            "pricing": self.pricing(),
+        })
+    }
+
+    fn pricing(&self) -> Json {
+        match &self.price {
+            Price::Tokens(tokens) => Json::Object(token_pricing(tokens)),
+            Price::Image { tokens, reservation } => {
+                let mut pricing = token_pricing(tokens);
+                pricing.insert("image_reservation".to_owned(), reservation.to_string().into());
+                Json::Object(pricing)
+            }
+            Price::Video(rates) => {
+                let seconds = rates.iter().map(|(name, rate)| (name.clone(), rate.usd().into()));
+                json!({ "second": Json::Object(seconds.collect()) })
+            }
+            Price::Speech(rate) => json!({ "character": rate.usd() }),
+            Price::Free => json!({ "prompt": Rate::ZERO.usd(), "completion": Rate::ZERO.usd() }),
+        }
+    }
+}
+
+fn token_pricing(price: &TokenPrice) -> Map<String, Json> {
+    let mut pricing = rates(&price.base);
+    let above = price.above.iter().map(|(over, r)| (("above_input_tokens", (*over).into()), r));
+    let from = price.from.iter().filter_map(|(since, r)| {
+        let moment = jiff::Timestamp::from_second(*since).ok()?;
+        Some((("from_date", moment.strftime("%Y-%m-%d").to_string().into()), r))
+    });
+    let tier = |((name, when), r): ((&str, Json), &Rates)| {
+        let mut tier = Map::from_iter([(name.to_owned(), when)]);
+        tier.extend(rates(r));
+        Json::Object(tier)
+    };
+    let tiers: Vec<Json> = above.chain(from).map(tier).collect();
+    if !tiers.is_empty() {
+        pricing.insert("tiers".to_owned(), tiers.into());
+    }
+    pricing
+}
+
+fn rates(rates: &Rates) -> Map<String, Json> {
+    let mut map = Map::new();
+    map.insert("prompt".to_owned(), rates.input.usd().into());
+    map.insert("completion".to_owned(), rates.output.usd().into());
+    let cached = [("input_cache_read", rates.cache_read), ("input_cache_write", rates.cache_write)];
+    for (name, rate) in cached {
+        if let Some(rate) = rate {
+            map.insert(name.to_owned(), rate.usd().into());
+        }
+    }
+    map
+}

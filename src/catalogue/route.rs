@@ -1,0 +1,220 @@
+//! The ordered routes to a vendor, and what the vendor calls our models.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+
+use crate::sheet::{Fault, Node, Place, Table};
+
+/// What a vendor calls models: exact names, and patterns with one `*` at the end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    exact: Vec<(String, String)>,
+    /// Beginnings without their `*`, longest first.
+    patterns: Vec<(String, String)>,
+}
+
+impl Names {
+    /// Reads a table `"our-*" = "their-*"`.
+    pub fn parse(members: Vec<(String, Node)>, faults: &mut Vec<Fault>) -> Names {
+        let mut names = Names::default();
+        for (ours, node) in members {
+            let crate::sheet::Value::Text(theirs) = &node.value else {
+                faults.push(node.place.fault(format!("the name of '{ours}' must be a text")));
+                continue;
+            };
+            match (ours.strip_suffix('*'), theirs.strip_suffix('*')) {
+                (Some(ours), Some(theirs)) => names.patterns.push((ours.into(), theirs.into())),
+                (None, None) => names.exact.push((ours, theirs.clone())),
+                _ => faults.push(node.place.fault("a pattern has a * at the end of both sides")),
+            }
+        }
+        names.patterns.sort_by_key(|(ours, _)| std::cmp::Reverse(ours.len()));
+        names
+    }
+
+    fn lookup(&self, id: &str) -> Option<String> {
+        if let Some((_, theirs)) = self.exact.iter().find(|(ours, _)| ours == id) {
+            return Some(theirs.clone());
+        }
+        let by_pattern = |(ours, theirs): &(String, String)| {
+            id.strip_prefix(ours.as_str()).map(|rest| format!("{theirs}{rest}"))
+        };
+        self.patterns.iter().find_map(by_pattern)
+    }
+}
+
+/// A vendor's own names for our models.
+#[derive(Debug, Clone, Default)]
+pub struct Naming {
+    /// The vendor's token.
+    pub vendor: String,
+    /// The names.
+    pub names: Names,
+    /// Whether clients may use them too.
+    pub aliases: bool,
+}
+
+impl Naming {
+    /// What the vendor calls a model.
+    #[must_use]
+    pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
+        self.names.lookup(id).map_or(Cow::Borrowed(id), Cow::Owned)
+    }
+}
+
+/// Where a route's key is to be found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// In a variable of the environment.
+    Env(String),
+    /// In a file.
+    File(String),
+    /// Here.
+    Literal(String),
+}
+
+impl KeySource {
+    /// Reads `env:NAME`, `file:PATH`, or the key itself.
+    #[must_use]
+    pub fn parse(text: &str) -> KeySource {
+        match text.split_once(':') {
+            Some(("env", name)) => KeySource::Env(name.to_owned()),
+            Some(("file", path)) => KeySource::File(path.to_owned()),
+            _ => KeySource::Literal(text.to_owned()),
+        }
+    }
+}
+
+/// A base address of a vendor: `http[s]://host[:port]/path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseUrl {
+    /// Whether to speak TLS.
+    pub tls: bool,
+    /// The host, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The path, without a slash at its end.
+    pub path: String,
+}
+
+impl BaseUrl {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<BaseUrl, String> {
+        let wrong = || format!("'{text}' is no address such as https://host/v1");
+        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+        let tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(wrong()),
+        };
+        let host = uri.host().ok_or_else(wrong)?.trim_matches(['[', ']']).to_owned();
+        if uri.query().is_some() || text.contains(['#', '@']) {
+            return Err(wrong());
+        }
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        Ok(BaseUrl { tls, host, port, path: uri.path().trim_end_matches('/').to_owned() })
+    }
+
+    /// What goes into the `host` header.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let host =
+            if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let usual = if self.tls { 443 } else { 80 };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+/// One way to a vendor, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteSection {
+    /// Its name in journals and metrics.
+    pub name: String,
+    /// Where.
+    pub base: BaseUrl,
+    /// The key's place.
+    pub key: KeySource,
+    /// Names that differ from the vendor's other routes.
+    pub names: Names,
+}
+
+/// Everything configured for a vendor.
+#[derive(Debug, Clone, Default)]
+pub struct VendorRoutes {
+    /// Names and aliases.
+    pub naming: Naming,
+    /// The routes in order of preference.
+    pub routes: Vec<RouteSection>,
+    /// The real names of headers that the rules name neutrally.
+    pub header_names: Vec<(String, String)>,
+}
+
+impl VendorRoutes {
+    /// Reads a `[vendor.NAME]` section.
+    pub fn parse(vendor: &str, node: Node, faults: &mut Vec<Fault>) -> VendorRoutes {
+        let mut sheet = Table::open(node, faults);
+        let mut section = VendorRoutes::default();
+        vendor.clone_into(&mut section.naming.vendor);
+        section.naming.aliases = sheet.bool("aliases", faults).unwrap_or(false);
+        section.naming.names = Names::parse(sheet.members("names", faults), faults);
+        for (neutral, node) in sheet.members("header_names", faults) {
+            match node.value {
+                crate::sheet::Value::Text(real) => section.header_names.push((neutral, real)),
+                _ => faults.push(node.place.fault("the name of a header must be a text")),
+            }
+        }
+        for node in sheet.list("routes", faults) {
+            let place = node.place.clone();
+            let Some(route) = route(node, faults) else { continue };
+            if section.routes.iter().any(|r| r.name == route.name) {
+                faults.push(place.fault(format!("route '{}' stands twice", route.name)));
+            }
+            section.routes.push(route);
+        }
+        sheet.finish(faults);
+        section
+    }
+}
+
+fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
+    let mut row = Table::open(node, faults);
+    let place = row.place.clone();
+    let name = required(&mut row, "name", &place, faults);
+    let key = required(&mut row, "key", &place, faults);
+    let base = required(&mut row, "base_url", &place, faults);
+    let names = Names::parse(row.members("names", faults), faults);
+    row.finish(faults);
+    let base = match BaseUrl::parse(&base?) {
+        Ok(base) => base,
+        Err(why) => {
+            faults.push(place.fault(why));
+            return None;
+        }
+    };
+    Some(RouteSection { name: name?, base, key: KeySource::parse(&key?), names })
+}
+
+fn required(
+    row: &mut Table,
+    key: &'static str,
+    place: &Place,
+    faults: &mut Vec<Fault>,
+) -> Option<String> {
+    let text = row.text(key, faults).filter(|t| !t.is_empty());
+    if text.is_none() {
+        faults.push(place.fault(format!("a route needs '{key}'")));
+    }
+    text
+}
+
+impl RouteSection {
+    /// What this route calls a model.
+    #[must_use]
+    pub fn upstream<'a>(&self, naming: &Naming, id: &'a str) -> Cow<'a, str> {
+        self.names.lookup(id).map_or_else(|| naming.upstream(id), Cow::Owned)
+    }
+}

@@ -1,0 +1,98 @@
+//! Fields that must not reach a vendor, because what they cost is in no price list.
+//!
+//! All rules of a vendor make one tree, so a body is walked once, and only where a rule looks.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use crate::dialect::json::{Document, Value};
+
+/// One refused field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its path as the rules write it, such as `tools[].type`.
+    pub field: String,
+    /// What a client is told.
+    pub because: String,
+    /// Values that are allowed all the same, as JSON.
+    pub unless: Vec<String>,
+}
+
+/// All refused fields of an endpoint.
+#[derive(Debug, Clone, Default)]
+pub struct Screen {
+    root: Branch,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Branch {
+    members: Vec<(String, Branch)>,
+    elements: Option<Box<Branch>>,
+    refusals: Vec<Refusal>,
+}
+
+impl Screen {
+    /// Adds a refused field.
+    ///
+    /// # Errors
+    /// What is wrong with its path.
+    pub fn add(&mut self, refusal: Refusal) -> Result<(), String> {
+        let mut branch = &mut self.root;
+        for part in refusal.field.split('.') {
+            let name = part.trim_end_matches("[]");
+            if name.is_empty() || name.contains(['[', ']']) {
+                return Err(format!("'{}' is no path such as tools[].type", refusal.field));
+            }
+            branch = branch.member(name);
+            for _ in 0..(part.len() - name.len()) / 2 {
+                branch = branch.elements.get_or_insert_default();
+            }
+        }
+        branch.refusals.push(refusal);
+        Ok(())
+    }
+
+    /// The first refused field that a body has.
+    #[must_use]
+    pub fn check(&self, document: &Document) -> Option<&Refusal> {
+        self.root.members.iter().find_map(|(name, branch)| branch.check(document.get(name)?))
+    }
+}
+
+impl Branch {
+    fn member(&mut self, name: &str) -> &mut Branch {
+        let known = self.members.iter().position(|(n, _)| n == name);
+        let at = known.unwrap_or_else(|| {
+            self.members.push((name.to_owned(), Branch::default()));
+            self.members.len() - 1
+        });
+        &mut self.members[at].1
+    }
+
+    fn check(&self, value: Value<'_>) -> Option<&Refusal> {
+        if value.is_null() {
+            return None;
+        }
+        if let Some(refusal) = self.refusals.iter().find(|r| !r.allows(value)) {
+            return Some(refusal);
+        }
+        if let Some(each) = &self.elements {
+            return value.elements().find_map(|element| each.check(element));
+        }
+        if self.members.is_empty() {
+            return None;
+        }
+        value.members().find_map(|(name, inner)| {
+            let (_, branch) = self.members.iter().find(|(n, _)| *n == name)?;
+            branch.check(inner)
+        })
+    }
+}
+
+impl Refusal {
+    fn allows(&self, value: Value<'_>) -> bool {
+        self.unless.iter().any(|allowed| match value.text() {
+            // An escaped string reads the same as a plain one.
+            Some(text) => Value::trusted(allowed.as_bytes()).text().is_some_and(|a| a == text),
+            None => allowed.as_bytes() == value.raw(),
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! A vendor's rules file: its dialect and manners, its models with prices, its refusals, rewrites
+//! and the examples that prove them.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::sync::Arc;
+
+use super::example::{self, Example};
+use super::model::{Kind, Model};
+use super::prices;
+use super::rewrite::{Clamp, Lower, Rewrite};
+use super::screen::{Refusal, Screen};
+use crate::dialect::Endpoint;
+use crate::dialect::json::draft::quoted;
+use crate::sheet::{self, Fault, Node, Place, Table, Value, closest};
+
+/// What a vendor's text endpoint speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dialect {
+    /// Chat completions.
+    #[default]
+    Chat,
+    /// Messages.
+    Messages,
+}
+
+/// Which answers of a vendor make the gateway try the next route.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Blocked {
+    statuses: Vec<u16>,
+    /// Hundreds that block as a whole, such as 5 for `5xx`.
+    classes: Vec<u16>,
+}
+
+impl Blocked {
+    /// Whether a status blocks.
+    #[must_use]
+    pub fn has(&self, status: u16) -> bool {
+        self.statuses.contains(&status) || self.classes.contains(&(status / 100))
+    }
+}
+
+/// How a vendor is spoken to.
+#[derive(Debug, Default)]
+pub struct Vendor {
+    /// Its token, such as `vendor_b`.
+    pub token: String,
+    /// What its text endpoint speaks.
+    pub dialect: Dialect,
+    /// Whether its chat models are sold in the responses format too.
+    pub speaks_responses: bool,
+    /// The header that carries the key.
+    pub auth_header: String,
+    /// What stands before the key, such as `Bearer`.
+    pub auth_scheme: Option<String>,
+    /// Which answers are a block.
+    pub blocked: Blocked,
+    /// Headers of the client's that go to the vendor, lower case; `*` at the end matches any rest.
+    pub forward_headers: Vec<String>,
+    /// Output tokens assumed where the client sets no limit.
+    pub output_tokens: u64,
+    /// Input tokens of an image, at most.
+    pub image_tokens: u64,
+    screens: Vec<(Endpoint, Screen)>,
+    rewrites: Vec<Rewrite>,
+}
+
+impl Vendor {
+    /// What is refused on an endpoint.
+    #[must_use]
+    pub fn screen(&self, endpoint: Endpoint) -> Option<&Screen> {
+        self.screens.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
+    }
+
+    /// The rewrites of a model's chat bodies, in order.
+    pub fn rewrites<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a Rewrite> {
+        self.rewrites.iter().filter(move |r| r.is_for(model))
+    }
+}
+
+/// What a rules file holds.
+pub(super) struct Rules {
+    pub(super) models: Vec<(Model, Place)>,
+    pub(super) examples: Vec<Example>,
+}
+
+const ENDPOINTS: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
+
+/// Reads a rules file; what is wrong goes to `faults`.
+pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
+    let (root, syntax) = sheet::parse(file, text);
+    faults.extend(syntax);
+    let mut sheet = Table::open(root, faults);
+    let mut vendor = Vendor {
+        token: sheet.text("vendor", faults).unwrap_or_default(),
+        dialect: dialect(&mut sheet, faults),
+        speaks_responses: sheet.has(Kind::Responses.name()),
+        ..Vendor::default()
+    };
+    let stem = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");
+    if vendor.token != stem {
+        faults
+            .push(sheet.place.fault(format!("'vendor' must be \"{stem}\", as the file is named")));
+    }
+    manners(&mut vendor, &mut sheet, faults);
+    let sections: Vec<(Kind, Vec<(String, Node)>)> =
+        Kind::ALL.iter().map(|kind| (*kind, sheet.members(kind.name(), faults))).collect();
+    let known: Vec<String> =
+        sections.iter().flat_map(|(_, rows)| rows.iter().map(|(id, _)| id.clone())).collect();
+    for node in sheet.list("refuse", faults) {
+        refuse(&mut vendor, node, faults);
+    }
+    for node in sheet.list("rewrite", faults) {
+        let rewrite = rewrite(node, &known, faults);
+        vendor.rewrites.push(rewrite);
+    }
+    let examples = sheet.list("example", faults);
+    sheet.finish(faults);
+    let vendor = Arc::new(vendor);
+    let examples = examples.into_iter().filter_map(|node| example::parse(node, faults)).collect();
+    let rows =
+        sections.into_iter().flat_map(|(kind, rows)| rows.into_iter().map(move |r| (kind, r)));
+    let models = rows.map(|(kind, (id, node))| model(kind, id, node, &vendor, faults)).collect();
+    Rules { models, examples }
+}
+
+fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> Dialect {
+    let place = sheet.place.clone();
+    match sheet.text("dialect", faults).as_deref() {
+        Some("chat") => Dialect::Chat,
+        Some("messages") => Dialect::Messages,
+        _ => {
+            faults.push(place.fault("'dialect' must be \"chat\" or \"messages\""));
+            Dialect::Chat
+        }
+    }
+}
+
+fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
+    if let Some(mut auth) = sheet.table("auth", faults) {
+        vendor.auth_header = auth.text("header", faults).unwrap_or_default();
+        vendor.auth_scheme = auth.text("scheme", faults);
+        auth.finish(faults);
+    }
+    if vendor.auth_header.is_empty() {
+        faults.push(sheet.place.fault("'auth' must name the header that carries the key"));
+    }
+    for node in sheet.list("blocked", faults) {
+        match &node.value {
+            Value::Number(n) if matches!(n.parse(), Ok(100..=599)) => {
+                vendor.blocked.statuses.extend(n.parse::<u16>());
+            }
+            Value::Text(class) if matches!(class.as_str(), "4xx" | "5xx") => {
+                vendor.blocked.classes.push(if class == "4xx" { 4 } else { 5 });
+            }
+            _ => faults.push(node.place.fault("'blocked' lists statuses such as 429 or \"5xx\"")),
+        }
+    }
+    vendor.forward_headers = sheet.texts("forward_headers", faults).unwrap_or_default();
+    let Some(mut estimate) = sheet.table("estimate", faults) else {
+        faults.push(sheet.place.fault("'[estimate]' is required"));
+        return;
+    };
+    let mut positive = |key| {
+        let read = estimate.whole(key, faults).filter(|n| *n > 0);
+        if read.is_none() {
+            faults.push(estimate.place.fault(format!("'{key}' must be a whole number from 1")));
+        }
+        read.unwrap_or_default()
+    };
+    vendor.output_tokens = positive("output_tokens");
+    vendor.image_tokens = positive("image_tokens");
+    estimate.finish(faults);
+}
+
+fn model(
+    kind: Kind,
+    id: String,
+    node: Node,
+    vendor: &Arc<Vendor>,
+    faults: &mut Vec<Fault>,
+) -> (Model, Place) {
+    let place = node.place.clone();
+    let mut row = Table::open(node, faults);
+    let price = prices::price(kind, &mut row, faults);
+    let text = matches!(kind, Kind::Chat | Kind::Responses);
+    let context = if text { prices::tokens(&mut row, "context", faults) } else { None };
+    let effort = text && row.bool("effort", faults).unwrap_or(false);
+    row.finish(faults);
+    (Model { id, kind, price, context, effort, vendor: vendor.clone() }, place)
+}
+
+fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
+    let mut row = Table::open(node, faults);
+    let named = row.texts("endpoints", faults);
+    let field = row.text("field", faults).unwrap_or_default();
+    let because = row.text("because", faults).unwrap_or_default();
+    let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
+    let place = row.place.clone();
+    row.finish(faults);
+    if because.is_empty() {
+        faults.push(place.fault("'because' must tell the client why"));
+    }
+    let names: Vec<&str> = match &named {
+        Some(named) => named.iter().map(String::as_str).collect(),
+        None => ENDPOINTS.iter().map(|e| e.name()).collect(),
+    };
+    let refusal = Refusal { field, because, unless };
+    for name in names {
+        let Some(endpoint) = ENDPOINTS.into_iter().find(|e| e.name() == name) else {
+            let near = closest(name, ENDPOINTS.iter().map(|e| e.name())).unwrap_or("chat");
+            faults.push(place.fault(format!("unknown endpoint '{name}'; closest is '{near}'")));
+            continue;
+        };
+        if !vendor.screens.iter().any(|(e, _)| *e == endpoint) {
+            vendor.screens.push((endpoint, Screen::default()));
+        }
+        let screens = vendor.screens.iter_mut().filter(|(e, _)| *e == endpoint);
+        for (_, screen) in screens {
+            if let Err(why) = screen.add(refusal.clone()) {
+                faults.push(place.fault(why));
+            }
+        }
+    }
+}
+
+fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
+    let mut row = Table::open(node, faults);
+    let rewrite = Rewrite {
+        models: row.texts("models", faults).unwrap_or_default(),
+        drop: row.texts("drop", faults).unwrap_or_default(),
+        rename: pairs(&mut row, "rename", faults, |n, _| match &n.value {
+            Value::Text(t) => Some(t.clone()),
+            _ => None,
+        }),
+        default: pairs(&mut row, "default", faults, json),
+        set: pairs(&mut row, "set", faults, json),
+        clamp: row.members("clamp", faults).into_iter().map(|m| clamp(m, faults)).collect(),
+        lower: row.members("lower", faults).into_iter().map(|m| lower(m, faults)).collect(),
+    };
+    for model in rewrite.models.iter().filter(|m| !known.contains(m)) {
+        let near = closest(model, known.iter().map(String::as_str));
+        let hint = near.map_or_else(String::new, |n| format!("; closest is '{n}'"));
+        faults.push(row.place.fault(format!("unknown model '{model}'{hint}")));
+    }
+    if rewrite == (Rewrite { models: rewrite.models.clone(), ..Rewrite::default() }) {
+        faults.push(
+            row.place.fault("a rewrite needs a verb: drop, rename, default, set, clamp, lower"),
+        );
+    }
+    row.finish(faults);
+    rewrite
+}
+
+fn pairs(
+    row: &mut Table,
+    key: &'static str,
+    faults: &mut Vec<Fault>,
+    read: fn(&Node, &mut Vec<Fault>) -> Option<String>,
+) -> Vec<(String, String)> {
+    let members = row.members(key, faults);
+    members.into_iter().filter_map(|(name, node)| Some((name, read(&node, faults)?))).collect()
+}
+
+fn clamp((field, node): (String, Node), faults: &mut Vec<Fault>) -> Clamp {
+    let mut row = Table::open(node, faults);
+    let min = row.number("min", faults).map(|(n, _)| n);
+    let max = row.number("max", faults).map(|(n, _)| n);
+    row.finish(faults);
+    Clamp { field, min, max }
+}
+
+fn lower((field, node): (String, Node), faults: &mut Vec<Fault>) -> Lower {
+    let mut row = Table::open(node, faults);
+    let place = row.place.clone();
+    let to = row.take("to").and_then(|n| json(&n, faults));
+    if to.is_none() {
+        faults.push(place.fault("'to' must be the value to lower to"));
+    }
+    let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
+    row.finish(faults);
+    Lower { field, to: to.unwrap_or_default(), unless }
+}
+
+/// A value of the rules as JSON text.
+fn json(node: &Node, faults: &mut Vec<Fault>) -> Option<String> {
+    match &node.value {
+        Value::Text(text) => Some(quoted(text)),
+        Value::Bool(b) => Some(b.to_string()),
+        Value::Number(n) if crate::dialect::json::scan::any(n.as_bytes()).is_ok() => {
+            Some(n.clone())
+        }
+        Value::Number(n) => {
+            faults.push(node.place.fault(format!("{n} is no number in JSON")));
+            None
+        }
+        Value::List(items) => {
+            let read: Vec<String> = items.iter().filter_map(|i| json(i, faults)).collect();
+            Some(format!("[{}]", read.join(",")))
+        }
+        Value::Table(members) => {
+            let read = members
+                .iter()
+                .filter_map(|(k, n)| json(n, faults).map(|v| format!("{}:{v}", quoted(k))));
+            Some(format!("{{{}}}", read.collect::<Vec<_>>().join(",")))
+        }
+    }
+}

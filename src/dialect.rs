@@ -1,0 +1,132 @@
+//! What the wire speaks: calls as clients make them, replies as vendors send them.
+//!
+//! Everything here is a pure function of bytes. What a request may cost and what a reply did cost
+//! are both read here, by one parser, so that the two cannot disagree.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+pub mod chat;
+pub mod json;
+pub mod meter;
+pub mod relay;
+pub mod sse;
+pub mod vendor_error;
+
+/// An endpoint of the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// Chat completions.
+    Chat,
+    /// The responses format.
+    Responses,
+    /// The native messages format.
+    Messages,
+    /// Images from text.
+    Images,
+    /// Images from an image.
+    ImageEdits,
+    /// Video jobs.
+    Videos,
+    /// Text to speech.
+    Speech,
+    /// Embeddings.
+    Embeddings,
+    /// Moderation of input.
+    Moderations,
+}
+
+impl Endpoint {
+    /// Its path.
+    #[must_use]
+    pub fn path(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Responses => "/v1/responses",
+            Endpoint::Messages => "/v1/messages",
+            Endpoint::Images => "/v1/images/generations",
+            Endpoint::ImageEdits => "/v1/images/edits",
+            Endpoint::Videos => "/v1/videos",
+            Endpoint::Speech => "/v1/audio/speech",
+            Endpoint::Embeddings => "/v1/embeddings",
+            Endpoint::Moderations => "/v1/moderations",
+        }
+    }
+
+    /// The path at a vendor, whose base address already ends in its version.
+    #[must_use]
+    pub fn vendor_path(self) -> &'static str {
+        &self.path()["/v1".len()..]
+    }
+
+    /// Its short name in journals, metrics and rules.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "chat",
+            Endpoint::Responses => "responses",
+            Endpoint::Messages => "messages",
+            Endpoint::Images => "images",
+            Endpoint::ImageEdits => "image_edits",
+            Endpoint::Videos => "videos",
+            Endpoint::Speech => "speech",
+            Endpoint::Embeddings => "embeddings",
+            Endpoint::Moderations => "moderations",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Endpoint; 9] = [
+        Endpoint::Chat,
+        Endpoint::Responses,
+        Endpoint::Messages,
+        Endpoint::Images,
+        Endpoint::ImageEdits,
+        Endpoint::Videos,
+        Endpoint::Speech,
+        Endpoint::Embeddings,
+        Endpoint::Moderations,
+    ];
+}
+
+/// What is wrong with a call, for the client to mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CallFault {
+    /// The code that programs read.
+    pub code: &'static str,
+    /// The field at fault, as a path.
+    pub param: Option<String>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl CallFault {
+    /// A field that has to be there is not.
+    #[must_use]
+    pub fn missing(field: &str, right: &str) -> CallFault {
+        CallFault {
+            code: "missing_required_parameter",
+            param: Some(field.to_owned()),
+            message: format!("'{field}' is required: {right}"),
+        }
+    }
+
+    /// A field has a value that it can't have.
+    #[must_use]
+    pub fn invalid(field: &str, right: &str) -> CallFault {
+        CallFault {
+            code: "invalid_value",
+            param: Some(field.to_owned()),
+            message: format!("'{field}' must be {right}"),
+        }
+    }
+}
+
+impl From<json::JsonFault> for CallFault {
+    fn from(fault: json::JsonFault) -> CallFault {
+        CallFault {
+            code: "invalid_json",
+            param: None,
+            message: format!("the body is not sound JSON: {fault}"),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Strict JSON over bytes that stay where they are: one scan proves a body sound, then members are
+//! byte ranges, and edits are splices of the original.
+//!
+//! Vendors read bodies with parsers that disagree on duplicate members, lone surrogates or numbers
+//! out of range. What one of them bills must be what we held for, so such bodies are refused.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+pub mod draft;
+pub mod scan;
+pub mod value;
+
+pub use draft::Draft;
+pub use value::{Kind, Value};
+
+/// Objects and lists inside each other, at most.
+pub const DEPTH_MAX: usize = 64;
+
+/// Why bytes are not one sound JSON value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {offset}")]
+pub struct JsonFault {
+    /// Where, from 0.
+    pub offset: usize,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl JsonFault {
+    fn at(offset: usize, what: impl Into<String>) -> JsonFault {
+        JsonFault { offset, what: what.into() }
+    }
+}
+
+/// A member name: its bytes between the quotes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Name {
+    range: Range<usize>,
+    escaped: bool,
+}
+
+impl Name {
+    /// The name as it reads.
+    fn read<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
+        let raw = &body[self.range.clone()];
+        if self.escaped { value::unescape(raw).into_bytes().into() } else { raw.into() }
+    }
+}
+
+/// A member of the outermost object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Member {
+    /// Its name, between the quotes.
+    name: Name,
+    /// The bytes of the value.
+    value: Range<usize>,
+}
+
+/// A sound JSON object: the bytes as they came, and its members.
+#[derive(Debug, Clone)]
+pub struct Document {
+    body: Bytes,
+    members: Vec<Member>,
+    /// The byte after the opening brace.
+    inside: usize,
+}
+
+impl Document {
+    /// Scans a body once, from its first to its last byte.
+    ///
+    /// # Errors
+    /// [`JsonFault`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
+    /// that stands twice at any level, more than [`DEPTH_MAX`] levels, a number no double can hold,
+    /// half a surrogate pair, or anything after the end.
+    pub fn parse(body: Bytes) -> Result<Document, JsonFault> {
+        let (inside, members) = scan::object(&body)?;
+        Ok(Document { body, members, inside })
+    }
+
+    /// The bytes as they came.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The value of a member.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Value<'_>> {
+        self.members.iter().find(|m| self.is_named(m, name)).map(|m| self.value(m))
+    }
+
+    fn is_named(&self, member: &Member, name: &str) -> bool {
+        *member.name.read(&self.body) == *name.as_bytes()
+    }
+
+    fn value(&self, member: &Member) -> Value<'_> {
+        Value::trusted(&self.body[member.value.clone()])
+    }
+}

@@ -1,0 +1,244 @@
+//! Edits of an object's members, made as splices: what is not touched keeps its bytes.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::Bytes;
+
+use super::{Document, Value};
+
+/// What has become of a member.
+#[derive(Debug, Clone)]
+enum Slot {
+    Kept,
+    Removed,
+    /// Another name, or another value, or both.
+    Changed {
+        name: String,
+        value: Option<String>,
+    },
+}
+
+/// A document with changes.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    document: &'a Document,
+    slots: Vec<Slot>,
+    added: Vec<(String, String)>,
+}
+
+impl<'a> Draft<'a> {
+    /// Begins with no change.
+    #[must_use]
+    pub fn new(document: &'a Document) -> Draft<'a> {
+        Draft { document, slots: vec![Slot::Kept; document.members.len()], added: Vec::new() }
+    }
+
+    /// The value of a member as it now is.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Value<'_>> {
+        if let Some((_, json)) = self.added.iter().find(|(n, _)| n == name) {
+            return Some(Value::trusted(json.as_bytes()));
+        }
+        let at = self.position(name)?;
+        match &self.slots[at] {
+            Slot::Changed { value: Some(json), .. } => Some(Value::trusted(json.as_bytes())),
+            _ => Some(self.document.value(&self.document.members[at])),
+        }
+    }
+
+    /// Gives a member a value (JSON text), adding it if it is not there.
+    pub fn set(&mut self, name: &str, json: String) {
+        if let Some(added) = self.added.iter_mut().find(|(n, _)| n == name) {
+            added.1 = json;
+        } else if let Some(at) = self.position(name) {
+            self.slots[at] = Slot::Changed { name: name.to_owned(), value: Some(json) };
+        } else {
+            self.added.push((name.to_owned(), json));
+        }
+    }
+
+    /// Takes a member away, if it is there.
+    pub fn remove(&mut self, name: &str) {
+        self.added.retain(|(n, _)| n != name);
+        if let Some(at) = self.position(name) {
+            self.slots[at] = Slot::Removed;
+        }
+    }
+
+    /// Gives a member another name; a member that had that name goes.
+    pub fn rename(&mut self, old: &str, new: &str) {
+        if self.get(old).is_none() || old == new {
+            return;
+        }
+        self.remove(new);
+        if let Some(added) = self.added.iter_mut().find(|(n, _)| n == old) {
+            new.clone_into(&mut added.0);
+        } else if let Some(at) = self.position(old) {
+            let value = match std::mem::replace(&mut self.slots[at], Slot::Removed) {
+                Slot::Changed { value, .. } => value,
+                Slot::Kept | Slot::Removed => None,
+            };
+            self.slots[at] = Slot::Changed { name: new.to_owned(), value };
+        }
+    }
+
+    /// The changed body, as pieces that mostly are slices of the original.
+    #[must_use]
+    pub fn finish(self) -> Vec<Bytes> {
+        let body = &self.document.body;
+        if self.added.is_empty() && self.slots.iter().all(|s| matches!(s, Slot::Kept)) {
+            return vec![body.clone()];
+        }
+        let mut pieces = Pieces { body, out: Vec::new(), done: 0 };
+        let mut any_before = !self.added.is_empty();
+        if any_before {
+            let members: Vec<String> =
+                self.added.iter().map(|(name, json)| format!("{}:{json}", quoted(name))).collect();
+            pieces.keep_to(self.document.inside);
+            pieces.out.push(Bytes::from(members.join(",")));
+        }
+        let mut end_of_previous = self.document.inside;
+        for (member, slot) in self.document.members.iter().zip(&self.slots) {
+            match slot {
+                // A member goes with the comma before it.
+                Slot::Removed => pieces.skip(end_of_previous, member.value.end),
+                _ => {
+                    // The comma before a member stays only if something stands before the comma.
+                    let comma_stands = end_of_previous != self.document.inside;
+                    if comma_stands != any_before {
+                        pieces.skip(end_of_previous, member.name.range.start - 1);
+                        if any_before {
+                            pieces.out.push(Bytes::from_static(b","));
+                        }
+                    }
+                    any_before = true;
+                }
+            }
+            if let Slot::Changed { name, value } = slot {
+                pieces.skip(member.name.range.start - 1, member.value.start);
+                pieces.out.push(Bytes::from(format!("{}:", quoted(name))));
+                if let Some(json) = value {
+                    pieces.skip(member.value.start, member.value.end);
+                    pieces.out.push(Bytes::from(json.clone()));
+                }
+            }
+            end_of_previous = member.value.end;
+        }
+        pieces.keep_to(body.len());
+        pieces.out
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        let named = |(member, slot): (&super::Member, &Slot)| match slot {
+            Slot::Kept => self.document.is_named(member, name),
+            Slot::Removed => false,
+            Slot::Changed { name: now, .. } => now == name,
+        };
+        self.document.members.iter().zip(&self.slots).position(named)
+    }
+}
+
+/// A JSON string of a text.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+struct Pieces<'a> {
+    body: &'a Bytes,
+    out: Vec<Bytes>,
+    /// How far the original has been dealt with.
+    done: usize,
+}
+
+impl Pieces<'_> {
+    fn keep_to(&mut self, end: usize) {
+        if end > self.done {
+            self.out.push(self.body.slice(self.done..end));
+            self.done = end;
+        }
+    }
+
+    fn skip(&mut self, from: usize, to: usize) {
+        self.keep_to(from);
+        self.done = self.done.max(to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Map, Value as Json};
+
+    fn document(text: &str) -> Document {
+        Document::parse(Bytes::from(text.to_owned())).expect("sound")
+    }
+
+    fn text(pieces: &[Bytes]) -> String {
+        String::from_utf8(pieces.concat()).expect("text")
+    }
+
+    #[test]
+    fn what_is_not_touched_keeps_its_bytes() {
+        let doc = document("{ \"a\" : 1.0 ,\n\"b\":[ ] , \"c\":\"\\u0041\" }");
+        let mut draft = Draft::new(&doc);
+        draft.set("b", "2".to_owned());
+        assert_eq!(text(&draft.finish()), "{ \"a\" : 1.0 ,\n\"b\":2 , \"c\":\"\\u0041\" }");
+        assert_eq!(Draft::new(&doc).finish(), vec![doc.body().clone()]);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Edit {
+        Set(u8, i64),
+        Remove(u8),
+        Rename(u8, u8),
+    }
+
+    fn edit() -> impl Strategy<Value = Edit> {
+        prop_oneof![
+            (0..6u8, any::<i64>()).prop_map(|(n, v)| Edit::Set(n, v)),
+            (0..6u8).prop_map(Edit::Remove),
+            (0..6u8, 0..6u8).prop_map(|(a, b)| Edit::Rename(a, b)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn splices_agree_with_edits_on_a_map(
+            names in proptest::collection::btree_set(0..6u8, 0..6),
+            edits in proptest::collection::vec(edit(), 0..8),
+            space in "[ \n]{0,2}",
+        ) {
+            let members: Vec<String> =
+                names.iter().map(|n| format!("{space}\"m{n}\"{space}:{space}[\"v{n}\"]{space}")).collect();
+            let doc = document(&format!("{{{space}{}}}{space}", members.join(",")));
+            let mut model: Map<String, Json> =
+                serde_json::from_slice(doc.body()).expect("an object");
+            let mut draft = Draft::new(&doc);
+            for edit in edits {
+                match edit {
+                    Edit::Set(n, v) => {
+                        draft.set(&format!("m{n}"), v.to_string());
+                        model.insert(format!("m{n}"), v.into());
+                    }
+                    Edit::Remove(n) => {
+                        draft.remove(&format!("m{n}"));
+                        model.remove(&format!("m{n}"));
+                    }
+                    Edit::Rename(a, b) => {
+                        draft.rename(&format!("m{a}"), &format!("m{b}"));
+                        if let Some(v) = model.remove(&format!("m{a}")) {
+                            model.insert(format!("m{b}"), v);
+                        }
+                    }
+                }
+            }
+            let out = text(&draft.finish());
+            prop_assert_eq!(
+                serde_json::from_str::<Json>(&out).map_err(|e| TestCaseError::fail(format!("{e}: {out}")))?,
+                Json::Object(model)
+            );
+            prop_assert!(Document::parse(Bytes::from(out)).is_ok());
+        }
+    }
+}

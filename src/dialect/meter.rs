@@ -1,0 +1,161 @@
+//! What a call used, read from what vendors report; counted where they report nothing.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::json::Value;
+use crate::money::{Basis, Tokens, Usage};
+
+/// More tokens than this in one call are no report but an error of the vendor's.
+const TOKENS_MAX: u64 = 1_000_000_000;
+
+/// Bytes of text that stand for one token where nobody counted. English text averages near four.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Collects what is known of a call's usage.
+#[derive(Debug, Clone, Default)]
+pub struct Meter {
+    reported: Option<Tokens>,
+    /// Bytes of text that the vendor generated.
+    text_bytes: u64,
+    /// Pieces in which the text came; most vendors send about a token in each.
+    pieces: u64,
+}
+
+impl Meter {
+    /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
+    /// vendors that repeat it count up.
+    pub fn report(&mut self, usage: Value<'_>) {
+        if let Some(tokens) = chat_usage(usage) {
+            self.reported = Some(tokens);
+        }
+    }
+
+    /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
+    /// Tells whether one of them has ended.
+    pub fn count(&mut self, choices: Value<'_>, part: &str) -> bool {
+        let mut finished = false;
+        for choice in choices.elements() {
+            for (name, value) in choice.members() {
+                if name == part {
+                    self.count_message(value);
+                } else if name == "finish_reason" {
+                    finished |= !value.is_null();
+                }
+            }
+        }
+        finished
+    }
+
+    /// Whether the vendor generated anything.
+    #[must_use]
+    pub fn any_output(&self) -> bool {
+        self.text_bytes > 0 || self.reported.is_some_and(|t| t.output > 0)
+    }
+
+    /// The usage: as reported, else counted from what passed, the input being so many bytes of text.
+    #[must_use]
+    pub fn usage(&self, input_bytes: u64) -> Usage {
+        if let Some(tokens) = self.reported {
+            return Usage { tokens, basis: Basis::Reported };
+        }
+        let input = input_bytes.div_ceil(BYTES_PER_TOKEN);
+        let output = self.text_bytes.div_ceil(BYTES_PER_TOKEN).max(self.pieces);
+        Usage { tokens: Tokens { input, output, ..Tokens::default() }, basis: Basis::Counted }
+    }
+
+    /// What was counted of the output so far, whatever is reported.
+    #[must_use]
+    pub fn counted_output(&self) -> u64 {
+        self.text_bytes.div_ceil(BYTES_PER_TOKEN).max(self.pieces)
+    }
+
+    fn count_message(&mut self, message: Value<'_>) {
+        for (name, value) in message.members() {
+            match &*name {
+                "content" | "reasoning_content" | "reasoning" | "refusal" => self.count_text(value),
+                "tool_calls" => {
+                    for call in value.elements() {
+                        let Some(function) = call.get("function") else { continue };
+                        function.members().for_each(|(_, v)| self.count_text(v));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn count_text(&mut self, value: Value<'_>) {
+        let bytes = value.inside().map_or(0, <[u8]>::len);
+        if bytes > 0 {
+            self.text_bytes += bytes as u64;
+            self.pieces += 1;
+        }
+    }
+}
+
+/// Reads `prompt_tokens`, `completion_tokens` and `total_tokens` as all chat vendors send them.
+///
+/// Some vendors leave reasoning out of `completion_tokens` but not out of `total_tokens`, so the
+/// billable output is the larger of `completion_tokens` and `total_tokens − prompt_tokens`.
+/// Numbers that are negative, fractional or absurd are no report.
+fn chat_usage(usage: Value<'_>) -> Option<Tokens> {
+    let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
+    let (mut input, mut output, mut total) = (None, None, None);
+    let mut tokens = Tokens::default();
+    for (name, value) in usage.members() {
+        match &*name {
+            "prompt_tokens" => input = Some(sane(value)?),
+            "completion_tokens" => output = Some(sane(value)?),
+            "total_tokens" => total = Some(sane(value)?),
+            "prompt_tokens_details" => {
+                let detail = |name| value.get(name).and_then(sane).unwrap_or(0);
+                tokens.cache_read = detail("cached_tokens");
+                tokens.cache_write = detail("cache_write_tokens");
+            }
+            _ => {}
+        }
+    }
+    tokens.input = input?;
+    let beyond_input = total.map(|t| t.saturating_sub(tokens.input));
+    tokens.output = output.into_iter().chain(beyond_input).max()?;
+    Some(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::plain(r#"{"prompt_tokens":11,"completion_tokens":2,"total_tokens":13}"#, Some((11, 2)))]
+    #[case::reasoning_only_in_the_total(
+        r#"{"prompt_tokens":12,"completion_tokens":1,"total_tokens":241,"completion_tokens_details":{"reasoning_tokens":228}}"#,
+        Some((12, 229))
+    )]
+    #[case::reasoning_left_out(r#"{"prompt_tokens":19,"completion_tokens":84,"total_tokens":1184}"#, Some((19, 1165)))]
+    #[case::total_too_small(r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":3}"#, Some((10, 5)))]
+    #[case::no_total(r#"{"prompt_tokens":10,"completion_tokens":5}"#, Some((10, 5)))]
+    #[case::no_completion(r#"{"prompt_tokens":10,"total_tokens":15}"#, Some((10, 5)))]
+    #[case::null("null", None)]
+    #[case::negative(r#"{"prompt_tokens":-1,"completion_tokens":5}"#, None)]
+    #[case::fraction(r#"{"prompt_tokens":1.5,"completion_tokens":5}"#, None)]
+    #[case::overflow(r#"{"prompt_tokens":18446744073709551616,"completion_tokens":5}"#, None)]
+    #[case::absurd(r#"{"prompt_tokens":1000000001,"completion_tokens":5}"#, None)]
+    #[case::text(r#"{"prompt_tokens":"10","completion_tokens":5}"#, None)]
+    #[case::nothing_but_input(r#"{"prompt_tokens":10}"#, None)]
+    fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
+        let read = chat_usage(Value::trusted(json.as_bytes()));
+        assert_eq!(read.map(|t| (t.input, t.output)), expected);
+    }
+
+    #[test]
+    fn the_last_report_counts_and_is_never_added() {
+        let mut meter = Meter::default();
+        for n in [1, 5, 9] {
+            let json = format!(r#"{{"prompt_tokens":7,"completion_tokens":{n}}}"#);
+            meter.report(Value::trusted(json.as_bytes()));
+        }
+        meter.report(Value::trusted(b"null"));
+        assert_eq!(meter.usage(0).tokens.output, 9);
+        assert_eq!(meter.usage(0).basis, Basis::Reported);
+    }
+}

@@ -1,0 +1,112 @@
+//! Errors as the vendors write them, read into one shape.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::json::{Document, Kind, Value, draft::quoted, scan};
+
+/// Longer messages are cut: they are for people.
+const MESSAGE_CHARS_MAX: usize = 2_000;
+
+/// What a vendor said went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VendorError {
+    /// For people.
+    pub message: Option<String>,
+    /// The vendor's code, if it is a word.
+    pub code: Option<String>,
+    /// The field at fault.
+    pub param: Option<String>,
+    /// The vendor's type of error.
+    pub kind: Option<String>,
+}
+
+impl VendorError {
+    /// Reads the body of an error reply. Anything that is no known shape reads as no message.
+    ///
+    /// Known are `{"error":{"message",…}}`, the same in a list, `{"code","error":"text"}`,
+    /// `{"error":"text"}`, `{"message"}` and `{"detail"}`.
+    #[must_use]
+    pub fn read(body: &[u8]) -> VendorError {
+        if scan::any(body).is_err() {
+            return VendorError::default();
+        }
+        let trimmed = body.trim_ascii();
+        let value = Value::trusted(trimmed);
+        match value.kind() {
+            Kind::List => value.elements().next().map(VendorError::of).unwrap_or_default(),
+            Kind::Object => VendorError::of(value),
+            _ => VendorError::default(),
+        }
+    }
+
+    /// Reads an `error` member out of a stream's event, if it has one.
+    #[must_use]
+    pub fn in_event(event: &Document) -> Option<VendorError> {
+        event.get("error").filter(|e| !e.is_null())?;
+        Some(VendorError::of(Value::trusted(event.body().trim_ascii())))
+    }
+
+    fn of(object: Value<'_>) -> VendorError {
+        let word = |v: Value<'_>| v.text().filter(|t| !t.is_empty()).map(|t| cut(&t));
+        let outer = |name: &str| object.get(name).and_then(word);
+        match object.get("error") {
+            Some(error) if error.kind() == Kind::Object => {
+                let inner = |name: &str| error.get(name).and_then(word);
+                VendorError {
+                    message: inner("message"),
+                    code: inner("code").or_else(|| inner("status")),
+                    param: inner("param"),
+                    kind: inner("type"),
+                }
+            }
+            Some(error) => {
+                VendorError { message: word(error), code: outer("code"), ..VendorError::default() }
+            }
+            None => VendorError {
+                message: outer("message").or_else(|| outer("detail")),
+                code: outer("code"),
+                ..VendorError::default()
+            },
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
+/// An error body in the chat dialect.
+#[must_use]
+pub fn chat_body(kind: &str, code: &str, param: Option<&str>, message: &str) -> String {
+    let param = param.map_or_else(|| "null".to_owned(), quoted);
+    format!(
+        r#"{{"error":{{"message":{},"type":{},"param":{param},"code":{}}}}}"#,
+        quoted(message),
+        quoted(kind),
+        quoted(code),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::usual(r#"{"error":{"message":"no","type":"t","param":"p","code":"c"}}"#, "no", "c")]
+    #[case::in_a_list(
+        r#"[{"error":{"code":400,"message":"no","status":"INVALID_ARGUMENT"}}]"#,
+        "no",
+        "INVALID_ARGUMENT"
+    )]
+    #[case::code_and_text(r#"{"code":"invalid-argument","error":"no"}"#, "no", "invalid-argument")]
+    #[case::text(r#"{"error":"no"}"#, "no", "")]
+    #[case::detail(r#" {"detail":"no"} "#, "no", "")]
+    #[case::page("<html>no</html>", "", "")]
+    #[case::number("7", "", "")]
+    #[case::empty("", "", "")]
+    fn every_shape_is_read(#[case] body: &str, #[case] message: &str, #[case] code: &str) {
+        let read = VendorError::read(body.as_bytes());
+        assert_eq!(read.message.unwrap_or_default(), message);
+        assert_eq!(read.code.unwrap_or_default(), code);
+    }
+}

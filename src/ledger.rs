@@ -1,0 +1,329 @@
+//! The ledger: prepaid credit, holds, and charges that happen once.
+//!
+//! Of an account, credit C and what was written off W are what came in; available A, held H and
+//! posted P are where it is: `C + W = A + H + P`, and none is ever below zero. A hold is open, and
+//! then once and for all posted, voided or expired. Every operation carries its caller's id, and
+//! the same operation again gives the same answer.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::money::price::Quote;
+use crate::money::{Basis, Money};
+
+pub mod account;
+pub mod key;
+
+pub use account::Balances;
+pub use key::{KeyHash, KeyRecord};
+
+/// The name of an account: 1 to 64 letters, digits, `-`, `_` and `.`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AccountName(Arc<str>);
+
+impl AccountName {
+    /// Reads a name; `None` if it is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<AccountName> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let sound = (1..=64).contains(&text.len()) && text.bytes().all(fits);
+        sound.then(|| AccountName(text.into()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AccountName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What can be done to an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Adds credit.
+    Credit {
+        /// The caller's id of the payment.
+        tx: String,
+        /// How much.
+        amount: Money,
+    },
+    /// Sets money aside: as much of `wanted` as there is, but not below `least`.
+    Hold {
+        /// The caller's id of the hold.
+        id: String,
+        /// What covers the call to the full.
+        wanted: Money,
+        /// Below it nothing is held.
+        least: Money,
+        /// For how long, in ms.
+        lease_ms: u64,
+    },
+    /// Lengthens a hold's life to at least so many ms from now.
+    Renew {
+        /// The hold.
+        id: String,
+        /// For how long, in ms.
+        lease_ms: u64,
+    },
+    /// Says what a call has cost so far: what expiry would post.
+    Checkpoint {
+        /// The hold.
+        id: String,
+        /// The cost so far.
+        charge: Money,
+        /// The journal line that expiry would write, as JSON.
+        line: String,
+    },
+    /// Charges a call and ends its hold.
+    Settle {
+        /// The hold.
+        id: String,
+        /// The cost.
+        charge: Money,
+        /// The journal line, as JSON.
+        line: String,
+    },
+    /// Ends a hold without a charge. Of an unknown id it leaves a tombstone.
+    Void {
+        /// The hold.
+        id: String,
+    },
+}
+
+/// What came of an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// It had been done before.
+    Exists,
+    /// The id was used before, for something else.
+    Conflict,
+    /// So much is held now.
+    Held(Money),
+    /// The hold was made before.
+    HoldExists {
+        /// With so much.
+        held: Money,
+        /// Whether it still stands.
+        open: bool,
+    },
+    /// There is not enough; so much is available.
+    Insufficient(Money),
+    /// The hold was voided before it came.
+    Tombstoned,
+    /// So much is posted for the hold.
+    Posted {
+        /// In all.
+        amount: Money,
+        /// Of this, what the account could not pay.
+        written_off: Money,
+    },
+    /// The hold had been posted before, with so much.
+    AlreadyPosted(Money),
+    /// The hold ended without a charge, now or before.
+    Voided,
+    /// The hold no longer stands.
+    Gone,
+    /// There is no such hold.
+    Unknown,
+    /// There is no such account.
+    NoAccount,
+    /// A sum would not fit; nothing was done.
+    OutOfRange,
+}
+
+/// A charge as the journal has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the account's journal, from 1.
+    pub seq: u64,
+    /// What was posted.
+    pub amount: Money,
+    /// Of this, what the account could not pay.
+    pub written_off: Money,
+    /// The line, as JSON.
+    pub line: String,
+}
+
+/// What a journal line says. The amount stands beside it in the store, where it is exact.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Line {
+    /// The id of the request, and of its hold.
+    pub request_id: String,
+    /// When it was settled, in unix ms.
+    pub at: i64,
+    /// The beginning of the key.
+    pub key_prefix: String,
+    /// The endpoint's short name.
+    pub endpoint: String,
+    /// The model's id.
+    pub model: String,
+    /// The vendor's token.
+    pub vendor: String,
+    /// The route that served.
+    pub route: String,
+    /// How many routes failed before it.
+    pub depth: u32,
+    /// Units by name.
+    pub usage: serde_json::Value,
+    /// Where the units come from.
+    pub basis: Basis,
+    /// The price list they were priced by.
+    pub price_version: String,
+    /// The vendor's id of the request, if it sent one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_request_id: Option<String>,
+}
+
+/// What a sweep found and did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Holds that it ended.
+    pub expired: u64,
+    /// Holds still open.
+    pub open: u64,
+    /// What they hold.
+    pub held: Money,
+}
+
+/// The store cannot be reached, or does not answer in time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger is unavailable: {0}")]
+pub struct Unavailable(pub String);
+
+/// Where accounts live. Every store gives the answers of [`account`]'s pure machine.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// Opens an account; `false` if it was there.
+    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable>;
+    /// Does an operation. It is on its way when the future is first polled, and operations of one
+    /// caller are done in that order.
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable>;
+    /// An account's balances; `None` if there is no such account.
+    async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
+    /// All accounts, by name.
+    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable>;
+    /// Entries of an account's journal after `seq`, oldest first, at most `limit`.
+    async fn journal(
+        &self,
+        account: &AccountName,
+        seq: u64,
+        limit: u32,
+    ) -> Result<Vec<Entry>, Unavailable>;
+    /// Ends every hold whose lease has run out: posts its checkpoint, releases the rest.
+    async fn expire(&self) -> Result<Swept, Unavailable>;
+    /// Adds a key.
+    async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable>;
+    /// The record of a key.
+    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable>;
+    /// The keys of an account, oldest first.
+    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
+    /// Revokes the key that is listed under a prefix; `false` if there is none.
+    async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
+    /// Whether it answers.
+    async fn ping(&self) -> Result<(), Unavailable>;
+}
+
+/// Money set aside for one call. Only a ledger makes it, and ending it takes it away, so a vendor
+/// is never called without one and none is settled twice.
+#[derive(Debug)]
+#[must_use = "a hold must be settled or voided"]
+pub struct Hold {
+    account: AccountName,
+    id: String,
+    held: Money,
+}
+
+/// Why nothing is held.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HoldRefused {
+    /// There is not enough.
+    #[error("the balance does not cover the call")]
+    Insufficient {
+        /// What the call needs, at least.
+        least: Money,
+        /// What there is.
+        available: Money,
+    },
+    /// The id was used before.
+    #[error("the id was used before")]
+    Conflict,
+    /// The account is gone.
+    #[error("there is no such account")]
+    NoAccount,
+    /// The store does not answer.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+/// Sets money aside for a call.
+///
+/// # Errors
+/// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been made all the
+/// same: the caller voids its id.
+pub async fn hold(
+    ledger: &dyn Ledger,
+    account: &AccountName,
+    id: &str,
+    quote: Quote,
+    lease_ms: u64,
+) -> Result<Hold, HoldRefused> {
+    let Quote { wanted, least } = quote;
+    let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
+    match ledger.apply(account, op).await? {
+        Answer::Held(held) | Answer::HoldExists { held, open: true } => {
+            Ok(Hold { account: account.clone(), id: id.to_owned(), held })
+        }
+        Answer::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
+        Answer::NoAccount => Err(HoldRefused::NoAccount),
+        _ => Err(HoldRefused::Conflict),
+    }
+}
+
+impl Hold {
+    /// Whose money it is.
+    #[must_use]
+    pub fn account(&self) -> &AccountName {
+        &self.account
+    }
+
+    /// How much it is.
+    #[must_use]
+    pub fn held(&self) -> Money {
+        self.held
+    }
+
+    /// Charges the call and ends the hold.
+    ///
+    /// # Errors
+    /// The hold comes back if the store could not be reached, to try again.
+    pub async fn settle(
+        self,
+        ledger: &dyn Ledger,
+        charge: Money,
+        line: &str,
+    ) -> Result<Answer, (Hold, Unavailable)> {
+        let op = Operation::Settle { id: self.id.clone(), charge, line: line.to_owned() };
+        ledger.apply(&self.account, op).await.map_err(|why| (self, why))
+    }
+
+    /// Ends the hold without a charge.
+    ///
+    /// # Errors
+    /// The hold comes back if the store could not be reached, to try again.
+    pub async fn void(self, ledger: &dyn Ledger) -> Result<Answer, (Hold, Unavailable)> {
+        let op = Operation::Void { id: self.id.clone() };
+        ledger.apply(&self.account, op).await.map_err(|why| (self, why))
+    }
+}

@@ -1,0 +1,340 @@
+//! The pure state machine that every store must match.
+//!
+//! A store loads an account's [`Balances`] and the one [`Record`] an operation is about, lets
+//! [`step`] decide, and writes back what changed, all in one transaction.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::collections::BTreeMap;
+
+use super::{Answer, Entry, Operation};
+use crate::money::{Money, MoneyError};
+
+/// Where an account's money is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Balances {
+    /// C: all that was ever paid in.
+    pub credit: Money,
+    /// A: free to hold.
+    pub available: Money,
+    /// H: set aside for calls that run.
+    pub held: Money,
+    /// P: the sum of all charges.
+    pub posted: Money,
+    /// W: of the charges, what the account could not pay: the operator's loss.
+    pub written_off: Money,
+}
+
+impl Balances {
+    /// Whether `C + W = A + H + P`.
+    #[must_use]
+    pub fn add_up(&self) -> bool {
+        let sum = |parts: &[Money]| parts.iter().map(|m| i128::from(m.nano())).sum::<i128>();
+        sum(&[self.credit, self.written_off]) == sum(&[self.available, self.held, self.posted])
+    }
+
+    /// Takes a sum from what is available, the rest as a loss; gives the loss.
+    fn take(&mut self, amount: Money) -> Result<Money, MoneyError> {
+        let paid = amount.min(self.available);
+        let lost = amount.minus(paid)?;
+        self.available = self.available.minus(paid)?;
+        self.written_off = self.written_off.plus(lost)?;
+        Ok(lost)
+    }
+}
+
+/// What is known of a hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// What covers the call to the full.
+    pub wanted: Money,
+    /// What was asked for at least.
+    pub least: Money,
+    /// What is or was set aside.
+    pub held: Money,
+    /// When it expires unless renewed, in unix ms.
+    pub lease_until: i64,
+    /// What has become of it.
+    pub state: State,
+}
+
+/// The life of a hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It stands; expiry would post the checkpoint.
+    Open {
+        /// The cost so far, and its journal line.
+        checkpoint: Option<(Money, String)>,
+    },
+    /// It was charged with so much.
+    Posted(Money),
+    /// It ended without a charge.
+    Voided,
+    /// Its lease ran out, and so much was posted then.
+    Expired(Money),
+    /// It was voided before it came.
+    Tombstone,
+}
+
+/// A charge that goes into the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Posting {
+    /// What was posted.
+    pub amount: Money,
+    /// Of this, what the account could not pay.
+    pub written_off: Money,
+    /// The line, as JSON.
+    pub line: String,
+}
+
+/// What an operation changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What the caller is told.
+    pub answer: Answer,
+    /// The hold's record as it now is, if it changed.
+    pub record: Option<Record>,
+    /// What goes into the journal.
+    pub posting: Option<Posting>,
+}
+
+impl Step {
+    fn told(answer: Answer) -> Step {
+        Step { answer, record: None, posting: None }
+    }
+}
+
+/// Decides about an operation on a hold. `record` is what is known of that hold. On an answer of
+/// [`Answer::OutOfRange`] the balances are as before.
+#[must_use]
+pub fn step(balances: &mut Balances, record: Option<&Record>, op: &Operation, now: i64) -> Step {
+    let mut after = *balances;
+    match decide(&mut after, record, op, now) {
+        Ok(step) => {
+            *balances = after;
+            step
+        }
+        Err(_) => Step::told(Answer::OutOfRange),
+    }
+}
+
+/// Decides about a payment. `known` is the amount of an earlier payment of that id.
+#[must_use]
+pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> Answer {
+    match known {
+        Some(earlier) if earlier == amount => Answer::Exists,
+        Some(_) => Answer::Conflict,
+        None => match (balances.credit.plus(amount), balances.available.plus(amount)) {
+            (Ok(credit), Ok(available)) => {
+                balances.credit = credit;
+                balances.available = available;
+                Answer::Done
+            }
+            _ => Answer::OutOfRange,
+        },
+    }
+}
+
+/// Ends an open hold whose lease has run out; `None` if it is not due.
+#[must_use]
+pub fn expire(balances: &mut Balances, record: &Record, now: i64) -> Option<Step> {
+    let State::Open { checkpoint } = &record.state else { return None };
+    if record.lease_until > now {
+        return None;
+    }
+    let (charge, line) = checkpoint.clone().unwrap_or_default();
+    let mut after = *balances;
+    let mut step = post(&mut after, record, charge, &line).ok()?;
+    step.record = Some(Record { state: State::Expired(charge), ..record.clone() });
+    step.posting = step.posting.filter(|posting| posting.amount > Money::ZERO);
+    *balances = after;
+    Some(step)
+}
+
+fn decide(
+    balances: &mut Balances,
+    record: Option<&Record>,
+    op: &Operation,
+    now: i64,
+) -> Result<Step, MoneyError> {
+    match (op, record) {
+        (Operation::Credit { .. }, _) => Ok(Step::told(Answer::Unknown)),
+        (Operation::Hold { wanted, least, lease_ms, .. }, None) => {
+            hold(balances, *wanted, *least, lease_until(now, *lease_ms))
+        }
+        (Operation::Hold { wanted, least, .. }, Some(known)) => {
+            Ok(Step::told(held_before(known, *wanted, *least)))
+        }
+        (
+            Operation::Renew { lease_ms, .. },
+            Some(known @ Record { state: State::Open { .. }, .. }),
+        ) => {
+            let until = known.lease_until.max(lease_until(now, *lease_ms));
+            Ok(changed(Answer::Done, Record { lease_until: until, ..known.clone() }))
+        }
+        (
+            Operation::Checkpoint { charge, line, .. },
+            Some(known @ Record { state: State::Open { checkpoint }, .. }),
+        ) => {
+            let behind = checkpoint.as_ref().is_none_or(|(before, _)| before < charge);
+            let state = State::Open { checkpoint: Some((*charge, line.clone())) };
+            let record = Record { state, ..known.clone() };
+            Ok(if behind { changed(Answer::Done, record) } else { Step::told(Answer::Done) })
+        }
+        (Operation::Renew { .. } | Operation::Checkpoint { .. }, _) => Ok(Step::told(Answer::Gone)),
+        (Operation::Settle { charge, line, .. }, Some(known)) => {
+            settle(balances, known, *charge, line)
+        }
+        (Operation::Settle { .. }, None) => Ok(Step::told(Answer::Unknown)),
+        (Operation::Void { .. }, Some(known)) => void(balances, known),
+        (Operation::Void { .. }, None) => {
+            let zero = Money::ZERO;
+            let state = State::Tombstone;
+            let record = Record { wanted: zero, least: zero, held: zero, lease_until: now, state };
+            Ok(changed(Answer::Voided, record))
+        }
+    }
+}
+
+fn lease_until(now: i64, lease_ms: u64) -> i64 {
+    now.saturating_add(i64::try_from(lease_ms).unwrap_or(i64::MAX))
+}
+
+fn changed(answer: Answer, record: Record) -> Step {
+    Step { answer, record: Some(record), posting: None }
+}
+
+fn hold(
+    balances: &mut Balances,
+    wanted: Money,
+    least: Money,
+    lease_until: i64,
+) -> Result<Step, MoneyError> {
+    if balances.available < least {
+        return Ok(Step::told(Answer::Insufficient(balances.available)));
+    }
+    let held = wanted.min(balances.available);
+    balances.available = balances.available.minus(held)?;
+    balances.held = balances.held.plus(held)?;
+    let state = State::Open { checkpoint: None };
+    Ok(changed(Answer::Held(held), Record { wanted, least, held, lease_until, state }))
+}
+
+fn held_before(known: &Record, wanted: Money, least: Money) -> Answer {
+    match known.state {
+        State::Tombstone => Answer::Tombstoned,
+        _ if known.wanted != wanted || known.least != least => Answer::Conflict,
+        State::Open { .. } => Answer::HoldExists { held: known.held, open: true },
+        _ => Answer::HoldExists { held: known.held, open: false },
+    }
+}
+
+fn settle(
+    balances: &mut Balances,
+    known: &Record,
+    charge: Money,
+    line: &str,
+) -> Result<Step, MoneyError> {
+    match known.state {
+        State::Open { .. } => post(balances, known, charge, line),
+        State::Posted(amount) => Ok(Step::told(Answer::AlreadyPosted(amount))),
+        State::Voided | State::Tombstone => Ok(Step::told(Answer::Voided)),
+        State::Expired(before) => {
+            // The rest was released long ago: what is still due comes from what is available now.
+            let due = charge.above(before);
+            let written_off = balances.take(due)?;
+            balances.posted = balances.posted.plus(due)?;
+            Ok(posted(known, before.plus(due)?, due, written_off, line))
+        }
+    }
+}
+
+/// Charges an open hold. What the hold does not cover comes from the account, the rest is a loss.
+fn post(
+    balances: &mut Balances,
+    known: &Record,
+    charge: Money,
+    line: &str,
+) -> Result<Step, MoneyError> {
+    balances.held = balances.held.minus(known.held)?;
+    balances.available = balances.available.plus(known.held.above(charge))?;
+    let written_off = balances.take(charge.above(known.held))?;
+    balances.posted = balances.posted.plus(charge)?;
+    Ok(posted(known, charge, charge, written_off, line))
+}
+
+fn posted(known: &Record, total: Money, amount: Money, written_off: Money, line: &str) -> Step {
+    Step {
+        answer: Answer::Posted { amount: total, written_off },
+        record: Some(Record { state: State::Posted(total), ..known.clone() }),
+        posting: Some(Posting { amount, written_off, line: line.to_owned() }),
+    }
+}
+
+fn void(balances: &mut Balances, known: &Record) -> Result<Step, MoneyError> {
+    match known.state {
+        State::Open { .. } => {
+            balances.held = balances.held.minus(known.held)?;
+            balances.available = balances.available.plus(known.held)?;
+            Ok(changed(Answer::Voided, Record { state: State::Voided, ..known.clone() }))
+        }
+        State::Voided | State::Tombstone => Ok(Step::told(Answer::Voided)),
+        State::Posted(amount) => Ok(Step::told(Answer::AlreadyPosted(amount))),
+        State::Expired(_) => Ok(Step::told(Answer::Gone)),
+    }
+}
+
+/// An account in memory: the yardstick that the stores are measured by.
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    /// Its balances.
+    pub balances: Balances,
+    /// Its journal.
+    pub journal: Vec<Entry>,
+    payments: BTreeMap<String, Money>,
+    holds: BTreeMap<String, Record>,
+}
+
+impl Account {
+    /// Does an operation at a moment (unix ms).
+    pub fn apply(&mut self, op: &Operation, now: i64) -> Answer {
+        let id = match op {
+            Operation::Credit { tx, amount } => {
+                let answer = credit(&mut self.balances, self.payments.get(tx).copied(), *amount);
+                if answer == Answer::Done {
+                    self.payments.insert(tx.clone(), *amount);
+                }
+                return answer;
+            }
+            Operation::Hold { id, .. }
+            | Operation::Renew { id, .. }
+            | Operation::Checkpoint { id, .. }
+            | Operation::Settle { id, .. }
+            | Operation::Void { id } => id,
+        };
+        let step = step(&mut self.balances, self.holds.get(id), op, now);
+        self.keep(id, step)
+    }
+
+    /// Ends what is due at a moment (unix ms); tells how many holds.
+    pub fn expire(&mut self, now: i64) -> u64 {
+        let mut ended = 0;
+        for (id, record) in self.holds.clone() {
+            if let Some(step) = expire(&mut self.balances, &record, now) {
+                self.keep(&id, step);
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    fn keep(&mut self, id: &str, step: Step) -> Answer {
+        if let Some(record) = step.record {
+            self.holds.insert(id.to_owned(), record);
+        }
+        if let Some(Posting { amount, written_off, line }) = step.posting {
+            let seq = self.journal.len() as u64 + 1;
+            self.journal.push(Entry { seq, amount, written_off, line });
+        }
+        step.answer
+    }
+}

@@ -1,0 +1,7 @@
+//! tollgate
+pub mod catalogue;
+pub mod dialect;
+pub mod ledger;
+pub mod money;
+pub mod sheet;
+pub mod store;

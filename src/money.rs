@@ -1,0 +1,256 @@
+//! Money, rates and usage: whole nano-USD, whole units, checked arithmetic and nothing else.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub mod price;
+
+/// Nano-USD in one USD.
+const NANO_PER_USD: u64 = 1_000_000_000;
+
+/// Why an amount could not be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MoneyError {
+    /// The result does not fit into 63 bits, or would be below zero.
+    #[error("the amount is out of range")]
+    OutOfRange,
+    /// The text is not a plain decimal number such as `12.50`.
+    #[error("not a plain decimal number")]
+    NotDecimal,
+    /// The price is not a whole number of nano-USD for one unit.
+    #[error("not a whole number of nano-USD per unit")]
+    Fraction,
+}
+
+/// An amount of money in nano-USD (10⁻⁹ USD). Never negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[serde(transparent)]
+pub struct Money(i64);
+
+impl Money {
+    /// Nothing.
+    pub const ZERO: Money = Money(0);
+
+    /// An amount of nano-USD.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] below zero.
+    pub const fn from_nano(nano: i64) -> Result<Money, MoneyError> {
+        if nano < 0 { Err(MoneyError::OutOfRange) } else { Ok(Money(nano)) }
+    }
+
+    /// The amount in nano-USD.
+    #[must_use]
+    pub const fn nano(self) -> i64 {
+        self.0
+    }
+
+    /// Reads decimal USD such as `5`, `0.28` or `0.000000001`.
+    ///
+    /// # Errors
+    /// [`MoneyError::Fraction`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2 billion USD.
+    pub fn parse_usd(text: &str) -> Result<Money, MoneyError> {
+        let nano = decimal(text, NANO_PER_USD)?;
+        i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
+    }
+
+    /// The sum.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] on overflow.
+    pub fn plus(self, other: Money) -> Result<Money, MoneyError> {
+        self.0.checked_add(other.0).map(Money).ok_or(MoneyError::OutOfRange)
+    }
+
+    /// The difference.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] if `other` is more than there is.
+    pub fn minus(self, other: Money) -> Result<Money, MoneyError> {
+        Money::from_nano(self.0.checked_sub(other.0).ok_or(MoneyError::OutOfRange)?)
+    }
+
+    /// What is left of it when `other` is taken away, at least nothing.
+    #[must_use]
+    pub fn above(self, other: Money) -> Money {
+        Money(self.0.saturating_sub(other.0).max(0))
+    }
+}
+
+/// Exact decimal USD without trailing zeros, at least two decimals: `0.28`, `5.00`, `0.00000125`.
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&usd(self.0.unsigned_abs(), 2))
+    }
+}
+
+/// Decimal USD of a number of nano-USD, with at least `decimals_min` decimals.
+fn usd(nano: u64, decimals_min: usize) -> String {
+    let fraction = format!("{:09}", nano % NANO_PER_USD);
+    let kept = fraction.trim_end_matches('0').len().max(decimals_min);
+    let whole = nano / NANO_PER_USD;
+    if kept == 0 { whole.to_string() } else { format!("{whole}.{}", &fraction[..kept]) }
+}
+
+/// Reads a plain decimal and multiplies it by `scale`, exactly.
+fn decimal(text: &str, scale: u64) -> Result<u64, MoneyError> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let both = !whole.is_empty() && digits(whole) && digits(fraction) && !text.ends_with('.');
+    if !both || fraction.len() > 18 {
+        return Err(MoneyError::NotDecimal);
+    }
+    let whole: u128 = whole.parse().map_err(|_| MoneyError::OutOfRange)?;
+    let part: u128 = if fraction.is_empty() { 0 } else { parse_u128(fraction)? };
+    let unit = 10u128.pow(u32::try_from(fraction.len()).map_err(|_| MoneyError::NotDecimal)?);
+    let scaled = whole
+        .checked_mul(unit)
+        .and_then(|w| w.checked_add(part))
+        .and_then(|w| w.checked_mul(u128::from(scale)))
+        .ok_or(MoneyError::OutOfRange)?;
+    if scaled % unit != 0 {
+        return Err(MoneyError::Fraction);
+    }
+    u64::try_from(scaled / unit).map_err(|_| MoneyError::OutOfRange)
+}
+
+fn parse_u128(digits: &str) -> Result<u128, MoneyError> {
+    digits.parse().map_err(|_| MoneyError::OutOfRange)
+}
+
+/// A price of one unit (token, character or second) in nano-USD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Rate(u32);
+
+impl Rate {
+    /// Nothing per unit.
+    pub const ZERO: Rate = Rate(0);
+
+    /// A rate of whole nano-USD per unit.
+    #[must_use]
+    pub const fn from_nano(nano: u32) -> Rate {
+        Rate(nano)
+    }
+
+    /// Reads a price in USD per million units, as the price lists state it: `0.019` is 19 nano-USD.
+    ///
+    /// # Errors
+    /// [`MoneyError::Fraction`] if one unit would not cost a whole number of nano-USD.
+    pub fn parse_per_million(text: &str) -> Result<Rate, MoneyError> {
+        let nano = decimal(text, NANO_PER_USD / 1_000_000)?;
+        u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
+    }
+
+    /// Reads a price in USD per unit, as video seconds are listed: `0.05` is 50,000,000 nano-USD.
+    ///
+    /// # Errors
+    /// As [`Rate::parse_per_million`].
+    pub fn parse_per_unit(text: &str) -> Result<Rate, MoneyError> {
+        let nano = decimal(text, NANO_PER_USD)?;
+        u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
+    }
+
+    /// Nano-USD per unit.
+    #[must_use]
+    pub const fn nano(self) -> u32 {
+        self.0
+    }
+
+    /// The cost of so many units.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
+    pub fn times(self, units: u64) -> Result<Money, MoneyError> {
+        let nano = u128::from(self.0) * u128::from(units);
+        i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
+    }
+
+    /// Decimal USD per unit, exact, as the model listing shows it: `0.000005`.
+    #[must_use]
+    pub fn usd(self) -> String {
+        usd(u64::from(self.0), 0)
+    }
+}
+
+/// Tokens of one call, as billed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    /// All input tokens, those of the prompt cache among them.
+    #[serde(rename = "prompt_tokens")]
+    pub input: u64,
+    /// All output tokens, reasoning among them.
+    #[serde(rename = "completion_tokens")]
+    pub output: u64,
+    /// Of the input, those read from a prompt cache.
+    #[serde(rename = "cached_tokens", default, skip_serializing_if = "is_zero")]
+    pub cache_read: u64,
+    /// Of the input, those written to a prompt cache.
+    #[serde(rename = "cache_write_tokens", default, skip_serializing_if = "is_zero")]
+    pub cache_write: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// Where the units of a charge come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// The vendor reported them.
+    Reported,
+    /// The vendor reported none, so the gateway counted what passed.
+    Counted,
+    /// They were fixed before the call (characters, seconds, one image).
+    Fixed,
+}
+
+/// What a call used, and how we know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// The billable tokens.
+    pub tokens: Tokens,
+    /// Who says so.
+    pub basis: Basis,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn decimals_are_read_exactly_or_refused() {
+        let usd = |t| Money::parse_usd(t).map(Money::nano);
+        assert_eq!(usd("5"), Ok(5_000_000_000));
+        assert_eq!(usd("0.28"), Ok(280_000_000));
+        assert_eq!(usd("0.000000001"), Ok(1));
+        assert_eq!(usd("9223372036.854775807"), Ok(i64::MAX));
+        assert_eq!(usd("9223372036.854775808"), Err(MoneyError::OutOfRange));
+        assert_eq!(usd("0.0000000001"), Err(MoneyError::Fraction));
+        for bad in ["", ".5", "5.", "-1", "+1", "1e3", "1_000", "1,5", " 1", "∞"] {
+            assert_eq!(usd(bad), Err(MoneyError::NotDecimal), "{bad:?}");
+        }
+        assert_eq!(Rate::parse_per_million("0.019"), Ok(Rate(19)));
+        assert_eq!(Rate::parse_per_million("600"), Ok(Rate(600_000)));
+        assert_eq!(Rate::parse_per_million("0.0195"), Err(MoneyError::Fraction));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back(nano in 0..=i64::MAX) {
+            let money = Money::from_nano(nano).expect("not negative");
+            prop_assert_eq!(Money::parse_usd(&money.to_string()), Ok(money));
+        }
+
+        #[test]
+        fn no_sum_ever_wraps(a in 0..=i64::MAX, b in 0..=i64::MAX) {
+            let (x, y) = (Money(a), Money(b));
+            prop_assert_eq!(x.plus(y).is_ok(), a.checked_add(b).is_some());
+            prop_assert_eq!(x.minus(y).is_ok(), a >= b);
+        }
+    }
+}

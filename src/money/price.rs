@@ -1,0 +1,195 @@
+//! A model's price: what a call costs, and what to hold before it is made.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::{Money, MoneyError, Rate, Tokens};
+
+/// What tokens cost at one level of a price list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rates {
+    /// Per input token.
+    pub input: Rate,
+    /// Per output token.
+    pub output: Rate,
+    /// Per input token read from a prompt cache; the input rate if none is listed.
+    pub cache_read: Option<Rate>,
+    /// Per input token written to a prompt cache; the input rate if none is listed.
+    pub cache_write: Option<Rate>,
+}
+
+impl Rates {
+    fn cost(&self, tokens: Tokens) -> Result<Money, MoneyError> {
+        // A vendor that reports more cached tokens than tokens is held to its total.
+        let read = tokens.cache_read.min(tokens.input);
+        let write = tokens.cache_write.min(tokens.input - read);
+        let plain = tokens.input - read - write;
+        self.input
+            .times(plain)?
+            .plus(self.cache_read.unwrap_or(self.input).times(read)?)?
+            .plus(self.cache_write.unwrap_or(self.input).times(write)?)?
+            .plus(self.output.times(tokens.output)?)
+    }
+}
+
+/// Prices of a model that is sold by tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TokenPrice {
+    /// What holds where nothing below does.
+    pub base: Rates,
+    /// Rates of the whole request once its input is above so many tokens, ascending.
+    pub above: Vec<(u64, Rates)>,
+    /// Base rates from a moment on (unix seconds, UTC), ascending.
+    pub from: Vec<(i64, Rates)>,
+}
+
+impl TokenPrice {
+    /// The exact cost of so many tokens at the price of the moment `at` (unix seconds).
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] if it does not fit.
+    pub fn cost(&self, tokens: Tokens, at: i64) -> Result<Money, MoneyError> {
+        let tier = self.above.iter().rev().find(|(over, _)| tokens.input > *over);
+        match tier {
+            Some((_, rates)) => rates.cost(tokens),
+            None => self.base_at(at).cost(tokens),
+        }
+    }
+
+    /// What to hold for a call of at most `input` tokens in and `output` tokens out.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] if it does not fit.
+    pub fn quote(&self, input: u64, output: u64, at: i64) -> Result<Quote, MoneyError> {
+        let dearest = |output| {
+            let tokens = Tokens { input, output, ..Tokens::default() };
+            let tiers = self.above.iter().filter(|(over, _)| input > *over).map(|(_, r)| *r);
+            // The input is an upper bound, so the call may still end in a lower tier.
+            tiers
+                .chain([self.base_at(at)])
+                .try_fold(Money::ZERO, |most, rates| Ok(most.max(rates.cost_at_most(tokens)?)))
+        };
+        Ok(Quote { wanted: dearest(output)?, least: dearest(output.min(1))? })
+    }
+
+    fn base_at(&self, at: i64) -> Rates {
+        let dated = self.from.iter().rev().find(|(since, _)| at >= *since);
+        dated.map_or(self.base, |(_, rates)| *rates)
+    }
+}
+
+impl Rates {
+    /// The cost if every input token were of the dearest kind.
+    fn cost_at_most(&self, tokens: Tokens) -> Result<Money, MoneyError> {
+        let input = [Some(self.input), self.cache_read, self.cache_write];
+        let dearest = input.into_iter().flatten().max().unwrap_or_default();
+        dearest.times(tokens.input)?.plus(self.output.times(tokens.output)?)
+    }
+}
+
+/// How a model is sold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Price {
+    /// By tokens.
+    Tokens(TokenPrice),
+    /// By tokens, with a fixed sum reserved for each image.
+    Image {
+        /// What its tokens cost.
+        tokens: TokenPrice,
+        /// What must be there before an image is asked for.
+        reservation: Money,
+    },
+    /// By second of video, for each resolution on offer, in the order of the rules.
+    Video(Vec<(String, Rate)>),
+    /// By character of text.
+    Speech(Rate),
+    /// For nothing.
+    Free,
+}
+
+/// What a hold should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quote {
+    /// Covers the call to the full.
+    pub wanted: Money,
+    /// Covers the input and a first token of output; below it the call is refused.
+    pub least: Money,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const JANUARY_2027: i64 = 1_798_761_600;
+
+    fn rates(input: u32, output: u32) -> Rates {
+        Rates { input: Rate(input), output: Rate(output), ..Rates::default() }
+    }
+
+    fn tokens(input: u64, output: u64) -> Tokens {
+        Tokens { input, output, ..Tokens::default() }
+    }
+
+    /// lmb-5.5 of the price list: 5/30, above 272K input 10/45.
+    fn tiered() -> TokenPrice {
+        TokenPrice {
+            base: rates(5_000, 30_000),
+            above: vec![(272_000, rates(10_000, 45_000))],
+            from: vec![],
+        }
+    }
+
+    /// lmc-3.7-flash of the price list: 0.75/3.75, from 2027-01-01 1.5/7.5.
+    fn dated() -> TokenPrice {
+        TokenPrice {
+            base: rates(750, 3_750),
+            above: vec![],
+            from: vec![(JANUARY_2027, rates(1_500, 7_500))],
+        }
+    }
+
+    #[rstest]
+    #[case::nothing(0, 0, 0)]
+    #[case::plain(11, 2, 11 * 5_000 + 2 * 30_000)]
+    #[case::at_the_threshold(272_000, 1, 272_000 * 5_000 + 30_000)]
+    #[case::above_it_all_is_dearer(272_001, 1, 272_001 * 10_000 + 45_000)]
+    fn tiers_reprice_the_whole_request(#[case] input: u64, #[case] output: u64, #[case] nano: i64) {
+        assert_eq!(tiered().cost(tokens(input, output), 0).map(Money::nano), Ok(nano));
+    }
+
+    #[rstest]
+    #[case::the_second_before(JANUARY_2027 - 1, 750 + 3_750)]
+    #[case::the_second(JANUARY_2027, 1_500 + 7_500)]
+    fn dates_switch_at_midnight_utc(#[case] at: i64, #[case] nano: i64) {
+        assert_eq!(dated().cost(tokens(1, 1), at).map(Money::nano), Ok(nano));
+    }
+
+    #[test]
+    fn cached_tokens_cost_input_unless_listed() {
+        let cached = Tokens { input: 100, output: 0, cache_read: 60, cache_write: 30 };
+        assert_eq!(tiered().cost(cached, 0).map(Money::nano), Ok(500_000));
+        let listed = Rates {
+            cache_read: Some(Rate(500)),
+            cache_write: Some(Rate(6_250)),
+            ..rates(5_000, 30_000)
+        };
+        let price = TokenPrice { base: listed, ..TokenPrice::default() };
+        assert_eq!(price.cost(cached, 0).map(Money::nano), Ok(10 * 5_000 + 60 * 500 + 30 * 6_250));
+        let absurd = Tokens { input: 10, output: 0, cache_read: 60, cache_write: 30 };
+        assert_eq!(price.cost(absurd, 0).map(Money::nano), Ok(10 * 500));
+    }
+
+    #[test]
+    fn a_quote_covers_what_the_call_can_cost() {
+        let quote = tiered().quote(1_000, 50, 0).expect("fits");
+        assert_eq!(quote.wanted.nano(), 1_000 * 5_000 + 50 * 30_000);
+        assert_eq!(quote.least.nano(), 1_000 * 5_000 + 30_000);
+        let long = tiered().quote(300_000, 50, 0).expect("fits");
+        assert_eq!(long.wanted.nano(), 300_000 * 10_000 + 50 * 45_000);
+    }
+
+    #[test]
+    fn an_absurd_number_of_tokens_is_an_error_and_no_small_sum() {
+        let absurd = tiered().cost(tokens(u64::MAX, 0), 0);
+        assert_eq!(absurd, Err(MoneyError::OutOfRange));
+    }
+}

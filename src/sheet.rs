@@ -1,0 +1,214 @@
+//! Data files as written: TOML whose every value knows its file and line, read with all faults at once.
+//!
+//! The rules and the configuration are edited by people, so a fault names the place and the word
+//! that was probably meant, and one mistake does not hide the next.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+mod table;
+
+pub use table::Table;
+
+/// Something wrong with a data file, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it stands.
+    pub place: Place,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// A line of a file, or a variable of the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    file: Arc<str>,
+    line: Option<usize>,
+}
+
+impl Place {
+    /// A file as a whole, or a variable of the environment.
+    #[must_use]
+    pub fn whole(name: &str) -> Place {
+        Place { file: name.into(), line: None }
+    }
+
+    /// Something is wrong here.
+    #[must_use]
+    pub fn fault(&self, what: impl Into<String>) -> Fault {
+        Fault { place: self.clone(), what: what.into() }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}", self.file),
+            None => f.write_str(&self.file),
+        }
+    }
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub value: Value,
+}
+
+/// A value as written. Numbers stay text, so that no price passes through a float.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// A string.
+    Text(String),
+    /// A number: its digits as they stand, without underscores.
+    Number(String),
+    /// `true` or `false`.
+    Bool(bool),
+    /// A list.
+    List(Vec<Node>),
+    /// A table, in the order of its keys.
+    Table(Vec<(String, Node)>),
+}
+
+impl Value {
+    /// The kind in words, for faults.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "a text",
+            Value::Number(_) => "a number",
+            Value::Bool(_) => "true or false",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+        }
+    }
+}
+
+/// Reads one file. What can be read is returned beside the faults.
+#[must_use]
+pub fn parse(file: &str, text: &str) -> (Node, Vec<Fault>) {
+    let source = Source::new(file, text);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let fault = |e: &toml::de::Error| {
+        source.place(e.span().map_or(0, |s| s.start)).fault(e.message().to_owned())
+    };
+    let mut faults: Vec<Fault> = errors.iter().map(fault).collect();
+    let mut node = source.table(root.get_ref(), 0, &mut faults);
+    node.place = Place::whole(file);
+    (node, faults)
+}
+
+/// Reads the value of a variable: TOML if it is TOML, else the text itself.
+#[must_use]
+pub fn parse_value(name: &str, text: &str) -> Node {
+    let place = Place::whole(name);
+    let wrapped = format!("v = {text}");
+    let (node, faults) = parse(name, &wrapped);
+    let single = match node.value {
+        Value::Table(members) if faults.is_empty() && members.len() == 1 => members,
+        _ => return Node { place, value: Value::Text(text.to_owned()) },
+    };
+    let value = single.into_iter().next().map(|(_, n)| n.value);
+    Node { place, value: value.unwrap_or(Value::Text(text.to_owned())) }
+}
+
+/// The known word nearest to `word`, if one is near enough to have been meant.
+#[must_use]
+pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    let scored =
+        known.into_iter().map(|k| (strsim::damerau_levenshtein(&lower, &k.to_lowercase()), k));
+    let (distance, best) = scored.min_by_key(|(d, _)| *d)?;
+    (distance <= 1 + best.len().max(word.len()) / 3).then_some(best)
+}
+
+struct Source {
+    file: Arc<str>,
+    line_starts: Vec<usize>,
+}
+
+impl Source {
+    fn new(file: &str, text: &str) -> Source {
+        let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
+        Source { file: file.into(), line_starts: std::iter::once(0).chain(breaks).collect() }
+    }
+
+    fn place(&self, offset: usize) -> Place {
+        let line = self.line_starts.partition_point(|start| *start <= offset);
+        Place { file: self.file.clone(), line: Some(line) }
+    }
+
+    fn table(&self, table: &DeTable<'_>, offset: usize, faults: &mut Vec<Fault>) -> Node {
+        let mut members: Vec<(usize, String, Node)> = Vec::new();
+        for (key, value) in table.iter() {
+            let mut node = self.node(value, faults);
+            // The key's line, not the value's: that is where one looks.
+            node.place = self.place(key.span().start);
+            members.push((key.span().start, key.get_ref().to_string(), node));
+        }
+        members.sort_by_key(|(start, ..)| *start);
+        let members = members.into_iter().map(|(_, key, node)| (key, node)).collect();
+        Node { place: self.place(offset), value: Value::Table(members) }
+    }
+
+    fn node(&self, value: &Spanned<DeValue<'_>>, faults: &mut Vec<Fault>) -> Node {
+        let place = self.place(value.span().start);
+        let read = match value.get_ref() {
+            DeValue::String(text) => Value::Text(text.to_string()),
+            DeValue::Integer(n) if n.radix() == 10 => Value::Number(n.as_str().to_owned()),
+            DeValue::Integer(_) => {
+                faults.push(place.fault("write the number in decimal"));
+                Value::Number("0".to_owned())
+            }
+            DeValue::Float(n) => Value::Number(n.as_str().to_owned()),
+            DeValue::Boolean(b) => Value::Bool(*b),
+            DeValue::Datetime(d) => Value::Text(d.to_string()),
+            DeValue::Array(items) => {
+                Value::List(items.iter().map(|item| self.node(item, faults)).collect())
+            }
+            DeValue::Table(t) => return self.table(t, value.span().start, faults),
+        };
+        Node { place, value: read }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_a_file_is_told_with_its_line() {
+        let (_, faults) = parse("x.toml", "a = 1\nb = \nc = 2\nd 3\n");
+        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|t| t.starts_with("x.toml:2: ")), "{told:?}");
+        assert!(told.iter().any(|t| t.starts_with("x.toml:4: ")), "{told:?}");
+    }
+
+    #[test]
+    fn a_word_far_from_all_is_not_guessed() {
+        assert_eq!(closest("inptu", ["input", "output"]), Some("input"));
+        assert_eq!(closest("zzz", ["input", "output"]), None);
+    }
+
+    #[test]
+    fn a_variable_is_toml_or_else_text() {
+        assert!(matches!(parse_value("V", "[1, 2]").value, Value::List(_)));
+        assert!(matches!(parse_value("V", "true").value, Value::Bool(true)));
+        assert!(
+            matches!(parse_value("V", "redis://h:1/0").value, Value::Text(t) if t == "redis://h:1/0")
+        );
+    }
+}

@@ -1,0 +1,246 @@
+//! The shared store: one Redis (or Sentinel, or Cluster) for a fleet of gateways.
+//!
+//! Each operation is one fixed server-side script: the storage engine's transaction, O(1), on keys
+//! of one account under one hash tag. Time is the server's own. Operations travel on one
+//! connection in the order they were made.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::{FromRedisValue, RedisError, Value};
+
+use super::StoreSection;
+use crate::ledger::account::Balances;
+use crate::ledger::{
+    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
+};
+use crate::money::Money;
+
+mod connection;
+mod keys;
+mod safety;
+mod scripts;
+
+use connection::Connection;
+use keys::AccountKeys;
+use scripts::Scripts;
+
+/// No answer within this is no answer. Callers set shorter deadlines of their own.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// Holds of one account ended by one sweep, at most; the next sweep does the rest.
+const SWEEP_MAX: isize = 1_000;
+
+/// The set of all accounts' names.
+const ACCOUNTS: &str = "tollgate:accounts";
+
+/// The shared store.
+pub struct Redis {
+    connection: Connection,
+    scripts: Scripts,
+}
+
+impl From<RedisError> for Unavailable {
+    fn from(why: RedisError) -> Unavailable {
+        Unavailable(why.to_string())
+    }
+}
+
+impl Redis {
+    /// Connects, and refuses a server that may lose or drop what it acknowledged.
+    ///
+    /// # Errors
+    /// [`Unavailable`] says why.
+    pub async fn open(section: &StoreSection) -> Result<Redis, Unavailable> {
+        let connection = Connection::open(&section.url, ANSWER_WAIT).await?;
+        let redis = Redis { connection, scripts: Scripts::default() };
+        safety::check(&redis.connection, section.allow_volatile).await?;
+        Ok(redis)
+    }
+
+    async fn credit(
+        &self,
+        keys: &AccountKeys,
+        tx: &str,
+        amount: Money,
+    ) -> Result<Answer, Unavailable> {
+        let mut call = self.scripts.credit.key(&keys.account);
+        call.key(&keys.payments).arg(tx).arg(amount.nano());
+        self.connection.run(&call).await.and_then(|reply| answer(&reply))
+    }
+
+    async fn balances_of(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
+        let mut read = redis::cmd("HMGET");
+        read.arg(&keys.account).arg(&["credit", "available", "held", "posted", "written_off"]);
+        let fields: Vec<Option<i64>> = self.connection.query(&read).await?;
+        let [Some(c), Some(a), Some(h), Some(p), Some(w)] = fields[..] else { return Ok(None) };
+        let money = |nano| Money::from_nano(nano).map_err(|e| Unavailable(e.to_string()));
+        Ok(Some(Balances {
+            credit: money(c)?,
+            available: money(a)?,
+            held: money(h)?,
+            posted: money(p)?,
+            written_off: money(w)?,
+        }))
+    }
+
+    async fn expire_account(&self, name: &AccountName) -> Result<Swept, Unavailable> {
+        let keys = AccountKeys::of(name);
+        let (seconds, micros): (i64, i64) = self.connection.query(&redis::cmd("TIME")).await?;
+        let mut due = redis::cmd("ZRANGEBYSCORE");
+        due.arg(&keys.open).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
+        due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
+        let due: Vec<String> = self.connection.query(&due).await?;
+        let mut swept = Swept::default();
+        for id in due {
+            let mut call = self.scripts.expire.key(&keys.account);
+            call.key(keys.hold(&id)).key(&keys.open).key(&keys.journal).arg(id);
+            if answer(&self.connection.run(&call).await?)? == Answer::Done {
+                swept.expired += 1;
+            }
+        }
+        swept.open = self.connection.query(redis::cmd("ZCARD").arg(&keys.open)).await?;
+        swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
+        Ok(swept)
+    }
+}
+
+#[async_trait]
+impl Ledger for Redis {
+    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
+        let keys = AccountKeys::of(account);
+        let mut made = redis::cmd("HSETNX");
+        let mut fields = redis::pipe();
+        fields.atomic();
+        for field in ["available", "held", "posted", "written_off"] {
+            fields.cmd("HSETNX").arg(&keys.account).arg(field).arg(0).ignore();
+        }
+        made.arg(&keys.account).arg("credit").arg(0);
+        fields.add_command(made);
+        let (new,): (bool,) = self.connection.pipe(&fields).await?;
+        // After the account, so that a name in the set always is one.
+        let added = redis::cmd("SADD").arg(ACCOUNTS).arg(account.as_str()).to_owned();
+        let _: i64 = self.connection.query(&added).await?;
+        Ok(new)
+    }
+
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+        let keys = AccountKeys::of(account);
+        let (script, id) = match &op {
+            Operation::Credit { tx, amount } => return self.credit(&keys, tx, *amount).await,
+            Operation::Hold { id, .. } => (&self.scripts.hold, id),
+            Operation::Renew { id, .. } | Operation::Checkpoint { id, .. } => {
+                (&self.scripts.extend, id)
+            }
+            Operation::Settle { id, .. } => (&self.scripts.settle, id),
+            Operation::Void { id } => (&self.scripts.void, id),
+        };
+        let mut call = script.key(&keys.account);
+        call.key(keys.hold(id)).key(&keys.open).arg(id);
+        match &op {
+            Operation::Hold { wanted, least, lease_ms, .. } => {
+                call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
+            }
+            Operation::Renew { lease_ms, .. } => {
+                call.arg(*lease_ms);
+            }
+            Operation::Checkpoint { charge, line, .. } => {
+                call.arg("").arg(charge.nano()).arg(line);
+            }
+            Operation::Settle { charge, line, .. } => {
+                call.key(&keys.journal).arg(charge.nano()).arg(line);
+            }
+            Operation::Void { .. } | Operation::Credit { .. } => {}
+        }
+        self.connection.run(&call).await.and_then(|reply| answer(&reply))
+    }
+
+    async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
+        self.balances_of(&AccountKeys::of(account)).await
+    }
+
+    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+        let names: Vec<String> =
+            self.connection.query(redis::cmd("SMEMBERS").arg(ACCOUNTS)).await?;
+        let mut names: Vec<_> = names.iter().filter_map(|n| AccountName::parse(n)).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountName,
+        seq: u64,
+        limit: u32,
+    ) -> Result<Vec<Entry>, Unavailable> {
+        let keys = AccountKeys::of(account);
+        let mut range = redis::cmd("LRANGE");
+        range.arg(&keys.journal).arg(seq).arg(seq.saturating_add(u64::from(limit)).max(1) - 1);
+        let lines: Vec<String> = self.connection.query(&range).await?;
+        let numbered = (seq + 1..).zip(&lines);
+        numbered.map(|(seq, text)| keys::entry(seq, text)).collect()
+    }
+
+    async fn expire(&self) -> Result<Swept, Unavailable> {
+        let mut all = Swept::default();
+        for name in self.accounts().await? {
+            let one = self.expire_account(&name).await?;
+            all.expired += one.expired;
+            all.open += one.open;
+            all.held = all.held.plus(one.held).unwrap_or(all.held);
+        }
+        Ok(all)
+    }
+
+    async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
+        keys::add(&self.connection, hash, &record).await
+    }
+
+    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+        keys::find(&self.connection, &hash.hex()).await
+    }
+
+    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+        keys::of(&self.connection, account).await
+    }
+
+    async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
+        keys::revoke(&self.connection, prefix, at).await
+    }
+
+    async fn ping(&self) -> Result<(), Unavailable> {
+        let _: Value = self.connection.query(&redis::cmd("PING")).await?;
+        Ok(())
+    }
+}
+
+/// Reads a script's reply: a word, and amounts as digits.
+fn answer(reply: &Value) -> Result<Answer, Unavailable> {
+    let words: Vec<String> = Vec::from_redis_value_ref(reply)
+        .map_err(|e| Unavailable(format!("unexpected answer: {e}")))?;
+    let amount = |at: usize| {
+        let digits = words.get(at).and_then(|w| w.parse().ok());
+        digits
+            .and_then(|nano| Money::from_nano(nano).ok())
+            .ok_or_else(|| Unavailable(format!("unexpected answer: {words:?}")))
+    };
+    Ok(match words.first().map(String::as_str) {
+        Some("done") => Answer::Done,
+        Some("exists") => Answer::Exists,
+        Some("conflict") => Answer::Conflict,
+        Some("held") => Answer::Held(amount(1)?),
+        Some("hold_exists") => {
+            let open = words.get(2).is_some_and(|state| state == "open");
+            Answer::HoldExists { held: amount(1)?, open }
+        }
+        Some("insufficient") => Answer::Insufficient(amount(1)?),
+        Some("tombstoned") => Answer::Tombstoned,
+        Some("posted") => Answer::Posted { amount: amount(1)?, written_off: amount(2)? },
+        Some("already_posted") => Answer::AlreadyPosted(amount(1)?),
+        Some("voided") => Answer::Voided,
+        Some("gone") => Answer::Gone,
+        Some("unknown") => Answer::Unknown,
+        Some("no_account") => Answer::NoAccount,
+        Some("out_of_range") => Answer::OutOfRange,
+        _ => return Err(Unavailable(format!("unexpected answer: {words:?}"))),
+    })
+}

@@ -1,0 +1,120 @@
+//! The names of an account's keys, and the records of access keys.
+
+use super::Connection;
+use crate::ledger::{AccountName, Entry, KeyHash, KeyRecord, Unavailable};
+use crate::money::Money;
+
+/// The keys of an account: one hash tag, so one slot of a cluster.
+pub(super) struct AccountKeys {
+    pub(super) account: String,
+    pub(super) open: String,
+    pub(super) journal: String,
+    pub(super) payments: String,
+    tag: String,
+}
+
+impl AccountKeys {
+    pub(super) fn of(name: &AccountName) -> AccountKeys {
+        let tag = format!("tollgate:{{{name}}}");
+        AccountKeys {
+            account: format!("{tag}:account"),
+            open: format!("{tag}:open"),
+            journal: format!("{tag}:journal"),
+            payments: format!("{tag}:payments"),
+            tag,
+        }
+    }
+
+    pub(super) fn hold(&self, id: &str) -> String {
+        format!("{}:hold:{id}", self.tag)
+    }
+}
+
+/// Reads `AMOUNT WRITTEN_OFF LINE`.
+pub(super) fn entry(seq: u64, text: &str) -> Result<Entry, Unavailable> {
+    let mut parts = text.splitn(3, ' ');
+    let mut money = || parts.next()?.parse().ok().and_then(|nano| Money::from_nano(nano).ok());
+    let amounts = (money(), money());
+    let line = parts.next();
+    match (amounts, line) {
+        ((Some(amount), Some(written_off)), Some(line)) => {
+            Ok(Entry { seq, amount, written_off, line: line.to_owned() })
+        }
+        _ => Err(Unavailable(format!("journal entry {seq} cannot be read"))),
+    }
+}
+
+fn record_key(hash: &str) -> String {
+    format!("tollgate:key:{hash}")
+}
+
+fn prefix_key(prefix: &str) -> String {
+    format!("tollgate:prefix:{prefix}")
+}
+
+fn list_key(account: &AccountName) -> String {
+    format!("tollgate:{{{account}}}:keys")
+}
+
+pub(super) async fn add(
+    connection: &Connection,
+    hash: KeyHash,
+    record: &KeyRecord,
+) -> Result<(), Unavailable> {
+    let hash = hash.hex();
+    let mut list = redis::cmd("SADD");
+    list.arg(list_key(&record.account)).arg(&hash);
+    let _: i64 = connection.query(&list).await?;
+    let mut prefix = redis::cmd("SET");
+    prefix.arg(prefix_key(&record.prefix)).arg(&hash);
+    let _: String = connection.query(&prefix).await?;
+    // Last, since it is what makes the key work.
+    let mut set = redis::cmd("HSET");
+    set.arg(record_key(&hash)).arg("account").arg(record.account.as_str());
+    set.arg("prefix").arg(&record.prefix).arg("created_at").arg(record.created_at);
+    let _: i64 = connection.query(&set).await?;
+    Ok(())
+}
+
+pub(super) async fn find(
+    connection: &Connection,
+    hash: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    type Fields = (Option<String>, Option<String>, Option<i64>, Option<i64>);
+    let mut get = redis::cmd("HMGET");
+    get.arg(record_key(hash)).arg(&["account", "prefix", "created_at", "revoked_at"]);
+    let (account, prefix, created_at, revoked_at): Fields = connection.query(&get).await?;
+    let (Some(account), Some(prefix), Some(created_at)) = (account, prefix, created_at) else {
+        return Ok(None);
+    };
+    let Some(account) = AccountName::parse(&account) else { return Ok(None) };
+    Ok(Some(KeyRecord { account, prefix, created_at, revoked_at }))
+}
+
+pub(super) async fn of(
+    connection: &Connection,
+    account: &AccountName,
+) -> Result<Vec<KeyRecord>, Unavailable> {
+    let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
+    let hashes: Vec<String> = connection.query(&members).await?;
+    let mut records = Vec::new();
+    for hash in hashes {
+        records.extend(find(connection, &hash).await?);
+    }
+    records.sort_by(|a, b| (a.created_at, &a.prefix).cmp(&(b.created_at, &b.prefix)));
+    Ok(records)
+}
+
+pub(super) async fn revoke(
+    connection: &Connection,
+    prefix: &str,
+    at: i64,
+) -> Result<bool, Unavailable> {
+    let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
+    let hash: Option<String> = connection.query(&get).await?;
+    let Some(hash) = hash else { return Ok(false) };
+    let mut set = redis::cmd("HSETNX");
+    set.arg(record_key(&hash)).arg("revoked_at").arg(at);
+    let _: i64 = connection.query(&set).await?;
+    Ok(true)
+}

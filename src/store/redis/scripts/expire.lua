@@ -1,0 +1,18 @@
+local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id = ARGV[1]
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'line', 'lease_until')
+if known[1] ~= 'open' then
+  redis.call('ZREM', open, id)
+  return {'gone'}
+end
+if tonumber(known[5]) > now_ms() then return {'gone'} end
+local charge = known[3] or '0'
+local lost = post(account, hold, known[2], charge)
+redis.call('HSET', hold, 'state', 'expired', 'posted', charge)
+redis.call('HDEL', hold, 'line')
+redis.call('PEXPIRE', hold, REMEMBER_MS)
+redis.call('ZREM', open, id)
+if charge ~= '0' then
+  redis.call('RPUSH', journal, charge .. ' ' .. lost .. ' ' .. (known[4] or ''))
+end
+return {'done'}

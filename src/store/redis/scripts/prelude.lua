@@ -1,0 +1,60 @@
+-- Amounts are strings of digits from first to last: a script's numbers are doubles and would lose
+-- nano-USD above 2^53. Redis itself adds and subtracts them, exactly, in 64 bits.
+local function sound(amount)
+  return type(amount) == 'string' and #amount <= 19 and string.find(amount, '^%d+$') ~= nil
+end
+
+local function less(a, b)
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+local function add(key, field, amount)
+  if amount ~= '0' then redis.call('HINCRBY', key, field, amount) end
+end
+
+local function subtract(key, field, amount)
+  if amount ~= '0' then redis.call('HINCRBY', key, field, '-' .. amount) end
+end
+
+-- a - b as a string, '-' in front if below zero
+local function difference(scratch, a, b)
+  redis.call('HSET', scratch, 'scratch', a)
+  subtract(scratch, 'scratch', b)
+  local result = redis.call('HGET', scratch, 'scratch')
+  redis.call('HDEL', scratch, 'scratch')
+  return result
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- A hold that ended is remembered for a day, so that a repeat gets the same answer.
+local REMEMBER_MS = 86400000
+
+-- Takes a sum from what is available, the rest as a loss; gives the loss.
+local function take(account, scratch, amount)
+  local available = redis.call('HGET', account, 'available')
+  local paid = amount
+  if less(available, amount) then paid = available end
+  local lost = difference(scratch, amount, paid)
+  subtract(account, 'available', paid)
+  add(account, 'written_off', lost)
+  return lost
+end
+
+-- Charges an open hold: what it does not cover comes from the account, the rest is a loss.
+local function post(account, hold, held, charge)
+  subtract(account, 'held', held)
+  local rest = difference(hold, charge, held)
+  local lost = '0'
+  if string.sub(rest, 1, 1) == '-' then
+    add(account, 'available', string.sub(rest, 2))
+  else
+    lost = take(account, hold, rest)
+  end
+  add(account, 'posted', charge)
+  return lost
+end

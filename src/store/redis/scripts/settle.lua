@@ -1,0 +1,27 @@
+local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
+if not sound(charge) then return redis.error_reply('ERR amount') end
+if redis.call('EXISTS', account) == 0 then return {'no_account'} end
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
+local state = known[1]
+if not state then return {'unknown'} end
+if state == 'posted' then return {'already_posted', known[3]} end
+if state == 'voided' or state == 'tombstone' then return {'voided'} end
+local amount, total, lost = charge, charge, '0'
+if state == 'open' then
+  lost = post(account, hold, known[2], charge)
+else
+  -- It expired: what is still due comes from what is available now.
+  amount = difference(hold, charge, known[3])
+  if string.sub(amount, 1, 1) == '-' then
+    amount, total = '0', known[3]
+  end
+  lost = take(account, hold, amount)
+  add(account, 'posted', amount)
+end
+redis.call('HSET', hold, 'state', 'posted', 'posted', total)
+redis.call('HDEL', hold, 'line')
+redis.call('PEXPIRE', hold, REMEMBER_MS)
+redis.call('ZREM', open, id)
+redis.call('RPUSH', journal, amount .. ' ' .. lost .. ' ' .. line)
+return {'posted', total, lost}

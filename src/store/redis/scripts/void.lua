@@ -1,0 +1,20 @@
+local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
+local id = ARGV[1]
+if redis.call('EXISTS', account) == 0 then return {'no_account'} end
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
+local state = known[1]
+if not state then
+  redis.call('HSET', hold, 'state', 'tombstone')
+  redis.call('PEXPIRE', hold, REMEMBER_MS)
+  return {'voided'}
+end
+if state == 'posted' then return {'already_posted', known[3]} end
+if state == 'expired' then return {'gone'} end
+if state == 'open' then
+  subtract(account, 'held', known[2])
+  add(account, 'available', known[2])
+  redis.call('HSET', hold, 'state', 'voided')
+  redis.call('PEXPIRE', hold, REMEMBER_MS)
+  redis.call('ZREM', open, id)
+end
+return {'voided'}

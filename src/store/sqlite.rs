@@ -1,0 +1,224 @@
+//! The embedded store: SQLite on disk, written by one thread.
+//!
+//! Operations queue up for the writer, which does all that are waiting in one transaction. It
+//! commits without waiting for the disk, so a hold costs no disk wait; payments and charges are
+//! acknowledged by a second thread once the log that holds them is on disk. That is what
+//! `synchronous = FULL` promises, without making holds wait for the charges of others.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use crate::ledger::account::Balances;
+use crate::ledger::{
+    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
+};
+
+mod accounts;
+mod holds;
+mod keys;
+mod schema;
+
+/// Operations in one transaction, at most.
+const BATCH_MAX: usize = 256;
+/// How long to wait for another process that writes.
+const BUSY_WAIT: Duration = Duration::from_secs(5);
+
+/// Tells a caller how its job went.
+type Acknowledge = Box<dyn FnOnce(bool) + Send>;
+
+/// Something to do inside the writer's transaction.
+struct Job {
+    run: Box<dyn FnOnce(&Connection) -> rusqlite::Result<Acknowledge> + Send>,
+    /// Whether it counts only once it is on disk.
+    durable: bool,
+}
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct Sqlite {
+    queue: mpsc::Sender<Job>,
+}
+
+impl Sqlite {
+    /// Opens the file, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// [`Unavailable`] with SQLite's own words.
+    pub fn open(path: &Path) -> Result<Sqlite, Unavailable> {
+        let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
+        if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(|e| cannot(e.to_string()))?;
+        }
+        let connection = schema::open(path, BUSY_WAIT).map_err(|e| cannot(e.to_string()))?;
+        let mut log_path = path.as_os_str().to_owned();
+        log_path.push("-wal");
+        let log = open_log(&PathBuf::from(log_path)).map_err(|e| cannot(e.to_string()))?;
+        let (queue, jobs) = mpsc::channel();
+        let (written, to_sync) = mpsc::channel();
+        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name.to_owned()).spawn(body)
+        };
+        spawn("ledger-writer", Box::new(move || write(connection, &jobs, &written)))
+            .and_then(|_| spawn("ledger-sync", Box::new(move || sync(&log, &to_sync))))
+            .map_err(|e| cannot(e.to_string()))?;
+        Ok(Sqlite { queue })
+    }
+
+    /// Puts a job into the queue now; the future tells how it went.
+    fn run<T, J>(
+        &self,
+        durable: bool,
+        job: J,
+    ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
+    where
+        T: Send + 'static,
+        J: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let run = Box::new(move |connection: &Connection| {
+            let value = job(connection)?;
+            let acknowledge: Acknowledge = Box::new(move |kept| {
+                if kept {
+                    // The caller may have stopped waiting.
+                    let _ = reply.send(value);
+                }
+            });
+            Ok(acknowledge)
+        });
+        let sent = self.queue.send(Job { run, durable });
+        async move {
+            sent.map_err(|_| Unavailable("the writer has stopped".to_owned()))?;
+            answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
+        }
+    }
+}
+
+fn open_log(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// The writer: all waiting jobs in one transaction.
+fn write(
+    mut connection: Connection,
+    jobs: &mpsc::Receiver<Job>,
+    written: &mpsc::Sender<Vec<Acknowledge>>,
+) {
+    while let Ok(first) = jobs.recv() {
+        let mut batch = vec![first];
+        batch.extend(jobs.try_iter().take(BATCH_MAX - 1));
+        match commit(&mut connection, batch) {
+            Ok(done) => {
+                let (durable, volatile): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.0);
+                volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
+                if !durable.is_empty() {
+                    let acknowledge = durable.into_iter().map(|(_, a)| a).collect();
+                    // Only a panic of the sync thread closes the channel; then nobody is told.
+                    let _ = written.send(acknowledge);
+                }
+            }
+            // Dropping the jobs tells their callers that the store is unavailable.
+            Err(why) => log::error!(why:% = why; "the ledger could not be written"),
+        }
+    }
+}
+
+fn commit(
+    connection: &mut Connection,
+    batch: Vec<Job>,
+) -> rusqlite::Result<Vec<(bool, Acknowledge)>> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut done = Vec::with_capacity(batch.len());
+    for job in batch {
+        done.push((job.durable, (job.run)(&transaction)?));
+    }
+    transaction.commit()?;
+    Ok(done)
+}
+
+/// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
+fn sync(log: &File, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
+    while let Ok(mut acknowledge) = to_sync.recv() {
+        acknowledge.extend(to_sync.try_iter().flatten());
+        let kept = log.sync_data();
+        if let Err(why) = &kept {
+            log::error!(why:% = why; "the ledger's log could not be synced");
+        }
+        acknowledge.into_iter().for_each(|a| a(kept.is_ok()));
+    }
+}
+
+#[async_trait]
+impl Ledger for Sqlite {
+    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
+        let account = account.clone();
+        self.run(true, move |c| accounts::open(c, &account)).await
+    }
+
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+        let account = account.clone();
+        let durable = matches!(op, Operation::Credit { .. } | Operation::Settle { .. });
+        self.run(durable, move |c| match &op {
+            Operation::Credit { tx, amount } => accounts::credit(c, &account, tx, *amount),
+            op => holds::apply(c, &account, op),
+        })
+        .await
+    }
+
+    async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
+        let account = account.clone();
+        self.run(false, move |c| accounts::balances(c, &account)).await
+    }
+
+    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.run(false, accounts::all).await
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountName,
+        seq: u64,
+        limit: u32,
+    ) -> Result<Vec<Entry>, Unavailable> {
+        let account = account.clone();
+        self.run(false, move |c| accounts::journal(c, &account, seq, limit)).await
+    }
+
+    async fn expire(&self) -> Result<Swept, Unavailable> {
+        self.run(true, holds::expire).await
+    }
+
+    async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
+        self.run(true, move |c| keys::add(c, hash, &record)).await
+    }
+
+    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+        self.run(false, move |c| keys::find(c, hash)).await
+    }
+
+    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+        let account = account.clone();
+        self.run(false, move |c| keys::of(c, &account)).await
+    }
+
+    async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
+        let prefix = prefix.to_owned();
+        self.run(true, move |c| keys::revoke(c, &prefix, at)).await
+    }
+
+    async fn ping(&self) -> Result<(), Unavailable> {
+        self.run(false, |_| Ok(())).await
+    }
+}
+
+/// The clock of this store, in unix ms.
+fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
+}

@@ -1,0 +1,124 @@
+//! Accounts, payments and journals in tables.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::now_ms;
+use crate::ledger::account::{self, Balances, Posting};
+use crate::ledger::{AccountName, Answer, Entry};
+use crate::money::Money;
+
+/// An account's row.
+pub(super) struct AccountRow {
+    pub(super) id: i64,
+    pub(super) balances: Balances,
+}
+
+/// Opens an account; `false` if it was there.
+pub(super) fn open(c: &Connection, name: &AccountName) -> rusqlite::Result<bool> {
+    let mut insert = c.prepare_cached("INSERT OR IGNORE INTO account (name) VALUES (?)")?;
+    Ok(insert.execute([name.as_str()])? == 1)
+}
+
+/// Reads money out of a column. The tables admit nothing negative.
+pub(super) fn money(row: &Row<'_>, column: usize) -> rusqlite::Result<Money> {
+    let nano: i64 = row.get(column)?;
+    Money::from_nano(nano).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, nano))
+}
+
+pub(super) fn find(c: &Connection, name: &AccountName) -> rusqlite::Result<Option<AccountRow>> {
+    let mut select = c.prepare_cached(
+        "SELECT id, credit, available, held, posted, written_off FROM account WHERE name = ?",
+    )?;
+    select.query_row([name.as_str()], account_row).optional()
+}
+
+pub(super) fn by_id(c: &Connection, id: i64) -> rusqlite::Result<AccountRow> {
+    let mut select = c.prepare_cached(
+        "SELECT id, credit, available, held, posted, written_off FROM account WHERE id = ?",
+    )?;
+    select.query_row([id], account_row)
+}
+
+fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
+    let balances = Balances {
+        credit: money(row, 1)?,
+        available: money(row, 2)?,
+        held: money(row, 3)?,
+        posted: money(row, 4)?,
+        written_off: money(row, 5)?,
+    };
+    Ok(AccountRow { id: row.get(0)?, balances })
+}
+
+pub(super) fn save(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()> {
+    let mut update = c.prepare_cached(
+        "UPDATE account SET credit = ?, available = ?, held = ?, posted = ?, written_off = ?
+         WHERE id = ?",
+    )?;
+    let nano = [b.credit, b.available, b.held, b.posted, b.written_off].map(Money::nano);
+    update.execute(params![nano[0], nano[1], nano[2], nano[3], nano[4], id])?;
+    Ok(())
+}
+
+/// Takes a payment.
+pub(super) fn credit(
+    c: &Connection,
+    name: &AccountName,
+    tx: &str,
+    amount: Money,
+) -> rusqlite::Result<Answer> {
+    let Some(mut row) = find(c, name)? else { return Ok(Answer::NoAccount) };
+    let mut select = c.prepare_cached("SELECT amount FROM payment WHERE account = ? AND tx = ?")?;
+    let known = select.query_row(params![row.id, tx], |r| money(r, 0)).optional()?;
+    let answer = account::credit(&mut row.balances, known, amount);
+    if answer == Answer::Done {
+        let mut insert =
+            c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
+        insert.execute(params![row.id, tx, amount.nano(), now_ms()])?;
+        save(c, row.id, &row.balances)?;
+    }
+    Ok(answer)
+}
+
+pub(super) fn balances(c: &Connection, name: &AccountName) -> rusqlite::Result<Option<Balances>> {
+    Ok(find(c, name)?.map(|row| row.balances))
+}
+
+pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
+    let mut select = c.prepare_cached("SELECT name FROM account ORDER BY name")?;
+    let names = select.query_map([], |row| row.get::<_, String>(0))?;
+    names.filter_map(|name| name.map(|n| AccountName::parse(&n)).transpose()).collect()
+}
+
+/// Adds a charge to an account's journal.
+pub(super) fn append(c: &Connection, account: i64, posting: &Posting) -> rusqlite::Result<()> {
+    let mut insert = c.prepare_cached(
+        "INSERT INTO journal (account, seq, amount, written_off, line)
+         SELECT ?1, coalesce(max(seq), 0) + 1, ?2, ?3, ?4 FROM journal WHERE account = ?1",
+    )?;
+    let (amount, written_off) = (posting.amount.nano(), posting.written_off.nano());
+    insert.execute(params![account, amount, written_off, posting.line])?;
+    Ok(())
+}
+
+pub(super) fn journal(
+    c: &Connection,
+    name: &AccountName,
+    after: u64,
+    limit: u32,
+) -> rusqlite::Result<Vec<Entry>> {
+    let mut select = c.prepare_cached(
+        "SELECT seq, amount, written_off, line FROM journal
+         WHERE account = (SELECT id FROM account WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?",
+    )?;
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    let entries = select.query_map(params![name.as_str(), after, limit], |row| {
+        Ok(Entry {
+            seq: row.get::<_, i64>(0)?.unsigned_abs(),
+            amount: money(row, 1)?,
+            written_off: money(row, 2)?,
+            line: row.get(3)?,
+        })
+    })?;
+    entries.collect()
+}

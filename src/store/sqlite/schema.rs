@@ -1,0 +1,75 @@
+//! Tables. The constraints state the ledger's invariants once more, so that no code can break them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS account (
+    id          INTEGER PRIMARY KEY,
+    name        TEXT    NOT NULL UNIQUE,
+    credit      INTEGER NOT NULL DEFAULT 0 CHECK (credit >= 0),
+    available   INTEGER NOT NULL DEFAULT 0 CHECK (available >= 0),
+    held        INTEGER NOT NULL DEFAULT 0 CHECK (held >= 0),
+    posted      INTEGER NOT NULL DEFAULT 0 CHECK (posted >= 0),
+    written_off INTEGER NOT NULL DEFAULT 0 CHECK (written_off >= 0),
+    CHECK (credit + written_off = available + held + posted)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS payment (
+    account INTEGER NOT NULL REFERENCES account,
+    tx      TEXT    NOT NULL,
+    amount  INTEGER NOT NULL CHECK (amount >= 0),
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (account, tx)
+) STRICT, WITHOUT ROWID;
+
+-- state: 0 open, 1 posted, 2 voided, 3 expired, 4 tombstone
+CREATE TABLE IF NOT EXISTS hold (
+    account     INTEGER NOT NULL REFERENCES account,
+    id          TEXT    NOT NULL,
+    wanted      INTEGER NOT NULL CHECK (wanted >= 0),
+    least       INTEGER NOT NULL CHECK (least >= 0),
+    held        INTEGER NOT NULL CHECK (held >= 0),
+    lease_until INTEGER NOT NULL,
+    state       INTEGER NOT NULL CHECK (state BETWEEN 0 AND 4),
+    posted      INTEGER CHECK (posted >= 0),
+    line        TEXT,
+    PRIMARY KEY (account, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS hold_open ON hold (lease_until) WHERE state = 0;
+
+CREATE TABLE IF NOT EXISTS journal (
+    account     INTEGER NOT NULL REFERENCES account,
+    seq         INTEGER NOT NULL,
+    amount      INTEGER NOT NULL CHECK (amount >= 0),
+    written_off INTEGER NOT NULL CHECK (written_off BETWEEN 0 AND amount),
+    line        TEXT    NOT NULL,
+    PRIMARY KEY (account, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS access_key (
+    hash       BLOB    NOT NULL PRIMARY KEY CHECK (length(hash) = 32),
+    account    INTEGER NOT NULL REFERENCES account,
+    prefix     TEXT    NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL,
+    revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+";
+
+/// Opens the file and makes what is missing.
+pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(busy_wait)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
+    // Before the log is copied into the file, SQLite syncs both by itself.
+    connection.pragma_update(None, "synchronous", "normal")?;
+    connection.pragma_update(None, "wal_autocheckpoint", 4_000)?;
+    connection.pragma_update(None, "cache_size", -16_000)?;
+    connection.execute_batch(SCHEMA)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}

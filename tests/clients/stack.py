@@ -1,0 +1,331 @@
+"""The processes behind a client test: a simulated vendor, a store, and the gateway in front of them.
+
+A *fault* is a string such as "status=503;times=1". The project's own simulator takes it from the
+address it is called by; aimock ignores the address and takes it from the question (its fixtures
+in aimock/ match on the same strings). A test that gives the fault as the address and asks it as
+the question is therefore the same test on both.
+"""
+
+import itertools
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+
+import openai
+
+HERE = Path(__file__).parent
+REPO = HERE.parent.parent
+GATEWAY = Path(os.environ.get("TOLLGATE_BIN", REPO / "target/debug/tollgate"))
+SIM = Path(os.environ.get("TOLLGATE_SIM", REPO / "target/debug/examples/sim"))
+AIMOCK = HERE / "node_modules/@copilotkit/aimock/dist/cli.js"
+
+VENDOR_KEY = "vk-test"
+# How each vendor's base URL ends; the endpoint's path after /v1 is appended to it.
+VERSION_SEGMENT = {
+    "vendor_a": "v1",
+    "vendor_b": "v1",
+    "vendor_c": "v1beta/openai",
+    "vendor_d": "v1",
+    "vendor_e": "v1/openai",
+}
+ROUTE_NAMES = ("main", "second", "third")
+NANO = 10**9
+
+
+def ask(text):
+    """The messages of a chat that asks one question."""
+    return [{"role": "user", "content": text}]
+
+
+def until(probe, what, seconds=5.0):
+    """The first truthy answer of `probe`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.02)
+    return answer
+
+
+def sdk(base_url, key, kind=openai.OpenAI, max_retries=0):
+    """The official client; without its own retries, so that a test sees the first answer."""
+    return kind(base_url=base_url, api_key=key, max_retries=max_retries, timeout=20)
+
+
+class Process:
+    """A child process whose output goes to a file."""
+
+    def __init__(self, name, command, folder, **environment):
+        if not Path(command[0]).exists() and "/" in str(command[0]):
+            raise FileNotFoundError(f"{name}: {command[0]} is not built")
+        self.name, self.log = name, folder / f"{name}.log"
+        with self.log.open("wb") as out:
+            self.child = subprocess.Popen(
+                [str(part) for part in command],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                env=os.environ | environment,
+            )
+
+    def said(self, pattern):
+        """Waits until the output holds `pattern`; its first group."""
+
+        def look():
+            self.check_alive()
+            return re.search(pattern, self.log.read_text(errors="replace"))
+
+        return until(look, f"{self.name} says {pattern}", seconds=15)[1]
+
+    def check_alive(self):
+        if self.child.poll() is not None:
+            tail = self.log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"{self.name} ended with {self.child.returncode}:\n{tail}")
+
+    def stop(self):
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            self.child.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+
+class Sim:
+    """The project's own vendor simulator; refuses any key that isn't a vendor's."""
+
+    def __init__(self, folder):
+        self.process = Process("sim", [SIM, "--listen", "127.0.0.1:0"], folder)
+        self.url = self.process.said(r"listening on (http://\S+)")
+        self.stop = self.process.stop
+
+    def address(self, vendor, fault=""):
+        return "/".join(part for part in (self.url, vendor, fault, VERSION_SEGMENT[vendor]) if part)
+
+    def count(self):
+        """How many requests have arrived."""
+        return total(get_json(f"{self.url}/_count"))
+
+
+class Aimock:
+    """@copilotkit/aimock: others' idea of the vendors. Refuses any key but the vendor's."""
+
+    def __init__(self, folder):
+        command = ["node", AIMOCK, "--port", "0", "--fixtures", HERE / "aimock", "--strict", "--validate-on-load"]
+        self.process = Process("aimock", command, folder, AIMOCK_API_KEYS=VENDOR_KEY)
+        self.url = self.process.said(r"listening on (http://\S+)")
+        self.stop = self.process.stop
+
+    def address(self, vendor, fault=""):
+        return f"{self.url}/{vendor}/{VERSION_SEGMENT[vendor]}"
+
+    def count(self):
+        return len(self.received())
+
+    def received(self):
+        """The bodies that arrived, as aimock's journal has them."""
+        return [entry["body"] for entry in get_json(f"{self.url}/__aimock/journal", VENDOR_KEY)]
+
+
+VENDORS = {"sim": Sim, "aimock": Aimock}
+
+
+def total(count):
+    """The simulator's count, whether one number or one for each address."""
+    return sum(map(total, count.values())) if isinstance(count, dict) else count
+
+
+def get_json(url, key=None):
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
+    with urllib.request.urlopen(request, timeout=5) as reply:
+        return json.load(reply)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Redis:
+    """A redis-server as a fleet would run it: on disk every second, nothing evicted."""
+
+    def __init__(self, folder):
+        port = free_port()
+        options = "--appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
+        command = ["redis-server", "--port", port, "--save", "", *options.split(), "--dir", folder]
+        self.process = Process("redis", command, folder)
+        self.process.said("(Ready to accept connections)")
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self.stop = self.process.stop
+
+
+class Gateway:
+    """A running tollgate. `routes` maps a vendor to its addresses, in order of preference."""
+
+    def __init__(self, vendor, routes, store_url, folder):
+        self.vendor, self.conf = vendor, folder / "tollgate.toml"
+        http, admin = free_port(), free_port()
+        self.conf.write_text(configuration(http, admin, store_url, folder, routes))
+        self.base_url = f"http://127.0.0.1:{http}/v1"
+        self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder)
+        until(lambda: self._ready(f"http://127.0.0.1:{admin}/readyz"), "tollgate is ready", seconds=15)
+        self.stop = self.process.stop
+
+    def _ready(self, url):
+        self.process.check_alive()
+        try:
+            with urllib.request.urlopen(url, timeout=2) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+    def cli(self, *arguments):
+        """Runs a tollgate command against this gateway's store; what it prints."""
+        command = [str(part) for part in (GATEWAY, "--conf", self.conf, *arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=self.conf.parent)
+        assert done.returncode == 0, f"tollgate {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def account(self, credit="5"):
+        """A new account with a key of its own."""
+        name = f"clients-{secrets.token_hex(6)}"
+        self.cli("account", "create", name, *(["--credit", credit] if credit else []))
+        return Account(self, name, self.cli("key", "issue", name))
+
+    def client(self, key):
+        return sdk(self.base_url, key)
+
+
+def configuration(http, admin, store_url, folder, routes):
+    sections = {
+        "listen": {"http": f"127.0.0.1:{http}", "admin": f"127.0.0.1:{admin}"},
+        "store": {"url": store_url},
+        "files": {"url": f"file:{folder}/files"},
+        "rules": {"dir": f"{REPO}/lua-free-rules"},
+    }
+    lines = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    for vendor, addresses in routes.items():
+        named = zip(ROUTE_NAMES, addresses)
+        inline = [f'{{ name = "{name}", base_url = "{url}", key = "{VENDOR_KEY}" }}' for name, url in named]
+        lines += [f"[vendor.{vendor}]", f"routes = [{', '.join(inline)}]"]
+    return "\n".join(lines) + "\n"
+
+
+class Account:
+    """An account of a gateway: its clients, and what the ledger says of it."""
+
+    def __init__(self, gateway, name, key):
+        self.gateway, self.name, self.key = gateway, name, key
+
+    def client(self, max_retries=0):
+        return sdk(self.gateway.base_url, self.key, max_retries=max_retries)
+
+    def async_client(self):
+        return sdk(self.gateway.base_url, self.key, kind=openai.AsyncOpenAI)
+
+    def balance(self):
+        return record(self.gateway.cli("--json", "account", "show", self.name))
+
+    def price(self, model):
+        return Price(self.client().models.retrieve(model).pricing)
+
+    def charge(self):
+        """The only charge, once everything is settled."""
+        (charge,) = self.charges(1)
+        return charge
+
+    def charges(self, count):
+        """All charges, oldest first, once there are `count` of them, no hold is open, and the books agree."""
+
+        def settled():
+            charges = [record(line) for line in self.gateway.cli("--json", "charges", self.name).splitlines()]
+            balance = self.balance()
+            return len(charges) >= count and balance.held_nano == 0 and (charges, balance)
+
+        charges, balance = until(settled, f"{count} charge(s) of {self.name} and no open hold")
+        assert len(charges) == count
+        assert balance.posted_nano == sum(charge.amount_nano for charge in charges)
+        assert balance.credited_nano + balance.written_off_nano == balance.available_nano + balance.posted_nano
+        return charges
+
+
+def record(line):
+    return SimpleNamespace(**json.loads(line))
+
+
+class Price:
+    """What a model costs, from the decimal strings of its entry in GET /v1/models."""
+
+    def __init__(self, pricing):
+        self.prompt, self.completion = (Decimal(pricing[kind]) * NANO for kind in ("prompt", "completion"))
+
+    def of(self, usage):
+        """Exact nano-USD. Some vendors leave reasoning out of completion_tokens, but not out of the total."""
+        completion = max(usage.completion_tokens, usage.total_tokens - usage.prompt_tokens)
+        return usage.prompt_tokens * self.prompt + completion * self.completion
+
+
+class Unreachable:
+    """An address at which nobody listens: the port is taken, so that nobody else can."""
+
+    def __init__(self):
+        self.taken = socket.socket()
+        self.taken.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.taken.getsockname()[1]}/v1"
+        self.stop = self.taken.close
+
+
+class Stacks:
+    """Makes gateways, each in a folder of its own; shares the healthy ones; stops everything at the end."""
+
+    def __init__(self, folder):
+        self.folder, self.numbers = folder, itertools.count()
+        self.running, self.healthy = [], {}
+
+    def new_folder(self):
+        path = self.folder / str(next(self.numbers))
+        path.mkdir()
+        return path
+
+    def start(self, part):
+        self.running.append(part)
+        return part
+
+    def gateway(self, store, vendor_kind, faults):
+        if not faults and (shared := self.healthy.get((store, vendor_kind))):
+            return shared
+        folder = self.new_folder()
+        vendor = self.start(VENDORS[vendor_kind](folder))
+        routes = {name: self.addresses(vendor, name, faults.get(name, "")) for name in VERSION_SEGMENT}
+        store_url = f"sqlite:{folder}/tollgate.db" if store == "sqlite" else self.redis_url()
+        gateway = self.start(Gateway(vendor, routes, store_url, folder))
+        if not faults:
+            self.healthy[store, vendor_kind] = gateway
+        return gateway
+
+    def addresses(self, vendor, name, faults):
+        faults = [faults] if isinstance(faults, str) else faults
+        return [self.start(Unreachable()).url if f == "unreachable" else vendor.address(name, f) for f in faults]
+
+    def redis_url(self):
+        if "redis" not in self.__dict__:
+            given = os.environ.get("TOLLGATE_TEST_REDIS_URL")
+            self.redis = SimpleNamespace(url=given) if given else self.start(Redis(self.new_folder()))
+        return self.redis.url
+
+    def stop_since(self, mark):
+        while len(self.running) > mark:
+            self.running.pop().stop()

@@ -1,0 +1,89 @@
+//! The life of a connection: one request after another.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tokio::net::TcpStream;
+
+use super::answer::answer;
+use super::control;
+use super::delivery::After;
+use super::fast;
+use super::record::Record;
+use super::vendor::Vendor;
+use super::wire::{Framing, Glance, Head, Wire};
+
+/// Serves a connection until either side ends it.
+pub(super) async fn serve(stream: TcpStream, record: Arc<Record>) {
+    // Without it small writes would wait for one another, and hide what a fault cuts in pieces.
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let mut wire = Wire::new(stream);
+    let mut scratch = BytesMut::new();
+    loop {
+        match exchange(&mut wire, &record, &mut scratch).await {
+            Ok(After::Keep) => {}
+            Ok(After::Close) => return,
+            Ok(After::Reset) => return wire.reset(),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    // Should the peer not listen any more, there is nobody left to tell.
+                    let _ = wire.write(refusal(&error).as_bytes()).await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+enum Arrival {
+    Fast(Vendor, Glance),
+    Ordinary(usize, Head),
+}
+
+async fn exchange(wire: &mut Wire, record: &Record, scratch: &mut BytesMut) -> io::Result<After> {
+    let arrival = wire.look(|glance, request| match fast::vendor(request) {
+        Some(vendor) => Arrival::Fast(vendor, glance),
+        None => Arrival::Ordinary(glance.head_len, Head::new(&glance, request)),
+    });
+    let (head_len, head) = match arrival.await? {
+        None => return Ok(After::Close),
+        Some(Arrival::Fast(vendor, glance)) => {
+            record.add_one(vendor);
+            return fast::answer(wire, &glance, scratch).await;
+        }
+        Some(Arrival::Ordinary(head_len, head)) => (head_len, head),
+    };
+    wire.enter_body(head_len, head.waits).await?;
+    let body = match head.framing {
+        Framing::Length(length) => {
+            let length = usize::try_from(length).expect("a bounded length");
+            wire.body_in_place(length).await?
+        }
+        Framing::Chunked => {
+            let mut body = BytesMut::new();
+            wire.body_in_chunks(&mut body).await?;
+            body
+        }
+    };
+    let last = head.last;
+    if let Some(answer) = control::answer(&head.path, record) {
+        wire.write(answer.as_bytes()).await?;
+        return Ok(if last { After::Close } else { After::Keep });
+    }
+    match answer(wire, record, head, body.freeze()).await? {
+        After::Keep if last => Ok(After::Close),
+        after => Ok(after),
+    }
+}
+
+fn refusal(error: &io::Error) -> String {
+    let reason = error.to_string();
+    format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{reason}",
+        reason.len()
+    )
+}

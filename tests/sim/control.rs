@@ -1,0 +1,26 @@
+//! The simulator's own pages, for those who run it as a program.
+
+use serde_json::Value;
+
+use super::record::Record;
+use super::vendor::Vendor;
+
+const REQUESTS_MAX: usize = 1000;
+
+/// The answer to a path that is the simulator's own.
+pub(super) fn answer(path: &str, record: &Record) -> Option<String> {
+    let body = match path {
+        "/_seen" => record.summaries(REQUESTS_MAX),
+        "/_count" => {
+            let names = Vendor::ALL.into_iter().map(Vendor::name);
+            names.map(|name| (name.to_owned(), Value::from(record.count(name)))).collect()
+        }
+        "/healthz" => Value::from("ok"),
+        _ => return None,
+    };
+    let body = body.to_string();
+    Some(format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ))
+}

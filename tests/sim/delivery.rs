@@ -1,0 +1,304 @@
+//! The way of an answer onto the wire, with everything that can go wrong there.
+
+use std::io;
+use std::time::Duration;
+
+use super::errors;
+use super::faults::{Fault, Faults};
+use super::record::Ticket;
+use super::script::Event;
+use super::vendor::{ACCOUNT_HEADERS, Vendor};
+use super::wire::Wire;
+
+const HOLD_MAX: Duration = Duration::from_secs(30);
+/// In which written bytes have surely arrived on the same machine.
+const ARRIVAL: Duration = Duration::from_millis(10);
+const HUGE_HEADER_BYTES: usize = 512 << 10;
+const LENGTH_EXCESS: usize = 100;
+const SINGLE_BYTES: usize = 400;
+const GARBAGE: &[u8] = b"<html>\xff\xfe<h1>It works!</h1>\x00\n\n{\"choices\":[{]}\r\n";
+
+/// What happens to the connection next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Keep,
+    Close,
+    Reset,
+}
+
+/// The first lines of an answer.
+pub(super) struct Opening<'a> {
+    pub(super) status: u16,
+    pub(super) content_type: &'a str,
+    pub(super) serial: u64,
+}
+
+/// The delivery of one answer.
+pub(super) struct Delivery<'a> {
+    pub(super) wire: &'a mut Wire,
+    pub(super) ticket: &'a Ticket<'a>,
+    pub(super) faults: &'a Faults,
+    /// Bytes of the body handed over.
+    pub(super) sent: usize,
+}
+
+impl Delivery<'_> {
+    /// An error of the vendor, which most faults leave alone.
+    pub(super) async fn error(
+        &mut self,
+        (vendor, status, serial): (Vendor, u16, u64),
+        message: Option<&str>,
+    ) -> io::Result<After> {
+        if self.faults.number(Fault::Reset) == Some(0) {
+            return Ok(After::Reset);
+        }
+        let body = errors::body(vendor, status, message);
+        let opening = Opening { status, content_type: "application/json", serial };
+        let retry_after = self.faults.number(Fault::RetryAfter);
+        let retry_after =
+            retry_after.map_or_else(String::new, |seconds| format!("\r\nretry-after: {seconds}"));
+        let head = self.head(&opening, &format!("content-length: {}{retry_after}", body.len()));
+        self.ticket.complete(true);
+        self.wire.write(format!("{head}{body}").as_bytes()).await?;
+        Ok(After::Keep)
+    }
+
+    /// A body that is complete before its first byte is sent.
+    pub(super) async fn whole(&mut self, opening: &Opening<'_>, body: &[u8]) -> io::Result<After> {
+        let faults = self.faults;
+        if faults.number(Fault::Reset) == Some(0) {
+            return Ok(After::Reset);
+        }
+        if faults.number(Fault::Stall) == Some(0) {
+            return Ok(self.stall().await);
+        }
+        if self.wire.peer_is_gone() {
+            return Ok(After::Close);
+        }
+        let packed;
+        let (body, encoding) = if faults.has(Fault::Gzip) {
+            packed = gzip(body);
+            (packed.as_slice(), "\r\ncontent-encoding: gzip")
+        } else {
+            (body, "")
+        };
+        let length = if faults.has(Fault::LengthLong) {
+            body.len() + LENGTH_EXCESS
+        } else if faults.has(Fault::LengthShort) {
+            body.len() / 2
+        } else {
+            body.len()
+        };
+        let head = self.head(opening, &format!("content-length: {length}{encoding}"));
+        self.wire.write(head.as_bytes()).await?;
+        let broken = [Fault::Stall, Fault::Cut, Fault::Reset];
+        if let Some(fault) = broken.into_iter().find(|fault| faults.has(*fault)) {
+            self.body(&body[..body.len() / 2], false).await?;
+            return Ok(self.broken(fault).await);
+        }
+        self.ticket.complete(true);
+        self.body(body, false).await?;
+        Ok(if faults.has(Fault::LengthLong) { After::Close } else { After::Keep })
+    }
+
+    /// A stream of events.
+    pub(super) async fn stream(
+        &mut self,
+        opening: &Opening<'_>,
+        vendor: Vendor,
+        events: &[Event],
+    ) -> io::Result<After> {
+        if self.faults.number(Fault::Reset) == Some(0) {
+            return Ok(After::Reset);
+        }
+        if self.wire.peer_is_gone() {
+            return Ok(After::Close);
+        }
+        let head = self.head(opening, "cache-control: no-cache\r\ntransfer-encoding: chunked");
+        self.wire.write(head.as_bytes()).await?;
+        let break_off = break_off(self.faults);
+        let limit = break_off.map_or(usize::MAX, |(_, limit)| limit);
+        for (index, event) in events.iter().enumerate().take(limit) {
+            if index > 0 && self.pause(Fault::ChunkDelay).await {
+                self.hung_up(events, index);
+                return Ok(After::Close);
+            }
+            let text = event_text(&event.data, index, self.faults);
+            if let Err(error) = self.body(text.as_bytes(), true).await {
+                self.hung_up(events, index);
+                return Err(error);
+            }
+        }
+        match break_off {
+            Some((Fault::ErrorEvent, _)) => {
+                let error = errors::body(vendor, 503, None);
+                let text = event_text(&error, 0, self.faults);
+                self.body(text.as_bytes(), true).await?;
+                self.wire.write(b"0\r\n\r\n").await?;
+                Ok(After::Close)
+            }
+            Some((fault, _)) => Ok(self.broken(fault).await),
+            None => self.stream_end().await,
+        }
+    }
+
+    /// 200 and nonsense.
+    pub(super) async fn garbage(&mut self, serial: u64, stream: bool) -> io::Result<After> {
+        let content_type = if stream { EVENTS } else { "application/json" };
+        let opening = Opening { status: 200, content_type, serial };
+        if !stream {
+            return self.whole(&opening, GARBAGE).await;
+        }
+        let head = self.head(&opening, "cache-control: no-cache\r\ntransfer-encoding: chunked");
+        self.wire.write(head.as_bytes()).await?;
+        self.body(GARBAGE, true).await?;
+        self.ticket.complete(true);
+        self.wire.write(b"0\r\n\r\n").await?;
+        Ok(After::Keep)
+    }
+
+    async fn stream_end(&mut self) -> io::Result<After> {
+        self.ticket.complete(true);
+        let last = async {
+            if !self.faults.has(Fault::NoDone) {
+                let text = event_text("[DONE]", 0, self.faults);
+                self.body(text.as_bytes(), true).await?;
+            }
+            self.pause(Fault::KeepOpen).await;
+            self.wire.write(b"0\r\n\r\n").await
+        };
+        last.await?;
+        Ok(After::Keep)
+    }
+
+    /// Waits as long as the fault says; true when the peer is gone afterwards.
+    async fn pause(&mut self, fault: Fault) -> bool {
+        let Some(millis) = self.faults.number(fault) else {
+            return false;
+        };
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        self.wire.peer_is_gone()
+    }
+
+    async fn broken(&mut self, fault: Fault) -> After {
+        match fault {
+            Fault::Stall => self.stall().await,
+            Fault::Reset => {
+                // A reset throws away what the peer did not acknowledge yet.
+                tokio::time::sleep(ARRIVAL).await;
+                After::Reset
+            }
+            _ => After::Close,
+        }
+    }
+
+    async fn stall(&mut self) -> After {
+        self.wire.hold(HOLD_MAX).await;
+        After::Close
+    }
+
+    /// Most vendors do not notice; the one who does bills what he sent.
+    fn hung_up(&self, events: &[Event], sent: usize) {
+        if self.faults.has(Fault::HangupStops) {
+            let last = events.get(sent.saturating_sub(1));
+            self.ticket.bill(last.map(|event| event.billed));
+        }
+    }
+
+    fn head(&self, opening: &Opening<'_>, headers: &str) -> String {
+        let Opening { status, content_type, serial } = opening;
+        let padding = if self.faults.has(Fault::HugeHeader) {
+            format!("x-vendor-padding: {}\r\n", "p".repeat(HUGE_HEADER_BYTES))
+        } else {
+            String::new()
+        };
+        format!(
+            "HTTP/1.1 {status} {}\r\ncontent-type: {content_type}\r\n\
+             x-request-id: req_vendor_{serial}\r\n{ACCOUNT_HEADERS}{padding}{headers}\r\n\r\n",
+            errors::reason(*status)
+        )
+    }
+
+    /// Writes bytes of the body, `in_chunks` of HTTP or bare.
+    async fn body(&mut self, mut bytes: &[u8], in_chunks: bool) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let size = match self.sent {
+                _ if !self.faults.has(Fault::SplitUtf8) => bytes.len(),
+                ..SINGLE_BYTES => 1,
+                _ => bytes.len().min(3),
+            };
+            let (piece, rest) = bytes.split_at(size);
+            if in_chunks {
+                let mut chunk = format!("{size:x}\r\n").into_bytes();
+                chunk.extend_from_slice(piece);
+                chunk.extend_from_slice(b"\r\n");
+                self.wire.write(&chunk).await?;
+            } else {
+                self.wire.write(piece).await?;
+            }
+            self.sent += size;
+            bytes = rest;
+            if !bytes.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The content type of streams.
+pub(super) const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// The fault which ends a stream early, and after how many events.
+pub(super) fn break_off(faults: &Faults) -> Option<(Fault, usize)> {
+    let known = [Fault::Stall, Fault::Cut, Fault::Reset, Fault::ErrorEvent];
+    let asked = known.into_iter().filter_map(|fault| Some((fault, faults.number(fault)?)));
+    let (fault, count) = asked.min_by_key(|(_, count)| *count)?;
+    Some((fault, usize::try_from(count).unwrap_or(usize::MAX)))
+}
+
+/// A stream as the one body that it is for those who send it at once.
+pub(super) fn joined(events: &[Event], faults: &Faults) -> String {
+    let numbered = events.iter().enumerate();
+    let mut text: String =
+        numbered.map(|(index, event)| event_text(&event.data, index, faults)).collect();
+    if !faults.has(Fault::NoDone) {
+        text.push_str(&event_text("[DONE]", 0, faults));
+    }
+    text
+}
+
+fn event_text(data: &str, index: usize, faults: &Faults) -> String {
+    let line_end = if faults.has(Fault::Crlf) { "\r\n" } else { "\n" };
+    let comment = if faults.has(Fault::Comments) && index.is_multiple_of(2) {
+        format!(": keep-alive{line_end}{line_end}")
+    } else {
+        String::new()
+    };
+    format!("{comment}data: {data}{line_end}{line_end}")
+}
+
+/// The gzip of these bytes, stored without an attempt to make them fewer.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+    let mut blocks = bytes.chunks(usize::from(u16::MAX)).peekable();
+    while let Some(block) = blocks.next() {
+        let length = u16::try_from(block.len()).expect("chunks are no longer than asked");
+        packed.push(u8::from(blocks.peek().is_none()));
+        packed.extend_from_slice(&length.to_le_bytes());
+        packed.extend_from_slice(&(!length).to_le_bytes());
+        packed.extend_from_slice(block);
+    }
+    packed.extend_from_slice(&crc32(bytes).to_le_bytes());
+    let length = u32::try_from(bytes.len()).expect("replies are smaller than 4 GiB");
+    packed.extend_from_slice(&length.to_le_bytes());
+    packed
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
+}

@@ -1,0 +1,114 @@
+//! The error bodies of the vendors, each in the shape of its own.
+
+use super::usage::quoted;
+use super::vendor::Vendor;
+
+/// The body of an error with this status; without a message, what the vendor would say.
+pub(super) fn body(vendor: Vendor, status: u16, message: Option<&str>) -> String {
+    let message = quoted(message.unwrap_or_else(|| usual_message(vendor, status)));
+    match vendor {
+        Vendor::A => {
+            let error = format!(r#"{{"type":"{}","message":{message}}}"#, kind_of_a(status));
+            format!(r#"{{"type":"error","error":{error},"request_id":"req_sim"}}"#)
+        }
+        Vendor::B => {
+            let (kind, code) = kind_of_b(status);
+            format!(
+                r#"{{"error":{{"message":{message},"type":"{kind}","param":null,"code":{code}}}}}"#
+            )
+        }
+        Vendor::C => format!(
+            r#"[{{"error":{{"code":{status},"message":{message},"status":"{}"}}}}]"#,
+            kind_of_c(status)
+        ),
+        Vendor::D => format!(r#"{{"code":"{}","error":{message}}}"#, kind_of_d(status)),
+        Vendor::E => format!(r#"{{"error":{{"message":{message}}}}}"#),
+    }
+}
+
+/// The words which follow a status in the first line of an answer.
+pub(super) fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Payload Too Large",
+        422 => "Unprocessable Entity",
+        429 => "Too Many Requests",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        529 => "Overloaded",
+        _ => "Status",
+    }
+}
+
+fn usual_message(vendor: Vendor, status: u16) -> &'static str {
+    match (status, vendor) {
+        (401, _) => "Incorrect API key provided: vk-****oret.",
+        (404, _) => "The model or path does not exist or you do not have access to it.",
+        // It names the account, as the real one does: nothing of it may reach a client.
+        (429, Vendor::B) => "Rate limit reached in organization org-sim-account: 10000 RPM.",
+        (429, Vendor::E) => "Model busy, retry later",
+        (429, _) => "Resource has been exhausted, check the quota of team sim-account.",
+        (500.., _) => "The server had an error while processing your request.",
+        _ => "The request is invalid.",
+    }
+}
+
+fn kind_of_a(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        529 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+fn kind_of_b(status: u16) -> (&'static str, &'static str) {
+    match status {
+        401 => ("invalid_request_error", r#""invalid_api_key""#),
+        402 => ("insufficient_quota", r#""insufficient_quota""#),
+        404 => ("invalid_request_error", r#""model_not_found""#),
+        429 => ("requests", r#""rate_limit_exceeded""#),
+        500.. => ("server_error", "null"),
+        _ => ("invalid_request_error", "null"),
+    }
+}
+
+fn kind_of_c(status: u16) -> &'static str {
+    match status {
+        401 => "UNAUTHENTICATED",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        429 => "RESOURCE_EXHAUSTED",
+        500 => "INTERNAL",
+        504 => "DEADLINE_EXCEEDED",
+        501.. => "UNAVAILABLE",
+        _ => "INVALID_ARGUMENT",
+    }
+}
+
+fn kind_of_d(status: u16) -> &'static str {
+    match status {
+        401 => "unauthenticated",
+        403 => "permission-denied",
+        404 => "not-found",
+        429 => "resource-exhausted",
+        500.. => "internal-error",
+        _ => "invalid-argument",
+    }
+}

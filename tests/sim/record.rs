@@ -1,0 +1,229 @@
+//! What the simulator remembers of the requests it received.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::vendor::Vendor;
+
+const REQUESTS_MAX: usize = 10_000;
+const BODY_BYTES_MAX: usize = 32 << 20;
+/// Of all bodies kept; the oldest are forgotten first, their requests are not.
+const BODIES_BYTES_MAX: usize = 256 << 20;
+
+/// A request that arrived, and what became of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// The first segment of the path, even if no vendor has that name.
+    pub(crate) vendor: String,
+    /// The faults as written in the path.
+    pub(crate) faults: String,
+    /// The method of the request.
+    pub(crate) method: String,
+    /// The whole path, with its query.
+    pub(crate) path: String,
+    /// The headers, in their order, with names as they came.
+    pub(crate) headers: Vec<(String, String)>,
+    /// The body, decoded; empty when larger than 32 MiB or long ago.
+    pub(crate) body: Bytes,
+    /// The length of the body, kept or not.
+    pub(crate) body_len: usize,
+    /// What the vendor bills; known before the first byte of the answer is sent.
+    pub(crate) billed: Option<Billed>,
+    /// Whether the whole answer, as the vendor meant it, was handed to the socket.
+    pub(crate) completed: bool,
+}
+
+/// Tokens that the vendor puts on its bill.
+///
+/// As the vendor counts them: what it charges as output is `total - prompt`, for all vendors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Billed {
+    /// The prompt's.
+    pub(crate) prompt: u64,
+    /// The reply's, with or without reasoning, as is the vendor's habit.
+    pub(crate) completion: u64,
+    /// Spent on thought.
+    pub(crate) reasoning: u64,
+    /// The prompt's and all output's.
+    pub(crate) total: u64,
+}
+
+impl Seen {
+    pub(super) fn new(vendor: &str, method: &str, path: &str) -> Seen {
+        Seen {
+            vendor: vendor.to_owned(),
+            faults: String::new(),
+            method: method.to_owned(),
+            path: path.to_owned(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+            body_len: 0,
+            billed: None,
+            completed: false,
+        }
+    }
+
+    pub(super) fn with_body(mut self, body: &Bytes) -> Seen {
+        self.body_len = body.len();
+        if body.len() <= BODY_BYTES_MAX {
+            self.body = body.clone();
+        }
+        self
+    }
+
+    /// The first header of that name, in whatever case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON; panics when it is not.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("the body of the request is JSON")
+    }
+
+    fn summary(&self) -> Value {
+        json!({
+            "vendor": self.vendor,
+            "faults": self.faults,
+            "path": self.path,
+            "billed": self.billed,
+            "completed": self.completed,
+        })
+    }
+}
+
+/// The memory of a simulator, shared by its connections.
+#[derive(Default)]
+pub(super) struct Record {
+    requests: Mutex<Requests>,
+    counts: [AtomicU64; Vendor::ALL.len()],
+    arrivals: Mutex<HashMap<String, u64>>,
+    serial: AtomicU64,
+}
+
+#[derive(Default)]
+struct Requests {
+    list: VecDeque<Seen>,
+    /// The number of the first in the list; numbers are never used again.
+    first: u64,
+    kept_bytes: usize,
+    open: u64,
+}
+
+impl Record {
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        lock(&self.requests).list.iter().cloned().collect()
+    }
+
+    pub(super) fn take_seen(&self) -> Vec<Seen> {
+        let mut requests = lock(&self.requests);
+        requests.first += requests.list.len() as u64;
+        requests.kept_bytes = 0;
+        std::mem::take(&mut requests.list).into()
+    }
+
+    /// The last requests as JSON, without their bodies.
+    pub(super) fn summaries(&self, count_max: usize) -> Value {
+        let requests = lock(&self.requests);
+        let skipped = requests.list.len().saturating_sub(count_max);
+        requests.list.iter().skip(skipped).map(Seen::summary).collect()
+    }
+
+    pub(super) fn count(&self, vendor: &str) -> u64 {
+        Vendor::named(vendor)
+            .map_or(0, |vendor| self.counts[vendor as usize].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn add_one(&self, vendor: Vendor) {
+        self.counts[vendor as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many requests are being answered.
+    pub(super) fn open(&self) -> u64 {
+        lock(&self.requests).open
+    }
+
+    /// A number that no other reply has.
+    pub(super) fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// How many requests came to this path, this one included.
+    pub(super) fn arrivals(&self, path: &str) -> u64 {
+        let mut arrivals = lock(&self.arrivals);
+        let count = arrivals.entry(path.to_owned()).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// Writes a request down.
+    pub(super) fn enter(&self, seen: Seen) -> Ticket<'_> {
+        let mut requests = lock(&self.requests);
+        if requests.list.len() == REQUESTS_MAX {
+            let oldest = requests.list.pop_front().expect("a full list has a first");
+            requests.kept_bytes -= oldest.body.len();
+            requests.first += 1;
+        }
+        requests.open += 1;
+        requests.kept_bytes += seen.body.len();
+        requests.list.push_back(seen);
+        requests.forget_bodies();
+        let number = requests.first + requests.list.len() as u64 - 1;
+        drop(requests);
+        Ticket { record: self, number }
+    }
+}
+
+impl Requests {
+    fn forget_bodies(&mut self) {
+        let mut oldest = self.list.iter_mut();
+        while self.kept_bytes > BODIES_BYTES_MAX {
+            let Some(seen) = oldest.next() else { return };
+            self.kept_bytes -= seen.body.len();
+            seen.body = Bytes::new();
+        }
+    }
+}
+
+/// The way back to a request in the record, while it is being answered.
+pub(super) struct Ticket<'a> {
+    record: &'a Record,
+    number: u64,
+}
+
+impl Ticket<'_> {
+    pub(super) fn bill(&self, billed: Option<Billed>) {
+        self.change(|seen| seen.billed = billed);
+    }
+
+    pub(super) fn complete(&self, completed: bool) {
+        self.change(|seen| seen.completed = completed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Seen)) {
+        let mut requests = lock(&self.record.requests);
+        // It may have been taken, or have given way to later ones.
+        let Some(index) = self.number.checked_sub(requests.first) else {
+            return;
+        };
+        let index = usize::try_from(index).expect("the list is short");
+        requests.list.get_mut(index).map(change);
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        lock(&self.record.requests).open -= 1;
+    }
+}
+
+/// A panic elsewhere must not hide behind a second one here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

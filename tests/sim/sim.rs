@@ -1,0 +1,119 @@
+//! A stand-in for the vendors: their chat endpoints as they really behave, and the
+//! faults they really have, asked for in the address of a request.
+//!
+//! It speaks HTTP/1.1 over bare sockets, because a fault needs control of every byte.
+
+#![allow(dead_code, reason = "the tests and the program each use a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::task::{AbortHandle, JoinSet};
+
+mod address;
+mod answer;
+mod connection;
+mod control;
+mod delivery;
+mod errors;
+mod fast;
+mod faults;
+mod record;
+mod reply;
+mod script;
+mod usage;
+mod vendor;
+mod wire;
+
+#[allow(unused_imports, reason = "names of the public fields, for tests that spell them")]
+pub(crate) use record::{Billed, Seen};
+
+/// A running simulator; it stops, with all its connections, when dropped.
+pub(crate) struct Sim {
+    address: SocketAddr,
+    record: Arc<record::Record>,
+    accepting: AbortHandle,
+}
+
+impl Sim {
+    /// Starts on a free port of this machine.
+    pub(crate) async fn start() -> Sim {
+        Sim::start_on("127.0.0.1:0").await
+    }
+
+    /// Starts on the given address; panics when it cannot be bound.
+    pub(crate) async fn start_on(address: &str) -> Sim {
+        let listener = match TcpListener::bind(address).await {
+            Ok(listener) => listener,
+            Err(error) => panic!("cannot listen on {address}: {error}"),
+        };
+        let record = Arc::new(record::Record::default());
+        Sim {
+            address: listener.local_addr().expect("a bound socket has an address"),
+            accepting: tokio::spawn(accept(listener, Arc::clone(&record))).abort_handle(),
+            record,
+        }
+    }
+
+    /// The address it listens on.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The base url of a vendor with faults, such as `status=429;retry-after=2`, or none.
+    pub(crate) fn base_url(&self, vendor: &str, faults: &str) -> String {
+        let version = vendor::Vendor::named(vendor).map_or("v1", vendor::Vendor::version);
+        let faults = if faults.is_empty() { String::new() } else { format!("{faults}/") };
+        format!("http://{}/{vendor}/{faults}{version}", self.address)
+    }
+
+    /// The requests recorded so far, oldest first.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.record.seen()
+    }
+
+    /// The requests recorded so far, which are then forgotten.
+    ///
+    /// What is taken no longer changes: take after [`Sim::quiet`] when `completed` matters.
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+        self.record.take_seen()
+    }
+
+    /// How many requests a vendor received, recorded or not.
+    pub(crate) fn count(&self, vendor: &str) -> u64 {
+        self.record.count(vendor)
+    }
+
+    /// Waits until no recorded request is being answered; false when `limit` passed first.
+    pub(crate) async fn quiet(&self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while self.record.open() > 0 {
+            if start.elapsed() > limit {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        true
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, record: Arc<record::Record>) {
+    let mut connections = JoinSet::new();
+    loop {
+        // An accept fails for want of file descriptors, which the next moment may bring.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        connections.spawn(connection::serve(stream, Arc::clone(&record)));
+        while connections.try_join_next().is_some() {}
+    }
+}
