@@ -1,7 +1,11 @@
 //! tollgate
 pub mod catalogue;
+pub mod cli;
+pub mod conf;
 pub mod dialect;
+pub mod gateway;
 pub mod ledger;
+pub mod metrics;
 pub mod money;
 pub mod sheet;
 pub mod store;

@@ -33,6 +33,17 @@ pub fn name(section: &StoreSection) -> &'static str {
     if section.url.starts_with("sqlite:") { "sqlite" } else { "redis" }
 }
 
+/// Opens a store that is used on one runtime: a shared one connects when it is first asked.
+///
+/// # Errors
+/// [`Unavailable`] if a file cannot be opened.
+pub fn lazy(section: &StoreSection) -> Result<Arc<dyn Ledger>, Unavailable> {
+    match section.url.strip_prefix("sqlite:") {
+        Some(path) => Ok(Arc::new(sqlite::Sqlite::open(path.as_ref())?)),
+        None => Ok(Arc::new(redis::Redis::new(section.clone()))),
+    }
+}
+
 /// Opens a store.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //! All rules of a vendor make one tree, so a body is walked once, and only where a rule looks.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::dialect::json::{Document, Value};
+use crate::dialect::json::{Document, Kind, Value};
 
 /// One refused field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,8 @@ impl Branch {
         if let Some(refusal) = self.refusals.iter().find(|r| !r.allows(value)) {
             return Some(refusal);
         }
-        if let Some(each) = &self.elements {
+        // A rule may look into a list and another into an object of the same name.
+        if let (Kind::List, Some(each)) = (value.kind(), &self.elements) {
             return value.elements().find_map(|element| each.check(element));
         }
         if self.members.is_empty() {

@@ -318,7 +318,10 @@ impl Account {
     /// Ends what is due at a moment (unix ms); tells how many holds.
     pub fn expire(&mut self, now: i64) -> u64 {
         let mut ended = 0;
-        for (id, record) in self.holds.clone() {
+        let mut holds: Vec<_> = self.holds.clone().into_iter().collect();
+        // What ran out first ends first: it decides who gets what is left.
+        holds.sort_by_key(|(_, record)| record.lease_until);
+        for (id, record) in holds {
             if let Some(step) = expire(&mut self.balances, &record, now) {
                 self.keep(&id, step);
                 ended += 1;

@@ -4,10 +4,12 @@
 //! of one account under one hash tag. Time is the server's own. Operations travel on one
 //! connection in the order they were made.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::{FromRedisValue, RedisError, Value};
+use tokio::sync::OnceCell;
 
 use super::StoreSection;
 use crate::ledger::account::Balances;
@@ -30,12 +32,16 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// Holds of one account ended by one sweep, at most; the next sweep does the rest.
 const SWEEP_MAX: isize = 1_000;
 
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<Connection, Unavailable>> + Send + 'a>>;
+
 /// The set of all accounts' names.
 const ACCOUNTS: &str = "tollgate:accounts";
 
-/// The shared store.
+/// The shared store. It connects when it is first used, so that its connection lives on the
+/// runtime that uses it.
 pub struct Redis {
-    connection: Connection,
+    section: StoreSection,
+    connected: OnceCell<Connection>,
     scripts: Scripts,
 }
 
@@ -46,15 +52,31 @@ impl From<RedisError> for Unavailable {
 }
 
 impl Redis {
+    /// A store that is not connected yet.
+    #[must_use]
+    pub fn new(section: StoreSection) -> Redis {
+        Redis { section, connected: OnceCell::new(), scripts: Scripts::default() }
+    }
+
     /// Connects, and refuses a server that may lose or drop what it acknowledged.
     ///
     /// # Errors
     /// [`Unavailable`] says why.
     pub async fn open(section: &StoreSection) -> Result<Redis, Unavailable> {
-        let connection = Connection::open(&section.url, ANSWER_WAIT).await?;
-        let redis = Redis { connection, scripts: Scripts::default() };
-        safety::check(&redis.connection, section.allow_volatile).await?;
+        let redis = Redis::new(section.clone());
+        redis.connection().await?;
         Ok(redis)
+    }
+
+    async fn connection(&self) -> Result<&Connection, Unavailable> {
+        let connect = || async {
+            // Without its type: the library's futures are too deep for the compiler.
+            let opening: Opening<'_> = Box::pin(Connection::open(&self.section.url));
+            let connection = opening.await?;
+            safety::check(&connection, self.section.allow_volatile).await?;
+            Ok(connection)
+        };
+        self.connected.get_or_try_init(connect).await
     }
 
     async fn credit(
@@ -65,13 +87,13 @@ impl Redis {
     ) -> Result<Answer, Unavailable> {
         let mut call = self.scripts.credit.key(&keys.account);
         call.key(&keys.payments).arg(tx).arg(amount.nano());
-        self.connection.run(&call).await.and_then(|reply| answer(&reply))
+        self.connection().await?.run(&call).await.and_then(|reply| answer(&reply))
     }
 
     async fn balances_of(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
         let mut read = redis::cmd("HMGET");
         read.arg(&keys.account).arg(&["credit", "available", "held", "posted", "written_off"]);
-        let fields: Vec<Option<i64>> = self.connection.query(&read).await?;
+        let fields: Vec<Option<i64>> = self.connection().await?.query(&read).await?;
         let [Some(c), Some(a), Some(h), Some(p), Some(w)] = fields[..] else { return Ok(None) };
         let money = |nano| Money::from_nano(nano).map_err(|e| Unavailable(e.to_string()));
         Ok(Some(Balances {
@@ -85,20 +107,21 @@ impl Redis {
 
     async fn expire_account(&self, name: &AccountName) -> Result<Swept, Unavailable> {
         let keys = AccountKeys::of(name);
-        let (seconds, micros): (i64, i64) = self.connection.query(&redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) =
+            self.connection().await?.query(&redis::cmd("TIME")).await?;
         let mut due = redis::cmd("ZRANGEBYSCORE");
         due.arg(&keys.open).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
         due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
-        let due: Vec<String> = self.connection.query(&due).await?;
+        let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = Swept::default();
         for id in due {
             let mut call = self.scripts.expire.key(&keys.account);
             call.key(keys.hold(&id)).key(&keys.open).key(&keys.journal).arg(id);
-            if answer(&self.connection.run(&call).await?)? == Answer::Done {
+            if answer(&self.connection().await?.run(&call).await?)? == Answer::Done {
                 swept.expired += 1;
             }
         }
-        swept.open = self.connection.query(redis::cmd("ZCARD").arg(&keys.open)).await?;
+        swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(&keys.open)).await?;
         swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
         Ok(swept)
     }
@@ -116,10 +139,10 @@ impl Ledger for Redis {
         }
         made.arg(&keys.account).arg("credit").arg(0);
         fields.add_command(made);
-        let (new,): (bool,) = self.connection.pipe(&fields).await?;
+        let (new,): (bool,) = self.connection().await?.pipe(&fields).await?;
         // After the account, so that a name in the set always is one.
         let added = redis::cmd("SADD").arg(ACCOUNTS).arg(account.as_str()).to_owned();
-        let _: i64 = self.connection.query(&added).await?;
+        let _: i64 = self.connection().await?.query(&added).await?;
         Ok(new)
     }
 
@@ -151,7 +174,7 @@ impl Ledger for Redis {
             }
             Operation::Void { .. } | Operation::Credit { .. } => {}
         }
-        self.connection.run(&call).await.and_then(|reply| answer(&reply))
+        self.connection().await?.run(&call).await.and_then(|reply| answer(&reply))
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -160,7 +183,7 @@ impl Ledger for Redis {
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         let names: Vec<String> =
-            self.connection.query(redis::cmd("SMEMBERS").arg(ACCOUNTS)).await?;
+            self.connection().await?.query(redis::cmd("SMEMBERS").arg(ACCOUNTS)).await?;
         let mut names: Vec<_> = names.iter().filter_map(|n| AccountName::parse(n)).collect();
         names.sort();
         Ok(names)
@@ -172,10 +195,13 @@ impl Ledger for Redis {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<Entry>, Unavailable> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
         let keys = AccountKeys::of(account);
         let mut range = redis::cmd("LRANGE");
-        range.arg(&keys.journal).arg(seq).arg(seq.saturating_add(u64::from(limit)).max(1) - 1);
-        let lines: Vec<String> = self.connection.query(&range).await?;
+        range.arg(&keys.journal).arg(seq).arg(seq.saturating_add(u64::from(limit) - 1));
+        let lines: Vec<String> = self.connection().await?.query(&range).await?;
         let numbered = (seq + 1..).zip(&lines);
         numbered.map(|(seq, text)| keys::entry(seq, text)).collect()
     }
@@ -192,23 +218,23 @@ impl Ledger for Redis {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        keys::add(&self.connection, hash, &record).await
+        keys::add(self.connection().await?, hash, &record).await
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        keys::find(&self.connection, &hash.hex()).await
+        keys::find(self.connection().await?, &hash.hex()).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
-        keys::of(&self.connection, account).await
+        keys::of(self.connection().await?, account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
-        keys::revoke(&self.connection, prefix, at).await
+        keys::revoke(self.connection().await?, prefix, at).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        let _: Value = self.connection.query(&redis::cmd("PING")).await?;
+        let _: Value = self.connection().await?.query(&redis::cmd("PING")).await?;
         Ok(())
     }
 }

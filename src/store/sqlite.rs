@@ -60,6 +60,9 @@ impl Sqlite {
         let mut log_path = path.as_os_str().to_owned();
         log_path.push("-wal");
         let log = open_log(&PathBuf::from(log_path)).map_err(|e| cannot(e.to_string()))?;
+        // Files of which the folder knows nothing after a power cut have not kept anything.
+        let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
+        File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;
         let (queue, jobs) = mpsc::channel();
         let (written, to_sync) = mpsc::channel();
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -195,7 +198,7 @@ impl Ledger for Sqlite {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.run(true, move |c| keys::add(c, hash, &record)).await
+        self.run(true, move |c| keys::add(c, hash, &record)).await?
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {

@@ -1,15 +1,21 @@
 //! One multiplexed connection that mends itself: to a server, a Sentinel's master, or a cluster.
 
+use std::pin::Pin;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::aio::{
+    ConnectionLike, ConnectionManager, ConnectionManagerConfig, MultiplexedConnection,
+};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::sentinel::{SentinelClient, SentinelServerType};
-use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisResult, ScriptInvocation, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisResult};
+use redis::{ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
 use tokio::sync::Mutex;
 
 use super::super::SCHEMES;
+use super::ANSWER_WAIT;
 use crate::ledger::Unavailable;
 
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
@@ -17,15 +23,24 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 1_000;
 
+type Asking<'a> = Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>> + Send + 'a>>;
+
 /// See the module.
 pub(super) enum Connection {
     Server(ConnectionManager),
     Cluster(ClusterConnection),
-    Sentinel(Box<Mutex<SentinelClient>>),
+    Sentinel(Box<Mutex<Watched>>),
+}
+
+/// A Sentinel's master: asked for once, and again when the connection to it breaks.
+pub(super) struct Watched {
+    sentinel: SentinelClient,
+    config: AsyncConnectionConfig,
+    master: Option<MultiplexedConnection>,
 }
 
 impl Connection {
-    pub(super) async fn open(url: &str, answer_wait: Duration) -> Result<Connection, Unavailable> {
+    pub(super) async fn open(url: &str) -> Result<Connection, Unavailable> {
         let cannot = |why: redis::RedisError| Unavailable(format!("{}: {why}", shown(url)));
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let tls = scheme.starts_with("rediss");
@@ -34,7 +49,7 @@ impl Connection {
             "redis" | "rediss" => {
                 let config = ConnectionManagerConfig::new()
                     .set_connection_timeout(Some(CONNECT_WAIT))
-                    .set_response_timeout(Some(answer_wait))
+                    .set_response_timeout(Some(ANSWER_WAIT))
                     .set_min_delay(Duration::from_millis(RETRY_MS_MIN))
                     .set_max_delay(Duration::from_millis(RETRY_MS_MAX));
                 let client = Client::open(url).map_err(cannot)?;
@@ -45,7 +60,7 @@ impl Connection {
                 let nodes = rest.split(',').map(|host| format!("{plain}://{host}"));
                 let client = ClusterClientBuilder::new(nodes)
                     .connection_timeout(CONNECT_WAIT)
-                    .response_timeout(answer_wait)
+                    .response_timeout(ANSWER_WAIT)
                     .build()
                     .map_err(cannot)?;
                 Ok(Connection::Cluster(client.get_async_connection().await.map_err(cannot)?))
@@ -57,9 +72,14 @@ impl Connection {
                 let nodes = hosts.split(',').map(|host| format!("{plain}://{host}")).collect();
                 let kind = SentinelServerType::Master;
                 let client = SentinelClient::build(nodes, master.to_owned(), None, kind);
-                let client = Connection::Sentinel(Box::new(Mutex::new(client.map_err(cannot)?)));
-                client.query_raw::<Value>(&redis::cmd("PING")).await.map_err(cannot)?;
-                Ok(client)
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(CONNECT_WAIT))
+                    .set_response_timeout(Some(ANSWER_WAIT));
+                let sentinel = client.map_err(cannot)?;
+                let sentinel = Watched { sentinel, config, master: None };
+                let connection = Connection::Sentinel(Box::new(Mutex::new(sentinel)));
+                connection.query_raw::<Value>(&redis::cmd("PING")).await.map_err(cannot)?;
+                Ok(connection)
             }
             _ => Err(Unavailable(format!("{}: known are {}", shown(url), SCHEMES.join(" ")))),
         }
@@ -70,16 +90,32 @@ impl Connection {
     }
 
     pub(super) async fn query_raw<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
-        cmd.query_async(&mut self.shared().await?).await
+        let answered = cmd.query_async(&mut self.shared().await?).await;
+        self.mind(answered).await
+    }
+
+    /// Asks every node: all of a cluster, else the one there is.
+    pub(super) async fn query_nodes(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
+        let Connection::Cluster(cluster) = self else {
+            return Ok(vec![self.query_raw(cmd).await?]);
+        };
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllNodes, None));
+        let answers = cluster.clone().route_command(cmd.clone(), everywhere).await?;
+        Ok(match answers {
+            Value::Map(by_node) => by_node.into_iter().map(|(_, answer)| answer).collect(),
+            other => vec![other],
+        })
     }
 
     pub(super) async fn pipe<T: FromRedisValue>(&self, pipe: &Pipeline) -> Result<T, Unavailable> {
-        Ok(pipe.query_async(&mut self.shared().await?).await?)
+        let answered = pipe.query_async(&mut self.shared().await?).await;
+        Ok(self.mind(answered).await?)
     }
 
     /// Runs a script, loading it first where the server does not have it.
     pub(super) async fn run(&self, call: &ScriptInvocation<'_>) -> Result<Value, Unavailable> {
-        Ok(call.invoke_async(&mut self.shared().await?).await?)
+        let answered = call.invoke_async(&mut self.shared().await?).await;
+        Ok(self.mind(answered).await?)
     }
 
     /// A handle on the connection; all handles share it.
@@ -87,11 +123,37 @@ impl Connection {
         Ok(match self {
             Connection::Server(manager) => Handle(Box::new(manager.clone())),
             Connection::Cluster(cluster) => Handle(Box::new(cluster.clone())),
-            Connection::Sentinel(client) => {
-                Handle(Box::new(client.lock().await.get_async_connection().await?))
-            }
+            Connection::Sentinel(watched) => Handle(Box::new(watched.lock().await.master().await?)),
         })
     }
+
+    /// After a failure Sentinel is asked anew who the master is; the others mend themselves.
+    async fn mind<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
+        if let (Connection::Sentinel(watched), Err(why)) = (self, &answered)
+            && lost_master(why)
+        {
+            watched.lock().await.master = None;
+        }
+        answered
+    }
+}
+
+impl Watched {
+    async fn master(&mut self) -> RedisResult<MultiplexedConnection> {
+        if let Some(master) = &self.master {
+            return Ok(master.clone());
+        }
+        // Without its type: the library's future is too deep for the compiler.
+        let asking: Asking<'_> =
+            Box::pin(self.sentinel.get_async_connection_with_config(&self.config));
+        Ok(self.master.insert(asking.await?).clone())
+    }
+}
+
+/// Whether an error says that the connection is gone, or that its end is no master any more.
+fn lost_master(why: &RedisError) -> bool {
+    let read_only = ErrorKind::Server(ServerErrorKind::ReadOnly);
+    why.is_io_error() || why.is_connection_dropped() || why.is_timeout() || why.kind() == read_only
 }
 
 /// Any of the connections, as the library wants to see one.

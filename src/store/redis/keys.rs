@@ -62,12 +62,20 @@ pub(super) async fn add(
     record: &KeyRecord,
 ) -> Result<(), Unavailable> {
     let hash = hash.hex();
+    let exists = redis::cmd("EXISTS").arg(AccountKeys::of(&record.account).account).to_owned();
+    if !connection.query::<bool>(&exists).await? {
+        return Err(Unavailable(format!("there is no account {}", record.account)));
+    }
+    // A key whose prefix led to another one could not be revoked.
+    let prefix = prefix_key(&record.prefix);
+    let taken = redis::cmd("SET").arg(&prefix).arg(&hash).arg("NX").arg("GET").to_owned();
+    let holder: Option<String> = connection.query(&taken).await?;
+    if holder.is_some_and(|holder| holder != hash) {
+        return Err(Unavailable(format!("the prefix {} is taken", record.prefix)));
+    }
     let mut list = redis::cmd("SADD");
     list.arg(list_key(&record.account)).arg(&hash);
     let _: i64 = connection.query(&list).await?;
-    let mut prefix = redis::cmd("SET");
-    prefix.arg(prefix_key(&record.prefix)).arg(&hash);
-    let _: String = connection.query(&prefix).await?;
     // Last, since it is what makes the key work.
     let mut set = redis::cmd("HSET");
     set.arg(record_key(&hash)).arg("account").arg(record.account.as_str());

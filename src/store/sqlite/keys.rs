@@ -1,17 +1,28 @@
 //! Keys in a table.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use crate::ledger::{AccountName, KeyHash, KeyRecord};
+use crate::ledger::{AccountName, KeyHash, KeyRecord, Unavailable};
 
-pub(super) fn add(c: &Connection, hash: KeyHash, record: &KeyRecord) -> rusqlite::Result<()> {
+/// Adds a key; says why not if its account is missing or its prefix is taken. That is no error of
+/// the transaction, in which others' operations are too.
+pub(super) fn add(
+    c: &Connection,
+    hash: KeyHash,
+    record: &KeyRecord,
+) -> rusqlite::Result<Result<(), Unavailable>> {
     let mut insert = c.prepare_cached(
         "INSERT INTO access_key (hash, account, prefix, created_at)
          VALUES (?, (SELECT id FROM account WHERE name = ?), ?, ?)",
     )?;
     let name = record.account.as_str();
-    insert.execute(params![&hash.0[..], name, record.prefix, record.created_at])?;
-    Ok(())
+    match insert.execute(params![&hash.0[..], name, record.prefix, record.created_at]) {
+        Ok(_) => Ok(Ok(())),
+        Err(why) if why.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
+            Ok(Err(Unavailable(format!("the key cannot be added: {why}"))))
+        }
+        Err(why) => Err(why),
+    }
 }
 
 pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<KeyRecord>> {

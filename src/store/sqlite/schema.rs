@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS account (
     held        INTEGER NOT NULL DEFAULT 0 CHECK (held >= 0),
     posted      INTEGER NOT NULL DEFAULT 0 CHECK (posted >= 0),
     written_off INTEGER NOT NULL DEFAULT 0 CHECK (written_off >= 0),
-    CHECK (credit + written_off = available + held + posted)
+    -- C + W = A + H + P, turned so that no sum leaves the range of 64 bits
+    CHECK (credit - available - held = posted - written_off)
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS payment (

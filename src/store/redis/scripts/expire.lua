@@ -8,6 +8,7 @@ end
 if tonumber(known[5]) > now_ms() then return {'gone'} end
 local charge = known[3] or '0'
 local lost = post(account, hold, known[2], charge)
+if not lost then return {'gone'} end
 redis.call('HSET', hold, 'state', 'expired', 'posted', charge)
 redis.call('HDEL', hold, 'line')
 redis.call('PEXPIRE', hold, REMEMBER_MS)

@@ -45,8 +45,17 @@ local function take(account, scratch, amount)
   return lost
 end
 
+-- Adds to what is posted, and does so before anything else changes: a script that fails half-way
+-- keeps what it wrote. No other sum can leave the range: a loss is never above what is posted.
+local function fits(account, charge)
+  if charge == '0' then return true end
+  return type(redis.pcall('HINCRBY', account, 'posted', charge)) == 'number'
+end
+
 -- Charges an open hold: what it does not cover comes from the account, the rest is a loss.
+-- Gives the loss; nil if the charge does not fit and nothing was done.
 local function post(account, hold, held, charge)
+  if not fits(account, charge) then return nil end
   subtract(account, 'held', held)
   local rest = difference(hold, charge, held)
   local lost = '0'
@@ -55,6 +64,5 @@ local function post(account, hold, held, charge)
   else
     lost = take(account, hold, rest)
   end
-  add(account, 'posted', charge)
   return lost
 end

@@ -10,14 +10,15 @@ if state == 'voided' or state == 'tombstone' then return {'voided'} end
 local amount, total, lost = charge, charge, '0'
 if state == 'open' then
   lost = post(account, hold, known[2], charge)
+  if not lost then return {'out_of_range'} end
 else
   -- It expired: what is still due comes from what is available now.
   amount = difference(hold, charge, known[3])
   if string.sub(amount, 1, 1) == '-' then
     amount, total = '0', known[3]
   end
+  if not fits(account, amount) then return {'out_of_range'} end
   lost = take(account, hold, amount)
-  add(account, 'posted', amount)
 end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
 redis.call('HDEL', hold, 'line')

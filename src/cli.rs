@@ -1,0 +1,132 @@
+//! The command line.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Parser, Subcommand};
+
+use crate::conf::Conf;
+use crate::ledger::{AccountName, Ledger};
+use crate::sheet::Fault;
+use crate::store;
+
+mod account;
+mod charges;
+mod check;
+mod credit;
+mod key;
+mod logging;
+mod models;
+mod rules;
+mod serve;
+
+/// A gateway in front of several model vendors: one key, one prepaid balance.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version)]
+pub struct Cli {
+    /// The configuration file.
+    #[arg(long, default_value = "conf/tollgate.toml", global = true)]
+    conf: String,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway.
+    Serve,
+    /// Read the configuration and the rules, run the rules' examples, and tell what is wrong.
+    Check,
+    /// Accounts and their balances.
+    #[command(subcommand)]
+    Account(account::Command),
+    /// Payments.
+    #[command(subcommand)]
+    Credit(credit::Command),
+    /// Keys of clients.
+    #[command(subcommand)]
+    Key(key::Command),
+    /// List the models and their prices.
+    Models,
+    /// List the charges of an account, oldest first.
+    Charges {
+        /// The account.
+        name: String,
+    },
+}
+
+/// Runs a command.
+#[must_use]
+pub fn run(cli: &Cli) -> ExitCode {
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            if cli.json {
+                eprintln!("{}", serde_json::json!({ "error": format!("{why:#}") }));
+            } else {
+                eprintln!("tollgate: {why:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: &Cli) -> anyhow::Result<()> {
+    let conf = conf(&cli.conf)?;
+    let out = Out { json: cli.json };
+    match &cli.command {
+        Command::Serve => serve::run(&conf),
+        Command::Check => check::run(&conf, out),
+        Command::Account(command) => {
+            on_ledger(&conf, async |l| account::run(l, command, out).await)
+        }
+        Command::Credit(command) => on_ledger(&conf, async |l| credit::run(l, command, out).await),
+        Command::Key(command) => on_ledger(&conf, async |l| key::run(l, command, out).await),
+        Command::Models => models::run(&conf, out),
+        Command::Charges { name } => on_ledger(&conf, async |l| charges::run(l, name, out).await),
+    }
+}
+
+/// How a command prints.
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    json: bool,
+}
+
+fn conf(file: &str) -> anyhow::Result<Conf> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    Conf::parse(file, &text, std::env::vars()).map_err(faults)
+}
+
+/// Many faults as one error.
+fn faults(faults: Vec<Fault>) -> anyhow::Error {
+    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    anyhow!("{} fault(s)\n{}", lines.len(), lines.join("\n"))
+}
+
+/// Runs something on the store of a configuration.
+fn on_ledger(
+    conf: &Conf,
+    run: impl AsyncFnOnce(Arc<dyn Ledger>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let ledger = store::open(&conf.store).await?;
+        run(ledger).await
+    })
+}
+
+fn account_name(text: &str) -> anyhow::Result<AccountName> {
+    match AccountName::parse(text) {
+        Some(name) => Ok(name),
+        None => bail!("'{text}' is no account name: 1 to 64 letters, digits, '-', '_' and '.'"),
+    }
+}
+
+fn no_account(name: &AccountName) -> anyhow::Error {
+    anyhow!("there is no account '{name}'")
+}

@@ -1,0 +1,81 @@
+//! `tollgate account`: open accounts, list them, show one.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{Out, account_name, no_account};
+use crate::ledger::account::Balances;
+use crate::ledger::{AccountName, Ledger};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Open an account.
+    Create {
+        /// Its name.
+        name: String,
+        /// A first payment, in USD.
+        #[arg(long, value_name = "USD")]
+        credit: Option<String>,
+    },
+    /// List all accounts.
+    List,
+    /// Show an account's balances.
+    Show {
+        /// Its name.
+        name: String,
+    },
+}
+
+pub(super) async fn run(
+    ledger: Arc<dyn Ledger>,
+    command: &Command,
+    out: Out,
+) -> anyhow::Result<()> {
+    match command {
+        Command::Create { name, credit } => {
+            let name = account_name(name)?;
+            let amount = credit.as_deref().map(super::credit::amount).transpose()?;
+            if !ledger.open(&name).await? {
+                bail!("account '{name}' is there already");
+            }
+            if let Some(amount) = amount {
+                super::credit::add(&*ledger, &name, &format!("opening-{name}"), amount).await?;
+            }
+            show(&*ledger, &name, out).await
+        }
+        Command::List => {
+            for name in ledger.accounts().await? {
+                show(&*ledger, &name, out).await?;
+            }
+            Ok(())
+        }
+        Command::Show { name } => show(&*ledger, &account_name(name)?, out).await,
+    }
+}
+
+pub(super) async fn show(ledger: &dyn Ledger, name: &AccountName, out: Out) -> anyhow::Result<()> {
+    let Some(balances) = ledger.balances(name).await? else { return Err(no_account(name)) };
+    let Balances { credit, available, held, posted, written_off } = balances;
+    if out.json {
+        let shown = json!({
+            "name": name.as_str(),
+            "credited_nano": credit,
+            "available_nano": available,
+            "held_nano": held,
+            "posted_nano": posted,
+            "written_off_nano": written_off,
+        });
+        println!("{shown}");
+    } else {
+        println!("account      {name}");
+        println!("credited     {credit} USD");
+        println!("available    {available} USD");
+        println!("held         {held} USD");
+        println!("posted       {posted} USD");
+        println!("written off  {written_off} USD");
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! `tollgate charges`: an account's journal.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Out, account_name, no_account};
+use crate::ledger::{Entry, Ledger, Line};
+
+/// Entries read at once.
+const PAGE: u32 = 1_000;
+
+pub(super) async fn run(ledger: Arc<dyn Ledger>, name: &str, out: Out) -> anyhow::Result<()> {
+    let name = account_name(name)?;
+    if ledger.balances(&name).await?.is_none() {
+        return Err(no_account(&name));
+    }
+    let mut after = 0;
+    loop {
+        let page = ledger.journal(&name, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.seq;
+        for entry in &page {
+            print(entry, out)?;
+        }
+    }
+}
+
+fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
+    let line: Line = serde_json::from_str(&entry.line)?;
+    if out.json {
+        let mut shown = serde_json::to_value(&line)?;
+        shown["amount_nano"] = json!(entry.amount);
+        shown["written_off_nano"] = json!(entry.written_off);
+        println!("{shown}");
+        return Ok(());
+    }
+    let moment = jiff::Timestamp::from_millisecond(line.at)?;
+    println!(
+        "{moment}  {}  {:<28} {:<10} depth {}  {:>12} USD  {}",
+        line.request_id, line.model, line.route, line.depth, entry.amount, line.usage
+    );
+    Ok(())
+}

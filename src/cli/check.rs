@@ -1,0 +1,37 @@
+//! `tollgate check`: what was read, and whether it is sound.
+
+use super::Out;
+use crate::catalogue::model::Kind;
+use crate::conf::Conf;
+
+pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
+    let catalogue = super::rules::catalogue(conf)?;
+    let models = catalogue.models();
+    let of_kind = |kind| models.iter().filter(|m| m.kind == kind).count();
+    let counts: Vec<(&str, usize)> = Kind::ALL.iter().map(|k| (k.name(), of_kind(*k))).collect();
+    let routes: Vec<(&str, usize)> =
+        conf.vendors.iter().map(|v| (v.naming.vendor.as_str(), v.routes.len())).collect();
+    if out.json {
+        let kinds: serde_json::Map<_, _> =
+            counts.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();
+        let routes: serde_json::Map<_, _> =
+            routes.iter().map(|(v, n)| ((*v).to_owned(), (*n).into())).collect();
+        let told = serde_json::json!({
+            "models": models.len(),
+            "kinds": kinds,
+            "examples": catalogue.examples,
+            "routes": routes,
+            "price_version": &*catalogue.version,
+        });
+        println!("{told}");
+        return Ok(());
+    }
+    let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
+    println!("models    {} ({})", models.len(), kinds.join(", "));
+    println!("examples  {} passed", catalogue.examples);
+    for (vendor, count) in routes {
+        println!("routes    {vendor}: {count}");
+    }
+    println!("prices    version {}", catalogue.version);
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! `tollgate credit`: take payments.
+
+use std::sync::Arc;
+
+use anyhow::{anyhow, bail};
+use clap::Subcommand;
+
+use super::{Out, account_name, no_account};
+use crate::ledger::{AccountName, Answer, Ledger, Operation};
+use crate::money::Money;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Add credit to an account.
+    Add {
+        /// The account.
+        name: String,
+        /// How much, in USD.
+        usd: String,
+        /// The id of the payment: the same again adds nothing.
+        #[arg(long, value_name = "TX")]
+        id: Option<String>,
+    },
+}
+
+pub(super) async fn run(
+    ledger: Arc<dyn Ledger>,
+    command: &Command,
+    out: Out,
+) -> anyhow::Result<()> {
+    let Command::Add { name, usd, id } = command;
+    let (name, amount) = (account_name(name)?, amount(usd)?);
+    let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+    add(&*ledger, &name, &tx, amount).await?;
+    super::account::show(&*ledger, &name, out).await
+}
+
+/// Reads an amount.
+pub(super) fn amount(usd: &str) -> anyhow::Result<Money> {
+    Money::parse_usd(usd).map_err(|why| anyhow!("'{usd}' is no amount in USD: {why}"))
+}
+
+/// Takes a payment; one that was taken before is no error.
+pub(super) async fn add(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+    tx: &str,
+    amount: Money,
+) -> anyhow::Result<()> {
+    let op = Operation::Credit { tx: tx.to_owned(), amount };
+    match ledger.apply(name, op).await? {
+        Answer::Done | Answer::Exists => Ok(()),
+        Answer::Conflict => bail!("payment '{tx}' was taken before, with another amount"),
+        Answer::NoAccount => Err(no_account(name)),
+        Answer::OutOfRange => bail!("the balance would be too large"),
+        other => bail!("unexpected answer: {other:?}"),
+    }
+}

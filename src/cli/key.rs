@@ -1,0 +1,96 @@
+//! `tollgate key`: issue, list and revoke keys.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, bail};
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{Out, account_name, no_account};
+use crate::ledger::key::Key;
+use crate::ledger::{KeyRecord, Ledger};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make a key for an account, and show it this once.
+    Issue {
+        /// The account.
+        name: String,
+    },
+    /// List the keys of an account by their beginnings.
+    List {
+        /// The account.
+        name: String,
+    },
+    /// Make a key useless.
+    Revoke {
+        /// Its beginning, as listed.
+        prefix: String,
+    },
+}
+
+pub(super) async fn run(
+    ledger: Arc<dyn Ledger>,
+    command: &Command,
+    out: Out,
+) -> anyhow::Result<()> {
+    match command {
+        Command::Issue { name } => issue(&*ledger, name, out).await,
+        Command::List { name } => list(&*ledger, name, out).await,
+        Command::Revoke { prefix } => {
+            if !ledger.revoke_key(prefix, now()?).await? {
+                bail!("there is no key listed as '{prefix}'");
+            }
+            if out.json {
+                println!("{}", json!({ "prefix": prefix, "revoked": true }));
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn issue(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> {
+    let name = account_name(name)?;
+    if ledger.balances(&name).await?.is_none() {
+        return Err(no_account(&name));
+    }
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits).map_err(|why| anyhow!("no random bits: {why}"))?;
+    let key = Key::from_random(bits);
+    let prefix = key.prefix().to_owned();
+    let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
+    ledger.add_key(key.hash(), record).await?;
+    if out.json {
+        println!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() }));
+    } else {
+        println!("{}", key.reveal());
+    }
+    Ok(())
+}
+
+async fn list(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> {
+    let name = account_name(name)?;
+    if ledger.balances(&name).await?.is_none() {
+        return Err(no_account(&name));
+    }
+    for record in ledger.keys(&name).await? {
+        let KeyRecord { prefix, created_at, revoked_at, .. } = record;
+        if out.json {
+            let shown = json!({
+                "prefix": prefix,
+                "created_at": created_at,
+                "revoked_at": revoked_at,
+            });
+            println!("{shown}");
+        } else {
+            let state = if revoked_at.is_some() { "revoked" } else { "valid" };
+            println!("{prefix}…  {state}");
+        }
+    }
+    Ok(())
+}
+
+fn now() -> anyhow::Result<i64> {
+    Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?)
+}

@@ -1,0 +1,59 @@
+//! The log: one line an event, fields beside the message, as text or JSON, on standard error.
+
+use std::io::Write;
+
+use env_logger::fmt::Formatter;
+use log::kv::{Error, Key, Value, VisitSource};
+use log::{LevelFilter, Record};
+use serde_json::{Map, Value as Json};
+
+use crate::conf::LogSection;
+
+/// Starts the log. The libraries below are heard from a warning on.
+pub(super) fn start(section: LogSection) {
+    let write = if section.json { json_line } else { text_line };
+    let others = section.level.min(LevelFilter::Warn);
+    env_logger::Builder::new()
+        .filter_level(others)
+        .filter_module("tollgate", section.level)
+        .filter_module("request", section.level)
+        .format(write)
+        .init();
+}
+
+fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
+    let mut fields = Fields(Map::new());
+    fields.0.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());
+    fields.0.insert("level".to_owned(), record.level().as_str().to_lowercase().into());
+    fields.0.insert("message".to_owned(), record.args().to_string().into());
+    // Taking the fields cannot fail: the visitor refuses nothing.
+    let _ = record.key_values().visit(&mut fields);
+    writeln!(out, "{}", Json::Object(fields.0))
+}
+
+fn text_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
+    let level = record.level().as_str().to_lowercase();
+    let mut fields = Fields(Map::new());
+    // As above.
+    let _ = record.key_values().visit(&mut fields);
+    let fields: String = fields.0.iter().map(|(k, v)| format!(" {k}={v}")).collect();
+    writeln!(out, "{} {level} {}{fields}", jiff::Timestamp::now(), record.args())
+}
+
+struct Fields(Map<String, Json>);
+
+impl<'kvs> VisitSource<'kvs> for Fields {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
+        let json = if let Some(n) = value.to_u64() {
+            n.into()
+        } else if let Some(n) = value.to_i64() {
+            n.into()
+        } else if let Some(b) = value.to_bool() {
+            b.into()
+        } else {
+            value.to_string().into()
+        };
+        self.0.insert(key.to_string(), json);
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! `tollgate models`: the listing of `GET /v1/models`.
+
+use super::Out;
+use crate::conf::Conf;
+
+pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
+    let catalogue = super::rules::catalogue(conf)?;
+    for model in catalogue.models() {
+        let listing = model.listing();
+        if out.json {
+            println!("{listing}");
+        } else {
+            let vendor = &model.vendor.token;
+            println!(
+                "{:<44} {:<9} {:<11} {}",
+                model.id,
+                vendor,
+                model.kind.name(),
+                listing["pricing"]
+            );
+        }
+    }
+    Ok(())
+}

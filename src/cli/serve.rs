@@ -1,0 +1,96 @@
+//! `tollgate serve`: the gateway, its admin address, and what goes on in the background.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use pingora_core::connectors::ConnectorOptions;
+use pingora_core::connectors::http::Connector;
+use pingora_core::listeners::tls::TlsSettings;
+use pingora_core::server::Server;
+use pingora_core::server::configuration::ServerConf;
+use pingora_core::services::background::background_service;
+use pingora_core::services::listening::Service;
+use pingora_proxy::http_proxy_service;
+
+use crate::conf::Conf;
+use crate::gateway::routes::Routes;
+use crate::gateway::{Gateway, Parts};
+use crate::ledger::Ledger;
+use crate::{metrics, store};
+
+mod admin;
+mod background;
+mod reload;
+
+/// Idle connections to vendors that are kept, for each thread.
+const IDLE_MAX: usize = 512;
+
+pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
+    super::logging::start(conf.log);
+    metrics::init();
+    // Only fails if a provider is installed already, which then serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
+    let (ledger, own_ledger) = ledgers(conf)?;
+    let routes = Arc::new(Routes::new(&conf.vendors));
+    let mut server = Server::new_with_opt_and_conf(None, server_conf(conf));
+    server.bootstrap();
+    let gateway = Gateway::new(Parts {
+        catalogue: catalogue.clone(),
+        routes: routes.clone(),
+        ledger,
+        store_name: store::name(&conf.store),
+        limits: conf.limits,
+        timeouts: conf.timeouts,
+        connector: Connector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
+    });
+    let background = background::Background {
+        ledger: own_ledger.clone(),
+        routes: routes.clone(),
+        busy: gateway.busy.clone(),
+        rules: reload::Rules::new(conf, catalogue),
+        grace_s: conf.server.grace_s,
+    };
+    let mut proxy = http_proxy_service(&server.configuration, gateway);
+    match &conf.listen.tls {
+        None => proxy.add_tcp(&conf.listen.http),
+        Some(tls) => {
+            let mut settings = TlsSettings::intermediate(&tls.cert, &tls.key)
+                .map_err(|why| anyhow::anyhow!("listen.tls: {why}"))?;
+            settings.enable_h2();
+            proxy.add_tls_with_settings(&conf.listen.http, None, settings);
+        }
+    }
+    let admin = admin::Admin { ledger: own_ledger, routes, wait: conf.timeouts.ledger };
+    let mut admin = Service::new("admin".to_owned(), admin);
+    admin.add_tcp(&conf.listen.admin);
+    server.add_service(proxy);
+    server.add_service(admin);
+    server.add_service(background_service("background", background));
+    log::info!(http = conf.listen.http, admin = conf.listen.admin; "serving");
+    server.run_forever()
+}
+
+/// The ledger of the requests, and that of everything else. An embedded store is shared; to a
+/// server, each has a connection on its own runtime.
+fn ledgers(conf: &Conf) -> anyhow::Result<(Arc<dyn Ledger>, Arc<dyn Ledger>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let opened = runtime.block_on(store::open(&conf.store)).context("cannot open the store")?;
+    if store::name(&conf.store) == "sqlite" {
+        return Ok((opened.clone(), opened));
+    }
+    Ok((store::lazy(&conf.store)?, store::lazy(&conf.store)?))
+}
+
+fn server_conf(conf: &Conf) -> ServerConf {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = if conf.server.threads == 0 { cores } else { conf.server.threads };
+    ServerConf {
+        threads,
+        upstream_keepalive_pool_size: IDLE_MAX,
+        grace_period_seconds: Some(conf.server.grace_s),
+        graceful_shutdown_timeout_seconds: Some(1),
+        ..ServerConf::default()
+    }
+}

@@ -1,0 +1,121 @@
+//! What goes on beside the requests: names are resolved, dead holds swept, rules reloaded; and at
+//! the end, the process leaves as soon as the last answer has.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::server::ShutdownWatch;
+use pingora_core::services::background::BackgroundService;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::reload::Rules;
+use crate::gateway::busy::Busy;
+use crate::gateway::routes::{Route, Routes};
+use crate::ledger::Ledger;
+use crate::metrics::METRICS;
+
+/// Names are resolved again after so long; those that never were, much sooner.
+const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+const RESOLVE_SOON: Duration = Duration::from_secs(1);
+/// Holds whose lease ran out are looked for so often.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// The rules' files are looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// While the process stops, what is under way is counted so often.
+const COUNT_EVERY: Duration = Duration::from_millis(20);
+
+/// See the module.
+pub(super) struct Background {
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) routes: Arc<Routes>,
+    pub(super) busy: Busy,
+    pub(super) rules: Rules,
+    pub(super) grace_s: u64,
+}
+
+#[async_trait]
+impl BackgroundService for Background {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = self.resolve() => {}
+            () = self.sweep() => {}
+            () = self.reload() => {}
+            _ = shutdown.changed() => self.leave().await,
+        }
+    }
+}
+
+impl Background {
+    async fn resolve(&self) {
+        loop {
+            for route in self.routes.all() {
+                resolve(route).await;
+            }
+            let all = self.routes.all().all(|route| route.address().is_some());
+            tokio::time::sleep(if all { RESOLVE_EVERY } else { RESOLVE_SOON }).await;
+        }
+    }
+
+    async fn sweep(&self) {
+        loop {
+            match self.ledger.expire().await {
+                Ok(swept) => {
+                    METRICS.holds_open.set(i64::try_from(swept.open).unwrap_or(i64::MAX));
+                    METRICS.held_nanousd.set(swept.held.nano());
+                    if swept.expired > 0 {
+                        log::warn!(expired = swept.expired; "holds that nobody ended were ended");
+                    }
+                }
+                Err(why) => log::warn!(why:% = why; "no sweep"),
+            }
+            tokio::time::sleep(SWEEP_EVERY).await;
+        }
+    }
+
+    async fn reload(&self) {
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+            log::error!("no SIGHUP; rules are reloaded when their files change");
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => self.rules.reload(),
+                () = tokio::time::sleep(LOOK_EVERY) => self.rules.reload_if_changed(),
+            }
+        }
+    }
+
+    /// Waits for the last answer and the last settlement, then leaves: pingora itself would sleep
+    /// for the whole of its grace period.
+    async fn leave(&self) {
+        let last = async {
+            // Twice: between a request's end and its settlement nothing may be counted.
+            for _ in 0..2 {
+                tokio::time::sleep(COUNT_EVERY).await;
+                while self.busy.count() > 0 {
+                    tokio::time::sleep(COUNT_EVERY).await;
+                }
+            }
+        };
+        let done = tokio::time::timeout(Duration::from_secs(self.grace_s), last).await;
+        log::info!(cut = self.busy.count(), in_time = done.is_ok(); "stopped");
+        std::process::exit(0);
+    }
+}
+
+async fn resolve(route: &Route) {
+    if route.base.host.parse::<std::net::IpAddr>().is_ok() {
+        return;
+    }
+    match tokio::net::lookup_host((route.base.host.as_str(), route.base.port)).await {
+        Ok(found) => {
+            let mut addresses: Vec<SocketAddr> = found.collect();
+            // Hosts without IPv6 would fail on such an address first.
+            addresses.sort_by_key(SocketAddr::is_ipv6);
+            route.resolved(addresses);
+        }
+        Err(why) => log::warn!(host = route.base.host, why:% = why; "name not resolved"),
+    }
+}

@@ -1,0 +1,287 @@
+//! The configuration: one file, overlaid by the environment, read whole with all faults at once.
+
+use crate::catalogue::VendorRoutes;
+use crate::gateway::limits::{Limits, Timeouts};
+use crate::sheet::{self, Fault, Node, Place, Table, Value};
+use crate::store::{SCHEMES, StoreSection};
+
+/// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
+const PREFIX: &str = "TOLLGATE__";
+
+/// Everything that can be set.
+#[derive(Debug, Clone)]
+pub struct Conf {
+    /// Where clients and scrapers connect.
+    pub listen: Listen,
+    /// Threads and shutdown.
+    pub server: ServerSection,
+    /// Where the ledger lives.
+    pub store: StoreSection,
+    /// Where finished videos are kept.
+    pub files: FilesSection,
+    /// The folder of the rules.
+    pub rules_dir: String,
+    /// How the log is written.
+    pub log: LogSection,
+    /// Bounds of what is taken in.
+    pub limits: Limits,
+    /// Bounds of what is waited for.
+    pub timeouts: Timeouts,
+    /// The vendors.
+    pub vendors: Vec<VendorRoutes>,
+}
+
+/// The `[listen]` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// For clients.
+    pub http: String,
+    /// For `/metrics`, `/healthz` and `/readyz`.
+    pub admin: String,
+    /// Certificate and key, if clients are to use TLS.
+    pub tls: Option<Tls>,
+}
+
+/// The `[listen.tls]` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate chain, a PEM file.
+    pub cert: String,
+    /// Its key, a PEM file.
+    pub key: String,
+}
+
+/// The `[server]` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerSection {
+    /// Threads that serve; 0 for one per core.
+    pub threads: usize,
+    /// How long a stop waits for the last answer, in seconds.
+    pub grace_s: u64,
+}
+
+/// The `[files]` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilesSection {
+    /// `file:PATH`, or `s3://BUCKET/PREFIX`.
+    pub url: String,
+    /// The address under which clients reach files that the gateway serves itself.
+    pub public_base: Option<String>,
+}
+
+/// The `[log]` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogSection {
+    /// JSON instead of text.
+    pub json: bool,
+    /// The least level that is written.
+    pub level: log::LevelFilter,
+}
+
+impl Conf {
+    /// Reads a configuration file and the variables of an environment.
+    ///
+    /// # Errors
+    /// Every fault found, with its file and line or its variable.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Conf, Vec<Fault>> {
+        let (mut root, mut faults) = sheet::parse(file, text);
+        let mut variables: Vec<_> =
+            environment.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
+        variables.sort();
+        for (name, value) in variables {
+            overlay(&mut root, &name, &value, &mut faults);
+        }
+        let mut sheet = Table::open(root, &mut faults);
+        let conf = read(&mut sheet, &mut faults);
+        sheet.finish(&mut faults);
+        if faults.is_empty() { Ok(conf) } else { Err(faults) }
+    }
+}
+
+fn read(sheet: &mut Table, faults: &mut Vec<Fault>) -> Conf {
+    let vendors = sheet.members("vendor", faults);
+    Conf {
+        listen: listen(section(sheet, "listen", faults), faults),
+        server: server(section(sheet, "server", faults), faults),
+        store: store(section(sheet, "store", faults), faults),
+        files: files(section(sheet, "files", faults), faults),
+        rules_dir: rules(section(sheet, "rules", faults), faults),
+        log: log_section(section(sheet, "log", faults), faults),
+        limits: whole(section(sheet, "limits", faults), faults, Limits::parse),
+        timeouts: whole(section(sheet, "timeouts", faults), faults, Timeouts::parse),
+        vendors: vendors
+            .into_iter()
+            .map(|(name, node)| VendorRoutes::parse(&name, node, faults))
+            .collect(),
+    }
+}
+
+/// A section; an absent one is empty.
+fn section(sheet: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Table {
+    let empty = Node { place: sheet.place.clone(), value: Value::Table(Vec::new()) };
+    let node = sheet.take(key).unwrap_or(empty);
+    Table::open(node, faults)
+}
+
+fn whole<T>(
+    mut table: Table,
+    faults: &mut Vec<Fault>,
+    parse: fn(&mut Table, &mut Vec<Fault>) -> T,
+) -> T {
+    let read = parse(&mut table, faults);
+    table.finish(faults);
+    read
+}
+
+fn listen(mut table: Table, faults: &mut Vec<Fault>) -> Listen {
+    let mut address = |key, default: &str| {
+        let Some(node) = table.take(key) else { return default.to_owned() };
+        match node.value {
+            Value::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
+            _ => {
+                let what = format!("'{key}' must be an address such as \"{default}\"");
+                faults.push(node.place.fault(what));
+                default.to_owned()
+            }
+        }
+    };
+    let (http, admin) = (address("http", "127.0.0.1:8080"), address("admin", "127.0.0.1:9090"));
+    let tls = table.table("tls", faults).map(|mut tls| {
+        let place = tls.place.clone();
+        let files = (tls.text("cert", faults), tls.text("key", faults));
+        tls.finish(faults);
+        if files.0.is_none() || files.1.is_none() {
+            faults.push(place.fault("'tls' needs 'cert' and 'key', two PEM files"));
+        }
+        Tls { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
+    });
+    table.finish(faults);
+    Listen { http, admin, tls }
+}
+
+fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {
+    let threads = table.whole("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
+    let grace_s = table.whole("grace_s", faults).unwrap_or(300);
+    table.finish(faults);
+    ServerSection { threads, grace_s }
+}
+
+fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
+    let place = table.place.clone();
+    let url = table.text("url", faults).unwrap_or_else(|| "sqlite:var/tollgate.db".to_owned());
+    if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+        faults.push(place.fault(format!("store.url must begin with one of {}", SCHEMES.join(" "))));
+    }
+    let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(false);
+    table.finish(faults);
+    StoreSection { url, allow_volatile }
+}
+
+fn files(mut table: Table, faults: &mut Vec<Fault>) -> FilesSection {
+    let url = table.text("url", faults).unwrap_or_else(|| "file:var/files".to_owned());
+    let public_base = table.text("public_base", faults);
+    table.finish(faults);
+    FilesSection { url, public_base }
+}
+
+fn rules(mut table: Table, faults: &mut Vec<Fault>) -> String {
+    let dir = table.text("dir", faults).unwrap_or_else(|| "lua-free-rules".to_owned());
+    table.finish(faults);
+    dir
+}
+
+fn log_section(mut table: Table, faults: &mut Vec<Fault>) -> LogSection {
+    let place = table.place.clone();
+    let format = table.text("format", faults);
+    let level = table.text("level", faults);
+    table.finish(faults);
+    let json = match format.as_deref() {
+        Some("json") => true,
+        Some("text") | None => false,
+        Some(_) => {
+            faults.push(place.fault("log.format must be \"text\" or \"json\""));
+            false
+        }
+    };
+    let level = level.as_deref().unwrap_or("info").parse().unwrap_or_else(|_| {
+        let levels = "log.level must be one of off, error, warn, info, debug, trace";
+        faults.push(place.fault(levels));
+        log::LevelFilter::Info
+    });
+    LogSection { json, level }
+}
+
+/// Puts the value of a variable where its name says.
+fn overlay(root: &mut Node, name: &str, value: &str, faults: &mut Vec<Fault>) {
+    let shown = format!("environment variable {name}");
+    let path: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_lowercase).collect();
+    let mut node = root;
+    for part in &path {
+        let Value::Table(members) = &mut node.value else {
+            faults.push(Place::whole(&shown).fault("there is no section of that name"));
+            return;
+        };
+        let at = members.iter().position(|(key, _)| key == part).unwrap_or_else(|| {
+            let empty = Node { place: Place::whole(&shown), value: Value::Table(Vec::new()) };
+            members.push((part.clone(), empty));
+            members.len() - 1
+        });
+        node = &mut members[at].1;
+    }
+    *node = sheet::parse_value(&shown, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
+        let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let faults = Conf::parse("t.toml", text, variables).err().unwrap_or_default();
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_empty_file_is_a_whole_configuration() {
+        let conf = Conf::parse("t.toml", "", []).expect("sound");
+        assert_eq!(conf.store.url, "sqlite:var/tollgate.db");
+        assert_eq!(conf.listen.http, "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn unknown_keys_name_the_line_and_the_closest_known_key() {
+        let told = told("[listen]\nhtpp = \"x\"\n[stroe]\n[server]\nthreads = \"two\"\n", &[]);
+        assert_eq!(
+            told,
+            [
+                "t.toml:2: unknown key 'htpp'; closest is 'http'",
+                "t.toml:5: 'threads' must be a number, not a text",
+                "t.toml:3: unknown key 'stroe'; closest is 'store'",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_environment_wins_and_is_named_when_it_is_wrong() {
+        let variables = [
+            ("TOLLGATE__STORE__URL".to_owned(), "redis://127.0.0.1:1/0".to_owned()),
+            ("TOLLGATE__SERVER__THREADS".to_owned(), "3".to_owned()),
+            (
+                "TOLLGATE__VENDOR__VENDOR_B__ROUTES".to_owned(),
+                "[{ name = 'm', base_url = 'http://h/v1', key = 'k' }]".to_owned(),
+            ),
+        ];
+        let conf = Conf::parse("t.toml", "[store]\nurl = 'sqlite:x'\n", variables).expect("sound");
+        assert_eq!(conf.store.url, "redis://127.0.0.1:1/0");
+        assert_eq!(conf.server.threads, 3);
+        assert_eq!(conf.vendors[0].routes[0].name, "m");
+        assert_eq!(
+            told("", &[("TOLLGATE__LISTEN__HTPP", "x")]),
+            ["environment variable TOLLGATE__LISTEN__HTPP: unknown key 'htpp'; closest is 'http'"]
+        );
+    }
+}

@@ -1,0 +1,320 @@
+//! The gateway: pingora's phases, each of which calls one file below.
+//!
+//! A request goes one way: `intake` reads it, `admit` holds money for it, `upstream` prepares each
+//! attempt, the relay passes the answer on, `close` settles. `drive` calls the phases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use moka::sync::Cache;
+use pingora_core::connectors::http::Connector;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{ProxyHttp, Session};
+
+use crate::catalogue::Catalogue;
+use crate::dialect::chat::Call;
+use crate::dialect::relay::Relay;
+use crate::ledger::{KeyHash, KeyRecord, Ledger, Unavailable};
+use crate::metrics::METRICS;
+
+pub mod admit;
+pub mod busy;
+pub mod close;
+pub mod drive;
+pub mod exchange;
+pub mod intake;
+pub mod limits;
+pub mod local;
+pub mod refusal;
+pub mod routes;
+pub mod upstream;
+
+use busy::Busy;
+use exchange::{Exchange, Relaying, Stage};
+use limits::{Limits, Timeouts};
+use local::Target;
+use refusal::{Refusal, Reply};
+use routes::Routes;
+
+/// Keys are looked up again after so long, so a revoked one works no longer than that.
+const KEY_LIFE: Duration = Duration::from_secs(10);
+/// So many keys are remembered.
+const KEYS_MAX: u64 = 100_000;
+
+/// Everything a request needs.
+pub struct Gateway {
+    /// What is for sale; replaced as a whole when the rules change.
+    pub catalogue: Arc<ArcSwap<Catalogue>>,
+    /// The ways to the vendors.
+    pub routes: Arc<Routes>,
+    /// The money.
+    pub ledger: Arc<dyn Ledger>,
+    /// The store's name in metrics.
+    pub store_name: &'static str,
+    /// Bounds of what is taken in.
+    pub limits: Limits,
+    /// Bounds of what is waited for.
+    pub timeouts: Timeouts,
+    /// What is under way.
+    pub busy: Busy,
+    connector: Arc<Connector>,
+    keys: Cache<KeyHash, KeyRecord>,
+}
+
+/// What a gateway is made of.
+pub struct Parts {
+    /// See [`Gateway::catalogue`].
+    pub catalogue: Arc<ArcSwap<Catalogue>>,
+    /// See [`Gateway::routes`].
+    pub routes: Arc<Routes>,
+    /// See [`Gateway::ledger`].
+    pub ledger: Arc<dyn Ledger>,
+    /// See [`Gateway::store_name`].
+    pub store_name: &'static str,
+    /// See [`Gateway::limits`].
+    pub limits: Limits,
+    /// See [`Gateway::timeouts`].
+    pub timeouts: Timeouts,
+    /// Connections to vendors.
+    pub connector: Connector,
+}
+
+impl Gateway {
+    /// Puts a gateway together.
+    #[must_use]
+    pub fn new(parts: Parts) -> Gateway {
+        Gateway {
+            catalogue: parts.catalogue,
+            routes: parts.routes,
+            ledger: parts.ledger,
+            store_name: parts.store_name,
+            limits: parts.limits,
+            timeouts: parts.timeouts,
+            busy: Busy::default(),
+            connector: Arc::new(parts.connector),
+            keys: Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_LIFE).build(),
+        }
+    }
+
+    async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
+        let target = local::target(session.req_header())?;
+        exchange.record.endpoint = match &target {
+            Target::Endpoint(endpoint) => endpoint.name(),
+            Target::Models | Target::Model(_) => "models",
+        };
+        let caller = intake::caller(self, session).await?;
+        exchange.record.account = Some(caller.account.clone());
+        match target {
+            Target::Endpoint(endpoint) => {
+                let body = intake::body(self, session).await?;
+                let call = Call::parse(body).map_err(Refusal::Call)?;
+                admit::admit(self, exchange, caller, call, endpoint).await?;
+                drive::run(self, session, exchange).await
+            }
+            Target::Models => {
+                self.answer(session, exchange, local::models(&self.catalogue.load())).await
+            }
+            Target::Model(id) => {
+                let body = local::model(&self.catalogue.load(), &id)?;
+                self.answer(session, exchange, body).await
+            }
+        }
+    }
+
+    /// Sends an answer of our own.
+    async fn answer(&self, session: &mut Session, exchange: &mut Exchange, body: String) -> Served {
+        let reply =
+            Reply { status: 200, code: String::new(), body, retry_after: None, no_retry: false };
+        send(session, exchange, reply).await;
+        Ok(())
+    }
+
+    /// Waits for the ledger, but not longer than a client should.
+    async fn in_time<T, E: From<Unavailable>>(
+        &self,
+        op: &str,
+        asked: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
+        let timer = METRICS.ledger_seconds.with_label_values(&[op, self.store_name]).start_timer();
+        let answered = tokio::time::timeout(self.timeouts.ledger, asked).await;
+        timer.observe_duration();
+        answered.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()).into()))
+    }
+}
+
+type Served = std::result::Result<(), Refusal>;
+
+/// Sends a reply; a client that has gone misses it.
+async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
+    exchange.record.status = reply.status;
+    exchange.record.first_byte = Some(exchange.arrived.elapsed());
+    if reply.status >= 400 {
+        exchange.record.code = Some(reply.code.clone());
+    }
+    if let Err(why) = write(session, exchange, reply).await {
+        log::debug!(request_id = exchange.id, why:% = why; "the client has gone");
+        exchange.record.client_gone = true;
+    }
+}
+
+async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
+    let body = Bytes::from(reply.body);
+    let mut head = ResponseHeader::build(reply.status, Some(8))?;
+    head.insert_header("content-type", "application/json")?;
+    head.insert_header("content-length", body.len())?;
+    head.insert_header("x-request-id", exchange.id.as_str())?;
+    if let Some(seconds) = reply.retry_after {
+        head.insert_header("retry-after", seconds)?;
+    }
+    if reply.no_retry {
+        head.insert_header("x-should-retry", "false")?;
+    }
+    if exchange.record.route.is_some() {
+        head.insert_header("x-gateway-fallback-depth", exchange.record.depth)?;
+    }
+    let down = &mut session.downstream_session;
+    down.write_response_header(Box::new(head)).await?;
+    down.write_response_body(body, true).await
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Exchange;
+
+    fn new_ctx(&self) -> Exchange {
+        Exchange::new()
+    }
+
+    async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
+        // Both clocks of the exchange were made with the connection; the request begins here.
+        *exchange = Exchange::new();
+        let _busy = self.busy.enter();
+        let shutting_down = session.is_process_shutting_down();
+        let keepalive = (!shutting_down).then_some(self.timeouts.keepalive.as_secs());
+        session.set_keepalive(keepalive);
+        session.set_write_timeout(Some(self.timeouts.client_write));
+        if let Err(refusal) = self.serve(session, exchange).await {
+            close::abandon(self, exchange).await;
+            send(session, exchange, refusal.reply()).await;
+        }
+        Ok(true)
+    }
+
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        exchange: &mut Exchange,
+    ) -> Result<Box<HttpPeer>> {
+        let none = || Error::new(ErrorType::Custom("no route"));
+        let admitted = exchange.admitted().ok_or_else(none)?;
+        let mut depth = 0;
+        let (peer, name) = loop {
+            let route = admitted.untried.pop_front().ok_or_else(none)?;
+            match upstream::peer(self, &route) {
+                Some(peer) => {
+                    depth = upstream::depth(&admitted.failed, &route).max(depth);
+                    admitted.body = upstream::body(admitted, &route);
+                    let name = route.name.clone();
+                    admitted.route = Some(route);
+                    break (peer, name);
+                }
+                None => admitted.failed.push(route.rank),
+            }
+        };
+        exchange.record.route = Some(name);
+        exchange.record.depth = depth;
+        Ok(Box::new(peer))
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        head: &mut RequestHeader,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        let none = || Error::new(ErrorType::InternalError);
+        let admitted = exchange.admitted().ok_or_else(none)?;
+        let route = admitted.route.clone().ok_or_else(none)?;
+        upstream::head(self, session, head, admitted, &route)
+    }
+
+    /// Turns the vendor's head into ours: nothing of the vendor's goes on but the content type.
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        head: &mut ResponseHeader,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        let none = || Error::new(ErrorType::InternalError);
+        let vendor_request_id =
+            head.headers.get("x-request-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let admitted = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
+            Stage::Admitted(admitted) => *admitted,
+            other => {
+                exchange.stage = other;
+                return Err(none());
+            }
+        };
+        let Some(route) = admitted.route else {
+            exchange.stage =
+                Stage::Admitted(Box::new(exchange::Admitted { route: None, ..admitted }));
+            return Err(none());
+        };
+        route.succeeded();
+        let stream = admitted.call.stream;
+        let relay = if stream { Relay::stream(admitted.call.usage_asked) } else { Relay::whole() };
+        let depth = exchange.record.depth;
+        exchange.record.status = 200;
+        exchange.record.first_byte = Some(exchange.arrived.elapsed());
+        exchange.stage = Stage::Relaying(Box::new(Relaying {
+            hold: admitted.hold,
+            terms: admitted.terms,
+            route,
+            depth,
+            vendor_request_id,
+            relay,
+        }));
+        let kind = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
+        let mut ours = ResponseHeader::build(200, Some(8))?;
+        ours.insert_header("content-type", kind)?;
+        if stream {
+            ours.insert_header("cache-control", "no-cache")?;
+        }
+        ours.insert_header("transfer-encoding", "chunked")?;
+        ours.insert_header("x-request-id", exchange.id.as_str())?;
+        ours.insert_header("x-gateway-fallback-depth", depth)?;
+        *head = ours;
+        Ok(())
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        exchange: &mut Exchange,
+    ) -> Result<Option<Duration>> {
+        let Some(relaying) = exchange.relaying() else {
+            return Err(Error::new(ErrorType::InternalError));
+        };
+        *body = body.take().and_then(|bytes| relaying.relay.push(bytes));
+        if end {
+            let rest = relaying.relay.finish();
+            *body = body.take().or(rest);
+        }
+        Ok(None)
+    }
+
+    async fn logging(&self, _session: &mut Session, why: Option<&Error>, exchange: &mut Exchange) {
+        if drive::holds_money(&exchange.stage) {
+            log::error!(request_id = exchange.id, why:?; "a call ended with its money held");
+            close::abandon(self, exchange).await;
+        }
+        close::tell(exchange);
+    }
+}

@@ -1,0 +1,33 @@
+//! How many requests and settlements are under way, so that a stop can wait for the last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A counter of what is under way.
+#[derive(Debug, Clone, Default)]
+pub struct Busy(Arc<AtomicUsize>);
+
+/// Something under way, until it is dropped.
+#[derive(Debug)]
+pub struct Underway(Arc<AtomicUsize>);
+
+impl Busy {
+    /// Something begins.
+    #[must_use]
+    pub fn enter(&self) -> Underway {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Underway(self.0.clone())
+    }
+
+    /// How much is under way.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,219 @@
+//! The end of a call: its usage becomes a charge, its hold is settled or voided, and it is told.
+//!
+//! A settlement is on its way to the ledger before the last bytes go to the client, so whoever has
+//! read an answer to its end finds the charge made. Waiting for the disk goes on in the background.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::poll;
+
+use super::Gateway;
+use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
+use crate::dialect::relay::Progress;
+use crate::ledger::{AccountName, Answer, Hold, Ledger, Line, Operation};
+use crate::metrics::{METRICS, count};
+use crate::money::{Basis, Money, Usage};
+
+/// A ledger that cannot be reached is asked again after so long, doubling up to the most.
+const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Ends the money side of a call whose answer has ended.
+pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_gone: bool) {
+    let relaying = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
+        Stage::Relaying(relaying) => *relaying,
+        other => {
+            exchange.stage = other;
+            return;
+        }
+    };
+    let Relaying { hold, terms, route, depth, vendor_request_id, relay } = relaying;
+    exchange.record.client_gone = client_gone;
+    let nothing_came = *relay.progress() != Progress::Complete && !relay.meter().any_output();
+    if nothing_came {
+        void(gateway, hold).await;
+        return;
+    }
+    let usage = relay.meter().usage(terms.input_bytes);
+    let Some(charge) = charge(&terms.model, usage, terms.at) else {
+        log::error!(request_id = exchange.id; "the usage has no price; nothing is charged");
+        void(gateway, hold).await;
+        return;
+    };
+    let line = Line {
+        request_id: exchange.id.clone(),
+        at: unix_ms(),
+        key_prefix: terms.key_prefix,
+        endpoint: terms.endpoint.name().to_owned(),
+        model: terms.model.id.clone(),
+        vendor: terms.model.vendor.token.clone(),
+        route: route.name.clone(),
+        depth,
+        usage: serde_json::to_value(usage.tokens).unwrap_or_default(),
+        basis: usage.basis,
+        price_version: terms.price_version.to_string(),
+        vendor_request_id,
+    };
+    told(&mut exchange.record, usage, charge);
+    count_charge(&line, usage, charge);
+    let line = serde_json::to_string(&line).unwrap_or_default();
+    let ledger = gateway.ledger.clone();
+    let busy = gateway.busy.enter();
+    let store = gateway.store_name;
+    in_background(async move {
+        let _busy = busy;
+        until_kept(&ledger, hold, Some((charge, line)), store).await;
+    })
+    .await;
+}
+
+/// Ends whatever a refused call still holds.
+pub(super) async fn abandon(gateway: &Gateway, exchange: &mut Exchange) {
+    let hold = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
+        Stage::Admitted(admitted) => admitted.hold,
+        Stage::Relaying(relaying) => relaying.hold,
+        Stage::Arrived | Stage::Closed => return,
+    };
+    void(gateway, hold).await;
+}
+
+async fn void(gateway: &Gateway, hold: Hold) {
+    let ledger = gateway.ledger.clone();
+    let busy = gateway.busy.enter();
+    let store = gateway.store_name;
+    in_background(async move {
+        let _busy = busy;
+        until_kept(&ledger, hold, None, store).await;
+    })
+    .await;
+}
+
+/// Starts a task now, so that its first step is taken, and leaves the rest to the runtime.
+async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
+    let mut task = Box::pin(task);
+    if poll!(&mut task).is_pending() {
+        tokio::spawn(task);
+    }
+}
+
+/// Settles or voids until the ledger has said that it did.
+async fn until_kept(
+    ledger: &Arc<dyn Ledger>,
+    mut hold: Hold,
+    charge: Option<(Money, String)>,
+    store: &'static str,
+) {
+    let mut wait = RETRY_WAIT_MIN;
+    let op = if charge.is_some() { "settle" } else { "void" };
+    loop {
+        let timer = METRICS.ledger_seconds.with_label_values(&[op, store]).start_timer();
+        let done = match &charge {
+            Some((amount, line)) => hold.settle(&**ledger, *amount, line).await,
+            None => hold.void(&**ledger).await,
+        };
+        timer.observe_duration();
+        match done {
+            Ok(Answer::Posted { written_off, .. }) => {
+                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+                return;
+            }
+            Ok(Answer::Voided | Answer::AlreadyPosted(_)) => return,
+            Ok(other) => {
+                log::error!(op, answer:? = other; "the hold could not be ended");
+                return;
+            }
+            Err((back, why)) => {
+                log::warn!(op, why:% = why; "the ledger will be asked again");
+                hold = back;
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_WAIT_MAX);
+            }
+        }
+    }
+}
+
+impl Gateway {
+    /// Voids a hold of which nobody knows whether it was made.
+    pub(super) fn take_back(&self, account: AccountName, id: String) {
+        let ledger = self.ledger.clone();
+        let busy = self.busy.enter();
+        tokio::spawn(async move {
+            let _busy = busy;
+            let mut wait = RETRY_WAIT_MIN;
+            while ledger.apply(&account, Operation::Void { id: id.clone() }).await.is_err() {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_WAIT_MAX);
+            }
+        });
+    }
+}
+
+fn charge(model: &crate::catalogue::Model, usage: Usage, at: i64) -> Option<Money> {
+    model.token_price()?.cost(usage.tokens, at).ok()
+}
+
+fn told(record: &mut Record, usage: Usage, charge: Money) {
+    record.usage = Some(usage);
+    record.charge = Some(charge);
+}
+
+fn count_charge(line: &Line, usage: Usage, charge: Money) {
+    let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
+    METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(charge.nano()));
+    let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);
+    tokens("prompt", usage.tokens.input);
+    tokens("completion", usage.tokens.output);
+}
+
+/// Tells of a request that is over: one line, and the metrics.
+pub(super) fn tell(exchange: &Exchange) {
+    let record = &exchange.record;
+    let total = exchange.arrived.elapsed();
+    let own = total.saturating_sub(exchange.vendor_time);
+    let model = record.model.as_deref().unwrap_or("");
+    let status = record.status.to_string();
+    let endpoint = [record.endpoint];
+    METRICS.requests.with_label_values(&[record.endpoint, model, &status]).inc();
+    METRICS.request_seconds.with_label_values(&endpoint).observe(total.as_secs_f64());
+    METRICS.overhead_seconds.with_label_values(&endpoint).observe(own.as_secs_f64());
+    if let Some(first) = record.first_byte {
+        METRICS.first_byte_seconds.with_label_values(&endpoint).observe(first.as_secs_f64());
+    }
+    if record.usage.is_some() {
+        METRICS.fallback_depth.observe(f64::from(record.depth));
+    }
+    if !log::log_enabled!(log::Level::Info) {
+        return;
+    }
+    let usage = record.usage.map(|u| u.tokens).unwrap_or_default();
+    let basis = match record.usage.map(|u| u.basis) {
+        Some(Basis::Reported) => "reported",
+        Some(Basis::Counted) => "counted",
+        Some(Basis::Fixed) => "fixed",
+        None => "none",
+    };
+    log::info!(
+        target: "request",
+        request_id = exchange.id,
+        endpoint = record.endpoint,
+        account = record.account.as_ref().map_or("", AccountName::as_str),
+        model,
+        route = record.route.as_deref().unwrap_or(""),
+        depth = record.depth,
+        status = record.status,
+        code = record.code.as_deref().unwrap_or(""),
+        prompt_tokens = usage.input,
+        completion_tokens = usage.output,
+        basis,
+        charge_nano = record.charge.unwrap_or_default().nano(),
+        client_gone = record.client_gone,
+        vendor_us = micros(exchange.vendor_time),
+        gateway_us = micros(own);
+        "served"
+    );
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

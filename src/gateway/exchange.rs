@@ -1,0 +1,167 @@
+//! One request and what has become of it: the context that pingora hands to every phase.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::refusal::Block;
+use super::routes::Route;
+use crate::catalogue::Model;
+use crate::dialect::Endpoint;
+use crate::dialect::chat::Call;
+use crate::dialect::relay::Relay;
+use crate::ledger::{AccountName, Hold};
+use crate::money::{Money, Usage};
+
+/// A request.
+pub struct Exchange {
+    /// Its id, and that of its hold. It begins with its time, so ids sort by age.
+    pub id: String,
+    /// When its head was read.
+    pub arrived: Instant,
+    /// The same, in unix ms.
+    pub arrived_ms: i64,
+    /// Time spent waiting for vendors.
+    pub vendor_time: Duration,
+    /// What is told about it when it is over.
+    pub record: Record,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// The stages of a request, in order.
+pub enum Stage {
+    /// Its head is there.
+    Arrived,
+    /// Money is held for it; routes are being tried.
+    Admitted(Box<Admitted>),
+    /// A vendor answers.
+    Relaying(Box<Relaying>),
+    /// Its money is settled, or it never had any.
+    Closed,
+}
+
+/// A call that money is held for.
+pub struct Admitted {
+    /// The call.
+    pub call: Call,
+    /// The hold.
+    pub hold: Hold,
+    /// What the call is priced by.
+    pub terms: Terms,
+    /// The routes still to be tried, next one first.
+    pub untried: std::collections::VecDeque<Arc<Route>>,
+    /// The route being tried.
+    pub route: Option<Arc<Route>>,
+    /// The body for that route.
+    pub body: Vec<Bytes>,
+    /// The ranks of routes that failed.
+    pub failed: Vec<usize>,
+    /// Why the last one did.
+    pub block: Option<Block>,
+}
+
+/// What a call is priced by. It does not change any more, whatever the rules do.
+#[derive(Clone)]
+pub struct Terms {
+    /// The model.
+    pub model: Arc<Model>,
+    /// The price list.
+    pub price_version: Arc<str>,
+    /// The moment whose prices count, in unix seconds.
+    pub at: i64,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// The beginning of the key.
+    pub key_prefix: String,
+    /// Bytes of text in the request, for counting where the vendor reports nothing.
+    pub input_bytes: u64,
+}
+
+/// An answer on its way.
+pub struct Relaying {
+    /// The hold.
+    pub hold: Hold,
+    /// What the call is priced by.
+    pub terms: Terms,
+    /// The route that serves.
+    pub route: Arc<Route>,
+    /// How many routes failed before it.
+    pub depth: u32,
+    /// The vendor's id of the request.
+    pub vendor_request_id: Option<String>,
+    /// The answer.
+    pub relay: Relay,
+}
+
+/// What the log and the metrics tell of a request. What never came about is empty.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// The endpoint's short name.
+    pub endpoint: &'static str,
+    /// Whose key it was.
+    pub account: Option<AccountName>,
+    /// The model's id.
+    pub model: Option<Arc<str>>,
+    /// The route that served, or was tried last.
+    pub route: Option<String>,
+    /// How many routes failed first.
+    pub depth: u32,
+    /// The status sent.
+    pub status: u16,
+    /// The code of a refusal, or why a stream broke.
+    pub code: Option<String>,
+    /// What was used.
+    pub usage: Option<Usage>,
+    /// What was charged.
+    pub charge: Option<Money>,
+    /// Whether the client left before the end.
+    pub client_gone: bool,
+    /// To the first byte of the answer.
+    pub first_byte: Option<Duration>,
+}
+
+impl Exchange {
+    /// A request that has just arrived.
+    #[must_use]
+    pub fn new() -> Exchange {
+        Exchange {
+            id: uuid::Uuid::now_v7().to_string(),
+            arrived: Instant::now(),
+            arrived_ms: unix_ms(),
+            vendor_time: Duration::ZERO,
+            record: Record { endpoint: "other", ..Record::default() },
+            stage: Stage::Arrived,
+        }
+    }
+
+    /// The answer on its way, if there is one.
+    pub fn relaying(&mut self) -> Option<&mut Relaying> {
+        match &mut self.stage {
+            Stage::Relaying(relaying) => Some(relaying),
+            _ => None,
+        }
+    }
+
+    /// The admitted call, while routes are being tried.
+    pub fn admitted(&mut self) -> Option<&mut Admitted> {
+        match &mut self.stage {
+            Stage::Admitted(admitted) => Some(admitted),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Exchange {
+    fn default() -> Exchange {
+        Exchange::new()
+    }
+}
+
+/// Now, in unix ms.
+#[must_use]
+pub fn unix_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
+}

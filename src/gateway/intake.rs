@@ -1,0 +1,97 @@
+//! Taking a request in: whose key it is, and its body, bounded in size and time.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT};
+use pingora_proxy::Session;
+
+use super::Gateway;
+use super::refusal::Refusal;
+use crate::ledger::{AccountName, KeyHash};
+
+/// Bodies whose length is not told begin with room for so many bytes.
+const BODY_BYTES_FIRST: usize = 4 << 10;
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The account that pays.
+    pub account: AccountName,
+    /// The beginning of the key.
+    pub key_prefix: String,
+}
+
+/// Finds the account of a request's key.
+///
+/// # Errors
+/// No key, an unknown or revoked one, or no answer from the ledger.
+pub async fn caller(gateway: &Gateway, session: &Session) -> Result<Caller, Refusal> {
+    let key = presented(session).ok_or(Refusal::NoKey)?;
+    let hash = KeyHash::of(key);
+    let record = match gateway.keys.get(&hash) {
+        Some(record) => record,
+        None => {
+            let found = gateway.in_time("key", gateway.ledger.key(hash)).await;
+            let record = found.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::BadKey)?;
+            gateway.keys.insert(hash, record.clone());
+            record
+        }
+    };
+    if record.revoked_at.is_some() {
+        return Err(Refusal::RevokedKey);
+    }
+    Ok(Caller { account: record.account, key_prefix: record.prefix })
+}
+
+/// The key, from either header that official clients use.
+fn presented(session: &Session) -> Option<&str> {
+    let bearer = session.get_header(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    let plain = || session.get_header("x-api-key")?.to_str().ok().map(str::trim);
+    bearer.or_else(plain).filter(|key| !key.is_empty())
+}
+
+/// Reads the whole body.
+///
+/// # Errors
+/// It is compressed, too large, or did not come whole and in time.
+pub async fn body(gateway: &Gateway, session: &mut Session) -> Result<Bytes, Refusal> {
+    let most = gateway.limits.json_bytes_max;
+    let encoded = session.get_header(CONTENT_ENCODING).is_some_and(|v| v != "identity");
+    if encoded {
+        return Err(Refusal::Encoded);
+    }
+    let told: Option<usize> =
+        session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    if told.is_some_and(|length| length > most) {
+        return Err(Refusal::TooLarge(most));
+    }
+    if session.get_header(EXPECT).is_some() {
+        session.write_continue_response().await.map_err(|_| Refusal::BodyBroken)?;
+    }
+    let reading = read(session, told, most);
+    match tokio::time::timeout(gateway.timeouts.body, reading).await {
+        Ok(body) => body,
+        Err(_) => Err(Refusal::BodyBroken),
+    }
+}
+
+async fn read(session: &mut Session, told: Option<usize>, most: usize) -> Result<Bytes, Refusal> {
+    let mut next = async || {
+        session.downstream_session.read_request_body().await.map_err(|_| Refusal::BodyBroken)
+    };
+    let Some(first) = next().await? else { return Ok(Bytes::new()) };
+    if told == Some(first.len()) {
+        return Ok(first);
+    }
+    let mut body = BytesMut::with_capacity(told.unwrap_or(BODY_BYTES_FIRST).max(first.len()));
+    body.extend_from_slice(&first);
+    while let Some(piece) = next().await? {
+        if body.len() + piece.len() > most {
+            return Err(Refusal::TooLarge(most));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.freeze())
+}

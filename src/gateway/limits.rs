@@ -1,0 +1,100 @@
+//! Bounds of what the gateway takes in and waits for, from the configuration.
+
+use std::time::Duration;
+
+use crate::sheet::{Fault, Table};
+
+/// The `[limits]` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a JSON body, at most.
+    pub json_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { json_bytes_max: 32 << 20 }
+    }
+}
+
+impl Limits {
+    /// Reads the section.
+    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Limits {
+        let json_bytes_max = sheet.whole("json_bytes_max", faults).and_then(|n| n.try_into().ok());
+        let defaults = Limits::default();
+        Limits { json_bytes_max: json_bytes_max.unwrap_or(defaults.json_bytes_max) }
+    }
+}
+
+/// The `[timeouts]` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a client to send its whole body.
+    pub body: Duration,
+    /// For a client to take a piece of its answer.
+    pub client_write: Duration,
+    /// For an idle client connection.
+    pub keepalive: Duration,
+    /// For the ledger to answer before a call is refused.
+    pub ledger: Duration,
+    /// For a connection to a vendor, TLS included.
+    pub connect: Duration,
+    /// For a vendor to begin its answer.
+    pub answer: Duration,
+    /// For the next piece of a vendor's answer.
+    pub stall: Duration,
+    /// For a vendor's whole answer.
+    pub total: Duration,
+    /// For reading on after the client has gone.
+    pub drain: Duration,
+    /// For an idle connection to a vendor.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            body: Duration::from_secs(120),
+            client_write: Duration::from_secs(60),
+            keepalive: Duration::from_secs(75),
+            ledger: Duration::from_millis(250),
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(300),
+            stall: Duration::from_secs(120),
+            total: Duration::from_secs(1_800),
+            drain: Duration::from_secs(600),
+            idle: Duration::from_secs(55),
+        }
+    }
+}
+
+impl Timeouts {
+    /// Reads the section. Every value is in ms.
+    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Timeouts {
+        let mut times = Timeouts::default();
+        let mut read = |key, time: &mut Duration| {
+            if let Some(ms) = sheet.whole(key, faults) {
+                *time = Duration::from_millis(ms);
+            }
+        };
+        read("body_ms", &mut times.body);
+        read("client_write_ms", &mut times.client_write);
+        read("keepalive_ms", &mut times.keepalive);
+        read("ledger_ms", &mut times.ledger);
+        read("connect_ms", &mut times.connect);
+        read("answer_ms", &mut times.answer);
+        read("stall_ms", &mut times.stall);
+        read("total_ms", &mut times.total);
+        read("drain_ms", &mut times.drain);
+        read("idle_ms", &mut times.idle);
+        times
+    }
+
+    /// How long a hold must stand: longer than any call can take.
+    #[must_use]
+    pub fn lease_ms(&self) -> u64 {
+        let longest = self.connect + self.answer + self.total + self.drain;
+        let margin = Duration::from_secs(60);
+        u64::try_from((longest + margin).as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,299 @@
+//! Every way in which the gateway says no, and what it looks like to the client.
+
+use std::time::Duration;
+
+use crate::dialect::relay::Break;
+use crate::dialect::vendor_error::{VendorError, chat_body};
+use crate::dialect::{CallFault, Endpoint};
+use crate::money::Money;
+
+/// Clients are told to come back after so long when a vendor or the ledger is overloaded.
+const RETRY_AFTER_S: u64 = 1;
+/// Official clients give up on a longer wait than this.
+const RETRY_AFTER_S_MAX: u64 = 60;
+
+/// Why a call is not served.
+#[derive(Debug, Clone)]
+pub enum Refusal {
+    /// No key came with it.
+    NoKey,
+    /// The key is none of ours.
+    BadKey,
+    /// The key was revoked.
+    RevokedKey,
+    /// No such path.
+    NoPath(String),
+    /// The path is right, the method is not.
+    WrongMethod(&'static str),
+    /// The body is compressed.
+    Encoded,
+    /// The body is too large; so many bytes are the most.
+    TooLarge(usize),
+    /// The body did not come in time, or not whole.
+    BodyBroken,
+    /// Something is wrong with the call.
+    Call(CallFault),
+    /// No such model; this one comes closest.
+    NoModel {
+        /// What was asked for.
+        asked: String,
+        /// The closest known id.
+        closest: Option<String>,
+    },
+    /// The model is sold on another endpoint.
+    WrongEndpoint {
+        /// The model.
+        model: String,
+        /// Where it is sold.
+        right: Endpoint,
+    },
+    /// A field that has no price.
+    Unpriced {
+        /// The field.
+        field: String,
+        /// Why.
+        because: String,
+    },
+    /// The balance does not cover the call.
+    Insufficient {
+        /// What it needs, at least.
+        least: Money,
+        /// What there is.
+        available: Money,
+    },
+    /// The ledger cannot be reached.
+    NoLedger,
+    /// The vendor has no route that could be used.
+    NoRoute(String),
+    /// The vendor refused the call for a reason of the client's.
+    Vendor {
+        /// The vendor's status: 400, 404, 413, 422 and the like.
+        status: u16,
+        /// What it said.
+        error: VendorError,
+    },
+    /// All routes are blocked; this is the last one's reason.
+    Blocked(Block),
+    /// The vendor took the call and did not answer in time.
+    NoAnswer,
+    /// The vendor's answer broke before anything of it was passed on.
+    Broken(Break),
+    /// Something of ours went wrong.
+    Internal,
+}
+
+/// Why a route did not serve.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// The vendor's status; `None` if it gave no answer at all.
+    pub status: Option<u16>,
+    /// When it wants to be asked again.
+    pub retry_after: Option<Duration>,
+    /// Whether any attempt may have begun paid work.
+    pub work_begun: bool,
+}
+
+/// What a client gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// The code that programs read.
+    pub code: String,
+    /// The body.
+    pub body: String,
+    /// `retry-after`, in seconds.
+    pub retry_after: Option<u64>,
+    /// Whether official clients are told not to retry.
+    pub no_retry: bool,
+}
+
+struct Said<'a> {
+    status: u16,
+    kind: &'a str,
+    code: &'a str,
+    param: Option<&'a str>,
+    message: String,
+}
+
+impl Refusal {
+    /// The reply in the chat dialect.
+    #[must_use]
+    pub fn reply(&self) -> Reply {
+        let said = self.said();
+        Reply {
+            status: said.status,
+            code: said.code.to_owned(),
+            body: chat_body(said.kind, said.code, said.param, &said.message),
+            retry_after: self.retry_after(),
+            no_retry: self.no_retry(),
+        }
+    }
+
+    fn said(&self) -> Said<'_> {
+        match self {
+            Refusal::Call(fault) => Said {
+                status: 400,
+                kind: INVALID,
+                code: fault.code,
+                param: fault.param.as_deref(),
+                message: fault.message.clone(),
+            },
+            Refusal::Vendor { status, error } => Said {
+                status: *status,
+                kind: error.kind.as_deref().unwrap_or(INVALID),
+                code: error.code.as_deref().unwrap_or("vendor_refused"),
+                param: error.param.as_deref(),
+                message: error
+                    .message
+                    .clone()
+                    .unwrap_or_else(|| format!("the vendor answered {status} without a reason")),
+            },
+            _ => {
+                let (status, kind, code, message) = self.plain();
+                Said { status, kind, code, param: self.param(), message }
+            }
+        }
+    }
+
+    fn param(&self) -> Option<&str> {
+        match self {
+            Refusal::NoModel { .. } | Refusal::WrongEndpoint { .. } => Some("model"),
+            Refusal::Unpriced { field, .. } => Some(field),
+            _ => None,
+        }
+    }
+
+    /// Status, type, code and message of everything that is ours to say.
+    fn plain(&self) -> (u16, &'static str, &'static str, String) {
+        let text = str::to_owned;
+        match self {
+            Refusal::NoKey => (
+                401,
+                INVALID,
+                "missing_api_key",
+                text("send your key as 'authorization: Bearer KEY'"),
+            ),
+            Refusal::BadKey => (401, INVALID, "invalid_api_key", text("the key is not known")),
+            Refusal::RevokedKey => {
+                (403, "permission_error", "key_revoked", text("the key was revoked"))
+            }
+            Refusal::NoPath(path) => (404, INVALID, "not_found", no_path(path)),
+            Refusal::WrongMethod(right) => {
+                (405, INVALID, "method_not_allowed", format!("use {right} on this path"))
+            }
+            Refusal::Encoded => (
+                415,
+                INVALID,
+                "unsupported_encoding",
+                text("send the body without content-encoding"),
+            ),
+            Refusal::TooLarge(most) => (
+                413,
+                INVALID,
+                "request_too_large",
+                format!("the body may have {most} bytes at most"),
+            ),
+            Refusal::BodyBroken => {
+                (400, INVALID, "incomplete_body", text("the body did not arrive whole and in time"))
+            }
+            Refusal::NoModel { asked, closest } => {
+                (404, INVALID, "model_not_found", no_model(asked, closest.as_deref()))
+            }
+            Refusal::WrongEndpoint { model, right } => {
+                let path = right.path();
+                (400, INVALID, "wrong_endpoint", format!("model '{model}' is served on {path}"))
+            }
+            Refusal::Unpriced { field, because } => (
+                400,
+                INVALID,
+                "unsupported_parameter",
+                format!("field '{field}' is not available: {because}"),
+            ),
+            Refusal::Insufficient { least, available } => (
+                402,
+                "insufficient_credits",
+                "insufficient_credits",
+                format!("the call needs {least} USD at least, {available} USD are available"),
+            ),
+            Refusal::NoLedger => (
+                503,
+                SERVER,
+                "ledger_unavailable",
+                text("balances cannot be checked at the moment"),
+            ),
+            Refusal::NoRoute(why) => (503, SERVER, "no_route", why.clone()),
+            Refusal::Blocked(block) => block.plain(),
+            Refusal::NoAnswer => {
+                (504, SERVER, "upstream_timeout", text("the vendor did not answer in time"))
+            }
+            Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
+            Refusal::Internal | Refusal::Call(_) | Refusal::Vendor { .. } => {
+                (500, SERVER, "internal_error", text("something went wrong here"))
+            }
+        }
+    }
+
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Refusal::NoLedger | Refusal::NoRoute(_) => Some(RETRY_AFTER_S),
+            Refusal::Blocked(block) if block.overloaded() => {
+                let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
+                Some(asked.clamp(1, RETRY_AFTER_S_MAX))
+            }
+            _ => None,
+        }
+    }
+
+    fn no_retry(&self) -> bool {
+        match self {
+            Refusal::NoAnswer | Refusal::Broken(_) => true,
+            Refusal::Blocked(block) => block.work_begun || block.ours_to_mend(),
+            _ => false,
+        }
+    }
+}
+
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+impl Block {
+    fn overloaded(&self) -> bool {
+        matches!(self.status, Some(429 | 503 | 529))
+    }
+
+    /// The vendor does not take our key or our money.
+    fn ours_to_mend(&self) -> bool {
+        matches!(self.status, Some(401..=403))
+    }
+
+    fn plain(&self) -> (u16, &'static str, &'static str, String) {
+        match self.status {
+            Some(408) => {
+                (504, SERVER, "upstream_timeout", "the vendor did not answer in time".to_owned())
+            }
+            _ if self.overloaded() => {
+                (503, SERVER, "upstream_overloaded", "the vendor is overloaded".to_owned())
+            }
+            Some(_) => (502, SERVER, "upstream_error", "the vendor failed".to_owned()),
+            None => (502, SERVER, "upstream_error", "the vendor could not be reached".to_owned()),
+        }
+    }
+}
+
+fn no_path(path: &str) -> String {
+    let shown: String = path.chars().take(80).collect();
+    if path.starts_with("/v1/v1/") {
+        format!("no such path: {shown}. Leave '/v1' out of your client's base address")
+    } else {
+        format!("no such path: {shown}")
+    }
+}
+
+fn no_model(asked: &str, closest: Option<&str>) -> String {
+    let asked: String = asked.chars().take(80).collect();
+    match closest {
+        Some(closest) => format!("model '{asked}' not found; closest: '{closest}'"),
+        None => format!("model '{asked}' not found"),
+    }
+}

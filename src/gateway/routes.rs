@@ -1,0 +1,273 @@
+//! The routes to each vendor as they are now: addresses, keys, and which are blocked.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::catalogue::route::{BaseUrl, KeySource, RouteSection};
+use crate::catalogue::{Naming, VendorRoutes};
+use crate::metrics::METRICS;
+
+/// So many blocks in a row make a route be tried last for a while.
+const STREAK_MAX: u32 = 3;
+/// The first while, in ms; it doubles with every further block.
+const COOL_MS_MIN: i64 = 1_000;
+/// The longest while, in ms.
+const COOL_MS_MAX: i64 = 30_000;
+/// A vendor's `retry-after` is honoured up to so long, in ms.
+const RETRY_AFTER_MS_MAX: i64 = 300_000;
+
+/// A key of a vendor's. It has no `Debug`, so that it can't get into a log by accident.
+#[derive(Clone)]
+pub struct VendorKey(String);
+
+impl VendorKey {
+    /// The key itself, to be put into a header.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One way to a vendor.
+pub struct Route {
+    /// The vendor's token.
+    pub vendor: String,
+    /// Its name.
+    pub name: String,
+    /// Its place in the order of preference, from 0.
+    pub rank: usize,
+    /// Where.
+    pub base: BaseUrl,
+    /// What goes into the `host` header.
+    pub authority: String,
+    /// The vendor's key.
+    pub key: VendorKey,
+    section: RouteSection,
+    naming: Naming,
+    addresses: ArcSwap<Vec<SocketAddr>>,
+    next_address: AtomicUsize,
+    streak: AtomicU32,
+    cool_until: AtomicI64,
+}
+
+impl Route {
+    /// What this route calls a model.
+    #[must_use]
+    pub fn upstream<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
+        self.section.upstream(&self.naming, id)
+    }
+
+    /// An address to connect to; `None` while the name is not resolved.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        let addresses = self.addresses.load();
+        let at = self.next_address.load(Ordering::Relaxed);
+        addresses.get(at % addresses.len().max(1)).copied()
+    }
+
+    /// Takes new addresses. An empty answer leaves the old ones: better stale than none.
+    pub fn resolved(&self, addresses: Vec<SocketAddr>) {
+        if !addresses.is_empty() {
+            self.addresses.store(Arc::new(addresses));
+        }
+    }
+
+    /// The next connection goes to another address, if there is one.
+    pub fn rotate(&self) {
+        self.next_address.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It served.
+    pub fn succeeded(&self) {
+        if self.streak.swap(0, Ordering::Relaxed) > 0 {
+            self.cool_until.store(0, Ordering::Relaxed);
+            self.show(true);
+        }
+    }
+
+    /// It was blocked; `retry_after` is what the vendor asked for.
+    pub fn blocked(&self, now_ms: i64, retry_after: Option<Duration>) {
+        let streak = self.streak.fetch_add(1, Ordering::Relaxed) + 1;
+        let asked = retry_after.map(|d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
+        let doubled = COOL_MS_MIN << streak.saturating_sub(STREAK_MAX).min(8);
+        let own = (streak >= STREAK_MAX).then(|| doubled.min(COOL_MS_MAX));
+        let longest = asked.map(|ms| ms.min(RETRY_AFTER_MS_MAX)).into_iter().chain(own).max();
+        if let Some(ms) = longest {
+            self.cool_until.fetch_max(now_ms + ms, Ordering::Relaxed);
+            self.show(false);
+        }
+    }
+
+    /// Whether it is tried last at the moment.
+    #[must_use]
+    pub fn cooling(&self, now_ms: i64) -> bool {
+        self.cool_until.load(Ordering::Relaxed) > now_ms
+    }
+
+    fn show(&self, up: bool) {
+        METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(up));
+    }
+}
+
+/// All routes of all vendors.
+#[derive(Default)]
+pub struct Routes {
+    by_vendor: HashMap<String, VendorLine>,
+}
+
+/// A vendor's routes in order, and its header names.
+#[derive(Default)]
+pub struct VendorLine {
+    routes: Vec<Arc<Route>>,
+    header_names: Vec<(String, String)>,
+}
+
+impl VendorLine {
+    /// The routes to try, in turn: those in use by preference, then those that cool.
+    #[must_use]
+    pub fn plan(&self, now_ms: i64) -> Vec<Arc<Route>> {
+        let mut plan = self.routes.clone();
+        plan.sort_by_key(|route| (route.cooling(now_ms), route.rank));
+        plan
+    }
+
+    /// The real name of a header that the rules name neutrally.
+    #[must_use]
+    pub fn header_name<'a>(&'a self, neutral: &'a str) -> &'a str {
+        let known = self.header_names.iter().find(|(n, _)| n == neutral);
+        known.map_or(neutral, |(_, real)| real)
+    }
+}
+
+impl Routes {
+    /// Makes the routes of a configuration. A route whose key is not to be had is left out, with
+    /// a warning.
+    #[must_use]
+    pub fn new(sections: &[VendorRoutes]) -> Routes {
+        let mut routes = Routes::default();
+        for section in sections {
+            let vendor = &section.naming.vendor;
+            let mut line =
+                VendorLine { header_names: section.header_names.clone(), ..VendorLine::default() };
+            for route in &section.routes {
+                let Some(key) = key(&route.key) else {
+                    log::warn!(vendor, route = route.name; "route left out: its key is not set");
+                    continue;
+                };
+                let route = Route::new(vendor, line.routes.len(), route, &section.naming, key);
+                line.routes.push(Arc::new(route));
+            }
+            routes.by_vendor.insert(vendor.clone(), line);
+        }
+        routes
+    }
+
+    /// A vendor's routes, if it has any that can be used.
+    #[must_use]
+    pub fn of(&self, vendor: &str) -> Option<&VendorLine> {
+        self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
+    }
+
+    /// Every vendor that is set up, with routes or without.
+    pub fn vendors(&self) -> impl Iterator<Item = &str> {
+        self.by_vendor.keys().map(String::as_str)
+    }
+
+    /// Every route.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.by_vendor.values().flat_map(|line| &line.routes)
+    }
+}
+
+impl Route {
+    fn new(
+        vendor: &str,
+        rank: usize,
+        section: &RouteSection,
+        naming: &Naming,
+        key: String,
+    ) -> Route {
+        let literal: Option<std::net::IpAddr> = section.base.host.parse().ok();
+        let address = literal.map(|ip| SocketAddr::new(ip, section.base.port));
+        let route = Route {
+            vendor: vendor.to_owned(),
+            name: section.name.clone(),
+            rank,
+            base: section.base.clone(),
+            authority: section.base.authority(),
+            key: VendorKey(key),
+            section: section.clone(),
+            naming: naming.clone(),
+            addresses: ArcSwap::from_pointee(address.into_iter().collect()),
+            next_address: AtomicUsize::new(0),
+            streak: AtomicU32::new(0),
+            cool_until: AtomicI64::new(0),
+        };
+        route.show(true);
+        route
+    }
+}
+
+fn key(source: &KeySource) -> Option<String> {
+    let found = match source {
+        KeySource::Env(name) => std::env::var(name).ok(),
+        KeySource::File(path) => std::fs::read_to_string(path).ok(),
+        KeySource::Literal(key) => Some(key.clone()),
+    };
+    found.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::route::Names;
+
+    fn line() -> VendorLine {
+        let section = |name: &str| RouteSection {
+            name: name.to_owned(),
+            base: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
+            key: KeySource::Literal("k".to_owned()),
+            names: Names::default(),
+        };
+        let naming = Naming { vendor: "vendor_t".to_owned(), ..Naming::default() };
+        let routes = vec![section("one"), section("two"), section("three")];
+        let section = VendorRoutes { naming, routes, header_names: vec![] };
+        Routes::new(&[section]).by_vendor.remove("vendor_t").expect("a vendor")
+    }
+
+    fn names(line: &VendorLine, now: i64) -> Vec<String> {
+        line.plan(now).iter().map(|r| r.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_route_that_keeps_blocking_is_tried_last_for_a_while_and_comes_back() {
+        let line = line();
+        let first = line.plan(0)[0].clone();
+        first.blocked(0, None);
+        first.blocked(0, None);
+        assert_eq!(names(&line, 0), ["one", "two", "three"]);
+        first.blocked(0, None);
+        assert_eq!(names(&line, 999), ["two", "three", "one"]);
+        assert_eq!(names(&line, 1_000), ["one", "two", "three"]);
+        first.blocked(1_000, None);
+        assert_eq!(names(&line, 2_999), ["two", "three", "one"]);
+        first.succeeded();
+        assert_eq!(names(&line, 1_000), ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn retry_after_is_honoured_at_once_but_not_for_ever() {
+        let line = line();
+        let first = line.plan(0)[0].clone();
+        first.blocked(0, Some(Duration::from_secs(7)));
+        assert_eq!(names(&line, 6_999)[2], "one");
+        assert_eq!(names(&line, 7_000)[0], "one");
+        first.blocked(7_000, Some(Duration::from_secs(1_000_000)));
+        assert_eq!(names(&line, 7_000 + RETRY_AFTER_MS_MAX)[0], "one");
+    }
+}

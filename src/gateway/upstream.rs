@@ -1,0 +1,164 @@
+//! Towards a vendor: the address, the head and the body for one route, and what its answer means.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER,
+    USER_AGENT,
+};
+use http::{HeaderName, HeaderValue, Method};
+use pingora_core::protocols::ALPN;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::Session;
+
+use super::Gateway;
+use super::exchange::{Admitted, Exchange};
+use super::refusal::Block;
+use super::routes::Route;
+use crate::dialect::chat;
+use crate::dialect::json::Draft;
+use crate::dialect::json::draft::quoted;
+use crate::metrics::METRICS;
+
+/// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
+const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
+/// HTTP/2 streams in one connection to a vendor.
+const H2_STREAMS_MAX: usize = 100;
+
+/// The peer of a route. `None` while its name has no address.
+pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
+    let host = if route.base.tls { route.base.host.clone() } else { String::new() };
+    let mut peer = HttpPeer::new(route.address()?, route.base.tls, host);
+    let times = &gateway.timeouts;
+    peer.options.connection_timeout = Some(times.connect);
+    peer.options.total_connection_timeout = Some(times.connect);
+    peer.options.idle_timeout = Some(times.idle);
+    if route.base.tls {
+        peer.options.alpn = ALPN::H2H1;
+        peer.options.max_h2_streams = H2_STREAMS_MAX;
+    }
+    Some(peer)
+}
+
+/// The body for a route: the client's bytes, with what the rules change spliced in.
+pub(super) fn body(admitted: &Admitted, route: &Route) -> Vec<Bytes> {
+    let call = &admitted.call;
+    let model = &admitted.terms.model;
+    let mut draft = Draft::new(&call.document);
+    model.vendor.rewrites(&model.id).for_each(|rewrite| rewrite.apply(&mut draft));
+    if !model.effort {
+        draft.remove("reasoning_effort");
+    }
+    if call.stream && !call.usage_asked {
+        chat::ask_for_usage(&mut draft);
+    }
+    let name = route.upstream(&model.id);
+    if name != call.model {
+        draft.set("model", quoted(&name));
+    }
+    let pieces = draft.finish();
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    if pieces.len() == 1 || length > ONE_PIECE_BYTES_MAX {
+        return pieces;
+    }
+    let mut joined = BytesMut::with_capacity(length);
+    pieces.iter().for_each(|piece| joined.extend_from_slice(piece));
+    vec![joined.freeze()]
+}
+
+/// An empty head for a route; [`head`] fills it.
+pub(super) fn bare_head(exchange: &mut Exchange) -> Option<RequestHeader> {
+    let admitted = exchange.admitted()?;
+    let route = admitted.route.as_ref()?;
+    let path = format!("{}{}", route.base.path, admitted.terms.endpoint.vendor_path());
+    RequestHeader::build(Method::POST, path.as_bytes(), Some(12)).ok()
+}
+
+/// Writes the head for a route from nothing: no header of the client's goes on that the rules do
+/// not name, and the client's key never does.
+pub(super) fn head(
+    gateway: &Gateway,
+    session: &Session,
+    head: &mut RequestHeader,
+    admitted: &Admitted,
+    route: &Route,
+) -> pingora_core::Result<()> {
+    let length: usize = admitted.body.iter().map(Bytes::len).sum();
+    let accept = if admitted.call.stream { "text/event-stream" } else { "application/json" };
+    head.insert_header(HOST, route.authority.as_str())?;
+    head.insert_header(CONTENT_TYPE, "application/json")?;
+    head.insert_header(CONTENT_LENGTH, length)?;
+    head.insert_header(ACCEPT, accept)?;
+    // Compressed answers could not be metered as they pass.
+    head.insert_header(ACCEPT_ENCODING, "identity")?;
+    head.insert_header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))?;
+    let vendor = &admitted.terms.model.vendor;
+    let key = match &vendor.auth_scheme {
+        Some(scheme) => format!("{scheme} {}", route.key.reveal()),
+        None => route.key.reveal().to_owned(),
+    };
+    let header = HeaderName::from_bytes(vendor.auth_header.as_bytes()).map_err(internal)?;
+    let mut key = HeaderValue::try_from(key).map_err(internal)?;
+    key.set_sensitive(true);
+    head.insert_header(header, key)?;
+    if vendor.forward_headers.is_empty() {
+        return Ok(());
+    }
+    let line = gateway.routes.of(&vendor.token);
+    for (name, value) in &session.req_header().headers {
+        if vendor.forward_headers.iter().any(|rule| matches(rule, name.as_str())) {
+            let real = line.map_or(name.as_str(), |l| l.header_name(name.as_str())).to_owned();
+            head.append_header(real, value.clone())?;
+        }
+    }
+    Ok(())
+}
+
+fn matches(rule: &str, name: &str) -> bool {
+    rule.strip_suffix('*').map_or(rule == name, |start| name.starts_with(start))
+}
+
+fn internal<E>(_: E) -> Box<pingora_core::Error> {
+    pingora_core::Error::new(pingora_core::ErrorType::InternalError)
+}
+
+/// Whether an answer can be read as it passes: not compressed, and events where events are due.
+pub(super) fn readable(head: &ResponseHeader, stream: bool) -> bool {
+    let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let events = kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
+    plain && events == stream
+}
+
+/// When the vendor wants to be asked again; only seconds are understood.
+pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
+    let seconds = head.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Notes that the route being tried failed, so that the next one gets its turn.
+pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: Block) {
+    let now_ms = super::exchange::unix_ms();
+    let Some(admitted) = exchange.admitted() else { return };
+    let Some(route) = admitted.route.take() else { return };
+    route.blocked(now_ms, block.retry_after);
+    let labels = [route.vendor.as_str(), route.name.as_str()];
+    METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
+    if block.work_begun {
+        METRICS.lost_attempts.with_label_values(&labels).inc();
+    }
+    log::warn!(request_id = exchange.id, vendor = route.vendor, route = route.name, reason; "blocked");
+    let Some(admitted) = exchange.admitted() else { return };
+    admitted.failed.push(route.rank);
+    let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
+    admitted.block = Some(Block { work_begun: block.work_begun || before, ..block });
+}
+
+/// How many routes failed before this one: those tried in this call, and those that the client's
+/// preference would have come to first but that are blocked for a while.
+pub(super) fn depth(failed: &[usize], serving: &Route) -> u32 {
+    let passed_over = (0..serving.rank).filter(|rank| !failed.contains(rank)).count();
+    u32::try_from(failed.len() + passed_over).unwrap_or(u32::MAX)
+}

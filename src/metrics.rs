@@ -1,0 +1,143 @@
+//! Every metric, declared once. Prometheus reads them from the admin address.
+
+use once_cell::sync::Lazy;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+};
+
+/// Seconds, for times that include a vendor.
+const CALL_SECONDS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// Seconds, for times that are ours alone.
+const OWN_SECONDS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
+];
+
+/// All of them.
+pub struct Metrics {
+    /// Answers by endpoint, model and status.
+    pub requests: IntCounterVec,
+    /// Charges in nano-USD by endpoint, model and vendor.
+    pub charged_nanousd: IntCounterVec,
+    /// Billed tokens by model and kind.
+    pub tokens: IntCounterVec,
+    /// Routes that failed, by vendor, route and reason.
+    pub fallbacks: IntCounterVec,
+    /// How many routes failed before the one that served.
+    pub fallback_depth: Histogram,
+    /// From the request's head to the end of its answer.
+    pub request_seconds: HistogramVec,
+    /// From the request's head to the first byte of its answer.
+    pub first_byte_seconds: HistogramVec,
+    /// Time in the gateway, the vendor's excluded.
+    pub overhead_seconds: HistogramVec,
+    /// Holds that stand.
+    pub holds_open: IntGauge,
+    /// What they hold, in nano-USD.
+    pub held_nanousd: IntGauge,
+    /// Charges that accounts could not pay, in nano-USD.
+    pub written_off_nanousd: IntCounter,
+    /// Ledger operations by name and store.
+    pub ledger_seconds: HistogramVec,
+    /// Video jobs by status.
+    pub video_jobs: IntGaugeVec,
+    /// Whether a route is in use (1) or tried last for a while (0).
+    pub route_up: IntGaugeVec,
+    /// Attempts that failed after the vendor may have begun paid work.
+    pub lost_attempts: IntCounterVec,
+}
+
+/// The metrics of this process.
+pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
+    requests: counters("requests_total", "Answers", &["endpoint", "model", "status"]),
+    charged_nanousd: counters(
+        "charged_nanousd_total",
+        "Charges in nano-USD",
+        &["endpoint", "model", "vendor"],
+    ),
+    tokens: counters("tokens_total", "Billed tokens", &["model", "kind"]),
+    fallbacks: counters(
+        "fallbacks_total",
+        "Routes that failed",
+        &["vendor", "from_route", "reason"],
+    ),
+    fallback_depth: registered(Histogram::with_opts(
+        HistogramOpts::new(
+            "tollgate_fallback_depth",
+            "Routes that failed before the one that served",
+        )
+        .buckets(vec![0.0, 1.0, 2.0, 3.0, 5.0]),
+    )),
+    request_seconds: times("request_seconds", "Head to end of answer", &["endpoint"], CALL_SECONDS),
+    first_byte_seconds: times(
+        "first_byte_seconds",
+        "Head to first byte of answer",
+        &["endpoint"],
+        CALL_SECONDS,
+    ),
+    overhead_seconds: times(
+        "overhead_seconds",
+        "Time in the gateway, vendor excluded",
+        &["endpoint"],
+        OWN_SECONDS,
+    ),
+    holds_open: gauge("holds_open", "Holds that stand"),
+    held_nanousd: gauge("held_nanousd", "What open holds hold, in nano-USD"),
+    written_off_nanousd: registered(IntCounter::new(
+        "tollgate_written_off_nanousd_total",
+        "Charges that accounts could not pay, in nano-USD",
+    )),
+    ledger_seconds: times("ledger_seconds", "Ledger operations", &["op", "store"], OWN_SECONDS),
+    video_jobs: gauges("video_jobs", "Video jobs", &["status"]),
+    route_up: gauges("route_up", "Whether a route is in use", &["vendor", "route"]),
+    lost_attempts: counters(
+        "lost_attempts_total",
+        "Attempts that failed after the vendor may have begun paid work",
+        &["vendor", "route"],
+    ),
+});
+
+/// Makes every metric known, so that a first scrape shows them.
+pub fn init() {
+    Lazy::force(&METRICS);
+}
+
+/// Adds to a counter a number that is never negative.
+#[must_use]
+pub fn count(nano: i64) -> u64 {
+    nano.unsigned_abs()
+}
+
+fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    registered(IntCounterVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
+}
+
+fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    registered(IntGaugeVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    registered(IntGauge::new(format!("tollgate_{name}"), help))
+}
+
+fn times(name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
+    let opts = HistogramOpts::new(format!("tollgate_{name}"), help).buckets(buckets.to_vec());
+    registered(HistogramVec::new(opts, labels))
+}
+
+/// The names above are constants: that they are valid and distinct is tested below, once.
+fn registered<M>(made: prometheus::Result<M>) -> M
+where
+    M: prometheus::core::Collector + Clone + 'static,
+{
+    let metric = made.expect("a valid name and labels");
+    prometheus::register(Box::new(metric.clone())).expect("a name of its own");
+    metric
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_names_are_valid_and_distinct() {
+        super::init();
+    }
+}

@@ -1,0 +1,11 @@
+//! The ledger: one expected output for the pure machine, SQLite and Redis.
+
+mod canaries;
+mod conformance;
+mod durability;
+mod outage;
+mod parallel;
+mod properties;
+pub(crate) mod redis_server;
+mod script;
+mod subject;

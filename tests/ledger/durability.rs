@@ -1,0 +1,205 @@
+//! What was acknowledged stays: in the file, in the list of keys, and in a hold's own type.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tollgate::ledger::key::Key;
+use tollgate::ledger::{
+    self, AccountName, Answer, HoldRefused, KeyHash, KeyRecord, Ledger, Operation,
+};
+use tollgate::money::Money;
+use tollgate::money::price::Quote;
+
+use super::redis_server::RedisServer;
+use super::script::{LONG_MS, balances_text, journal_text, settle};
+use super::subject::{name, open};
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+fn sqlite_url(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("ledger.db").display())
+}
+
+async fn charged(ledger: &dyn Ledger, account: &AccountName) {
+    assert_eq!(ledger.open(account).await, Ok(true));
+    let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
+    assert_eq!(ledger.apply(account, credit).await, Ok(Answer::Done));
+    let quote = Quote { wanted: nano(60), least: nano(60) };
+    let hold = ledger::hold(ledger, account, "a", quote, LONG_MS).await.expect("a hold");
+    let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
+    assert_eq!(answer, Answer::Posted { amount: nano(55), written_off: Money::ZERO });
+}
+
+#[tokio::test]
+async fn a_charge_and_a_credit_outlive_the_store_that_took_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (url, account) = (sqlite_url(folder.path()), name("lasting"));
+    let books = "credit 100 available 45 held 0 posted 55 lost 0";
+    let first = open(&url).await;
+    charged(&*first, &account).await;
+
+    // Another process sees them while the first one still runs.
+    let second = open(&url).await;
+    assert_eq!(balances_text(second.balances(&account).await.expect("balances")), books);
+    drop((first, second));
+
+    for _ in 0..3 {
+        let again = open(&url).await;
+        assert_eq!(balances_text(again.balances(&account).await.expect("balances")), books);
+        assert_eq!(journal_text(&again.journal(&account, 0, 9).await.expect("lines")), "a=55/0");
+        let repeat = again.apply(&account, settle("a", nano(55))).await;
+        assert_eq!(repeat, Ok(Answer::AlreadyPosted(nano(55))));
+    }
+}
+
+#[tokio::test]
+async fn the_journal_is_read_in_pages() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = RedisServer::shared();
+    for url in [sqlite_url(folder.path()), server.fresh_url()] {
+        let (ledger, account) = (open(&url).await, name("pages"));
+        ledger.open(&account).await.expect("open");
+        let quote = Quote { wanted: Money::ZERO, least: Money::ZERO };
+        for n in 0..5 {
+            let id = format!("p{n}");
+            let hold = ledger::hold(&*ledger, &account, &id, quote, LONG_MS).await.expect("held");
+            hold.settle(&*ledger, nano(n), "{}").await.expect("posted");
+        }
+        let page = async |after, limit| {
+            let entries = ledger.journal(&account, after, limit).await.expect("a page");
+            entries.iter().map(|e| (e.seq, e.amount.nano())).collect::<Vec<_>>()
+        };
+        assert_eq!(page(0, 2).await, [(1, 0), (2, 1)], "{url}");
+        assert_eq!(page(2, 2).await, [(3, 2), (4, 3)], "{url}");
+        assert_eq!(page(4, 2).await, [(5, 4)], "{url}");
+        assert_eq!(page(5, 2).await, [], "{url}");
+        assert_eq!(page(0, 0).await, [], "{url}");
+        assert_eq!(page(99, 9).await, [], "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_hold_is_refused_in_its_own_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (ledger, account) = (open(&sqlite_url(folder.path())).await, name("words"));
+    let hold = async |id: &str, least| {
+        let quote = Quote { wanted: nano(60), least: nano(least) };
+        ledger::hold(&*ledger, &account, id, quote, LONG_MS).await
+    };
+    assert_eq!(hold("a", 60).await.expect_err("no account"), HoldRefused::NoAccount);
+    charged(&*ledger, &account).await;
+    let refused = HoldRefused::Insufficient { least: nano(46), available: nano(45) };
+    assert_eq!(hold("b", 46).await.expect_err("too little"), refused);
+    assert_eq!(hold("a", 60).await.expect_err("it was settled"), HoldRefused::Conflict);
+    let held = hold("c", 1).await.expect("a hold");
+    assert_eq!((held.held(), held.account()), (nano(45), &account));
+    // The same call again, whose first answer was lost, gets the same hold.
+    let again = hold("c", 1).await.expect("the same hold");
+    assert_eq!(again.void(&*ledger).await.expect("an answer"), Answer::Voided);
+    assert_eq!(held.settle(&*ledger, nano(9), "{}").await.expect("an answer"), Answer::Voided);
+    assert_eq!(hold("c", 1).await.expect_err("it was voided"), HoldRefused::Conflict);
+}
+
+fn record(account: &AccountName, key: &Key, created_at: i64) -> KeyRecord {
+    let prefix = key.prefix().to_owned();
+    KeyRecord { account: account.clone(), prefix, created_at, revoked_at: None }
+}
+
+async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
+    let (account, other) = (name("keys"), name("other-keys"));
+    ledger.open(&account).await.expect("open");
+    ledger.open(&other).await.expect("open");
+    let [young, old, foreign] = [3u8, 1, 2].map(|seed| Key::from_random([seed; 32]));
+    for (owner, key, at) in [(&account, &young, 20), (&account, &old, 10), (&other, &foreign, 5)] {
+        ledger.add_key(key.hash(), record(owner, key, at)).await.expect("a key");
+    }
+    assert_eq!(old.prefix(), "sk-tg-01010101");
+    assert_eq!(ledger.key(old.hash()).await, Ok(Some(record(&account, &old, 10))));
+    assert_eq!(ledger.key(KeyHash::of("sk-tg-nobody")).await, Ok(None));
+    let both = vec![record(&account, &old, 10), record(&account, &young, 20)];
+    assert_eq!(ledger.keys(&account).await, Ok(both));
+    assert_eq!(ledger.keys(&name("nobody")).await, Ok(Vec::new()));
+
+    assert_eq!(ledger.revoke_key("sk-tg-ffffffff", 30).await, Ok(false));
+    assert_eq!(ledger.revoke_key(old.prefix(), 30).await, Ok(true));
+    // Revoked again it stays revoked, and since when.
+    assert_eq!(ledger.revoke_key(old.prefix(), 40).await, Ok(true));
+    let dead = KeyRecord { revoked_at: Some(30), ..record(&account, &old, 10) };
+    assert_eq!(ledger.key(old.hash()).await, Ok(Some(dead.clone())));
+    assert_eq!(ledger.keys(&account).await, Ok(vec![dead, record(&account, &young, 20)]));
+    assert_eq!(ledger.key(young.hash()).await.map(|k| k.map(|k| k.revoked_at)), Ok(Some(None)));
+
+    // Another key with this beginning would make one of the two irrevocable.
+    let mut bits = [3; 32];
+    bits[31] = 4;
+    let twin = Key::from_random(bits);
+    assert!(ledger.add_key(twin.hash(), record(&other, &twin, 50)).await.is_err());
+    assert_eq!(ledger.key(twin.hash()).await, Ok(None));
+    assert_eq!(ledger.revoke_key(young.prefix(), 60).await, Ok(true));
+    let young = ledger.key(young.hash()).await.expect("an answer").expect("the key");
+    assert_eq!(young.revoked_at, Some(60));
+}
+
+#[tokio::test]
+async fn keys_live_and_die_on_both_stores() {
+    let folder = tempfile::tempdir().expect("a folder");
+    keys_live_and_die(open(&sqlite_url(folder.path())).await).await;
+    let reopened = open(&sqlite_url(folder.path())).await;
+    let key = reopened.key(Key::from_random([1; 32]).hash()).await.expect("an answer");
+    assert_eq!(key.and_then(|k| k.revoked_at), Some(30));
+    keys_live_and_die(open(&RedisServer::shared().fresh_url()).await).await;
+}
+
+/// The writer does all waiting operations in one transaction, and one bad key failed them all.
+#[tokio::test]
+async fn a_key_of_nobody_failed_the_operations_that_waited_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = RedisServer::shared();
+    for url in [sqlite_url(folder.path()), server.fresh_url()] {
+        let (ledger, account) = (open(&url).await, name("neighbour"));
+        ledger.open(&account).await.expect("open");
+        for n in 0..40 {
+            let key = Key::from_random([n; 32]);
+            let credit = Operation::Credit { tx: format!("t{n}"), amount: nano(1) };
+            let (credited, bad) = tokio::join!(
+                ledger.apply(&account, credit),
+                ledger.add_key(key.hash(), record(&name("nobody"), &key, 0)),
+            );
+            assert_eq!(credited, Ok(Answer::Done), "{url}");
+            assert!(bad.is_err(), "{url}");
+        }
+    }
+}
+
+/// The oldest holds were looked for in the whole table, by the thread that everybody waits for.
+#[tokio::test]
+async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = open(&sqlite_url(folder.path())).await;
+    // UUIDs of version 7: one of 2024, one of far in the future.
+    let [old, new] = ["018cc251-f400-7000-8000-000000000000", "7fffffff-ffff-7000-8000-0000"];
+    for account in ["first", "second"].map(name) {
+        ledger.open(&account).await.expect("open");
+        for id in [old, new, "tx"] {
+            let void = Operation::Void { id: id.to_owned() };
+            assert_eq!(ledger.apply(&account, void).await, Ok(Answer::Voided));
+        }
+        let open = Operation::Hold {
+            id: format!("{old}-open"),
+            wanted: Money::ZERO,
+            least: Money::ZERO,
+            lease_ms: LONG_MS,
+        };
+        assert_eq!(ledger.apply(&account, open).await, Ok(Answer::Held(Money::ZERO)));
+    }
+    assert_eq!(ledger.expire().await.expect("a sweep").open, 2);
+    for account in ["first", "second"].map(name) {
+        let open = format!("{old}-open");
+        for (id, is_known) in [(old, false), (new, true), ("tx", true), (&open, true)] {
+            let answer = ledger.apply(&account, settle(id, Money::ZERO)).await;
+            assert_eq!(answer != Ok(Answer::Unknown), is_known, "{account} {id}");
+        }
+    }
+}

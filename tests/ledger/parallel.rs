@@ -1,0 +1,173 @@
+//! Many at once: what is there is held once, and a charge is posted once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
+use tollgate::money::Money;
+
+use super::redis_server::RedisServer;
+use super::script::{LONG_MS, settle};
+use super::subject::{name, open};
+
+type Stores = [Arc<dyn Ledger>; 2];
+
+/// Two stores on one file, as two processes would have it.
+async fn sqlite(folder: &Path) -> Stores {
+    let url = format!("sqlite:{}", folder.join("ledger.db").display());
+    [open(&url).await, open(&url).await]
+}
+
+async fn redis(server: &RedisServer) -> Stores {
+    let url = server.fresh_url();
+    [open(&url).await, open(&url).await]
+}
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+fn hold(id: String, amount: Money) -> Operation {
+    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS }
+}
+
+/// Does all operations at once, by turns on the one store and the other.
+async fn at_once(stores: &Stores, account: &AccountName, ops: Vec<Operation>) -> Vec<Answer> {
+    let mut tasks = JoinSet::new();
+    for (op, store) in ops.into_iter().zip(stores.iter().cycle()) {
+        let (store, account) = (Arc::clone(store), account.clone());
+        tasks.spawn(async move { store.apply(&account, op).await.expect("an answer") });
+    }
+    tasks.join_all().await
+}
+
+async fn funded(stores: &Stores, credit: Money) -> AccountName {
+    let account = name("crowd");
+    stores[0].open(&account).await.expect("open");
+    let op = Operation::Credit { tx: "t".to_owned(), amount: credit };
+    assert_eq!(stores[0].apply(&account, op).await, Ok(Answer::Done));
+    account
+}
+
+async fn balances(stores: &Stores, account: &AccountName) -> Balances {
+    let one = stores[0].balances(account).await.expect("balances").expect("the account");
+    let other = stores[1].balances(account).await.expect("balances").expect("the account");
+    assert_eq!(one, other);
+    assert!(one.add_up(), "{one:?}");
+    one
+}
+
+/// Of a thousand holds as many stand as there is credit for.
+async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
+    let (each, paid_for) = (nano(9_007_199_254_740_993), 137);
+    let account = funded(&stores, nano(each.nano() * paid_for + each.nano() - 1)).await;
+    let ops = (0..1_000).map(|n| hold(format!("h{n}"), each)).collect();
+    let answers = at_once(&stores, &account, ops).await;
+    let held = answers.iter().filter(|a| **a == Answer::Held(each)).count();
+    let refused = answers.iter().filter(|a| matches!(a, Answer::Insufficient(_))).count();
+    assert_eq!((i64::try_from(held), refused), (Ok(paid_for), 1_000 - held));
+    assert_eq!(balances(&stores, &account).await.held, nano(each.nano() * paid_for));
+
+    let ends = (0..1_000).map(|n| match n % 2 {
+        0 => settle(&format!("h{n}"), nano(each.nano() / 2)),
+        _ => Operation::Void { id: format!("h{n}") },
+    });
+    let answers = at_once(&stores, &account, ends.collect()).await;
+    let posted = answers.iter().filter(|a| matches!(a, Answer::Posted { .. })).count();
+    let after = balances(&stores, &account).await;
+    let charged = i64::try_from(posted).expect("a small number") * (each.nano() / 2);
+    assert_eq!((after.held, after.posted), (Money::ZERO, nano(charged)));
+    assert_eq!(after.written_off, Money::ZERO);
+    let journal = stores[1].journal(&account, 0, 2_000).await.expect("the journal");
+    assert_eq!(journal.len(), posted);
+}
+
+/// Of two hundred settlements of one hold, each with another charge, one counts.
+async fn one_settlement_of_many_counts(stores: Stores) {
+    let account = funded(&stores, nano(1_000)).await;
+    at_once(&stores, &account, vec![hold("a".to_owned(), nano(500))]).await;
+    let ops = (0..200).map(|n| settle("a", nano(100 + n))).collect();
+    let answers = at_once(&stores, &account, ops).await;
+    let first = answers.iter().find_map(|answer| match answer {
+        Answer::Posted { amount, .. } => Some(*amount),
+        _ => None,
+    });
+    let first = first.expect("one that posts");
+    let repeats = answers.iter().filter(|a| **a == Answer::AlreadyPosted(first)).count();
+    assert_eq!(repeats, 199);
+    let after = balances(&stores, &account).await;
+    assert_eq!((after.held, after.posted), (Money::ZERO, first));
+    assert_eq!(stores[0].journal(&account, 0, 10).await.expect("the journal").len(), 1);
+}
+
+/// A hold and its void may overtake each other, and nothing stays held.
+async fn nothing_stays_held_when_void_races_hold(stores: Stores) {
+    let account = funded(&stores, nano(300)).await;
+    let pairs = (0..300).flat_map(|n| {
+        let (id, void) = (format!("r{n}"), Operation::Void { id: format!("r{n}") });
+        // The void comes by the other store, and every second time it is asked for first.
+        if n % 2 == 0 { [hold(id, nano(1)), void] } else { [void, hold(id, nano(1))] }
+    });
+    let answers = at_once(&stores, &account, pairs.collect()).await;
+    let told = |a: &Answer| {
+        matches!(a, Answer::Voided | Answer::Held(_) | Answer::Tombstoned)
+            || matches!(a, Answer::Insufficient(_))
+    };
+    assert!(answers.iter().all(told), "{answers:?}");
+    let after = balances(&stores, &account).await;
+    assert_eq!((after.held, after.available), (Money::ZERO, nano(300)));
+}
+
+/// Sweeps by several processes at once end each hold once.
+async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
+    let account = funded(&stores, nano(1_000)).await;
+    let short = |n| Operation::Hold {
+        id: format!("s{n}"),
+        wanted: nano(10),
+        least: nano(10),
+        lease_ms: 1,
+    };
+    at_once(&stores, &account, (0..100).map(short).collect()).await;
+    let costs = (0..100).map(|n| super::script::checkpoint(&format!("s{n}"), nano(7)));
+    at_once(&stores, &account, costs.collect()).await;
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    let (a, b) = tokio::join!(stores[0].expire(), stores[1].expire());
+    assert_eq!(a.expect("a sweep").expired + b.expect("a sweep").expired, 100);
+    let after = balances(&stores, &account).await;
+    assert_eq!((after.held, after.posted, after.available), (Money::ZERO, nano(700), nano(300)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sqlite_keeps_its_head_in_a_crowd() {
+    let folders = [(); 4].map(|()| tempfile::tempdir().expect("a folder"));
+    let [a, b, c, d] = folders.each_ref().map(|f| f.path());
+    exactly_as_many_holds_stand_as_are_paid_for(sqlite(a).await).await;
+    one_settlement_of_many_counts(sqlite(b).await).await;
+    nothing_stays_held_when_void_races_hold(sqlite(c).await).await;
+    sweeps_at_once_end_each_hold_once(sqlite(d).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn redis_keeps_its_head_in_a_crowd() {
+    let server = RedisServer::shared();
+    exactly_as_many_holds_stand_as_are_paid_for(redis(&server).await).await;
+    one_settlement_of_many_counts(redis(&server).await).await;
+    nothing_stays_held_when_void_races_hold(redis(&server).await).await;
+    sweeps_at_once_end_each_hold_once(redis(&server).await).await;
+}
+
+/// Two gateways that start at the same moment both make the tables of a new file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_new_file_opened_by_many_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
+    let mut tasks = JoinSet::new();
+    for n in 0..8 {
+        let url = url.clone();
+        tasks.spawn(async move { open(&url).await.open(&name(&format!("account-{n}"))).await });
+    }
+    assert!(tasks.join_all().await.iter().all(|new| *new == Ok(true)));
+    assert_eq!(open(&url).await.accounts().await.expect("accounts").len(), 8);
+}

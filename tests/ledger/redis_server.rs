@@ -1,0 +1,176 @@
+//! A Redis of the tests' own: on a free port, in a folder of its own, gone with its last user.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A server that is not up by then never comes up.
+const START_WAIT: Duration = Duration::from_secs(10);
+/// A cluster node listens on its port plus 10,000 as well.
+const PORT_MAX: u16 = 55_000;
+/// Sweeps end holds of all accounts, so every test has a database of its own on the shared server.
+const DATABASES: u32 = 4_096;
+
+/// What a Redis must be set to for a ledger.
+const SAFE: [&str; 8] = [
+    "--save",
+    "",
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "everysec",
+    "--maxmemory-policy",
+    "noeviction",
+];
+
+/// A running `redis-server`.
+pub(crate) struct RedisServer {
+    child: Option<Child>,
+    port: u16,
+    folder: TempDir,
+    settings: Vec<String>,
+    database_next: AtomicU32,
+}
+
+impl RedisServer {
+    /// The server that all tests of a process share while any of them runs.
+    pub(crate) fn shared() -> Arc<RedisServer> {
+        static SHARED: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = shared.upgrade() {
+            return running;
+        }
+        let server = Arc::new(RedisServer::start());
+        *shared = Arc::downgrade(&server);
+        server
+    }
+
+    /// A server that is set up as a ledger wants it.
+    pub(crate) fn start() -> RedisServer {
+        RedisServer::start_with(&[])
+    }
+
+    /// A server with other settings, such as `["--appendonly", "no"]`; they come last and so win.
+    pub(crate) fn start_with(settings: &[&str]) -> RedisServer {
+        let databases = DATABASES.to_string();
+        let safe = SAFE.into_iter().chain(["--databases", &databases]);
+        // A cluster has one database and says so when asked for more.
+        let clustered = settings.contains(&"--cluster-enabled");
+        let safe = safe.take(if clustered { SAFE.len() } else { SAFE.len() + 2 });
+        let settings = safe.chain(settings.iter().copied()).map(str::to_owned).collect();
+        RedisServer::boot(settings, None)
+    }
+
+    /// A Sentinel that watches `master` under the name `mymaster`.
+    pub(crate) fn start_sentinel(master: &RedisServer) -> RedisServer {
+        let conf = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
+        RedisServer::boot(vec!["--sentinel".to_owned()], Some(&conf))
+    }
+
+    fn boot(settings: Vec<String>, conf: Option<&str>) -> RedisServer {
+        // Another process may take the port before the server does, so a few are tried.
+        for _ in 0..5 {
+            let folder = TempDir::new().expect("a folder for Redis");
+            if let Some(conf) = conf {
+                std::fs::write(folder.path().join("redis.conf"), conf).expect("redis.conf");
+            }
+            let (port, settings) = (free_port(), settings.clone());
+            let database_next = AtomicU32::new(1);
+            let mut server = RedisServer { child: None, port, folder, settings, database_next };
+            if server.start_again() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start; is it installed?");
+    }
+
+    /// Starts it after [`RedisServer::stop`], on the same port and files; `false` if it will not.
+    pub(crate) fn start_again(&mut self) -> bool {
+        let log = File::create(self.folder.path().join("log")).expect("Redis' log");
+        let conf = self.folder.path().join("redis.conf");
+        let mut command = Command::new("redis-server");
+        command.args(conf.exists().then_some(conf));
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"]);
+        command.arg(self.folder.path()).args(&self.settings);
+        command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(log);
+        self.child = Some(command.spawn().expect("redis-server (Debian: apt install redis-server)"));
+        let end = Instant::now() + START_WAIT;
+        while Instant::now() < end {
+            let exited = self.child.as_mut().is_some_and(|c| !matches!(c.try_wait(), Ok(None)));
+            if exited {
+                return false;
+            }
+            let pong = self.try_command(&["PING"]);
+            if matches!(pong, Ok(redis::Value::SimpleString(_))) {
+                return true;
+            }
+            sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// Kills it as a power cut would.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Both fail only if it is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Where it keeps its files.
+    #[expect(dead_code, reason = "for tests of other rooms")]
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address as a store's `url`.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The address of a database that nobody else has used.
+    pub(crate) fn fresh_url(&self) -> String {
+        let database = self.database_next.fetch_add(1, Ordering::Relaxed);
+        assert!(database < DATABASES, "the shared Redis has run out of databases");
+        format!("{}/{database}", self.url())
+    }
+
+    /// Says something to it.
+    pub(crate) fn command(&self, words: &[&str]) -> redis::Value {
+        self.try_command(words).unwrap_or_else(|why| panic!("{words:?}: {why}"))
+    }
+
+    fn try_command(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
+        let mut connection = redis::Client::open(self.url())?.get_connection()?;
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("its address").port();
+        if port <= PORT_MAX {
+            return port;
+        }
+    }
+}
