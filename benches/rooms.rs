@@ -1,1 +1,134 @@
-fn main() {}
+//! The pure rooms on the way of a request, and the ledgers, each on its own.
+
+use bytes::Bytes;
+use divan::Bencher;
+use tollgate::dialect::chat::{Call, ask_for_usage};
+use tollgate::dialect::json::{Document, Draft};
+use tollgate::dialect::relay::Relay;
+use tollgate::dialect::sse::Splitter;
+use tollgate::ledger::account::Account;
+use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
+use tollgate::money::Money;
+use tollgate::store::sqlite::Sqlite;
+
+fn main() {
+    divan::main();
+}
+
+/// A chat request of about so many bytes.
+fn request(bytes: usize) -> Bytes {
+    let text = "Explain in a few plain words what a toll gate does. ".repeat(bytes / 52 + 1);
+    let body = serde_json::json!({
+        "model": "lmb-5.5", "stream": true, "max_tokens": 256,
+        "messages": [{ "role": "user", "content": &text[..bytes] }],
+    });
+    Bytes::from(body.to_string())
+}
+
+/// A stream of 200 chunks with usage, as vendor_b sends it.
+fn stream() -> Bytes {
+    let chunk = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word "},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"abcdef"}"#;
+    let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":200,"total_tokens":209}}"#;
+    Bytes::from(format!("{}{usage}\n\ndata: [DONE]\n\n", format!("{chunk}\n\n").repeat(200)))
+}
+
+#[divan::bench(args = [1_000, 100_000, 5_000_000])]
+fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
+    let body = request(bytes);
+    bencher
+        .counter(divan::counter::BytesCount::new(body.len()))
+        .bench(|| Document::parse(body.clone()).expect("sound"));
+}
+
+#[divan::bench(args = [1_000, 100_000])]
+fn read_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
+    let body = request(bytes);
+    bencher.bench(|| Call::parse(body.clone()).expect("a call"));
+}
+
+#[divan::bench]
+fn splice_include_usage(bencher: Bencher<'_, '_>) {
+    let document = Document::parse(request(1_000)).expect("sound");
+    bencher.bench(|| {
+        let mut draft = Draft::new(&document);
+        ask_for_usage(&mut draft);
+        draft.finish()
+    });
+}
+
+#[divan::bench(args = [64, 4_096])]
+fn split_events(bencher: Bencher<'_, '_>, size: usize) {
+    let stream = stream();
+    bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
+        let mut splitter = Splitter::default();
+        let mut rest = stream.clone();
+        let mut events = 0;
+        while !rest.is_empty() {
+            let piece = rest.split_to(size.min(rest.len()));
+            events += splitter.push(piece).expect("short").len();
+        }
+        events
+    });
+}
+
+#[divan::bench(args = [false, true])]
+fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
+    let stream = stream();
+    bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
+        let mut relay = Relay::stream(usage_asked);
+        let mut rest = stream.clone();
+        let mut passed = 0;
+        while !rest.is_empty() {
+            let piece = rest.split_to(217.min(rest.len()));
+            passed += relay.push(piece).map_or(0, |b| b.len());
+        }
+        passed
+    });
+}
+
+/// An account that never runs dry, and the operations of one call.
+fn call(n: u64) -> [Operation; 2] {
+    let id = format!("{n:016x}");
+    let amount = Money::from_nano(1_000).expect("not negative");
+    [
+        Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 60_000 },
+        Operation::Settle { id, charge: amount, line: "{}".to_owned() },
+    ]
+}
+
+fn credit() -> Operation {
+    let amount = Money::parse_usd("1000000").expect("an amount");
+    Operation::Credit { tx: "t".to_owned(), amount }
+}
+
+#[divan::bench]
+fn hold_and_settle_pure(bencher: Bencher<'_, '_>) {
+    let mut account = Account::default();
+    assert_eq!(account.apply(&credit(), 0), Answer::Done);
+    let mut n = 0;
+    bencher.bench_local(|| {
+        n += 1;
+        call(n).map(|op| account.apply(&op, 0))
+    });
+}
+
+#[divan::bench]
+fn hold_and_settle_sqlite(bencher: Bencher<'_, '_>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Sqlite::open(&folder.path().join("bench.db")).expect("a store");
+    let name = AccountName::parse("bench").expect("a name");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        store.open(&name).await.expect("opened");
+        store.apply(&name, credit()).await.expect("credited");
+    });
+    let mut n = 0;
+    bencher.bench_local(|| {
+        n += 1;
+        runtime.block_on(async {
+            for op in call(n) {
+                store.apply(&name, op).await.expect("done");
+            }
+        });
+    });
+}

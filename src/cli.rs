@@ -99,11 +99,11 @@ struct Out {
 
 fn conf(file: &str) -> anyhow::Result<Conf> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    Conf::parse(file, &text, std::env::vars()).map_err(faults)
+    Conf::parse(file, &text, std::env::vars()).map_err(|found| faults(&found))
 }
 
 /// Many faults as one error.
-fn faults(faults: Vec<Fault>) -> anyhow::Error {
+fn faults(faults: &[Fault]) -> anyhow::Error {
     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
     anyhow!("{} fault(s)\n{}", lines.len(), lines.join("\n"))
 }

@@ -1,6 +1,7 @@
 //! Every metric, declared once. Prometheus reads them from the admin address.
 
-use once_cell::sync::Lazy;
+use std::sync::LazyLock;
+
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
 };
@@ -47,7 +48,7 @@ pub struct Metrics {
 }
 
 /// The metrics of this process.
-pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
+pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
     requests: counters("requests_total", "Answers", &["endpoint", "model", "status"]),
     charged_nanousd: counters(
         "charged_nanousd_total",
@@ -98,7 +99,7 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
 
 /// Makes every metric known, so that a first scrape shows them.
 pub fn init() {
-    Lazy::force(&METRICS);
+    LazyLock::force(&METRICS);
 }
 
 /// Adds to a counter a number that is never negative.

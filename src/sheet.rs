@@ -153,7 +153,7 @@ impl Source {
 
     fn table(&self, table: &DeTable<'_>, offset: usize, faults: &mut Vec<Fault>) -> Node {
         let mut members: Vec<(usize, String, Node)> = Vec::new();
-        for (key, value) in table.iter() {
+        for (key, value) in table {
             let mut node = self.node(value, faults);
             // The key's line, not the value's: that is where one looks.
             node.place = self.place(key.span().start);

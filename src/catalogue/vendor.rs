@@ -200,12 +200,12 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     if because.is_empty() {
         faults.push(place.fault("'because' must tell the client why"));
     }
-    let names: Vec<&str> = match &named {
+    let sold: Vec<&str> = match &named {
         Some(named) => named.iter().map(String::as_str).collect(),
         None => ENDPOINTS.iter().map(|e| e.name()).collect(),
     };
     let refusal = Refusal { field, because, unless };
-    for name in names {
+    for name in sold {
         let Some(endpoint) = ENDPOINTS.into_iter().find(|e| e.name() == name) else {
             let near = closest(name, ENDPOINTS.iter().map(|e| e.name())).unwrap_or("chat");
             faults.push(place.fault(format!("unknown endpoint '{name}'; closest is '{near}'")));

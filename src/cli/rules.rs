@@ -28,7 +28,7 @@ pub(super) fn read(dir: &str) -> anyhow::Result<Vec<Source>> {
 
 /// The catalogue of a configuration.
 pub(super) fn catalogue(conf: &Conf) -> anyhow::Result<Catalogue> {
-    Catalogue::parse(&read(&conf.rules_dir)?, &naming(conf)).map_err(super::faults)
+    Catalogue::parse(&read(&conf.rules_dir)?, &naming(conf)).map_err(|found| super::faults(&found))
 }
 
 /// What the vendors call our models.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::CallFault;
 use super::json::{Document, Draft, Kind, Value};
 
-/// Choices of one call, at most (vendor_b's limit).
+/// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
 
 /// A chat call as it came, with everything read that bears on routing and price.

@@ -50,7 +50,7 @@ pub(super) async fn run(
         let mut answered = match attempt {
             Ok(answered) => answered,
             Err(Attempt::Blocked(reason, block)) => {
-                upstream::note_block(exchange, reason, block);
+                upstream::note_block(exchange, reason, &block);
                 continue;
             }
             Err(Attempt::Silent) => return Err(Refusal::NoAnswer),
@@ -65,7 +65,7 @@ pub(super) async fn run(
             let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
             drop(error_body(gateway, answered, &peer).await);
             let block = Block { status: Some(status), retry_after, work_begun };
-            upstream::note_block(exchange, status_reason(status), block);
+            upstream::note_block(exchange, status_reason(status), &block);
             continue;
         }
         if !head.status.is_success() {

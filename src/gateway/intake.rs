@@ -27,14 +27,13 @@ pub struct Caller {
 pub async fn caller(gateway: &Gateway, session: &Session) -> Result<Caller, Refusal> {
     let key = presented(session).ok_or(Refusal::NoKey)?;
     let hash = KeyHash::of(key);
-    let record = match gateway.keys.get(&hash) {
-        Some(record) => record,
-        None => {
-            let found = gateway.in_time("key", gateway.ledger.key(hash)).await;
-            let record = found.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::BadKey)?;
-            gateway.keys.insert(hash, record.clone());
-            record
-        }
+    let record = if let Some(record) = gateway.keys.get(&hash) {
+        record
+    } else {
+        let found = gateway.in_time("key", gateway.ledger.key(hash)).await;
+        let record = found.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::BadKey)?;
+        gateway.keys.insert(hash, record.clone());
+        record
     };
     if record.revoked_at.is_some() {
         return Err(Refusal::RevokedKey);

@@ -120,7 +120,8 @@ fn matches(rule: &str, name: &str) -> bool {
     rule.strip_suffix('*').map_or(rule == name, |start| name.starts_with(start))
 }
 
-fn internal<E>(_: E) -> Box<pingora_core::Error> {
+#[expect(clippy::unnecessary_box_returns, reason = "pingora's results carry boxed errors")]
+fn internal<E>(_: E) -> pingora_core::BError {
     pingora_core::Error::new(pingora_core::ErrorType::InternalError)
 }
 
@@ -139,7 +140,7 @@ pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
 }
 
 /// Notes that the route being tried failed, so that the next one gets its turn.
-pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: Block) {
+pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     let now_ms = super::exchange::unix_ms();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
@@ -153,7 +154,7 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: Block) {
     let Some(admitted) = exchange.admitted() else { return };
     admitted.failed.push(route.rank);
     let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
-    admitted.block = Some(Block { work_begun: block.work_begun || before, ..block });
+    admitted.block = Some(Block { work_begun: block.work_begun || before, ..block.clone() });
 }
 
 /// How many routes failed before this one: those tried in this call, and those that the client's

@@ -157,7 +157,6 @@ fn decide(
     now: i64,
 ) -> Result<Step, MoneyError> {
     match (op, record) {
-        (Operation::Credit { .. }, _) => Ok(Step::told(Answer::Unknown)),
         (Operation::Hold { wanted, least, lease_ms, .. }, None) => {
             hold(balances, *wanted, *least, lease_until(now, *lease_ms))
         }
@@ -184,7 +183,9 @@ fn decide(
         (Operation::Settle { charge, line, .. }, Some(known)) => {
             settle(balances, known, *charge, line)
         }
-        (Operation::Settle { .. }, None) => Ok(Step::told(Answer::Unknown)),
+        (Operation::Settle { .. }, None) | (Operation::Credit { .. }, _) => {
+            Ok(Step::told(Answer::Unknown))
+        }
         (Operation::Void { .. }, Some(known)) => void(balances, known),
         (Operation::Void { .. }, None) => {
             let zero = Money::ZERO;

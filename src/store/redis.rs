@@ -94,14 +94,17 @@ impl Redis {
         let mut read = redis::cmd("HMGET");
         read.arg(&keys.account).arg(&["credit", "available", "held", "posted", "written_off"]);
         let fields: Vec<Option<i64>> = self.connection().await?.query(&read).await?;
-        let [Some(c), Some(a), Some(h), Some(p), Some(w)] = fields[..] else { return Ok(None) };
-        let money = |nano| Money::from_nano(nano).map_err(|e| Unavailable(e.to_string()));
+        let all: Option<Vec<i64>> = fields.into_iter().collect();
+        let Some([credit, available, held, posted, written_off]) = all.as_deref() else {
+            return Ok(None);
+        };
+        let money = |nano: &i64| Money::from_nano(*nano).map_err(|e| Unavailable(e.to_string()));
         Ok(Some(Balances {
-            credit: money(c)?,
-            available: money(a)?,
-            held: money(h)?,
-            posted: money(p)?,
-            written_off: money(w)?,
+            credit: money(credit)?,
+            available: money(available)?,
+            held: money(held)?,
+            posted: money(posted)?,
+            written_off: money(written_off)?,
         }))
     }
 

@@ -33,9 +33,12 @@ const BUSY_WAIT: Duration = Duration::from_secs(5);
 /// Tells a caller how its job went.
 type Acknowledge = Box<dyn FnOnce(bool) + Send>;
 
+/// What a job does.
+type Run = Box<dyn FnOnce(&Connection) -> rusqlite::Result<Acknowledge> + Send>;
+
 /// Something to do inside the writer's transaction.
 struct Job {
-    run: Box<dyn FnOnce(&Connection) -> rusqlite::Result<Acknowledge> + Send>,
+    run: Run,
     /// Whether it counts only once it is on disk.
     durable: bool,
 }

@@ -231,13 +231,10 @@ impl Canary {
 impl Machine for Canary {
     fn apply(&mut self, op: &Operation, now: i64) -> Answer {
         let before = self.account.balances;
-        let answer = match self.instead(op, now) {
-            Some(answer) => answer,
-            None => {
-                let answer = self.account.apply(&self.misread(op), now);
-                self.meddle(op, before, answer)
-            }
-        };
+        let answer = self.instead(op, now).unwrap_or_else(|| {
+            let answer = self.account.apply(&self.misread(op), now);
+            self.meddle(op, before, answer)
+        });
         self.remember(op, &answer);
         if self.is(F::JournalLosesZeroes) {
             self.account.journal.retain(|entry| entry.amount > Money::ZERO);

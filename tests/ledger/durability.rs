@@ -93,12 +93,12 @@ async fn a_hold_is_refused_in_its_own_words() {
     let refused = HoldRefused::Insufficient { least: nano(46), available: nano(45) };
     assert_eq!(hold("b", 46).await.expect_err("too little"), refused);
     assert_eq!(hold("a", 60).await.expect_err("it was settled"), HoldRefused::Conflict);
-    let held = hold("c", 1).await.expect("a hold");
-    assert_eq!((held.held(), held.account()), (nano(45), &account));
+    let first = hold("c", 1).await.expect("a hold");
+    assert_eq!((first.held(), first.account()), (nano(45), &account));
     // The same call again, whose first answer was lost, gets the same hold.
     let again = hold("c", 1).await.expect("the same hold");
     assert_eq!(again.void(&*ledger).await.expect("an answer"), Answer::Voided);
-    assert_eq!(held.settle(&*ledger, nano(9), "{}").await.expect("an answer"), Answer::Voided);
+    assert_eq!(first.settle(&*ledger, nano(9), "{}").await.expect("an answer"), Answer::Voided);
     assert_eq!(hold("c", 1).await.expect_err("it was voided"), HoldRefused::Conflict);
 }
 

@@ -123,12 +123,8 @@ async fn nothing_stays_held_when_void_races_hold(stores: Stores) {
 /// Sweeps by several processes at once end each hold once.
 async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
-    let short = |n| Operation::Hold {
-        id: format!("s{n}"),
-        wanted: nano(10),
-        least: nano(10),
-        lease_ms: 1,
-    };
+    let short =
+        |n| Operation::Hold { id: format!("s{n}"), wanted: nano(10), least: nano(10), lease_ms: 1 };
     at_once(&stores, &account, (0..100).map(short).collect()).await;
     let costs = (0..100).map(|n| super::script::checkpoint(&format!("s{n}"), nano(7)));
     at_once(&stores, &account, costs.collect()).await;
@@ -142,7 +138,7 @@ async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sqlite_keeps_its_head_in_a_crowd() {
     let folders = [(); 4].map(|()| tempfile::tempdir().expect("a folder"));
-    let [a, b, c, d] = folders.each_ref().map(|f| f.path());
+    let [a, b, c, d] = folders.each_ref().map(tempfile::TempDir::path);
     exactly_as_many_holds_stand_as_are_paid_for(sqlite(a).await).await;
     one_settlement_of_many_counts(sqlite(b).await).await;
     nothing_stays_held_when_void_races_hold(sqlite(c).await).await;

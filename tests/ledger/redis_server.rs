@@ -64,24 +64,24 @@ impl RedisServer {
         // A cluster has one database and says so when asked for more.
         let clustered = settings.contains(&"--cluster-enabled");
         let safe = safe.take(if clustered { SAFE.len() } else { SAFE.len() + 2 });
-        let settings = safe.chain(settings.iter().copied()).map(str::to_owned).collect();
-        RedisServer::boot(settings, None)
+        let settings: Vec<_> = safe.chain(settings.iter().copied()).map(str::to_owned).collect();
+        RedisServer::boot(&settings, None)
     }
 
     /// A Sentinel that watches `master` under the name `mymaster`.
     pub(crate) fn start_sentinel(master: &RedisServer) -> RedisServer {
         let conf = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
-        RedisServer::boot(vec!["--sentinel".to_owned()], Some(&conf))
+        RedisServer::boot(&["--sentinel".to_owned()], Some(&conf))
     }
 
-    fn boot(settings: Vec<String>, conf: Option<&str>) -> RedisServer {
+    fn boot(settings: &[String], conf: Option<&str>) -> RedisServer {
         // Another process may take the port before the server does, so a few are tried.
         for _ in 0..5 {
             let folder = TempDir::new().expect("a folder for Redis");
             if let Some(conf) = conf {
                 std::fs::write(folder.path().join("redis.conf"), conf).expect("redis.conf");
             }
-            let (port, settings) = (free_port(), settings.clone());
+            let (port, settings) = (free_port(), settings.to_vec());
             let database_next = AtomicU32::new(1);
             let mut server = RedisServer { child: None, port, folder, settings, database_next };
             if server.start_again() {
@@ -100,7 +100,8 @@ impl RedisServer {
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"]);
         command.arg(self.folder.path()).args(&self.settings);
         command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(log);
-        self.child = Some(command.spawn().expect("redis-server (Debian: apt install redis-server)"));
+        self.child =
+            Some(command.spawn().expect("redis-server (Debian: apt install redis-server)"));
         let end = Instant::now() + START_WAIT;
         while Instant::now() < end {
             let exited = self.child.as_mut().is_some_and(|c| !matches!(c.try_wait(), Ok(None)));

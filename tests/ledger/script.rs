@@ -57,7 +57,8 @@ pub(crate) fn read(table: &str) -> Result<Vec<Case>, String> {
         if let Some(name) = text.strip_prefix("## ") {
             cases.push(Case { name: name.to_owned(), lines: Vec::new() });
         } else if !text.trim().is_empty() && !text.starts_with("# ") {
-            let line = line(number, text).ok_or_else(|| format!("{number}: cannot read: {text}"))?;
+            let line =
+                line(number, text).ok_or_else(|| format!("{number}: cannot read: {text}"))?;
             let case = cases.last_mut().ok_or_else(|| format!("{number}: outside of a case"))?;
             case.lines.push(line);
         }

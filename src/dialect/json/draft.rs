@@ -98,20 +98,19 @@ impl<'a> Draft<'a> {
         }
         let mut end_of_previous = self.document.inside;
         for (member, slot) in self.document.members.iter().zip(&self.slots) {
-            match slot {
+            if matches!(slot, Slot::Removed) {
                 // A member goes with the comma before it.
-                Slot::Removed => pieces.skip(end_of_previous, member.value.end),
-                _ => {
-                    // The comma before a member stays only if something stands before the comma.
-                    let comma_stands = end_of_previous != self.document.inside;
-                    if comma_stands != any_before {
-                        pieces.skip(end_of_previous, member.name.range.start - 1);
-                        if any_before {
-                            pieces.out.push(Bytes::from_static(b","));
-                        }
+                pieces.skip(end_of_previous, member.value.end);
+            } else {
+                // The comma before a member stays only if something stands before the comma.
+                let comma_stands = end_of_previous != self.document.inside;
+                if comma_stands != any_before {
+                    pieces.skip(end_of_previous, member.name.range.start - 1);
+                    if any_before {
+                        pieces.out.push(Bytes::from_static(b","));
                     }
-                    any_before = true;
                 }
+                any_before = true;
             }
             if let Slot::Changed { name, value } = slot {
                 pieces.skip(member.name.range.start - 1, member.value.start);

@@ -41,13 +41,12 @@ impl Whole {
         if self.progress != Progress::Open {
             return None;
         }
-        let body = match self.pieces.len() {
-            1 => self.pieces.remove(0),
-            _ => {
-                let mut joined = BytesMut::with_capacity(self.bytes);
-                self.pieces.drain(..).for_each(|piece| joined.extend_from_slice(&piece));
-                joined.freeze()
-            }
+        let body = if self.pieces.len() == 1 {
+            self.pieces.remove(0)
+        } else {
+            let mut joined = BytesMut::with_capacity(self.bytes);
+            self.pieces.drain(..).for_each(|piece| joined.extend_from_slice(&piece));
+            joined.freeze()
         };
         self.progress = self.read(&body);
         (self.progress == Progress::Complete).then_some(body)

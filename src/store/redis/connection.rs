@@ -71,7 +71,7 @@ impl Connection {
                 })?;
                 let nodes = hosts.split(',').map(|host| format!("{plain}://{host}")).collect();
                 let kind = SentinelServerType::Master;
-                let client = SentinelClient::build(nodes, master.to_owned(), None, kind);
+                let client = SentinelClient::build(nodes, master, None, kind);
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(Some(CONNECT_WAIT))
                     .set_response_timeout(Some(ANSWER_WAIT));

@@ -1,0 +1,15 @@
+//! Any rules file is read to its end: it gives models or faults, and no panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tollgate::catalogue::Catalogue;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let sources = [("fuzz.toml".to_owned(), text.to_owned())];
+    if let Ok(catalogue) = Catalogue::parse(&sources, &[]) {
+        for model in catalogue.models() {
+            assert!(model.listing().is_object());
+        }
+    }
+});
