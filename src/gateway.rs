@@ -187,12 +187,11 @@ impl ProxyHttp for Gateway {
     type CTX = Exchange;
 
     fn new_ctx(&self) -> Exchange {
-        Exchange::new()
+        Exchange::awaited()
     }
 
     async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
-        // Both clocks of the exchange were made with the connection; the request begins here.
-        *exchange = Exchange::new();
+        *exchange = Exchange::begin();
         let _busy = self.busy.enter();
         let shutting_down = session.is_process_shutting_down();
         let keepalive = (!shutting_down).then_some(self.timeouts.keepalive.as_secs());
@@ -212,21 +211,17 @@ impl ProxyHttp for Gateway {
     ) -> Result<Box<HttpPeer>> {
         let none = || Error::new(ErrorType::Custom("no route"));
         let admitted = exchange.admitted().ok_or_else(none)?;
-        let mut depth = 0;
-        let (peer, name) = loop {
+        let (peer, route) = loop {
             let route = admitted.untried.pop_front().ok_or_else(none)?;
             match upstream::peer(self, &route) {
-                Some(peer) => {
-                    depth = upstream::depth(&admitted.failed, &route).max(depth);
-                    admitted.body = upstream::body(admitted, &route);
-                    let name = route.name.clone();
-                    admitted.route = Some(route);
-                    break (peer, name);
-                }
+                Some(peer) => break (peer, route),
                 None => admitted.failed.push(route.rank),
             }
         };
-        exchange.record.route = Some(name);
+        admitted.body = upstream::body(admitted, &route);
+        let depth = upstream::depth(&admitted.failed, &route);
+        admitted.route = Some(route.clone());
+        exchange.record.route = Some(route);
         exchange.record.depth = depth;
         Ok(Box::new(peer))
     }

@@ -199,7 +199,7 @@ pub(super) fn tell(exchange: &Exchange) {
         endpoint = record.endpoint,
         account = record.account.as_ref().map_or("", AccountName::as_str),
         model,
-        route = record.route.as_deref().unwrap_or(""),
+        route = record.route.as_ref().map_or("", |r| r.name.as_str()),
         depth = record.depth,
         status = record.status,
         code = record.code.as_deref().unwrap_or(""),

@@ -96,7 +96,7 @@ pub struct Relaying {
 }
 
 /// What the log and the metrics tell of a request. What never came about is empty.
-#[derive(Debug, Clone, Default)]
+#[derive(Default)]
 pub struct Record {
     /// The endpoint's short name.
     pub endpoint: &'static str,
@@ -105,7 +105,7 @@ pub struct Record {
     /// The model's id.
     pub model: Option<Arc<str>>,
     /// The route that served, or was tried last.
-    pub route: Option<String>,
+    pub route: Option<Arc<Route>>,
     /// How many routes failed first.
     pub depth: u32,
     /// The status sent.
@@ -125,11 +125,18 @@ pub struct Record {
 impl Exchange {
     /// A request that has just arrived.
     #[must_use]
-    pub fn new() -> Exchange {
+    pub fn begin() -> Exchange {
+        let id = uuid::Uuid::now_v7().to_string();
+        Exchange { id, arrived_ms: unix_ms(), ..Exchange::awaited() }
+    }
+
+    /// A connection that waits for a request: it has no id yet.
+    #[must_use]
+    pub fn awaited() -> Exchange {
         Exchange {
-            id: uuid::Uuid::now_v7().to_string(),
+            id: String::new(),
             arrived: Instant::now(),
-            arrived_ms: unix_ms(),
+            arrived_ms: 0,
             vendor_time: Duration::ZERO,
             record: Record { endpoint: "other", ..Record::default() },
             stage: Stage::Arrived,
@@ -150,12 +157,6 @@ impl Exchange {
             Stage::Admitted(admitted) => Some(admitted),
             _ => None,
         }
-    }
-}
-
-impl Default for Exchange {
-    fn default() -> Exchange {
-        Exchange::new()
     }
 }
 

@@ -173,7 +173,8 @@ async fn a_key_of_nobody_failed_the_operations_that_waited_with_it() {
     }
 }
 
-/// The oldest holds were looked for in the whole table, by the thread that everybody waits for.
+/// The oldest holds are looked up account by account: the search through the whole table held up
+/// everybody who waited for the writer (33 ms for half a million holds).
 #[tokio::test]
 async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
+use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Swept};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
@@ -68,7 +68,10 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     let held = answers.iter().filter(|a| **a == Answer::Held(each)).count();
     let refused = answers.iter().filter(|a| matches!(a, Answer::Insufficient(_))).count();
     assert_eq!((i64::try_from(held), refused), (Ok(paid_for), 1_000 - held));
-    assert_eq!(balances(&stores, &account).await.held, nano(each.nano() * paid_for));
+    let all_held = nano(each.nano() * paid_for);
+    assert_eq!(balances(&stores, &account).await.held, all_held);
+    let open = Swept { expired: 0, open: 137, held: all_held };
+    assert_eq!(stores[0].expire().await, Ok(open));
 
     let ends = (0..1_000).map(|n| match n % 2 {
         0 => settle(&format!("h{n}"), nano(each.nano() / 2)),
@@ -80,6 +83,7 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     let charged = i64::try_from(posted).expect("a small number") * (each.nano() / 2);
     assert_eq!((after.held, after.posted), (Money::ZERO, nano(charged)));
     assert_eq!(after.written_off, Money::ZERO);
+    assert_eq!(stores[1].expire().await, Ok(Swept::default()));
     let journal = stores[1].journal(&account, 0, 2_000).await.expect("the journal");
     assert_eq!(journal.len(), posted);
 }
@@ -120,6 +124,19 @@ async fn nothing_stays_held_when_void_races_hold(stores: Stores) {
     assert_eq!((after.held, after.available), (Money::ZERO, nano(300)));
 }
 
+/// Two processes that write in turns, each operation a transaction of its own, wait for each other.
+async fn writers_in_turns_wait_for_each_other(stores: Stores) {
+    let account = funded(&stores, nano(1_000)).await;
+    let writer = async |store: &Arc<dyn Ledger>, name: &str| {
+        for n in 0..300 {
+            let answer = store.apply(&account, hold(format!("{name}{n}"), nano(1))).await;
+            assert_eq!(answer, Ok(Answer::Held(nano(1))));
+        }
+    };
+    tokio::join!(writer(&stores[0], "x"), writer(&stores[1], "y"));
+    assert_eq!(balances(&stores, &account).await.held, nano(600));
+}
+
 /// Sweeps by several processes at once end each hold once.
 async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
@@ -137,12 +154,13 @@ async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sqlite_keeps_its_head_in_a_crowd() {
-    let folders = [(); 4].map(|()| tempfile::tempdir().expect("a folder"));
-    let [a, b, c, d] = folders.each_ref().map(tempfile::TempDir::path);
-    exactly_as_many_holds_stand_as_are_paid_for(sqlite(a).await).await;
-    one_settlement_of_many_counts(sqlite(b).await).await;
-    nothing_stays_held_when_void_races_hold(sqlite(c).await).await;
-    sweeps_at_once_end_each_hold_once(sqlite(d).await).await;
+    let folders = [(); 5].map(|()| tempfile::tempdir().expect("a folder"));
+    let [holds, charges, races, sweeps, turns] = folders.each_ref().map(tempfile::TempDir::path);
+    exactly_as_many_holds_stand_as_are_paid_for(sqlite(holds).await).await;
+    one_settlement_of_many_counts(sqlite(charges).await).await;
+    nothing_stays_held_when_void_races_hold(sqlite(races).await).await;
+    sweeps_at_once_end_each_hold_once(sqlite(sweeps).await).await;
+    writers_in_turns_wait_for_each_other(sqlite(turns).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -152,6 +170,7 @@ async fn redis_keeps_its_head_in_a_crowd() {
     one_settlement_of_many_counts(redis(&server).await).await;
     nothing_stays_held_when_void_races_hold(redis(&server).await).await;
     sweeps_at_once_end_each_hold_once(redis(&server).await).await;
+    writers_in_turns_wait_for_each_other(redis(&server).await).await;
 }
 
 /// Two gateways that start at the same moment both make the tables of a new file.

@@ -36,7 +36,7 @@ impl ServeHttp for Admin {
 }
 
 impl Admin {
-    /// Ready is who can reach the ledger and has a route to some vendor.
+    /// Ready is who can reach the ledger and knows the way to some vendor.
     async fn ready(&self) -> Response<Vec<u8>> {
         let ledger = match tokio::time::timeout(self.wait, self.ledger.ping()).await {
             Ok(Ok(())) => "ok".to_owned(),
@@ -56,7 +56,7 @@ impl Admin {
             };
             vendors.entry(&route.vendor).or_default().insert(&route.name, state);
         }
-        let ready = ledger == "ok" && self.routes.all().next().is_some();
+        let ready = ledger == "ok" && self.routes.all().any(|route| route.address().is_some());
         let told = |states: &BTreeMap<&str, &str>| {
             if states.is_empty() { json!("no_route") } else { json!(states) }
         };

@@ -1,9 +1,13 @@
 //! Tables. The constraints state the ledger's invariants once more, so that no code can break them.
 
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
+
+/// Between two tries to turn a new file's log on.
+const LOG_PAUSE: Duration = Duration::from_millis(5);
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS account (
@@ -64,7 +68,7 @@ CREATE TABLE IF NOT EXISTS access_key (
 pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(busy_wait)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
+    use_log(&connection, busy_wait)?;
     // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
     // Before the log is copied into the file, SQLite syncs both by itself.
     connection.pragma_update(None, "synchronous", "normal")?;
@@ -73,4 +77,21 @@ pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connect
     connection.execute_batch(SCHEMA)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Turns the write-ahead log on. Several that open a new file at once do not wait for each other
+/// here: SQLite's own waiting leaves this one step out.
+fn use_log(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
+    let end = Instant::now() + busy_wait;
+    loop {
+        match connection.pragma_update(None, "journal_mode", "wal") {
+            Err(why) if why.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                if Instant::now() >= end {
+                    return Err(why);
+                }
+                sleep(LOG_PAUSE);
+            }
+            done => return done,
+        }
+    }
 }

@@ -1,0 +1,171 @@
+//! A whole world for a test: simulated vendors, a gateway process, an account with credit and a
+//! key. A test says what is given, makes a call, and asserts; nothing of it outlives the test.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::ledger::redis_server::RedisServer;
+use crate::sim::Sim;
+
+mod answer;
+mod books;
+mod builder;
+mod process;
+mod raw;
+mod shape;
+
+pub(crate) use answer::{Answer, Opened, Streamed};
+pub(crate) use books::{Balances, Charge, Told};
+pub(crate) use builder::Builder;
+pub(crate) use process::{Process, free_port};
+pub(crate) use raw::RawAnswer;
+pub(crate) use shape::{chat_of, eventually, held_open, model_of};
+
+/// The key that the gateway shows to every simulated vendor.
+pub(crate) const VENDOR_KEY: &str = "vk-canary-0123456789";
+/// The account that the world is opened with.
+pub(crate) const ACCOUNT: &str = "acct";
+/// Nothing that a test waits for takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the ledger lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    Sqlite,
+    Redis,
+}
+
+/// What a Redis world shares or owns.
+enum Redis {
+    None,
+    Shared(#[expect(dead_code, reason = "kept so that it runs")] Arc<RedisServer>),
+    Own(RedisServer),
+}
+
+/// Everything a test needs; it stops when dropped.
+pub(crate) struct World {
+    pub(crate) sim: Sim,
+    pub(crate) key: String,
+    pub(crate) gateway: Process,
+    folder: TempDir,
+    redis: Redis,
+    client: reqwest::Client,
+}
+
+impl World {
+    /// A world yet to be described.
+    pub(crate) fn start(store: Store) -> Builder {
+        Builder::new(store)
+    }
+
+    /// A file of the world's folder.
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Redis, of a world that has one of its own.
+    pub(crate) fn redis(&mut self) -> &mut RedisServer {
+        match &mut self.redis {
+            Redis::Own(server) => server,
+            _ => panic!("the world has no Redis of its own"),
+        }
+    }
+
+    /// A chat call that is answered at once.
+    pub(crate) async fn chat(&self, body: Value) -> Answer {
+        self.post(body.to_string()).await
+    }
+
+    /// A chat call with these bytes as its body.
+    pub(crate) async fn post(&self, body: impl Into<reqwest::Body>) -> Answer {
+        Answer::read(self.request("/v1/chat/completions").body(body)).await
+    }
+
+    /// A chat call whose answer comes in events, read to its end.
+    pub(crate) async fn stream(&self, body: Value) -> Streamed {
+        self.open_stream(body).await.rest().await
+    }
+
+    /// A chat call whose answer comes in events, none of them read yet.
+    pub(crate) async fn open_stream(&self, mut body: Value) -> Opened {
+        body["stream"] = true.into();
+        Opened::open(self.request("/v1/chat/completions").body(body.to_string())).await
+    }
+
+    /// A POST with the key, to which headers and a body can be added.
+    pub(crate) fn request(&self, path: &str) -> reqwest::RequestBuilder {
+        let url = format!("http://{}{path}", self.gateway.http);
+        let request = self.client.post(url).header("authorization", format!("Bearer {}", self.key));
+        request.header("content-type", "application/json")
+    }
+
+    /// A GET with the key.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.get_with(path, &self.key).await
+    }
+
+    /// A GET with another key.
+    pub(crate) async fn get_with(&self, path: &str, key: &str) -> Answer {
+        let url = format!("http://{}{path}", self.gateway.http);
+        Answer::read(self.client.get(url).header("authorization", format!("Bearer {key}"))).await
+    }
+
+    /// Bytes on a connection of their own, and all that comes back until it ends.
+    pub(crate) async fn raw(&self, bytes: &[u8]) -> Vec<RawAnswer> {
+        raw::exchange(&self.gateway.http, bytes).await
+    }
+
+    /// The client of the world, for what the methods above do not cover.
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// Another gateway on the same store, with the same routes.
+    pub(crate) async fn second_gateway(&self) -> Process {
+        Process::start(self.folder.path(), "second").await
+    }
+
+    /// Ends the gateway at once, without its consent, and starts another in its place.
+    pub(crate) async fn kill_and_start_again(&mut self) {
+        self.gateway.kill();
+        self.gateway = Process::start(self.folder.path(), "again").await;
+    }
+
+    /// What `/metrics` says.
+    pub(crate) async fn metrics(&self) -> String {
+        self.gateway.metrics(&self.client).await
+    }
+
+    /// The sum of a metric over its label sets that have all of `labels`, such as `model="o1"`.
+    pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> i64 {
+        let text = self.metrics().await;
+        let lines = text.lines().filter(|line| {
+            let rest = line.strip_prefix(name);
+            let named = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
+            named && labels.iter().all(|label| line.contains(label))
+        });
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<i64>().ok()).sum()
+    }
+
+    /// What the gateway wrote to its log.
+    pub(crate) fn log(&self) -> String {
+        self.gateway.log()
+    }
+
+    /// Waits until the log has a line with all of these words, and gives the line.
+    pub(crate) async fn logged(&self, words: &[&str]) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let log = self.log();
+            let found = log.lines().find(|line| words.iter().all(|word| line.contains(word)));
+            if let Some(line) = found {
+                return line.to_owned();
+            }
+            assert!(Instant::now() < end, "no line with {words:?} in\n{log}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

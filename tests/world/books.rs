@@ -1,0 +1,138 @@
+//! What the command line tells of an account.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{ACCOUNT, PATIENCE, World, process};
+
+/// A line of `tollgate --json charges`.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub(crate) struct Charge {
+    pub(crate) request_id: String,
+    pub(crate) at: i64,
+    pub(crate) endpoint: String,
+    pub(crate) model: String,
+    pub(crate) vendor: String,
+    pub(crate) route: String,
+    pub(crate) depth: u32,
+    pub(crate) usage: Value,
+    pub(crate) basis: String,
+    pub(crate) amount_nano: i64,
+    pub(crate) written_off_nano: i64,
+    pub(crate) price_version: String,
+    pub(crate) vendor_request_id: Option<String>,
+}
+
+impl Charge {
+    /// Its tokens, in and out.
+    pub(crate) fn tokens(&self) -> (u64, u64) {
+        let number = |name: &str| self.usage[name].as_u64().expect("tokens are whole");
+        (number("prompt_tokens"), number("completion_tokens"))
+    }
+}
+
+/// What `tollgate --json account show` says.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct Balances {
+    #[serde(rename = "credited_nano")]
+    pub(crate) credited: i64,
+    #[serde(rename = "available_nano")]
+    pub(crate) available: i64,
+    #[serde(rename = "held_nano")]
+    pub(crate) held: i64,
+    #[serde(rename = "posted_nano")]
+    pub(crate) posted: i64,
+    #[serde(rename = "written_off_nano")]
+    pub(crate) written_off: i64,
+}
+
+/// What a command of the command line said.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Told {
+    /// Its output; panics when it failed.
+    pub(crate) fn done(self) -> String {
+        assert_eq!(self.code, 0, "{}", self.err);
+        self.out
+    }
+
+    /// Its output as JSON, one value a line; panics when it failed.
+    pub(crate) fn json(self) -> Vec<Value> {
+        let out = self.done();
+        out.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+}
+
+impl World {
+    /// A command of the binary, on the world's configuration.
+    pub(crate) async fn command(&self, words: &[&str]) -> Told {
+        self.command_with(words, &[]).await
+    }
+
+    /// The same with variables in its environment.
+    pub(crate) async fn command_with(&self, words: &[&str], env: &[(&str, &str)]) -> Told {
+        let mut command = process::command(self.folder.path());
+        command.args(words).envs(env.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let run = tokio::process::Command::from(command).output().await.expect("the binary");
+        let text = |bytes| String::from_utf8(bytes).expect("the command line prints text");
+        Told {
+            code: run.status.code().expect("an exit code"),
+            out: text(run.stdout),
+            err: text(run.stderr),
+        }
+    }
+
+    /// All charges of the account, oldest first.
+    pub(crate) async fn charges(&self) -> Vec<Charge> {
+        let told = self.command(&["--json", "charges", ACCOUNT]).await.done();
+        told.lines().map(|line| serde_json::from_str(line).expect("a charge")).collect()
+    }
+
+    /// The balances of the account.
+    pub(crate) async fn balances(&self) -> Balances {
+        let told = self.command(&["--json", "account", "show", ACCOUNT]).await.done();
+        serde_json::from_str(&told).expect("balances")
+    }
+
+    /// Waits until so many charges are made and nothing is held, and proves the books.
+    pub(crate) async fn settled(&self, count: usize) -> Vec<Charge> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (balances, charges) = (self.balances().await, self.charges().await);
+            if charges.len() == count && balances.held == 0 {
+                balances.prove(&charges);
+                return charges;
+            }
+            assert!(Instant::now() < end, "{count} charges are due: {balances:?} {charges:#?}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until nothing is held, and proves that nothing was charged.
+    pub(crate) async fn free_of_charge(&self) {
+        assert_eq!(self.settled(0).await, []);
+    }
+
+    /// Waits until one charge is made, and gives it.
+    pub(crate) async fn charge(&self) -> Charge {
+        self.settled(1).await.remove(0)
+    }
+}
+
+impl Balances {
+    /// Panics unless the sums are right.
+    pub(crate) fn prove(&self, charges: &[Charge]) {
+        let Balances { credited, available, held, posted, written_off } = *self;
+        assert_eq!(credited + written_off, available + held + posted, "{self:?}");
+        assert_eq!(charges.iter().map(|c| c.amount_nano).sum::<i64>(), posted);
+        assert_eq!(charges.iter().map(|c| c.written_off_nano).sum::<i64>(), written_off);
+    }
+}

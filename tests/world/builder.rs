@@ -1,0 +1,139 @@
+//! The description of a world, and how it comes to be.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::{ACCOUNT, Process, Redis, Store, VENDOR_KEY, World};
+use crate::ledger::redis_server::RedisServer;
+use crate::sim::Sim;
+
+const CHAT_VENDORS: [&str; 4] = ["vendor_b", "vendor_c", "vendor_d", "vendor_e"];
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
+/// A call that takes longer has hung.
+const CALL_WAIT: Duration = Duration::from_secs(30);
+
+/// See [`World::start`].
+pub(crate) struct Builder {
+    store: Store,
+    own_redis: bool,
+    own_rules: bool,
+    vendors: Vec<(String, Vec<String>)>,
+    credit: String,
+    conf: String,
+}
+
+impl Builder {
+    pub(super) fn new(store: Store) -> Builder {
+        Builder {
+            store,
+            own_redis: false,
+            own_rules: false,
+            vendors: CHAT_VENDORS.map(|name| (name.to_owned(), vec![String::new()])).into(),
+            credit: "5".to_owned(),
+            conf: String::new(),
+        }
+    }
+
+    /// A vendor with a route `r0`, `r1` … for each of these faults. A route that begins with
+    /// `http` is an address.
+    pub(crate) fn vendor(mut self, name: &str, routes: &[&str]) -> Builder {
+        self.vendors.retain(|(known, _)| known != name);
+        self.vendors.push((name.to_owned(), routes.iter().map(|r| (*r).to_owned()).collect()));
+        self
+    }
+
+    /// What the account begins with, in USD.
+    pub(crate) fn credit(mut self, usd: &str) -> Builder {
+        usd.clone_into(&mut self.credit);
+        self
+    }
+
+    /// More configuration, in TOML.
+    pub(crate) fn conf(mut self, toml: &str) -> Builder {
+        self.conf.push_str(toml);
+        self.conf.push('\n');
+        self
+    }
+
+    /// A Redis that the test may stop.
+    pub(crate) fn own_redis(mut self) -> Builder {
+        self.own_redis = true;
+        self
+    }
+
+    /// Rules that the test may change: a copy in the folder `rules` of the world.
+    pub(crate) fn own_rules(mut self) -> Builder {
+        self.own_rules = true;
+        self
+    }
+
+    /// Brings it all up: vendors, store, gateway, account and key.
+    pub(crate) async fn run(self) -> World {
+        let folder = TempDir::new().expect("a folder for the world");
+        let sim = Sim::start().await;
+        let (redis, store) = match (self.store, self.own_redis) {
+            (Store::Sqlite, _) => {
+                (Redis::None, format!("sqlite:{}", folder.path().join("tollgate.db").display()))
+            }
+            (Store::Redis, false) => {
+                let server = RedisServer::shared();
+                let url = server.fresh_url();
+                (Redis::Shared(server), url)
+            }
+            (Store::Redis, true) => {
+                let server = RedisServer::start();
+                let url = server.fresh_url();
+                (Redis::Own(server), url)
+            }
+        };
+        let rules = self.rules(folder.path());
+        let conf = self.toml(&sim, folder.path(), &store, &rules);
+        std::fs::write(folder.path().join("tollgate.toml"), conf).expect("a configuration");
+        let gateway = Process::start(folder.path(), "gateway").await;
+        let client = reqwest::Client::builder().timeout(CALL_WAIT).build().expect("a client");
+        let mut world = World { sim, key: String::new(), gateway, folder, redis, client };
+        world.command(&["account", "create", ACCOUNT, "--credit", &self.credit]).await.done();
+        world.key = world.command(&["key", "issue", ACCOUNT]).await.done().trim().to_owned();
+        world
+    }
+
+    fn rules(&self, folder: &Path) -> String {
+        if !self.own_rules {
+            return RULES.to_owned();
+        }
+        let own = folder.join("rules");
+        std::fs::create_dir(&own).expect("a folder for the rules");
+        for file in std::fs::read_dir(RULES).expect("the rules") {
+            let file = file.expect("a rules file");
+            std::fs::copy(file.path(), own.join(file.file_name())).expect("a copy of the rules");
+        }
+        own.display().to_string()
+    }
+
+    fn toml(&self, sim: &Sim, folder: &Path, store: &str, rules: &str) -> String {
+        let files = folder.join("files").display().to_string();
+        let mut toml = format!(
+            "[store]\nurl = {store:?}\n[files]\nurl = \"file:{files}\"\n[rules]\ndir = {rules:?}\n"
+        );
+        for (vendor, routes) in &self.vendors {
+            let mut rows = String::new();
+            for (rank, faults) in routes.iter().enumerate() {
+                let base = match faults.starts_with("http") {
+                    true => faults.clone(),
+                    false => sim.base_url(vendor, faults),
+                };
+                write!(
+                    rows,
+                    "{{ name = \"r{rank}\", base_url = {base:?}, key = {VENDOR_KEY:?} }}, "
+                )
+                .expect("a String takes everything");
+            }
+            write!(toml, "[vendor.{vendor}]\nroutes = [{rows}]\n")
+                .expect("a String takes everything");
+        }
+        toml + &self.conf
+    }
+}

@@ -1,0 +1,134 @@
+//! A gateway process: the binary that was built, on free ports, gone when dropped.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The binary under test.
+pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
+/// A gateway that is not ready by then never is.
+const START_WAIT: Duration = Duration::from_secs(10);
+/// Below the ports that the system hands out, so that no connection takes one in between.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// See the module.
+pub(crate) struct Process {
+    child: Child,
+    /// Where clients connect.
+    pub(crate) http: String,
+    /// Where scrapers do.
+    pub(crate) admin: String,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts the gateway of a folder's `tollgate.toml`, and waits until it is ready.
+    pub(super) async fn start(folder: &Path, name: &str) -> Process {
+        let log = folder.join(format!("{name}.log"));
+        // Another process may take a port before the gateway does, so a few are tried.
+        for _ in 0..3 {
+            let address = || format!("127.0.0.1:{}", free_port());
+            let (http, admin) = (address(), address());
+            let child = command(folder)
+                .env("TOLLGATE__LISTEN__HTTP", &http)
+                .env("TOLLGATE__LISTEN__ADMIN", &admin)
+                .arg("serve")
+                .stderr(File::create(&log).expect("the gateway's log"))
+                .spawn()
+                .expect("the gateway");
+            let mut process = Process { child, http, admin, log: log.clone() };
+            if process.ready().await {
+                return process;
+            }
+        }
+        panic!("the gateway does not start:\n{}", std::fs::read_to_string(log).unwrap_or_default());
+    }
+
+    async fn ready(&mut self) -> bool {
+        let url = format!("http://{}/readyz", self.admin);
+        let client = reqwest::Client::new();
+        let end = Instant::now() + START_WAIT;
+        while Instant::now() < end && self.is_running() {
+            let asked = client.get(&url).timeout(Duration::from_secs(1)).send().await;
+            // A vendor without routes is a world of its own, so ready is who serves and has a ledger.
+            if let Ok(answer) = asked
+                && answer.text().await.unwrap_or_default().contains(r#""ledger":"ok""#)
+            {
+                return self.is_running();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        false
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends it a signal such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "the gateway takes no {name}");
+    }
+
+    /// Waits until it has ended by itself, and tells when; panics when `limit` passed first.
+    pub(crate) async fn ended(&mut self, limit: Duration) -> Instant {
+        let end = Instant::now() + limit;
+        while self.is_running() {
+            assert!(Instant::now() < end, "the gateway still runs:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Instant::now()
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        // Both fail only if it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What it wrote to its log.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// What its `/metrics` says.
+    pub(crate) async fn metrics(&self, client: &reqwest::Client) -> String {
+        let answer = client.get(format!("http://{}/metrics", self.admin)).send().await;
+        answer.expect("metrics").text().await.expect("metrics are text")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The binary with the configuration of a folder, and nothing of the tests' own environment.
+pub(super) fn command(folder: &Path) -> Command {
+    let mut command = Command::new(BINARY);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE__")) {
+        command.env_remove(name);
+    }
+    command.arg("--conf").arg(folder.join("tollgate.toml"));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// A port of this machine where nobody listens.
+pub(crate) fn free_port() -> u16 {
+    use std::hash::{BuildHasher, RandomState};
+    loop {
+        let random = RandomState::new().hash_one(std::process::id());
+        let width = u64::from(PORTS.end - PORTS.start);
+        let port = PORTS.start + u16::try_from(random % width).expect("a port has 16 bits");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
