@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use divan::Bencher;
-use tollgate::dialect::chat::{Call, ask_for_usage};
+use tollgate::dialect::chat::{Call, Opened, ask_for_usage};
 use tollgate::dialect::json::{Document, Draft};
 use tollgate::dialect::relay::Relay;
 use tollgate::dialect::sse::Splitter;
@@ -43,7 +43,7 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
 #[divan::bench(args = [1_000, 100_000])]
 fn read_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
     let body = request(bytes);
-    bencher.bench(|| Call::parse(body.clone()).expect("a call"));
+    bencher.bench(|| Call::parse(Opened::parse(body.clone()).expect("sound")).expect("a call"));
 }
 
 #[divan::bench]
@@ -75,7 +75,7 @@ fn split_events(bencher: Bencher<'_, '_>, size: usize) {
 fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
     let stream = stream();
     bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
-        let mut relay = Relay::stream(usage_asked);
+        let mut relay = Relay::stream(usage_asked, 1);
         let mut rest = stream.clone();
         let mut passed = 0;
         while !rest.is_empty() {

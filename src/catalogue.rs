@@ -26,6 +26,9 @@ pub use vendor::Vendor;
 /// The name and the text of a rules file.
 pub type Source = (String, String);
 
+/// Longer names are near to none of ours.
+const NAME_BYTES_MAX: usize = 128;
+
 /// Every model on offer.
 #[derive(Debug)]
 pub struct Catalogue {
@@ -89,6 +92,10 @@ impl Catalogue {
     /// The known id nearest to a name.
     #[must_use]
     pub fn closest(&self, name: &str) -> Option<&str> {
+        // The search costs the product of the lengths, and nobody meant so long a name.
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
         let lower = name.to_lowercase();
         let distance = |id: &str| strsim::damerau_levenshtein(&lower, &id.to_lowercase());
         let nearest = self.by_name.iter().map(|(name, at)| (distance(name), *at)).min();

@@ -17,7 +17,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
 use crate::catalogue::Catalogue;
-use crate::dialect::chat::Call;
+use crate::dialect::chat::{Call, Opened};
 use crate::dialect::relay::Relay;
 use crate::ledger::{KeyHash, KeyRecord, Ledger, Unavailable};
 use crate::metrics::METRICS;
@@ -43,6 +43,10 @@ use routes::Routes;
 
 /// Keys are looked up again after so long, so a revoked one works no longer than that.
 const KEY_LIFE: Duration = Duration::from_secs(10);
+/// A client takes one of our own answers within this, if nothing else is set.
+const WRITE_WAIT: Duration = Duration::from_secs(60);
+/// Keys that are none of ours are looked up again after so long.
+const STRANGER_LIFE: Duration = Duration::from_secs(1);
 /// So many keys are remembered.
 const KEYS_MAX: u64 = 100_000;
 
@@ -63,7 +67,9 @@ pub struct Gateway {
     /// What is under way.
     pub busy: Busy,
     connector: Arc<Connector>,
-    keys: Cache<KeyHash, KeyRecord>,
+    keys: Cache<KeyHash, Arc<KeyRecord>>,
+    /// Keys that are none of ours, so that guessing does not reach the ledger each time.
+    strangers: Cache<KeyHash, ()>,
 }
 
 /// What a gateway is made of.
@@ -98,6 +104,7 @@ impl Gateway {
             busy: Busy::default(),
             connector: Arc::new(parts.connector),
             keys: Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_LIFE).build(),
+            strangers: Cache::builder().max_capacity(KEYS_MAX).time_to_live(STRANGER_LIFE).build(),
         }
     }
 
@@ -107,13 +114,18 @@ impl Gateway {
             Target::Endpoint(endpoint) => endpoint.name(),
             Target::Models | Target::Model(_) => "models",
         };
-        let caller = intake::caller(self, session).await?;
-        exchange.record.account = Some(caller.account.clone());
+        let caller = match intake::caller(self, session).await {
+            // What costs nothing goes on without the ledger.
+            Err(Refusal::NoLedger) if !matches!(target, Target::Endpoint(_)) => None,
+            found => Some(found?),
+        };
+        exchange.record.account = caller.as_ref().map(|c| c.key.account.clone());
         match target {
             Target::Endpoint(endpoint) => {
+                let caller = caller.ok_or(Refusal::NoLedger)?;
                 let body = intake::body(self, session).await?;
-                let call = Call::parse(body).map_err(Refusal::Call)?;
-                admit::admit(self, exchange, caller, call, endpoint).await?;
+                let opened = Opened::parse(body).map_err(Refusal::Call)?;
+                admit::admit(self, exchange, caller, opened, endpoint).await?;
                 drive::run(self, session, exchange).await
             }
             Target::Models => {
@@ -156,8 +168,10 @@ async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
     if reply.status >= 400 {
         exchange.record.code = Some(reply.code.clone());
     }
-    if let Err(why) = write(session, exchange, reply).await {
-        log::debug!(request_id = exchange.id, why:% = why; "the client has gone");
+    let patience = session.downstream_session.get_write_timeout().unwrap_or(WRITE_WAIT);
+    let written = tokio::time::timeout(patience, write(session, exchange, reply)).await;
+    if !matches!(written, Ok(Ok(()))) {
+        session.set_keepalive(None);
         exchange.record.client_gone = true;
     }
 }
@@ -193,9 +207,10 @@ impl ProxyHttp for Gateway {
     async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
         *exchange = Exchange::begin();
         let _busy = self.busy.enter();
-        let shutting_down = session.is_process_shutting_down();
-        let keepalive = (!shutting_down).then_some(self.timeouts.keepalive.as_secs());
-        session.set_keepalive(keepalive);
+        let staying = !session.is_process_shutting_down();
+        // Where pingora has decided to close (a doubtful head, an old client), it stays decided.
+        let reusable = session.downstream_session.get_keepalive().is_some() && staying;
+        session.set_keepalive(reusable.then_some(self.timeouts.keepalive.as_secs()));
         session.set_write_timeout(Some(self.timeouts.client_write));
         if let Err(refusal) = self.serve(session, exchange).await {
             close::abandon(self, exchange).await;
@@ -262,7 +277,8 @@ impl ProxyHttp for Gateway {
         };
         route.succeeded();
         let stream = admitted.call.stream;
-        let relay = if stream { Relay::stream(admitted.call.usage_asked) } else { Relay::whole() };
+        let Call { usage_asked, choices, .. } = admitted.call;
+        let relay = if stream { Relay::stream(usage_asked, choices) } else { Relay::whole() };
         let depth = exchange.record.depth;
         exchange.record.status = 200;
         exchange.record.first_byte = Some(exchange.arrived.elapsed());

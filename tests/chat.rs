@@ -81,7 +81,7 @@ async fn twenty_mebibytes_go_through_a_route_that_answers_at_once() {
 #[tokio::test]
 async fn a_stream_asks_for_usage_by_a_splice_and_changes_nothing_else() {
     let world = World::start(Store::Sqlite).run().await;
-    let body = r#"{ "model" :"lmb-5.5",  "stream":true, "messages":[{"role":"user","content":"\u0041é"}] }"#;
+    let body = r#"{"model" :"lmb-5.5",  "stream":true, "messages":[{"role":"user","content":"\u0041é"}] }"#;
     assert_eq!(world.post(body).await.status, 200);
     let seen = String::from_utf8(world.sim.seen()[0].body.to_vec()).expect("text");
     let asked = r#""stream_options":{"include_usage":true}"#;

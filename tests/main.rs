@@ -1,1 +1,4 @@
-fn main() {}
+//! Tests of the whole, by capability.
+
+mod house;
+mod ledger;

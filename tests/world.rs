@@ -13,6 +13,7 @@ use crate::sim::Sim;
 mod answer;
 mod books;
 mod builder;
+mod canned;
 mod process;
 mod raw;
 mod shape;
@@ -20,16 +21,17 @@ mod shape;
 pub(crate) use answer::{Answer, Opened, Streamed};
 pub(crate) use books::{Balances, Charge, Told};
 pub(crate) use builder::Builder;
-pub(crate) use process::{Process, free_port};
+pub(crate) use canned::{Canned, http};
+pub(crate) use process::{Process, closed_port};
 pub(crate) use raw::RawAnswer;
-pub(crate) use shape::{chat_of, eventually, held_open, model_of};
+pub(crate) use shape::{chat_of, model_of};
 
 /// The key that the gateway shows to every simulated vendor.
 pub(crate) const VENDOR_KEY: &str = "vk-canary-0123456789";
 /// The account that the world is opened with.
 pub(crate) const ACCOUNT: &str = "acct";
 /// Nothing that a test waits for takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the ledger lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

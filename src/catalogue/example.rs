@@ -1,4 +1,4 @@
-//! Examples in the rules: what a body becomes, or why it is refused. They are run when rules are read.
+//! Examples in the rules: what a body becomes, or why it is refused. They run when rules are read.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;

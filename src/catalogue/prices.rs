@@ -57,6 +57,9 @@ fn token_price(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> TokenP
         }
         read
     });
+    if !above.is_empty() && !from.is_empty() {
+        faults.push(row.place.fault("a model has either 'above' or 'from': which would win?"));
+    }
     TokenPrice { base, above, from }
 }
 

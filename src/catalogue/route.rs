@@ -2,6 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
+use std::fmt;
 
 use crate::sheet::{Fault, Node, Place, Table};
 
@@ -63,7 +64,7 @@ impl Naming {
 }
 
 /// Where a route's key is to be found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum KeySource {
     /// In a variable of the environment.
     Env(String),
@@ -71,6 +72,17 @@ pub enum KeySource {
     File(String),
     /// Here.
     Literal(String),
+}
+
+/// Without the key itself, which may stand here.
+impl fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeySource::Env(name) => write!(f, "env:{name}"),
+            KeySource::File(path) => write!(f, "file:{path}"),
+            KeySource::Literal(_) => f.write_str("…"),
+        }
+    }
 }
 
 impl KeySource {

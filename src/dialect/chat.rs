@@ -9,6 +9,35 @@ use super::json::{Document, Draft, Kind, Value};
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
 
+/// A body that is sound JSON and names a model; whether that is sold here is told before anything
+/// else about it.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The body.
+    pub document: Document,
+    /// The model asked for.
+    pub model: String,
+}
+
+impl Opened {
+    /// Reads a body in one strict pass.
+    ///
+    /// # Errors
+    /// [`CallFault`] tells what is unsound, or that no model is named.
+    pub fn parse(body: Bytes) -> Result<Opened, CallFault> {
+        let document = Document::parse(body)?;
+        let model = match present(&document, "model") {
+            None => return Err(CallFault::missing("model", "the id of a model")),
+            Some(value) => value.text().ok_or_else(|| wrong("model", "a string", value))?,
+        };
+        if model.is_empty() {
+            return Err(CallFault::missing("model", "the id of a model"));
+        }
+        let model = model.into_owned();
+        Ok(Opened { document, model })
+    }
+}
+
 /// A chat call as it came, with everything read that bears on routing and price.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -31,20 +60,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// Reads a body. One strict pass, then the fields that matter.
+    /// Reads the fields that matter out of an opened body.
     ///
     /// # Errors
     /// [`CallFault`] names the field and what would be right.
-    pub fn parse(body: Bytes) -> Result<Call, CallFault> {
-        let document = Document::parse(body)?;
-        let model = match document.get("model").filter(|v| !v.is_null()) {
-            None => return Err(CallFault::missing("model", "the id of a model")),
-            Some(value) => value.text().ok_or_else(|| wrong("model", "a string", value))?,
-        };
-        if model.is_empty() {
-            return Err(CallFault::missing("model", "the id of a model"));
-        }
-        let model = model.into_owned();
+    pub fn parse(opened: Opened) -> Result<Call, CallFault> {
+        let Opened { document, model } = opened;
         let stream = boolean(&document, "stream")?;
         let usage_asked = match present(&document, "stream_options") {
             None => false,

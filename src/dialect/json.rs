@@ -17,6 +17,8 @@ pub mod value;
 pub use draft::Draft;
 pub use value::{Kind, Value};
 
+/// Members of one object, at most: what reads a body costs their number, and no vendor has more.
+pub const MEMBERS_MAX: usize = 4_096;
 /// Objects and lists inside each other, at most.
 pub const DEPTH_MAX: usize = 64;
 
@@ -74,8 +76,8 @@ impl Document {
     ///
     /// # Errors
     /// [`JsonFault`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
-    /// that stands twice at any level, more than [`DEPTH_MAX`] levels, a number no double can hold,
-    /// half a surrogate pair, or anything after the end.
+    /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
+    /// number no double can hold, half a surrogate pair, or anything after the end.
     pub fn parse(body: Bytes) -> Result<Document, JsonFault> {
         let (inside, members) = scan::object(&body)?;
         Ok(Document { body, members, inside })
@@ -94,7 +96,14 @@ impl Document {
     }
 
     fn is_named(&self, member: &Member, name: &str) -> bool {
-        *member.name.read(&self.body) == *name.as_bytes()
+        // An escape only makes a name longer.
+        let range = &member.name.range;
+        let raw = &self.body[range.clone()];
+        if member.name.escaped {
+            range.len() > name.len() && *member.name.read(&self.body) == *name.as_bytes()
+        } else {
+            raw == name.as_bytes()
+        }
     }
 
     fn value(&self, member: &Member) -> Value<'_> {

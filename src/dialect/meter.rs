@@ -30,19 +30,31 @@ impl Meter {
     }
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
-    /// Tells whether one of them has ended.
-    pub fn count(&mut self, choices: Value<'_>, part: &str) -> bool {
-        let mut finished = false;
+    /// Tells how many of them ended in it.
+    pub fn count(&mut self, choices: Value<'_>, part: &str) -> u64 {
+        let mut finished = 0;
         for choice in choices.elements() {
             for (name, value) in choice.members() {
                 if name == part {
                     self.count_message(value);
-                } else if name == "finish_reason" {
-                    finished |= !value.is_null();
+                } else if name == "finish_reason" && !value.is_null() {
+                    finished += 1;
                 }
             }
         }
         finished
+    }
+
+    /// The usage of an answer that was cut: a vendor that reports as it goes may have reported
+    /// less than it had sent.
+    #[must_use]
+    pub fn usage_so_far(&self, input_bytes: u64) -> Usage {
+        let usage = self.usage(input_bytes);
+        if usage.tokens.output >= self.counted_output() {
+            return usage;
+        }
+        let tokens = Tokens { output: self.counted_output(), ..usage.tokens };
+        Usage { tokens, basis: Basis::Counted }
     }
 
     /// Whether the vendor generated anything.
@@ -51,20 +63,20 @@ impl Meter {
         self.text_bytes > 0 || self.reported.is_some_and(|t| t.output > 0)
     }
 
-    /// The usage: as reported, else counted from what passed, the input being so many bytes of text.
+    /// The usage: as reported, else counted from what passed, the input being so many bytes of
+    /// text.
     #[must_use]
     pub fn usage(&self, input_bytes: u64) -> Usage {
         if let Some(tokens) = self.reported {
             return Usage { tokens, basis: Basis::Reported };
         }
         let input = input_bytes.div_ceil(BYTES_PER_TOKEN);
-        let output = self.text_bytes.div_ceil(BYTES_PER_TOKEN).max(self.pieces);
+        let output = self.counted_output();
         Usage { tokens: Tokens { input, output, ..Tokens::default() }, basis: Basis::Counted }
     }
 
     /// What was counted of the output so far, whatever is reported.
-    #[must_use]
-    pub fn counted_output(&self) -> u64 {
+    fn counted_output(&self) -> u64 {
         self.text_bytes.div_ceil(BYTES_PER_TOKEN).max(self.pieces)
     }
 

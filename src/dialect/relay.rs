@@ -74,10 +74,11 @@ impl Relay {
         Relay::Whole(Whole::default())
     }
 
-    /// A relay for a chat reply in events; `usage_asked` says whether the client wants to see usage.
+    /// A relay for a chat reply of so many choices in events; `usage_asked` says whether the client
+    /// wants to see usage.
     #[must_use]
-    pub fn stream(usage_asked: bool) -> Relay {
-        Relay::Stream(Stream::new(usage_asked))
+    pub fn stream(usage_asked: bool, choices: u64) -> Relay {
+        Relay::Stream(Stream::new(usage_asked, choices))
     }
 
     /// Takes bytes of the vendor's, gives bytes for the client.

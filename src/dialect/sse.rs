@@ -18,7 +18,7 @@ pub struct TooLong;
 pub struct Event(pub Bytes);
 
 impl Event {
-    /// Its data: the `data:` lines without their names, joined by line feeds. `None` if it has none.
+    /// Its data: the `data:` lines without their names, joined by line feeds; `None` without any.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         let mut found: Option<Cow<'_, [u8]>> = None;
@@ -155,7 +155,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_or_added(text in "(data: [a-z]{0,3}|:|\n|\r\n){0,20}", size in 1..9usize) {
+        fn nothing_is_lost_or_added(
+            text in "(data: [a-z]{0,3}|:|\n|\r\n){0,20}",
+            size in 1..9usize,
+        ) {
             let (events, rest) = split(text.as_bytes(), size);
             let mut joined: Vec<u8> = events.iter().flat_map(|e| e.0.to_vec()).collect();
             joined.extend_from_slice(&rest);

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use crate::catalogue::vendor::Dialect;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
-use crate::dialect::chat::Call;
+use crate::dialect::chat::{Call, Opened};
 use crate::ledger::{self, HoldRefused};
 use crate::money::price::Quote;
 
@@ -21,12 +21,13 @@ pub async fn admit(
     gateway: &Gateway,
     exchange: &mut Exchange,
     caller: Caller,
-    call: Call,
+    opened: Opened,
     endpoint: Endpoint,
 ) -> Result<(), Refusal> {
     let catalogue = gateway.catalogue.load();
-    let model = model(&catalogue, &call.model, endpoint)?;
-    exchange.record.model = Some(model.id.as_str().into());
+    let model = model(&catalogue, &opened.model, endpoint)?;
+    exchange.record.model = Some(model.clone());
+    let call = Call::parse(opened).map_err(Refusal::Call)?;
     if let Some(refusal) = model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
         let (field, because) = (refusal.field.clone(), refusal.because.clone());
         return Err(Refusal::Unpriced { field, because });
@@ -42,7 +43,7 @@ pub async fn admit(
     let at = exchange.arrived_ms / 1_000;
     let quote = quote(&model, &call, at)?;
     let hold =
-        gateway.hold(&caller.account, &exchange.id, quote).await.map_err(|why| match why {
+        gateway.hold(&caller.key.account, &exchange.id, quote).await.map_err(|why| match why {
             HoldRefused::Insufficient { least, available } => {
                 Refusal::Insufficient { least, available }
             }
@@ -55,7 +56,7 @@ pub async fn admit(
         price_version: catalogue.version.clone(),
         at,
         endpoint,
-        key_prefix: caller.key_prefix,
+        key: caller.key,
         input_bytes: call.text_bytes,
     };
     exchange.stage = Stage::Admitted(Box::new(Admitted {

@@ -35,7 +35,10 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         void(gateway, hold).await;
         return;
     }
-    let usage = relay.meter().usage(terms.input_bytes);
+    let usage = match relay.progress() {
+        Progress::Complete => relay.meter().usage(terms.input_bytes),
+        _ => relay.meter().usage_so_far(terms.input_bytes),
+    };
     let Some(charge) = charge(&terms.model, usage, terms.at) else {
         log::error!(request_id = exchange.id; "the usage has no price; nothing is charged");
         void(gateway, hold).await;
@@ -44,7 +47,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     let line = Line {
         request_id: exchange.id.clone(),
         at: unix_ms(),
-        key_prefix: terms.key_prefix,
+        key_prefix: terms.key.prefix.clone(),
         endpoint: terms.endpoint.name().to_owned(),
         model: terms.model.id.clone(),
         vendor: terms.model.vendor.token.clone(),
@@ -134,12 +137,11 @@ async fn until_kept(
 }
 
 impl Gateway {
-    /// Voids a hold of which nobody knows whether it was made.
+    /// Voids a hold of which nobody knows whether it was made. A stop does not wait for that: the
+    /// hold, if there is one, ends with its lease.
     pub(super) fn take_back(&self, account: AccountName, id: String) {
         let ledger = self.ledger.clone();
-        let busy = self.busy.enter();
         tokio::spawn(async move {
-            let _busy = busy;
             let mut wait = RETRY_WAIT_MIN;
             while ledger.apply(&account, Operation::Void { id: id.clone() }).await.is_err() {
                 tokio::time::sleep(wait).await;
@@ -171,7 +173,7 @@ pub(super) fn tell(exchange: &Exchange) {
     let record = &exchange.record;
     let total = exchange.arrived.elapsed();
     let own = total.saturating_sub(exchange.vendor_time);
-    let model = record.model.as_deref().unwrap_or("");
+    let model = record.model.as_ref().map_or("", |m| m.id.as_str());
     let status = record.status.to_string();
     let endpoint = [record.endpoint];
     METRICS.requests.with_label_values(&[record.endpoint, model, &status]).inc();

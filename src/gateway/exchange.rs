@@ -11,7 +11,7 @@ use crate::catalogue::Model;
 use crate::dialect::Endpoint;
 use crate::dialect::chat::Call;
 use crate::dialect::relay::Relay;
-use crate::ledger::{AccountName, Hold};
+use crate::ledger::{AccountName, Hold, KeyRecord};
 use crate::money::{Money, Usage};
 
 /// A request.
@@ -73,8 +73,8 @@ pub struct Terms {
     pub at: i64,
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// The beginning of the key.
-    pub key_prefix: String,
+    /// The key it came with.
+    pub key: Arc<KeyRecord>,
     /// Bytes of text in the request, for counting where the vendor reports nothing.
     pub input_bytes: u64,
 }
@@ -102,8 +102,8 @@ pub struct Record {
     pub endpoint: &'static str,
     /// Whose key it was.
     pub account: Option<AccountName>,
-    /// The model's id.
-    pub model: Option<Arc<str>>,
+    /// The model.
+    pub model: Option<Arc<Model>>,
     /// The route that served, or was tried last.
     pub route: Option<Arc<Route>>,
     /// How many routes failed first.

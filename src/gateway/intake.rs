@@ -1,12 +1,14 @@
 //! Taking a request in: whose key it is, and its body, bounded in size and time.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT};
 use pingora_proxy::Session;
 
 use super::Gateway;
 use super::refusal::Refusal;
-use crate::ledger::{AccountName, KeyHash};
+use crate::ledger::{KeyHash, KeyRecord};
 
 /// Bodies whose length is not told begin with room for so many bytes.
 const BODY_BYTES_FIRST: usize = 4 << 10;
@@ -14,10 +16,8 @@ const BODY_BYTES_FIRST: usize = 4 << 10;
 /// Who calls.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The account that pays.
-    pub account: AccountName,
-    /// The beginning of the key.
-    pub key_prefix: String,
+    /// The record of the key: whose it is.
+    pub key: Arc<KeyRecord>,
 }
 
 /// Finds the account of a request's key.
@@ -26,19 +26,29 @@ pub struct Caller {
 /// No key, an unknown or revoked one, or no answer from the ledger.
 pub async fn caller(gateway: &Gateway, session: &Session) -> Result<Caller, Refusal> {
     let key = presented(session).ok_or(Refusal::NoKey)?;
-    let hash = KeyHash::of(key);
-    let record = if let Some(record) = gateway.keys.get(&hash) {
-        record
-    } else {
-        let found = gateway.in_time("key", gateway.ledger.key(hash)).await;
-        let record = found.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::BadKey)?;
-        gateway.keys.insert(hash, record.clone());
-        record
+    let hash = KeyHash::of_shaped(key).ok_or(Refusal::BadKey)?;
+    let record = match gateway.keys.get(&hash) {
+        Some(record) => record,
+        None => look_up(gateway, hash).await?,
     };
     if record.revoked_at.is_some() {
         return Err(Refusal::RevokedKey);
     }
-    Ok(Caller { account: record.account, key_prefix: record.prefix })
+    Ok(Caller { key: record })
+}
+
+async fn look_up(gateway: &Gateway, hash: KeyHash) -> Result<Arc<KeyRecord>, Refusal> {
+    if gateway.strangers.contains_key(&hash) {
+        return Err(Refusal::BadKey);
+    }
+    let found = gateway.in_time("key", gateway.ledger.key(hash)).await;
+    let Some(record) = found.map_err(|_| Refusal::NoLedger)? else {
+        gateway.strangers.insert(hash, ());
+        return Err(Refusal::BadKey);
+    };
+    let record = Arc::new(record);
+    gateway.keys.insert(hash, record.clone());
+    Ok(record)
 }
 
 /// The key, from either header that official clients use.

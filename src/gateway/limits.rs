@@ -26,6 +26,9 @@ impl Limits {
     }
 }
 
+/// No wait is longer than a day, in ms.
+const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+
 /// The `[timeouts]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -73,9 +76,11 @@ impl Timeouts {
     pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Timeouts {
         let mut times = Timeouts::default();
         let mut read = |key, time: &mut Duration| {
-            if let Some(ms) = sheet.whole(key, faults) {
-                *time = Duration::from_millis(ms);
+            let Some(ms) = sheet.whole(key, faults) else { return };
+            if ms > TIMEOUT_MS_MAX {
+                faults.push(sheet.place.fault(format!("'{key}' may be {TIMEOUT_MS_MAX} at most")));
             }
+            *time = Duration::from_millis(ms.min(TIMEOUT_MS_MAX));
         };
         read("body_ms", &mut times.body);
         read("client_write_ms", &mut times.client_write);
@@ -93,7 +98,9 @@ impl Timeouts {
     /// How long a hold must stand: longer than any call can take.
     #[must_use]
     pub fn lease_ms(&self) -> u64 {
-        let longest = self.connect + self.answer + self.total + self.drain;
+        // A call tries no further route after `total`; the last one still gets its time to answer.
+        let last = self.connect + self.answer + self.stall;
+        let longest = self.body + self.total + last + self.drain + self.client_write;
         let margin = Duration::from_secs(60);
         u64::try_from((longest + margin).as_millis()).unwrap_or(u64::MAX)
     }

@@ -236,7 +236,7 @@ impl Refusal {
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Refusal::NoLedger | Refusal::NoRoute(_) => Some(RETRY_AFTER_S),
+            Refusal::NoLedger => Some(RETRY_AFTER_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
                 Some(asked.clamp(1, RETRY_AFTER_S_MAX))
@@ -247,7 +247,7 @@ impl Refusal {
 
     fn no_retry(&self) -> bool {
         match self {
-            Refusal::NoAnswer | Refusal::Broken(_) => true,
+            Refusal::NoAnswer | Refusal::Broken(_) | Refusal::NoRoute(_) => true,
             Refusal::Blocked(block) => block.work_begun || block.ours_to_mend(),
             _ => false,
         }

@@ -52,7 +52,10 @@ pub struct Route {
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
     streak: AtomicU32,
+    /// Until when it is tried last because it kept blocking.
     cool_until: AtomicI64,
+    /// Until when its vendor asked not to be asked; another call's success does not undo that.
+    asked_until: AtomicI64,
 }
 
 impl Route {
@@ -84,9 +87,9 @@ impl Route {
 
     /// It served.
     pub fn succeeded(&self) {
-        if self.streak.swap(0, Ordering::Relaxed) > 0 {
+        if self.streak.load(Ordering::Relaxed) > 0 {
+            self.streak.store(0, Ordering::Relaxed);
             self.cool_until.store(0, Ordering::Relaxed);
-            self.show(true);
         }
     }
 
@@ -95,22 +98,27 @@ impl Route {
         let streak = self.streak.fetch_add(1, Ordering::Relaxed) + 1;
         let asked = retry_after.map(|d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
         let doubled = COOL_MS_MIN << streak.saturating_sub(STREAK_MAX).min(8);
-        let own = (streak >= STREAK_MAX).then(|| doubled.min(COOL_MS_MAX));
-        let longest = asked.map(|ms| ms.min(RETRY_AFTER_MS_MAX)).into_iter().chain(own).max();
-        if let Some(ms) = longest {
-            self.cool_until.fetch_max(now_ms + ms, Ordering::Relaxed);
-            self.show(false);
+        if streak >= STREAK_MAX {
+            self.cool_until.fetch_max(now_ms + doubled.min(COOL_MS_MAX), Ordering::Relaxed);
         }
+        if let Some(ms) = asked {
+            let until = now_ms + ms.min(RETRY_AFTER_MS_MAX);
+            self.asked_until.fetch_max(until, Ordering::Relaxed);
+        }
+        self.show(now_ms);
     }
 
     /// Whether it is tried last at the moment.
     #[must_use]
     pub fn cooling(&self, now_ms: i64) -> bool {
-        self.cool_until.load(Ordering::Relaxed) > now_ms
+        let until = |moment: &AtomicI64| moment.load(Ordering::Relaxed);
+        until(&self.cool_until).max(until(&self.asked_until)) > now_ms
     }
 
-    fn show(&self, up: bool) {
-        METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(up));
+    /// Tells the metrics whether it is in use.
+    pub fn show(&self, now_ms: i64) {
+        let up = i64::from(!self.cooling(now_ms));
+        METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(up);
     }
 }
 
@@ -207,8 +215,9 @@ impl Route {
             next_address: AtomicUsize::new(0),
             streak: AtomicU32::new(0),
             cool_until: AtomicI64::new(0),
+            asked_until: AtomicI64::new(0),
         };
-        route.show(true);
+        route.show(0);
         route
     }
 }
@@ -258,6 +267,15 @@ mod tests {
         assert_eq!(names(&line, 2_999), ["two", "three", "one"]);
         first.succeeded();
         assert_eq!(names(&line, 1_000), ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_success_of_another_call_does_not_cut_short_what_the_vendor_asked_for() {
+        let line = line();
+        let first = line.plan(0)[0].clone();
+        first.blocked(0, Some(Duration::from_secs(7)));
+        first.succeeded();
+        assert_eq!(names(&line, 6_999)[2], "one");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use http::header::{
     USER_AGENT,
 };
 use http::{HeaderName, HeaderValue, Method};
-use pingora_core::protocols::ALPN;
+use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
@@ -27,6 +27,12 @@ const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
 /// HTTP/2 streams in one connection to a vendor.
 const H2_STREAMS_MAX: usize = 100;
 
+/// A silent connection is probed after so long, so often, so many times: vendors may think for
+/// minutes, and a dead connection must not look like one that thinks.
+const PROBE_AFTER: Duration = Duration::from_secs(20);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBES_MAX: usize = 3;
+
 /// The peer of a route. `None` while its name has no address.
 pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
     let host = if route.base.tls { route.base.host.clone() } else { String::new() };
@@ -35,7 +41,14 @@ pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
     peer.options.connection_timeout = Some(times.connect);
     peer.options.total_connection_timeout = Some(times.connect);
     peer.options.idle_timeout = Some(times.idle);
+    peer.options.tcp_keepalive = Some(TcpKeepalive {
+        idle: PROBE_AFTER,
+        interval: PROBE_EVERY,
+        count: PROBES_MAX,
+        user_timeout: Duration::ZERO,
+    });
     if route.base.tls {
+        peer.options.h2_ping_interval = Some(PROBE_AFTER);
         peer.options.alpn = ALPN::H2H1;
         peer.options.max_h2_streams = H2_STREAMS_MAX;
     }
@@ -108,7 +121,8 @@ pub(super) fn head(
     }
     let line = gateway.routes.of(&vendor.token);
     for (name, value) in &session.req_header().headers {
-        if vendor.forward_headers.iter().any(|rule| matches(rule, name.as_str())) {
+        let secret = matches!(name.as_str(), "authorization" | "x-api-key");
+        if !secret && vendor.forward_headers.iter().any(|rule| matches(rule, name.as_str())) {
             let real = line.map_or(name.as_str(), |l| l.header_name(name.as_str())).to_owned();
             head.append_header(real, value.clone())?;
         }
@@ -150,11 +164,28 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     if block.work_begun {
         METRICS.lost_attempts.with_label_values(&labels).inc();
     }
-    log::warn!(request_id = exchange.id, vendor = route.vendor, route = route.name, reason; "blocked");
+    let (vendor, name) = (&route.vendor, &route.name);
+    log::warn!(request_id = exchange.id, vendor, route = name, reason; "blocked");
     let Some(admitted) = exchange.admitted() else { return };
     admitted.failed.push(route.rank);
     let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
     admitted.block = Some(Block { work_begun: block.work_begun || before, ..block.clone() });
+}
+
+/// Notes that an attempt was given up after the vendor may have begun paid work.
+pub(super) fn note_loss(exchange: &mut Exchange) {
+    if let Some(route) = &exchange.record.route {
+        METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
+    }
+}
+
+/// Notes that the route being tried took a call and did not answer. Nothing is tried after it in
+/// this call, but the next calls may find better routes first.
+pub(super) fn note_silence(exchange: &mut Exchange) {
+    note_loss(exchange);
+    if let Some(route) = &exchange.record.route {
+        route.blocked(super::exchange::unix_ms(), None);
+    }
 }
 
 /// How many routes failed before this one: those tried in this call, and those that the client's

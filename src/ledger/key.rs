@@ -23,6 +23,14 @@ impl KeyHash {
         KeyHash(Sha256::digest(key.as_bytes()).into())
     }
 
+    /// Of a key, if it has the shape of ours.
+    #[must_use]
+    pub fn of_shaped(key: &str) -> Option<KeyHash> {
+        let digits = key.strip_prefix(MARK)?;
+        let sound = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        sound.then(|| KeyHash::of(key))
+    }
+
     /// As hex.
     #[must_use]
     pub fn hex(self) -> String {

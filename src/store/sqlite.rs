@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::ledger::account::Balances;
@@ -21,20 +21,29 @@ use crate::ledger::{
 };
 
 mod accounts;
+mod desk;
 mod holds;
 mod keys;
 mod schema;
 
+use desk::{Desk, Rows};
+
 /// Operations in one transaction, at most.
 const BATCH_MAX: usize = 256;
+/// While several callers write at once, so long is waited for more of them to come together: one
+/// transaction for many costs little more than one for one.
+const GATHER: Duration = Duration::from_micros(300);
 /// How long to wait for another process that writes.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
+
+/// Steps in which one sweep forgets holds that ended long ago, at most.
+const FORGET_STEPS_MAX: u32 = 40;
 
 /// Tells a caller how its job went.
 type Acknowledge = Box<dyn FnOnce(bool) + Send>;
 
 /// What a job does.
-type Run = Box<dyn FnOnce(&Connection) -> rusqlite::Result<Acknowledge> + Send>;
+type Run = Box<dyn FnOnce(&mut Desk<'_>) -> rusqlite::Result<Acknowledge> + Send>;
 
 /// Something to do inside the writer's transaction.
 struct Job {
@@ -85,11 +94,11 @@ impl Sqlite {
     ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
     where
         T: Send + 'static,
-        J: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        J: FnOnce(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let run = Box::new(move |connection: &Connection| {
-            let value = job(connection)?;
+        let run: Run = Box::new(move |desk| {
+            let value = job(desk)?;
             let acknowledge: Acknowledge = Box::new(move |kept| {
                 if kept {
                     // The caller may have stopped waiting.
@@ -112,14 +121,20 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 
 /// The writer: all waiting jobs in one transaction.
 fn write(
-    mut connection: Connection,
+    connection: Connection,
     jobs: &mpsc::Receiver<Job>,
     written: &mpsc::Sender<Vec<Acknowledge>>,
 ) {
+    let mut writer = Writer { connection, rows: Rows::default() };
+    let mut crowded = false;
     while let Ok(first) = jobs.recv() {
+        if crowded {
+            thread::sleep(GATHER);
+        }
         let mut batch = vec![first];
         batch.extend(jobs.try_iter().take(BATCH_MAX - 1));
-        match commit(&mut connection, batch) {
+        crowded = batch.len() > 1;
+        match writer.commit(batch) {
             Ok(done) => {
                 let (durable, volatile): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.0);
                 volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
@@ -135,17 +150,38 @@ fn write(
     }
 }
 
-fn commit(
-    connection: &mut Connection,
-    batch: Vec<Job>,
-) -> rusqlite::Result<Vec<(bool, Acknowledge)>> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut done = Vec::with_capacity(batch.len());
-    for job in batch {
-        done.push((job.durable, (job.run)(&transaction)?));
+/// The writer's connection, and the account rows that it remembers.
+struct Writer {
+    connection: Connection,
+    rows: Rows,
+}
+
+impl Writer {
+    /// Does a batch in one transaction, or nothing of it.
+    fn commit(&mut self, batch: Vec<Job>) -> rusqlite::Result<Vec<(bool, Acknowledge)>> {
+        let done = self.run(batch);
+        if done.is_err() {
+            self.rows = Rows::default();
+            if !self.connection.is_autocommit() {
+                self.connection.execute_batch("ROLLBACK")?;
+            }
+        }
+        done
     }
-    transaction.commit()?;
-    Ok(done)
+
+    fn run(&mut self, batch: Vec<Job>) -> rusqlite::Result<Vec<(bool, Acknowledge)>> {
+        let c = &self.connection;
+        c.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.rows.renew(c)?;
+        let mut desk = Desk { c, rows: &mut self.rows };
+        let mut done = Vec::with_capacity(batch.len());
+        for job in batch {
+            done.push((job.durable, (job.run)(&mut desk)?));
+        }
+        self.rows.save(c)?;
+        c.prepare_cached("COMMIT")?.execute([])?;
+        Ok(done)
+    }
 }
 
 /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
@@ -164,26 +200,26 @@ fn sync(log: &File, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
 impl Ledger for Sqlite {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
-        self.run(true, move |c| accounts::open(c, &account)).await
+        self.run(true, move |desk| accounts::open(desk.c, &account)).await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
         let account = account.clone();
         let durable = matches!(op, Operation::Credit { .. } | Operation::Settle { .. });
-        self.run(durable, move |c| match &op {
-            Operation::Credit { tx, amount } => accounts::credit(c, &account, tx, *amount),
-            op => holds::apply(c, &account, op),
+        self.run(durable, move |desk| match &op {
+            Operation::Credit { tx, amount } => accounts::credit(desk, &account, tx, *amount),
+            op => holds::apply(desk, &account, op),
         })
         .await
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
-        self.run(false, move |c| accounts::balances(c, &account)).await
+        self.run(false, move |desk| desk.balances(&account)).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.run(false, accounts::all).await
+        self.run(false, |desk| accounts::all(desk.c)).await
     }
 
     async fn journal(
@@ -193,29 +229,36 @@ impl Ledger for Sqlite {
         limit: u32,
     ) -> Result<Vec<Entry>, Unavailable> {
         let account = account.clone();
-        self.run(false, move |c| accounts::journal(c, &account, seq, limit)).await
+        self.run(false, move |desk| accounts::journal(desk.c, &account, seq, limit)).await
     }
 
     async fn expire(&self) -> Result<Swept, Unavailable> {
-        self.run(true, holds::expire).await
+        let swept = self.run(true, holds::expire).await?;
+        // In small steps, so that no call waits long for the writer.
+        for _ in 0..FORGET_STEPS_MAX {
+            if self.run(false, |desk| holds::forget(desk.c)).await? == 0 {
+                break;
+            }
+        }
+        Ok(swept)
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.run(true, move |c| keys::add(c, hash, &record)).await?
+        self.run(true, move |desk| keys::add(desk.c, hash, &record)).await?
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.run(false, move |c| keys::find(c, hash)).await
+        self.run(false, move |desk| keys::find(desk.c, hash)).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
-        self.run(false, move |c| keys::of(c, &account)).await
+        self.run(false, move |desk| keys::of(desk.c, &account)).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
-        self.run(true, move |c| keys::revoke(c, &prefix, at)).await
+        self.run(true, move |desk| keys::revoke(desk.c, &prefix, at)).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {

@@ -120,8 +120,13 @@ pub(super) fn command(folder: &Path) -> Command {
     command
 }
 
+/// The base url of a vendor that takes no connection.
+pub(crate) fn closed_port() -> String {
+    format!("http://127.0.0.1:{}/v1", free_port())
+}
+
 /// A port of this machine where nobody listens.
-pub(crate) fn free_port() -> u16 {
+fn free_port() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     loop {
         let random = RandomState::new().hash_one(std::process::id());

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::reload::Rules;
 use crate::gateway::busy::Busy;
+use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::{Route, Routes};
 use crate::ledger::Ledger;
 use crate::metrics::METRICS;
@@ -50,9 +51,9 @@ impl BackgroundService for Background {
 impl Background {
     async fn resolve(&self) {
         loop {
-            for route in self.routes.all() {
-                resolve(route).await;
-            }
+            // Together: one name that hangs must not keep the others from their addresses.
+            let looking = self.routes.all().map(|route| resolve(route));
+            futures_util::future::join_all(looking).await;
             let all = self.routes.all().all(|route| route.address().is_some());
             tokio::time::sleep(if all { RESOLVE_EVERY } else { RESOLVE_SOON }).await;
         }
@@ -82,7 +83,10 @@ impl Background {
         loop {
             tokio::select! {
                 _ = hangup.recv() => self.rules.reload(),
-                () = tokio::time::sleep(LOOK_EVERY) => self.rules.reload_if_changed(),
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    self.rules.reload_if_changed();
+                    self.routes.all().for_each(|route| route.show(unix_ms()));
+                }
             }
         }
     }

@@ -208,8 +208,8 @@ mod tests {
             edits in proptest::collection::vec(edit(), 0..8),
             space in "[ \n]{0,2}",
         ) {
-            let members: Vec<String> =
-                names.iter().map(|n| format!("{space}\"m{n}\"{space}:{space}[\"v{n}\"]{space}")).collect();
+            let member = |n| format!("{space}\"m{n}\"{space}:{space}[\"v{n}\"]{space}");
+            let members: Vec<String> = names.iter().map(member).collect();
             let doc = document(&format!("{{{space}{}}}{space}", members.join(",")));
             let mut model: Map<String, Json> =
                 serde_json::from_slice(doc.body()).expect("an object");
@@ -233,10 +233,9 @@ mod tests {
                 }
             }
             let out = text(&draft.finish());
-            prop_assert_eq!(
-                serde_json::from_str::<Json>(&out).map_err(|e| TestCaseError::fail(format!("{e}: {out}")))?,
-                Json::Object(model)
-            );
+            let read: Json = serde_json::from_str(&out)
+                .map_err(|e| TestCaseError::fail(format!("{e}: {out}")))?;
+            prop_assert_eq!(read, Json::Object(model));
             prop_assert!(Document::parse(Bytes::from(out)).is_ok());
         }
     }

@@ -1,7 +1,7 @@
 //! The one strict pass.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{DEPTH_MAX, JsonFault, Member, Name, value};
+use super::{DEPTH_MAX, JsonFault, MEMBERS_MAX, Member, Name, value};
 
 /// Whole digits before the decimal point plus exponent, at most: what a double surely holds.
 const MAGNITUDE_MAX: i64 = 308;
@@ -119,6 +119,9 @@ impl Scan<'_> {
                 members.push(Member { name: name.clone(), value: value_start..self.at });
             }
             self.names.push(name);
+            if self.names.len() - first_name > MEMBERS_MAX {
+                return Err(self.fault("too many members in one object"));
+            }
             self.space();
             match self.peek() {
                 Some(b',') => self.at += 1,

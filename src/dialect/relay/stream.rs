@@ -16,8 +16,8 @@ const DONE: &[u8] = b"[DONE]";
 pub struct Stream {
     usage_asked: bool,
     splitter: Splitter,
-    /// Every choice that ended said so; a stream may end after that.
-    finished: bool,
+    /// How many choices have not said that they ended; a stream may end after the last.
+    unfinished: u64,
     pub(super) meter: Meter,
     pub(super) progress: Progress,
 }
@@ -30,11 +30,11 @@ enum Fate {
 }
 
 impl Stream {
-    pub(super) fn new(usage_asked: bool) -> Stream {
+    pub(super) fn new(usage_asked: bool, choices: u64) -> Stream {
         Stream {
             usage_asked,
             splitter: Splitter::default(),
-            finished: false,
+            unfinished: choices,
             meter: Meter::default(),
             progress: Progress::Open,
         }
@@ -65,7 +65,7 @@ impl Stream {
             self.pass(Event(Bytes::from([&rest, &b"\n\n"[..]].concat())), &mut out);
         }
         if self.progress == Progress::Open {
-            if self.finished {
+            if self.unfinished == 0 {
                 self.progress = Progress::Complete;
                 out.push(Bytes::from_static(b"data: [DONE]\n\n"));
             } else {
@@ -91,6 +91,8 @@ impl Stream {
         }
         let fate = match event.data_slice() {
             None => Ok(Fate::Keep),
+            // Nothing in it: as good as a comment.
+            Some(data) if data.trim_ascii().is_empty() => Ok(Fate::Keep),
             Some(data) if &data[..] == DONE => {
                 self.progress = Progress::Complete;
                 Ok(Fate::Keep)
@@ -116,7 +118,8 @@ impl Stream {
         }
         let choices = chunk.get("choices");
         if let Some(choices) = choices {
-            self.finished |= self.meter.count(choices, "delta");
+            let finished = self.meter.count(choices, "delta");
+            self.unfinished = self.unfinished.saturating_sub(finished);
         }
         let Some(usage) = chunk.get("usage") else { return Ok(Fate::Keep) };
         self.meter.report(usage);

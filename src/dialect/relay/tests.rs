@@ -29,7 +29,7 @@ const USAGE: &str =
 #[case::at_once(10_000)]
 fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n: ping\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
-    let (out, relay) = run(Relay::stream(true), &stream, size);
+    let (out, relay) = run(Relay::stream(true, 1), &stream, size);
     assert_eq!(out, stream);
     assert_eq!(relay.progress(), &Progress::Complete);
     assert_eq!(relay.meter().usage(0).tokens.input, 9);
@@ -41,7 +41,7 @@ fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
 #[case::at_once(10_000)]
 fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
-    let (out, relay) = run(Relay::stream(false), &stream, size);
+    let (out, relay) = run(Relay::stream(false, 1), &stream, size);
     let text = TEXT.replace(r#","usage":null"#, "");
     assert_eq!(out, format!("{text}\n\n{END}\n\ndata: [DONE]\n\n"));
     assert_eq!(relay.meter().usage(0).basis, Basis::Reported);
@@ -50,7 +50,8 @@ fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
 #[test]
 fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
     let finish = r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
-    let (out, relay) = run(Relay::stream(false), &format!("{finish}\n\ndata: [DONE]\n\n"), 10_000);
+    let (out, relay) =
+        run(Relay::stream(false, 1), &format!("{finish}\n\ndata: [DONE]\n\n"), 10_000);
     assert_eq!(
         out,
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
@@ -63,7 +64,7 @@ fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
 #[case::cut_inside_an_event(&TEXT[..40], Break::Garbage)]
 #[case::garbage("data: <html>\n\n", Break::Garbage)]
 fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: Break) {
-    let (out, relay) = run(Relay::stream(true), stream, 7);
+    let (out, relay) = run(Relay::stream(true, 1), stream, 7);
     let last = out.trim_end().rsplit("\n\n").next().expect("an event");
     assert!(last.starts_with(r#"data: {"error":{"message":"the vendor"#), "{out}");
     assert!(!out.contains("[DONE]"));
@@ -73,7 +74,7 @@ fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: B
 #[test]
 fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let stream = format!("{TEXT}\n\ndata: {{\"code\":\"x\",\"error\":\"busy\"}}\n\n{TEXT}\n\n");
-    let (out, relay) = run(Relay::stream(true), &stream, 10_000);
+    let (out, relay) = run(Relay::stream(true, 1), &stream, 10_000);
     let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"upstream_error"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
     assert!(matches!(relay.progress(), Progress::Broken(Break::Told(_))));
@@ -84,9 +85,24 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
 
 #[test]
 fn a_stream_that_finished_but_was_not_closed_with_done_is_closed() {
-    let (out, relay) = run(Relay::stream(true), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
+    let (out, relay) = run(Relay::stream(true, 1), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
     assert!(out.ends_with("data: [DONE]\n\n"));
     assert_eq!(relay.progress(), &Progress::Complete);
+}
+
+#[test]
+fn a_stream_of_two_choices_is_not_complete_when_one_has_ended() {
+    let (out, relay) = run(Relay::stream(true, 2), &format!("{TEXT}\n\n{END}\n\n"), 64);
+    assert!(!out.contains("[DONE]"), "{out}");
+    assert_eq!(relay.progress(), &Progress::Broken(Break::Cut));
+}
+
+#[test]
+fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low() {
+    let early = r#"data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":9,"completion_tokens":0}}"#;
+    let (_, relay) = run(Relay::stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
+    let usage = relay.meter().usage_so_far(400);
+    assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (9, 3, Basis::Counted));
 }
 
 #[rstest]
@@ -113,14 +129,15 @@ proptest! {
     #[test]
     fn any_cut_gives_the_same_stream_and_usage(
         events in proptest::collection::vec(prop_oneof![
-            Just(TEXT), Just(END), Just(USAGE), Just(": ping"), Just("data: [DONE]"), Just("data: {"),
+            Just(TEXT), Just(END), Just(USAGE), Just(": ping"), Just("data: [DONE]"),
+            Just("data: {"),
         ], 0..8),
         asked: bool,
         size in 1..200usize,
     ) {
         let stream: String = events.iter().map(|e| format!("{e}\n\n")).collect();
-        let (once, whole) = run(Relay::stream(asked), &stream, usize::MAX);
-        let (cut, pieces) = run(Relay::stream(asked), &stream, size);
+        let (once, whole) = run(Relay::stream(asked, 1), &stream, usize::MAX);
+        let (cut, pieces) = run(Relay::stream(asked, 1), &stream, size);
         prop_assert_eq!(once, cut);
         prop_assert_eq!(whole.progress(), pieces.progress());
         prop_assert_eq!(whole.meter().usage(8), pieces.meter().usage(8));

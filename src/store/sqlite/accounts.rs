@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::desk::Desk;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, Posting};
 use crate::ledger::{AccountName, Answer, Entry};
@@ -32,13 +33,6 @@ pub(super) fn find(c: &Connection, name: &AccountName) -> rusqlite::Result<Optio
     select.query_row([name.as_str()], account_row).optional()
 }
 
-pub(super) fn by_id(c: &Connection, id: i64) -> rusqlite::Result<AccountRow> {
-    let mut select = c.prepare_cached(
-        "SELECT id, credit, available, held, posted, written_off FROM account WHERE id = ?",
-    )?;
-    select.query_row([id], account_row)
-}
-
 fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let balances = Balances {
         credit: money(row, 1)?,
@@ -62,26 +56,24 @@ pub(super) fn save(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()
 
 /// Takes a payment.
 pub(super) fn credit(
-    c: &Connection,
+    desk: &mut Desk<'_>,
     name: &AccountName,
     tx: &str,
     amount: Money,
 ) -> rusqlite::Result<Answer> {
-    let Some(mut row) = find(c, name)? else { return Ok(Answer::NoAccount) };
+    let c = desk.c;
+    let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
+    let (id, mut balances) = (row.id, row.balances);
     let mut select = c.prepare_cached("SELECT amount FROM payment WHERE account = ? AND tx = ?")?;
-    let known = select.query_row(params![row.id, tx], |r| money(r, 0)).optional()?;
-    let answer = account::credit(&mut row.balances, known, amount);
+    let known = select.query_row(params![id, tx], |r| money(r, 0)).optional()?;
+    let answer = account::credit(&mut balances, known, amount);
     if answer == Answer::Done {
         let mut insert =
             c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
-        insert.execute(params![row.id, tx, amount.nano(), now_ms()])?;
-        save(c, row.id, &row.balances)?;
+        insert.execute(params![id, tx, amount.nano(), now_ms()])?;
+        desk.set(name, balances);
     }
     Ok(answer)
-}
-
-pub(super) fn balances(c: &Connection, name: &AccountName) -> rusqlite::Result<Option<Balances>> {
-    Ok(find(c, name)?.map(|row| row.balances))
 }
 
 pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
@@ -90,14 +82,25 @@ pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
     names.filter_map(|name| name.map(|n| AccountName::parse(&n)).transpose()).collect()
 }
 
+/// The last number in an account's journal, 0 if it is empty.
+pub(super) fn last_seq(c: &Connection, account: i64) -> rusqlite::Result<i64> {
+    let mut select =
+        c.prepare_cached("SELECT coalesce(max(seq), 0) FROM journal WHERE account = ?")?;
+    select.query_row([account], |row| row.get(0))
+}
+
 /// Adds a charge to an account's journal.
-pub(super) fn append(c: &Connection, account: i64, posting: &Posting) -> rusqlite::Result<()> {
+pub(super) fn append(
+    c: &Connection,
+    account: i64,
+    seq: i64,
+    posting: &Posting,
+) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached(
-        "INSERT INTO journal (account, seq, amount, written_off, line)
-         SELECT ?1, coalesce(max(seq), 0) + 1, ?2, ?3, ?4 FROM journal WHERE account = ?1",
+        "INSERT INTO journal (account, seq, amount, written_off, line) VALUES (?, ?, ?, ?, ?)",
     )?;
     let (amount, written_off) = (posting.amount.nano(), posting.written_off.nano());
-    insert.execute(params![account, amount, written_off, posting.line])?;
+    insert.execute(params![account, seq, amount, written_off, posting.line])?;
     Ok(())
 }
 

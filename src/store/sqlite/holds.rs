@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::accounts::{self, AccountRow, money};
+use super::accounts::money;
+use super::desk::Desk;
 use super::now_ms;
 use crate::ledger::account::{self, Record, State, Step};
 use crate::ledger::{AccountName, Answer, Operation, Swept};
@@ -10,12 +11,14 @@ use crate::money::Money;
 
 /// Holds ended by one sweep, at most; the next sweep does the rest.
 const SWEEP_MAX: u32 = 1_000;
+/// Holds forgotten in one step, at most.
+const FORGET_MAX: u32 = 500;
 /// A hold that ended is remembered so long, in ms, so that a repeat gets the same answer.
 const REMEMBER_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// Does an operation on a hold.
 pub(super) fn apply(
-    c: &Connection,
+    desk: &mut Desk<'_>,
     name: &AccountName,
     op: &Operation,
 ) -> rusqlite::Result<Answer> {
@@ -27,38 +30,39 @@ pub(super) fn apply(
         | Operation::Settle { id, .. }
         | Operation::Void { id } => id,
     };
-    let Some(mut row) = accounts::find(c, name)? else { return Ok(Answer::NoAccount) };
-    let known = find(c, row.id, id)?;
-    let before = row.balances;
-    let step = account::step(&mut row.balances, known.as_ref(), op, now_ms());
-    if row.balances != before {
-        accounts::save(c, row.id, &row.balances)?;
-    }
-    keep(c, row.id, id, known.is_some(), &step)?;
+    let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
+    let (account, mut balances) = (row.id, row.balances);
+    let known = find(desk.c, account, id)?;
+    let step = account::step(&mut balances, known.as_ref(), op, now_ms());
+    desk.set(name, balances);
+    keep(desk, name, (account, id), known.is_some(), &step)?;
     Ok(step.answer)
 }
 
-/// Ends what is due, and forgets what ended long ago.
-pub(super) fn expire(c: &Connection) -> rusqlite::Result<Swept> {
+/// Ends what is due.
+pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
     let now = now_ms();
+    let c = desk.c;
     let mut select = c.prepare_cached(
-        "SELECT wanted, least, held, lease_until, state, posted, line, account, id FROM hold
-         WHERE state = 0 AND lease_until <= ? ORDER BY lease_until, account, id LIMIT ?",
+        "SELECT wanted, least, hold.held, lease_until, state, hold.posted, line, account.name,
+             hold.id FROM hold JOIN account ON account.id = hold.account
+         WHERE state = 0 AND lease_until <= ? ORDER BY lease_until, account, hold.id LIMIT ?",
     )?;
     let due = select.query_map(params![now, SWEEP_MAX], |row| {
-        Ok((row.get::<_, i64>(7)?, row.get::<_, String>(8)?, record(row)?))
+        Ok((row.get::<_, String>(7)?, row.get::<_, String>(8)?, record(row)?))
     })?;
-    let due: Vec<(i64, String, Record)> = due.collect::<rusqlite::Result<_>>()?;
+    let due: Vec<(String, String, Record)> = due.collect::<rusqlite::Result<_>>()?;
     let mut swept = Swept::default();
-    for (account, id, record) in due {
-        let AccountRow { mut balances, .. } = accounts::by_id(c, account)?;
+    for (name, id, record) in due {
+        let Some(name) = AccountName::parse(&name) else { continue };
+        let Some(row) = desk.row(&name)? else { continue };
+        let (account, mut balances) = (row.id, row.balances);
         if let Some(step) = account::expire(&mut balances, &record, now) {
-            accounts::save(c, account, &balances)?;
-            keep(c, account, &id, true, &step)?;
+            desk.set(&name, balances);
+            keep(desk, &name, (account, &id), true, &step)?;
             swept.expired += 1;
         }
     }
-    forget(c, now - REMEMBER_MS)?;
     let mut totals =
         c.prepare_cached("SELECT count(*), coalesce(sum(held), 0) FROM hold WHERE state = 0")?;
     let (open, held) = totals.query_row([], |r| Ok((r.get::<_, i64>(0)?, money(r, 1)?)))?;
@@ -68,7 +72,10 @@ pub(super) fn expire(c: &Connection) -> rusqlite::Result<Swept> {
 /// Drops holds that ended long ago. Ids that begin with their time (UUID version 7, as the gateway
 /// makes them) stand in the table in that order within an account, so the oldest are found without
 /// a search: the cross join keeps SQLite from reading the whole table instead.
-fn forget(c: &Connection, before_ms: i64) -> rusqlite::Result<()> {
+///
+/// Tells how many went.
+pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
+    let before_ms = now_ms() - REMEMBER_MS;
     let oldest = format!("{:012x}", before_ms.max(0));
     let bound = format!("{}-{}", &oldest[..8], &oldest[8..]);
     let mut delete = c.prepare_cached(
@@ -77,8 +84,7 @@ fn forget(c: &Connection, before_ms: i64) -> rusqlite::Result<()> {
              ON hold.account = account.id AND hold.id >= '0' AND hold.id < ?
              WHERE hold.state <> 0 LIMIT ?)",
     )?;
-    delete.execute(params![bound, SWEEP_MAX])?;
-    Ok(())
+    delete.execute(params![bound, FORGET_MAX])
 }
 
 fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<Record>> {
@@ -111,7 +117,14 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
 }
 
 /// Writes back what a step changed.
-fn keep(c: &Connection, account: i64, id: &str, known: bool, step: &Step) -> rusqlite::Result<()> {
+fn keep(
+    desk: &mut Desk<'_>,
+    name: &AccountName,
+    (account, id): (i64, &str),
+    known: bool,
+    step: &Step,
+) -> rusqlite::Result<()> {
+    let c = desk.c;
     if let Some(record) = &step.record {
         let (state, posted, line) = columns(&record.state);
         let posted = posted.map(Money::nano);
@@ -132,7 +145,7 @@ fn keep(c: &Connection, account: i64, id: &str, known: bool, step: &Step) -> rus
         }
     }
     if let Some(posting) = &step.posting {
-        accounts::append(c, account, posting)?;
+        desk.append(name, posting)?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn run(asked: bool, stream: &[u8], size: usize) -> (Vec<u8>, Progress, Usage) {
-    let mut relay = Relay::stream(asked);
+    let mut relay = Relay::stream(asked, 1);
     let mut out = Vec::new();
     for chunk in stream.chunks(size.min(stream.len().max(1))) {
         out.extend(relay.push(Bytes::copy_from_slice(chunk)).unwrap_or_default());

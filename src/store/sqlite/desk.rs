@@ -1,0 +1,97 @@
+//! What the writer has before it while it works: the connection, and the account rows of late.
+//!
+//! A busy account is read once and written once a transaction, however many operations come
+//! together. The rows hold as long as no other process has written; SQLite tells.
+
+use std::collections::HashMap;
+
+use rusqlite::Connection;
+
+use super::accounts::{self, AccountRow};
+use crate::ledger::AccountName;
+use crate::ledger::account::{Balances, Posting};
+
+/// So many rows are remembered from one transaction to the next.
+const ROWS_MAX: usize = 10_000;
+
+/// Account rows that the writer remembers.
+#[derive(Default)]
+pub(super) struct Rows {
+    by_name: HashMap<AccountName, Remembered>,
+    /// SQLite's number for what other connections wrote, when the rows were read.
+    version: i64,
+}
+
+struct Remembered {
+    row: AccountRow,
+    /// Whether it must be written before the transaction ends.
+    changed: bool,
+    /// The last number in the journal, once it was asked for.
+    last_seq: Option<i64>,
+}
+
+impl Rows {
+    /// Forgets everything if another process has written since.
+    pub(super) fn renew(&mut self, c: &Connection) -> rusqlite::Result<()> {
+        let version = c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        if version != self.version || self.by_name.len() > ROWS_MAX {
+            self.by_name.clear();
+            self.version = version;
+        }
+        Ok(())
+    }
+
+    /// Writes what changed.
+    pub(super) fn save(&mut self, c: &Connection) -> rusqlite::Result<()> {
+        for remembered in self.by_name.values_mut().filter(|r| r.changed) {
+            accounts::save(c, remembered.row.id, &remembered.row.balances)?;
+            remembered.changed = false;
+        }
+        Ok(())
+    }
+}
+
+/// See the module.
+pub(super) struct Desk<'a> {
+    /// The connection, inside a transaction.
+    pub(super) c: &'a Connection,
+    pub(super) rows: &'a mut Rows,
+}
+
+impl Desk<'_> {
+    /// An account's row; `None` if there is no such account.
+    pub(super) fn row(&mut self, name: &AccountName) -> rusqlite::Result<Option<&AccountRow>> {
+        if !self.rows.by_name.contains_key(name) {
+            let Some(row) = accounts::find(self.c, name)? else { return Ok(None) };
+            let remembered = Remembered { row, changed: false, last_seq: None };
+            self.rows.by_name.insert(name.clone(), remembered);
+        }
+        Ok(self.rows.by_name.get(name).map(|r| &r.row))
+    }
+
+    /// An account's balances.
+    pub(super) fn balances(&mut self, name: &AccountName) -> rusqlite::Result<Option<Balances>> {
+        Ok(self.row(name)?.map(|row| row.balances))
+    }
+
+    /// Changes the balances of an account whose row is at hand.
+    pub(super) fn set(&mut self, name: &AccountName, balances: Balances) {
+        if let Some(remembered) = self.rows.by_name.get_mut(name) {
+            remembered.changed |= remembered.row.balances != balances;
+            remembered.row.balances = balances;
+        }
+    }
+
+    /// Adds a charge to the journal of an account whose row is at hand.
+    pub(super) fn append(&mut self, name: &AccountName, posting: &Posting) -> rusqlite::Result<()> {
+        let Some(remembered) = self.rows.by_name.get_mut(name) else { return Ok(()) };
+        let account = remembered.row.id;
+        let last = match remembered.last_seq {
+            Some(last) => last,
+            None => accounts::last_seq(self.c, account)?,
+        };
+        accounts::append(self.c, account, last + 1, posting)?;
+        remembered.last_seq = Some(last + 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! A vendor that says what it is told to, byte for byte, and counts who asks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+/// See the module; it stops when dropped.
+pub(crate) struct Canned {
+    /// Its base url.
+    pub(crate) url: String,
+    heard: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+    accepting: AbortHandle,
+}
+
+impl Canned {
+    /// Answers every request with these bytes. A connection serves so many requests; the next one
+    /// on it is read and the connection closed, as a vendor does that is tired of waiting.
+    pub(crate) async fn start(answer: Vec<u8>, requests_max: usize) -> Canned {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/v1", listener.local_addr().expect("its address"));
+        let heard = Arc::new(AtomicUsize::new(0));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (all, opened) = (heard.clone(), connections.clone());
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                opened.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(serve(stream, answer.clone(), requests_max, all.clone()));
+            }
+        });
+        Canned { url, heard, connections, accepting: accepting.abort_handle() }
+    }
+
+    /// A chat reply with this `usage`.
+    pub(crate) async fn with_usage(usage: &str) -> Canned {
+        let body = format!(
+            "{{\"id\":\"c\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":\
+             [{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"four\"}},\
+             \"finish_reason\":\"stop\"}}],\"usage\":{usage}}}"
+        );
+        Canned::start(http(&body), usize::MAX).await
+    }
+
+    /// How many requests it has read.
+    pub(crate) fn heard(&self) -> usize {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Canned {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A 200 with a JSON body.
+pub(crate) fn http(body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
+    format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    answer: Vec<u8>,
+    requests_max: usize,
+    heard: Arc<AtomicUsize>,
+) {
+    for number in 0.. {
+        if !request(&mut stream).await {
+            return;
+        }
+        heard.fetch_add(1, Ordering::Relaxed);
+        if number == requests_max || stream.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads a request with a content-length; false when there is none any more.
+async fn request(stream: &mut TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut head = httparse::Request::new(&mut headers);
+        if let Ok(httparse::Status::Complete(start)) = head.parse(&bytes) {
+            let named = head.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
+            let length = named.and_then(|h| std::str::from_utf8(h.value).ok()?.parse().ok());
+            if bytes.len() >= start + length.unwrap_or(0) {
+                return true;
+            }
+        }
+        if !matches!(stream.read_buf(&mut bytes).await, Ok(1..)) {
+            return false;
+        }
+    }
+}
