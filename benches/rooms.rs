@@ -25,7 +25,7 @@ fn request(bytes: usize) -> Bytes {
     Bytes::from(body.to_string())
 }
 
-/// A stream of 200 chunks with usage, as vendor_b sends it.
+/// A stream of 200 chunks with usage, as `vendor_b` sends it.
 fn stream() -> Bytes {
     let chunk = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word "},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"abcdef"}"#;
     let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":200,"total_tokens":209}}"#;

@@ -4,7 +4,7 @@
 //! attempt, the relay passes the answer on, `close` settles. `drive` calls the phases.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -23,6 +23,7 @@ use crate::ledger::{KeyHash, KeyRecord, Ledger, Unavailable};
 use crate::metrics::METRICS;
 
 pub mod admit;
+pub mod answer;
 pub mod busy;
 pub mod close;
 pub mod drive;
@@ -123,7 +124,10 @@ impl Gateway {
         match target {
             Target::Endpoint(endpoint) => {
                 let caller = caller.ok_or(Refusal::NoLedger)?;
-                let body = intake::body(self, session).await?;
+                let began = Instant::now();
+                let body = intake::body(self, session).await;
+                exchange.client_time += began.elapsed();
+                let body = body?;
                 let opened = Opened::parse(body).map_err(Refusal::Call)?;
                 admit::admit(self, exchange, caller, opened, endpoint).await?;
                 drive::run(self, session, exchange).await
@@ -140,9 +144,7 @@ impl Gateway {
 
     /// Sends an answer of our own.
     async fn answer(&self, session: &mut Session, exchange: &mut Exchange, body: String) -> Served {
-        let reply =
-            Reply { status: 200, code: String::new(), body, retry_after: None, no_retry: false };
-        send(session, exchange, reply).await;
+        send(session, exchange, Reply::ok(body)).await;
         Ok(())
     }
 
@@ -182,6 +184,9 @@ async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Resu
     head.insert_header("content-type", "application/json")?;
     head.insert_header("content-length", body.len())?;
     head.insert_header("x-request-id", exchange.id.as_str())?;
+    if let Some(method) = reply.allow {
+        head.insert_header("allow", method)?;
+    }
     if let Some(seconds) = reply.retry_after {
         head.insert_header("retry-after", seconds)?;
     }

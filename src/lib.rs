@@ -1,4 +1,5 @@
-//! tollgate
+#![doc = include_str!("../ARCHITECTURE.md")]
+
 pub mod catalogue;
 pub mod cli;
 pub mod conf;

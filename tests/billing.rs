@@ -273,6 +273,17 @@ async fn a_settlement_is_made_before_the_last_byte_so_the_next_call_finds_its_mo
     assert_eq!(world.balances().await.available, credit - 30 * cost);
 }
 
+#[tokio::test]
+async fn the_first_charge_on_a_new_redis_came_too_late_for_the_next_call() {
+    let call = chat_of("lmb-5.5");
+    let builder = World::start(Store::Redis).vendor("vendor_b", &["prompt=1;completion=1"]);
+    let world = builder.credit(&usd(least(&call) + INPUT + OUTPUT)).run().await;
+    for number in 1..=2 {
+        assert_eq!(world.chat(call.clone()).await.status, 200, "call {number}");
+    }
+    assert_eq!(world.chat(call).await.status, 402);
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_refused_call_gives_its_money_back_before_the_next_one(

@@ -168,7 +168,7 @@ async fn a_route_that_asks_for_patience_is_left_alone_and_comes_back_by_itself()
     tokio::time::sleep(Duration::from_millis(2_050).saturating_sub(began.elapsed())).await;
     let answer = world.chat(chat_of("lmb-5.5")).await;
     assert_eq!(answer.header("x-gateway-fallback-depth"), Some("0"));
-    assert_eq!(world.metric("tollgate_route_up", &[r#"route="r0""#, "vendor_b"]).await, 1);
+    world.metric_becomes("tollgate_route_up", &[r#"route="r0""#, "vendor_b"], 1).await;
 }
 
 #[tokio::test]

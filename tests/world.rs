@@ -136,6 +136,12 @@ impl World {
         self.gateway = Process::start(self.folder.path(), "again").await;
     }
 
+    /// The same world as a client of another gateway sees it.
+    pub(crate) fn url_of(&self, gateway: &Process, path: &str) -> reqwest::RequestBuilder {
+        let url = format!("http://{}{path}", gateway.http);
+        self.client.post(url).bearer_auth(&self.key)
+    }
+
     /// What `/metrics` says.
     pub(crate) async fn metrics(&self) -> String {
         self.gateway.metrics(&self.client).await
@@ -150,6 +156,19 @@ impl World {
             named && labels.iter().all(|label| line.contains(label))
         });
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<i64>().ok()).sum()
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) async fn metric_becomes(&self, name: &str, labels: &[&str], value: i64) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let found = self.metric(name, labels).await;
+            if found == value {
+                return;
+            }
+            assert!(Instant::now() < end, "{name} is {found}, not {value}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// What the gateway wrote to its log.

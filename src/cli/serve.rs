@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use pingora_core::apps::HttpServerOptions;
 use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::Connector;
 use pingora_core::listeners::tls::TlsSettings;
@@ -11,7 +12,7 @@ use pingora_core::server::Server;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
-use pingora_proxy::http_proxy_service;
+use pingora_proxy::ProxyServiceBuilder;
 
 use crate::conf::Conf;
 use crate::gateway::routes::Routes;
@@ -52,7 +53,12 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
         rules: reload::Rules::new(conf, catalogue),
         grace_s: conf.server.grace_s,
     };
-    let mut proxy = http_proxy_service(&server.configuration, gateway);
+    let mut options = HttpServerOptions::default();
+    options.h2_idle_timeout = Some(conf.timeouts.keepalive);
+    let mut proxy = ProxyServiceBuilder::new(&server.configuration, gateway)
+        .name("gateway")
+        .server_options(options)
+        .build();
     match &conf.listen.tls {
         None => proxy.add_tcp(&conf.listen.http),
         Some(tls) => {

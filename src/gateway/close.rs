@@ -172,7 +172,7 @@ fn count_charge(line: &Line, usage: Usage, charge: Money) {
 pub(super) fn tell(exchange: &Exchange) {
     let record = &exchange.record;
     let total = exchange.arrived.elapsed();
-    let own = total.saturating_sub(exchange.vendor_time);
+    let own = total.saturating_sub(exchange.vendor_time + exchange.client_time);
     let model = record.model.as_ref().map_or("", |m| m.id.as_str());
     let status = record.status.to_string();
     let endpoint = [record.endpoint];

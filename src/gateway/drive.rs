@@ -4,22 +4,20 @@
 //! vendor's error, nor read on after the client has gone. The day it can, this file goes and
 //! `request_filter` returns `Ok(false)`; the phases stay as they are.
 
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
-use futures_util::poll;
+use bytes::Bytes;
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::RequestHeader;
 use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
+use super::answer::{self, Vendor};
 use super::exchange::{Exchange, Stage};
 use super::refusal::{Block, Refusal};
-use super::{close, upstream};
-use crate::dialect::relay::{Break, Progress};
+use super::upstream;
 use crate::dialect::vendor_error::VendorError;
 
 /// One write covers so many bytes, at most, so that the write timeout is a minimum rate.
@@ -32,10 +30,6 @@ const ERROR_WAIT: Duration = Duration::from_secs(2);
 const EARLY_ANSWER_WAIT: Duration = Duration::from_millis(500);
 /// A connection that was closed while it was idle says so within this.
 const STALE_WAIT: Duration = Duration::from_secs(2);
-/// After the client has gone so many bytes are read on, at most.
-const DRAIN_BYTES_MAX: u64 = 64 << 20;
-/// After its end an answer's connection is waited for so long, to be used again.
-const TAIL_WAIT: Duration = Duration::from_secs(1);
 
 /// Tries routes until one answers, and passes the answer on.
 ///
@@ -84,8 +78,8 @@ pub(super) async fn run(
             return Err(refused_by_vendor(status, &body));
         }
         answered.set_read_timeout(Some(gateway.timeouts.stall));
-        let vendor = Vendor { up: answered, sent_whole, ended: false, read_bytes: 0 };
-        return relay(gateway, session, exchange, vendor, &peer, head).await;
+        let vendor = Vendor::new(answered, sent_whole);
+        return answer::relay(gateway, session, exchange, vendor, &peer, head).await;
     }
 }
 
@@ -212,242 +206,6 @@ async fn error_body(
         up.shutdown().await;
     }
     body
-}
-
-/// Passes a good answer on.
-async fn relay(
-    gateway: &Gateway,
-    session: &mut Session,
-    exchange: &mut Exchange,
-    mut vendor: Vendor,
-    peer: &HttpPeer,
-    mut head: ResponseHeader,
-) -> Result<(), Refusal> {
-    let stream = exchange.admitted().is_some_and(|a| a.call.stream);
-    if !upstream::readable(&head, stream) {
-        upstream::note_loss(exchange);
-        vendor.up.shutdown().await;
-        return Err(Refusal::Broken(Break::Garbage));
-    }
-    gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
-    let patience = gateway.timeouts.client_write;
-    let mut client = Client { head: Some(head), gone: None, patience };
-    let deadline = exchange.arrived + gateway.timeouts.total;
-    loop {
-        let began = Instant::now();
-        let read = vendor.read().await;
-        exchange.vendor_time += began.elapsed();
-        let patient = match client.gone {
-            None => Instant::now() < deadline,
-            Some(gone) => gone.patient(&vendor, gateway.timeouts.drain),
-        };
-        let read = if patient { read } else { Read::Failed(Break::Stalled) };
-        let mut out = filter(gateway, session, exchange, read)?;
-        // What is there already goes out in the same write.
-        while out.len() < WRITE_BYTES_MAX && open(exchange) {
-            let Some(read) = vendor.read_ready().await else { break };
-            out.append(filter(gateway, session, exchange, read)?);
-        }
-        let progress = exchange.relaying().map(|r| r.relay.progress().clone());
-        match progress {
-            Some(Progress::Open) => client.pass(session, out, false, &vendor).await,
-            Some(Progress::Complete) => {
-                close::settle(gateway, exchange, client.gone.is_some()).await;
-                client.pass(session, out, true, &vendor).await;
-                tail(gateway, vendor, peer).await;
-                break;
-            }
-            Some(Progress::Broken(why)) => {
-                vendor.up.shutdown().await;
-                upstream::note_loss(exchange);
-                if client.head.is_some() {
-                    return Err(Refusal::Broken(why));
-                }
-                exchange.record.code = Some(why.to_string());
-                close::settle(gateway, exchange, client.gone.is_some()).await;
-                client.pass(session, out, true, &vendor).await;
-                break;
-            }
-            None => return Err(Refusal::Internal),
-        }
-    }
-    exchange.record.client_gone = client.gone.is_some();
-    Ok(())
-}
-
-fn open(exchange: &mut Exchange) -> bool {
-    exchange.relaying().is_some_and(|r| *r.relay.progress() == Progress::Open)
-}
-
-/// Runs what was read through the body phase.
-fn filter(
-    gateway: &Gateway,
-    session: &mut Session,
-    exchange: &mut Exchange,
-    read: Read,
-) -> Result<Out, Refusal> {
-    let (mut body, end) = match read {
-        Read::Piece(piece) => (Some(piece), false),
-        Read::End => (None, true),
-        Read::Failed(why) => {
-            let told = exchange.relaying().and_then(|r| r.relay.fail(why));
-            return Ok(Out(told.into_iter().collect()));
-        }
-    };
-    let filtered = gateway.response_body_filter(session, &mut body, end, exchange);
-    filtered.map_err(|_| Refusal::Internal)?;
-    Ok(Out(body.into_iter().collect()))
-}
-
-/// Bytes for the client.
-struct Out(Vec<Bytes>);
-
-impl Out {
-    fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
-    }
-
-    fn append(&mut self, mut more: Out) {
-        self.0.append(&mut more.0);
-    }
-
-    fn join(mut self) -> Option<Bytes> {
-        if self.0.len() <= 1 {
-            return self.0.pop();
-        }
-        let mut joined = BytesMut::with_capacity(self.len());
-        self.0.iter().for_each(|piece| joined.extend_from_slice(piece));
-        Some(joined.freeze())
-    }
-}
-
-/// The vendor's side of an answer.
-struct Vendor {
-    up: Upstream,
-    /// Whether it has all of the request.
-    sent_whole: bool,
-    /// Whether all of it was read.
-    ended: bool,
-    read_bytes: u64,
-}
-
-/// What came of a read.
-enum Read {
-    Piece(Bytes),
-    End,
-    Failed(Break),
-}
-
-impl Vendor {
-    async fn read(&mut self) -> Read {
-        let read = self.up.read_response_body().await;
-        self.count(read)
-    }
-
-    /// What is there without waiting. A read that would wait is dropped, which loses nothing.
-    async fn read_ready(&mut self) -> Option<Read> {
-        let read = match poll!(Box::pin(self.up.read_response_body())) {
-            Poll::Ready(read) => read,
-            Poll::Pending => return None,
-        };
-        Some(self.count(read))
-    }
-
-    fn count(&mut self, read: pingora_core::Result<Option<Bytes>>) -> Read {
-        match read {
-            Ok(Some(piece)) => {
-                self.read_bytes += piece.len() as u64;
-                Read::Piece(piece)
-            }
-            Ok(None) => {
-                self.ended = true;
-                Read::End
-            }
-            Err(why) if *why.etype() == ErrorType::ReadTimedout => Read::Failed(Break::Stalled),
-            Err(_) => Read::Failed(Break::Cut),
-        }
-    }
-}
-
-/// When a client went, and how far the answer was.
-#[derive(Clone, Copy)]
-struct Gone {
-    at: Instant,
-    read_bytes: u64,
-}
-
-impl Gone {
-    /// Whether to read on, for the sake of the usage at the end.
-    fn patient(self, vendor: &Vendor, drain: Duration) -> bool {
-        let beyond = vendor.read_bytes.saturating_sub(self.read_bytes);
-        self.at.elapsed() < drain && beyond < DRAIN_BYTES_MAX
-    }
-}
-
-/// The client's side of an answer. Once it has gone, nothing is written any more.
-struct Client {
-    /// The head, until the first bytes go out.
-    head: Option<ResponseHeader>,
-    gone: Option<Gone>,
-    /// For one write.
-    patience: Duration,
-}
-
-impl Client {
-    async fn pass(&mut self, session: &mut Session, out: Out, end: bool, vendor: &Vendor) {
-        let body = out.join();
-        if self.gone.is_some() || (body.is_none() && !end) {
-            return;
-        }
-        let writing = tokio::time::timeout(self.patience, self.write(session, body, end));
-        if !matches!(writing.await, Ok(Ok(()))) {
-            session.set_keepalive(None);
-            self.gone = Some(Gone { at: Instant::now(), read_bytes: vendor.read_bytes });
-        }
-    }
-
-    async fn write(
-        &mut self,
-        session: &mut Session,
-        body: Option<Bytes>,
-        end: bool,
-    ) -> pingora_core::Result<()> {
-        let down = &mut session.downstream_session;
-        if let Some(mut head) = self.head.take() {
-            if end {
-                // All of it is here, so its length can be told.
-                head.remove_header("transfer-encoding");
-                let length = body.as_ref().map_or(0, Bytes::len);
-                head.insert_header("content-length", length)?;
-            }
-            down.write_response_header(Box::new(head)).await?;
-        }
-        down.write_response_body(body.unwrap_or_default(), end).await
-    }
-}
-
-/// After its last event a stream's connection can be used again as soon as it says that it has
-/// ended; that is not waited for in the way of the client.
-async fn tail(gateway: &Gateway, mut vendor: Vendor, peer: &HttpPeer) {
-    let idle = peer.options.idle_timeout;
-    let more = !vendor.ended
-        && matches!(vendor.read_ready().await, Some(Read::Piece(_) | Read::Failed(_)));
-    // Bytes after the end are nothing that anybody asked for.
-    if more || !vendor.sent_whole {
-        vendor.up.shutdown().await;
-        return;
-    }
-    if vendor.ended {
-        gateway.connector.release_http_session(vendor.up, peer, idle).await;
-        return;
-    }
-    let (connector, peer) = (gateway.connector.clone(), peer.clone());
-    tokio::spawn(async move {
-        match tokio::time::timeout(TAIL_WAIT, vendor.read()).await {
-            Ok(Read::End) => connector.release_http_session(vendor.up, &peer, idle).await,
-            _ => vendor.up.shutdown().await,
-        }
-    });
 }
 
 /// Every route failed, or there was none to try.

@@ -24,6 +24,8 @@ pub struct Exchange {
     pub arrived_ms: i64,
     /// Time spent waiting for vendors.
     pub vendor_time: Duration,
+    /// Time spent waiting for the client: for its body, and for it to take its answer.
+    pub client_time: Duration,
     /// What is told about it when it is over.
     pub record: Record,
     /// How far it is.
@@ -138,6 +140,7 @@ impl Exchange {
             arrived: Instant::now(),
             arrived_ms: 0,
             vendor_time: Duration::ZERO,
+            client_time: Duration::ZERO,
             record: Record { endpoint: "other", ..Record::default() },
             stage: Stage::Arrived,
         }

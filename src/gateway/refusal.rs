@@ -102,10 +102,21 @@ pub struct Reply {
     pub code: String,
     /// The body.
     pub body: String,
+    /// `allow`, on the wrong method.
+    pub allow: Option<&'static str>,
     /// `retry-after`, in seconds.
     pub retry_after: Option<u64>,
     /// Whether official clients are told not to retry.
     pub no_retry: bool,
+}
+
+impl Reply {
+    /// A good answer of our own.
+    #[must_use]
+    pub fn ok(body: String) -> Reply {
+        let code = String::new();
+        Reply { status: 200, code, body, allow: None, retry_after: None, no_retry: false }
+    }
 }
 
 struct Said<'a> {
@@ -125,6 +136,10 @@ impl Refusal {
             status: said.status,
             code: said.code.to_owned(),
             body: chat_body(said.kind, said.code, said.param, &said.message),
+            allow: match self {
+                Refusal::WrongMethod(right) => Some(right),
+                _ => None,
+            },
             retry_after: self.retry_after(),
             no_retry: self.no_retry(),
         }

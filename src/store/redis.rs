@@ -5,6 +5,7 @@
 //! connection in the order they were made.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,7 +42,7 @@ const ACCOUNTS: &str = "tollgate:accounts";
 /// runtime that uses it.
 pub struct Redis {
     section: StoreSection,
-    connected: OnceCell<Connection>,
+    connected: Arc<OnceCell<Connection>>,
     scripts: Scripts,
 }
 
@@ -55,7 +56,7 @@ impl Redis {
     /// A store that is not connected yet.
     #[must_use]
     pub fn new(section: StoreSection) -> Redis {
-        Redis { section, connected: OnceCell::new(), scripts: Scripts::default() }
+        Redis { section, connected: Arc::default(), scripts: Scripts::default() }
     }
 
     /// Connects, and refuses a server that may lose or drop what it acknowledged.
@@ -68,15 +69,17 @@ impl Redis {
         Ok(redis)
     }
 
+    /// The connection, made when it is first needed. That goes on even if whoever asked first
+    /// stops waiting: otherwise a server that is slow to greet would never be connected to.
     async fn connection(&self) -> Result<&Connection, Unavailable> {
-        let connect = || async {
-            // Without its type: the library's futures are too deep for the compiler.
-            let opening: Opening<'_> = Box::pin(Connection::open(&self.section.url));
-            let connection = opening.await?;
-            safety::check(&connection, self.section.allow_volatile).await?;
-            Ok(connection)
-        };
-        self.connected.get_or_try_init(connect).await
+        if self.connected.get().is_none() {
+            let (section, connected) = (self.section.clone(), self.connected.clone());
+            let opening = tokio::spawn(async move {
+                connected.get_or_try_init(|| connect(&section)).await.map(|_| ())
+            });
+            opening.await.map_err(|why| Unavailable(why.to_string()))??;
+        }
+        self.connected.get().ok_or_else(|| Unavailable("not connected".to_owned()))
     }
 
     async fn credit(
@@ -128,6 +131,18 @@ impl Redis {
         swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
         Ok(swept)
     }
+}
+
+/// Connects, checks the server, and gives it the scripts.
+async fn connect(section: &StoreSection) -> Result<Connection, Unavailable> {
+    // Without its type: the library's futures are too deep for the compiler.
+    let opening: Opening<'_> = Box::pin(Connection::open(&section.url));
+    let connection = opening.await?;
+    safety::check(&connection, section.allow_volatile).await?;
+    for script in Scripts::default().all() {
+        connection.load(script).await?;
+    }
+    Ok(connection)
 }
 
 #[async_trait]

@@ -24,15 +24,20 @@ mod accounts;
 mod desk;
 mod holds;
 mod keys;
+mod queue;
 mod schema;
 
 use desk::{Desk, Rows};
+use queue::Queue;
 
 /// Operations in one transaction, at most.
 const BATCH_MAX: usize = 256;
 /// While several callers write at once, so long is waited for more of them to come together: one
 /// transaction for many costs little more than one for one.
-const GATHER: Duration = Duration::from_micros(300);
+const GATHER: Duration = Duration::from_micros(400);
+/// So many operations together come from several callers: one alone has two at the most, the end of
+/// a call and the beginning of the next.
+const CROWD: usize = 3;
 /// How long to wait for another process that writes.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
@@ -45,6 +50,17 @@ type Acknowledge = Box<dyn FnOnce(bool) + Send>;
 /// What a job does.
 type Run = Box<dyn FnOnce(&mut Desk<'_>) -> rusqlite::Result<Acknowledge> + Send>;
 
+/// When something is to be done, and when it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Soon, and it counts as soon as it is done.
+    Now,
+    /// Soon, and it counts once it is on disk.
+    Kept,
+    /// With the next that is done soon, and it counts once it is on disk.
+    Later,
+}
+
 /// Something to do inside the writer's transaction.
 struct Job {
     run: Run,
@@ -53,9 +69,8 @@ struct Job {
 }
 
 /// The embedded store.
-#[derive(Debug)]
 pub struct Sqlite {
-    queue: mpsc::Sender<Job>,
+    queue: queue::Sender<Job>,
 }
 
 impl Sqlite {
@@ -75,7 +90,7 @@ impl Sqlite {
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;
-        let (queue, jobs) = mpsc::channel();
+        let (queue, jobs) = Queue::pair();
         let (written, to_sync) = mpsc::channel();
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.to_owned()).spawn(body)
@@ -89,7 +104,7 @@ impl Sqlite {
     /// Puts a job into the queue now; the future tells how it went.
     fn run<T, J>(
         &self,
-        durable: bool,
+        when: When,
         job: J,
     ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
     where
@@ -107,9 +122,8 @@ impl Sqlite {
             });
             Ok(acknowledge)
         });
-        let sent = self.queue.send(Job { run, durable });
+        self.queue.send(Job { run, durable: when != When::Now }, when != When::Later);
         async move {
-            sent.map_err(|_| Unavailable("the writer has stopped".to_owned()))?;
             answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
         }
     }
@@ -122,18 +136,17 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 /// The writer: all waiting jobs in one transaction.
 fn write(
     connection: Connection,
-    jobs: &mpsc::Receiver<Job>,
+    jobs: &Queue<Job>,
     written: &mpsc::Sender<Vec<Acknowledge>>,
 ) {
     let mut writer = Writer { connection, rows: Rows::default() };
     let mut crowded = false;
-    while let Ok(first) = jobs.recv() {
+    while jobs.wait() {
         if crowded {
             thread::sleep(GATHER);
         }
-        let mut batch = vec![first];
-        batch.extend(jobs.try_iter().take(BATCH_MAX - 1));
-        crowded = batch.len() > 1;
+        let batch = jobs.take(BATCH_MAX);
+        crowded = batch.len() >= CROWD;
         match writer.commit(batch) {
             Ok(done) => {
                 let (durable, volatile): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.0);
@@ -187,6 +200,8 @@ impl Writer {
 /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
 fn sync(log: &File, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
     while let Ok(mut acknowledge) = to_sync.recv() {
+        // Only a background task waits for the disk, and one wait does for many.
+        thread::sleep(GATHER);
         acknowledge.extend(to_sync.try_iter().flatten());
         let kept = log.sync_data();
         if let Err(why) = &kept {
@@ -200,13 +215,17 @@ fn sync(log: &File, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
 impl Ledger for Sqlite {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
-        self.run(true, move |desk| accounts::open(desk.c, &account)).await
+        self.run(When::Kept, move |desk| accounts::open(desk.c, &account)).await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
         let account = account.clone();
-        let durable = matches!(op, Operation::Credit { .. } | Operation::Settle { .. });
-        self.run(durable, move |desk| match &op {
+        let when = match op {
+            Operation::Credit { .. } => When::Kept,
+            Operation::Settle { .. } | Operation::Checkpoint { .. } => When::Later,
+            Operation::Hold { .. } | Operation::Renew { .. } | Operation::Void { .. } => When::Now,
+        };
+        self.run(when, move |desk| match &op {
             Operation::Credit { tx, amount } => accounts::credit(desk, &account, tx, *amount),
             op => holds::apply(desk, &account, op),
         })
@@ -215,11 +234,11 @@ impl Ledger for Sqlite {
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
-        self.run(false, move |desk| desk.balances(&account)).await
+        self.run(When::Now, move |desk| desk.balances(&account)).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.run(false, |desk| accounts::all(desk.c)).await
+        self.run(When::Now, |desk| accounts::all(desk.c)).await
     }
 
     async fn journal(
@@ -229,14 +248,14 @@ impl Ledger for Sqlite {
         limit: u32,
     ) -> Result<Vec<Entry>, Unavailable> {
         let account = account.clone();
-        self.run(false, move |desk| accounts::journal(desk.c, &account, seq, limit)).await
+        self.run(When::Now, move |desk| accounts::journal(desk.c, &account, seq, limit)).await
     }
 
     async fn expire(&self) -> Result<Swept, Unavailable> {
-        let swept = self.run(true, holds::expire).await?;
+        let swept = self.run(When::Kept, holds::expire).await?;
         // In small steps, so that no call waits long for the writer.
         for _ in 0..FORGET_STEPS_MAX {
-            if self.run(false, |desk| holds::forget(desk.c)).await? == 0 {
+            if self.run(When::Now, |desk| holds::forget(desk.c)).await? == 0 {
                 break;
             }
         }
@@ -244,25 +263,25 @@ impl Ledger for Sqlite {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.run(true, move |desk| keys::add(desk.c, hash, &record)).await?
+        self.run(When::Kept, move |desk| keys::add(desk.c, hash, &record)).await?
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.run(false, move |desk| keys::find(desk.c, hash)).await
+        self.run(When::Now, move |desk| keys::find(desk.c, hash)).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
-        self.run(false, move |desk| keys::of(desk.c, &account)).await
+        self.run(When::Now, move |desk| keys::of(desk.c, &account)).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
-        self.run(true, move |desk| keys::revoke(desk.c, &prefix, at)).await
+        self.run(When::Kept, move |desk| keys::revoke(desk.c, &prefix, at)).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.run(false, |_| Ok(())).await
+        self.run(When::Now, |_| Ok(())).await
     }
 }
 

@@ -3,15 +3,16 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use redis::RedisResult;
 use redis::aio::{
     ConnectionLike, ConnectionManager, ConnectionManagerConfig, MultiplexedConnection,
 };
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
-use redis::sentinel::{SentinelClient, SentinelServerType};
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisResult};
-use redis::{ErrorKind, RedisError, ScriptInvocation, ServerErrorKind, Value};
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, IntoConnectionInfo, Pipeline};
+use redis::{ErrorKind, RedisError, Script, ScriptInvocation, ServerErrorKind, TlsMode, Value};
 use tokio::sync::Mutex;
 
 use super::super::SCHEMES;
@@ -19,6 +20,8 @@ use super::ANSWER_WAIT;
 use crate::ledger::Unavailable;
 
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
+/// So many operations may wait for the connection; then callers wait before they are sent.
+const WAITING_MAX: usize = 4_096;
 /// A broken connection is tried again after so long, in ms, doubling up to the most.
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 1_000;
@@ -51,7 +54,8 @@ impl Connection {
                     .set_connection_timeout(Some(CONNECT_WAIT))
                     .set_response_timeout(Some(ANSWER_WAIT))
                     .set_min_delay(Duration::from_millis(RETRY_MS_MIN))
-                    .set_max_delay(Duration::from_millis(RETRY_MS_MAX));
+                    .set_max_delay(Duration::from_millis(RETRY_MS_MAX))
+                    .set_pipeline_buffer_size(WAITING_MAX);
                 let client = Client::open(url).map_err(cannot)?;
                 let manager = client.get_connection_manager_with_config(config).await;
                 Ok(Connection::Server(manager.map_err(cannot)?))
@@ -69,9 +73,12 @@ impl Connection {
                 let (hosts, master) = rest.split_once('/').ok_or_else(|| {
                     Unavailable(format!("{}: name the master, …/NAME", shown(url)))
                 })?;
+                // A user and password are the master's.
+                let (user, hosts) = hosts.rsplit_once('@').map_or(("", hosts), |(u, h)| (u, h));
                 let nodes = hosts.split(',').map(|host| format!("{plain}://{host}")).collect();
                 let kind = SentinelServerType::Master;
-                let client = SentinelClient::build(nodes, master, None, kind);
+                let info = node_info(user, tls).map_err(cannot)?;
+                let client = SentinelClient::build(nodes, master, Some(info), kind);
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(Some(CONNECT_WAIT))
                     .set_response_timeout(Some(ANSWER_WAIT));
@@ -110,6 +117,12 @@ impl Connection {
     pub(super) async fn pipe<T: FromRedisValue>(&self, pipe: &Pipeline) -> Result<T, Unavailable> {
         let answered = pipe.query_async(&mut self.shared().await?).await;
         Ok(self.mind(answered).await?)
+    }
+
+    /// Gives the server a script, so that its first use does not have to.
+    pub(super) async fn load(&self, script: &Script) -> Result<(), Unavailable> {
+        script.load_async(&mut self.shared().await?).await?;
+        Ok(())
     }
 
     /// Runs a script, loading it first where the server does not have it.
@@ -154,6 +167,17 @@ impl Watched {
 fn lost_master(why: &RedisError) -> bool {
     let read_only = ErrorKind::Server(ServerErrorKind::ReadOnly);
     why.is_io_error() || why.is_connection_dropped() || why.is_timeout() || why.kind() == read_only
+}
+
+/// How to speak to the master that Sentinel names.
+fn node_info(user: &str, tls: bool) -> RedisResult<SentinelNodeConnectionInfo> {
+    let info = SentinelNodeConnectionInfo::default();
+    let info = if tls { info.set_tls_mode(TlsMode::Secure) } else { info };
+    if user.is_empty() {
+        return Ok(info);
+    }
+    let settings = format!("redis://{user}@sentinel").into_connection_info()?;
+    Ok(info.set_redis_connection_info(settings.redis_settings().clone()))
 }
 
 /// Any of the connections, as the library wants to see one.

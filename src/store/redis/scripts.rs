@@ -12,6 +12,12 @@ pub(super) struct Scripts {
     pub(super) expire: Script,
 }
 
+impl Scripts {
+    pub(super) fn all(&self) -> [&Script; 6] {
+        [&self.credit, &self.hold, &self.extend, &self.settle, &self.void, &self.expire]
+    }
+}
+
 impl Default for Scripts {
     fn default() -> Scripts {
         let prelude = include_str!("scripts/prelude.lua");

@@ -1,0 +1,239 @@
+//! The command line: what its commands print, and how it says what is wrong.
+
+use std::collections::BTreeSet;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::world::{ACCOUNT, Store, World, chat_of};
+
+fn fields(value: &Value) -> BTreeSet<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Redis)] store: Store) {
+    let world = World::start(store).credit("2.5").run().await;
+    let shown = world.command(&["--json", "account", "show", ACCOUNT]).await.json();
+    let expected = json!({
+        "name": ACCOUNT,
+        "credited_nano": 2_500_000_000_u64,
+        "available_nano": 2_500_000_000_u64,
+        "held_nano": 0,
+        "posted_nano": 0,
+        "written_off_nano": 0,
+    });
+    assert_eq!(shown, [expected.clone()]);
+    let opened = world.command(&["--json", "account", "create", "b.2-x_y"]).await.json();
+    assert_eq!(opened[0]["credited_nano"], 0);
+    let listed = world.command(&["--json", "account", "list"]).await.json();
+    assert_eq!(listed, [expected, opened[0].clone()]);
+    for (words, told) in [
+        (&["account", "create", ACCOUNT][..], "there already"),
+        (&["account", "create", "not a name"], "no account name"),
+        (&["account", "create", "c", "--credit", "-1"], ""),
+        (&["account", "create", "c", "--credit", "1e3"], "no amount"),
+        (&["account", "create", "c", "--credit", "0.0000000001"], "no amount"),
+        (&["account", "show", "nobody"], "there is no account 'nobody'"),
+        (&["key", "issue", "nobody"], "there is no account 'nobody'"),
+        (&["charges", "nobody"], "there is no account 'nobody'"),
+        (&["credit", "add", "nobody", "1"], "there is no account 'nobody'"),
+        (&["key", "revoke", "sk-nothing"], "no key"),
+    ] {
+        let run = world.command(words).await;
+        assert_ne!(run.code, 0, "{words:?}");
+        assert!(run.err.contains(told), "{words:?}: {}", run.err);
+        assert_eq!(run.out, "", "{words:?}");
+    }
+    let failed = world.command(&["--json", "account", "show", "nobody"]).await;
+    let told: Value = serde_json::from_str(&failed.err).expect("an error is JSON too");
+    assert!(told["error"].as_str().is_some_and(|e| e.contains("nobody")), "{told}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_payment_counts_once(#[values(Store::Sqlite, Store::Redis)] store: Store) {
+    let world = World::start(store).credit("1").run().await;
+    for _ in 0..2 {
+        let shown = world.command(&["--json", "credit", "add", ACCOUNT, "0.5", "--id", "tx-1"]);
+        assert_eq!(shown.await.json()[0]["credited_nano"], 1_500_000_000);
+    }
+    let other = world.command(&["credit", "add", ACCOUNT, "0.6", "--id", "tx-1"]).await;
+    assert_eq!((other.code, world.balances().await.credited), (1, 1_500_000_000));
+    world.command(&["credit", "add", ACCOUNT, "0.5"]).await.done();
+    world.command(&["credit", "add", ACCOUNT, "0.5"]).await.done();
+    assert_eq!(world.balances().await.credited, 2_500_000_000);
+    let huge = world.command(&["credit", "add", ACCOUNT, "9223372036"]).await;
+    assert_eq!((huge.code, world.balances().await.credited), (1, 2_500_000_000));
+}
+
+#[rstest]
+#[tokio::test]
+async fn keys_are_shown_once_and_listed_by_their_beginnings(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).run().await;
+    let plain = world.command(&["key", "issue", ACCOUNT]).await.done();
+    assert_eq!(plain.lines().count(), 1, "the key alone, so that a shell can take it");
+    assert!(plain.starts_with("sk-"), "{plain}");
+    let issued = world.command(&["--json", "key", "issue", ACCOUNT]).await.json().remove(0);
+    assert_eq!(fields(&issued), ["key", "prefix"].into());
+    let prefix = issued["prefix"].as_str().expect("a prefix");
+    world.command(&["key", "revoke", prefix]).await.done();
+    let listed = world.command(&["--json", "key", "list", ACCOUNT]).await.json();
+    assert_eq!(listed.len(), 3);
+    assert!(listed.iter().all(|k| fields(k) == ["prefix", "created_at", "revoked_at"].into()));
+    let revoked: Vec<_> = listed.iter().filter(|k| !k["revoked_at"].is_null()).collect();
+    assert_eq!(revoked.len(), 1);
+    assert_eq!(revoked[0]["prefix"], prefix);
+    let all = world.command(&["key", "list", ACCOUNT]).await.done();
+    assert!(!all.contains(&world.key), "{all}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn charges_have_the_fields_that_are_promised(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).run().await;
+    assert_eq!(world.command(&["--json", "charges", ACCOUNT]).await.done(), "");
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    world.settled(1).await;
+    let line = world.command(&["--json", "charges", ACCOUNT]).await.json().remove(0);
+    let promised = [
+        "request_id",
+        "at",
+        "endpoint",
+        "model",
+        "vendor",
+        "route",
+        "depth",
+        "usage",
+        "basis",
+        "amount_nano",
+        "price_version",
+    ];
+    let found = fields(&line);
+    assert!(promised.iter().all(|field| found.contains(field)), "{line}");
+    assert!(line["amount_nano"].is_i64(), "money is a whole number: {line}");
+    let plain = world.command(&["charges", ACCOUNT]).await.done();
+    assert!(plain.contains("lmb-5.5") && plain.contains(" USD"), "{plain}");
+}
+
+#[tokio::test]
+async fn a_journal_of_many_pages_is_told_whole() {
+    let world =
+        World::start(Store::Sqlite).vendor("vendor_b", &["prompt=1;completion=1"]).run().await;
+    let calls = (0..1_100).map(|_| world.chat(chat_of("lmb-5-nano")));
+    let calls = futures_util::StreamExt::buffer_unordered(futures_util::stream::iter(calls), 50);
+    let answers: Vec<_> = futures_util::StreamExt::collect(calls).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    world.settled(1_100).await;
+}
+
+#[tokio::test]
+async fn check_counts_what_it_read() {
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &["", ""]).run().await;
+    let told = world.command(&["--json", "check"]).await.json().remove(0);
+    assert_eq!(told["models"], 92);
+    let kinds = json!({
+        "chat": 68, "responses": 6, "image": 7, "video": 2, "speech": 2, "embedding": 5,
+        "moderation": 2,
+    });
+    assert_eq!(told["kinds"], kinds);
+    assert_eq!(told["routes"]["vendor_b"], 2);
+    let plain = world.command(&["check"]).await.done();
+    assert!(plain.contains("92"), "{plain}");
+}
+
+#[tokio::test]
+async fn models_are_listed_as_the_gateway_lists_them() {
+    let world = World::start(Store::Sqlite).run().await;
+    let listed = world.command(&["--json", "models"]).await.json();
+    assert_eq!(world.get("/v1/models").await.json()["data"], Value::from(listed));
+    let plain = world.command(&["models"]).await.done();
+    assert_eq!(plain.lines().count(), 92);
+}
+
+#[tokio::test]
+async fn an_unknown_setting_is_told_with_its_line_and_the_closest_known_one() {
+    let world = World::start(Store::Sqlite).run().await;
+    let file = world.path("tollgate.toml");
+    let sound = std::fs::read_to_string(&file).expect("the configuration");
+    let wrong = format!("{sound}\n[timeouts]\nstal_ms = 5\n[lisen]\nx = 1\n");
+    std::fs::write(&file, &wrong).expect("a wrong configuration");
+    let line = wrong.lines().position(|l| l == "stal_ms = 5").expect("the line") + 1;
+    for words in [&["check"][..], &["serve"], &["account", "list"], &["models"]] {
+        let run = world.command(words).await;
+        assert_eq!(run.code, 1, "{words:?}");
+        let told = format!("tollgate.toml:{line}: unknown key 'stal_ms'; closest is 'stall_ms'");
+        assert!(run.err.contains(&told), "{}", run.err);
+        assert!(run.err.contains("closest is 'listen'"), "all faults at once: {}", run.err);
+    }
+}
+
+#[rstest]
+#[case::unknown_key(
+    "[chat]\n",
+    "[chat]\n\"x-1\" = { input = 1, ouput = 2 }\n",
+    "closest is 'output'"
+)]
+#[case::broken_toml("[chat]\n", "[chat\n", "vendor_b.toml:")]
+#[case::no_whole_nano("input = 0.05,", "input = 0.00005,", "nano")]
+#[case::wrong_example("refused = \"prompt\"", "refused = \"promt\"", "vendor_b.toml:")]
+#[tokio::test]
+async fn broken_rules_are_told_with_file_and_line(
+    #[case] from: &str,
+    #[case] to: &str,
+    #[case] told: &str,
+) {
+    let world = World::start(Store::Sqlite).own_rules().run().await;
+    let file = world.path("rules/vendor_b.toml");
+    let rules = std::fs::read_to_string(&file).expect("the rules");
+    assert!(rules.contains(from), "the rules have changed; so must this test");
+    std::fs::write(&file, rules.replacen(from, to, 1)).expect("broken rules");
+    let run = world.command(&["check"]).await;
+    assert_eq!(run.code, 1, "{}", run.out);
+    assert!(run.err.contains("vendor_b.toml:") && run.err.contains(told), "{}", run.err);
+}
+
+#[tokio::test]
+async fn the_environment_wins_over_the_file() {
+    let world = World::start(Store::Sqlite).run().await;
+    let listen = [("TOLLGATE__LISTEN__HTTP", "nowhere")];
+    let run = world.command_with(&["check"], &listen).await;
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("TOLLGATE__LISTEN__HTTP"), "{}", run.err);
+    let elsewhere = format!("sqlite:{}", world.path("other.db").display());
+    let store = [("TOLLGATE__STORE__URL", elsewhere.as_str())];
+    let listed = world.command_with(&["--json", "account", "list"], &store).await.done();
+    assert_eq!(listed, "");
+    let unknown = [("TOLLGATE__STORE__ULR", "x")];
+    let run = world.command_with(&["check"], &unknown).await;
+    assert!(run.err.contains("closest is 'url'"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_named() {
+    let world = World::start(Store::Sqlite).run().await;
+    let run = world.command(&["--conf", "elsewhere.toml", "check"]).await;
+    assert_ne!(run.code, 0);
+    assert!(!run.err.is_empty());
+    std::fs::remove_file(world.path("tollgate.toml")).expect("a configuration to remove");
+    let run = world.command(&["check"]).await;
+    assert!(run.code == 1 && run.err.contains("tollgate.toml"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn a_redis_that_may_forget_is_refused_unless_that_is_wanted() {
+    let redis = crate::ledger::redis_server::RedisServer::start_with(&["--appendonly", "no"]);
+    let world = World::start(Store::Sqlite).run().await;
+    let url = redis.fresh_url();
+    let env = [("TOLLGATE__STORE__URL", url.as_str())];
+    let run = world.command_with(&["account", "list"], &env).await;
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("allow_volatile"), "{}", run.err);
+    let env = [env[0], ("TOLLGATE__STORE__ALLOW_VOLATILE", "true")];
+    assert_eq!(world.command_with(&["account", "list"], &env).await.done(), "");
+}

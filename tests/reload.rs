@@ -1,0 +1,120 @@
+//! New rules while serving: whole or not at all, and never for a call that is under way.
+
+use std::path::PathBuf;
+
+use rstest::rstest;
+
+use crate::world::{Builder, Store, World, chat_of};
+
+const LISTED: &str = r#""lmb-5.5"       = { input = 5,    output = 30,"#;
+const DEARER: &str = r#""lmb-5.5"       = { input = 6,    output = 31,"#;
+const AS_LISTED: i64 = 10 * 5_000 + 10 * 30_000;
+const AS_DEARER: i64 = 10 * 6_000 + 10 * 31_000;
+
+fn given(store: Store, faults: &str) -> Builder {
+    let faults = format!("prompt=10;completion=10;{faults}");
+    World::start(store).own_rules().vendor("vendor_b", &[&faults])
+}
+
+fn rules(world: &World) -> PathBuf {
+    world.path("rules/vendor_b.toml")
+}
+
+/// Replaces a text in the rules of vendor_b, which must have it.
+fn change(world: &World, from: &str, to: &str) {
+    let text = std::fs::read_to_string(rules(world)).expect("the rules");
+    assert!(text.contains(from), "the rules have changed; so must this test");
+    std::fs::write(rules(world), text.replacen(from, to, 1)).expect("other rules");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_changed_price_holds_for_new_calls(#[values(Store::Sqlite, Store::Redis)] store: Store) {
+    let world = given(store, "").run().await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    change(&world, LISTED, DEARER);
+    world.logged(&["rules reloaded"]).await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    let charges = world.settled(2).await;
+    let amounts: Vec<_> = charges.iter().map(|c| c.amount_nano).collect();
+    assert_eq!(amounts, [AS_LISTED, AS_DEARER]);
+    assert_ne!(charges[0].price_version, charges[1].price_version);
+    let shown = world.get("/v1/models/lmb-5.5").await.json();
+    assert_eq!(shown["pricing"]["prompt"], "0.000006");
+}
+
+#[tokio::test]
+async fn a_hangup_reloads_at_once() {
+    let world = given(Store::Sqlite, "").run().await;
+    change(&world, LISTED, DEARER);
+    world.gateway.signal("HUP");
+    world.logged(&["rules reloaded"]).await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    assert_eq!(world.charge().await.amount_nano, AS_DEARER);
+}
+
+#[rstest]
+#[case::broken_toml("[chat]\n", "[chat\n")]
+#[case::unknown_field("[chat]\n", "[chat]\n\"x\" = { input = 1, outptu = 2 }\n")]
+#[case::a_price_below_a_nano("output = 30,", "output = 30.0001,")]
+#[case::an_example_that_fails("refused = \"prompt\"", "refused = \"other\"")]
+#[tokio::test]
+async fn broken_rules_change_nothing_and_are_told_with_their_line(
+    #[case] from: &str,
+    #[case] to: &str,
+) {
+    let world = given(Store::Sqlite, "").run().await;
+    change(&world, LISTED, DEARER.replace("31", "31").as_str());
+    change(&world, from.replace("30,", "31,").as_str(), &to.replace("30.", "31."));
+    let line = world.logged(&["rules not reloaded", "vendor_b.toml:"]).await;
+    assert!(line.contains("error"), "{line}");
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    assert_eq!(world.charge().await.amount_nano, AS_LISTED);
+    assert_eq!(world.get("/v1/models").await.json()["data"].as_array().map(Vec::len), Some(92));
+}
+
+#[tokio::test]
+async fn rules_that_were_broken_and_mended_are_taken() {
+    let world = given(Store::Sqlite, "").run().await;
+    change(&world, "[chat]\n", "[chat\n");
+    world.logged(&["rules not reloaded"]).await;
+    change(&world, "[chat\n", "[chat]\n");
+    change(&world, LISTED, DEARER);
+    world.logged(&["rules reloaded"]).await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    assert_eq!(world.charge().await.amount_nano, AS_DEARER);
+}
+
+#[tokio::test]
+async fn a_folder_without_rules_leaves_the_old_ones() {
+    let world = given(Store::Sqlite, "").run().await;
+    std::fs::rename(world.path("rules"), world.path("away")).expect("rules to move");
+    world.gateway.signal("HUP");
+    world.logged(&["rules not reloaded"]).await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_call_under_way_keeps_the_price_it_began_with(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = given(store, "chunks=30;chunk-delay=50").run().await;
+    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    stream.take(1).await;
+    change(&world, LISTED, DEARER);
+    world.gateway.signal("HUP");
+    world.logged(&["rules reloaded"]).await;
+    assert!(!world.sim.seen()[0].completed, "the stream outlives the reload");
+    assert!(stream.rest().await.is_done());
+    assert_eq!(world.charge().await.amount_nano, AS_LISTED);
+}
+
+#[tokio::test]
+async fn a_model_that_is_taken_off_the_list_is_no_longer_sold() {
+    let world = given(Store::Sqlite, "").run().await;
+    change(&world, "\"lmb-4.1-mini\"  =", "\"lmb-4.1-maxi\"  =");
+    world.logged(&["rules reloaded"]).await;
+    assert_eq!(world.chat(chat_of("lmb-4.1-mini")).await.status, 404);
+    assert_eq!(world.chat(chat_of("lmb-4.1-maxi")).await.status, 200);
+}
