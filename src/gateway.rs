@@ -180,7 +180,7 @@ async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
 
 async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
     let body = Bytes::from(reply.body);
-    let mut head = ResponseHeader::build(reply.status, Some(8))?;
+    let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header("content-length", body.len())?;
     head.insert_header("x-request-id", exchange.id.as_str())?;
@@ -296,7 +296,7 @@ impl ProxyHttp for Gateway {
             relay,
         }));
         let kind = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
-        let mut ours = ResponseHeader::build(200, Some(8))?;
+        let mut ours = ResponseHeader::build_no_case(200, Some(8))?;
         ours.insert_header("content-type", kind)?;
         if stream {
             ours.insert_header("cache-control", "no-cache")?;

@@ -24,7 +24,7 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "posted_nano": 0,
         "written_off_nano": 0,
     });
-    assert_eq!(shown, [expected.clone()]);
+    assert_eq!(shown, std::slice::from_ref(&expected));
     let opened = world.command(&["--json", "account", "create", "b.2-x_y"]).await.json();
     assert_eq!(opened[0]["credited_nano"], 0);
     let listed = world.command(&["--json", "account", "list"]).await.json();
@@ -207,8 +207,8 @@ async fn the_environment_wins_over_the_file() {
     assert!(run.err.contains("TOLLGATE__LISTEN__HTTP"), "{}", run.err);
     let elsewhere = format!("sqlite:{}", world.path("other.db").display());
     let store = [("TOLLGATE__STORE__URL", elsewhere.as_str())];
-    let listed = world.command_with(&["--json", "account", "list"], &store).await.done();
-    assert_eq!(listed, "");
+    let accounts = world.command_with(&["--json", "account", "list"], &store).await;
+    assert_eq!(accounts.done(), "");
     let unknown = [("TOLLGATE__STORE__ULR", "x")];
     let run = world.command_with(&["check"], &unknown).await;
     assert!(run.err.contains("closest is 'url'"), "{}", run.err);

@@ -114,9 +114,11 @@ trap 'exit 143' TERM
 asked=0
 start_stack
 open_account
-ask "(a) streamed, vendor_b" lmb-5.5 true 0
-ask "(b) whole, vendor_c" lmc-3.5-flash false 0
-ask "(c) streamed, vendor_d" lmd-4.6 true 0
-ask "(d) whole, vendor_e, whose first route is down" orgA/famA-V3.2 false 1
-ask "(e) streamed, vendor_e, whose first route is down" orgA/famA-V3.2 true 1
+for stream in true false; do
+  how=$([ $stream = true ] && echo streamed || echo whole)
+  ask "$how, vendor_b" lmb-5.5 $stream 0
+  ask "$how, vendor_c" lmc-3.5-flash $stream 0
+  ask "$how, vendor_d" lmd-4.6 $stream 0
+  ask "$how, vendor_e, whose first route is down" orgA/famA-V3.2 $stream 1
+done
 statement

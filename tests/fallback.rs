@@ -64,7 +64,9 @@ async fn depth_counts_the_routes_that_failed(
 #[case::unavailable(&["status=503"], 503, "upstream_overloaded", Some("1"), None)]
 #[case::overloaded(&["status=529"], 503, "upstream_overloaded", Some("1"), None)]
 #[case::limited(&["status=429;retry-after=7"], 503, "upstream_overloaded", Some("7"), None)]
-#[case::limited_for_long(&["status=429;retry-after=9999"], 503, "upstream_overloaded", Some("60"), None)]
+#[case::limited_for_long(
+    &["status=429;retry-after=9999"], 503, "upstream_overloaded", Some("60"), None
+)]
 #[case::failed(&["status=500"], 502, "upstream_error", None, Some("false"))]
 #[case::bad_gateway(&["status=502"], 502, "upstream_error", None, Some("false"))]
 #[case::unauthorised(&["status=401"], 502, "upstream_error", None, Some("false"))]
@@ -72,7 +74,9 @@ async fn depth_counts_the_routes_that_failed(
 #[case::forbidden(&["status=403"], 502, "upstream_error", None, Some("false"))]
 #[case::timed_out(&["status=408"], 504, "upstream_timeout", None, Some("false"))]
 #[case::reset(&["reset=0"], 502, "upstream_error", None, Some("false"))]
-#[case::the_last_route_speaks(&["status=401", "status=503"], 503, "upstream_overloaded", Some("1"), None)]
+#[case::the_last_route_speaks(
+    &["status=401", "status=503"], 503, "upstream_overloaded", Some("1"), None
+)]
 #[case::but_lost_work_is_not_forgotten(
     &["status=500", "status=503"], 503, "upstream_overloaded", Some("1"), Some("false")
 )]
@@ -242,7 +246,7 @@ async fn no_broken_answer_looks_like_a_success_and_the_next_call_works(
         assert_eq!(next.text(), TEXT);
         assert!(world.stream(chat_of(model_of(vendor))).await.is_done());
     }
-    assert_eq!(world.balances().await.held, 0);
+    world.nothing_held().await;
 }
 
 #[rstest]

@@ -92,14 +92,13 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_charged_as_counted(
     #[values("vendor_b", "vendor_d", "vendor_e")] vendor: &str,
     #[case] fault: &str,
 ) {
-    let world = World::start(store).vendor(vendor, &[fault]).conf(SHORT).run().await;
+    let faults = format!("chunk-delay=20;{fault}");
+    let world = World::start(store).vendor(vendor, &[&faults]).conf(SHORT).run().await;
     let streamed = world.stream(chat_of(model_of(vendor))).await;
     assert_eq!(streamed.status, 200);
     let error = streamed.error().expect("an error event");
-    assert_eq!(
-        (&error["type"], &error["code"]),
-        (&json!("server_error"), &json!("upstream_error"))
-    );
+    let told = (&error["type"], &error["code"]);
+    assert_eq!(told, (&json!("server_error"), &json!("upstream_error")));
     assert_eq!(streamed.text(), "The answer ", "what came before the break was passed on");
     let charge = world.charge().await;
     assert_eq!(charge.basis, "counted");
@@ -107,17 +106,43 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_charged_as_counted(
 }
 
 #[rstest]
-#[case::cut("cut=3")]
-#[case::stall("stall=3")]
 #[tokio::test]
-async fn usage_that_came_before_the_break_is_charged_as_reported(#[case] fault: &str) {
-    let world = World::start(Store::Sqlite).vendor("vendor_c", &[fault]).conf(SHORT).run().await;
+async fn a_stream_that_breaks_before_the_client_saw_any_of_it_is_a_plain_error_and_free(
+    #[values("error-event=3", "cut=3")] fault: &str,
+) {
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[fault]).run().await;
+    for _ in 0..5 {
+        let streamed = world.stream(chat_of("lmb-5.5")).await;
+        // All of it may come at once, or not; either way it is no success.
+        match streamed.status {
+            200 => assert!(streamed.error().is_some(), "{streamed:?}"),
+            status => assert_eq!((status, streamed.header("x-should-retry")), (502, Some("false"))),
+        }
+    }
+    assert!(world.sim.quiet(Duration::from_secs(2)).await);
+    let charged = world.nothing_held().await;
+    assert!(charged.iter().all(|c| c.tokens().1 == 3), "{charged:?}");
+}
+
+#[rstest]
+#[case::cut("cut=3", 3)]
+#[case::stall("stall=3", 3)]
+#[case::much_was_thought("cut=3;reasoning=90", 93)]
+#[tokio::test]
+async fn usage_that_came_before_the_break_is_charged_unless_more_was_seen(
+    #[case] fault: &str,
+    #[case] output: u64,
+) {
+    let faults = format!("chunk-delay=20;{fault}");
+    let world = World::start(Store::Sqlite).vendor("vendor_c", &[&faults]).conf(SHORT).run().await;
     let streamed = world.stream(chat_of("lmc-3.5-flash")).await;
-    assert!(streamed.error().is_some());
+    assert!(streamed.error().is_some(), "{streamed:?}");
     let billed = world.sim.seen()[0].billed.expect("a bill");
+    assert_eq!(billed.total - billed.prompt, output);
+    // "The answer is " has 14 bytes, which stand for four tokens.
     let charge = world.charge().await;
-    assert_eq!(charge.basis, "reported");
-    assert_eq!(charge.tokens(), (billed.prompt, billed.total - billed.prompt));
+    assert_eq!(charge.basis, if output < 4 { "counted" } else { "reported" });
+    assert_eq!(charge.tokens(), (billed.prompt, output.max(4)));
 }
 
 #[rstest]

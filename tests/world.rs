@@ -19,7 +19,7 @@ mod raw;
 mod shape;
 
 pub(crate) use answer::{Answer, Opened, Streamed};
-pub(crate) use books::{Balances, Charge, Told};
+pub(crate) use books::Charge;
 pub(crate) use builder::Builder;
 pub(crate) use canned::{Canned, http};
 pub(crate) use process::{Process, closed_port};
@@ -167,6 +167,18 @@ impl World {
                 return;
             }
             assert!(Instant::now() < end, "{name} is {found}, not {value}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until `/metrics` has a line that begins with each of these.
+    pub(crate) async fn scraped(&self, lines: &[&str]) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let text = self.metrics().await;
+            let missing = |begin: &&&str| !text.lines().any(|line| line.starts_with(**begin));
+            let Some(missing) = lines.iter().find(missing) else { return };
+            assert!(Instant::now() < end, "{missing} is not in\n{text}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -57,6 +57,12 @@ impl Meter {
         Usage { tokens, basis: Basis::Counted }
     }
 
+    /// Whether the vendor has reported usage.
+    #[must_use]
+    pub fn is_reported(&self) -> bool {
+        self.reported.is_some()
+    }
+
     /// Whether the vendor generated anything.
     #[must_use]
     pub fn any_output(&self) -> bool {
@@ -119,9 +125,13 @@ fn chat_usage(usage: Value<'_>) -> Option<Tokens> {
             "completion_tokens" => output = Some(sane(value)?),
             "total_tokens" => total = Some(sane(value)?),
             "prompt_tokens_details" => {
-                let detail = |name| value.get(name).and_then(sane).unwrap_or(0);
-                tokens.cache_read = detail("cached_tokens");
-                tokens.cache_write = detail("cache_write_tokens");
+                for (name, value) in value.members() {
+                    match &*name {
+                        "cached_tokens" => tokens.cache_read = sane(value).unwrap_or(0),
+                        "cache_write_tokens" => tokens.cache_write = sane(value).unwrap_or(0),
+                        _ => {}
+                    }
+                }
             }
             _ => {}
         }

@@ -113,7 +113,8 @@ async fn attempt(
     let mut again = true;
     loop {
         let began = Instant::now();
-        let connected = gateway.connector.get_http_session(peer).await;
+        // Boxed: it is far larger than what is around it, and would be moved along with it.
+        let connected = Box::pin(gateway.connector.get_http_session(peer)).await;
         let Ok((mut up, reused)) = connected else {
             if std::mem::take(&mut again) && peer.is_tls() {
                 continue;

@@ -86,7 +86,7 @@ pub(super) fn bare_head(exchange: &mut Exchange) -> Option<RequestHeader> {
     let admitted = exchange.admitted()?;
     let route = admitted.route.as_ref()?;
     let path = format!("{}{}", route.base.path, admitted.terms.endpoint.vendor_path());
-    RequestHeader::build(Method::POST, path.as_bytes(), Some(12)).ok()
+    RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12)).ok()
 }
 
 /// Writes the head for a route from nothing: no header of the client's goes on that the rules do

@@ -104,14 +104,30 @@ impl World {
 
     /// Waits until so many charges are made and nothing is held, and proves the books.
     pub(crate) async fn settled(&self, count: usize) -> Vec<Charge> {
+        self.books(|balances, charges| charges.len() == count && balances.held == 0).await
+    }
+
+    /// Waits until so many charges are made, whatever is still held, and proves the books.
+    pub(crate) async fn charged(&self, count: usize) -> Vec<Charge> {
+        self.books(|_, charges| charges.len() == count).await
+    }
+
+    /// Waits until nothing is held, whatever was charged, and proves the books.
+    pub(crate) async fn nothing_held(&self) -> Vec<Charge> {
+        self.books(|balances, _| balances.held == 0).await
+    }
+
+    /// Waits until the books are as expected. They are read in two steps, so they are read again
+    /// until nothing happened in between.
+    async fn books(&self, expected: impl Fn(&Balances, &[Charge]) -> bool) -> Vec<Charge> {
         let end = Instant::now() + PATIENCE;
         loop {
-            let (balances, charges) = (self.balances().await, self.charges().await);
-            if charges.len() == count && balances.held == 0 {
-                balances.prove(&charges);
+            let (before, charges) = (self.balances().await, self.charges().await);
+            if expected(&before, &charges) && self.balances().await == before {
+                before.prove(&charges);
                 return charges;
             }
-            assert!(Instant::now() < end, "{count} charges are due: {balances:?} {charges:#?}");
+            assert!(Instant::now() < end, "the books are {before:?} {charges:#?}");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }

@@ -96,7 +96,8 @@ impl Builder {
         let client = reqwest::Client::builder().timeout(CALL_WAIT).build().expect("a client");
         let mut world = World { sim, key: String::new(), gateway, folder, redis, client };
         world.command(&["account", "create", ACCOUNT, "--credit", &self.credit]).await.done();
-        world.key = world.command(&["key", "issue", ACCOUNT]).await.done().trim().to_owned();
+        let issued = world.command(&["key", "issue", ACCOUNT]).await.done();
+        issued.trim().clone_into(&mut world.key);
         world
     }
 
@@ -121,9 +122,10 @@ impl Builder {
         for (vendor, routes) in &self.vendors {
             let mut rows = String::new();
             for (rank, faults) in routes.iter().enumerate() {
-                let base = match faults.starts_with("http") {
-                    true => faults.clone(),
-                    false => sim.base_url(vendor, faults),
+                let base = if faults.starts_with("http") {
+                    faults.clone()
+                } else {
+                    sim.base_url(vendor, faults)
                 };
                 write!(
                     rows,

@@ -36,11 +36,9 @@ impl Canned {
 
     /// A chat reply with this `usage`.
     pub(crate) async fn with_usage(usage: &str) -> Canned {
-        let body = format!(
-            "{{\"id\":\"c\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":\
-             [{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"four\"}},\
-             \"finish_reason\":\"stop\"}}],\"usage\":{usage}}}"
-        );
+        let message = r#"{"role":"assistant","content":"four"}"#;
+        let choice = format!(r#"{{"index":0,"message":{message},"finish_reason":"stop"}}"#);
+        let body = format!(r#"{{"id":"c","choices":[{choice}],"usage":{usage}}}"#);
         Canned::start(http(&body), usize::MAX).await
     }
 

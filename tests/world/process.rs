@@ -52,7 +52,7 @@ impl Process {
         let end = Instant::now() + START_WAIT;
         while Instant::now() < end && self.is_running() {
             let asked = client.get(&url).timeout(Duration::from_secs(1)).send().await;
-            // A vendor without routes is a world of its own, so ready is who serves and has a ledger.
+            // Some worlds have no route at all, which /readyz does not call ready.
             if let Ok(answer) = asked
                 && answer.text().await.unwrap_or_default().contains(r#""ledger":"ok""#)
             {

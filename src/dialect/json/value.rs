@@ -162,32 +162,32 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
         at = special(bytes, at);
         match bytes.get(at) {
             Some(b'"') => return at + 1,
-            Some(b'\\') => at += 2,
+            Some(b'\\') => at = (at + 2).min(bytes.len()),
             Some(_) => at += 1,
             None => return bytes.len(),
         }
     }
 }
 
+/// The end of an object or list. In sound bytes brackets match, so only its own kind is counted.
 fn nested_end(bytes: &[u8], start: usize) -> usize {
+    let (open, close) = if bytes[start] == b'{' { (b'{', b'}') } else { (b'[', b']') };
     let mut depth = 0usize;
     let mut at = start;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
+    while let Some(next) = memchr::memchr3(b'"', open, close, &bytes[at..]) {
+        at += next;
+        match bytes[at] {
             b'"' => {
                 at = string_end(bytes, at);
                 continue;
             }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => {
-                depth -= 1;
-                if depth == 0 {
-                    return at + 1;
-                }
-            }
-            _ => {}
+            byte if byte == open => depth += 1,
+            _ => depth = depth.saturating_sub(1),
         }
         at += 1;
+        if depth == 0 {
+            return at;
+        }
     }
     bytes.len()
 }

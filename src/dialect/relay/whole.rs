@@ -59,11 +59,13 @@ impl Whole {
         if let Some(error) = VendorError::in_event(&document) {
             return Progress::Broken(Break::Told(error));
         }
-        if let Some(choices) = document.get("choices") {
-            self.meter.count(choices, "message");
-        }
         if let Some(usage) = document.get("usage") {
             self.meter.report(usage);
+        }
+        if !self.meter.is_reported()
+            && let Some(choices) = document.get("choices")
+        {
+            self.meter.count(choices, "message");
         }
         Progress::Complete
     }
