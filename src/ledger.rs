@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::money::price::Quote;
-use crate::money::{Basis, Money};
+use crate::money::{Basis, Money, Tokens};
 
 pub mod account;
 pub mod key;
@@ -175,8 +175,8 @@ pub struct Line {
     pub route: String,
     /// How many routes failed before it.
     pub depth: u32,
-    /// Units by name.
-    pub usage: serde_json::Value,
+    /// The units.
+    pub usage: Tokens,
     /// Where the units come from.
     pub basis: Basis,
     /// The price list they were priced by.

@@ -229,7 +229,8 @@ fn openings(path: &str, text: &str) -> Faults {
         return Faults::new();
     };
     let mut faults = Faults::new();
-    if !text.starts_with("//!") {
+    let told = text.starts_with("//!") || text.starts_with("#![doc = include_str!(");
+    if !told {
         faults.push(fault(path, 1, "a file begins with `//!` and what it is for"));
     }
     let mut lines = (1..).zip(text.lines()).filter(|(_, l)| !l.starts_with("//!") && !l.is_empty());

@@ -1,4 +1,19 @@
 //! Tests of the whole, by capability.
 
+mod billing;
+mod chat;
+mod cli;
+mod fallback;
 mod house;
+mod keys;
 mod ledger;
+mod metrics;
+mod models;
+mod outage;
+mod parallel;
+mod reload;
+#[path = "sim/sim.rs"]
+mod sim;
+mod streaming;
+mod strict;
+mod world;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::world::{Store, World, chat_of, model_of};
+use crate::world::{Canned, Store, World, chat_of, model_of};
 
 const SHORT: &str = "[timeouts]\nstall_ms = 300\ndrain_ms = 400";
 const TEXT: &str = "The answer is four and everybody in the room agrees.";
@@ -167,15 +167,34 @@ async fn a_stream_that_breaks_before_its_first_word_costs_nothing(
     world.free_of_charge().await;
 }
 
+#[rstest]
+#[case::a_page(b"<html>\n\n<h1>It works!</h1>\n\n")]
+#[case::no_text(b"data\xff\xfe\n\n")]
 #[tokio::test]
-async fn a_page_of_the_vendors_was_passed_on_as_if_it_were_an_event() {
+async fn a_page_of_the_vendors_was_passed_on_as_if_it_were_an_event(#[case] page: &[u8]) {
+    // Nothing follows the page, so that it cannot be read together with the end.
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+        content-length: 1000\r\n\r\n";
+    let vendor = Canned::start([head.as_bytes(), page].concat(), usize::MAX).await;
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]);
+    let world = builder.conf(SHORT).run().await;
+    let mut call = chat_of("lmb-5.5");
+    call["stream"] = true.into();
+    let answer = world.chat(call).await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    assert_eq!(answer.refusal(), (502, "upstream_error".to_owned()));
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    world.free_of_charge().await;
+}
+
+#[tokio::test]
+async fn nonsense_instead_of_a_stream_is_no_success_and_free() {
     let world = World::start(Store::Sqlite).vendor("vendor_b", &["garbage"]).run().await;
     let mut call = chat_of("lmb-5.5");
     call["stream"] = true.into();
     let answer = world.chat(call).await;
-    assert!(!answer.body.starts_with(b"<html>"), "{answer:?}");
-    assert_eq!(answer.refusal(), (502, "upstream_error".to_owned()));
-    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let said = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(said.contains(r#""code":"upstream_error""#) && !said.contains("[DONE]"), "{said}");
     world.free_of_charge().await;
 }
 

@@ -36,9 +36,11 @@ fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
         return Ok(());
     }
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
+    let (model, route, depth) = (&line.model, &line.route, line.depth);
+    let (input, output) = (line.usage.input, line.usage.output);
+    let (id, amount) = (&line.request_id, entry.amount);
     println!(
-        "{moment}  {}  {:<28} {:<10} depth {}  {:>12} USD  {}",
-        line.request_id, line.model, line.route, line.depth, entry.amount, line.usage
+        "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {input}+{output}  {amount} USD"
     );
     Ok(())
 }

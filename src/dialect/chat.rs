@@ -119,11 +119,10 @@ fn messages(document: &Document) -> Result<(u64, u64), CallFault> {
     let Some(messages) = present(document, "messages") else {
         return Err(CallFault::missing("messages", expected));
     };
-    if messages.kind() != Kind::List || messages.elements().next().is_none() {
-        return Err(wrong("messages", expected, messages));
-    }
+    let mut any = false;
     let (mut images, mut bytes) = (0, 0);
     for (i, message) in messages.elements().enumerate() {
+        any = true;
         if message.kind() != Kind::Object {
             return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
         }
@@ -145,7 +144,8 @@ fn messages(document: &Document) -> Result<(u64, u64), CallFault> {
             return Err(CallFault::missing(&field, "system, user, assistant or tool"));
         }
     }
-    Ok((images, bytes))
+    // Elements of anything but a list are none.
+    if any { Ok((images, bytes)) } else { Err(wrong("messages", expected, messages)) }
 }
 
 /// The address of an image part, inline or not.

@@ -33,6 +33,14 @@ impl Event {
         found
     }
 
+    /// Whether it is text of comments and known fields only, as an event without data should be.
+    #[must_use]
+    pub fn is_well_formed(&self) -> bool {
+        const FIELDS: [&[u8]; 4] = [b":", b"event:", b"id:", b"retry:"];
+        let known = |line: &[u8]| line.is_empty() || FIELDS.iter().any(|f| line.starts_with(f));
+        std::str::from_utf8(&self.0).is_ok() && lines(&self.0).all(known)
+    }
+
     /// Where a single line of data stands in the event's bytes, so that it can be sliced.
     #[must_use]
     pub fn data_slice(&self) -> Option<Bytes> {

@@ -53,7 +53,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         vendor: terms.model.vendor.token.clone(),
         route: route.name.clone(),
         depth,
-        usage: serde_json::to_value(usage.tokens).unwrap_or_default(),
+        usage: usage.tokens,
         basis: usage.basis,
         price_version: terms.price_version.to_string(),
         vendor_request_id,

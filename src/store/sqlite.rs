@@ -35,6 +35,8 @@ const BATCH_MAX: usize = 256;
 /// While several callers write at once, so long is waited for more of them to come together: one
 /// transaction for many costs little more than one for one.
 const GATHER: Duration = Duration::from_micros(400);
+/// So long the disk is not asked to sync again, while what waits for it gathers.
+const SYNC_GATHER: Duration = Duration::from_millis(2);
 /// So many operations together come from several callers: one alone has two at the most, the end of
 /// a call and the beginning of the next.
 const CROWD: usize = 3;
@@ -123,9 +125,7 @@ impl Sqlite {
             Ok(acknowledge)
         });
         self.queue.send(Job { run, durable: when != When::Now }, when != When::Later);
-        async move {
-            answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
-        }
+        async move { answer.await.map_err(|_| Unavailable("the write failed".to_owned())) }
     }
 }
 
@@ -134,11 +134,7 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 }
 
 /// The writer: all waiting jobs in one transaction.
-fn write(
-    connection: Connection,
-    jobs: &Queue<Job>,
-    written: &mpsc::Sender<Vec<Acknowledge>>,
-) {
+fn write(connection: Connection, jobs: &Queue<Job>, written: &mpsc::Sender<Vec<Acknowledge>>) {
     let mut writer = Writer { connection, rows: Rows::default() };
     let mut crowded = false;
     while jobs.wait() {
@@ -201,7 +197,7 @@ impl Writer {
 fn sync(log: &File, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
     while let Ok(mut acknowledge) = to_sync.recv() {
         // Only a background task waits for the disk, and one wait does for many.
-        thread::sleep(GATHER);
+        thread::sleep(SYNC_GATHER);
         acknowledge.extend(to_sync.try_iter().flatten());
         let kept = log.sync_data();
         if let Err(why) = &kept {

@@ -158,15 +158,14 @@ fn plain_end(bytes: &[u8], start: usize) -> usize {
 
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
-    loop {
-        at = special(bytes, at);
-        match bytes.get(at) {
-            Some(b'"') => return at + 1,
-            Some(b'\\') => at = (at + 2).min(bytes.len()),
-            Some(_) => at += 1,
-            None => return bytes.len(),
+    while let Some(next) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        at += next;
+        if bytes[at] == b'"' {
+            return at + 1;
         }
+        at += 2;
     }
+    bytes.len()
 }
 
 /// The end of an object or list. In sound bytes brackets match, so only its own kind is counted.

@@ -90,7 +90,8 @@ impl Stream {
             return;
         }
         let fate = match event.data_slice() {
-            None => Ok(Fate::Keep),
+            None if event.is_well_formed() => Ok(Fate::Keep),
+            None => Err(Break::Garbage),
             // Nothing in it: as good as a comment.
             Some(data) if data.trim_ascii().is_empty() => Ok(Fate::Keep),
             Some(data) if &data[..] == DONE => {
