@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -64,6 +65,7 @@ enum Command {
 pub fn run(cli: &Cli) -> ExitCode {
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(why) if unread(&why) => ExitCode::SUCCESS,
         Err(why) => {
             if cli.json {
                 eprintln!("{}", serde_json::json!({ "error": format!("{why:#}") }));
@@ -95,6 +97,19 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Out {
     json: bool,
+}
+
+impl Out {
+    /// Prints a line. It fails when nobody reads any more, which is for [`run`] to pass over.
+    fn say(self, line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+        writeln!(std::io::stdout().lock(), "{line}")
+    }
+}
+
+/// Whether the reader of our output has gone, as `head` does: no fault of anybody's.
+fn unread(why: &anyhow::Error) -> bool {
+    let io = why.downcast_ref::<std::io::Error>();
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn conf(file: &str) -> anyhow::Result<Conf> {

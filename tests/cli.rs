@@ -237,3 +237,17 @@ async fn a_redis_that_may_forget_is_refused_unless_that_is_wanted() {
     let env = [env[0], ("TOLLGATE__STORE__ALLOW_VOLATILE", "true")];
     assert_eq!(world.command_with(&["account", "list"], &env).await.done(), "");
 }
+
+#[test]
+fn models_panicked_when_its_reader_left_early() {
+    let mut listing = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["--conf", "conf/live.toml", "models"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    drop(listing.stdout.take());
+    let ended = listing.wait_with_output().expect("ended");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert!(ended.status.success());
+}

@@ -23,15 +23,15 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
             "routes": routes,
             "price_version": &*catalogue.version,
         });
-        println!("{told}");
+        out.say(format_args!("{told}"))?;
         return Ok(());
     }
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
-    println!("models    {} ({})", models.len(), kinds.join(", "));
-    println!("examples  {} passed", catalogue.examples);
+    out.say(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
+    out.say(format_args!("examples  {} passed", catalogue.examples))?;
     for (vendor, count) in routes {
-        println!("routes    {vendor}: {count}");
+        out.say(format_args!("routes    {vendor}: {count}"))?;
     }
-    println!("prices    version {}", catalogue.version);
+    out.say(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
 }

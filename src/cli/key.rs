@@ -43,7 +43,7 @@ pub(super) async fn run(
                 bail!("there is no key listed as '{prefix}'");
             }
             if out.json {
-                println!("{}", json!({ "prefix": prefix, "revoked": true }));
+                out.say(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
             }
             Ok(())
         }
@@ -62,9 +62,9 @@ async fn issue(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> 
     let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
     ledger.add_key(key.hash(), record).await?;
     if out.json {
-        println!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() }));
+        out.say(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {
-        println!("{}", key.reveal());
+        out.say(format_args!("{}", key.reveal()))?;
     }
     Ok(())
 }
@@ -82,10 +82,10 @@ async fn list(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> {
                 "created_at": created_at,
                 "revoked_at": revoked_at,
             });
-            println!("{shown}");
+            out.say(format_args!("{shown}"))?;
         } else {
             let state = if revoked_at.is_some() { "revoked" } else { "valid" };
-            println!("{prefix}…  {state}");
+            out.say(format_args!("{prefix}…  {state}"))?;
         }
     }
     Ok(())

@@ -8,16 +8,16 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
     for model in catalogue.models() {
         let listing = model.listing();
         if out.json {
-            println!("{listing}");
+            out.say(format_args!("{listing}"))?;
         } else {
             let vendor = &model.vendor.token;
-            println!(
+            out.say(format_args!(
                 "{:<44} {:<9} {:<11} {}",
                 model.id,
                 vendor,
                 model.kind.name(),
                 listing["pricing"]
-            );
+            ))?;
         }
     }
     Ok(())
