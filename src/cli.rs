@@ -99,11 +99,9 @@ struct Out {
     json: bool,
 }
 
-impl Out {
-    /// Prints a line. It fails when nobody reads any more, which is for [`run`] to pass over.
-    fn say(self, line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
-        writeln!(std::io::stdout().lock(), "{line}")
-    }
+/// Prints a line. It fails when nobody reads any more, which is for [`run`] to pass over.
+fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}")
 }
 
 /// Whether the reader of our output has gone, as `head` does: no fault of anybody's.

@@ -68,14 +68,14 @@ pub(super) async fn show(ledger: &dyn Ledger, name: &AccountName, out: Out) -> a
             "posted_nano": posted,
             "written_off_nano": written_off,
         });
-        out.say(format_args!("{shown}"))?;
+        super::say(format_args!("{shown}"))?;
     } else {
-        out.say(format_args!("account      {name}"))?;
-        out.say(format_args!("credited     {credit} USD"))?;
-        out.say(format_args!("available    {available} USD"))?;
-        out.say(format_args!("held         {held} USD"))?;
-        out.say(format_args!("posted       {posted} USD"))?;
-        out.say(format_args!("written off  {written_off} USD"))?;
+        super::say(format_args!("account      {name}"))?;
+        super::say(format_args!("credited     {credit} USD"))?;
+        super::say(format_args!("available    {available} USD"))?;
+        super::say(format_args!("held         {held} USD"))?;
+        super::say(format_args!("posted       {posted} USD"))?;
+        super::say(format_args!("written off  {written_off} USD"))?;
     }
     Ok(())
 }

@@ -32,14 +32,14 @@ fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);
         shown["written_off_nano"] = json!(entry.written_off);
-        out.say(format_args!("{shown}"))?;
+        super::say(format_args!("{shown}"))?;
         return Ok(());
     }
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
     let (model, route, depth) = (&line.model, &line.route, line.depth);
     let (input, output) = (line.usage.input, line.usage.output);
     let (id, amount) = (&line.request_id, entry.amount);
-    out.say(format_args!(
+    super::say(format_args!(
         "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {input}+{output}  {amount} USD"
     ))?;
     Ok(())

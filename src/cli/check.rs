@@ -23,15 +23,15 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
             "routes": routes,
             "price_version": &*catalogue.version,
         });
-        out.say(format_args!("{told}"))?;
+        super::say(format_args!("{told}"))?;
         return Ok(());
     }
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
-    out.say(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
-    out.say(format_args!("examples  {} passed", catalogue.examples))?;
+    super::say(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
+    super::say(format_args!("examples  {} passed", catalogue.examples))?;
     for (vendor, count) in routes {
-        out.say(format_args!("routes    {vendor}: {count}"))?;
+        super::say(format_args!("routes    {vendor}: {count}"))?;
     }
-    out.say(format_args!("prices    version {}", catalogue.version))?;
+    super::say(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(super) async fn run(
                 bail!("there is no key listed as '{prefix}'");
             }
             if out.json {
-                out.say(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
+                super::say(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
             }
             Ok(())
         }
@@ -62,9 +62,9 @@ async fn issue(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> 
     let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
     ledger.add_key(key.hash(), record).await?;
     if out.json {
-        out.say(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
+        super::say(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {
-        out.say(format_args!("{}", key.reveal()))?;
+        super::say(format_args!("{}", key.reveal()))?;
     }
     Ok(())
 }
@@ -82,10 +82,10 @@ async fn list(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> {
                 "created_at": created_at,
                 "revoked_at": revoked_at,
             });
-            out.say(format_args!("{shown}"))?;
+            super::say(format_args!("{shown}"))?;
         } else {
             let state = if revoked_at.is_some() { "revoked" } else { "valid" };
-            out.say(format_args!("{prefix}…  {state}"))?;
+            super::say(format_args!("{prefix}…  {state}"))?;
         }
     }
     Ok(())

@@ -8,10 +8,10 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
     for model in catalogue.models() {
         let listing = model.listing();
         if out.json {
-            out.say(format_args!("{listing}"))?;
+            super::say(format_args!("{listing}"))?;
         } else {
             let vendor = &model.vendor.token;
-            out.say(format_args!(
+            super::say(format_args!(
                 "{:<44} {:<9} {:<11} {}",
                 model.id,
                 vendor,
