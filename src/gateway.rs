@@ -261,7 +261,7 @@ impl ProxyHttp for Gateway {
     /// Turns the vendor's head into ours: nothing of the vendor's goes on but the content type.
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         head: &mut ResponseHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
@@ -301,7 +301,12 @@ impl ProxyHttp for Gateway {
         if stream {
             ours.insert_header("cache-control", "no-cache")?;
         }
-        ours.insert_header("transfer-encoding", "chunked")?;
+        if session.req_header().version == http::Version::HTTP_10 {
+            // It cannot read chunks, so the end of the connection is the end of the answer.
+            session.set_keepalive(None);
+        } else {
+            ours.insert_header("transfer-encoding", "chunked")?;
+        }
         ours.insert_header("x-request-id", exchange.id.as_str())?;
         ours.insert_header("x-gateway-fallback-depth", depth)?;
         *head = ours;

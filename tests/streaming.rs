@@ -5,7 +5,7 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::world::{Canned, Store, World, chat_of, model_of};
+use crate::world::{Answer, Canned, Store, World, chat_of, model_of};
 
 const SHORT: &str = "[timeouts]\nstall_ms = 300\ndrain_ms = 400";
 const TEXT: &str = "The answer is four and everybody in the room agrees.";
@@ -302,4 +302,24 @@ async fn a_hundred_streams_at_once_do_not_mix() {
     lengths.dedup();
     assert_eq!(lengths.len(), 100, "every stream has an echo of its own");
     world.settled(100).await;
+}
+
+#[tokio::test]
+async fn a_client_of_http_1_0_was_sent_chunks_it_could_not_read() {
+    let world = World::start(Store::Sqlite).run().await;
+    let mut call = chat_of("lmb-5.5");
+    call["stream"] = json!(true);
+    let request = world.request("/v1/chat/completions").version(reqwest::Version::HTTP_10);
+    let answer = Answer::try_read(request.body(call.to_string())).await.expect("an answer");
+    assert_eq!(answer.header("transfer-encoding"), None);
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert!(answer.body.ends_with(b"\n\ndata: [DONE]\n\n"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_came_at_once_was_sent_with_a_length() {
+    let world = World::start(Store::Sqlite).run().await;
+    let streamed = world.stream(chat_of("lmb-5.5")).await;
+    assert_eq!(streamed.header("content-length"), None);
+    assert_eq!(streamed.header("transfer-encoding"), Some("chunked"));
 }

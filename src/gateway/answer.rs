@@ -42,7 +42,8 @@ pub(super) async fn relay(
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
     let patience = gateway.timeouts.client_write;
-    let mut client = Client { head: Some(head), gone: None, patience, waited: Duration::ZERO };
+    let mut client =
+        Client { head: Some(head), gone: None, stream, patience, waited: Duration::ZERO };
     let deadline = exchange.arrived + gateway.timeouts.total;
     loop {
         let began = Instant::now();
@@ -206,6 +207,7 @@ struct Client {
     /// The head, until the first bytes go out.
     head: Option<ResponseHeader>,
     gone: Option<Gone>,
+    stream: bool,
     /// For one write.
     patience: Duration,
     /// How long it took to take what it was given.
@@ -238,8 +240,8 @@ impl Client {
     ) -> pingora_core::Result<()> {
         let down = &mut session.downstream_session;
         if let Some(mut head) = self.head.take() {
-            if end {
-                // All of it is here, so its length can be told.
+            if end && !self.stream {
+                // All of it is here, so its length can be told. A stream stays one.
                 head.remove_header("transfer-encoding");
                 let length = body.as_ref().map_or(0, Bytes::len);
                 head.insert_header("content-length", length)?;
