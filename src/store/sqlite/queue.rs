@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What nobody waits for lies at most so long.
-const LIE: Duration = Duration::from_millis(2);
+const LIE: Duration = Duration::from_micros(300);
 
 /// A queue with one reader.
 pub(super) struct Queue<T> {
