@@ -332,7 +332,7 @@ impl ProxyHttp for Gateway {
     }
 
     async fn logging(&self, _session: &mut Session, why: Option<&Error>, exchange: &mut Exchange) {
-        if drive::holds_money(&exchange.stage) {
+        if exchange.stage.holds_money() {
             log::error!(request_id = exchange.id, why:?; "a call ended with its money held");
             close::abandon(self, exchange).await;
         }

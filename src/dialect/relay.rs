@@ -128,12 +128,6 @@ impl Relay {
             Relay::Stream(stream) => &stream.meter,
         }
     }
-
-    /// Whether it comes in events.
-    #[must_use]
-    pub fn is_stream(&self) -> bool {
-        matches!(self, Relay::Stream(_))
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
 use super::answer::{self, Vendor};
-use super::exchange::{Exchange, Stage};
+use super::exchange::Exchange;
 use super::refusal::{Block, Refusal};
 use super::upstream;
 use crate::dialect::vendor_error::VendorError;
@@ -232,9 +232,4 @@ fn status_reason(status: u16) -> &'static str {
         503 | 529 => "overloaded",
         _ => "status",
     }
-}
-
-/// Whether the exchange still holds money.
-pub(super) fn holds_money(stage: &Stage) -> bool {
-    matches!(stage, Stage::Admitted(_) | Stage::Relaying(_))
 }

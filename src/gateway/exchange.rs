@@ -44,6 +44,14 @@ pub enum Stage {
     Closed,
 }
 
+impl Stage {
+    /// Whether money is still held.
+    #[must_use]
+    pub fn holds_money(&self) -> bool {
+        matches!(self, Stage::Admitted(_) | Stage::Relaying(_))
+    }
+}
+
 /// A call that money is held for.
 pub struct Admitted {
     /// The call.
