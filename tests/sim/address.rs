@@ -11,12 +11,12 @@ pub(super) struct Address<'a> {
 }
 
 impl<'a> Address<'a> {
-    /// Reads `/{vendor}[/{faults}]/{version}/chat/completions`.
+    /// Reads `/{vendor}[/{faults}]/{version}` and the endpoint of that vendor.
     pub(super) fn parse(path: &'a str) -> Option<Address<'a>> {
         let path = path.split_once('?').map_or(path, |(path, _)| path);
         let (vendor, rest) = path.strip_prefix('/')?.split_once('/')?;
         let vendor = Vendor::named(vendor)?;
-        let rest = rest.strip_suffix("/chat/completions")?.strip_suffix(vendor.version())?;
+        let rest = rest.strip_suffix(vendor.endpoint())?.strip_suffix(vendor.version())?;
         let faults = match rest.strip_suffix('/') {
             Some(faults) if !faults.contains('/') => faults,
             None if rest.is_empty() => "",
@@ -41,7 +41,12 @@ mod tests {
         assert_eq!(plain, Some(Address { vendor: Vendor::C, faults: "" }));
         let faulty = Address::parse("/vendor_e/cut=2;crlf/v1/openai/chat/completions?a=b");
         assert_eq!(faulty, Some(Address { vendor: Vendor::E, faults: "cut=2;crlf" }));
+        let messages = Address::parse("/vendor_a/refusal/v1/messages?beta=true");
+        assert_eq!(messages, Some(Address { vendor: Vendor::A, faults: "refusal" }));
         for wrong in [
+            "/vendor_a/v1/chat/completions",
+            "/vendor_a/v1/messages/count_tokens",
+            "/vendor_b/v1/messages",
             "/vendor_e/v1/chat/completions",
             "/vendor_b/cut=2/more/v1/chat/completions",
             "/vendor_f/v1/chat/completions",

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use super::address::{Address, first_segment};
 use super::delivery::{self, After, Delivery, EVENTS, Opening};
 use super::faults::{Fault, Faults};
+use super::messages::{Call, Terms};
 use super::record::{Billed, Record, Seen, Ticket};
 use super::reply::{Ask, Reply};
-use super::script;
+use super::script::{self, Event};
 use super::vendor::Vendor;
 use super::wire::{Head, Wire};
 
@@ -22,45 +23,54 @@ pub(super) async fn answer(
     body: Bytes,
 ) -> io::Result<After> {
     let address = Address::parse(&head.path);
-    let vendor = address.map_or(first_segment(&head.path), |address| address.vendor.name());
-    let mut seen = Seen::new(vendor, &head.method, &head.path).with_body(&body);
+    let named = address.map_or(first_segment(&head.path), |address| address.vendor.name());
+    let mut seen = Seen::new(named, &head.method, &head.path).with_body(&body);
     seen.faults = address.map_or("", |address| address.faults).to_owned();
     seen.headers = std::mem::take(&mut head.headers);
-    let credential = Credential::of(&seen);
-    let known_vendor = Vendor::named(vendor);
+    let known_vendor = Vendor::named(named);
     if let Some(vendor) = known_vendor {
         record.add_one(vendor);
     }
+    let admitted = admit(&head, address, &seen, record);
     let ticket = record.enter(seen);
     let serial = record.next_serial();
-    let mut faults = Faults::default();
-    let mut message = None;
-    let status = match address {
-        _ if head.method != "POST" => Some(405),
-        None | Some(Address { vendor: Vendor::A, .. }) => Some(404),
-        Some(address) => match Faults::parse(address.faults) {
-            Ok(parsed) => {
-                faults = still_in_force(parsed, record, &head.path);
-                (credential != Credential::OfVendor).then_some(401)
-            }
-            Err(error) => {
-                message = Some(error);
-                Some(500)
-            }
-        },
-    };
     let vendor = known_vendor.unwrap_or(Vendor::B);
-    if let Some(status) = status {
-        let faults = Faults::default();
-        let mut delivery = Delivery { wire, ticket: &ticket, faults: &faults, sent: 0 };
-        return delivery.error((vendor, status, serial), message.as_deref()).await;
-    }
-    let answer = Answer { vendor, faults: &faults, serial, body };
-    let after = answer.give(wire, &ticket).await;
+    let (faults, terms) = match admitted {
+        Ok(admitted) => admitted,
+        Err((status, message)) => {
+            let faults = Faults::default();
+            let mut delivery = Delivery { wire, ticket: &ticket, faults: &faults, sent: 0 };
+            return delivery.error((vendor, status, serial), message.as_deref()).await;
+        }
+    };
+    let answer = Answer { vendor, faults: &faults, terms: &terms, serial, body };
+    let after = answer.give(wire, &ticket, record).await;
     if after.is_err() {
         ticket.complete(false);
     }
     after
+}
+
+/// The faults of a request, and on what terms it comes; otherwise the status it is refused with.
+fn admit(
+    head: &Head,
+    address: Option<Address<'_>>,
+    seen: &Seen,
+    record: &Record,
+) -> Result<(Faults, Terms), (u16, Option<String>)> {
+    if head.method != "POST" {
+        return Err((405, None));
+    }
+    let address = address.ok_or((404, None))?;
+    let faults = Faults::parse(address.faults).map_err(|error| (500, Some(error)))?;
+    let faults = still_in_force(faults, record, &head.path);
+    if address.vendor == Vendor::A {
+        return Ok((faults, Terms::of(&seen.headers)?));
+    }
+    match Credential::of(seen) {
+        Credential::OfVendor => Ok((faults, Terms::default())),
+        _ => Err((401, None)),
+    }
 }
 
 /// Whose key came with a request.
@@ -90,13 +100,31 @@ impl Credential {
 struct Answer<'a> {
     vendor: Vendor,
     faults: &'a Faults,
+    terms: &'a Terms,
     serial: u64,
     body: Bytes,
 }
 
+/// What a vendor says, complete before the first byte of it is sent.
+struct Said {
+    billed: Billed,
+    billed_for_prompt: Billed,
+    words: Words,
+}
+
+enum Words {
+    Whole(String),
+    Streamed(Vec<Event>),
+}
+
 impl Answer<'_> {
     /// Decides what is billed before the first byte leaves, so that no test has to wait for it.
-    async fn give(&self, wire: &mut Wire, ticket: &Ticket<'_>) -> io::Result<After> {
+    async fn give(
+        &self,
+        wire: &mut Wire,
+        ticket: &Ticket<'_>,
+        record: &Record,
+    ) -> io::Result<After> {
         let Answer { vendor, faults, serial, .. } = *self;
         let mut delivery = Delivery { wire, ticket, faults, sent: 0 };
         if let Some(status) = faults.number(Fault::Status) {
@@ -104,36 +132,62 @@ impl Answer<'_> {
             let status = u16::try_from(status).expect("a status has three digits");
             return delivery.error((vendor, status, serial), None).await;
         }
-        let ask = match Ask::parse(&self.body, vendor) {
-            Ok(ask) => ask,
-            Err(message) => {
+        let said = match self.say(record) {
+            Ok(said) => said,
+            Err((status, message)) => {
                 self.delay().await;
-                return delivery.error((vendor, 400, serial), Some(&message)).await;
+                return delivery.error((vendor, status, serial), Some(&message)).await;
             }
         };
+        let content_type = match said.words {
+            Words::Whole(_) => "application/json",
+            Words::Streamed(_) => EVENTS,
+        };
+        let opening = Opening { vendor, status: 200, content_type, serial };
         if faults.has(Fault::Garbage) {
             self.delay().await;
-            return delivery.garbage(serial, ask.stream).await;
+            return delivery.garbage(&opening).await;
         }
+        let at_once = [Fault::Gzip, Fault::LengthLong, Fault::LengthShort];
+        let body = match &said.words {
+            Words::Whole(body) => body.clone(),
+            Words::Streamed(events) if at_once.iter().any(|fault| faults.has(*fault)) => {
+                delivery::joined(vendor, events, faults)
+            }
+            Words::Streamed(events) => {
+                ticket.bill(billed_of_stream(&said, events, faults));
+                self.delay().await;
+                return delivery.stream(&opening, events).await;
+            }
+        };
+        ticket.bill((faults.number(Fault::Reset) != Some(0)).then_some(said.billed));
+        self.delay().await;
+        delivery.whole(&opening, body.as_bytes()).await
+    }
+
+    /// The answer, or a status and a message that refuse the request.
+    fn say(&self, record: &Record) -> Result<Said, (u16, String)> {
+        let Answer { vendor, faults, serial, .. } = *self;
+        if vendor == Vendor::A {
+            let call = Call::read(&self.body, self.terms)?;
+            let turn = call.turn(serial, faults, &self.body, record);
+            let words = if call.stream() {
+                Words::Streamed(turn.events())
+            } else {
+                Words::Whole(turn.whole())
+            };
+            let (billed, billed_for_prompt) = (turn.billed(), turn.billed_for_prompt());
+            return Ok(Said { billed, billed_for_prompt, words });
+        }
+        let ask = Ask::parse(&self.body, vendor).map_err(|message| (400, message))?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let reply = Reply::new((vendor, serial, created), &ask, faults, &self.body);
-        let content_type = if ask.stream { EVENTS } else { "application/json" };
-        let opening = Opening { status: 200, content_type, serial };
-        if !ask.stream {
-            ticket.bill((faults.number(Fault::Reset) != Some(0)).then_some(reply.billed));
-            self.delay().await;
-            return delivery.whole(&opening, script::whole(&reply, &ask, faults).as_bytes()).await;
-        }
-        let events = script::events(&reply, &ask, faults);
-        let at_once = [Fault::Gzip, Fault::LengthLong, Fault::LengthShort];
-        if at_once.iter().any(|fault| faults.has(*fault)) {
-            ticket.bill((faults.number(Fault::Reset) != Some(0)).then_some(reply.billed));
-            self.delay().await;
-            return delivery.whole(&opening, delivery::joined(&events, faults).as_bytes()).await;
-        }
-        ticket.bill(billed_of_stream(&reply, &events, faults));
-        self.delay().await;
-        delivery.stream(&opening, vendor, &events).await
+        let words = if ask.stream {
+            Words::Streamed(script::events(&reply, &ask, faults))
+        } else {
+            Words::Whole(script::whole(&reply, &ask, faults))
+        };
+        Ok(Said { billed: reply.billed, billed_for_prompt: reply.billed_for_prompt(), words })
     }
 
     async fn delay(&self) {
@@ -150,11 +204,11 @@ fn still_in_force(faults: Faults, record: &Record, path: &str) -> Faults {
     }
 }
 
-fn billed_of_stream(reply: &Reply, events: &[script::Event], faults: &Faults) -> Option<Billed> {
+fn billed_of_stream(said: &Said, events: &[Event], faults: &Faults) -> Option<Billed> {
     match delivery::break_off(faults) {
-        None => Some(reply.billed),
+        None => Some(said.billed),
         Some((Fault::Reset, 0)) => None,
-        Some((_, 0)) => Some(reply.billed_for_prompt()),
+        Some((_, 0)) => Some(said.billed_for_prompt),
         Some((_, count)) => events.get(count - 1).or(events.last()).map(|event| event.billed),
     }
 }

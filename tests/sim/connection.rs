@@ -52,7 +52,7 @@ async fn exchange(wire: &mut Wire, record: &Record, scratch: &mut BytesMut) -> i
         None => return Ok(After::Close),
         Some(Arrival::Fast(vendor, glance)) => {
             record.add_one(vendor);
-            return fast::answer(wire, &glance, scratch).await;
+            return fast::answer(wire, vendor, &glance, scratch).await;
         }
         Some(Arrival::Ordinary(head_len, head)) => (head_len, head),
     };

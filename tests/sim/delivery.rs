@@ -7,7 +7,7 @@ use super::errors;
 use super::faults::{Fault, Faults};
 use super::record::Ticket;
 use super::script::Event;
-use super::vendor::{ACCOUNT_HEADERS, Vendor};
+use super::vendor::Vendor;
 use super::wire::Wire;
 
 const HOLD_MAX: Duration = Duration::from_secs(30);
@@ -28,6 +28,7 @@ pub(super) enum After {
 
 /// The first lines of an answer.
 pub(super) struct Opening<'a> {
+    pub(super) vendor: Vendor,
     pub(super) status: u16,
     pub(super) content_type: &'a str,
     pub(super) serial: u64,
@@ -52,12 +53,18 @@ impl Delivery<'_> {
         if self.faults.number(Fault::Reset) == Some(0) {
             return Ok(After::Reset);
         }
-        let body = errors::body(vendor, status, message);
-        let opening = Opening { status, content_type: "application/json", serial };
+        let body = errors::body((vendor, status, serial), message);
+        let opening = Opening { vendor, status, content_type: "application/json", serial };
         let retry_after = self.faults.number(Fault::RetryAfter);
         let retry_after =
             retry_after.map_or_else(String::new, |seconds| format!("\r\nretry-after: {seconds}"));
-        let head = self.head(&opening, &format!("content-length: {}{retry_after}", body.len()));
+        let advice = match (vendor, status) {
+            (Vendor::A, 408 | 409 | 429 | 500..) => "\r\nx-should-retry: true",
+            (Vendor::A, _) => "\r\nx-should-retry: false",
+            _ => "",
+        };
+        let length = body.len();
+        let head = self.head(&opening, &format!("content-length: {length}{retry_after}{advice}"));
         self.ticket.complete(true);
         self.wire.write(format!("{head}{body}").as_bytes()).await?;
         Ok(After::Keep)
@@ -105,7 +112,6 @@ impl Delivery<'_> {
     pub(super) async fn stream(
         &mut self,
         opening: &Opening<'_>,
-        vendor: Vendor,
         events: &[Event],
     ) -> io::Result<After> {
         if self.faults.number(Fault::Reset) == Some(0) {
@@ -123,7 +129,7 @@ impl Delivery<'_> {
                 self.hung_up(events, index);
                 return Ok(After::Close);
             }
-            let text = event_text(&event.data, index, self.faults);
+            let text = event_text(event, index, self.faults);
             if let Err(error) = self.body(text.as_bytes(), true).await {
                 self.hung_up(events, index);
                 return Err(error);
@@ -131,25 +137,25 @@ impl Delivery<'_> {
         }
         match break_off {
             Some((Fault::ErrorEvent, _)) => {
-                let error = errors::body(vendor, 503, None);
-                let text = event_text(&error, 0, self.faults);
+                let Opening { vendor, serial, .. } = *opening;
+                let error = (vendor, vendor.status_within_stream(), serial);
+                let name = if vendor == Vendor::A { "error" } else { "" };
+                let text = last_text(name, &errors::body(error, None), self.faults);
                 self.body(text.as_bytes(), true).await?;
                 self.wire.write(b"0\r\n\r\n").await?;
                 Ok(After::Close)
             }
             Some((fault, _)) => Ok(self.broken(fault).await),
-            None => self.stream_end().await,
+            None => self.stream_end(opening.vendor).await,
         }
     }
 
     /// 200 and nonsense.
-    pub(super) async fn garbage(&mut self, serial: u64, stream: bool) -> io::Result<After> {
-        let content_type = if stream { EVENTS } else { "application/json" };
-        let opening = Opening { status: 200, content_type, serial };
-        if !stream {
-            return self.whole(&opening, GARBAGE).await;
+    pub(super) async fn garbage(&mut self, opening: &Opening<'_>) -> io::Result<After> {
+        if opening.content_type != EVENTS {
+            return self.whole(opening, GARBAGE).await;
         }
-        let head = self.head(&opening, "cache-control: no-cache\r\ntransfer-encoding: chunked");
+        let head = self.head(opening, "cache-control: no-cache\r\ntransfer-encoding: chunked");
         self.wire.write(head.as_bytes()).await?;
         self.body(GARBAGE, true).await?;
         self.ticket.complete(true);
@@ -157,11 +163,12 @@ impl Delivery<'_> {
         Ok(After::Keep)
     }
 
-    async fn stream_end(&mut self) -> io::Result<After> {
+    async fn stream_end(&mut self, vendor: Vendor) -> io::Result<After> {
         self.ticket.complete(true);
         let last = async {
             if !self.faults.has(Fault::NoDone) {
-                let text = event_text("[DONE]", 0, self.faults);
+                let (name, data) = vendor.last_event();
+                let text = last_text(name, data, self.faults);
                 self.body(text.as_bytes(), true).await?;
             }
             self.pause(Fault::KeepOpen).await;
@@ -206,7 +213,7 @@ impl Delivery<'_> {
     }
 
     fn head(&self, opening: &Opening<'_>, headers: &str) -> String {
-        let Opening { status, content_type, serial } = opening;
+        let Opening { vendor, status, content_type, serial } = opening;
         let padding = if self.faults.has(Fault::HugeHeader) {
             format!("x-vendor-padding: {}\r\n", "p".repeat(HUGE_HEADER_BYTES))
         } else {
@@ -214,8 +221,10 @@ impl Delivery<'_> {
         };
         format!(
             "HTTP/1.1 {status} {}\r\ncontent-type: {content_type}\r\n\
-             x-request-id: req_vendor_{serial}\r\n{ACCOUNT_HEADERS}{padding}{headers}\r\n\r\n",
-            errors::reason(*status)
+             {}: req_vendor_{serial}\r\n{}{padding}{headers}\r\n\r\n",
+            errors::reason(*status),
+            vendor.request_id_header(),
+            vendor.account_headers(),
         )
     }
 
@@ -258,24 +267,48 @@ pub(super) fn break_off(faults: &Faults) -> Option<(Fault, usize)> {
 }
 
 /// A stream as the one body that it is for those who send it at once.
-pub(super) fn joined(events: &[Event], faults: &Faults) -> String {
+pub(super) fn joined(vendor: Vendor, events: &[Event], faults: &Faults) -> String {
     let numbered = events.iter().enumerate();
     let mut text: String =
-        numbered.map(|(index, event)| event_text(&event.data, index, faults)).collect();
+        numbered.map(|(index, event)| event_text(event, index, faults)).collect();
     if !faults.has(Fault::NoDone) {
-        text.push_str(&event_text("[DONE]", 0, faults));
+        let (name, data) = vendor.last_event();
+        text.push_str(&last_text(name, data, faults));
     }
     text
 }
 
-fn event_text(data: &str, index: usize, faults: &Faults) -> String {
-    let line_end = if faults.has(Fault::Crlf) { "\r\n" } else { "\n" };
-    let comment = if faults.has(Fault::Comments) && index.is_multiple_of(2) {
-        format!(": keep-alive{line_end}{line_end}")
-    } else {
-        String::new()
-    };
-    format!("{comment}data: {data}{line_end}{line_end}")
+/// An event with what keeps the connection alive in front of it.
+fn event_text(event: &Event, index: usize, faults: &Faults) -> String {
+    let mut text = comment(index, faults);
+    // One ping at least, and none before the first event.
+    if !event.name.is_empty() && (index == 1 || index > 0 && !text.is_empty()) {
+        text.push_str(&bare_event("ping", r#"{"type":"ping"}"#, faults));
+    }
+    text + &bare_event(event.name, &event.data, faults)
+}
+
+/// The event after all others.
+fn last_text(name: &str, data: &str, faults: &Faults) -> String {
+    comment(0, faults) + &bare_event(name, data, faults)
+}
+
+fn comment(index: usize, faults: &Faults) -> String {
+    if !faults.has(Fault::Comments) || !index.is_multiple_of(2) {
+        return String::new();
+    }
+    let line_end = line_end(faults);
+    format!(": keep-alive{line_end}{line_end}")
+}
+
+fn bare_event(name: &str, data: &str, faults: &Faults) -> String {
+    let line_end = line_end(faults);
+    let name = if name.is_empty() { String::new() } else { format!("event: {name}{line_end}") };
+    format!("{name}data: {data}{line_end}{line_end}")
+}
+
+fn line_end(faults: &Faults) -> &'static str {
+    if faults.has(Fault::Crlf) { "\r\n" } else { "\n" }
 }
 
 /// The gzip of these bytes, stored without an attempt to make them fewer.
@@ -301,4 +334,31 @@ fn crc32(bytes: &[u8]) -> u32 {
             (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Billed;
+    use super::*;
+
+    #[test]
+    fn events_with_names_have_pings_between_them() {
+        let event = |name| Event { name, data: "{}".to_owned(), billed: Billed::default() };
+        let joined = |name: &'static str, faults| {
+            let vendor = if name.is_empty() { Vendor::B } else { Vendor::A };
+            let faults = Faults::parse(faults).expect("known faults");
+            joined(vendor, &[event(name), event(name), event(name)], &faults)
+        };
+        let (ping, end) = (r#"{"type":"ping"}"#, r#"{"type":"message_stop"}"#);
+        let named = "event: a\ndata: {}\n\n";
+        let ping = format!("event: ping\ndata: {ping}\n\n");
+        let end = format!("event: message_stop\ndata: {end}\n\n");
+        assert_eq!(joined("a", ""), format!("{named}{ping}{named}{named}{end}"));
+        assert_eq!(joined("a", "no-done"), format!("{named}{ping}{named}{named}"));
+        let quiet = ": keep-alive\n\n";
+        let often = format!("{quiet}{named}{ping}{named}{quiet}{ping}{named}{quiet}{end}");
+        assert_eq!(joined("a", "comments"), often);
+        assert_eq!(joined("a", "comments;crlf"), often.replace('\n', "\r\n"));
+        assert_eq!(joined("", ""), "data: {}\n\n".repeat(3) + "data: [DONE]\n\n");
+    }
 }

@@ -4,12 +4,12 @@ use super::usage::quoted;
 use super::vendor::Vendor;
 
 /// The body of an error with this status; without a message, what the vendor would say.
-pub(super) fn body(vendor: Vendor, status: u16, message: Option<&str>) -> String {
+pub(super) fn body((vendor, status, serial): (Vendor, u16, u64), message: Option<&str>) -> String {
     let message = quoted(message.unwrap_or_else(|| usual_message(vendor, status)));
     match vendor {
         Vendor::A => {
             let error = format!(r#"{{"type":"{}","message":{message}}}"#, kind_of_a(status));
-            format!(r#"{{"type":"error","error":{error},"request_id":"req_sim"}}"#)
+            format!(r#"{{"type":"error","error":{error},"request_id":"req_vendor_{serial}"}}"#)
         }
         Vendor::B => {
             let (kind, code) = kind_of_b(status);
@@ -52,6 +52,16 @@ pub(super) fn reason(status: u16) -> &'static str {
 
 fn usual_message(vendor: Vendor, status: u16) -> &'static str {
     match (status, vendor) {
+        (401, Vendor::A) => "invalid x-api-key",
+        (402, Vendor::A) => "The credit balance of organization org-sim-account is too low.",
+        (404, Vendor::A) => "Not Found",
+        (405, Vendor::A) => "Method Not Allowed",
+        (413, Vendor::A) => "Request exceeds the maximum size",
+        (429, Vendor::A) => {
+            "This request would exceed the rate limit of organization org-sim-account: 10000 RPM."
+        }
+        (529, Vendor::A) => "Overloaded",
+        (500.., Vendor::A) => "Internal server error",
         (401, _) => "Incorrect API key provided: vk-****oret.",
         (404, _) => "The model or path does not exist or you do not have access to it.",
         // It names the account, as the real one does: nothing of it may reach a client.

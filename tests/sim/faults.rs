@@ -5,8 +5,10 @@
 /// They stand in one segment of the path, divided by `;`, and combine. N, S, MS and K are
 /// whole numbers. A *chunk* is one event of a stream that carries data, the first (the role)
 /// and the last (the usage) included, `[DONE]` and comments not; "after N chunks" of a shorter
-/// stream is before its `[DONE]`. *Billed* says what [`Seen::billed`] holds, where it is not
-/// the whole reply.
+/// stream is before its `[DONE]`. Of `vendor_a`'s streams it is any event but `ping` and
+/// `message_stop`, which stands for `[DONE]`: where nothing is thought, the start of the message,
+/// that of the block, a word each, and the ends of both. *Billed* says what [`Seen::billed`]
+/// holds, where it is not the whole reply.
 ///
 /// ```text
 /// status=N            answers N with the vendor's error body; billed: nothing
@@ -32,19 +34,27 @@
 /// no-usage            no usage anywhere
 /// null-usage          usage: null, and no usage chunk
 /// bad-usage           usage of negative, broken and overflowing numbers
+/// lean-usage          vendor_a: the last usage of a stream tells the output only; what it said
+///                     of the input at the start is null
 /// error-event=N       after N chunks the vendor's error as an event, then the end without
 ///                     [DONE], then a close; billed: N chunks; streams only
 /// no-done             the stream ends well, but without [DONE]
-/// prompt=N            the prompt tokens to report; otherwise bytes of the request / 4 + 1
+/// prompt=N            the prompt tokens to report, cached ones included; otherwise bytes of
+///                     the request / 4 + 1
+/// cache-read=N        vendor_a: so many of them came out of the cache
+/// cache-write=N       vendor_a: so many of them went into the cache; without these two, what
+///                     cache_control marks is written first and read from then on
 /// completion=N        the completion_tokens to report, of all choices; otherwise the words
 ///                     of the text (8 for a tool call) times n, and the reasoning where the
 ///                     vendor counts it inside
-/// reasoning=N         the reasoning tokens to report; otherwise 0
+/// reasoning=N         the reasoning tokens to report; otherwise 0, or of a vendor_a model that
+///                     thinks the words of its thought; vendor_a: 0 is no thought at all
 /// reasoning-apart     reasoning outside completion_tokens, whatever the vendor's habit
 /// chunks=N            content chunks of a choice; otherwise one per word; the usual text
 ///                     then has N words
 /// chunk-delay=MS      waits between chunks
 /// tools=N             N parallel tool calls, if the request has tools
+/// text-too            vendor_a: the text before the tool calls, too
 /// old-tools           tool calls of streams without index, with an empty id and the
 ///                     finish_reason stop, from vendor_c and vendor_d
 /// reply-bytes=N       the length of the text
@@ -53,6 +63,19 @@
 /// keep-open=MS        waits between [DONE] and the end of the stream
 /// crlf                lines of events end with CR LF
 /// comments            : keep-alive between the events
+/// refusal             vendor_a: refused, with an explanation and without content;
+///                     billed: one token of output
+/// refusal=N           the same after N words; billed: these too
+/// stop=REASON         vendor_a: that stop_reason, whatever happened; one of its own or
+///                     something_new
+/// double-start        vendor_a: message_start twice
+/// redacted            vendor_a: a block of redacted thought before the text
+/// omitted             vendor_a: thought without its text, only signed
+/// odd-events          vendor_a: events and deltas of kinds that nobody knows, and a
+///                     message_delta before the last; streams only
+/// web-json            vendor_a: the halves of the text have a search of the vendor's own
+///                     between them, whose blocks stream input_json_delta; the usage at the
+///                     start knows a third of the input only
 /// hangup-stops        stops generating when the client hangs up; billed: until then;
 ///                     streams only
 /// fast                a static answer for benchmarks, not recorded; stands alone
@@ -77,25 +100,36 @@ pub(super) enum Fault {
     NoUsage,
     NullUsage,
     BadUsage,
+    LeanUsage,
     ErrorEvent,
     NoDone,
     Prompt,
+    CacheRead,
+    CacheWrite,
     Completion,
     Reasoning,
     ReasoningApart,
     Chunks,
     ChunkDelay,
     Tools,
+    TextToo,
     OldTools,
     ReplyBytes,
     Echo,
     KeepOpen,
     Crlf,
     Comments,
+    Refusal,
+    Stop,
+    DoubleStart,
+    Redacted,
+    Omitted,
+    OddEvents,
+    WebJson,
     HangupStops,
 }
 
-const WITH_NUMBER: [(&str, Fault); 16] = [
+const WITH_NUMBER: [(&str, Fault); 19] = [
     ("status", Fault::Status),
     ("retry-after", Fault::RetryAfter),
     ("times", Fault::Times),
@@ -105,6 +139,9 @@ const WITH_NUMBER: [(&str, Fault); 16] = [
     ("reset", Fault::Reset),
     ("error-event", Fault::ErrorEvent),
     ("prompt", Fault::Prompt),
+    ("cache-read", Fault::CacheRead),
+    ("cache-write", Fault::CacheWrite),
+    ("refusal", Fault::Refusal),
     ("completion", Fault::Completion),
     ("reasoning", Fault::Reasoning),
     ("chunks", Fault::Chunks),
@@ -114,7 +151,7 @@ const WITH_NUMBER: [(&str, Fault); 16] = [
     ("keep-open", Fault::KeepOpen),
 ];
 
-const BARE: [(&str, Fault); 16] = [
+const BARE: [(&str, Fault); 24] = [
     ("garbage", Fault::Garbage),
     ("wrong-length=long", Fault::LengthLong),
     ("wrong-length=short", Fault::LengthShort),
@@ -124,17 +161,37 @@ const BARE: [(&str, Fault); 16] = [
     ("no-usage", Fault::NoUsage),
     ("null-usage", Fault::NullUsage),
     ("bad-usage", Fault::BadUsage),
+    ("lean-usage", Fault::LeanUsage),
     ("no-done", Fault::NoDone),
     ("reasoning-apart", Fault::ReasoningApart),
+    ("text-too", Fault::TextToo),
     ("old-tools", Fault::OldTools),
     ("echo", Fault::Echo),
     ("crlf", Fault::Crlf),
     ("comments", Fault::Comments),
+    ("refusal", Fault::Refusal),
+    ("double-start", Fault::DoubleStart),
+    ("redacted", Fault::Redacted),
+    ("omitted", Fault::Omitted),
+    ("odd-events", Fault::OddEvents),
+    ("web-json", Fault::WebJson),
     ("hangup-stops", Fault::HangupStops),
 ];
 
+/// The reasons that `stop` knows; as a fault it holds the place of one.
+const STOP_REASONS: [&str; 8] = [
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "pause_turn",
+    "refusal",
+    "model_context_window_exceeded",
+    "something_new",
+];
+
 /// Those which break an answer, other than a status.
-const BREAKING: [Fault; 14] = [
+const BREAKING: [Fault; 16] = [
     Fault::Delay,
     Fault::Stall,
     Fault::Cut,
@@ -149,6 +206,8 @@ const BREAKING: [Fault; 14] = [
     Fault::BadUsage,
     Fault::ErrorEvent,
     Fault::NoDone,
+    Fault::Refusal,
+    Fault::Stop,
 ];
 
 /// The faults of one address.
@@ -170,6 +229,12 @@ impl Faults {
         self.0.iter().find(|(known, _)| *known == fault).map(|(_, number)| *number)
     }
 
+    /// The reason to stop that is asked for.
+    pub(super) fn stop_reason(&self) -> Option<&'static str> {
+        let place = usize::try_from(self.number(Fault::Stop)?).expect("a place in a short list");
+        Some(STOP_REASONS[place])
+    }
+
     /// What is left of them when the requests that `times` speaks of are over.
     pub(super) fn after_their_times(mut self) -> Faults {
         if self.has(Fault::Status) {
@@ -184,6 +249,11 @@ impl Faults {
 fn parse_one(word: &str) -> Result<(Fault, u64), String> {
     if let Some((_, fault)) = BARE.iter().find(|(name, _)| *name == word) {
         return Ok((*fault, 0));
+    }
+    if let Some(reason) = word.strip_prefix("stop=") {
+        let place = (0..).zip(STOP_REASONS).find(|(_, known)| *known == reason);
+        let unknown = || format!("the simulator knows no reason '{reason}' to stop");
+        return place.map(|(place, _)| (Fault::Stop, place)).ok_or_else(unknown);
     }
     let (name, value) = word.split_once('=').unwrap_or((word, ""));
     let Some((_, fault)) = WITH_NUMBER.iter().find(|(known, _)| *known == name) else {
@@ -208,6 +278,11 @@ mod tests {
         assert_eq!(faults.number(Fault::RetryAfter), Some(2));
         assert!(faults.has(Fault::Crlf));
         assert!(!faults.has(Fault::Gzip));
+        let faults = Faults::parse("refusal=3;stop=pause_turn").expect("known faults");
+        assert_eq!(faults.number(Fault::Refusal), Some(3));
+        assert_eq!(faults.stop_reason(), Some("pause_turn"));
+        let bare = Faults::parse("refusal").expect("a known fault");
+        assert_eq!((bare.number(Fault::Refusal), bare.stop_reason()), (Some(0), None));
     }
 
     #[test]
@@ -222,6 +297,9 @@ mod tests {
             "cut=-1",
             "wrong-length",
             "wrong-length=both",
+            "stop",
+            "stop=boredom",
+            "refusal=",
             "fast;crlf",
             "crlf;fast",
         ];

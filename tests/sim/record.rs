@@ -1,6 +1,6 @@
 //! What the simulator remembers of the requests it received.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::vendor::Vendor;
 
 const REQUESTS_MAX: usize = 10_000;
+const PREFIXES_MAX: usize = 100_000;
 const BODY_BYTES_MAX: usize = 32 << 20;
 /// Of all bodies kept; the oldest are forgotten first, their requests are not.
 const BODIES_BYTES_MAX: usize = 256 << 20;
@@ -96,6 +97,27 @@ impl Seen {
             "completed": self.completed,
         })
     }
+
+    /// Where it went and what it brought, as JSON. A body of JSON stands there as it came, to
+    /// the byte; any other as a text.
+    fn contents(&self) -> String {
+        let mut headers = BTreeMap::new();
+        for (name, value) in &self.headers {
+            let known: &mut String = headers.entry(name.to_ascii_lowercase()).or_default();
+            known.push_str(if known.is_empty() { "" } else { ", " });
+            known.push_str(value);
+        }
+        let body = match (std::str::from_utf8(&self.body), self.is_json()) {
+            (Ok(text), true) => text.to_owned(),
+            _ => Value::from(String::from_utf8_lossy(&self.body)).to_string(),
+        };
+        let (vendor, path, headers) = (json!(self.vendor), json!(self.path), json!(headers));
+        format!(r#"{{"vendor":{vendor},"path":{path},"headers":{headers},"body":{body}}}"#)
+    }
+
+    fn is_json(&self) -> bool {
+        serde_json::from_slice::<serde::de::IgnoredAny>(&self.body).is_ok()
+    }
 }
 
 /// The memory of a simulator, shared by its connections.
@@ -105,6 +127,8 @@ pub(super) struct Record {
     counts: [AtomicU64; Vendor::ALL.len()],
     arrivals: Mutex<HashMap<String, u64>>,
     serial: AtomicU64,
+    /// Digests of the beginnings of requests that a vendor keeps in its cache.
+    prefixes: Mutex<HashSet<String>>,
 }
 
 #[derive(Default)]
@@ -135,6 +159,14 @@ impl Record {
         requests.list.iter().skip(skipped).map(Seen::summary).collect()
     }
 
+    /// The last requests with their headers and bodies, a list in JSON.
+    pub(super) fn contents(&self, count_max: usize) -> String {
+        let requests = lock(&self.requests);
+        let skipped = requests.list.len().saturating_sub(count_max);
+        let last: Vec<_> = requests.list.iter().skip(skipped).map(Seen::contents).collect();
+        format!("[{}]", last.join(","))
+    }
+
     pub(super) fn count(&self, vendor: &str) -> u64 {
         Vendor::named(vendor)
             .map_or(0, |vendor| self.counts[vendor as usize].load(Ordering::Relaxed))
@@ -160,6 +192,18 @@ impl Record {
         let count = arrivals.entry(path.to_owned()).or_default();
         *count += 1;
         *count
+    }
+
+    /// Puts these beginnings into the cache; tells how many of the first were there already,
+    /// counted up to the last that was.
+    pub(super) fn cache(&self, prefixes: &[String]) -> usize {
+        let mut known = lock(&self.prefixes);
+        let found = prefixes.iter().rposition(|prefix| known.contains(prefix));
+        if known.len() > PREFIXES_MAX {
+            known.clear();
+        }
+        known.extend(prefixes.iter().cloned());
+        found.map_or(0, |last| last + 1)
     }
 
     /// Writes a request down.
@@ -226,4 +270,28 @@ impl Drop for Ticket<'_> {
 /// A panic elsewhere must not hide behind a second one here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_told_to_the_byte() {
+        let record = Record::default();
+        for body in [&br#"{"b": 1.50, "a":{}}"#[..], b"no \"JSON\"", b""] {
+            let mut seen = Seen::new("vendor_a", "POST", "/p").with_body(&Bytes::from(body));
+            seen.headers = [("X-A", "1"), ("b", "2"), ("x-a", "3")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
+            record.enter(seen);
+        }
+        let told = record.contents(2);
+        let headers = r#"{"b":"2","x-a":"1, 3"}"#;
+        let one = |body: &str| {
+            format!(r#"{{"vendor":"vendor_a","path":"/p","headers":{headers},"body":{body}}}"#)
+        };
+        assert_eq!(told, format!("[{},{}]", one(r#""no \"JSON\"""#), one(r#""""#)));
+        assert!(record.contents(9).contains(r#""body":{"b": 1.50, "a":{}}}"#));
+    }
 }

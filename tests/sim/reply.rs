@@ -13,18 +13,27 @@ const TOOL_CALL_TOKENS: u64 = 8;
 const TOOL_ARGUMENTS: &str = r#"{"city":"Rome"}"#;
 
 /// What a request asks for, as far as the simulator cares.
+#[derive(Clone, Default)]
 pub(super) struct Ask {
     pub(super) model: String,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) obfuscate: bool,
     pub(super) service_tier: String,
-    choices: u64,
-    tokens_max: Option<u64>,
-    tools: Vec<String>,
-    tool_choice: ToolChoice,
+    pub(super) choices: u64,
+    pub(super) tokens_max: Option<u64>,
+    pub(super) tools: Vec<Tool>,
+    pub(super) tool_choice: ToolChoice,
+    /// The most tool calls of one reply.
+    pub(super) calls_max: Option<u64>,
     /// What the tool said, when its message is the last.
-    tool_result: Option<String>,
+    pub(super) tool_result: Option<String>,
+    /// Texts before which a reply ends.
+    pub(super) stops: Vec<String>,
+    /// The reasoning tokens of a reply, if nothing else is said.
+    pub(super) thought: u64,
+    /// So many tokens of the prompt, at least, are known otherwise.
+    pub(super) prompt_min: u64,
 }
 
 impl Ask {
@@ -59,21 +68,40 @@ impl Ask {
             },
             choices: body["n"].as_u64().unwrap_or(1).clamp(1, 128),
             tokens_max: bound.or(body["max_tokens"].as_u64()),
-            tools: body["tools"].as_array().into_iter().flatten().map(tool_name).collect(),
+            tools: body["tools"].as_array().into_iter().flatten().map(Tool::of_chat).collect(),
             tool_choice: match choice["function"]["name"].as_str() {
                 Some(name) => ToolChoice::Forced(name.to_owned()),
                 None if choice == "none" => ToolChoice::Forbidden,
                 None => ToolChoice::Free,
             },
             tool_result: from_tool.then(|| plain_text(&last["content"])),
+            ..Ask::default()
         })
     }
 }
 
-enum ToolChoice {
+#[derive(Clone, Default)]
+pub(super) enum ToolChoice {
+    #[default]
     Free,
     Forbidden,
     Forced(String),
+}
+
+/// A tool that may be called.
+#[derive(Clone)]
+pub(super) struct Tool {
+    pub(super) name: String,
+    /// Whether it takes arguments.
+    pub(super) with_arguments: bool,
+}
+
+impl Tool {
+    fn of_chat(tool: &Value) -> Tool {
+        let names = [&tool["function"]["name"], &tool["custom"]["name"], &tool["name"]];
+        let name = names.into_iter().find_map(Value::as_str).unwrap_or("nameless");
+        Tool { name: name.to_owned(), with_arguments: true }
+    }
 }
 
 /// A reply before it is put into the vendor's words.
@@ -83,7 +111,10 @@ pub(super) struct Reply {
     pub(super) created: u64,
     pub(super) text: String,
     pub(super) calls: Vec<ToolCall>,
+    /// In the words of the chat format.
     pub(super) finish_reason: &'static str,
+    /// The text before which it ended.
+    pub(super) stopped_by: Option<String>,
     pub(super) choices: u64,
     pub(super) billed: Billed,
     /// The pieces of the text asked for; otherwise one per word.
@@ -105,22 +136,42 @@ impl Reply {
         faults: &Faults,
         body: &Bytes,
     ) -> Reply {
-        let calls = tool_calls(ask, faults, serial);
-        let inside = vendor.counts_reasoning_inside() && !faults.has(Fault::ReasoningApart);
-        let reasoning = faults.number(Fault::Reasoning).unwrap_or(0);
-        let mut text = if calls.is_empty() { text(ask, faults, body) } else { String::new() };
+        let inside = vendor == Vendor::A
+            || vendor.counts_reasoning_inside() && !faults.has(Fault::ReasoningApart);
+        let refused = faults.number(Fault::Refusal).filter(|_| vendor == Vendor::A);
+        let mut reasoning = faults.number(Fault::Reasoning).unwrap_or(ask.thought);
+        if vendor == Vendor::A {
+            reasoning = reasoning.min(ask.tokens_max.unwrap_or(u64::MAX));
+        }
+        let mut calls = tool_calls((vendor, serial), reasoning > 0, ask, faults);
+        let mut finish_reason = if calls.is_empty() { "stop" } else { "tool_calls" };
+        let mut stopped_by = None;
+        let both = vendor == Vendor::A && faults.has(Fault::TextToo);
+        let speaks = both || calls.is_empty() || refused.is_some();
+        let mut text = if speaks { text(ask, faults, body) } else { String::new() };
+        if let Some((at, stop)) = first_stop(&text, &ask.stops) {
+            text.truncate(at);
+            calls.clear();
+            (finish_reason, stopped_by) = ("stop", Some(stop.to_owned()));
+        }
         let thought = if vendor.bounds_only_visible() { 0 } else { reasoning };
         let words_max = ask.tokens_max.map_or(u64::MAX, |max| max.saturating_sub(thought));
         let mut words = text.split_whitespace().count() as u64;
-        let mut finish_reason = if calls.is_empty() { "stop" } else { "tool_calls" };
         if words > words_max {
             text = first_words(&text, words_max);
-            words = words_max;
-            finish_reason = "length";
+            calls.clear();
+            (words, finish_reason, stopped_by) = (words_max, "length", None);
+        }
+        if let Some(said) = refused {
+            text = first_words(&text, said);
+            calls.clear();
+            (words, reasoning, finish_reason, stopped_by) =
+                (said.min(words) + 1, 0, "refusal", None);
         }
         let visible = (words + calls.len() as u64 * TOOL_CALL_TOKENS) * ask.choices;
         let default = if inside { visible + reasoning } else { visible };
         let prompt = faults.number(Fault::Prompt).unwrap_or(body.len() as u64 / 4 + 1);
+        let prompt = prompt.max(ask.prompt_min);
         let completion = faults.number(Fault::Completion).unwrap_or(default);
         Reply {
             vendor,
@@ -129,6 +180,7 @@ impl Reply {
             text,
             calls,
             finish_reason,
+            stopped_by,
             choices: ask.choices,
             billed: bill(prompt, completion, reasoning, inside),
             chunks: faults.number(Fault::Chunks),
@@ -185,24 +237,39 @@ fn bill(prompt: u64, completion: u64, reasoning: u64, inside: bool) -> Billed {
     Billed { prompt, completion, reasoning, total }
 }
 
-fn tool_calls(ask: &Ask, faults: &Faults, serial: u64) -> Vec<ToolCall> {
+fn tool_calls(
+    (vendor, serial): (Vendor, u64),
+    thought: bool,
+    ask: &Ask,
+    faults: &Faults,
+) -> Vec<ToolCall> {
     let wanted = match faults.number(Fault::Tools) {
         Some(count) => count,
         None if matches!(ask.tool_choice, ToolChoice::Forbidden) => 0,
         None => u64::from(ask.tool_result.is_none()),
     };
-    let names = match &ask.tool_choice {
-        ToolChoice::Forced(name) if !ask.tools.is_empty() => std::slice::from_ref(name),
-        _ => &ask.tools,
-    };
-    let numbered = (0..wanted).zip(names.iter().cycle());
+    let mut tools = ask.tools.clone();
+    if let ToolChoice::Forced(name) = &ask.tool_choice {
+        for tool in &mut tools {
+            let known = ask.tools.iter().find(|tool| tool.name == *name);
+            tool.with_arguments = known.is_none_or(|known| known.with_arguments);
+            tool.name.clone_from(name);
+        }
+    }
+    let numbered = (0..wanted.min(ask.calls_max.unwrap_or(u64::MAX))).zip(tools.iter().cycle());
     numbered
-        .map(|(index, name)| ToolCall {
-            id: format!("call_sim{serial}_{index}"),
-            name: name.clone(),
-            arguments: TOOL_ARGUMENTS,
+        .map(|(index, tool)| ToolCall {
+            id: vendor.call_id(serial, index, thought),
+            name: tool.name.clone(),
+            arguments: if tool.with_arguments { TOOL_ARGUMENTS } else { "{}" },
         })
         .collect()
+}
+
+/// Where the text first holds one of these, and which.
+fn first_stop<'a>(text: &str, stops: &'a [String]) -> Option<(usize, &'a str)> {
+    let found = stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop.as_str())));
+    found.min_by_key(|(at, _)| *at)
 }
 
 fn text(ask: &Ask, faults: &Faults, body: &Bytes) -> String {
@@ -235,17 +302,13 @@ fn filled(source: &str, length: usize) -> String {
     text
 }
 
-fn first_words(text: &str, count: u64) -> String {
+/// The beginning of a text.
+pub(super) fn first_words(text: &str, count: u64) -> String {
     let words = (0..count).zip(text.split_whitespace()).map(|(_, word)| word);
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn tool_name(tool: &Value) -> String {
-    let names = [&tool["function"]["name"], &tool["custom"]["name"], &tool["name"]];
-    names.into_iter().find_map(Value::as_str).unwrap_or("nameless").to_owned()
-}
-
-fn plain_text(content: &Value) -> String {
+pub(super) fn plain_text(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),

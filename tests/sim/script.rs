@@ -13,6 +13,8 @@ const THOUGHTS_MAX: u64 = 3;
 
 /// An event of a stream.
 pub(super) struct Event {
+    /// The word in the line before the data; none where the vendor writes no such line.
+    pub(super) name: &'static str,
     pub(super) data: String,
     /// What the vendor bills if it stops after this one.
     pub(super) billed: Billed,
@@ -178,7 +180,7 @@ impl Script<'_> {
             usage.as_deref(),
             &padding,
         );
-        self.events.push(Event { data, billed });
+        self.events.push(Event { name: "", data, billed });
     }
 
     fn choice(&self, index: u64, delta: &str, finish: Option<&str>) -> String {

@@ -1,5 +1,5 @@
-//! A stand-in for the vendors: their chat endpoints as they really behave, and the
-//! faults they really have, asked for in the address of a request.
+//! A stand-in for the vendors: their chat and messages endpoints as they really behave, and
+//! the faults they really have, asked for in the address of a request.
 //!
 //! It speaks HTTP/1.1 over bare sockets, because a fault needs control of every byte.
 
@@ -20,6 +20,7 @@ mod delivery;
 mod errors;
 mod fast;
 mod faults;
+mod messages;
 mod record;
 mod reply;
 mod script;

@@ -1,4 +1,4 @@
-//! The vendors, and the habits by which their chat endpoints differ.
+//! The vendors, and the habits by which their endpoints differ.
 
 /// A vendor whose endpoint is imitated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,43 @@ impl Vendor {
         }
     }
 
+    /// The endpoint that is imitated, as it follows the base url.
+    pub(super) fn endpoint(self) -> &'static str {
+        match self {
+            Vendor::A => "/messages",
+            _ => "/chat/completions",
+        }
+    }
+
+    /// The header in which it names a request.
+    pub(super) fn request_id_header(self) -> &'static str {
+        match self {
+            Vendor::A => "request-id",
+            _ => "x-request-id",
+        }
+    }
+
+    /// Headers about the account of the gateway, which no client of it may see.
+    pub(super) fn account_headers(self) -> &'static str {
+        match self {
+            Vendor::A => MESSAGES_ACCOUNT_HEADERS,
+            _ => CHAT_ACCOUNT_HEADERS,
+        }
+    }
+
+    /// The name and the data of the event that ends a stream.
+    pub(super) fn last_event(self) -> (&'static str, &'static str) {
+        match self {
+            Vendor::A => ("message_stop", r#"{"type":"message_stop"}"#),
+            _ => ("", "[DONE]"),
+        }
+    }
+
+    /// The status whose error comes in the middle of a stream.
+    pub(super) fn status_within_stream(self) -> u16 {
+        if self == Vendor::A { 529 } else { 503 }
+    }
+
     /// Whether `completion_tokens` holds the reasoning too.
     pub(super) fn counts_reasoning_inside(self) -> bool {
         matches!(self, Vendor::A | Vendor::B | Vendor::E)
@@ -56,6 +93,15 @@ impl Vendor {
         self == Vendor::C
     }
 
+    /// The id of a tool call. `vendor_a`'s tells whether the reply was thought about.
+    pub(super) fn call_id(self, serial: u64, index: u64, thought: bool) -> String {
+        match self {
+            Vendor::A if thought => format!("{THOUGHTFUL}{serial}_{index}"),
+            Vendor::A => format!("toolu_sim{serial}_{index}"),
+            _ => format!("call_sim{serial}_{index}"),
+        }
+    }
+
     pub(super) fn reply_id(self, serial: u64) -> String {
         match self {
             Vendor::A => format!("msg_sim{serial:012}"),
@@ -67,10 +113,28 @@ impl Vendor {
     }
 }
 
-/// Headers about the account of the gateway, which no client of it may see.
-pub(super) const ACCOUNT_HEADERS: &str = "openai-organization: org-sim-account\r\n\
+/// How the ids of tool calls begin that followed a thought.
+pub(super) const THOUGHTFUL: &str = "toolu_thought";
+
+const CHAT_ACCOUNT_HEADERS: &str = "openai-organization: org-sim-account\r\n\
     x-ratelimit-limit-requests: 10000\r\n\
     x-ratelimit-remaining-requests: 9999\r\n\
     x-ratelimit-reset-requests: 6ms\r\n\
+    set-cookie: __sim_edge=account-secret; path=/; HttpOnly; Secure\r\n\
+    server: sim-edge\r\n";
+
+const MESSAGES_ACCOUNT_HEADERS: &str = "vendor_a-organization-id: org-sim-account\r\n\
+    vendor_a-ratelimit-requests-limit: 10000\r\n\
+    vendor_a-ratelimit-requests-remaining: 9999\r\n\
+    vendor_a-ratelimit-requests-reset: 2026-11-21T12:00:01Z\r\n\
+    vendor_a-ratelimit-tokens-limit: 2400000\r\n\
+    vendor_a-ratelimit-tokens-remaining: 2399000\r\n\
+    vendor_a-ratelimit-tokens-reset: 2026-11-21T12:00:01Z\r\n\
+    vendor_a-ratelimit-input-tokens-limit: 2000000\r\n\
+    vendor_a-ratelimit-input-tokens-remaining: 1999000\r\n\
+    vendor_a-ratelimit-input-tokens-reset: 2026-11-21T12:00:01Z\r\n\
+    vendor_a-ratelimit-output-tokens-limit: 400000\r\n\
+    vendor_a-ratelimit-output-tokens-remaining: 400000\r\n\
+    vendor_a-ratelimit-output-tokens-reset: 2026-11-21T12:00:00Z\r\n\
     set-cookie: __sim_edge=account-secret; path=/; HttpOnly; Secure\r\n\
     server: sim-edge\r\n";
