@@ -3,6 +3,7 @@ wrk.method = "POST"
 wrk.body = os.getenv("BENCH_BODY")
 wrk.headers["content-type"] = "application/json"
 wrk.headers["authorization"] = "Bearer " .. os.getenv("BENCH_KEY")
+wrk.headers["vendor_a-version"] = "2023-06-01"
 
 -- Exact numbers: wrk's own table rounds them to two digits.
 done = function(summary, latency, requests)

@@ -2,10 +2,14 @@
 
 use bytes::Bytes;
 use divan::Bencher;
-use tollgate::dialect::chat::{Call, Opened, ask_for_usage};
+use tollgate::dialect::Endpoint;
+use tollgate::dialect::call::{Call, Opened};
+use tollgate::dialect::chat::ask_for_usage;
 use tollgate::dialect::json::{Document, Draft};
-use tollgate::dialect::relay::Relay;
+use tollgate::dialect::relay::{Passage, Relay};
 use tollgate::dialect::sse::Splitter;
+use tollgate::dialect::translate::reply::Stamp;
+use tollgate::dialect::translate::request::{Manner, Translation};
 use tollgate::ledger::account::Account;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
 use tollgate::money::Money;
@@ -43,7 +47,37 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
 #[divan::bench(args = [1_000, 100_000])]
 fn read_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
     let body = request(bytes);
-    bencher.bench(|| Call::parse(Opened::parse(body.clone()).expect("sound")).expect("a call"));
+    bencher.bench(|| {
+        let opened = Opened::parse(body.clone()).expect("sound");
+        Call::parse(opened, Endpoint::Chat).expect("a call")
+    });
+}
+
+#[divan::bench(args = [1_000, 100_000])]
+fn translate_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
+    let document = Document::parse(request(bytes)).expect("sound");
+    let manner = Manner { model: "lma-sonnet-4-6", account: "a", json_schema: true };
+    bencher.bench(|| {
+        let draft = Draft::new(&document);
+        Translation::read(&document, &draft, manner).expect("a chat").finish().with_model("m")
+    });
+}
+
+#[divan::bench]
+fn translate_a_reply(bencher: Bencher<'_, '_>) {
+    let reply = Bytes::from_static(
+        br#"{"id":"msg_01","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"The answer is four and everybody in the room agrees."},{"type":"tool_use","id":"toolu_1","name":"f","input":{"city":"Oslo"}}],"stop_reason":"tool_use","usage":{"input_tokens":12,"output_tokens":5}}"#,
+    );
+    bencher.bench(|| {
+        let mut relay = Relay::new(translated(), false);
+        relay.push(reply.clone());
+        relay.finish()
+    });
+}
+
+fn translated() -> Passage {
+    let stamp = Stamp { model: "m".to_owned(), created: 1, usage_asked: true, keep: false };
+    Passage::Translated(stamp)
 }
 
 #[divan::bench]
@@ -75,11 +109,47 @@ fn split_events(bencher: Bencher<'_, '_>, size: usize) {
 fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
     let stream = stream();
     bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
-        let mut relay = Relay::stream(usage_asked, 1);
+        let mut relay = Relay::new(Passage::Chat { usage_asked, choices: 1 }, true);
         let mut rest = stream.clone();
         let mut passed = 0;
         while !rest.is_empty() {
             let piece = rest.split_to(217.min(rest.len()));
+            passed += relay.push(piece).map_or(0, |b| b.len());
+        }
+        passed
+    });
+}
+
+/// A messages stream of 200 pieces of text.
+fn messages_stream() -> Bytes {
+    let event =
+        |kind: &str, rest: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n");
+    let start = r#","message":{"id":"msg_01","usage":{"input_tokens":9,"output_tokens":1}}"#;
+    let delta = r#","index":0,"delta":{"type":"text_delta","text":"word "}"#;
+    let parts = [
+        event("message_start", start),
+        event("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#),
+        event("content_block_delta", delta).repeat(200),
+        event("content_block_stop", r#","index":0"#),
+        event(
+            "message_delta",
+            r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":9}"#,
+        ),
+        event("message_stop", ""),
+    ];
+    Bytes::from(parts.concat())
+}
+
+#[divan::bench(args = [false, true])]
+fn relay_a_messages_stream(bencher: Bencher<'_, '_>, translate: bool) {
+    let stream = messages_stream();
+    let native = || Passage::Messages { request_id: "r".to_owned() };
+    bencher.counter(divan::counter::ItemsCount::new(205usize)).bench(|| {
+        let mut relay = Relay::new(if translate { translated() } else { native() }, true);
+        let mut rest = stream.clone();
+        let mut passed = 0;
+        while !rest.is_empty() {
+            let piece = rest.split_to(119.min(rest.len()));
             passed += relay.push(piece).map_or(0, |b| b.len());
         }
         passed

@@ -28,21 +28,33 @@ FOLDER = ROOT / "var" / "bench"
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 DURATION = int(os.environ.get("DURATION", "4"))
 LOG = os.environ.get("BENCH_LOG", "off")
-SIM_PATH = "/vendor_b/fast/v1/chat/completions"
+# What the variants without a format of their own send, by the kind of a scenario.
+SIM_PATHS = {
+    "chat": "/vendor_b/fast/v1/chat/completions",
+    "translated": "/vendor_a/fast/v1/messages",
+}
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 ALL = ["direct", "nginx", "bare-pingora", "tollgate-sqlite", "tollgate-redis"]
 VARIANTS = os.environ.get("VARIANTS", ",".join(ALL)).split(",")
-# name, connections, streamed
-SCENARIOS = [("chat-whole-1", 1, False), ("chat-whole-32", 32, False), ("chat-stream-32", 32, True)]
+# Name, connections, streamed, kind. Of the kind "translated", tollgate gets a chat request and the
+# vendor a messages one; the others pass the messages request on as it is.
+SCENARIOS = [
+    ("chat-whole-1", 1, False, "chat"),
+    ("chat-whole-32", 32, False, "chat"),
+    ("chat-stream-32", 32, True, "chat"),
+    ("translated-whole-32", 32, False, "translated"),
+    ("translated-stream-32", 32, True, "translated"),
+]
 
 
-def body(stream):
-    """A chat request of 1 KB."""
+def body(kind, stream, native):
+    """A request of 1 KB, as the vendor takes it (native) or as a client of tollgate sends it."""
     text = "Explain in a few plain words what a toll gate does. "
-    call = {"model": "lmb-5.5", "stream": stream, "max_tokens": 256}
-    if stream:
+    model = {"chat": "lmb-5.5", "translated": "lma-sonnet-4-6"}[kind]
+    call = {"model": model, "stream": stream, "max_tokens": 256}
+    if stream and not (kind == "translated" and native):
         # So that the gateway has no reason to keep the vendor's usage chunk to itself.
         call["stream_options"] = {"include_usage": True}
     call["messages"] = [{"role": "user", "content": (text * 20)[:890]}]
@@ -123,13 +135,17 @@ def rss_mib(pid):
 class Variant:
     """Where to send requests, whose CPU time to read, and for tollgate whose ledger to check."""
 
-    def __init__(self, name, port, path, process=None, conf=None, key="none", redis=None):
-        self.name, self.port, self.path, self.process = name, port, path, process
+    def __init__(self, name, port, process=None, conf=None, key="none", redis=None):
+        self.name, self.port, self.process = name, port, process
         self.conf, self.key, self.redis = conf, key, redis
         self.completed = 0
 
-    def url(self):
-        return f"http://127.0.0.1:{self.port}{self.path}"
+    def url(self, kind):
+        path = "/v1/chat/completions" if self.conf else SIM_PATHS[kind]
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def body(self, kind, stream):
+        return body(kind, stream, native=not self.conf)
 
 
 def nginx(sim_port):
@@ -150,7 +166,7 @@ def nginx(sim_port):
     binary = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
     process = start("nginx", [binary, "-p", folder, "-e", folder / "nginx.error.log", "-c", conf])
     until("nginx listens", lambda: listening(port))
-    return Variant("nginx", port, SIM_PATH, process)
+    return Variant("nginx", port, process)
 
 
 def bare_pingora(sim_port):
@@ -160,7 +176,7 @@ def bare_pingora(sim_port):
         [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"],
     )
     until("the bare pingora proxy listens", lambda: listening(port))
-    return Variant("bare-pingora", port, SIM_PATH, process)
+    return Variant("bare-pingora", port, process)
 
 
 def redis():
@@ -191,7 +207,7 @@ def tollgate(name, sim_port, store, redis_process=None):
     folder = FOLDER / name
     (folder / "files").mkdir(parents=True)
     conf = folder / "tollgate.toml"
-    base = f"http://127.0.0.1:{sim_port}{SIM_PATH.removesuffix('/chat/completions')}"
+    base = f"http://127.0.0.1:{sim_port}"
     conf.write_text(
         f"""\
 [server]
@@ -208,8 +224,10 @@ dir = "{ROOT}/lua-free-rules"
 [log]
 format = "text"
 level = "{'info' if LOG == 'info' else 'warn'}"
+[vendor.vendor_a]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk-simulator" }}]
 [vendor.vendor_b]
-routes = [{{ name = "simulator", base_url = "{base}", key = "vk-simulator" }}]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator" }}]
 """
     )
     process = start(name, [BIN / "tollgate", "--conf", conf, "serve"])
@@ -226,16 +244,18 @@ routes = [{{ name = "simulator", base_url = "{base}", key = "vk-simulator" }}]
     until(f"{name} is ready", ready)
     cli(conf, "account", "create", "bench", "--credit", "9000000")
     key = cli(conf, "key", "issue", "bench")
-    return Variant(name, http, "/v1/chat/completions", process, conf, key, redis_process)
+    return Variant(name, http, process, conf, key, redis_process)
 
 
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def probe(variant, stream):
-    """One request by hand: it must answer, and tells how many chunks a stream has."""
+def probe(variant, kind, stream):
+    """One request by hand: it must answer, and tells how many events a stream has."""
     headers = {"content-type": "application/json", "authorization": f"Bearer {variant.key}"}
-    request = urllib.request.Request(variant.url(), body(stream).encode(), headers)
+    headers["vendor_a-version"] = "2023-06-01"
+    data = variant.body(kind, stream).encode()
+    request = urllib.request.Request(variant.url(kind), data, headers)
     with urllib.request.urlopen(request, timeout=10) as reply:
         text = reply.read()
     variant.completed += 1
@@ -244,10 +264,19 @@ def probe(variant, stream):
     return sum(line.startswith(b"data: {") for line in text.splitlines())
 
 
-def wrk(variant, connections, stream, seconds):
+def events(variants, kind):
+    """How many events a stream of the vendor has; whoever passes it on, passes on as many."""
+    counts = {v.name: probe(v, kind, True) for v in variants}
+    same = counts if kind == "chat" else {v.name: counts[v.name] for v in variants if not v.conf}
+    if len(set(same.values())) > 1:
+        sys.exit(f"failed: the variants pass on different numbers of events: {same}")
+    return next(iter(same.values()), None) or next(iter(counts.values()))
+
+
+def wrk(variant, kind, connections, stream, seconds):
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "--latency"]
-    command += ["-s", str(ROOT / "benches" / "post.lua"), variant.url()]
-    env = {**os.environ, "BENCH_BODY": body(stream), "BENCH_KEY": variant.key}
+    command += ["-s", str(ROOT / "benches" / "post.lua"), variant.url(kind)]
+    env = {**os.environ, "BENCH_BODY": variant.body(kind, stream), "BENCH_KEY": variant.key}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=seconds + 30)
     if done.returncode != 0:
         sys.exit(f"failed: wrk on {variant.name}: {done.stderr or done.stdout}")
@@ -258,12 +287,12 @@ def wrk(variant, connections, stream, seconds):
     return result
 
 
-def measure(variant, connections, stream, units):
-    """One run of wrk; CPU time per unit, which is a request, or a chunk of a stream."""
+def measure(variant, kind, connections, stream, units):
+    """One run of wrk; CPU time per unit, which is a request, or a vendor's event of a stream."""
     pid = variant.process and variant.process.pid
     store = variant.redis and variant.redis.pid
     before = pid and cpu_seconds(pid), store and cpu_seconds(store)
-    result = wrk(variant, connections, stream, DURATION)
+    result = wrk(variant, kind, connections, stream, DURATION)
     count = result["requests"] * units
     figures = {
         "rps": result["requests"] * 1e6 / result["duration_us"],
@@ -281,16 +310,17 @@ def measure(variant, connections, stream, units):
 def rounds(variants, chunks):
     seen = {(s[0], v.name): [] for s in SCENARIOS for v in variants}
     for variant in variants:
-        for _, connections, stream in SCENARIOS:
-            wrk(variant, connections, stream, 1)  # caches, pools and connections warm
+        for _, connections, stream, kind in SCENARIOS:
+            wrk(variant, kind, connections, stream, 1)  # caches, pools and connections warm
     order = random.Random(1)
     for number in range(ROUNDS):
         print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
-        for name, connections, stream in SCENARIOS:
+        for name, connections, stream, kind in SCENARIOS:
             # Nobody always runs in the shadow of the same neighbour.
             for variant in order.sample(variants, len(variants)):
-                units = chunks if stream else 1
-                seen[name, variant.name].append(measure(variant, connections, stream, units))
+                units = chunks[kind] if stream else 1
+                run = measure(variant, kind, connections, stream, units)
+                seen[name, variant.name].append(run)
     return {
         key: {f: statistics.median(run[f] for run in runs) for f in runs[0]}
         for key, runs in seen.items()
@@ -304,10 +334,11 @@ def table(results, variants, chunks, reply_bytes):
     logs = "on" if LOG == "info" else "off"
     print(f"{ROUNDS} interleaved rounds of {DURATION} s, medians; one worker each; "
           f"wrk with one thread; a log line per request: {logs}")
-    print(f"whole: a request of {len(body(False))} B, a reply of {reply_bytes} B; "
-          f"streams: {chunks} chunks; CPU time, the store's apart, is per request or chunk\n")
+    print(f"whole: a request of {len(body('chat', False, True))} B, a reply of {reply_bytes} B; "
+          f"streams: {chunks['chat']} chunks, translated from {chunks['translated']} events; "
+          f"CPU time, the store's apart, is per request, chunk or event\n")
     rows = [["scenario", "variant", "req/s", "p50 ms", "p99 ms", "cpu us", "rss MiB", "store us"]]
-    for scenario, _, _ in SCENARIOS:
+    for scenario, *_ in SCENARIOS:
         for variant in variants:
             r = results[scenario, variant.name]
             row = [scenario, variant.name, f"{r['rps']:.0f}"]
@@ -315,14 +346,14 @@ def table(results, variants, chunks, reply_bytes):
             row += [f"{r[f]:.1f}" if f in r else "-" for f in ["cpu", "rss", "store_cpu"]]
             rows.append(row)
     for row in rows:
-        print(f"{row[0]:15} {row[1]:16} " + " ".join(f"{cell:>9}" for cell in row[2:]))
+        print(f"{row[0]:20} {row[1]:16} " + " ".join(f"{cell:>9}" for cell in row[2:]))
     print()
 
 
 def ratios(results, variants):
     ours = [v.name for v in variants if v.conf]
     others = [v.name for v in variants if not v.conf]
-    for scenario, _, _ in SCENARIOS:
+    for scenario, *_ in SCENARIOS:
         for figure in ["cpu", "rps", "p50"]:
             for our in ours:
                 for other in others:
@@ -375,7 +406,7 @@ def main():
     variants = []
     for name in VARIANTS:
         if name == "direct":
-            variants.append(Variant(name, sim_port, SIM_PATH))
+            variants.append(Variant(name, sim_port))
         elif name == "nginx":
             variants.append(nginx(sim_port))
         elif name == "bare-pingora":
@@ -387,11 +418,8 @@ def main():
             variants.append(tollgate(name, sim_port, url, process))
         else:
             sys.exit(f"no such variant: {name}; known are {', '.join(ALL)}")
-    reply_bytes = max(probe(v, False) for v in variants)
-    counts = {v.name: probe(v, True) for v in variants}
-    if len(set(counts.values())) != 1:
-        sys.exit(f"failed: the variants pass on different numbers of chunks: {counts}")
-    chunks = counts[variants[0].name]
+    reply_bytes = max(probe(v, "chat", False) for v in variants)
+    chunks = {kind: events(variants, kind) for kind in SIM_PATHS}
     results = rounds(variants, chunks)
     table(results, variants, chunks, reply_bytes)
     ratios(results, variants)

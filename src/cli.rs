@@ -128,8 +128,8 @@ fn on_ledger(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let ledger = store::open(&conf.store).await?;
-        run(ledger).await
+        let opened = store::open(&conf.store).await?;
+        run(opened.ledger).await
     })
 }
 

@@ -17,10 +17,11 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
 use crate::catalogue::Catalogue;
-use crate::dialect::chat::{Call, Opened};
+use crate::dialect::call::Opened;
 use crate::dialect::relay::Relay;
 use crate::ledger::{KeyHash, KeyRecord, Ledger, Unavailable};
 use crate::metrics::METRICS;
+use crate::notes::Notes;
 
 pub mod admit;
 pub mod answer;
@@ -31,8 +32,10 @@ pub mod exchange;
 pub mod intake;
 pub mod limits;
 pub mod local;
+pub mod passage;
 pub mod refusal;
 pub mod routes;
+pub mod thinking;
 pub mod upstream;
 
 use busy::Busy;
@@ -59,6 +62,8 @@ pub struct Gateway {
     pub routes: Arc<Routes>,
     /// The money.
     pub ledger: Arc<dyn Ledger>,
+    /// What is kept for a while.
+    pub notes: Arc<dyn Notes>,
     /// The store's name in metrics.
     pub store_name: &'static str,
     /// Bounds of what is taken in.
@@ -81,6 +86,8 @@ pub struct Parts {
     pub routes: Arc<Routes>,
     /// See [`Gateway::ledger`].
     pub ledger: Arc<dyn Ledger>,
+    /// See [`Gateway::notes`].
+    pub notes: Arc<dyn Notes>,
     /// See [`Gateway::store_name`].
     pub store_name: &'static str,
     /// See [`Gateway::limits`].
@@ -99,6 +106,7 @@ impl Gateway {
             catalogue: parts.catalogue,
             routes: parts.routes,
             ledger: parts.ledger,
+            notes: parts.notes,
             store_name: parts.store_name,
             limits: parts.limits,
             timeouts: parts.timeouts,
@@ -110,6 +118,7 @@ impl Gateway {
     }
 
     async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
+        exchange.tongue = local::tongue(session.req_header().uri.path());
         let target = local::target(session.req_header())?;
         exchange.record.endpoint = match &target {
             Target::Endpoint(endpoint) => endpoint.name(),
@@ -183,7 +192,7 @@ async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Resu
     let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header("content-length", body.len())?;
-    head.insert_header("x-request-id", exchange.id.as_str())?;
+    passage::identify(&mut head, exchange)?;
     if let Some(method) = reply.allow {
         head.insert_header("allow", method)?;
     }
@@ -219,7 +228,8 @@ impl ProxyHttp for Gateway {
         session.set_write_timeout(Some(self.timeouts.client_write));
         if let Err(refusal) = self.serve(session, exchange).await {
             close::abandon(self, exchange).await;
-            send(session, exchange, refusal.reply()).await;
+            let reply = refusal.reply(exchange.tongue, &exchange.id);
+            send(session, exchange, reply).await;
         }
         Ok(true)
     }
@@ -266,8 +276,7 @@ impl ProxyHttp for Gateway {
         exchange: &mut Exchange,
     ) -> Result<()> {
         let none = || Error::new(ErrorType::InternalError);
-        let vendor_request_id =
-            head.headers.get("x-request-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let vendor_request_id = passage::vendor_request_id(head);
         let admitted = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
             Stage::Admitted(admitted) => *admitted,
             other => {
@@ -275,41 +284,24 @@ impl ProxyHttp for Gateway {
                 return Err(none());
             }
         };
-        let Some(route) = admitted.route else {
-            exchange.stage =
-                Stage::Admitted(Box::new(exchange::Admitted { route: None, ..admitted }));
+        let Some(route) = admitted.route.clone() else {
+            exchange.stage = Stage::Admitted(Box::new(admitted));
             return Err(none());
         };
         route.succeeded();
-        let stream = admitted.call.stream;
-        let Call { usage_asked, choices, .. } = admitted.call;
-        let relay = if stream { Relay::stream(usage_asked, choices) } else { Relay::whole() };
-        let depth = exchange.record.depth;
         exchange.record.status = 200;
         exchange.record.first_byte = Some(exchange.arrived.elapsed());
+        let ours = passage::head(session, exchange, &admitted);
+        let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
         exchange.stage = Stage::Relaying(Box::new(Relaying {
             hold: admitted.hold,
             terms: admitted.terms,
             route,
-            depth,
+            depth: exchange.record.depth,
             vendor_request_id,
             relay,
         }));
-        let kind = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
-        let mut ours = ResponseHeader::build_no_case(200, Some(8))?;
-        ours.insert_header("content-type", kind)?;
-        if stream {
-            ours.insert_header("cache-control", "no-cache")?;
-        }
-        if session.req_header().version == http::Version::HTTP_10 {
-            // It cannot read chunks, so the end of the connection is the end of the answer.
-            session.set_keepalive(None);
-        } else {
-            ours.insert_header("transfer-encoding", "chunked")?;
-        }
-        ours.insert_header("x-request-id", exchange.id.as_str())?;
-        ours.insert_header("x-gateway-fallback-depth", depth)?;
-        *head = ours;
+        *head = ours?;
         Ok(())
     }
 

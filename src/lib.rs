@@ -8,5 +8,6 @@ pub mod gateway;
 pub mod ledger;
 pub mod metrics;
 pub mod money;
+pub mod notes;
 pub mod sheet;
 pub mod store;

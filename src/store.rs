@@ -1,9 +1,11 @@
-//! Where the ledger lives: embedded in this process, or shared by a fleet.
+//! Where the ledger and the notes live: embedded in this process, or shared by a fleet.
 
 use std::sync::Arc;
 
 use crate::ledger::{Ledger, Unavailable};
+use crate::notes::Notes;
 
+mod lookup;
 pub mod redis;
 pub mod sqlite;
 
@@ -14,6 +16,22 @@ pub struct StoreSection {
     pub url: String,
     /// Run even on a Redis that may lose or drop what was acknowledged.
     pub allow_volatile: bool,
+}
+
+/// A store that is open.
+#[derive(Clone)]
+pub struct Opened {
+    /// The money.
+    pub ledger: Arc<dyn Ledger>,
+    /// What is kept for a while.
+    pub notes: Arc<dyn Notes>,
+}
+
+impl Opened {
+    fn of<S: Ledger + Notes + 'static>(store: S) -> Opened {
+        let store = Arc::new(store);
+        Opened { ledger: store.clone(), notes: store }
+    }
 }
 
 /// The schemes a store's address may have.
@@ -37,10 +55,10 @@ pub fn name(section: &StoreSection) -> &'static str {
 ///
 /// # Errors
 /// [`Unavailable`] if a file cannot be opened.
-pub fn lazy(section: &StoreSection) -> Result<Arc<dyn Ledger>, Unavailable> {
+pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Arc::new(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(Arc::new(redis::Redis::new(section.clone()))),
+        Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
+        None => Ok(Opened::of(redis::Redis::new(section.clone()))),
     }
 }
 
@@ -49,9 +67,9 @@ pub fn lazy(section: &StoreSection) -> Result<Arc<dyn Ledger>, Unavailable> {
 /// # Errors
 /// [`Unavailable`] if a file cannot be opened, an address cannot be read, or a Redis is set up in
 /// a way that would lose money.
-pub async fn open(section: &StoreSection) -> Result<Arc<dyn Ledger>, Unavailable> {
+pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Arc::new(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(Arc::new(redis::Redis::open(section).await?)),
+        Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
+        None => Ok(Opened::of(redis::Redis::open(section).await?)),
     }
 }

@@ -74,7 +74,7 @@ impl Example {
 fn rewritten(model: &Model, endpoint: Endpoint, document: &Document) -> String {
     let mut draft = Draft::new(document);
     if endpoint == Endpoint::Chat {
-        model.vendor.rewrites(&model.id).for_each(|rewrite| rewrite.apply(&mut draft));
+        model.rewrite(&mut draft);
     }
     String::from_utf8_lossy(&draft.finish().concat()).into_owned()
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::vendor::{Dialect, Vendor};
 use crate::dialect::Endpoint;
+use crate::dialect::json::Draft;
 use crate::money::Rate;
 use crate::money::price::{Price, Rates, TokenPrice};
 
@@ -69,6 +70,10 @@ pub struct Model {
     pub context: Option<u64>,
     /// Whether it takes `reasoning_effort`.
     pub effort: bool,
+    /// Whether it takes a JSON schema for its output, where its vendor speaks messages.
+    pub json_schema: bool,
+    /// Whether it thinks unasked, and wants its thinking back with the results of tools.
+    pub thinking: bool,
     /// Whose it is.
     pub vendor: Arc<Vendor>,
 }
@@ -89,6 +94,14 @@ impl Model {
             Kind::Speech => vec![Endpoint::Speech],
             Kind::Embedding => vec![Endpoint::Embeddings],
             Kind::Moderation => vec![Endpoint::Moderations],
+        }
+    }
+
+    /// Makes the changes of the rules to a chat body.
+    pub fn rewrite(&self, draft: &mut Draft<'_>) {
+        self.vendor.rewrites(&self.id).for_each(|rewrite| rewrite.apply(draft));
+        if !self.effort {
+            draft.remove("reasoning_effort");
         }
     }
 

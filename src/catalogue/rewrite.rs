@@ -12,6 +12,8 @@ pub struct Rewrite {
     pub models: Vec<String>,
     /// Members that go.
     pub drop: Vec<String>,
+    /// Members that exclude each other: only the first of a list that is there stays.
+    pub either: Vec<Vec<String>>,
     /// Members that get another name; one that had that name goes.
     pub rename: Vec<(String, String)>,
     /// Members that are added, with a JSON value, where they are absent or null.
@@ -56,6 +58,11 @@ impl Rewrite {
     /// Makes the changes.
     pub fn apply(&self, draft: &mut Draft<'_>) {
         self.drop.iter().for_each(|field| draft.remove(field));
+        for fields in &self.either {
+            let is_there = |field: &&String| draft.get(field).is_some_and(|v| !v.is_null());
+            let rest: Vec<&String> = fields.iter().filter(is_there).skip(1).collect();
+            rest.into_iter().for_each(|field| draft.remove(field));
+        }
         for (old, new) in &self.rename {
             // A null says nothing, so it must not push out a value.
             match draft.get(old).map(Value::is_null) {

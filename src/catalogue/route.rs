@@ -175,7 +175,10 @@ impl VendorRoutes {
         section.naming.names = Names::parse(sheet.members("names", faults), faults);
         for (neutral, node) in sheet.members("header_names", faults) {
             match node.value {
-                crate::sheet::Value::Text(real) => section.header_names.push((neutral, real)),
+                crate::sheet::Value::Text(real) => {
+                    let lower = |name: &str| name.to_ascii_lowercase();
+                    section.header_names.push((lower(&neutral), lower(&real)));
+                }
                 _ => faults.push(node.place.fault("the name of a header must be a text")),
             }
         }

@@ -56,10 +56,15 @@ pub struct Vendor {
     pub blocked: Blocked,
     /// Headers of the client's that go to the vendor, lower case; `*` at the end matches any rest.
     pub forward_headers: Vec<String>,
+    /// The header that names the version of the vendor's interface, and the version that the
+    /// gateway speaks itself.
+    pub version: Option<(String, String)>,
     /// Output tokens assumed where the client sets no limit.
     pub output_tokens: u64,
     /// Input tokens of an image, at most.
     pub image_tokens: u64,
+    /// Input tokens assumed of a document that is only named by its address.
+    pub document_tokens: u64,
     screens: Vec<(Endpoint, Screen)>,
     rewrites: Vec<Rewrite>,
 }
@@ -155,6 +160,15 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
             _ => faults.push(node.place.fault("'blocked' lists statuses such as 429 or \"5xx\"")),
         }
     }
+    if let Some(mut version) = sheet.table("version", faults) {
+        let header = version.text("header", faults).unwrap_or_default();
+        let ours = version.text("default", faults).unwrap_or_default();
+        if header.is_empty() || ours.is_empty() {
+            faults.push(version.place.fault("'version' needs a header and a default"));
+        }
+        vendor.version = Some((header, ours));
+        version.finish(faults);
+    }
     vendor.forward_headers = sheet.texts("forward_headers", faults).unwrap_or_default();
     let Some(mut estimate) = sheet.table("estimate", faults) else {
         faults.push(sheet.place.fault("'[estimate]' is required"));
@@ -169,6 +183,10 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
     };
     vendor.output_tokens = positive("output_tokens");
     vendor.image_tokens = positive("image_tokens");
+    // Only the messages format knows documents by their address.
+    if vendor.dialect == Dialect::Messages {
+        vendor.document_tokens = positive("document_tokens");
+    }
     estimate.finish(faults);
 }
 
@@ -185,8 +203,12 @@ fn model(
     let text = matches!(kind, Kind::Chat | Kind::Responses);
     let context = if text { prices::tokens(&mut row, "context", faults) } else { None };
     let effort = text && row.bool("effort", faults).unwrap_or(false);
+    let messages = kind == Kind::Chat && vendor.dialect == Dialect::Messages;
+    let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
+    let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
     row.finish(faults);
-    (Model { id, kind, price, context, effort, vendor: vendor.clone() }, place)
+    let vendor = vendor.clone();
+    (Model { id, kind, price, context, effort, json_schema, thinking, vendor }, place)
 }
 
 fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
@@ -228,6 +250,7 @@ fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
     let rewrite = Rewrite {
         models: row.texts("models", faults).unwrap_or_default(),
         drop: row.texts("drop", faults).unwrap_or_default(),
+        either: either(&mut row, faults),
         rename: pairs(&mut row, "rename", faults, |n, _| match &n.value {
             Value::Text(t) => Some(t.clone()),
             _ => None,
@@ -244,11 +267,29 @@ fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
     }
     if rewrite == (Rewrite { models: rewrite.models.clone(), ..Rewrite::default() }) {
         faults.push(
-            row.place.fault("a rewrite needs a verb: drop, rename, default, set, clamp, lower"),
+            row.place
+                .fault("a rewrite needs a verb: drop, either, rename, default, set, clamp, lower"),
         );
     }
     row.finish(faults);
     rewrite
+}
+
+/// Lists of fields of which only the first that is there stays.
+fn either(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<Vec<String>> {
+    let lists = row.list("either", faults);
+    let fields = |node: Node, faults: &mut Vec<Fault>| {
+        let Value::List(items) = &node.value else {
+            faults.push(node.place.fault("'either' lists lists of fields"));
+            return Vec::new();
+        };
+        let texts = items.iter().filter_map(|item| match &item.value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        });
+        texts.collect()
+    };
+    lists.into_iter().map(|node| fields(node, faults)).collect()
 }
 
 fn pairs(

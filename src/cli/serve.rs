@@ -18,7 +18,8 @@ use crate::conf::Conf;
 use crate::gateway::routes::Routes;
 use crate::gateway::{Gateway, Parts};
 use crate::ledger::Ledger;
-use crate::{metrics, store};
+use crate::metrics;
+use crate::store::{self, Opened};
 
 mod admin;
 mod background;
@@ -33,7 +34,7 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     // Only fails if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
-    let (ledger, own_ledger) = ledgers(conf)?;
+    let (Opened { ledger, notes }, own_ledger) = stores(conf)?;
     let routes = Arc::new(Routes::new(&conf.vendors));
     let mut server = Server::new_with_opt_and_conf(None, server_conf(conf));
     server.bootstrap();
@@ -41,6 +42,7 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
         catalogue: catalogue.clone(),
         routes: routes.clone(),
         ledger,
+        notes,
         store_name: store::name(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
@@ -78,15 +80,16 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     server.run_forever()
 }
 
-/// The ledger of the requests, and that of everything else. An embedded store is shared; to a
+/// The store of the requests, and the ledger of everything else. An embedded store is shared; to a
 /// server, each has a connection on its own runtime.
-fn ledgers(conf: &Conf) -> anyhow::Result<(Arc<dyn Ledger>, Arc<dyn Ledger>)> {
+fn stores(conf: &Conf) -> anyhow::Result<(Opened, Arc<dyn Ledger>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let opened = runtime.block_on(store::open(&conf.store)).context("cannot open the store")?;
     if store::name(&conf.store) == "sqlite" {
-        return Ok((opened.clone(), opened));
+        let ledger = opened.ledger.clone();
+        return Ok((opened, ledger));
     }
-    Ok((store::lazy(&conf.store)?, store::lazy(&conf.store)?))
+    Ok((store::lazy(&conf.store)?, store::lazy(&conf.store)?.ledger))
 }
 
 fn server_conf(conf: &Conf) -> ServerConf {

@@ -95,6 +95,17 @@ impl Document {
         self.members.iter().find(|m| self.is_named(m, name)).map(|m| self.value(m))
     }
 
+    /// The names of the members and their values, in order.
+    pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
+        self.members.iter().map(|member| {
+            let name = match member.name.read(&self.body) {
+                Cow::Borrowed(raw) => String::from_utf8_lossy(raw),
+                Cow::Owned(read) => Cow::Owned(String::from_utf8_lossy(&read).into_owned()),
+            };
+            (name, self.value(member))
+        })
+    }
+
     fn is_named(&self, member: &Member, name: &str) -> bool {
         // An escape only makes a name longer.
         let range = &member.name.range;

@@ -5,7 +5,7 @@ use super::json::Value;
 use crate::money::{Basis, Tokens, Usage};
 
 /// More tokens than this in one call are no report but an error of the vendor's.
-const TOKENS_MAX: u64 = 1_000_000_000;
+pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 
 /// Bytes of text that stand for one token where nobody counted. English text averages near four.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -14,6 +14,8 @@ const BYTES_PER_TOKEN: u64 = 4;
 #[derive(Debug, Clone, Default)]
 pub struct Meter {
     reported: Option<Tokens>,
+    /// Whether the report was made before the output was there.
+    early: bool,
     /// Bytes of text that the vendor generated.
     text_bytes: u64,
     /// Pieces in which the text came; most vendors send about a token in each.
@@ -27,6 +29,13 @@ impl Meter {
         if let Some(tokens) = chat_usage(usage) {
             self.reported = Some(tokens);
         }
+    }
+
+    /// Takes tokens that the vendor reported. An `early` report was made before the output was
+    /// there, and says nothing of it.
+    pub fn take(&mut self, tokens: Tokens, early: bool) {
+        self.reported = Some(tokens);
+        self.early = early;
     }
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
@@ -66,18 +75,22 @@ impl Meter {
     /// Whether the vendor generated anything.
     #[must_use]
     pub fn any_output(&self) -> bool {
-        self.text_bytes > 0 || self.reported.is_some_and(|t| t.output > 0)
+        self.text_bytes > 0 || (!self.early && self.reported.is_some_and(|t| t.output > 0))
     }
 
     /// The usage: as reported, else counted from what passed, the input being so many bytes of
     /// text.
     #[must_use]
     pub fn usage(&self, input_bytes: u64) -> Usage {
+        let output = self.counted_output();
         if let Some(tokens) = self.reported {
+            if self.early {
+                let tokens = Tokens { output: output.max(tokens.output), ..tokens };
+                return Usage { tokens, basis: Basis::Counted };
+            }
             return Usage { tokens, basis: Basis::Reported };
         }
         let input = input_bytes.div_ceil(BYTES_PER_TOKEN);
-        let output = self.counted_output();
         Usage { tokens: Tokens { input, output, ..Tokens::default() }, basis: Basis::Counted }
     }
 
@@ -101,8 +114,13 @@ impl Meter {
         }
     }
 
-    fn count_text(&mut self, value: Value<'_>) {
-        let bytes = value.inside().map_or(0, <[u8]>::len);
+    /// Takes a string that the vendor generated, to count it.
+    pub fn count_text(&mut self, value: Value<'_>) {
+        self.count_bytes(value.inside().map_or(0, <[u8]>::len));
+    }
+
+    /// Takes the length of something that the vendor generated, to count it.
+    pub fn count_bytes(&mut self, bytes: usize) {
         if bytes > 0 {
             self.text_bytes += bytes as u64;
             self.pieces += 1;

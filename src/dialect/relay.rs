@@ -1,4 +1,5 @@
-//! A vendor's reply on its way to the client: metered, checked, and passed on as it came.
+//! A vendor's reply on its way to the client: metered, checked, and passed on as it came or in the
+//! other format.
 //!
 //! A whole reply is kept until it is complete, so that a client never sees half of one as success.
 //! A stream is passed on event by event; one that breaks ends with an error event, never cleanly.
@@ -7,13 +8,48 @@
 use bytes::Bytes;
 
 use super::meter::Meter;
-use super::vendor_error::{VendorError, chat_body};
+use super::translate::reply::Stamp;
+use super::translate::thinking::Kept;
+use super::vendor_error::{VendorError, chat_body, messages_body};
 
 mod stream;
 mod whole;
 
 use stream::Stream;
 use whole::Whole;
+
+/// What the vendor speaks, and what the client is to hear.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Passage {
+    /// Chat on both sides.
+    Chat {
+        /// Whether the client wants to see usage in a stream.
+        usage_asked: bool,
+        /// How many choices there will be.
+        choices: u64,
+    },
+    /// Messages on both sides.
+    Messages {
+        /// The id that an error names.
+        request_id: String,
+    },
+    /// Messages from the vendor, chat for the client.
+    Translated(Stamp),
+}
+
+impl Passage {
+    /// An event that tells the client why its stream ends.
+    fn error_event(&self, why: &Break) -> String {
+        match self {
+            Passage::Messages { request_id } => {
+                format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
+            }
+            Passage::Chat { .. } | Passage::Translated(_) => {
+                format!("data: {}\n\n", why.chat_body())
+            }
+        }
+    }
+}
 
 /// How far a reply has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +86,25 @@ impl Break {
     /// The body of an error that tells the client, in the chat dialect.
     #[must_use]
     pub fn chat_body(&self) -> String {
-        let said = match self {
+        chat_body("server_error", "upstream_error", None, &self.said())
+    }
+
+    /// The body of an error that tells the client, in the messages dialect. The vendor's own type
+    /// of error stands.
+    #[must_use]
+    pub fn messages_body(&self, request_id: &str) -> String {
+        let kind = match self {
+            Break::Told(VendorError { kind: Some(kind), .. }) => kind,
+            _ => "api_error",
+        };
+        messages_body(kind, &self.said(), request_id)
+    }
+
+    fn said(&self) -> String {
+        match self {
             Break::Told(VendorError { message: Some(message), .. }) => message.clone(),
             other => other.to_string(),
-        };
-        chat_body("server_error", "upstream_error", None, &said)
+        }
     }
 }
 
@@ -68,17 +118,10 @@ pub enum Relay {
 }
 
 impl Relay {
-    /// A relay for a chat reply in one body.
+    /// A relay for a reply in one body, or in events.
     #[must_use]
-    pub fn whole() -> Relay {
-        Relay::Whole(Whole::default())
-    }
-
-    /// A relay for a chat reply of so many choices in events; `usage_asked` says whether the client
-    /// wants to see usage.
-    #[must_use]
-    pub fn stream(usage_asked: bool, choices: u64) -> Relay {
-        Relay::Stream(Stream::new(usage_asked, choices))
+    pub fn new(passage: Passage, stream: bool) -> Relay {
+        if stream { Relay::Stream(Stream::new(passage)) } else { Relay::Whole(Whole::new(passage)) }
     }
 
     /// Takes bytes of the vendor's, gives bytes for the client.
@@ -126,6 +169,14 @@ impl Relay {
         match self {
             Relay::Whole(whole) => &whole.meter,
             Relay::Stream(stream) => &stream.meter,
+        }
+    }
+
+    /// What is to be kept of a complete translated answer that calls tools, if anything.
+    pub fn kept(&mut self) -> Option<Kept> {
+        match self {
+            Relay::Whole(whole) => whole.kept.take(),
+            Relay::Stream(stream) => stream.kept(),
         }
     }
 }

@@ -38,7 +38,7 @@ impl VendorError {
         }
     }
 
-    /// Reads an `error` member out of a stream's event, if it has one.
+    /// Reads an `error` member out of a reply or a stream's event, if it has one.
     #[must_use]
     pub fn in_event(event: &Document) -> Option<VendorError> {
         event.get("error").filter(|e| !e.is_null())?;
@@ -83,6 +83,17 @@ pub fn chat_body(kind: &str, code: &str, param: Option<&str>, message: &str) -> 
         quoted(message),
         quoted(kind),
         quoted(code),
+    )
+}
+
+/// An error body in the messages dialect.
+#[must_use]
+pub fn messages_body(kind: &str, message: &str, request_id: &str) -> String {
+    format!(
+        r#"{{"type":"error","error":{{"type":{},"message":{}}},"request_id":{}}}"#,
+        quoted(kind),
+        quoted(message),
+        quoted(request_id),
     )
 }
 

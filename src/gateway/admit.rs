@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use super::Gateway;
-use super::exchange::{Admitted, Exchange, Stage, Terms};
+use super::exchange::{Admitted, Exchange, Stage, Terms, Way};
 use super::intake::Caller;
 use super::refusal::Refusal;
+use super::thinking;
 use crate::catalogue::vendor::Dialect;
-use crate::catalogue::{Catalogue, Model};
+use crate::catalogue::{Catalogue, Model, Vendor};
 use crate::dialect::Endpoint;
-use crate::dialect::chat::{Call, Opened};
+use crate::dialect::call::{Call, Content, Opened};
+use crate::dialect::json::Draft;
+use crate::dialect::translate::request::{Manner, Translation};
 use crate::ledger::{self, HoldRefused};
 use crate::money::price::Quote;
 
@@ -27,16 +30,13 @@ pub async fn admit(
     let catalogue = gateway.catalogue.load();
     let model = model(&catalogue, &opened.model, endpoint)?;
     exchange.record.model = Some(model.clone());
-    let call = Call::parse(opened).map_err(Refusal::Call)?;
+    let mut call = Call::parse(opened, endpoint).map_err(Refusal::Call)?;
     if let Some(refusal) = model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
         let (field, because) = (refusal.field.clone(), refusal.because.clone());
         return Err(Refusal::Unpriced { field, because });
     }
     let token = &model.vendor.token;
-    if model.vendor.dialect == Dialect::Messages {
-        let why = format!("models of {token} are not served on {} yet", endpoint.path());
-        return Err(Refusal::NoRoute(why));
-    }
+    let way = way(gateway, &caller, &model, &mut call, endpoint).await?;
     let Some(line) = gateway.routes.of(token) else {
         return Err(Refusal::NoRoute(format!("no route to {token} is set up")));
     };
@@ -57,10 +57,11 @@ pub async fn admit(
         at,
         endpoint,
         key: caller.key,
-        input_bytes: call.text_bytes,
+        input_bytes: call.content.text_bytes,
     };
     exchange.stage = Stage::Admitted(Box::new(Admitted {
         call,
+        way,
         hold,
         terms,
         untried: line.plan(exchange.arrived_ms).into(),
@@ -70,6 +71,35 @@ pub async fn admit(
         block: None,
     }));
     Ok(())
+}
+
+/// How the call becomes the vendor's. What is put back into it counts as its input.
+async fn way(
+    gateway: &Gateway,
+    caller: &Caller,
+    model: &Model,
+    call: &mut Call,
+    endpoint: Endpoint,
+) -> Result<Way, Refusal> {
+    match (model.vendor.dialect, endpoint) {
+        (Dialect::Messages, Endpoint::Chat) => {}
+        (Dialect::Messages, _) => return Ok(Way::Unchanged),
+        (Dialect::Chat, _) => return Ok(Way::Spliced),
+    }
+    let account = &caller.key.account;
+    let mut translation = {
+        let mut draft = Draft::new(&call.document);
+        model.rewrite(&mut draft);
+        let json_schema = model.json_schema;
+        let manner = Manner { model: &call.model, account: account.as_str(), json_schema };
+        Translation::read(&call.document, &draft, manner).map_err(Refusal::Call)?
+    };
+    let mut thinking = None;
+    if model.thinking {
+        thinking = thinking::restore(gateway, account, &mut translation).await;
+        call.content.text_bytes += translation.kept_bytes();
+    }
+    Ok(Way::Translated { body: translation.finish(), thinking })
 }
 
 fn model(catalogue: &Catalogue, asked: &str, endpoint: Endpoint) -> Result<Arc<Model>, Refusal> {
@@ -85,11 +115,25 @@ fn model(catalogue: &Catalogue, asked: &str, endpoint: Endpoint) -> Result<Arc<M
     Ok(model.clone())
 }
 
+/// An upper estimate of the input's tokens: no token is less than a byte of text, and an image or a
+/// document of pages is as much as the vendor's rules say. The JSON around the text makes up for
+/// the vendor's own framing.
+fn input_bound(call: &Call, vendor: &Vendor) -> u64 {
+    let Content { images, documents, text_bytes } = &call.content;
+    let document = |bytes: &u64| match vendor.document_tokens {
+        0 => *bytes,
+        most => most.min(*bytes),
+    };
+    let documents = documents.iter().map(document).fold(0, u64::saturating_add);
+    let images = images.saturating_mul(vendor.image_tokens);
+    text_bytes.saturating_add(images).saturating_add(documents)
+}
+
 /// What to hold: an upper bound of the input, and the output asked for, for every choice.
 fn quote(model: &Model, call: &Call, at: i64) -> Result<Quote, Refusal> {
     // A model that is not sold by tokens is not sold on a text endpoint.
     let price = model.token_price().ok_or(Refusal::Internal)?;
-    let bound = call.input_bound(model.vendor.image_tokens);
+    let bound = input_bound(call, &model.vendor);
     let input = model.context.map_or(bound, |most| bound.min(most));
     let output = call.output_max.unwrap_or(model.vendor.output_tokens).saturating_mul(call.choices);
     price.quote(input, output, at).map_err(|_| {

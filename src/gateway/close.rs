@@ -10,6 +10,7 @@ use futures_util::poll;
 
 use super::Gateway;
 use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
+use super::thinking;
 use crate::dialect::relay::Progress;
 use crate::ledger::{AccountName, Answer, Hold, Ledger, Line, Operation};
 use crate::metrics::{METRICS, count};
@@ -28,7 +29,10 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
             return;
         }
     };
-    let Relaying { hold, terms, route, depth, vendor_request_id, relay } = relaying;
+    let Relaying { hold, terms, route, depth, vendor_request_id, mut relay } = relaying;
+    if let Some(kept) = relay.kept() {
+        thinking::keep(gateway, hold.account(), kept).await;
+    }
     exchange.record.client_gone = client_gone;
     let nothing_came = *relay.progress() != Progress::Complete && !relay.meter().any_output();
     if nothing_came {
@@ -93,7 +97,7 @@ async fn void(gateway: &Gateway, hold: Hold) {
 }
 
 /// Starts a task now, so that its first step is taken, and leaves the rest to the runtime.
-async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
+pub(super) async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
     let mut task = Box::pin(task);
     if poll!(&mut task).is_pending() {
         tokio::spawn(task);

@@ -15,7 +15,7 @@ use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
 use super::answer::{self, Vendor};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Way};
 use super::refusal::{Block, Refusal};
 use super::upstream;
 use crate::dialect::vendor_error::VendorError;
@@ -75,7 +75,7 @@ pub(super) async fn run(
         }
         if !head.status.is_success() {
             let body = error_body(gateway, answered, sent_whole, &peer).await;
-            return Err(refused_by_vendor(status, &body));
+            return Err(refused_by_vendor(status, &body, exchange));
         }
         answered.set_read_timeout(Some(gateway.timeouts.stall));
         let vendor = Vendor::new(answered, sent_whole);
@@ -217,9 +217,17 @@ fn exhausted(exchange: &mut Exchange) -> Refusal {
     }
 }
 
-fn refused_by_vendor(status: u16, body: &[u8]) -> Refusal {
+fn refused_by_vendor(status: u16, body: &[u8], exchange: &mut Exchange) -> Refusal {
     match status {
-        400 | 404 | 413 | 422 => Refusal::Vendor { status, error: VendorError::read(body) },
+        400 | 404 | 413 | 422 => {
+            let mut error = VendorError::read(body);
+            let way = exchange.admitted().map(|admitted| &admitted.way);
+            if matches!(way, Some(Way::Translated { .. })) {
+                // The types of the other format mean nothing to a chat client.
+                error.kind = None;
+            }
+            Refusal::Vendor { status, error }
+        }
         _ => Refusal::Blocked(Block { status: Some(status), retry_after: None, work_begun: true }),
     }
 }

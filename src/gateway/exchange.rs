@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::refusal::Block;
+use super::refusal::Tongue;
 use super::routes::Route;
+use super::thinking::Thinking;
 use crate::catalogue::Model;
 use crate::dialect::Endpoint;
-use crate::dialect::chat::Call;
+use crate::dialect::call::Call;
 use crate::dialect::relay::Relay;
+use crate::dialect::translate::request::Translated;
 use crate::ledger::{AccountName, Hold, KeyRecord};
 use crate::money::{Money, Usage};
 
@@ -22,6 +25,8 @@ pub struct Exchange {
     pub arrived: Instant,
     /// The same, in unix ms.
     pub arrived_ms: i64,
+    /// What the client speaks.
+    pub tongue: Tongue,
     /// Time spent waiting for vendors.
     pub vendor_time: Duration,
     /// Time spent waiting for the client: for its body, and for it to take its answer.
@@ -56,6 +61,8 @@ impl Stage {
 pub struct Admitted {
     /// The call.
     pub call: Call,
+    /// How its body becomes the vendor's.
+    pub way: Way,
     /// The hold.
     pub hold: Hold,
     /// What the call is priced by.
@@ -70,6 +77,21 @@ pub struct Admitted {
     pub failed: Vec<usize>,
     /// Why the last one did.
     pub block: Option<Block>,
+}
+
+/// How the body of a call becomes the body for a route.
+pub enum Way {
+    /// The rules' changes are spliced in.
+    Spliced,
+    /// It goes as it came, but for the model's name.
+    Unchanged,
+    /// It is written anew in the vendor's format.
+    Translated {
+        /// The new body.
+        body: Translated,
+        /// What became of the model's thinking, if any belongs to the call.
+        thinking: Option<Thinking>,
+    },
 }
 
 /// What a call is priced by. It does not change any more, whatever the rules do.
@@ -147,6 +169,7 @@ impl Exchange {
             id: String::new(),
             arrived: Instant::now(),
             arrived_ms: 0,
+            tongue: Tongue::Chat,
             vendor_time: Duration::ZERO,
             client_time: Duration::ZERO,
             record: Record { endpoint: "other", ..Record::default() },

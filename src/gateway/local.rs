@@ -4,11 +4,14 @@ use http::Method;
 use pingora_http::RequestHeader;
 use serde_json::json;
 
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Tongue};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 
 const MODELS: &str = "/v1/models";
+
+/// The endpoints that are served.
+const SERVED: [Endpoint; 2] = [Endpoint::Chat, Endpoint::Messages];
 
 /// What a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +22,15 @@ pub enum Target {
     Models,
     /// One model.
     Model(String),
+}
+
+/// What the client of a path speaks, whether there is such a path or not.
+#[must_use]
+pub fn tongue(path: &str) -> Tongue {
+    let ours = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
+    let rest = ours.strip_prefix(Endpoint::Messages.path());
+    let messages = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if messages { Tongue::Messages } else { Tongue::Chat }
 }
 
 /// Reads the method and the path. Paths are compared byte by byte; nothing is normalised.
@@ -33,8 +45,8 @@ pub fn target(head: &RequestHeader) -> Result<Target, Refusal> {
     if let Some(id) = path.strip_prefix("/v1/models/").and_then(decoded) {
         return only(head, &Method::GET, "GET").map(|()| Target::Model(id));
     }
-    if path == Endpoint::Chat.path() {
-        return only(head, &Method::POST, "POST").map(|()| Target::Endpoint(Endpoint::Chat));
+    if let Some(endpoint) = SERVED.into_iter().find(|e| e.path() == path) {
+        return only(head, &Method::POST, "POST").map(|()| Target::Endpoint(endpoint));
     }
     Err(Refusal::NoPath(path.to_owned()))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::dialect::relay::Break;
-use crate::dialect::vendor_error::{VendorError, chat_body};
+use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
 use crate::dialect::{CallFault, Endpoint};
 use crate::money::Money;
 
@@ -11,6 +11,15 @@ use crate::money::Money;
 const RETRY_AFTER_S: u64 = 1;
 /// Official clients give up on a longer wait than this.
 const RETRY_AFTER_S_MAX: u64 = 60;
+
+/// What a client speaks, and is refused in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tongue {
+    /// The chat format, and all that share its errors.
+    Chat,
+    /// The messages format.
+    Messages,
+}
 
 /// Why a call is not served.
 #[derive(Debug, Clone)]
@@ -128,20 +137,57 @@ struct Said<'a> {
 }
 
 impl Refusal {
-    /// The reply in the chat dialect.
+    /// The reply to a client of a tongue.
     #[must_use]
-    pub fn reply(&self) -> Reply {
+    pub fn reply(&self, tongue: Tongue, request_id: &str) -> Reply {
         let said = self.said();
+        let (status, body) = match tongue {
+            Tongue::Chat => {
+                (said.status, chat_body(said.kind, said.code, said.param, &said.message))
+            }
+            Tongue::Messages => {
+                let status = self.messages_status(said.status);
+                let kind = self.messages_kind(status);
+                (status, messages_body(kind, &said.message, request_id))
+            }
+        };
         Reply {
-            status: said.status,
+            status,
             code: said.code.to_owned(),
-            body: chat_body(said.kind, said.code, said.param, &said.message),
+            body,
             allow: match self {
                 Refusal::WrongMethod(right) => Some(right),
                 _ => None,
             },
             retry_after: self.retry_after(),
             no_retry: self.no_retry(),
+        }
+    }
+
+    /// The messages dialect has a status of its own for a vendor that is overloaded.
+    fn messages_status(&self, status: u16) -> u16 {
+        match self {
+            Refusal::Blocked(block) if block.overloaded() => 529,
+            _ => status,
+        }
+    }
+
+    fn messages_kind(&self, status: u16) -> &str {
+        match self {
+            Refusal::Vendor { error: VendorError { kind: Some(kind), .. }, .. }
+            | Refusal::Broken(Break::Told(VendorError { kind: Some(kind), .. })) => kind,
+            _ => match status {
+                401 => "authentication_error",
+                402 => "billing_error",
+                403 => "permission_error",
+                404 => "not_found_error",
+                413 => "request_too_large",
+                429 => "rate_limit_error",
+                504 => "timeout_error",
+                529 => "overloaded_error",
+                400..=499 => "invalid_request_error",
+                _ => "api_error",
+            },
         }
     }
 
@@ -187,7 +233,7 @@ impl Refusal {
                 401,
                 INVALID,
                 "missing_api_key",
-                text("send your key as 'authorization: Bearer KEY'"),
+                text("send your key as 'authorization: Bearer KEY' or as 'x-api-key: KEY'"),
             ),
             Refusal::BadKey => (401, INVALID, "invalid_api_key", text("the key is not known")),
             Refusal::RevokedKey => {

@@ -144,6 +144,13 @@ impl VendorLine {
         plan
     }
 
+    /// The name that the rules have for a header of a real name.
+    #[must_use]
+    pub fn neutral_name<'a>(&'a self, real: &'a str) -> &'a str {
+        let known = self.header_names.iter().find(|(_, r)| r == real);
+        known.map_or(real, |(neutral, _)| neutral)
+    }
+
     /// The real name of a header that the rules name neutrally.
     #[must_use]
     pub fn header_name<'a>(&'a self, neutral: &'a str) -> &'a str {

@@ -14,12 +14,14 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
 use super::Gateway;
-use super::exchange::{Admitted, Exchange};
+use super::exchange::{Admitted, Exchange, Way};
 use super::refusal::Block;
-use super::routes::Route;
-use crate::dialect::chat;
+use super::routes::{Route, VendorLine};
+use crate::catalogue::Vendor;
+use crate::catalogue::vendor::Dialect;
 use crate::dialect::json::Draft;
 use crate::dialect::json::draft::quoted;
+use crate::dialect::{Endpoint, chat};
 use crate::metrics::METRICS;
 
 /// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
@@ -55,23 +57,30 @@ pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
     Some(peer)
 }
 
-/// The body for a route: the client's bytes, with what the rules change spliced in.
+/// The body for a route: the client's bytes with some spliced in, or what they were translated to.
 pub(super) fn body(admitted: &Admitted, route: &Route) -> Vec<Bytes> {
     let call = &admitted.call;
     let model = &admitted.terms.model;
-    let mut draft = Draft::new(&call.document);
-    model.vendor.rewrites(&model.id).for_each(|rewrite| rewrite.apply(&mut draft));
-    if !model.effort {
-        draft.remove("reasoning_effort");
-    }
-    if call.stream && !call.usage_asked {
-        chat::ask_for_usage(&mut draft);
-    }
     let name = route.upstream(&model.id);
+    let mut draft = Draft::new(&call.document);
+    match &admitted.way {
+        Way::Translated { body, .. } => return in_one(body.with_model(&name)),
+        Way::Unchanged => {}
+        Way::Spliced => {
+            model.rewrite(&mut draft);
+            if call.stream && !call.usage_asked {
+                chat::ask_for_usage(&mut draft);
+            }
+        }
+    }
     if name != call.model {
         draft.set("model", quoted(&name));
     }
-    let pieces = draft.finish();
+    in_one(draft.finish())
+}
+
+/// Short pieces go to the vendor as one.
+fn in_one(pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if pieces.len() == 1 || length > ONE_PIECE_BYTES_MAX {
         return pieces;
@@ -85,7 +94,11 @@ pub(super) fn body(admitted: &Admitted, route: &Route) -> Vec<Bytes> {
 pub(super) fn bare_head(exchange: &mut Exchange) -> Option<RequestHeader> {
     let admitted = exchange.admitted()?;
     let route = admitted.route.as_ref()?;
-    let path = format!("{}{}", route.base.path, admitted.terms.endpoint.vendor_path());
+    let endpoint = match admitted.way {
+        Way::Translated { .. } => Endpoint::Messages,
+        Way::Spliced | Way::Unchanged => admitted.terms.endpoint,
+    };
+    let path = format!("{}{}", route.base.path, endpoint.vendor_path());
     RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12)).ok()
 }
 
@@ -116,15 +129,38 @@ pub(super) fn head(
     let mut key = HeaderValue::try_from(key).map_err(internal)?;
     key.set_sensitive(true);
     head.insert_header(header, key)?;
-    if vendor.forward_headers.is_empty() {
+    let line = gateway.routes.of(&vendor.token);
+    manners(session, head, admitted, vendor, line)
+}
+
+/// Writes the headers of the vendor's own interface. A client that speaks another one says nothing
+/// of these.
+fn manners(
+    session: &Session,
+    head: &mut RequestHeader,
+    admitted: &Admitted,
+    vendor: &Vendor,
+    line: Option<&VendorLine>,
+) -> pingora_core::Result<()> {
+    let real = |name: &str| line.map_or(name, |l| l.header_name(name)).to_owned();
+    let native = vendor.dialect == Dialect::Chat || admitted.terms.endpoint != Endpoint::Chat;
+    let theirs = &session.req_header().headers;
+    if let Some((header, ours)) = &vendor.version {
+        let real = real(header);
+        let named = theirs.get(header.as_str()).or_else(|| theirs.get(real.as_str()));
+        match named.filter(|_| native) {
+            Some(version) => head.insert_header(real, version.clone())?,
+            None => head.insert_header(real, ours.as_str())?,
+        }
+    }
+    if !native || vendor.forward_headers.is_empty() {
         return Ok(());
     }
-    let line = gateway.routes.of(&vendor.token);
-    for (name, value) in &session.req_header().headers {
+    for (name, value) in theirs {
+        let neutral = line.map_or(name.as_str(), |l| l.neutral_name(name.as_str()));
         let secret = matches!(name.as_str(), "authorization" | "x-api-key");
-        if !secret && vendor.forward_headers.iter().any(|rule| matches(rule, name.as_str())) {
-            let real = line.map_or(name.as_str(), |l| l.header_name(name.as_str())).to_owned();
-            head.append_header(real, value.clone())?;
+        if !secret && vendor.forward_headers.iter().any(|rule| matches(rule, neutral)) {
+            head.append_header(real(neutral), value.clone())?;
         }
     }
     Ok(())

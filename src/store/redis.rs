@@ -21,6 +21,7 @@ use crate::money::Money;
 
 mod connection;
 mod keys;
+mod notes;
 mod safety;
 mod scripts;
 

@@ -24,10 +24,12 @@ mod accounts;
 mod desk;
 mod holds;
 mod keys;
+mod notes;
 mod queue;
 mod schema;
 
 use desk::{Desk, Rows};
+use notes::Reader;
 use queue::Queue;
 
 /// Operations in one transaction, at most.
@@ -45,6 +47,8 @@ const BUSY_WAIT: Duration = Duration::from_secs(5);
 
 /// Steps in which one sweep forgets holds that ended long ago, at most.
 const FORGET_STEPS_MAX: u32 = 40;
+/// The same for notes whose time has come. They are large, so the steps are smaller.
+const NOTE_STEPS_MAX: u32 = 400;
 
 /// Tells a caller how its job went.
 type Acknowledge = Box<dyn FnOnce(bool) + Send>;
@@ -73,6 +77,7 @@ struct Job {
 /// The embedded store.
 pub struct Sqlite {
     queue: queue::Sender<Job>,
+    reader: Reader,
 }
 
 impl Sqlite {
@@ -92,6 +97,7 @@ impl Sqlite {
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;
+        let reader = Reader::open(path).map_err(&cannot)?;
         let (queue, jobs) = Queue::pair();
         let (written, to_sync) = mpsc::channel();
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -100,7 +106,7 @@ impl Sqlite {
         spawn("ledger-writer", Box::new(move || write(connection, &jobs, &written)))
             .and_then(|_| spawn("ledger-sync", Box::new(move || sync(&log, &to_sync))))
             .map_err(|e| cannot(e.to_string()))?;
-        Ok(Sqlite { queue })
+        Ok(Sqlite { queue, reader })
     }
 
     /// Puts a job into the queue now; the future tells how it went.
@@ -252,6 +258,11 @@ impl Ledger for Sqlite {
         // In small steps, so that no call waits long for the writer.
         for _ in 0..FORGET_STEPS_MAX {
             if self.run(When::Now, |desk| holds::forget(desk.c)).await? == 0 {
+                break;
+            }
+        }
+        for _ in 0..NOTE_STEPS_MAX {
+            if self.run(When::Now, |desk| notes::forget(desk.c)).await? == 0 {
                 break;
             }
         }

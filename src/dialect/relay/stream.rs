@@ -3,10 +3,13 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Break, Progress};
-use crate::dialect::json::{Document, Draft, Kind};
+use super::{Break, Passage, Progress};
+use crate::dialect::json::{Document, Draft, Kind, Value};
+use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
 use crate::dialect::sse::{Event, Splitter};
+use crate::dialect::translate::stream::{Step, Translator};
+use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
 
 const DONE: &[u8] = b"[DONE]";
@@ -14,12 +17,22 @@ const DONE: &[u8] = b"[DONE]";
 /// See the module.
 #[derive(Debug)]
 pub struct Stream {
-    usage_asked: bool,
+    passage: Passage,
+    voice: Voice,
     splitter: Splitter,
-    /// How many choices have not said that they ended; a stream may end after the last.
-    unfinished: u64,
     pub(super) meter: Meter,
     pub(super) progress: Progress,
+}
+
+/// What is known of the stream in the vendor's dialect.
+#[derive(Debug)]
+enum Voice {
+    /// How many choices have not said that they ended; a stream may end after the last.
+    Chat { usage_asked: bool, unfinished: u64 },
+    /// What was reported so far.
+    Messages(Reported),
+    /// The other format, as far as it is written.
+    Translated(Box<Translator>),
 }
 
 /// What becomes of an event.
@@ -27,17 +40,25 @@ enum Fate {
     Keep,
     Drop,
     Replace(Vec<Bytes>),
+    /// It is the last one, and is kept.
+    Last,
+    /// It became this, and may be the last one.
+    Became(Bytes, Step),
 }
 
 impl Stream {
-    pub(super) fn new(usage_asked: bool, choices: u64) -> Stream {
-        Stream {
-            usage_asked,
-            splitter: Splitter::default(),
-            unfinished: choices,
-            meter: Meter::default(),
-            progress: Progress::Open,
-        }
+    pub(super) fn new(passage: Passage) -> Stream {
+        let voice = match &passage {
+            Passage::Chat { usage_asked, choices } => {
+                Voice::Chat { usage_asked: *usage_asked, unfinished: *choices }
+            }
+            Passage::Messages { .. } => Voice::Messages(Reported::default()),
+            Passage::Translated(stamp) => {
+                Voice::Translated(Box::new(Translator::new(stamp.clone())))
+            }
+        };
+        let (meter, progress) = (Meter::default(), Progress::Open);
+        Stream { passage, voice, splitter: Splitter::default(), meter, progress }
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
@@ -65,7 +86,7 @@ impl Stream {
             self.pass(Event(Bytes::from([&rest, &b"\n\n"[..]].concat())), &mut out);
         }
         if self.progress == Progress::Open {
-            if self.unfinished == 0 {
+            if let Voice::Chat { unfinished: 0, .. } = self.voice {
                 self.progress = Progress::Complete;
                 out.push(Bytes::from_static(b"data: [DONE]\n\n"));
             } else {
@@ -79,9 +100,16 @@ impl Stream {
         if self.progress != Progress::Open {
             return None;
         }
-        let event = format!("data: {}\n\n", why.chat_body());
+        let event = self.passage.error_event(&why);
         self.progress = Progress::Broken(why);
         Some(Bytes::from(event))
+    }
+
+    pub(super) fn kept(&mut self) -> Option<Kept> {
+        match &mut self.voice {
+            Voice::Translated(translator) => translator.kept(),
+            Voice::Chat { .. } | Voice::Messages(_) => None,
+        }
     }
 
     /// Reads one event and puts what the client is to see into `out`.
@@ -90,14 +118,14 @@ impl Stream {
             return;
         }
         let fate = match event.data_slice() {
-            None if event.is_well_formed() => Ok(Fate::Keep),
+            None if event.is_well_formed() => Ok(self.silent(&event)),
             None => Err(Break::Garbage),
             // Nothing in it: as good as a comment.
-            Some(data) if data.trim_ascii().is_empty() => Ok(Fate::Keep),
-            Some(data) if &data[..] == DONE => {
-                self.progress = Progress::Complete;
-                Ok(Fate::Keep)
-            }
+            Some(data) if data.trim_ascii().is_empty() => Ok(self.silent(&event)),
+            Some(data) if &data[..] == DONE => match self.voice {
+                Voice::Chat { .. } => Ok(Fate::Last),
+                Voice::Messages(_) | Voice::Translated(_) => Err(Break::Garbage),
+            },
             Some(data) => self.read(data),
         };
         match fate {
@@ -108,33 +136,91 @@ impl Stream {
                 pieces.into_iter().for_each(|piece| out.push(piece));
                 out.push(Bytes::from_static(b"\n\n"));
             }
+            Ok(Fate::Last) => {
+                self.progress = Progress::Complete;
+                out.push(event.0);
+            }
+            Ok(Fate::Became(bytes, step)) => {
+                if step == Step::Last {
+                    self.progress = Progress::Complete;
+                }
+                out.push(bytes);
+            }
             Err(why) => out.push(self.fail(why).unwrap_or_default()),
         }
     }
 
+    /// An event without data. In another format only comments mean the same.
+    fn silent(&self, event: &Event) -> Fate {
+        match self.voice {
+            Voice::Translated(_) if !event.0.starts_with(b":") => Fate::Drop,
+            _ => Fate::Keep,
+        }
+    }
+
     fn read(&mut self, data: Bytes) -> Result<Fate, Break> {
-        let chunk = Document::parse(data).map_err(|_| Break::Garbage)?;
-        if let Some(error) = VendorError::in_event(&chunk) {
+        let event = Document::parse(data).map_err(|_| Break::Garbage)?;
+        if let Some(error) = VendorError::in_event(&event) {
             return Err(Break::Told(error));
         }
-        let choices = chunk.get("choices");
-        if let Some(choices) = choices {
-            let finished = self.meter.count(choices, "delta");
-            self.unfinished = self.unfinished.saturating_sub(finished);
+        match &mut self.voice {
+            Voice::Chat { usage_asked, unfinished } => {
+                Ok(chat(&event, *usage_asked, unfinished, &mut self.meter))
+            }
+            Voice::Messages(reported) => messages(&event, reported, &mut self.meter),
+            Voice::Translated(translator) => {
+                let mut out = BytesMut::new();
+                let step = translator.event(&event, &mut self.meter, &mut out);
+                Ok(Fate::Became(out.freeze(), step.ok_or(Break::Garbage)?))
+            }
         }
-        let Some(usage) = chunk.get("usage") else { return Ok(Fate::Keep) };
-        self.meter.report(usage);
-        if self.usage_asked {
-            return Ok(Fate::Keep);
-        }
-        let usage_only = choices.is_none_or(|c| c.elements().next().is_none());
-        if usage_only && usage.kind() == Kind::Object {
-            return Ok(Fate::Drop);
-        }
-        let mut draft = Draft::new(&chunk);
-        draft.remove("usage");
-        Ok(Fate::Replace(draft.finish()))
     }
+}
+
+/// A chunk of a chat stream.
+fn chat(chunk: &Document, usage_asked: bool, unfinished: &mut u64, meter: &mut Meter) -> Fate {
+    let choices = chunk.get("choices");
+    if let Some(choices) = choices {
+        let finished = meter.count(choices, "delta");
+        *unfinished = unfinished.saturating_sub(finished);
+    }
+    let Some(usage) = chunk.get("usage") else { return Fate::Keep };
+    meter.report(usage);
+    if usage_asked {
+        return Fate::Keep;
+    }
+    let usage_only = choices.is_none_or(|c| c.elements().next().is_none());
+    if usage_only && usage.kind() == Kind::Object {
+        return Fate::Drop;
+    }
+    let mut draft = Draft::new(chunk);
+    draft.remove("usage");
+    Fate::Replace(draft.finish())
+}
+
+/// An event of a messages stream, which goes on as it came.
+fn messages(event: &Document, reported: &mut Reported, meter: &mut Meter) -> Result<Fate, Break> {
+    let kind = event.get("type").and_then(Value::text).ok_or(Break::Garbage)?;
+    let mut report = |usage: Option<Value<'_>>, early| {
+        let sound = usage.is_some_and(|usage| reported.merge(usage));
+        if let (true, Some(tokens)) = (sound, reported.tokens()) {
+            meter.take(tokens, early);
+        }
+    };
+    match &*kind {
+        "message_start" => report(event.get("message").and_then(|m| m.get("usage")), true),
+        "message_delta" => report(event.get("usage").filter(|u| !u.is_null()), false),
+        "content_block_delta" => {
+            for (name, value) in event.get("delta").into_iter().flat_map(Value::members) {
+                if matches!(&*name, "text" | "thinking" | "partial_json") {
+                    meter.count_text(value);
+                }
+            }
+        }
+        "message_stop" => return Ok(Fate::Last),
+        _ => {}
+    }
+    Ok(Fate::Keep)
 }
 
 /// Pieces for the client; neighbours in one buffer are joined without a copy.

@@ -4,8 +4,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Break, Progress, Relay};
+use super::{Break, Passage, Progress, Relay};
 use crate::money::Basis;
+
+fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
+    Relay::new(Passage::Chat { usage_asked, choices }, true)
+}
 
 fn run(mut relay: Relay, reply: &str, size: usize) -> (String, Relay) {
     let mut out = Vec::new();
@@ -29,7 +33,7 @@ const USAGE: &str =
 #[case::at_once(10_000)]
 fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n: ping\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
-    let (out, relay) = run(Relay::stream(true, 1), &stream, size);
+    let (out, relay) = run(chat_stream(true, 1), &stream, size);
     assert_eq!(out, stream);
     assert_eq!(relay.progress(), &Progress::Complete);
     assert_eq!(relay.meter().usage(0).tokens.input, 9);
@@ -41,7 +45,7 @@ fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
 #[case::at_once(10_000)]
 fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
-    let (out, relay) = run(Relay::stream(false, 1), &stream, size);
+    let (out, relay) = run(chat_stream(false, 1), &stream, size);
     let text = TEXT.replace(r#","usage":null"#, "");
     assert_eq!(out, format!("{text}\n\n{END}\n\ndata: [DONE]\n\n"));
     assert_eq!(relay.meter().usage(0).basis, Basis::Reported);
@@ -50,8 +54,7 @@ fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
 #[test]
 fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
     let finish = r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
-    let (out, relay) =
-        run(Relay::stream(false, 1), &format!("{finish}\n\ndata: [DONE]\n\n"), 10_000);
+    let (out, relay) = run(chat_stream(false, 1), &format!("{finish}\n\ndata: [DONE]\n\n"), 10_000);
     assert_eq!(
         out,
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
@@ -64,7 +67,7 @@ fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
 #[case::cut_inside_an_event(&TEXT[..40], Break::Garbage)]
 #[case::garbage("data: <html>\n\n", Break::Garbage)]
 fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: Break) {
-    let (out, relay) = run(Relay::stream(true, 1), stream, 7);
+    let (out, relay) = run(chat_stream(true, 1), stream, 7);
     let last = out.trim_end().rsplit("\n\n").next().expect("an event");
     assert!(last.starts_with(r#"data: {"error":{"message":"the vendor"#), "{out}");
     assert!(!out.contains("[DONE]"));
@@ -74,7 +77,7 @@ fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: B
 #[test]
 fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let stream = format!("{TEXT}\n\ndata: {{\"code\":\"x\",\"error\":\"busy\"}}\n\n{TEXT}\n\n");
-    let (out, relay) = run(Relay::stream(true, 1), &stream, 10_000);
+    let (out, relay) = run(chat_stream(true, 1), &stream, 10_000);
     let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"upstream_error"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
     assert!(matches!(relay.progress(), Progress::Broken(Break::Told(_))));
@@ -85,14 +88,14 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
 
 #[test]
 fn a_stream_that_finished_but_was_not_closed_with_done_is_closed() {
-    let (out, relay) = run(Relay::stream(true, 1), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
+    let (out, relay) = run(chat_stream(true, 1), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
     assert!(out.ends_with("data: [DONE]\n\n"));
     assert_eq!(relay.progress(), &Progress::Complete);
 }
 
 #[test]
 fn a_stream_of_two_choices_is_not_complete_when_one_has_ended() {
-    let (out, relay) = run(Relay::stream(true, 2), &format!("{TEXT}\n\n{END}\n\n"), 64);
+    let (out, relay) = run(chat_stream(true, 2), &format!("{TEXT}\n\n{END}\n\n"), 64);
     assert!(!out.contains("[DONE]"), "{out}");
     assert_eq!(relay.progress(), &Progress::Broken(Break::Cut));
 }
@@ -100,7 +103,7 @@ fn a_stream_of_two_choices_is_not_complete_when_one_has_ended() {
 #[test]
 fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low() {
     let early = r#"data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":9,"completion_tokens":0}}"#;
-    let (_, relay) = run(Relay::stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
+    let (_, relay) = run(chat_stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
     let usage = relay.meter().usage_so_far(400);
     assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (9, 3, Basis::Counted));
 }
@@ -110,7 +113,8 @@ fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low
 #[case::garbage("<html>")]
 #[case::two(r#"{"usage":null}{"usage":null}"#)]
 fn half_a_reply_is_never_passed_on(#[case] reply: &str) {
-    let (out, relay) = run(Relay::whole(), reply, 3);
+    let (out, relay) =
+        run(Relay::new(Passage::Chat { usage_asked: true, choices: 1 }, false), reply, 3);
     assert_eq!(out, "");
     assert_eq!(relay.progress(), &Progress::Broken(Break::Garbage));
 }
@@ -119,7 +123,8 @@ fn half_a_reply_is_never_passed_on(#[case] reply: &str) {
 fn a_whole_reply_without_usage_is_counted() {
     let reply =
         r#"{"choices":[{"message":{"role":"assistant","content":"12345678"}}],"usage":null}"#;
-    let (out, relay) = run(Relay::whole(), reply, 9);
+    let (out, relay) =
+        run(Relay::new(Passage::Chat { usage_asked: true, choices: 1 }, false), reply, 9);
     assert_eq!(out, reply);
     let usage = relay.meter().usage(4_000);
     assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (1_000, 2, Basis::Counted));
@@ -136,8 +141,8 @@ proptest! {
         size in 1..200usize,
     ) {
         let stream: String = events.iter().map(|e| format!("{e}\n\n")).collect();
-        let (once, whole) = run(Relay::stream(asked, 1), &stream, usize::MAX);
-        let (cut, pieces) = run(Relay::stream(asked, 1), &stream, size);
+        let (once, whole) = run(chat_stream(asked, 1), &stream, usize::MAX);
+        let (cut, pieces) = run(chat_stream(asked, 1), &stream, size);
         prop_assert_eq!(once, cut);
         prop_assert_eq!(whole.progress(), pieces.progress());
         prop_assert_eq!(whole.meter().usage(8), pieces.meter().usage(8));

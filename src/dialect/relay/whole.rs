@@ -1,11 +1,15 @@
-//! A reply in one body: kept until it is complete and proved sound, then passed on byte for byte.
+//! A reply in one body: kept until it is complete and proved sound, then passed on, byte for byte
+//! where the client speaks what the vendor speaks.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Break, Progress};
-use crate::dialect::json::Document;
+use super::{Break, Passage, Progress};
+use crate::dialect::json::{Document, Value};
+use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
+use crate::dialect::translate::reply;
+use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
 
 /// A reply may be so many bytes, at most.
@@ -14,19 +18,20 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// See the module.
 #[derive(Debug)]
 pub struct Whole {
+    passage: Passage,
     pieces: Vec<Bytes>,
     bytes: usize,
     pub(super) meter: Meter,
     pub(super) progress: Progress,
-}
-
-impl Default for Whole {
-    fn default() -> Whole {
-        Whole { pieces: Vec::new(), bytes: 0, meter: Meter::default(), progress: Progress::Open }
-    }
+    pub(super) kept: Option<Kept>,
 }
 
 impl Whole {
+    pub(super) fn new(passage: Passage) -> Whole {
+        let (meter, progress) = (Meter::default(), Progress::Open);
+        Whole { passage, pieces: Vec::new(), bytes: 0, meter, progress, kept: None }
+    }
+
     pub(super) fn push(&mut self, bytes: Bytes) {
         self.bytes += bytes.len();
         if self.bytes > REPLY_BYTES_MAX {
@@ -48,25 +53,64 @@ impl Whole {
             self.pieces.drain(..).for_each(|piece| joined.extend_from_slice(&piece));
             joined.freeze()
         };
-        self.progress = self.read(&body);
-        (self.progress == Progress::Complete).then_some(body)
+        match self.read(body) {
+            Ok(body) => {
+                self.progress = Progress::Complete;
+                Some(body)
+            }
+            Err(why) => {
+                self.progress = Progress::Broken(why);
+                None
+            }
+        }
     }
 
-    fn read(&mut self, body: &Bytes) -> Progress {
-        let Ok(document) = Document::parse(body.clone()) else {
-            return Progress::Broken(Break::Garbage);
-        };
+    /// Meters a body, and gives what the client is to have of it.
+    fn read(&mut self, body: Bytes) -> Result<Bytes, Break> {
+        let document = Document::parse(body.clone()).map_err(|_| Break::Garbage)?;
         if let Some(error) = VendorError::in_event(&document) {
-            return Progress::Broken(Break::Told(error));
+            return Err(Break::Told(error));
         }
-        if let Some(usage) = document.get("usage") {
-            self.meter.report(usage);
+        match &self.passage {
+            Passage::Chat { .. } => {
+                meter_chat(&document, &mut self.meter);
+                Ok(body)
+            }
+            Passage::Messages { .. } => {
+                meter_messages(&document, &mut self.meter);
+                Ok(body)
+            }
+            Passage::Translated(stamp) => {
+                let reply = reply::translate(&document, stamp, &mut self.meter);
+                let reply = reply.ok_or(Break::Garbage)?;
+                self.kept = reply.kept;
+                Ok(reply.body)
+            }
         }
-        if !self.meter.is_reported()
-            && let Some(choices) = document.get("choices")
-        {
-            self.meter.count(choices, "message");
+    }
+}
+
+fn meter_chat(document: &Document, meter: &mut Meter) {
+    if let Some(usage) = document.get("usage") {
+        meter.report(usage);
+    }
+    if !meter.is_reported()
+        && let Some(choices) = document.get("choices")
+    {
+        meter.count(choices, "message");
+    }
+}
+
+fn meter_messages(document: &Document, meter: &mut Meter) {
+    let mut usage = Reported::default();
+    let sound = document.get("usage").is_some_and(|reported| usage.merge(reported));
+    if let (true, Some(tokens)) = (sound, usage.tokens()) {
+        meter.take(tokens, false);
+        return;
+    }
+    for block in document.get("content").into_iter().flat_map(Value::elements) {
+        for name in ["text", "thinking", "input"] {
+            meter.count_bytes(block.get(name).map_or(0, |value| value.raw().len()));
         }
-        Progress::Complete
     }
 }

@@ -28,6 +28,11 @@ impl AccountKeys {
     pub(super) fn hold(&self, id: &str) -> String {
         format!("{}:hold:{id}", self.tag)
     }
+
+    /// Whatever is in the name, the hash tag stands before it.
+    pub(super) fn note(&self, name: &str) -> String {
+        format!("{}:note:{name}", self.tag)
+    }
 }
 
 /// Reads `AMOUNT WRITTEN_OFF LINE`.

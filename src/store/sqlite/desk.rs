@@ -1,13 +1,15 @@
 //! What the writer has before it while it works: the connection, and the account rows of late.
 //!
 //! A busy account is read once and written once a transaction, however many operations come
-//! together. The rows hold as long as no other process has written; SQLite tells.
+//! together. The rows hold as long as no other process has written; SQLite tells. So do the numbers
+//! of notes, which would take a walk through an index each.
 
 use std::collections::HashMap;
 
 use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
+use super::notes;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, Posting};
 
@@ -18,6 +20,8 @@ const ROWS_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Rows {
     by_name: HashMap<AccountName, Remembered>,
+    /// How many notes an account has, at most: what was replaced or swept may still be counted.
+    notes: HashMap<AccountName, usize>,
     /// SQLite's number for what other connections wrote, when the rows were read.
     version: i64,
 }
@@ -34,8 +38,9 @@ impl Rows {
     /// Forgets everything if another process has written since.
     pub(super) fn renew(&mut self, c: &Connection) -> rusqlite::Result<()> {
         let version = c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
-        if version != self.version || self.by_name.len() > ROWS_MAX {
+        if version != self.version || self.by_name.len().max(self.notes.len()) > ROWS_MAX {
             self.by_name.clear();
+            self.notes.clear();
             self.version = version;
         }
         Ok(())
@@ -80,6 +85,24 @@ impl Desk<'_> {
             remembered.changed |= remembered.row.balances != balances;
             remembered.row.balances = balances;
         }
+    }
+
+    /// Counts a note that was just written; tells how many the account has now, at most.
+    pub(super) fn count_note(&mut self, name: &AccountName) -> rusqlite::Result<usize> {
+        match self.rows.notes.get_mut(name) {
+            Some(count) => {
+                *count += 1;
+                Ok(*count)
+            }
+            None => self.recount_notes(name),
+        }
+    }
+
+    /// Tells how many notes an account has, and remembers it.
+    pub(super) fn recount_notes(&mut self, name: &AccountName) -> rusqlite::Result<usize> {
+        let count = notes::count(self.c, name)?;
+        self.rows.notes.insert(name.clone(), count);
+        Ok(count)
     }
 
     /// Adds a charge to the journal of an account whose row is at hand.

@@ -62,6 +62,18 @@ CREATE TABLE IF NOT EXISTS access_key (
     created_at INTEGER NOT NULL,
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
+
+-- Of accounts that need not be open, so by their names. With rowids, since notes are large.
+CREATE TABLE IF NOT EXISTS note (
+    account     TEXT    NOT NULL CHECK (length(account) BETWEEN 1 AND 64),
+    name        TEXT    NOT NULL,
+    lives_until INTEGER NOT NULL CHECK (lives_until >= 0),
+    body        BLOB    NOT NULL CHECK (length(body) <= 262144),
+    PRIMARY KEY (account, name)
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS note_of ON note (account, lives_until);
+CREATE INDEX IF NOT EXISTS note_end ON note (lives_until);
 ";
 
 /// Opens the file and makes what is missing.
@@ -76,6 +88,14 @@ pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connect
     connection.pragma_update(None, "cache_size", -16_000)?;
     connection.execute_batch(SCHEMA)?;
     connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// A connection beside the first, to a file that has its tables and its log.
+pub(super) fn open_to_read(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(busy_wait)?;
+    connection.pragma_update(None, "query_only", "on")?;
     Ok(connection)
 }
 

@@ -1,0 +1,258 @@
+//! The native messages format: its calls, and the usage that its replies report.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::CallFault;
+use super::call::{Call, Content, Opened, boolean, present, whole, wrong};
+use super::json::{Document, Kind, Value};
+use super::meter::TOKENS_MAX;
+use crate::money::Tokens;
+
+/// Reads an opened body. What the format knows beyond these fields is the vendor's to check.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub(super) fn read(opened: Opened) -> Result<Call, CallFault> {
+    let Opened { document, model } = opened;
+    let stream = boolean(&document, "stream")?;
+    // Zero warms the vendor's cache and generates nothing.
+    let Some(output_max) = whole(&document, "max_tokens", 0)? else {
+        let right = "the most tokens to generate, a whole number; nothing is filled in here";
+        return Err(CallFault::missing("max_tokens", right));
+    };
+    let content = content(&document)?;
+    let (output_max, usage_asked, choices) = (Some(output_max), true, 1);
+    Ok(Call { document, model, stream, usage_asked, output_max, choices, content })
+}
+
+/// Checks the messages' shape; counts what is not text.
+fn content(document: &Document) -> Result<Content, CallFault> {
+    let expected = "a non-empty array of {role, content}";
+    let Some(messages) = present(document, "messages") else {
+        return Err(CallFault::missing("messages", expected));
+    };
+    let mut any = false;
+    let mut blocks = Blocks::default();
+    for (i, message) in messages.elements().enumerate() {
+        any = true;
+        if message.kind() != Kind::Object {
+            return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
+        }
+        let mut role = None;
+        for (name, value) in message.members() {
+            match &*name {
+                "role" => role = value.text(),
+                "content" => blocks.count(value),
+                _ => {}
+            }
+        }
+        if role.is_none() {
+            let field = format!("messages[{i}].role");
+            return Err(CallFault::missing(&field, "user or assistant"));
+        }
+    }
+    if !any {
+        return Err(wrong("messages", expected, messages));
+    }
+    let text_bytes = (document.body().len() as u64).saturating_sub(blocks.other_bytes);
+    Ok(Content { images: blocks.images, documents: blocks.documents, text_bytes })
+}
+
+#[derive(Default)]
+struct Blocks {
+    images: u64,
+    documents: Vec<u64>,
+    /// Bytes of both.
+    other_bytes: u64,
+}
+
+impl Blocks {
+    /// Counts the blocks of a content, and those inside results and documents.
+    fn count(&mut self, content: Value<'_>) {
+        for block in content.elements() {
+            let (mut kind, mut source, mut inner) = (None, None, None);
+            for (name, value) in block.members() {
+                match &*name {
+                    "type" => kind = value.text(),
+                    "source" => source = Some(value),
+                    "content" => inner = Some(value),
+                    _ => {}
+                }
+            }
+            let from = |name: &str| source.and_then(|s| s.get(name));
+            match kind.as_deref() {
+                Some("image") => {
+                    self.images += 1;
+                    self.other_bytes += from("data").map_or(0, |data| data.raw().len() as u64);
+                }
+                Some("document") => match from("type").and_then(Value::text).as_deref() {
+                    Some("url") => self.documents.push(u64::MAX),
+                    Some("base64") => {
+                        let bytes = from("data").map_or(0, |data| data.raw().len() as u64);
+                        self.documents.push(bytes);
+                        self.other_bytes += bytes;
+                    }
+                    _ => from("content").into_iter().for_each(|c| self.count(c)),
+                },
+                _ => {}
+            }
+            inner.into_iter().for_each(|c| self.count(c));
+        }
+    }
+}
+
+/// The usage of a reply as it is reported: in a stream twice and more, each later report standing
+/// for the whole reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Input that was read from no cache and written to none.
+    input: Option<u64>,
+    cache_write: Option<u64>,
+    cache_read: Option<u64>,
+    output: Option<u64>,
+    /// Of the output, what the model thought.
+    pub thinking: u64,
+    /// The sum over the steps that the vendor took, where it tells them apart.
+    steps: (u64, u64),
+}
+
+impl Reported {
+    /// Takes a `usage`. Members that are absent or null keep what was reported before. Numbers that
+    /// are negative, fractional or absurd make all of it no report.
+    pub fn merge(&mut self, usage: Value<'_>) -> bool {
+        let before = *self;
+        let sound = self.read(usage).is_some();
+        if !sound {
+            *self = before;
+        }
+        sound
+    }
+
+    fn read(&mut self, usage: Value<'_>) -> Option<()> {
+        for (name, value) in usage.members().filter(|(_, v)| !v.is_null()) {
+            match &*name {
+                "input_tokens" => self.input = Some(sane(value)?),
+                "cache_creation_input_tokens" => self.cache_write = Some(sane(value)?),
+                "cache_read_input_tokens" => self.cache_read = Some(sane(value)?),
+                "output_tokens" => self.output = Some(sane(value)?),
+                "output_tokens_details" => {
+                    let thinking = value.get("thinking_tokens").filter(|v| !v.is_null());
+                    self.thinking = thinking.and_then(sane).unwrap_or(self.thinking);
+                }
+                "iterations" => self.steps = steps(value)?,
+                _ => {}
+            }
+        }
+        Some(())
+    }
+
+    /// The tokens, once both sides are known. All input counts: what was written to a cache and
+    /// what was read from it as well.
+    #[must_use]
+    pub fn tokens(&self) -> Option<Tokens> {
+        let (cache_write, cache_read) =
+            (self.cache_write.unwrap_or(0), self.cache_read.unwrap_or(0));
+        let input = self.input?.saturating_add(cache_write).saturating_add(cache_read);
+        Some(Tokens {
+            input: input.max(self.steps.0),
+            output: self.output?.max(self.steps.1),
+            cache_read,
+            cache_write,
+        })
+    }
+}
+
+fn sane(value: Value<'_>) -> Option<u64> {
+    value.whole().filter(|n| *n <= TOKENS_MAX)
+}
+
+/// Input and output of all steps together. A step may be missing in the sums that stand beside
+/// them, but it is billed.
+fn steps(list: Value<'_>) -> Option<(u64, u64)> {
+    let mut sums = (0u64, 0u64);
+    for step in list.elements() {
+        let mut one = Reported::default();
+        one.read(step)?;
+        let tokens = one.tokens().unwrap_or_default();
+        sums.0 = sums.0.checked_add(tokens.input).filter(|n| *n <= TOKENS_MAX)?;
+        sums.1 = sums.1.checked_add(tokens.output).filter(|n| *n <= TOKENS_MAX)?;
+    }
+    Some(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::plain(&[r#"{"input_tokens":12,"output_tokens":5}"#], Some((12, 5)))]
+    #[case::caches_are_input(
+        &[r#"{"input_tokens":12,"cache_creation_input_tokens":100,"cache_read_input_tokens":7,"output_tokens":5}"#],
+        Some((119, 5))
+    )]
+    #[case::later_replaces_and_never_adds(
+        &[
+            r#"{"input_tokens":2037,"cache_read_input_tokens":3,"output_tokens":1}"#,
+            r#"{"input_tokens":15665,"cache_read_input_tokens":null,"output_tokens":20}"#,
+            r#"{"output_tokens":33}"#,
+        ],
+        Some((15668, 33))
+    )]
+    #[case::one_side(&[r#"{"input_tokens":12}"#], None)]
+    #[case::nothing(&["null"], None)]
+    #[case::negative(&[r#"{"input_tokens":-1,"output_tokens":5}"#], None)]
+    #[case::fraction(&[r#"{"input_tokens":1.5,"output_tokens":5}"#], None)]
+    #[case::absurd(&[r#"{"input_tokens":1000000001,"output_tokens":5}"#], None)]
+    #[case::an_unsound_report_changes_nothing(
+        &[r#"{"input_tokens":12,"output_tokens":5}"#, r#"{"input_tokens":13,"output_tokens":-5}"#],
+        Some((12, 5))
+    )]
+    #[case::a_step_that_the_sums_leave_out(
+        &[r#"{"input_tokens":10,"output_tokens":5,"iterations":[{"input_tokens":90,"output_tokens":20},{"input_tokens":10,"output_tokens":5}]}"#],
+        Some((100, 25))
+    )]
+    fn usage_is_read_or_is_no_report(
+        #[case] reports: &[&str],
+        #[case] expected: Option<(u64, u64)>,
+    ) {
+        let mut reported = Reported::default();
+        for json in reports {
+            reported.merge(Value::trusted(json.as_bytes()));
+        }
+        assert_eq!(reported.tokens().map(|t| (t.input, t.output)), expected);
+    }
+
+    #[rstest]
+    #[case::text(r#""hi""#, 0, &[], 0)]
+    #[case::image(
+        r#"[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}}]"#,
+        1, &[], 6
+    )]
+    #[case::image_elsewhere(
+        r#"[{"type":"image","source":{"type":"url","url":"https://x.example"}}]"#,
+        1, &[], 0
+    )]
+    #[case::pages(
+        r#"[{"type":"document","source":{"type":"base64","data":"QUJD"}},{"type":"document","source":{"type":"url","url":"https://x"}}]"#,
+        0, &[6, u64::MAX], 6
+    )]
+    #[case::text_document(r#"[{"type":"document","source":{"type":"text","data":"abc"}}]"#, 0, &[], 0)]
+    #[case::inside_a_result_and_a_document(
+        r#"[{"type":"tool_result","content":[{"type":"image","source":{"data":"QQ=="}}]},{"type":"document","source":{"type":"content","content":[{"type":"image","source":{"data":"QQ=="}}]}}]"#,
+        2, &[], 12
+    )]
+    fn what_is_not_text_is_counted_apart(
+        #[case] content: &str,
+        #[case] images: u64,
+        #[case] documents: &[u64],
+        #[case] other_bytes: u64,
+    ) {
+        let body = format!(
+            r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":{content}}}]}}"#
+        );
+        let length = body.len() as u64;
+        let call = read(Opened::parse(body.into()).expect("sound")).expect("a call");
+        let text_bytes = length - other_bytes;
+        assert_eq!(call.content, Content { images, documents: documents.to_vec(), text_bytes });
+    }
+}

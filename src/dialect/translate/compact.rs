@@ -1,0 +1,38 @@
+//! JSON without the space between its tokens.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+
+/// Takes the white space out of sound JSON that is not inside its strings.
+pub(super) fn compact(json: &[u8]) -> Cow<'_, [u8]> {
+    let space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
+    if !json.iter().any(space) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = Vec::with_capacity(json.len());
+    let (mut inside, mut escaped) = (false, false);
+    for byte in json {
+        if inside {
+            out.push(*byte);
+            inside = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+        } else if !space(byte) {
+            out.push(*byte);
+            inside = *byte == b'"';
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compact;
+
+    #[test]
+    fn only_space_between_tokens_goes() {
+        let json = b"{ \"a b\" : [ 1 ,\n2.50 ] ,\t\"c\\\" \\\\\" : \" \\\\\\\" \" }\r\n";
+        let expected = br#"{"a b":[1,2.50],"c\" \\":" \\\" "}"#;
+        assert_eq!(&*compact(json), &expected[..]);
+        assert_eq!(&*compact(expected), &expected[..]);
+    }
+}

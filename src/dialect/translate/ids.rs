@@ -1,0 +1,62 @@
+//! The ids of tool calls: a letter, digit, `_` or `-` each, and no id for two calls.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::collections::{HashMap, HashSet};
+
+/// What each of the client's ids is called towards the vendor.
+#[derive(Default)]
+pub(super) struct Ids {
+    /// The name that an id last got.
+    names: HashMap<String, String>,
+    used: HashSet<String>,
+    /// How many ids came out as a name, so that the next one need not try them all.
+    alike: HashMap<String, u64>,
+}
+
+impl Ids {
+    /// The name of a call in a new turn. An id that an earlier turn had becomes another one.
+    pub(super) fn call(&mut self, id: &str) -> String {
+        let name = self.unused(id);
+        self.names.insert(id.to_owned(), name.clone());
+        name
+    }
+
+    /// The name of a call that a result is for.
+    pub(super) fn result(&mut self, id: &str) -> String {
+        match self.names.get(id) {
+            Some(name) => name.clone(),
+            None => self.call(id),
+        }
+    }
+
+    fn unused(&mut self, id: &str) -> String {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let clean: String = id.chars().map(|c| if fits(c) { c } else { '_' }).collect();
+        let alike = self.alike.entry(clean.clone()).or_insert(0);
+        loop {
+            *alike += 1;
+            let name = if *alike == 1 { clean.clone() } else { format!("{clean}_{alike}") };
+            if self.used.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ids;
+
+    #[test]
+    fn ids_fit_stay_apart_and_lead_from_results_to_calls() {
+        let mut ids = Ids::default();
+        assert_eq!(ids.call("call.2"), "call_2");
+        assert_eq!(ids.call("call_2"), "call_2_2");
+        assert_eq!(ids.result("call.2"), "call_2");
+        assert_eq!(ids.result("call_2"), "call_2_2");
+        assert_eq!(ids.call("call.2"), "call_2_3");
+        assert_eq!(ids.result("call.2"), "call_2_3");
+        assert_eq!(ids.result("never called"), "never_called");
+        assert_eq!(ids.result("never called"), "never_called");
+    }
+}

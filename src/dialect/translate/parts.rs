@@ -1,0 +1,270 @@
+//! The contents of messages: strings and parts become blocks.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+use super::writer::{Source, Writer};
+use crate::dialect::CallFault;
+use crate::dialect::call::wrong;
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Kind, Value};
+
+/// A block of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) what: What,
+    /// The value of `cache_control`.
+    pub(super) cache: Option<Bytes>,
+}
+
+/// What a block is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
+    /// Text: a JSON string.
+    Text(Bytes),
+    /// An image or a document.
+    Media(Media),
+    /// A tool call: its id, its name as a JSON string, its input as a JSON object.
+    Use { id: String, name: Bytes, input: Bytes },
+    /// The result of a tool call.
+    Result { id: String, content: Content },
+    /// A block as the vendor sent it: an object in JSON.
+    Kept(Bytes),
+}
+
+/// An image or a document: its type and its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Media {
+    kind: &'static str,
+    /// The source up to its last string, that string, and a title to come after it.
+    source: String,
+    last: Bytes,
+    title: Option<Bytes>,
+}
+
+/// The content of a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    None,
+    Text(Bytes),
+    Blocks(Vec<Block>),
+}
+
+impl Block {
+    pub(super) fn of(what: What) -> Block {
+        Block { what, cache: None }
+    }
+
+    pub(super) fn write(&self, out: &mut Writer) {
+        match &self.what {
+            What::Text(text) => {
+                out.text(r#"{"type":"text","text":"#);
+                out.bytes(text);
+            }
+            What::Media(media) => media.write(out),
+            What::Use { id, name, input } => {
+                out.text(&format!(r#"{{"type":"tool_use","id":{},"name":"#, quoted(id)));
+                out.bytes(name);
+                out.text(r#","input":"#);
+                out.bytes(input);
+            }
+            What::Result { id, content } => {
+                out.text(&format!(r#"{{"type":"tool_result","tool_use_id":{}"#, quoted(id)));
+                match content {
+                    Content::None => {}
+                    Content::Text(text) => {
+                        out.text(r#","content":"#);
+                        out.bytes(text);
+                    }
+                    Content::Blocks(blocks) => {
+                        out.text(r#","content":["#);
+                        out.list(blocks, |out, block| block.write(out));
+                        out.text("]");
+                    }
+                }
+            }
+            // What was kept is whole but for its last brace, which follows below.
+            What::Kept(raw) => out.bytes(&raw.slice(..raw.len().saturating_sub(1))),
+        }
+        if let Some(cache) = &self.cache {
+            out.text(r#","cache_control":"#);
+            out.bytes(cache);
+        }
+        out.text("}");
+    }
+}
+
+impl Media {
+    fn write(&self, out: &mut Writer) {
+        out.text(&format!(r#"{{"type":"{}","source":{}"#, self.kind, self.source));
+        out.bytes(&self.last);
+        out.text("}");
+        if let Some(title) = &self.title {
+            out.text(r#","title":"#);
+            out.bytes(title);
+        }
+    }
+}
+
+/// Where parts stand, and which kinds may stand there.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) source: Source<'a>,
+    /// The path of the content, such as `messages[0].content`.
+    pub(super) path: &'a str,
+    /// The kinds of parts that make sense there.
+    pub(super) kinds: &'a [&'a str],
+}
+
+impl Place<'_> {
+    /// Reads a content: a string, or a list of parts. What is empty gives no block.
+    pub(super) fn blocks(self, content: Value<'_>) -> Result<Vec<Block>, CallFault> {
+        match content.kind() {
+            Kind::Text => Ok(self.text(content).into_iter().collect()),
+            Kind::List => {
+                let mut blocks = Vec::new();
+                for (i, part) in content.elements().enumerate() {
+                    blocks.extend(self.part(i, part)?);
+                }
+                Ok(blocks)
+            }
+            _ => Err(wrong(self.path, "a string or an array of parts", content)),
+        }
+    }
+
+    fn text(self, text: Value<'_>) -> Option<Block> {
+        (!is_blank(text)).then(|| Block::of(What::Text(self.source.keep(text))))
+    }
+
+    fn part(self, i: usize, part: Value<'_>) -> Result<Option<Block>, CallFault> {
+        let path = format!("{}[{i}]", self.path);
+        let kind = part.get("type").and_then(Value::text).unwrap_or_default();
+        let Some(kind) = self.kinds.iter().find(|k| **k == kind) else {
+            let right = format!("one of {} here", self.kinds.join(", "));
+            return Err(CallFault::invalid(&format!("{path}.type"), &right));
+        };
+        let within = |name: &str| {
+            let field = format!("{path}.{name}");
+            match part.get(name).filter(|v| !v.is_null()) {
+                Some(value) => Ok((field, value)),
+                None => Err(CallFault::missing(&field, "the content of the part")),
+            }
+        };
+        let block = match *kind {
+            "image_url" => {
+                let (field, image) = within("image_url")?;
+                Some(Block::of(What::Media(self.image(&field, image)?)))
+            }
+            "file" => {
+                let (field, file) = within("file")?;
+                Some(Block::of(What::Media(self.file(&field, file)?)))
+            }
+            text => {
+                let (field, value) = within(text)?;
+                if value.kind() != Kind::Text {
+                    return Err(wrong(&field, "a string", value));
+                }
+                self.text(value)
+            }
+        };
+        let cache = part.get("cache_control").filter(|v| !v.is_null());
+        Ok(block.map(|block| Block { cache: cache.map(|c| self.source.keep(c)), ..block }))
+    }
+
+    /// An image by its address: inside a data URI, or elsewhere, which is never fetched from here.
+    fn image(self, field: &str, image: Value<'_>) -> Result<Media, CallFault> {
+        let (field, url) = match image.kind() {
+            Kind::Object => (format!("{field}.url"), image.get("url")),
+            _ => (field.to_owned(), Some(image)),
+        };
+        let right = "a data URI or an http or https address";
+        let url = url.filter(|u| !u.is_null()).ok_or_else(|| CallFault::missing(&field, right))?;
+        let text = url.inside().ok_or_else(|| wrong(&field, right, url))?;
+        if starts_with(text, b"data:") {
+            return self.data(&field, url);
+        }
+        if !starts_with(text, b"http://") && !starts_with(text, b"https://") {
+            return Err(wrong(&field, right, url));
+        }
+        let source = r#"{"type":"url","url":"#.to_owned();
+        Ok(Media { kind: "image", source, last: self.source.keep(url), title: None })
+    }
+
+    fn file(self, field: &str, file: Value<'_>) -> Result<Media, CallFault> {
+        let field = format!("{field}.file_data");
+        let right = "a data URI such as data:application/pdf;base64,...";
+        let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
+            return Err(CallFault::missing(&field, right));
+        };
+        if !data.inside().is_some_and(|text| starts_with(text, b"data:")) {
+            return Err(wrong(&field, right, data));
+        }
+        let media = self.data(&field, data)?;
+        let title = file.get("filename").filter(|v| v.kind() == Kind::Text && !is_blank(*v));
+        let title = title.filter(|_| media.kind == "document").map(|t| self.source.keep(t));
+        Ok(Media { title, ..media })
+    }
+
+    /// What a data URI holds.
+    fn data(self, field: &str, uri: Value<'_>) -> Result<Media, CallFault> {
+        let text = uri.text().unwrap_or_default();
+        let right = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
+        let fault = || wrong(field, right, uri);
+        let (head, data) = text.split_once(',').ok_or_else(fault)?;
+        let kind = head.get("data:".len()..).and_then(|h| h.strip_suffix(";base64"));
+        let kind = kind.ok_or_else(fault)?.to_ascii_lowercase();
+        if !is_base64(data.as_bytes()) {
+            return Err(CallFault::invalid(field, "sound base64, padded and without line breaks"));
+        }
+        let base64 = |kind: &'static str, media_type: &str| {
+            let source = format!(r#"{{"type":"base64","media_type":"{media_type}","data":"#);
+            // Base64 without escapes goes on as it stands.
+            let raw = uri.inside().unwrap_or_default();
+            let data = match raw.strip_suffix(data.as_bytes()) {
+                Some(_) => self.source.slice(&uri.raw()[uri.raw().len() - data.len() - 1..]),
+                None => Bytes::from(format!("{data}\"")),
+            };
+            Media { kind, source: source + "\"", last: data, title: None }
+        };
+        match kind.as_str() {
+            "image/jpeg" | "image/png" | "image/gif" | "image/webp" => Ok(base64("image", &kind)),
+            "image/jpg" => Ok(base64("image", "image/jpeg")),
+            "application/pdf" => Ok(base64("document", &kind)),
+            "text/plain" if field.ends_with("file_data") => {
+                let text = STANDARD.decode(data).ok().and_then(|d| String::from_utf8(d).ok());
+                let text = text.ok_or_else(|| CallFault::invalid(field, "text in UTF-8"))?;
+                let source = r#"{"type":"text","media_type":"text/plain","data":"#.to_owned();
+                let last = Bytes::from(quoted(&text));
+                Ok(Media { kind: "document", source, last, title: None })
+            }
+            _ => Err(fault()),
+        }
+    }
+}
+
+/// Whether bytes are base64, padded, of at least one byte. Checked by the piece, since images are
+/// large and nobody here needs what is in them.
+fn is_base64(data: &[u8]) -> bool {
+    const PIECE: usize = 4 << 10;
+    let padding = memchr::memchr(b'=', data).unwrap_or(data.len());
+    let mut decoded = [0; PIECE];
+    let mut pieces = data.chunks(PIECE);
+    let sound = pieces.all(|piece| STANDARD.decode_slice(piece, &mut decoded).is_ok());
+    !data.is_empty() && data.len() - padding <= 2 && sound
+}
+
+fn starts_with(text: &[u8], scheme: &[u8]) -> bool {
+    text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// Whether a string is nothing but white space, which the vendor refuses as text.
+pub(super) fn is_blank(text: Value<'_>) -> bool {
+    match text.inside().unwrap_or_default().first() {
+        None => true,
+        // The quick way for nearly all text.
+        Some(b'!'..=b'[' | b']'..=b'~') => false,
+        Some(_) => text.text().is_none_or(|t| t.trim().is_empty()),
+    }
+}

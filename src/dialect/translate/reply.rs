@@ -1,0 +1,175 @@
+//! A whole messages reply becomes a chat reply.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::compact::compact;
+use super::thinking::{Keeper, Kept};
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Value};
+use crate::dialect::messages::Reported;
+use crate::dialect::meter::Meter;
+use crate::money::Tokens;
+
+/// What of a translated reply is not the vendor's to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp {
+    /// The model as the client asked for it.
+    pub model: String,
+    /// When the call arrived, in unix seconds.
+    pub created: i64,
+    /// Whether a stream is to end with usage.
+    pub usage_asked: bool,
+    /// Whether the blocks of an answer that calls tools are kept.
+    pub keep: bool,
+}
+
+/// A reply, translated.
+pub(in crate::dialect) struct Reply {
+    pub(in crate::dialect) body: Bytes,
+    pub(in crate::dialect) kept: Option<Kept>,
+}
+
+/// Translates a reply, and meters it. `None` if it is no messages reply.
+pub(in crate::dialect) fn translate(
+    document: &Document,
+    stamp: &Stamp,
+    meter: &mut Meter,
+) -> Option<Reply> {
+    let id = document.get("id")?.text()?;
+    let content = document.get("content")?;
+    let keeper = stamp.keep.then(|| Keeper::new(&stamp.model));
+    let mut message = Message { keeper, ..Message::default() };
+    content.elements().for_each(|block| message.block(block, meter));
+    let mut usage = Reported::default();
+    if let Some(tokens) = document.get("usage").filter(|u| usage.merge(*u)).and(usage.tokens()) {
+        meter.take(tokens, false);
+    }
+    let stop = document.get("stop_reason").and_then(Value::text).unwrap_or_default();
+    let refusal = document.get("stop_details").and_then(explanation);
+    let mut out = BytesMut::with_capacity(document.body().len() + 512);
+    out.put_slice(br#"{"id":"#);
+    out.put_slice(quoted(&chat_id(&id)).as_bytes());
+    out.put_slice(br#","object":"chat.completion","created":"#);
+    out.put_slice(stamp.created.to_string().as_bytes());
+    out.put_slice(br#","model":"#);
+    out.put_slice(quoted(&stamp.model).as_bytes());
+    out.put_slice(br#","choices":[{"index":0,"message":{"role":"assistant","content":"#);
+    message.write(&mut out, refusal);
+    out.put_slice(br#","annotations":[]},"logprobs":null,"finish_reason":""#);
+    out.put_slice(finish_reason(&stop).as_bytes());
+    out.put_slice(br#""}],"usage":"#);
+    let tokens = meter.usage(0).tokens;
+    write_usage(&mut out, tokens, usage.thinking);
+    out.put_slice(br#","system_fingerprint":null}"#);
+    let kept = message.keeper.and_then(|keeper| keeper.finish(&stamp.model));
+    Some(Reply { body: out.freeze(), kept })
+}
+
+/// The message of a reply: its strings without their quotes, as they stand.
+#[derive(Default)]
+struct Message {
+    text: Vec<u8>,
+    thinking: Vec<u8>,
+    calls: Vec<u8>,
+    keeper: Option<Keeper>,
+}
+
+impl Message {
+    fn block(&mut self, block: Value<'_>, meter: &mut Meter) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.block(block.raw());
+        }
+        let inside = |name: &str| block.get(name).and_then(Value::inside).unwrap_or_default();
+        match block.get("type").and_then(Value::text).as_deref() {
+            Some("text") => self.text.extend_from_slice(inside("text")),
+            Some("thinking") => self.thinking.extend_from_slice(inside("thinking")),
+            Some("tool_use") => self.call(block),
+            _ => {}
+        }
+        for name in ["text", "thinking", "input"] {
+            meter.count_bytes(block.get(name).map_or(0, |value| value.raw().len()));
+        }
+    }
+
+    fn call(&mut self, block: Value<'_>) {
+        let raw = |name: &str| block.get(name).map_or(&b"\"\""[..], Value::raw);
+        self.calls.extend_from_slice(if self.calls.is_empty() { b"" } else { b"," });
+        self.calls.extend_from_slice(br#"{"id":"#);
+        self.calls.extend_from_slice(raw("id"));
+        self.calls.extend_from_slice(br#","type":"function","function":{"name":"#);
+        self.calls.extend_from_slice(raw("name"));
+        self.calls.extend_from_slice(br#","arguments":"#);
+        self.calls.extend_from_slice(arguments(block.get("input")).as_bytes());
+        self.calls.extend_from_slice(b"}}");
+    }
+
+    /// Writes everything from the value of `content` on.
+    fn write(&self, out: &mut BytesMut, refusal: Option<Value<'_>>) {
+        if self.text.is_empty() {
+            out.put_slice(b"null");
+        } else {
+            put_string(out, &self.text);
+        }
+        out.put_slice(br#","refusal":"#);
+        out.put_slice(refusal.map_or(&b"null"[..], Value::raw));
+        if !self.thinking.is_empty() {
+            out.put_slice(br#","reasoning_content":"#);
+            put_string(out, &self.thinking);
+        }
+        if !self.calls.is_empty() {
+            out.put_slice(br#","tool_calls":["#);
+            out.put_slice(&self.calls);
+            out.put_slice(b"]");
+        }
+    }
+}
+
+/// The arguments of a call: a JSON string that holds its input.
+pub(super) fn arguments(input: Option<Value<'_>>) -> String {
+    let input = input.filter(|i| !i.is_null()).map_or(&b"{}"[..], Value::raw);
+    quoted(&String::from_utf8_lossy(&compact(input)))
+}
+
+fn put_string(out: &mut BytesMut, inside: &[u8]) {
+    out.put_u8(b'"');
+    out.put_slice(inside);
+    out.put_u8(b'"');
+}
+
+/// A chat reply's id out of a message's.
+pub(super) fn chat_id(id: &str) -> String {
+    format!("chatcmpl-{}", id.strip_prefix("msg_").unwrap_or(id))
+}
+
+/// Why a reply was refused, in the vendor's words.
+pub(super) fn explanation(details: Value<'_>) -> Option<Value<'_>> {
+    let told = details.get("explanation")?;
+    told.inside().filter(|text| !text.is_empty()).map(|_| told)
+}
+
+/// What the chat format calls a stop (spec: chat completion response, and two that came later).
+pub(super) fn finish_reason(stop: &str) -> &'static str {
+    match stop {
+        "max_tokens" | "model_context_window_exceeded" => "length",
+        "tool_use" => "tool_calls",
+        "refusal" => "content_filter",
+        _ => "stop",
+    }
+}
+
+/// Usage as the chat format writes it: what a cache gave or took stands inside the prompt, what was
+/// thought inside the completion.
+pub(super) fn write_usage(out: &mut BytesMut, tokens: Tokens, thinking: u64) {
+    let Tokens { input, output, cache_read, cache_write } = tokens;
+    let total = input.saturating_add(output);
+    let usage = format!(
+        concat!(
+            r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"#,
+            r#""prompt_tokens_details":{{"cached_tokens":{},"cache_write_tokens":{}}},"#,
+            r#""completion_tokens_details":{{"reasoning_tokens":{}}}}}"#,
+        ),
+        input, output, total, cache_read, cache_write, thinking,
+    );
+    out.put_slice(usage.as_bytes());
+}

@@ -1,0 +1,147 @@
+//! A chat call becomes the body of a messages call.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::Bytes;
+
+use super::parts::What;
+use super::settings::Settings;
+use super::thinking;
+use super::tools::Tools;
+use super::turns::{Conversation, Turn};
+use super::writer::{Source, Writer};
+use crate::dialect::CallFault;
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Draft, Value};
+
+/// What a translation depends on besides the call.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner<'a> {
+    /// The id of the model. What was kept of another model's thinking is not put back.
+    pub model: &'a str,
+    /// The account, which keeps its users apart from those of others.
+    pub account: &'a str,
+    /// Whether the model takes a JSON schema for its output.
+    pub json_schema: bool,
+}
+
+/// A call that is read, and not yet written.
+pub struct Translation {
+    model: String,
+    settings: Settings,
+    conversation: Conversation,
+    tools: Tools,
+}
+
+impl Translation {
+    /// Reads a chat body after the rules have made their changes to it.
+    ///
+    /// # Errors
+    /// [`CallFault`] names what has no counterpart in the messages format, or is no sound chat.
+    pub fn read(
+        document: &Document,
+        draft: &Draft<'_>,
+        manner: Manner<'_>,
+    ) -> Result<Translation, CallFault> {
+        let messages = draft.get("messages").unwrap_or(Value::trusted(b"[]"));
+        let conversation = Conversation::read(document, messages)?;
+        let tools = Tools::read(Source(document.body()), draft)?.complete(&conversation.turns);
+        let settings = Settings::read(document, draft, manner)?;
+        Ok(Translation { model: manner.model.to_owned(), settings, conversation, tools })
+    }
+
+    /// The first tool call's id in each turn of the vendor's that the results at the end of the
+    /// call continue, oldest first. None if the call does not end in results.
+    #[must_use]
+    pub fn loop_ids(&self) -> Vec<String> {
+        let turns = self.loop_turns().map(|at| &self.conversation.turns[at]);
+        turns.filter_map(Turn::first_call).map(str::to_owned).collect()
+    }
+
+    /// Where those turns stand.
+    fn loop_turns(&self) -> impl Iterator<Item = usize> + use<> {
+        let turns = &self.conversation.turns;
+        let mut first = turns.len();
+        // Sides alternate, so each pair is a turn of the vendor's and the client's answer to it.
+        while first >= 2
+            && !turns[first - 1].assistant
+            && !turns[first - 1].results.is_empty()
+            && turns[first - 2].first_call().is_some()
+        {
+            first -= 2;
+        }
+        (first..turns.len()).step_by(2)
+    }
+
+    /// How many bytes of it were put back.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        let blocks = self.conversation.turns.iter().flat_map(|turn| &turn.blocks);
+        let kept = blocks.map(|block| match &block.what {
+            What::Kept(raw) => raw.len() as u64,
+            _ => 0,
+        });
+        kept.sum()
+    }
+
+    /// Puts back what was kept of those turns, one entry for each of [`Translation::loop_ids`].
+    /// They go back all or none, and only if the client left what it saw of them as it was.
+    pub fn restore(&mut self, kept: &[Option<Bytes>]) -> bool {
+        let places: Vec<usize> = self.loop_turns().collect();
+        if places.is_empty() || places.len() != kept.len() {
+            return false;
+        }
+        let restored: Option<Vec<_>> = places
+            .iter()
+            .zip(kept)
+            .map(|(at, kept)| {
+                thinking::restored(
+                    &self.model,
+                    &self.conversation.turns[*at].blocks,
+                    kept.as_ref()?,
+                )
+            })
+            .collect();
+        let Some(restored) = restored else { return false };
+        for (at, blocks) in places.into_iter().zip(restored) {
+            self.conversation.turns[at].blocks = blocks;
+        }
+        true
+    }
+
+    /// The body of the messages call.
+    #[must_use]
+    pub fn finish(self) -> Translated {
+        let mut out = Writer::default();
+        self.settings.write(&mut out);
+        if !self.conversation.system.is_empty() {
+            out.text(r#","system":["#);
+            out.list(&self.conversation.system, |out, block| block.write(out));
+            out.text("]");
+        }
+        out.text(r#","messages":["#);
+        out.list(&self.conversation.turns, |out, turn| turn.write(out));
+        out.text("]");
+        self.tools.write(&mut out);
+        out.text("}");
+        Translated { rest: out.finish(), dropped: self.settings.dropped }
+    }
+}
+
+/// A messages call but for the name of its model, which each route has its own for.
+#[derive(Debug)]
+pub struct Translated {
+    rest: Vec<Bytes>,
+    /// The fields of the chat call that are not in it, in their order.
+    pub dropped: Vec<String>,
+}
+
+impl Translated {
+    /// The body, in pieces.
+    #[must_use]
+    pub fn with_model(&self, name: &str) -> Vec<Bytes> {
+        let mut pieces = Vec::with_capacity(self.rest.len() + 1);
+        pieces.push(Bytes::from(format!(r#"{{"model":{}"#, quoted(name))));
+        pieces.extend(self.rest.iter().cloned());
+        pieces
+    }
+}

@@ -1,0 +1,356 @@
+//! The events of a messages stream become chunks of a chat stream, one by one as they come.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::reply::{Stamp, arguments, chat_id, explanation, finish_reason, write_usage};
+use super::thinking::{Keeper, Kept, RECORD_BYTES_MAX};
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Value, scan};
+use crate::dialect::messages::Reported;
+use crate::dialect::meter::Meter;
+
+/// Blocks that are open at a time, at most; vendors have one.
+const OPEN_MAX: usize = 256;
+
+/// The state of a stream.
+#[derive(Debug)]
+pub struct Translator {
+    stamp: Stamp,
+    /// What every chunk begins with, up to its delta, once the stream has begun.
+    head: Option<Bytes>,
+    open: Vec<(u64, Block)>,
+    calls: u64,
+    usage: Reported,
+    finish: &'static str,
+    keeper: Option<Keeper>,
+    kept: Option<Kept>,
+}
+
+/// A block that is open.
+#[derive(Debug)]
+enum Block {
+    /// Text or thinking: as kept, up to the end of its text, and the signature.
+    Spoken { kept: Option<BytesMut>, signature: BytesMut },
+    /// A tool call.
+    Call(Box<Call>),
+    /// Nothing that a chat client could be told of.
+    Other,
+}
+
+#[derive(Debug)]
+struct Call {
+    /// Its place among the calls.
+    index: u64,
+    /// The input that the block began with.
+    input: Bytes,
+    /// Whether any of its arguments came.
+    any: bool,
+    /// As kept, up to its input, and the input so far.
+    kept: Option<(BytesMut, BytesMut)>,
+}
+
+/// How far an event has brought the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::dialect) enum Step {
+    More,
+    Last,
+}
+
+impl Translator {
+    pub(in crate::dialect) fn new(stamp: Stamp) -> Translator {
+        let keeper = stamp.keep.then(|| Keeper::new(&stamp.model));
+        Translator {
+            stamp,
+            head: None,
+            open: Vec::new(),
+            calls: 0,
+            usage: Reported::default(),
+            finish: "stop",
+            keeper,
+            kept: None,
+        }
+    }
+
+    /// What is to be kept of the answer, once it is complete.
+    pub(in crate::dialect) fn kept(&mut self) -> Option<Kept> {
+        self.kept.take()
+    }
+
+    /// Takes an event; what the client is to see goes to `out`. `None` if it cannot be read.
+    pub(in crate::dialect) fn event(
+        &mut self,
+        event: &Document,
+        meter: &mut Meter,
+        out: &mut BytesMut,
+    ) -> Option<Step> {
+        match &*event.get("type")?.text()? {
+            "message_start" => self.start(event.get("message")?, meter, out)?,
+            "content_block_start" => {
+                let index = event.get("index")?.whole()?;
+                self.block_start(index, event.get("content_block")?, meter, out)?;
+            }
+            "content_block_delta" => {
+                let index = event.get("index")?.whole()?;
+                self.delta(index, event.get("delta")?, meter, out)?;
+            }
+            "content_block_stop" => self.block_stop(event.get("index")?.whole()?, out)?,
+            "message_delta" => self.message_delta(event, meter, out)?,
+            "message_stop" => {
+                self.stop(meter, out)?;
+                return Some(Step::Last);
+            }
+            "ping" => out.put_slice(b": ping\n\n"),
+            // The format grows: what is new has no counterpart here.
+            _ => {}
+        }
+        Some(Step::More)
+    }
+
+    fn start(&mut self, message: Value<'_>, meter: &mut Meter, out: &mut BytesMut) -> Option<()> {
+        if self.head.is_some() {
+            return Some(());
+        }
+        let id = message.get("id")?.text()?;
+        let head = format!(
+            concat!(
+                r#"data: {{"id":{},"object":"chat.completion.chunk","created":{},"model":{},"#,
+                r#""system_fingerprint":null,"choices":["#
+            ),
+            quoted(&chat_id(&id)),
+            self.stamp.created,
+            quoted(&self.stamp.model),
+        );
+        self.head = Some(Bytes::from(head));
+        self.report(message.get("usage"), meter, true);
+        self.chunk(out, |out| out.put_slice(br#""role":"assistant","content":"""#))
+    }
+
+    fn report(&mut self, usage: Option<Value<'_>>, meter: &mut Meter, early: bool) {
+        let sound = usage.is_some_and(|usage| self.usage.merge(usage));
+        if let (true, Some(tokens)) = (sound, self.usage.tokens()) {
+            meter.take(tokens, early);
+        }
+    }
+
+    fn block_start(
+        &mut self,
+        index: u64,
+        block: Value<'_>,
+        meter: &mut Meter,
+        out: &mut BytesMut,
+    ) -> Option<()> {
+        let keeps = self.keeper.is_some();
+        let inside = |name: &str| block.get(name).and_then(Value::inside).unwrap_or_default();
+        let opened = match &*block.get("type")?.text()? {
+            kind @ ("text" | "thinking") => {
+                let first = inside(kind);
+                if !first.is_empty() {
+                    meter.count_bytes(first.len());
+                    self.spoken(kind, first, out)?;
+                }
+                let start = || BytesMut::from(format!(r#"{{"type":"{kind}","{kind}":""#).as_str());
+                let mut kept = keeps.then(start);
+                kept.iter_mut().for_each(|kept| keep(kept, first));
+                Block::Spoken { kept, signature: inside("signature").into() }
+            }
+            "tool_use" => {
+                let call = self.call_start(block, keeps, out)?;
+                Block::Call(Box::new(call))
+            }
+            _ => {
+                self.keeper.iter_mut().for_each(|keeper| keeper.block(block.raw()));
+                Block::Other
+            }
+        };
+        if self.open.len() >= OPEN_MAX {
+            return None;
+        }
+        self.open.push((index, opened));
+        Some(())
+    }
+
+    fn call_start(&mut self, block: Value<'_>, keeps: bool, out: &mut BytesMut) -> Option<Call> {
+        let (id, name) = (block.get("id")?, block.get("name")?);
+        let index = self.calls;
+        self.calls += 1;
+        self.chunk(out, |out| {
+            out.put_slice(format!(r#""tool_calls":[{{"index":{index},"id":"#).as_bytes());
+            out.put_slice(id.raw());
+            out.put_slice(br#","type":"function","function":{"name":"#);
+            out.put_slice(name.raw());
+            out.put_slice(br#","arguments":""}}]"#);
+        })?;
+        let kept = keeps.then(|| {
+            let mut kept = BytesMut::from(&br#"{"type":"tool_use","id":"#[..]);
+            kept.put_slice(id.raw());
+            kept.put_slice(br#","name":"#);
+            kept.put_slice(name.raw());
+            (kept, BytesMut::new())
+        });
+        let input = block.get("input").map_or(&b"{}"[..], Value::raw);
+        Some(Call { index, input: Bytes::copy_from_slice(input), any: false, kept })
+    }
+
+    fn delta(
+        &mut self,
+        index: u64,
+        delta: Value<'_>,
+        meter: &mut Meter,
+        out: &mut BytesMut,
+    ) -> Option<()> {
+        let at = self.open.iter().rposition(|(open, _)| *open == index);
+        let kind = delta.get("type")?.text()?;
+        let inside = |name: &str| delta.get(name).and_then(Value::inside).unwrap_or_default();
+        match (&*kind, at.map(|at| &mut self.open[at].1)) {
+            ("text_delta" | "thinking_delta", block) => {
+                let kind = if kind == "text_delta" { "text" } else { "thinking" };
+                let piece = inside(kind);
+                if let Some(Block::Spoken { kept: Some(kept), .. }) = block {
+                    keep(kept, piece);
+                }
+                if !piece.is_empty() {
+                    meter.count_bytes(piece.len());
+                    self.spoken(kind, piece, out)?;
+                }
+            }
+            ("signature_delta", Some(Block::Spoken { signature, .. })) => {
+                keep(signature, inside("signature"));
+            }
+            ("input_json_delta", Some(Block::Call(call))) => {
+                let piece = delta.get("partial_json")?;
+                let raw = piece.inside()?;
+                if raw.is_empty() {
+                    return Some(());
+                }
+                call.any = true;
+                meter.count_bytes(raw.len());
+                if let Some((_, input)) = &mut call.kept {
+                    keep(input, piece.text()?.as_bytes());
+                }
+                let index = call.index;
+                self.arguments(index, piece.raw(), out)?;
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn block_stop(&mut self, index: u64, out: &mut BytesMut) -> Option<()> {
+        let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else {
+            return Some(());
+        };
+        let mut whole = None;
+        match self.open.swap_remove(at).1 {
+            Block::Spoken { kept, signature } => {
+                whole = kept.map(|mut kept| {
+                    kept.put_u8(b'"');
+                    if !signature.is_empty() {
+                        kept.put_slice(br#","signature":""#);
+                        kept.put_slice(&signature);
+                        kept.put_u8(b'"');
+                    }
+                    kept
+                });
+            }
+            Block::Call(call) => {
+                if !call.any {
+                    // Without arguments a client would read an empty string, which is no JSON.
+                    let arguments = arguments(Some(Value::trusted(&call.input)));
+                    self.arguments(call.index, arguments.as_bytes(), out)?;
+                }
+                whole = call.kept.map(|(mut kept, input)| {
+                    let input = if call.any { input.freeze() } else { call.input.clone() };
+                    let sound = scan::any(&input).is_ok();
+                    kept.put_slice(br#","input":"#);
+                    kept.put_slice(if sound { &input[..] } else { b"{}" });
+                    kept
+                });
+            }
+            Block::Other => {}
+        }
+        if let (Some(mut whole), Some(keeper)) = (whole, &mut self.keeper) {
+            whole.put_u8(b'}');
+            keeper.block(&whole);
+        }
+        Some(())
+    }
+
+    fn message_delta(
+        &mut self,
+        event: &Document,
+        meter: &mut Meter,
+        out: &mut BytesMut,
+    ) -> Option<()> {
+        self.report(event.get("usage").filter(|u| !u.is_null()), meter, false);
+        let Some(delta) = event.get("delta") else { return Some(()) };
+        if let Some(stop) = delta.get("stop_reason").and_then(Value::text) {
+            self.finish = finish_reason(&stop);
+        }
+        if let Some(told) = delta.get("stop_details").and_then(explanation) {
+            self.chunk(out, |out| {
+                out.put_slice(br#""refusal":"#);
+                out.put_slice(told.raw());
+            })?;
+        }
+        Some(())
+    }
+
+    fn stop(&mut self, meter: &Meter, out: &mut BytesMut) -> Option<()> {
+        let head = self.head.clone()?;
+        let finish = self.finish;
+        out.put_slice(&head);
+        out.put_slice(br#"{"index":0,"delta":{},"logprobs":null,"finish_reason":""#);
+        out.put_slice(finish.as_bytes());
+        out.put_slice(br#""}]"#);
+        if self.stamp.usage_asked {
+            out.put_slice(b",\"usage\":null}\n\n");
+            out.put_slice(&head);
+            out.put_slice(br#"],"usage":"#);
+            write_usage(out, meter.usage(0).tokens, self.usage.thinking);
+        }
+        out.put_slice(b"}\n\ndata: [DONE]\n\n");
+        self.kept = self.keeper.take().and_then(|keeper| keeper.finish(&self.stamp.model));
+        Some(())
+    }
+
+    fn spoken(&self, kind: &str, piece: &[u8], out: &mut BytesMut) -> Option<()> {
+        self.chunk(out, |out| {
+            let name: &[u8] =
+                if kind == "text" { br#""content":""# } else { br#""reasoning_content":""# };
+            out.put_slice(name);
+            out.put_slice(piece);
+            out.put_u8(b'"');
+        })
+    }
+
+    /// A piece of a call's arguments, as a JSON string.
+    fn arguments(&self, index: u64, piece: &[u8], out: &mut BytesMut) -> Option<()> {
+        self.chunk(out, |out| {
+            out.put_slice(format!(r#""tool_calls":[{{"index":{index},"#).as_bytes());
+            out.put_slice(br#""function":{"arguments":"#);
+            out.put_slice(piece);
+            out.put_slice(b"}}]");
+        })
+    }
+
+    /// A chunk with a delta; `None` before the stream has begun.
+    fn chunk(&self, out: &mut BytesMut, delta: impl FnOnce(&mut BytesMut)) -> Option<()> {
+        out.put_slice(self.head.as_ref()?);
+        out.put_slice(br#"{"index":0,"delta":{"#);
+        delta(out);
+        out.put_slice(br#"},"logprobs":null,"finish_reason":null}]"#);
+        let end: &[u8] = if self.stamp.usage_asked { b",\"usage\":null}\n\n" } else { b"}\n\n" };
+        out.put_slice(end);
+        Some(())
+    }
+}
+
+/// Adds to what is kept of a block. What is too long stays too long, so that it is not kept.
+fn keep(kept: &mut BytesMut, piece: &[u8]) {
+    if kept.len() + piece.len() > RECORD_BYTES_MAX {
+        kept.resize(RECORD_BYTES_MAX + 1, b' ');
+    } else {
+        kept.put_slice(piece);
+    }
+}

@@ -1,0 +1,152 @@
+//! A model's thinking between two calls of a tool loop.
+//!
+//! The vendor wants its thinking back, untouched, with the results of the tools it called. A chat
+//! client has no place for it, so the blocks of such an answer are kept, and put back in place of
+//! the turn that the client sends, which has to say the same.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::Value as Json;
+
+use super::parts::{Block, What};
+use super::writer::Source;
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Value};
+
+/// Longer answers are not kept.
+pub const RECORD_BYTES_MAX: usize = 256 << 10;
+
+/// What is kept of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The id of its first tool call, which the client will send back.
+    pub id: String,
+    /// The model and its blocks, as JSON.
+    pub record: Bytes,
+}
+
+/// Collects the blocks of an answer as they come.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    first_call: Option<String>,
+    record: BytesMut,
+    any_thinking: bool,
+    /// Whether there is more than can be kept, or something that cannot be put back.
+    spoilt: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(model: &str) -> Keeper {
+        let record = BytesMut::from(format!(r#"{{"model":{},"content":["#, quoted(model)).as_str());
+        Keeper { first_call: None, record, any_thinking: false, spoilt: false }
+    }
+
+    /// Takes a whole block.
+    pub(super) fn block(&mut self, block: &[u8]) {
+        let value = Value::trusted(block);
+        match value.get("type").and_then(Value::text).as_deref() {
+            Some("text") => {}
+            Some("thinking" | "redacted_thinking") => self.any_thinking = true,
+            Some("tool_use") => {
+                let id = value.get("id").and_then(Value::text);
+                self.first_call =
+                    self.first_call.take().or_else(|| id.map(std::borrow::Cow::into_owned));
+            }
+            _ => self.spoilt = true,
+        }
+        if self.record.len() + block.len() + 3 > RECORD_BYTES_MAX {
+            self.spoilt = true;
+        }
+        if !self.spoilt {
+            if !self.record.ends_with(b"[") {
+                self.record.put_u8(b',');
+            }
+            self.record.put_slice(block);
+        }
+    }
+
+    /// What is to be kept, if the answer called a tool. That there was no thinking is worth
+    /// keeping too: then nothing is missing.
+    pub(super) fn finish(self, model: &str) -> Option<Kept> {
+        let id = self.first_call?;
+        if self.spoilt {
+            return None;
+        }
+        if !self.any_thinking {
+            let record = Bytes::from(format!(r#"{{"model":{},"content":[]}}"#, quoted(model)));
+            return Some(Kept { id, record });
+        }
+        let mut record = self.record;
+        record.put_slice(b"]}");
+        Some(Kept { id, record: record.freeze() })
+    }
+}
+
+/// The blocks of a turn with the thinking that was kept of it; `None` if it is another model's, or
+/// if the client changed what it had seen.
+pub(super) fn restored(model: &str, sent: &[Block], record: &Bytes) -> Option<Vec<Block>> {
+    let record = Document::parse(record.clone()).ok()?;
+    if record.get("model")?.text()? != model {
+        return None;
+    }
+    let kept: Vec<Value<'_>> = record.get("content")?.elements().collect();
+    if kept.is_empty() {
+        return Some(sent.to_vec());
+    }
+    if Visible::kept(&kept)? != Visible::sent(sent)? {
+        return None;
+    }
+    let source = Source(record.body());
+    let mut blocks: Vec<Block> =
+        kept.into_iter().map(|block| Block::of(What::Kept(source.keep(block)))).collect();
+    let cache = sent.iter().rev().find_map(|block| block.cache.clone());
+    blocks.last_mut()?.cache = cache;
+    Some(blocks)
+}
+
+/// What a chat client sees of a turn.
+#[derive(PartialEq)]
+struct Visible {
+    text: String,
+    calls: Vec<(String, String, Json)>,
+}
+
+impl Visible {
+    fn kept(blocks: &[Value<'_>]) -> Option<Visible> {
+        let mut visible = Visible { text: String::new(), calls: Vec::new() };
+        for block in blocks {
+            match block.get("type")?.text()?.as_ref() {
+                "text" => visible.text.push_str(&block.get("text")?.text()?),
+                "tool_use" => visible.calls.push((
+                    block.get("id")?.text()?.into_owned(),
+                    block.get("name")?.text()?.into_owned(),
+                    serde_json::from_slice(block.get("input")?.raw()).ok()?,
+                )),
+                _ => {}
+            }
+        }
+        Some(visible.trimmed())
+    }
+
+    fn sent(blocks: &[Block]) -> Option<Visible> {
+        let mut visible = Visible { text: String::new(), calls: Vec::new() };
+        for block in blocks {
+            match &block.what {
+                What::Text(text) => visible.text.push_str(&Value::trusted(text).text()?),
+                What::Use { id, name, input } => visible.calls.push((
+                    id.clone(),
+                    Value::trusted(name).text()?.into_owned(),
+                    serde_json::from_slice(input).ok()?,
+                )),
+                What::Media(_) | What::Result { .. } | What::Kept(_) => return None,
+            }
+        }
+        Some(visible.trimmed())
+    }
+
+    /// Some clients trim what they keep.
+    fn trimmed(mut self) -> Visible {
+        self.text = self.text.trim().to_owned();
+        self
+    }
+}

@@ -1,0 +1,330 @@
+//! The messages of a chat become a system text and turns that alternate.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+
+use super::ids::Ids;
+use super::parts::{Block, Content, Place, What, is_blank};
+use super::writer::{Source, Writer};
+use crate::dialect::CallFault;
+use crate::dialect::call::wrong;
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Kind, Value, scan};
+
+const EMPTY: &[u8] = b"{}";
+
+/// A turn of a conversation.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) assistant: bool,
+    /// Results of tools, which the vendor wants first.
+    pub(super) results: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
+    /// Ids of the client's that the turn has had, to find those that stand twice: of calls, and
+    /// of results with their places.
+    calls: HashSet<String>,
+    answered: HashMap<String, usize>,
+}
+
+impl Turn {
+    pub(super) fn write(&self, out: &mut Writer) {
+        let role = if self.assistant { "assistant" } else { "user" };
+        out.text(&format!(r#"{{"role":"{role}","content":["#));
+        out.list(self.results.iter().chain(&self.blocks), |out, block| block.write(out));
+        out.text("]}");
+    }
+
+    /// The id of its first tool call.
+    pub(super) fn first_call(&self) -> Option<&str> {
+        self.blocks.iter().find_map(|block| match &block.what {
+            What::Use { id, .. } => Some(id.as_str()),
+            _ => None,
+        })
+    }
+}
+
+/// A conversation, read.
+#[derive(Default)]
+pub(super) struct Conversation {
+    pub(super) system: Vec<Block>,
+    pub(super) turns: Vec<Turn>,
+    ids: Ids,
+    /// The last call in the older form: what it called, and its id.
+    old_call: Option<(String, String)>,
+}
+
+impl Conversation {
+    pub(super) fn read(
+        document: &Document,
+        messages: Value<'_>,
+    ) -> Result<Conversation, CallFault> {
+        let mut all = Conversation::default();
+        let source = Source(document.body());
+        for (i, message) in messages.elements().enumerate() {
+            all.message(source, &Message::read(i, message))?;
+        }
+        if all.turns.first().is_none_or(|turn| turn.assistant) {
+            let right = "messages in which a user speaks first, after any system messages";
+            return Err(CallFault::invalid("messages", right));
+        }
+        all.turns.iter_mut().for_each(|turn| turn.calls.clear());
+        if let Some(last) = all.turns.last_mut().filter(|turn| turn.assistant) {
+            trim_end(&mut last.blocks);
+            if last.blocks.is_empty() {
+                all.turns.pop();
+            }
+        }
+        Ok(all)
+    }
+
+    fn message(&mut self, source: Source<'_>, message: &Message<'_>) -> Result<(), CallFault> {
+        let Message { path, i, .. } = message;
+        match &*message.role {
+            "system" | "developer" => {
+                let blocks = message.blocks(source, &["text"])?;
+                self.system.extend(blocks);
+            }
+            "user" => {
+                let blocks = message.blocks(source, &["text", "image_url", "file"])?;
+                if blocks.is_empty() {
+                    let right = "text that is not empty, or an image or a file";
+                    return Err(CallFault::invalid(&format!("{path}.content"), right));
+                }
+                self.turn(false).blocks.extend(blocks);
+            }
+            "assistant" => self.assistant(source, message)?,
+            "tool" => {
+                let field = format!("{path}.tool_call_id");
+                let id = word(message.call_id, &field)?;
+                let name = self.ids.result(&id);
+                self.result(source, message, id, name)?;
+            }
+            "function" => {
+                let called = word(message.name, &format!("{path}.name"))?;
+                let known = self.old_call.take_if(|(name, _)| *name == called);
+                let id = known.map_or_else(|| format!("call_{i}"), |(_, id)| id);
+                let name = self.ids.result(&id);
+                self.result(source, message, id, name)?;
+            }
+            _ => {
+                let right = "system, developer, user, assistant or tool";
+                return Err(CallFault::invalid(&format!("{path}.role"), right));
+            }
+        }
+        Ok(())
+    }
+
+    /// The turn of a side: the last one, or a new one after the other side's.
+    fn turn(&mut self, assistant: bool) -> &mut Turn {
+        if self.turns.last().is_none_or(|turn| turn.assistant != assistant) {
+            self.turns.push(Turn { assistant, ..Turn::default() });
+        }
+        let last = self.turns.len() - 1;
+        &mut self.turns[last]
+    }
+
+    fn assistant(&mut self, source: Source<'_>, message: &Message<'_>) -> Result<(), CallFault> {
+        let path = &message.path;
+        let mut blocks = match message.content {
+            Some(_) => message.blocks(source, &["text", "refusal"])?,
+            None => Vec::new(),
+        };
+        if let Some(refusal) = message.refusal {
+            if refusal.kind() != Kind::Text {
+                return Err(wrong(&format!("{path}.refusal"), "a string", refusal));
+            }
+            if !is_blank(refusal) {
+                blocks.push(Block::of(What::Text(source.keep(refusal))));
+            }
+        }
+        if let Some(calls) = message.calls {
+            if calls.kind() != Kind::List {
+                return Err(wrong(&format!("{path}.tool_calls"), "an array", calls));
+            }
+            for (j, call) in calls.elements().enumerate() {
+                blocks.extend(self.call(source, &format!("{path}.tool_calls[{j}]"), call)?);
+            }
+        }
+        if let Some(call) = message.old_call {
+            let field = format!("{path}.function_call");
+            let id = format!("call_{}", message.i);
+            let name = call.get("name").and_then(Value::text).unwrap_or_default().into_owned();
+            self.old_call = Some((name, id.clone()));
+            blocks.extend(self.used(source, &field, &id, call)?);
+        }
+        message.mark(source, &mut blocks);
+        if !blocks.is_empty() {
+            self.turn(true).blocks.extend(blocks);
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        source: Source<'_>,
+        path: &str,
+        call: Value<'_>,
+    ) -> Result<Option<Block>, CallFault> {
+        let kind = call.get("type").filter(|v| !v.is_null()).and_then(Value::text);
+        if kind.is_some_and(|kind| kind != "function") {
+            return Err(CallFault::invalid(&format!("{path}.type"), "\"function\" for this model"));
+        }
+        let id = word(call.get("id"), &format!("{path}.id"))?;
+        let field = format!("{path}.function");
+        let Some(function) = call.get("function").filter(|f| f.kind() == Kind::Object) else {
+            return Err(CallFault::missing(&field, "an object {name, arguments}"));
+        };
+        self.used(source, &field, &id, function)
+    }
+
+    /// A tool that was used; nothing for an id that the turn has had.
+    fn used(
+        &mut self,
+        source: Source<'_>,
+        path: &str,
+        id: &str,
+        function: Value<'_>,
+    ) -> Result<Option<Block>, CallFault> {
+        let field = format!("{path}.name");
+        let name = function.get("name").filter(|v| !v.is_null());
+        let name = name.ok_or_else(|| CallFault::missing(&field, "the name of the function"))?;
+        if name.kind() != Kind::Text {
+            return Err(wrong(&field, "a string", name));
+        }
+        let arguments = function.get("arguments");
+        let input = input(arguments, &format!("{path}.arguments"))?;
+        if !self.turn(true).calls.insert(id.to_owned()) {
+            return Ok(None);
+        }
+        let id = self.ids.call(id);
+        Ok(Some(Block::of(What::Use { id, name: source.keep(name), input })))
+    }
+
+    fn result(
+        &mut self,
+        source: Source<'_>,
+        message: &Message<'_>,
+        asked: String,
+        id: String,
+    ) -> Result<(), CallFault> {
+        let content = match message.content {
+            None => Content::None,
+            Some(text) if text.kind() == Kind::Text && is_blank(text) => Content::None,
+            Some(text) if text.kind() == Kind::Text => Content::Text(source.keep(text)),
+            Some(_) => match message.blocks(source, &["text", "image_url"])? {
+                blocks if blocks.is_empty() => Content::None,
+                blocks => Content::Blocks(blocks),
+            },
+        };
+        let mut blocks = vec![Block::of(What::Result { id, content })];
+        message.mark(source, &mut blocks);
+        let turn = self.turn(false);
+        if let Some(at) = turn.answered.get(&asked) {
+            turn.results[*at] = blocks.remove(0);
+        } else {
+            turn.answered.insert(asked, turn.results.len());
+            turn.results.append(&mut blocks);
+        }
+        Ok(())
+    }
+}
+
+/// A message of the client's, its members found in one pass.
+#[derive(Default)]
+struct Message<'a> {
+    i: usize,
+    path: String,
+    role: String,
+    content: Option<Value<'a>>,
+    refusal: Option<Value<'a>>,
+    calls: Option<Value<'a>>,
+    old_call: Option<Value<'a>>,
+    call_id: Option<Value<'a>>,
+    name: Option<Value<'a>>,
+    cache: Option<Value<'a>>,
+}
+
+impl<'a> Message<'a> {
+    fn read(i: usize, value: Value<'a>) -> Message<'a> {
+        let mut message = Message { i, path: format!("messages[{i}]"), ..Message::default() };
+        for (name, value) in value.members().filter(|(_, v)| !v.is_null()) {
+            match &*name {
+                "role" => message.role = value.text().unwrap_or_default().into_owned(),
+                "content" => message.content = Some(value),
+                "refusal" => message.refusal = Some(value),
+                "tool_calls" => message.calls = Some(value),
+                "function_call" => message.old_call = Some(value),
+                "tool_call_id" => message.call_id = Some(value),
+                "name" => message.name = Some(value),
+                "cache_control" => message.cache = Some(value),
+                _ => {}
+            }
+        }
+        message
+    }
+
+    fn blocks(&self, source: Source<'_>, kinds: &[&str]) -> Result<Vec<Block>, CallFault> {
+        let path = format!("{}.content", self.path);
+        let Some(content) = self.content else {
+            return Err(CallFault::missing(&path, "a string or an array of parts"));
+        };
+        let mut blocks = Place { source, path: &path, kinds }.blocks(content)?;
+        if !matches!(&*self.role, "assistant" | "tool" | "function") {
+            self.mark(source, &mut blocks);
+        }
+        Ok(blocks)
+    }
+
+    /// Puts the message's own mark for the cache on its last block.
+    fn mark(&self, source: Source<'_>, blocks: &mut [Block]) {
+        if let (Some(cache), Some(last)) = (self.cache, blocks.last_mut()) {
+            last.cache.get_or_insert_with(|| source.keep(cache));
+        }
+    }
+}
+
+/// A string that has to be there.
+fn word(value: Option<Value<'_>>, field: &str) -> Result<String, CallFault> {
+    let value = value.filter(|v| !v.is_null());
+    let value = value.ok_or_else(|| CallFault::missing(field, "a string"))?;
+    let text = value.text().filter(|t| !t.is_empty());
+    text.map(std::borrow::Cow::into_owned).ok_or_else(|| wrong(field, "a string", value))
+}
+
+/// The input of a call: the object that its arguments spell, byte for byte.
+fn input(arguments: Option<Value<'_>>, field: &str) -> Result<Bytes, CallFault> {
+    let none = || Ok(Bytes::from_static(EMPTY));
+    let Some(arguments) = arguments.filter(|a| !a.is_null()) else { return none() };
+    let Some(text) = arguments.text() else {
+        return Err(wrong(field, "a string that holds a JSON object", arguments));
+    };
+    let text = text.trim_matches([' ', '\t', '\n', '\r']);
+    if text.is_empty() || text == "null" {
+        return none();
+    }
+    match scan::any(text.as_bytes()) {
+        Ok(()) if text.starts_with('{') => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        Ok(()) => Err(wrong(field, "a string that holds a JSON object", arguments)),
+        Err(why) => {
+            let right = format!("a string that holds a JSON object; this one is unsound: {why}");
+            Err(CallFault::invalid(field, &right))
+        }
+    }
+}
+
+/// A turn that the vendor goes on with must not end in white space.
+fn trim_end(blocks: &mut Vec<Block>) {
+    let Some(Block { what: What::Text(text), .. }) = blocks.last_mut() else { return };
+    let spoken = Value::trusted(text).text().unwrap_or_default();
+    let trimmed = spoken.trim_end();
+    if trimmed.len() == spoken.len() {
+        return;
+    }
+    let trimmed = (!trimmed.is_empty()).then(|| Bytes::from(quoted(trimmed)));
+    match trimmed {
+        Some(trimmed) => *text = trimmed,
+        None => drop(blocks.pop()),
+    }
+}

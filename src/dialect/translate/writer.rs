@@ -1,0 +1,76 @@
+//! JSON being put together: short parts are copied, long ones stay where they are.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::{Bytes, BytesMut};
+
+use crate::dialect::json::Value;
+
+/// Parts from this length on are not copied.
+const LONG_BYTES_MIN: usize = 4 << 10;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Writer {
+    pieces: Vec<Bytes>,
+    tail: BytesMut,
+}
+
+impl Writer {
+    pub(super) fn text(&mut self, text: &str) {
+        self.tail.extend_from_slice(text.as_bytes());
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &Bytes) {
+        if bytes.len() < LONG_BYTES_MIN {
+            self.tail.extend_from_slice(bytes);
+            return;
+        }
+        self.flush();
+        self.pieces.push(bytes.clone());
+    }
+
+    /// Items with commas between them.
+    pub(super) fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut each: impl FnMut(&mut Writer, T),
+    ) {
+        for (i, item) in items.into_iter().enumerate() {
+            if i > 0 {
+                self.text(",");
+            }
+            each(self, item);
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Vec<Bytes> {
+        self.flush();
+        self.pieces
+    }
+
+    fn flush(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces.push(self.tail.split().freeze());
+        }
+    }
+}
+
+/// Bytes that values are cut out of.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a>(pub(super) &'a Bytes);
+
+impl Source<'_> {
+    /// The bytes of a value, to keep: a slice of the source if it lies there, else a copy.
+    pub(super) fn keep(self, value: Value<'_>) -> Bytes {
+        self.slice(value.raw())
+    }
+
+    pub(super) fn slice(self, raw: &[u8]) -> Bytes {
+        let (all, part) = (self.0.as_ptr_range(), raw.as_ptr_range());
+        if all.start <= part.start && part.end <= all.end {
+            self.0.slice_ref(raw)
+        } else {
+            Bytes::copy_from_slice(raw)
+        }
+    }
+}

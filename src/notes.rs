@@ -1,0 +1,62 @@
+//! Notes: small things that the gateway keeps for a while, so that every node of a fleet finds
+//! them. Nothing that counts rests on one: a note may be lost at any time.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::ledger::{AccountName, Unavailable};
+
+/// One note may have so many bytes, at most.
+pub const NOTE_BYTES_MAX: usize = 256 << 10;
+/// A name may have so many bytes, at most.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Once so many bytes are found, the notes that are left are not looked up any more.
+pub const FOUND_BYTES_MAX: usize = 32 << 20;
+/// Where a store bounds the notes of an account by number, so many live, at most; those that expire
+/// first make room.
+pub const NOTES_MAX: usize = 1_000;
+
+/// Why a note is not kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoteRefused {
+    /// It has more than [`NOTE_BYTES_MAX`], or its name more than [`NAME_BYTES_MAX`].
+    #[error("the note or its name is too large")]
+    TooLarge,
+    /// The store does not answer, or has no room.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+/// Where notes are kept. An account need not be open to have some; what one account keeps no other
+/// finds.
+#[async_trait]
+pub trait Notes: Send + Sync {
+    /// Keeps a note of an account's under a name for so long (ms); one of that name before it is
+    /// replaced. It is found as soon as this has returned, and does not wait for any disk.
+    async fn keep(
+        &self,
+        account: &AccountName,
+        name: &str,
+        note: Bytes,
+        life_ms: u64,
+    ) -> Result<(), NoteRefused>;
+    /// The notes of these names that still live, in the same order. After [`FOUND_BYTES_MAX`] the
+    /// rest counts as not there.
+    async fn find(
+        &self,
+        account: &AccountName,
+        names: &[String],
+    ) -> Result<Vec<Option<Bytes>>, Unavailable>;
+}
+
+/// Whether a note may be kept at all.
+///
+/// # Errors
+/// [`NoteRefused::TooLarge`].
+pub fn fits(name: &str, note: &[u8]) -> Result<(), NoteRefused> {
+    if note.len() > NOTE_BYTES_MAX || name.len() > NAME_BYTES_MAX {
+        return Err(NoteRefused::TooLarge);
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! How notes are looked up: each once, a few at a time, and not more than one answer may have.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+
+use crate::ledger::Unavailable;
+use crate::notes::{FOUND_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
+
+/// So many notes are looked up at once. Others get their turn in between: on one connection a
+/// hold would wait behind a long answer.
+const STEP: usize = 16;
+
+// Within one step the bound of an answer is not looked at.
+const _: () = assert!(STEP * NOTE_BYTES_MAX <= FOUND_BYTES_MAX / 8);
+
+/// Looks names up by way of `look`, which is given a few of them and answers in the same order.
+pub(super) async fn find<F, L>(
+    names: &[String],
+    mut look: F,
+) -> Result<Vec<Option<Bytes>>, Unavailable>
+where
+    F: FnMut(Vec<String>) -> L,
+    L: Future<Output = Result<Vec<Option<Bytes>>, Unavailable>>,
+{
+    let mut asked = HashSet::new();
+    let askable = names.iter().map(String::as_str);
+    let askable = askable.filter(|name| name.len() <= NAME_BYTES_MAX && asked.insert(*name));
+    let askable: Vec<&str> = askable.collect();
+    let mut found: HashMap<&str, Bytes> = HashMap::new();
+    let mut bytes = 0;
+    for few in askable.chunks(STEP) {
+        if bytes >= FOUND_BYTES_MAX {
+            break;
+        }
+        let notes = look(few.iter().copied().map(str::to_owned).collect()).await?;
+        for (name, note) in few.iter().zip(notes) {
+            let Some(note) = note else { continue };
+            bytes += note.len();
+            found.insert(name, note);
+        }
+    }
+    Ok(names.iter().map(|name| found.get(name.as_str()).cloned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::{STEP, find};
+    use crate::notes::{FOUND_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
+
+    /// Looks for names where every note is there; tells how many are found, and what was asked.
+    async fn asked(names: &[String]) -> (usize, Vec<Vec<String>>) {
+        let mut asked = Vec::new();
+        let note = Bytes::from(vec![0; NOTE_BYTES_MAX]);
+        let found = find(names, |few| {
+            let notes = few.iter().map(|_| Some(note.clone())).collect();
+            asked.push(few);
+            async { Ok(notes) }
+        });
+        let found = found.await.expect("an answer");
+        (found.iter().filter(|note| note.is_some()).count(), asked)
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|n| n.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_few_names_at_a_time_in_their_order() {
+        assert_eq!(asked(&[]).await, (0, vec![]));
+        assert_eq!(asked(&names(2)).await, (2, vec![names(2)]));
+        let (found, steps) = asked(&names(STEP + 1)).await;
+        assert_eq!((found, steps.len(), steps.concat()), (STEP + 1, 2, names(STEP + 1)));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_asked_for_once_and_one_that_is_too_long_never() {
+        let (longest, longer) = ("n".repeat(NAME_BYTES_MAX), "n".repeat(NAME_BYTES_MAX + 1));
+        let repeated = [vec!["a".to_owned(); 999], vec![longer, longest.clone()]].concat();
+        let once = vec![vec!["a".to_owned(), longest]];
+        assert_eq!(asked(&repeated).await, (1_000, once));
+    }
+
+    #[tokio::test]
+    async fn an_answer_ends_at_its_bound() {
+        let most = FOUND_BYTES_MAX / NOTE_BYTES_MAX;
+        assert_eq!(asked(&names(most)).await.0, most);
+        let (found, steps) = asked(&names(10 * most)).await;
+        assert_eq!((found, steps.len()), (most, most / STEP));
+    }
+}

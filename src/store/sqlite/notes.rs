@@ -1,0 +1,174 @@
+//! Notes in a table. They are large, so they are read on a thread and a connection of their own:
+//! the log lets readers read while the writer writes, and no hold waits for them.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::oneshot;
+
+use super::super::lookup;
+use super::desk::Desk;
+use super::{BUSY_WAIT, Sqlite, When, now_ms, schema};
+use crate::ledger::{AccountName, Unavailable};
+use crate::notes::{self, NOTES_MAX, NoteRefused, Notes};
+
+/// Notes forgotten in one step, at most.
+const FORGET_MAX: u32 = 16;
+/// An account that is full loses so many at once, so that not every note has to look for the first.
+const ROOM: usize = 32;
+
+/// A few notes of an account that somebody wants to read.
+struct Question {
+    account: AccountName,
+    names: Vec<String>,
+    reply: oneshot::Sender<rusqlite::Result<Vec<Option<Bytes>>>>,
+}
+
+/// The reading thread; it ends with this.
+pub(super) struct Reader(mpsc::Sender<Question>);
+
+impl Reader {
+    pub(super) fn open(path: &Path) -> Result<Reader, String> {
+        let connection = schema::open_to_read(path, BUSY_WAIT).map_err(|e| e.to_string())?;
+        let (ask, questions) = mpsc::channel();
+        let answer = move || answer(&connection, &questions);
+        let reader = thread::Builder::new().name("notes-reader".to_owned());
+        reader.spawn(answer).map_err(|e| e.to_string())?;
+        Ok(Reader(ask))
+    }
+
+    async fn read(
+        &self,
+        account: &AccountName,
+        names: Vec<String>,
+    ) -> Result<Vec<Option<Bytes>>, Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        // Only a panic of the thread closes the channel, and with it the reply's.
+        let _ = self.0.send(Question { account: account.clone(), names, reply });
+        match answer.await {
+            Ok(Ok(notes)) => Ok(notes),
+            Ok(Err(why)) => Err(Unavailable(why.to_string())),
+            Err(_) => Err(Unavailable("the read failed".to_owned())),
+        }
+    }
+}
+
+fn answer(c: &Connection, questions: &mpsc::Receiver<Question>) {
+    while let Ok(Question { account, names, reply }) = questions.recv() {
+        // Nobody waits for it any more.
+        if reply.is_closed() {
+            continue;
+        }
+        let now = now_ms();
+        let notes = names.iter().map(|name| find(c, &account, name, now)).collect();
+        // The caller may have stopped waiting meanwhile.
+        let _ = reply.send(notes);
+    }
+}
+
+fn find(
+    c: &Connection,
+    account: &AccountName,
+    name: &str,
+    now: i64,
+) -> rusqlite::Result<Option<Bytes>> {
+    let mut select = c.prepare_cached(
+        "SELECT body FROM note WHERE account = ? AND name = ? AND lives_until > ?",
+    )?;
+    let body = select.query_row(params![account.as_str(), name, now], |row| row.get(0));
+    Ok(body.optional()?.map(|body: Vec<u8>| Bytes::from(body)))
+}
+
+/// Keeps a note; says why not if that fails. That is no error of the transaction, in which others'
+/// operations are too, unless it ended the transaction.
+fn keep(
+    desk: &mut Desk<'_>,
+    account: &AccountName,
+    name: &str,
+    note: &[u8],
+    life_ms: u64,
+) -> rusqlite::Result<Result<(), Unavailable>> {
+    let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
+    match replace(desk, account, name, note, now_ms().saturating_add(life_ms)) {
+        Err(why) if !desk.c.is_autocommit() => {
+            Ok(Err(Unavailable(format!("the note cannot be kept: {why}"))))
+        }
+        done => done.map(Ok),
+    }
+}
+
+fn replace(
+    desk: &mut Desk<'_>,
+    account: &AccountName,
+    name: &str,
+    note: &[u8],
+    until: i64,
+) -> rusqlite::Result<()> {
+    // A new row even for an old name: of those that expire together the oldest row goes first.
+    let mut insert = desk.c.prepare_cached(
+        "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
+    )?;
+    insert.execute(params![account.as_str(), name, until, note])?;
+    let full = |count| count > NOTES_MAX;
+    if full(desk.count_note(account)?) && full(desk.recount_notes(account)?) {
+        make_room(desk.c, account)?;
+        desk.recount_notes(account)?;
+    }
+    Ok(())
+}
+
+/// Drops the notes of an account that expire first, but not the one that was just written.
+fn make_room(c: &Connection, account: &AccountName) -> rusqlite::Result<usize> {
+    let mut delete = c.prepare_cached(
+        "DELETE FROM note WHERE rowid IN (
+             SELECT rowid FROM note WHERE account = ?
+             ORDER BY lives_until DESC, rowid DESC LIMIT -1 OFFSET ?)
+         AND rowid <> last_insert_rowid()",
+    )?;
+    let rest = i64::try_from(NOTES_MAX - ROOM).unwrap_or_default();
+    delete.execute(params![account.as_str(), rest])
+}
+
+/// How many notes an account has, expired ones among them.
+pub(super) fn count(c: &Connection, account: &AccountName) -> rusqlite::Result<usize> {
+    let mut select = c.prepare_cached("SELECT count(*) FROM note WHERE account = ?")?;
+    let count: i64 = select.query_row([account.as_str()], |row| row.get(0))?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+/// Drops notes whose time has come; tells how many.
+pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
+    let mut delete = c.prepare_cached(
+        "DELETE FROM note WHERE rowid IN (
+             SELECT rowid FROM note WHERE lives_until <= ? ORDER BY lives_until LIMIT ?)",
+    )?;
+    delete.execute(params![now_ms(), FORGET_MAX])
+}
+
+#[async_trait]
+impl Notes for Sqlite {
+    async fn keep(
+        &self,
+        account: &AccountName,
+        name: &str,
+        note: Bytes,
+        life_ms: u64,
+    ) -> Result<(), NoteRefused> {
+        notes::fits(name, &note)?;
+        let (account, name) = (account.clone(), name.to_owned());
+        self.run(When::Now, move |desk| keep(desk, &account, &name, &note, life_ms)).await??;
+        Ok(())
+    }
+
+    async fn find(
+        &self,
+        account: &AccountName,
+        names: &[String],
+    ) -> Result<Vec<Option<Bytes>>, Unavailable> {
+        lookup::find(names, |few| self.reader.read(account, few)).await
+    }
+}
