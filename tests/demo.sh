@@ -19,6 +19,7 @@ start_stack() {
   # vendor_e's first route always answers 503, so that its requests succeed at depth 1.
   {
     conf_head "$folder" "sqlite:$folder/tollgate.db" "$http" "$admin"
+    vendor vendor_a "$(route simulator vendor_a)"
     vendor vendor_b "$(route simulator vendor_b)"
     vendor vendor_c "$(route simulator vendor_c)"
     vendor vendor_d "$(route simulator vendor_d)"
@@ -35,13 +36,17 @@ open_account() {
   echo "account $account has 5 USD; requests go to $base"
 }
 
-# Prints the text of a reply or a stream as it comes. JSON's escapes are mostly printf's; an
-# escaped slash or surrogate would show as it is, and neither occurs in the simulator's answers.
+# Prints the text and the tool calls of a reply or a stream as they come. JSON's escapes are mostly
+# printf's; an escaped slash or surrogate would show as it is, and neither occurs in the simulator's
+# answers.
 print_answer() {
-  local line quoted='"content": ?"(([^"\\]|\\.)+)"'
+  local line text='"(([^"\\]|\\.)+)"'
+  local content="\"content\": ?$text" name="\"name\": ?$text" arguments="\"arguments\": ?$text"
   while IFS= read -r line || [ -n "$line" ]; do
     printf '%s\n' "$line" >>"$folder/reply"
-    if [[ $line =~ $quoted ]]; then printf '%b' "${BASH_REMATCH[1]//\\\"/\"}"; fi
+    if [[ $line =~ $content ]]; then printf '%b' "${BASH_REMATCH[1]//\\\"/\"}"; fi
+    if [[ $line =~ $name ]]; then printf '[call of %s] ' "${BASH_REMATCH[1]}"; fi
+    if [[ $line =~ $arguments ]]; then printf '%b' "${BASH_REMATCH[1]//\\\"/\"}"; fi
   done
   echo
 }
@@ -52,21 +57,22 @@ charge_line() {
 }
 charged() { "$1" "$2" <"$folder/charge"; }
 
-# ask TITLE MODEL STREAM DEPTH: one chat request; its status, depth and charge must be right.
+# ask TITLE MODEL STREAM DEPTH [MEMBERS]: one chat request, with more members if there are any; its
+# status, depth and charge must be right.
 ask() {
   local question='[{"role":"user","content":"How much is two and two?"}]'
-  local body="{\"model\":\"$2\",\"stream\":$3,\"messages\":$question}"
+  local body="{\"model\":\"$2\",\"stream\":$3,\"messages\":$question${5:+,$5}}"
   local status id depth amount
   echo
   echo "$1"
-  echo "  curl $base/chat/completions -d '{\"model\":\"$2\",\"stream\":$3,…}'"
+  echo "  curl $base/chat/completions -d '{\"model\":\"$2\",\"stream\":$3,${5:+${5:0:40}}…}'"
   printf '  '
   : >"$folder/reply"
   curl -sSN --max-time 30 -D "$folder/head" "$base/chat/completions" \
     -H "authorization: Bearer $key" -H 'content-type: application/json' -d "$body" | print_answer
   status=$(sed -n 's/^HTTP[^ ]* \([0-9]*\).*/\1/p' "$folder/head" | tail -n 1)
   [ "$status" = 200 ] || fail "$2 answered $status: $(head -c 500 "$folder/reply")"
-  grep -Eq '"content": ?"[^"]' "$folder/reply" || fail "$2 answered without text"
+  grep -Eq '"content": ?"[^"]|"arguments": ?"[^"]' "$folder/reply" || fail "$2 answered nothing"
   [ "$3" = false ] || grep -q '^data: \[DONE\]' "$folder/reply" || fail "no end of the stream of $2"
   depth=$(header x-gateway-fallback-depth)
   [ "$depth" = "$4" ] || fail "$2 has fallback depth '$depth', expected $4"
@@ -114,6 +120,12 @@ trap 'exit 143' TERM
 asked=0
 start_stack
 open_account
+tools='"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object"'
+tools+=',"properties":{"city":{"type":"string"}}}}}]'
+ask "streamed, vendor_a, with a tool: translated to its own format and back" \
+  lma-opus-5 true 0 "$tools"
+grep -q '"finish_reason":"tool_calls"' "$folder/reply" || fail "vendor_a called no tool"
+ask "whole, vendor_a" lma-sonnet-4-6 false 0
 for stream in true false; do
   how=$([ $stream = true ] && echo streamed || echo whole)
   ask "$how, vendor_b" lmb-5.5 $stream 0

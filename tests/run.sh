@@ -25,7 +25,7 @@ vendors() {
       section=$(live "$name")
       [ -n "$section" ] || fail "$key is set, but conf/live.toml has no section for $name"
       echo "$section"
-    elif [ $letter != a ]; then # the simulator does not play vendor_a
+    else
       vendor "$name" "$(route simulator "$name")"
     fi
   done
@@ -34,7 +34,7 @@ vendors() {
 # Needed if any vendor it plays is without a key.
 needs_sim() {
   local letter key
-  for letter in B C D E; do
+  for letter in A B C D E; do
     key=VENDOR_${letter}_KEY
     [ -n "${!key:-}" ] || return 0
   done
