@@ -6,19 +6,20 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 12] = [
+const ARROWS: [(&str, &str); 13] = [
     ("money", ""),
     ("sheet", ""),
     ("metrics", ""),
     ("files", ""),
     ("dialect", "money"),
     ("ledger", "money"),
+    ("notes", "ledger"),
     ("catalogue", "money dialect sheet"),
-    ("store", "jobs ledger money"),
+    ("store", "jobs ledger money notes"),
     ("jobs", "ledger catalogue dialect money metrics files"),
-    ("gateway", "jobs ledger catalogue dialect money metrics files sheet"),
+    ("gateway", "jobs ledger notes catalogue dialect money metrics files sheet"),
     ("conf", "gateway jobs store files catalogue sheet"),
-    ("cli", "money sheet metrics files dialect ledger catalogue store jobs gateway conf"),
+    ("cli", "money sheet metrics files dialect ledger notes catalogue store jobs gateway conf"),
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
@@ -31,7 +32,7 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 
-const PURE_ROOMS: [&str; 5] = ["money", "sheet", "catalogue", "dialect", "ledger"];
+const PURE_ROOMS: [&str; 6] = ["money", "sheet", "catalogue", "dialect", "ledger", "notes"];
 const PURE: &str =
     "#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]";
 
@@ -356,6 +357,9 @@ fn bad_arrows_are_found() {
         ("src/dialect.rs", "let a = ('\"', crate::gateway::b(), '\"');", 1),
         ("src/dialect.rs", "let a: &'a str = crate::gateway::b::<'a>();", 1),
         ("src/dialect.rs", "let a = r#\"\"crate::gateway\"#; crate::conf::b();", 1),
+        ("src/notes.rs", "use crate::ledger::AccountName;\nuse crate::store::sqlite;", 1),
+        ("src/store/redis/notes.rs", "use crate::notes::{NOTE_BYTES_MAX, Notes};", 0),
+        ("src/ledger.rs", "use crate::notes::Notes;", 1),
         ("src/cellar.rs", "", 1),
         ("src/lib.rs", "use crate::cli;", 0),
     ];
@@ -390,6 +394,7 @@ fn bad_openings_loose_ends_and_brands_are_found() {
     assert_eq!(found(openings, "src/conf.rs", "//! What.\n\nuse a;"), 0);
     assert_eq!(found(openings, "src/lib.rs", "use a;"), 1);
     assert_eq!(found(openings, "src/money/price.rs", "//! What.\n\nuse a;"), 1);
+    assert_eq!(found(openings, "src/notes.rs", "//! What.\n\nuse a;"), 1);
     assert_eq!(found(openings, "src/money/price.rs", &format!("//! W.\n//!\n{PURE}\nuse a;")), 0);
     assert_eq!(found(openings, "src/dialect/relay/tests.rs", "//! W.\nuse a;"), 0);
     for bad in ["#[ignore]\nfn a() {}", "#[ignore = \"slow\"]", "#[should_panic]", "todo!()"] {

@@ -3,6 +3,7 @@
 mod canaries;
 mod conformance;
 mod durability;
+mod notes;
 mod outage;
 mod parallel;
 mod properties;

@@ -64,19 +64,8 @@ async fn redis_does_what_the_tables_say() {
 
 #[tokio::test]
 async fn a_redis_cluster_does_what_the_tables_say() {
-    let node = RedisServer::start_with(&["--cluster-enabled", "yes"]);
-    node.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    let up = |node: &RedisServer| {
-        format!("{:?}", node.command(&["CLUSTER", "INFO"])).contains("cluster_state:ok")
-    };
-    for _ in 0..500 {
-        if up(&node) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    assert!(up(&node), "the cluster does not come up");
-    let mut subject = Stored::at(&format!("redis-cluster://127.0.0.1:{}", node.port())).await;
+    let node = RedisServer::start_cluster();
+    let mut subject = Stored::at(&node.cluster_url()).await;
     run_table(&mut subject, "expiry.txt").await;
 }
 

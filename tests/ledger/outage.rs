@@ -53,7 +53,7 @@ async fn a_redis_that_may_lose_money_is_refused_by_the_name_of_the_setting() {
         }
         let section = StoreSection { allow_volatile: true, ..section };
         let allowed = store::open(&section).await.expect("it was allowed");
-        funded(&*allowed).await;
+        funded(&*allowed.ledger).await;
     }
 }
 

@@ -68,6 +68,18 @@ impl RedisServer {
         RedisServer::boot(&settings, None)
     }
 
+    /// A cluster of one node.
+    pub(crate) fn start_cluster() -> RedisServer {
+        let node = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+        node.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        let end = Instant::now() + START_WAIT;
+        while !format!("{:?}", node.command(&["CLUSTER", "INFO"])).contains("cluster_state:ok") {
+            assert!(Instant::now() < end, "the cluster does not come up");
+            sleep(Duration::from_millis(20));
+        }
+        node
+    }
+
     /// A Sentinel that watches `master` under the name `mymaster`.
     pub(crate) fn start_sentinel(master: &RedisServer) -> RedisServer {
         let conf = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
@@ -84,7 +96,7 @@ impl RedisServer {
             let (port, settings) = (free_port(), settings.to_vec());
             let database_next = AtomicU32::new(1);
             let mut server = RedisServer { child: None, port, folder, settings, database_next };
-            if server.start_again() {
+            if server.come_up() {
                 return server;
             }
         }
@@ -93,6 +105,18 @@ impl RedisServer {
 
     /// Starts it after [`RedisServer::stop`], on the same port and files; `false` if it will not.
     pub(crate) fn start_again(&mut self) -> bool {
+        let end = Instant::now() + START_WAIT;
+        // Somebody's connection may go out from its port just then.
+        while !self.come_up() {
+            if Instant::now() >= end {
+                return false;
+            }
+            sleep(Duration::from_millis(50));
+        }
+        true
+    }
+
+    fn come_up(&mut self) -> bool {
         let log = File::create(self.folder.path().join("log")).expect("Redis' log");
         let conf = self.folder.path().join("redis.conf");
         let mut command = Command::new("redis-server");
@@ -140,6 +164,11 @@ impl RedisServer {
     /// Its address as a store's `url`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The address of a cluster of which this is a node.
+    pub(crate) fn cluster_url(&self) -> String {
+        format!("redis-cluster://127.0.0.1:{}", self.port)
     }
 
     /// The address of a database that nobody else has used.

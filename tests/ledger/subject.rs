@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tollgate::ledger::account::{Account, Balances};
 use tollgate::ledger::{AccountName, Answer, Entry, Ledger, Operation};
-use tollgate::store::{self, StoreSection};
+use tollgate::store::{self, Opened, StoreSection};
 
 use super::script::{self, Action, Case, LONG_MS};
 
@@ -118,8 +118,13 @@ impl Stored {
     }
 }
 
-/// Opens a store that must open.
+/// Opens a store that must open, for its ledger.
 pub(crate) async fn open(url: &str) -> Arc<dyn Ledger> {
+    opened(url).await.ledger
+}
+
+/// Opens a store that must open.
+pub(crate) async fn opened(url: &str) -> Opened {
     let section = StoreSection { url: url.to_owned(), allow_volatile: false };
     store::open(&section).await.unwrap_or_else(|why| panic!("{url}: {why}"))
 }
