@@ -1,4 +1,7 @@
-"""`gateway`: every test gets it, on each store and on each simulator of the vendors."""
+"""`gateway`: every test gets it, on each store and on each simulator of the vendors.
+
+`tapped` is the same with a line to vendor_a that remembers what went over it.
+"""
 
 import pytest
 
@@ -8,10 +11,10 @@ STORES = ("sqlite", "redis")
 
 
 def pytest_generate_tests(metafunc):
-    if "gateway" in metafunc.fixturenames:
-        only = metafunc.definition.get_closest_marker("vendors")
-        metafunc.parametrize("store", STORES, scope="session")
-        metafunc.parametrize("vendor_kind", only.args if only else tuple(stack.VENDORS), scope="session")
+    if "vendor_kind" in metafunc.fixturenames:
+        for name, marker, usual in ("store", "stores", STORES), ("vendor_kind", "vendors", tuple(stack.VENDORS)):
+            only = metafunc.definition.get_closest_marker(marker)
+            metafunc.parametrize(name, only.args if only else usual, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +28,21 @@ def stacks(tmp_path_factory):
 def gateway(stacks, store, vendor_kind):
     """gateway() is the healthy one that tests share; gateway(vendor_b=["status=503", ""]) is one of
     this test's own, with two routes to vendor_b of which the first has a fault."""
-    stacks.gateway(store, vendor_kind, {})
+    yield from gateways(stacks, store, vendor_kind, tapped=False)
+
+
+@pytest.fixture
+def tapped(stacks, store, vendor_kind):
+    """As gateway(), but gateway.wire tells what vendor_a was asked."""
+    yield from gateways(stacks, store, vendor_kind, tapped=True)
+
+
+def gateways(stacks, store, vendor_kind, tapped):
+    shared = stacks.gateway(store, vendor_kind, {}, tapped)
+    if tapped:
+        shared.wire.forget()
     mark = len(stacks.running)
-    yield lambda **faults: stacks.gateway(store, vendor_kind, faults)
+    yield lambda **faults: stacks.gateway(store, vendor_kind, faults, tapped)
     stacks.stop_since(mark)
 
 

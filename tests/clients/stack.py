@@ -20,7 +20,9 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 
+import anthropic
 import openai
+from wiretap import Wiretap
 
 HERE = Path(__file__).parent
 REPO = HERE.parent.parent
@@ -36,6 +38,16 @@ VERSION_SEGMENT = {
     "vendor_c": "v1beta/openai",
     "vendor_d": "v1",
     "vendor_e": "v1/openai",
+}
+# The neutral names of headers, as conf/live.toml translates them.
+HEADER_NAMES = {"vendor_a": {"vendor_a-version": "anthropic-version", "vendor_a-beta": "anthropic-beta"}}
+# One model that vendor_a knows by another name, and that clients may ask for by either.
+NAMES = {"vendor_a": {"lma-sonnet-4-5": "claude-sonnet-4-5"}}
+HTTP_CLIENTS = {
+    openai.OpenAI: openai.DefaultHttpxClient,
+    openai.AsyncOpenAI: openai.DefaultAsyncHttpxClient,
+    anthropic.Anthropic: anthropic.DefaultHttpxClient,
+    anthropic.AsyncAnthropic: anthropic.DefaultAsyncHttpxClient,
 }
 ROUTE_NAMES = ("main", "second", "third")
 NANO = 10**9
@@ -56,9 +68,11 @@ def until(probe, what, seconds=5.0):
     return answer
 
 
-def sdk(base_url, key, kind=openai.OpenAI, max_retries=0):
-    """The official client; without its own retries, so that a test sees the first answer."""
-    return kind(base_url=base_url, api_key=key, max_retries=max_retries, timeout=20)
+def sdk(base_url, key, kind=openai.OpenAI, max_retries=0, **options):
+    """An official client; without its own retries, so that a test sees the first answer."""
+    # Without the certificates, which no line here has, and which take longer to read than a call does.
+    http = HTTP_CLIENTS[kind](verify=False)
+    return kind(base_url=base_url, api_key=key, max_retries=max_retries, timeout=20, http_client=http, **options)
 
 
 class Process:
@@ -127,7 +141,9 @@ class Aimock:
         self.stop = self.process.stop
 
     def address(self, vendor, fault=""):
-        return f"{self.url}/{vendor}/{VERSION_SEGMENT[vendor]}"
+        # It knows the chat endpoint behind any prefix, the messages endpoint behind none.
+        prefix = "" if vendor == "vendor_a" else f"/{vendor}"
+        return f"{self.url}{prefix}/{VERSION_SEGMENT[vendor]}"
 
     def count(self):
         return len(self.received())
@@ -171,13 +187,16 @@ class Redis:
 
 
 class Gateway:
-    """A running tollgate. `routes` maps a vendor to its addresses, in order of preference."""
+    """A running tollgate. `routes` maps a vendor to its addresses, in order of preference;
+    `wire` is what listens between it and vendor_a, if anything does."""
 
-    def __init__(self, vendor, routes, store_url, folder):
-        self.vendor, self.conf = vendor, folder / "tollgate.toml"
+    def __init__(self, vendor, routes, store_url, folder, wire=None):
+        self.vendor, self.conf, self.wire = vendor, folder / "tollgate.toml", wire
+        self.routes, self.store_url = routes, store_url
         http, admin = free_port(), free_port()
         self.conf.write_text(configuration(http, admin, store_url, folder, routes))
-        self.base_url = f"http://127.0.0.1:{http}/v1"
+        self.root = f"http://127.0.0.1:{http}"
+        self.base_url = f"{self.root}/v1"
         self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder)
         until(lambda: self._ready(f"http://127.0.0.1:{admin}/readyz"), "tollgate is ready", seconds=15)
         self.stop = self.process.stop
@@ -206,6 +225,10 @@ class Gateway:
     def client(self, key):
         return sdk(self.base_url, key)
 
+    def native(self, key, kind=anthropic.Anthropic, **options):
+        """vendor_a's own client, which adds the /v1 itself."""
+        return sdk(self.root, key, kind, **options)
+
 
 def configuration(http, admin, store_url, folder, routes):
     sections = {
@@ -221,6 +244,10 @@ def configuration(http, admin, store_url, folder, routes):
         named = zip(ROUTE_NAMES, addresses)
         inline = [f'{{ name = "{name}", base_url = "{url}", key = "{VENDOR_KEY}" }}' for name, url in named]
         lines += [f"[vendor.{vendor}]", f"routes = [{', '.join(inline)}]"]
+        for setting, table in ("header_names", HEADER_NAMES), ("names", NAMES):
+            pairs = [f'{ours} = "{theirs}"' for ours, theirs in table.get(vendor, {}).items()]
+            lines += [f"{setting} = {{ {', '.join(pairs)} }}"] if pairs else []
+        lines += ["aliases = true"] if vendor in NAMES else []
     return "\n".join(lines) + "\n"
 
 
@@ -236,8 +263,24 @@ class Account:
     def async_client(self):
         return sdk(self.gateway.base_url, self.key, kind=openai.AsyncOpenAI)
 
+    def native(self, kind=anthropic.Anthropic, **options):
+        return self.gateway.native(self.key, kind, **options)
+
+    def revoke(self):
+        """Makes its key useless."""
+        (listed,) = self.gateway.cli("--json", "key", "list", self.name).splitlines()
+        self.gateway.cli("key", "revoke", record(listed).prefix)
+
     def balance(self):
         return record(self.gateway.cli("--json", "account", "show", self.name))
+
+    def assert_paid(self, model, *usages):
+        """What was charged is the list price of these usages, and nothing else."""
+        price = self.price(model)
+        of = [price.of_message(u) if hasattr(u, "input_tokens") else price.of(u) for u in usages]
+        charges = self.charges(len(usages))
+        assert [(c.model, c.basis, c.amount_nano) for c in charges] == [(model, "reported", nano) for nano in of]
+        assert all(of)
 
     def price(self, model):
         return Price(self.client().models.retrieve(model).pricing)
@@ -277,6 +320,11 @@ class Price:
         completion = max(usage.completion_tokens, usage.total_tokens - usage.prompt_tokens)
         return usage.prompt_tokens * self.prompt + completion * self.completion
 
+    def of_message(self, usage):
+        """Exact nano-USD of a reply in the messages format, which counts caches apart from the other input."""
+        caches = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+        return (usage.input_tokens + caches) * self.prompt + usage.output_tokens * self.completion
+
 
 class Unreachable:
     """An address at which nobody listens: the port is taken, so that nobody else can."""
@@ -304,17 +352,25 @@ class Stacks:
         self.running.append(part)
         return part
 
-    def gateway(self, store, vendor_kind, faults):
-        if not faults and (shared := self.healthy.get((store, vendor_kind))):
+    def gateway(self, store, vendor_kind, faults, tapped=False):
+        if not faults and (shared := self.healthy.get((store, vendor_kind, tapped))):
             return shared
         folder = self.new_folder()
         vendor = self.start(VENDORS[vendor_kind](folder))
         routes = {name: self.addresses(vendor, name, faults.get(name, "")) for name in VERSION_SEGMENT}
+        wire = self.start(Wiretap(routes["vendor_a"][0])) if tapped else None
+        if wire:
+            routes["vendor_a"][0] = wire.url
         store_url = f"sqlite:{folder}/tollgate.db" if store == "sqlite" else self.redis_url()
-        gateway = self.start(Gateway(vendor, routes, store_url, folder))
+        gateway = self.start(Gateway(vendor, routes, store_url, folder, wire))
         if not faults:
-            self.healthy[store, vendor_kind] = gateway
+            self.healthy[store, vendor_kind, tapped] = gateway
         return gateway
+
+    def twin(self, gateway):
+        """Another node of the fleet that this gateway belongs to."""
+        folder = self.new_folder()
+        return self.start(Gateway(gateway.vendor, gateway.routes, gateway.store_url, folder, gateway.wire))
 
     def addresses(self, vendor, name, faults):
         faults = [faults] if isinstance(faults, str) else faults

@@ -5,32 +5,16 @@ import re
 
 import pytest
 from stack import ask
+from talk import WEATHER, final, said_again, text_of
 
 MODELS = {
+    "lma-opus-5": "vendor_a",
     "lmb-5.5": "vendor_b",
     "lmc-3.5-flash": "vendor_c",
     "lmd-4.6": "vendor_d",
     "orgA/famA-V3.2": "vendor_e",
 }
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city, now.",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
 each_model = pytest.mark.parametrize("model", MODELS)
-
-
-def text_of(chunks):
-    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
 @each_model
@@ -189,20 +173,3 @@ def test_a_signature_on_a_tool_call_goes_back_to_the_vendor(gateway):
     ]
     gw.account().client().chat.completions.create(model="lmc-3.5-flash", messages=messages, tools=[WEATHER])
     assert [body["messages"] for body in gw.vendor.received()] == [messages]
-
-
-def said_again(message):
-    """An assistant's message as the next turn quotes it, without what the SDK added for itself."""
-    calls = [call.to_dict() for call in message.tool_calls]
-    kept = [{key: call[key] for key in ("id", "type", "extra_content") if key in call} for call in calls]
-    for quoted, call in zip(kept, message.tool_calls):
-        quoted["function"] = {"name": call.function.name, "arguments": call.function.arguments}
-    return {"role": "assistant", "content": message.content, "tool_calls": kept}
-
-
-def final(client, request, streamed):
-    """The reply; of a stream, as the SDK itself puts it together."""
-    if not streamed:
-        return client.chat.completions.create(**request)
-    with client.chat.completions.stream(**request, stream_options={"include_usage": True}) as stream:
-        return stream.get_final_completion()

@@ -11,6 +11,8 @@ BILLS = [
     ("lmb-5.5", "vendor_b", "prompt=1000;completion=100", 1000 * 5_000 + 100 * 30_000),
     ("lmb-5.5", "vendor_b", "prompt=272000;completion=10", 272_000 * 5_000 + 10 * 30_000),
     ("lmb-5.5", "vendor_b", "prompt=272001;completion=10", 272_001 * 10_000 + 10 * 45_000),
+    ("lma-opus-5", "vendor_a", "prompt=1000;completion=100", 1000 * 5_000 + 100 * 25_000),
+    ("lma-haiku-4-5", "vendor_a", "prompt=272001;completion=10", 272_001 * 1_000 + 10 * 5_000),
     ("lmd-4.6", "vendor_d", "prompt=12;completion=1;reasoning=228", 12 * 2_000 + 229 * 6_000),
     ("orgA/famA-V3.2", "vendor_e", "prompt=1000;completion=100", 1000 * 260 + 100 * 380),
 ]

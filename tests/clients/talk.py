@@ -1,0 +1,86 @@
+"""What the tests say in chats, and how they read what comes back."""
+
+from types import SimpleNamespace
+
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city, now.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+CLOCK = {"type": "function", "function": {"name": "now", "description": "The time of day."}}
+
+
+def text_of(chunks):
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def said_again(message):
+    """An assistant's message as the next turn quotes it, without what the SDK added for itself."""
+    calls = [call.to_dict() for call in message.tool_calls]
+    kept = [{key: call[key] for key in ("id", "type", "extra_content") if key in call} for call in calls]
+    for quoted, call in zip(kept, message.tool_calls):
+        quoted["function"] = {"name": call.function.name, "arguments": call.function.arguments}
+    return {"role": "assistant", "content": message.content, "tool_calls": kept}
+
+
+def final(client, request, streamed):
+    """The reply; of a stream, as the SDK itself puts it together."""
+    if not streamed:
+        return client.chat.completions.create(**request)
+    with client.chat.completions.stream(**request, stream_options={"include_usage": True}) as stream:
+        return stream.get_final_completion()
+
+
+def plain(reply):
+    """The message, the finish reason and the usage of a reply: of a stream, put together chunk by chunk,
+    as the SDK's own helper shows no headers and raises an exception on some reasons."""
+    if isinstance(reply, ChatCompletion):
+        choice = reply.choices[0]
+        return SimpleNamespace(message=choice.message, finish_reason=choice.finish_reason, usage=reply.usage)
+    text, thought, refusal, calls, reason, usage = "", "", "", {}, None, None
+    for chunk in reply:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            delta, reason = choice.delta, choice.finish_reason or reason
+            text += delta.content or ""
+            refusal += delta.refusal or ""
+            thought += getattr(delta, "reasoning_content", None) or ""
+            for part in delta.tool_calls or []:
+                call = calls.setdefault(part.index, {"id": part.id, "name": part.function.name, "arguments": ""})
+                call["arguments"] += part.function.arguments or ""
+    functions = [{"id": call.pop("id"), "type": "function", "function": call} for _, call in sorted(calls.items())]
+    said = {"content": text or None, "refusal": refusal or None, "tool_calls": functions or None}
+    said |= {"reasoning_content": thought} if thought else {}
+    message = ChatCompletionMessage.model_validate({"role": "assistant"} | said)
+    return SimpleNamespace(message=message, finish_reason=reason, usage=usage)
+
+
+# The rest is for the messages format, vendor_a's own.
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+
+
+def native(account, request, streamed):
+    """The message; of a stream, as vendor_a's SDK itself puts it together."""
+    if not streamed:
+        return account.native().messages.create(**request)
+    with account.native().messages.stream(**request) as stream:
+        return stream.get_final_message()
+
+
+def words_of(message):
+    """What a message says, its thoughts left out."""
+    return "".join(block.text for block in message.content if block.type == "text")
