@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use tollgate::dialect::relay::{Progress, Relay};
+use tollgate::dialect::relay::{Passage, Progress, Relay};
 use tollgate::money::Usage;
 
 fuzz_target!(|data: &[u8]| {
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn run(asked: bool, stream: &[u8], size: usize) -> (Vec<u8>, Progress, Usage) {
-    let mut relay = Relay::stream(asked, 1);
+    let mut relay = Relay::new(Passage::Chat { usage_asked: asked, choices: 1 }, true);
     let mut out = Vec::new();
     for chunk in stream.chunks(size.min(stream.len().max(1))) {
         out.extend(relay.push(Bytes::copy_from_slice(chunk)).unwrap_or_default());

@@ -1,0 +1,47 @@
+//! Streams for clients of the vendor's own format pass as they came.
+
+use super::golden::{CHUNK_SIZES, goldens, judge};
+use super::replies::{native, pass};
+use super::streams::ended_rightly;
+
+#[test]
+fn every_native_stream_passes_as_expected_however_it_is_cut() {
+    judge(&goldens("messages_native", 11), |golden| {
+        let (given, expected) = (golden.beside("sse"), golden.beside("expect.sse"));
+        let expected = String::from_utf8(expected).expect("text");
+        if golden.text("outcome") == "complete" && expected.as_bytes() != given {
+            return Err("a stream that is complete is expected as it came".to_owned());
+        }
+        for size in CHUNK_SIZES {
+            let passed = pass(native(), true, &given, size);
+            if passed.out != expected {
+                return Err(format!("in {size}s\n  is\n{}\n  not\n{expected}", passed.out));
+            }
+            ended_rightly(golden, &passed)?;
+            golden.agrees_on_usage(passed.tokens)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_translated_for_some_passes_unchanged_to_others() {
+    judge(&goldens("messages_to_chat_stream", 46), |golden| {
+        if golden.text("outcome") != "complete" || golden.name == "after_the_end" {
+            return Ok(());
+        }
+        // A client of this format sees only events that have a name.
+        let given = golden.beside("sse");
+        if golden.name == "no_event_lines" || !given.ends_with(b"\n\n") {
+            return Ok(());
+        }
+        for size in CHUNK_SIZES {
+            let passed = pass(native(), true, &given, size);
+            if passed.out.as_bytes() != given {
+                return Err(format!("in {size}s\n{}", passed.out));
+            }
+            golden.agrees_on_usage(passed.tokens)?;
+        }
+        Ok(())
+    });
+}
