@@ -139,6 +139,7 @@ async fn one_model_is_told_by_its_id_with_its_slash_escaped_or_not() {
 async fn an_unknown_model_names_the_closest_one() {
     let world = World::start(Store::Sqlite).run().await;
     for (asked, closest) in [
+        ("lma-opus-5-20260131", "lma-opus-5"),
         ("lmb-5.6-lunar", "lmb-5.6-luna"),
         ("LMB-5.5", "lmb-5.5"),
         ("orgA/famA-v3.2", "orgA/famA-V3.2"),

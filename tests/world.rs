@@ -11,9 +11,11 @@ use crate::ledger::redis_server::RedisServer;
 use crate::sim::Sim;
 
 mod answer;
+mod assembled;
 mod books;
 mod builder;
 mod canned;
+mod messages;
 mod process;
 mod raw;
 mod shape;
@@ -21,10 +23,10 @@ mod shape;
 pub(crate) use answer::{Answer, Opened, Streamed};
 pub(crate) use books::Charge;
 pub(crate) use builder::Builder;
-pub(crate) use canned::{Canned, http};
+pub(crate) use canned::{Canned, events, http};
 pub(crate) use process::{Process, closed_port};
 pub(crate) use raw::RawAnswer;
-pub(crate) use shape::{chat_of, model_of};
+pub(crate) use shape::{chat_of, messages_of, model_of, with};
 
 /// The key that the gateway shows to every simulated vendor.
 pub(crate) const VENDOR_KEY: &str = "vk-canary-0123456789";

@@ -16,7 +16,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Sends a request and reads its answer.
-    pub(super) async fn read(request: reqwest::RequestBuilder) -> Answer {
+    pub(crate) async fn read(request: reqwest::RequestBuilder) -> Answer {
         Answer::try_read(request).await.expect("a whole answer")
     }
 
@@ -75,7 +75,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    pub(super) async fn open(request: reqwest::RequestBuilder) -> Opened {
+    /// Sends a request and reads the head of its answer.
+    pub(crate) async fn open(request: reqwest::RequestBuilder) -> Opened {
         let answer = request.send().await.expect("the head of an answer");
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         Opened { status, headers, answer, raw: Vec::new(), given: 0, broken: false }

@@ -32,6 +32,12 @@ impl Charge {
         let number = |name: &str| self.usage[name].as_u64().expect("tokens are whole");
         (number("prompt_tokens"), number("completion_tokens"))
     }
+
+    /// Its tokens that were read from a cache, and those that were written to one.
+    pub(crate) fn cached(&self) -> (u64, u64) {
+        let number = |name: &str| self.usage.get(name).map_or(0, |n| n.as_u64().expect("whole"));
+        (number("cached_tokens"), number("cache_write_tokens"))
+    }
 }
 
 /// What `tollgate --json account show` says.

@@ -10,7 +10,7 @@ use super::{ACCOUNT, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_server::RedisServer;
 use crate::sim::Sim;
 
-const CHAT_VENDORS: [&str; 4] = ["vendor_b", "vendor_c", "vendor_d", "vendor_e"];
+const CHAT_VENDORS: [&str; 5] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e"];
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
 /// A call that takes longer has hung.
 const CALL_WAIT: Duration = Duration::from_secs(30);

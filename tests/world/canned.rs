@@ -1,17 +1,20 @@
-//! A vendor that says what it is told to, byte for byte, and counts who asks.
+//! A vendor that says what it is told to, byte for byte, and remembers who asked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
+/// The requests that were read, head and body.
+type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
+
 /// See the module; it stops when dropped.
 pub(crate) struct Canned {
     /// Its base url.
     pub(crate) url: String,
-    heard: Arc<AtomicUsize>,
+    heard: Heard,
     connections: Arc<AtomicUsize>,
     accepting: AbortHandle,
 }
@@ -22,7 +25,7 @@ impl Canned {
     pub(crate) async fn start(answer: Vec<u8>, requests_max: usize) -> Canned {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/v1", listener.local_addr().expect("its address"));
-        let heard = Arc::new(AtomicUsize::new(0));
+        let heard = Heard::default();
         let connections = Arc::new(AtomicUsize::new(0));
         let (all, opened) = (heard.clone(), connections.clone());
         let accepting = tokio::spawn(async move {
@@ -44,7 +47,13 @@ impl Canned {
 
     /// How many requests it has read.
     pub(crate) fn heard(&self) -> usize {
-        self.heard.load(Ordering::Relaxed)
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// A request that it has read, head and body.
+    pub(crate) fn request(&self, number: usize) -> String {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8(heard[number].clone()).expect("a request is text")
     }
 
     /// How many connections were made to it.
@@ -66,25 +75,25 @@ pub(crate) fn http(body: &str) -> Vec<u8> {
     format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-async fn serve(
-    mut stream: TcpStream,
-    answer: Vec<u8>,
-    requests_max: usize,
-    heard: Arc<AtomicUsize>,
-) {
+/// A 200 with events, complete.
+pub(crate) fn events(body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream";
+    format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+async fn serve(mut stream: TcpStream, answer: Vec<u8>, requests_max: usize, heard: Heard) {
     for number in 0.. {
-        if !request(&mut stream).await {
-            return;
-        }
-        heard.fetch_add(1, Ordering::Relaxed);
+        let Some(request) = request(&mut stream).await else { return };
+        heard.lock().unwrap_or_else(PoisonError::into_inner).push(request);
         if number == requests_max || stream.write_all(&answer).await.is_err() {
             return;
         }
     }
 }
 
-/// Reads a request with a content-length; false when there is none any more.
-async fn request(stream: &mut TcpStream) -> bool {
+/// Reads a request with a content-length; none when there is none any more.
+async fn request(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
         let mut headers = [httparse::EMPTY_HEADER; 64];
@@ -93,11 +102,11 @@ async fn request(stream: &mut TcpStream) -> bool {
             let named = head.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
             let length = named.and_then(|h| std::str::from_utf8(h.value).ok()?.parse().ok());
             if bytes.len() >= start + length.unwrap_or(0) {
-                return true;
+                return Some(bytes);
             }
         }
         if !matches!(stream.read_buf(&mut bytes).await, Ok(1..)) {
-            return false;
+            return None;
         }
     }
 }
