@@ -4,11 +4,14 @@
 //! are both read here, by one parser, so that the two cannot disagree.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+pub mod call;
 pub mod chat;
 pub mod json;
+pub mod messages;
 pub mod meter;
 pub mod relay;
 pub mod sse;
+pub mod translate;
 pub mod vendor_error;
 
 /// An endpoint of the interface.

@@ -10,12 +10,23 @@ pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 /// Bytes of text that stand for one token where nobody counted. English text averages near four.
 const BYTES_PER_TOKEN: u64 = 4;
 
+/// What a report is worth.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Standing {
+    /// It was made before the output was there, and says nothing of it.
+    Early,
+    /// The vendor reports as it goes, and may have more to report.
+    #[default]
+    Running,
+    /// It is for all of the reply.
+    Final,
+}
+
 /// Collects what is known of a call's usage.
 #[derive(Debug, Clone, Default)]
 pub struct Meter {
     reported: Option<Tokens>,
-    /// Whether the report was made before the output was there.
-    early: bool,
+    standing: Standing,
     /// Bytes of text that the vendor generated.
     text_bytes: u64,
     /// Pieces in which the text came; most vendors send about a token in each.
@@ -31,11 +42,10 @@ impl Meter {
         }
     }
 
-    /// Takes tokens that the vendor reported. An `early` report was made before the output was
-    /// there, and says nothing of it.
+    /// Takes tokens that the vendor reported, `early` or for all of the reply.
     pub fn take(&mut self, tokens: Tokens, early: bool) {
         self.reported = Some(tokens);
-        self.early = early;
+        self.standing = if early { Standing::Early } else { Standing::Final };
     }
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
@@ -59,7 +69,7 @@ impl Meter {
     #[must_use]
     pub fn usage_so_far(&self, input_bytes: u64) -> Usage {
         let usage = self.usage(input_bytes);
-        if usage.tokens.output >= self.counted_output() {
+        if usage.tokens.output >= self.counted_output() || self.standing == Standing::Final {
             return usage;
         }
         let tokens = Tokens { output: self.counted_output(), ..usage.tokens };
@@ -75,7 +85,8 @@ impl Meter {
     /// Whether the vendor generated anything.
     #[must_use]
     pub fn any_output(&self) -> bool {
-        self.text_bytes > 0 || (!self.early && self.reported.is_some_and(|t| t.output > 0))
+        let reported = self.reported.is_some_and(|t| t.output > 0);
+        self.text_bytes > 0 || (reported && self.standing != Standing::Early)
     }
 
     /// The usage: as reported, else counted from what passed, the input being so many bytes of
@@ -84,7 +95,7 @@ impl Meter {
     pub fn usage(&self, input_bytes: u64) -> Usage {
         let output = self.counted_output();
         if let Some(tokens) = self.reported {
-            if self.early {
+            if self.standing == Standing::Early {
                 let tokens = Tokens { output: output.max(tokens.output), ..tokens };
                 return Usage { tokens, basis: Basis::Counted };
             }

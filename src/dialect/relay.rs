@@ -97,7 +97,7 @@ impl Break {
             Break::Told(VendorError { kind: Some(kind), .. }) => kind,
             _ => "api_error",
         };
-        messages_body(kind, &self.said(), request_id)
+        messages_body(kind, &self.said(), None, request_id)
     }
 
     fn said(&self) -> String {

@@ -86,11 +86,12 @@ pub fn chat_body(kind: &str, code: &str, param: Option<&str>, message: &str) -> 
     )
 }
 
-/// An error body in the messages dialect.
+/// An error body in the messages dialect; `details` are JSON.
 #[must_use]
-pub fn messages_body(kind: &str, message: &str, request_id: &str) -> String {
+pub fn messages_body(kind: &str, message: &str, details: Option<&str>, request_id: &str) -> String {
+    let details = details.map_or_else(String::new, |json| format!(",\"details\":{json}"));
     format!(
-        r#"{{"type":"error","error":{{"type":{},"message":{}}},"request_id":{}}}"#,
+        r#"{{"type":"error","error":{{"type":{},"message":{}{details}}},"request_id":{}}}"#,
         quoted(kind),
         quoted(message),
         quoted(request_id),

@@ -121,7 +121,10 @@ impl Stream {
             None if event.is_well_formed() => Ok(self.silent(&event)),
             None => Err(Break::Garbage),
             // Nothing in it: as good as a comment.
-            Some(data) if data.trim_ascii().is_empty() => Ok(self.silent(&event)),
+            Some(data) if data.trim_ascii().is_empty() => match self.voice {
+                Voice::Chat { .. } | Voice::Messages(_) => Ok(Fate::Keep),
+                Voice::Translated(_) => Ok(Fate::Drop),
+            },
             Some(data) if &data[..] == DONE => match self.voice {
                 Voice::Chat { .. } => Ok(Fate::Last),
                 Voice::Messages(_) | Voice::Translated(_) => Err(Break::Garbage),

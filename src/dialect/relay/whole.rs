@@ -77,6 +77,7 @@ impl Whole {
                 Ok(body)
             }
             Passage::Messages { .. } => {
+                document.get("content").ok_or(Break::Garbage)?;
                 meter_messages(&document, &mut self.meter);
                 Ok(body)
             }

@@ -14,18 +14,19 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// The name of a call in a new turn. An id that an earlier turn had becomes another one.
-    pub(super) fn call(&mut self, id: &str) -> String {
-        let name = self.unused(id);
+    /// The name of a call in a new turn: what is wished, if it fits and is free. An id that an
+    /// earlier turn had becomes another one.
+    pub(super) fn call(&mut self, id: &str, wish: &str) -> String {
+        let name = self.unused(wish);
         self.names.insert(id.to_owned(), name.clone());
         name
     }
 
     /// The name of a call that a result is for.
-    pub(super) fn result(&mut self, id: &str) -> String {
+    pub(super) fn result(&mut self, id: &str, wish: &str) -> String {
         match self.names.get(id) {
             Some(name) => name.clone(),
-            None => self.call(id),
+            None => self.call(id, wish),
         }
     }
 
@@ -50,13 +51,22 @@ mod tests {
     #[test]
     fn ids_fit_stay_apart_and_lead_from_results_to_calls() {
         let mut ids = Ids::default();
-        assert_eq!(ids.call("call.2"), "call_2");
-        assert_eq!(ids.call("call_2"), "call_2_2");
-        assert_eq!(ids.result("call.2"), "call_2");
-        assert_eq!(ids.result("call_2"), "call_2_2");
-        assert_eq!(ids.call("call.2"), "call_2_3");
-        assert_eq!(ids.result("call.2"), "call_2_3");
-        assert_eq!(ids.result("never called"), "never_called");
-        assert_eq!(ids.result("never called"), "never_called");
+        let cases = [
+            (true, "call.2", "call.2", "call_2"),
+            (true, "call_2", "call_2", "call_2_2"),
+            (false, "call.2", "call.2", "call_2"),
+            (false, "call_2", "call_2", "call_2_2"),
+            (true, "call.2", "call.2", "call_2_3"),
+            (false, "call.2", "call.2", "call_2_3"),
+            (false, "never called", "never called", "never_called"),
+            (false, "never called", "never called", "never_called"),
+            (true, "\u{0}3", "call_2", "call_2_4"),
+            (false, "\u{0}3", "call_2", "call_2_4"),
+            (false, "call_2", "call_2", "call_2_2"),
+        ];
+        for (calls, id, wish, name) in cases {
+            let named = if calls { ids.call(id, wish) } else { ids.result(id, wish) };
+            assert_eq!(named, name, "{id}");
+        }
     }
 }

@@ -214,7 +214,8 @@ impl Place<'_> {
         let fault = || wrong(field, right, uri);
         let (head, data) = text.split_once(',').ok_or_else(fault)?;
         let kind = head.get("data:".len()..).and_then(|h| h.strip_suffix(";base64"));
-        let kind = kind.ok_or_else(fault)?.to_ascii_lowercase();
+        // Parameters between the type and the encoding say nothing that matters here.
+        let kind = kind.and_then(|k| k.split(';').next()).ok_or_else(fault)?.to_ascii_lowercase();
         if !is_base64(data.as_bytes()) {
             return Err(CallFault::invalid(field, "sound base64, padded and without line breaks"));
         }

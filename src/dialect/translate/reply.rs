@@ -18,6 +18,9 @@ pub struct Stamp {
     pub model: String,
     /// When the call arrived, in unix seconds.
     pub created: i64,
+    /// Bytes of text in the call, to tell the same usage as is charged where the vendor reports
+    /// none.
+    pub input_bytes: u64,
     /// Whether a stream is to end with usage.
     pub usage_asked: bool,
     /// Whether the blocks of an answer that calls tools are kept.
@@ -46,7 +49,7 @@ pub(in crate::dialect) fn translate(
         meter.take(tokens, false);
     }
     let stop = document.get("stop_reason").and_then(Value::text).unwrap_or_default();
-    let refusal = document.get("stop_details").and_then(explanation);
+    let refusal = document.get("stop_details").filter(|_| stop == "refusal").and_then(explanation);
     let mut out = BytesMut::with_capacity(document.body().len() + 512);
     out.put_slice(br#"{"id":"#);
     out.put_slice(quoted(&chat_id(&id)).as_bytes());
@@ -59,7 +62,7 @@ pub(in crate::dialect) fn translate(
     out.put_slice(br#","annotations":[]},"logprobs":null,"finish_reason":""#);
     out.put_slice(finish_reason(&stop).as_bytes());
     out.put_slice(br#""}],"usage":"#);
-    let tokens = meter.usage(0).tokens;
+    let tokens = meter.usage(stamp.input_bytes).tokens;
     write_usage(&mut out, tokens, usage.thinking);
     out.put_slice(br#","system_fingerprint":null}"#);
     let kept = message.keeper.and_then(|keeper| keeper.finish(&stamp.model));

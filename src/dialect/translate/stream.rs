@@ -203,12 +203,10 @@ impl Translator {
         let kind = delta.get("type")?.text()?;
         let inside = |name: &str| delta.get(name).and_then(Value::inside).unwrap_or_default();
         match (&*kind, at.map(|at| &mut self.open[at].1)) {
-            ("text_delta" | "thinking_delta", block) => {
+            ("text_delta" | "thinking_delta", Some(Block::Spoken { kept, .. })) => {
                 let kind = if kind == "text_delta" { "text" } else { "thinking" };
                 let piece = inside(kind);
-                if let Some(Block::Spoken { kept: Some(kept), .. }) = block {
-                    keep(kept, piece);
-                }
+                kept.iter_mut().for_each(|kept| keep(kept, piece));
                 if !piece.is_empty() {
                     meter.count_bytes(piece.len());
                     self.spoken(kind, piece, out)?;
@@ -241,7 +239,7 @@ impl Translator {
             return Some(());
         };
         let mut whole = None;
-        match self.open.swap_remove(at).1 {
+        match self.open.remove(at).1 {
             Block::Spoken { kept, signature } => {
                 whole = kept.map(|mut kept| {
                     kept.put_u8(b'"');
@@ -284,10 +282,10 @@ impl Translator {
     ) -> Option<()> {
         self.report(event.get("usage").filter(|u| !u.is_null()), meter, false);
         let Some(delta) = event.get("delta") else { return Some(()) };
-        if let Some(stop) = delta.get("stop_reason").and_then(Value::text) {
-            self.finish = finish_reason(&stop);
-        }
-        if let Some(told) = delta.get("stop_details").and_then(explanation) {
+        let Some(stop) = delta.get("stop_reason").and_then(Value::text) else { return Some(()) };
+        let before = std::mem::replace(&mut self.finish, finish_reason(&stop));
+        let refused = stop == "refusal" && before != self.finish;
+        if let Some(told) = delta.get("stop_details").filter(|_| refused).and_then(explanation) {
             self.chunk(out, |out| {
                 out.put_slice(br#""refusal":"#);
                 out.put_slice(told.raw());
@@ -298,6 +296,9 @@ impl Translator {
 
     fn stop(&mut self, meter: &Meter, out: &mut BytesMut) -> Option<()> {
         let head = self.head.clone()?;
+        while let Some(index) = self.open.first().map(|(index, _)| *index) {
+            self.block_stop(index, out)?;
+        }
         let finish = self.finish;
         out.put_slice(&head);
         out.put_slice(br#"{"index":0,"delta":{},"logprobs":null,"finish_reason":""#);
@@ -307,7 +308,7 @@ impl Translator {
             out.put_slice(b",\"usage\":null}\n\n");
             out.put_slice(&head);
             out.put_slice(br#"],"usage":"#);
-            write_usage(out, meter.usage(0).tokens, self.usage.thinking);
+            write_usage(out, meter.usage(self.stamp.input_bytes).tokens, self.usage.thinking);
         }
         out.put_slice(b"}\n\ndata: [DONE]\n\n");
         self.kept = self.keeper.take().and_then(|keeper| keeper.finish(&self.stamp.model));

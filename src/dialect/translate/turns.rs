@@ -10,7 +10,6 @@ use super::parts::{Block, Content, Place, What, is_blank};
 use super::writer::{Source, Writer};
 use crate::dialect::CallFault;
 use crate::dialect::call::wrong;
-use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Kind, Value, scan};
 
 const EMPTY: &[u8] = b"{}";
@@ -51,8 +50,8 @@ pub(super) struct Conversation {
     pub(super) system: Vec<Block>,
     pub(super) turns: Vec<Turn>,
     ids: Ids,
-    /// The last call in the older form: what it called, and its id.
-    old_call: Option<(String, String)>,
+    /// The last call in the older form, which has no id: what it called, and whose it is.
+    old_call: Option<(String, usize)>,
 }
 
 impl Conversation {
@@ -98,14 +97,14 @@ impl Conversation {
             "tool" => {
                 let field = format!("{path}.tool_call_id");
                 let id = word(message.call_id, &field)?;
-                let name = self.ids.result(&id);
+                let name = self.ids.result(&id, &id);
                 self.result(source, message, id, name)?;
             }
             "function" => {
                 let called = word(message.name, &format!("{path}.name"))?;
                 let known = self.old_call.take_if(|(name, _)| *name == called);
-                let id = known.map_or_else(|| format!("call_{i}"), |(_, id)| id);
-                let name = self.ids.result(&id);
+                let (id, wish) = old_id(known.map_or(*i, |(_, i)| i));
+                let name = self.ids.result(&id, &wish);
                 self.result(source, message, id, name)?;
             }
             _ => {
@@ -149,10 +148,10 @@ impl Conversation {
         }
         if let Some(call) = message.old_call {
             let field = format!("{path}.function_call");
-            let id = format!("call_{}", message.i);
             let name = call.get("name").and_then(Value::text).unwrap_or_default().into_owned();
-            self.old_call = Some((name, id.clone()));
-            blocks.extend(self.used(source, &field, &id, call)?);
+            self.old_call = Some((name, message.i));
+            let (id, wish) = old_id(message.i);
+            blocks.extend(self.used(source, &field, (&id, &wish), call)?);
         }
         message.mark(source, &mut blocks);
         if !blocks.is_empty() {
@@ -176,15 +175,16 @@ impl Conversation {
         let Some(function) = call.get("function").filter(|f| f.kind() == Kind::Object) else {
             return Err(CallFault::missing(&field, "an object {name, arguments}"));
         };
-        self.used(source, &field, &id, function)
+        self.used(source, &field, (&id, &id), function)
     }
 
-    /// A tool that was used; nothing for an id that the turn has had.
+    /// A tool that was used, with its id and what that is to be called; nothing for an id that the
+    /// turn has had.
     fn used(
         &mut self,
         source: Source<'_>,
         path: &str,
-        id: &str,
+        (id, wish): (&str, &str),
         function: Value<'_>,
     ) -> Result<Option<Block>, CallFault> {
         let field = format!("{path}.name");
@@ -198,7 +198,7 @@ impl Conversation {
         if !self.turn(true).calls.insert(id.to_owned()) {
             return Ok(None);
         }
-        let id = self.ids.call(id);
+        let id = self.ids.call(id, wish);
         Ok(Some(Block::of(What::Use { id, name: source.keep(name), input })))
     }
 
@@ -285,6 +285,12 @@ impl<'a> Message<'a> {
     }
 }
 
+/// What stands for the id of a call in the older form: something that no client has, and what the
+/// vendor is told.
+fn old_id(i: usize) -> (String, String) {
+    (format!("\0{i}"), format!("call_{i}"))
+}
+
 /// A string that has to be there.
 fn word(value: Option<Value<'_>>, field: &str) -> Result<String, CallFault> {
     let value = value.filter(|v| !v.is_null());
@@ -317,14 +323,68 @@ fn input(arguments: Option<Value<'_>>, field: &str) -> Result<Bytes, CallFault> 
 /// A turn that the vendor goes on with must not end in white space.
 fn trim_end(blocks: &mut Vec<Block>) {
     let Some(Block { what: What::Text(text), .. }) = blocks.last_mut() else { return };
-    let spoken = Value::trusted(text).text().unwrap_or_default();
-    let trimmed = spoken.trim_end();
-    if trimmed.len() == spoken.len() {
-        return;
+    let end = 1 + spoken_end(&text[1..text.len() - 1]);
+    if end == 1 {
+        blocks.pop();
+    } else if end < text.len() - 1 {
+        *text = Bytes::from([&text[..end], b"\""].concat());
     }
-    let trimmed = (!trimmed.is_empty()).then(|| Bytes::from(quoted(trimmed)));
-    match trimmed {
-        Some(trimmed) => *text = trimmed,
-        None => drop(blocks.pop()),
+}
+
+/// Where the white space at the end of a JSON string's inside begins, its escapes left as they are.
+fn spoken_end(inside: &[u8]) -> usize {
+    let (mut at, mut end) = (0, 0);
+    while let Some(first) = inside.get(at) {
+        let length = match (first, inside.get(at + 1)) {
+            (b'\\', Some(b'u')) => 6,
+            (b'\\', _) => 2,
+            (first, _) => first.leading_ones().max(1) as usize,
+        };
+        let unit = &inside[at..inside.len().min(at + length)];
+        at += unit.len();
+        if !is_space(unit) {
+            end = at;
+        }
+    }
+    end
+}
+
+/// Whether a character of a JSON string, plain or escaped, is white space.
+fn is_space(unit: &[u8]) -> bool {
+    match unit {
+        [b'\\', b'n' | b't' | b'r' | b'f'] => true,
+        [b'\\', b'u', digits @ ..] => {
+            let digits = std::str::from_utf8(digits).ok();
+            let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok());
+            code.and_then(char::from_u32).is_some_and(char::is_whitespace)
+        }
+        plain => std::str::from_utf8(plain).is_ok_and(|p| p.chars().all(char::is_whitespace)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn white_space_at_the_end_goes_and_nothing_else(
+            inside in r#"([a-zé🌍 ]|\\[nrtbf"/\\]|\\u00a0|\\u0041|\\ud83c\\udf0d){0,12}"#,
+        ) {
+            let whole = format!("\"{inside}\"");
+            let spoken = Value::trusted(whole.as_bytes()).text().unwrap_or_default();
+            let mut blocks = vec![Block::of(What::Text(Bytes::from(whole.clone())))];
+            trim_end(&mut blocks);
+            match blocks.pop() {
+                None => prop_assert_eq!(spoken.trim_end(), ""),
+                Some(Block { what: What::Text(text), .. }) => {
+                    let left = Value::trusted(&text).text().unwrap_or_default();
+                    prop_assert_eq!(left, spoken.trim_end());
+                    prop_assert!(whole.as_bytes().starts_with(&text[..text.len() - 1]));
+                }
+                Some(other) => prop_assert!(false, "{other:?}"),
+            }
+        }
     }
 }
