@@ -76,7 +76,8 @@ fn translate_a_reply(bencher: Bencher<'_, '_>) {
 }
 
 fn translated() -> Passage {
-    let stamp = Stamp { model: "m".to_owned(), created: 1, usage_asked: true, keep: false };
+    let stamp =
+        Stamp { model: "m".to_owned(), created: 1, input_bytes: 0, usage_asked: true, keep: false };
     Passage::Translated(stamp)
 }
 

@@ -97,9 +97,14 @@ impl Catalogue {
             return None;
         }
         let lower = name.to_lowercase();
-        let distance = |id: &str| strsim::damerau_levenshtein(&lower, &id.to_lowercase());
-        let nearest = self.by_name.iter().map(|(name, at)| (distance(name), *at)).min();
-        nearest.map(|(_, at)| self.models[at].id.as_str())
+        let names = || self.by_name.iter().map(|(name, at)| (name.to_lowercase(), *at));
+        // A name that only adds to one of ours, such as a date, means that one.
+        let begins = |id: &str| lower.strip_prefix(id).is_some_and(|rest| rest.starts_with('-'));
+        let begun = names().filter(|(id, _)| begins(id)).max_by_key(|(id, _)| id.len());
+        let distance = |id: &str| strsim::damerau_levenshtein(&lower, id);
+        let nearest = || names().map(|(id, at)| (distance(&id), at)).min();
+        let at = begun.map(|(_, at)| at).or_else(|| nearest().map(|(_, at)| at))?;
+        Some(self.models[at].id.as_str())
     }
 
     /// All models, in the order of the rules.

@@ -124,7 +124,7 @@ impl Gateway {
             Target::Endpoint(endpoint) => endpoint.name(),
             Target::Models | Target::Model(_) => "models",
         };
-        let caller = match intake::caller(self, session).await {
+        let caller = match intake::caller(self, session, exchange.tongue).await {
             // What costs nothing goes on without the ledger.
             Err(Refusal::NoLedger) if !matches!(target, Target::Endpoint(_)) => None,
             found => Some(found?),

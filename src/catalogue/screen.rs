@@ -14,6 +14,8 @@ pub struct Refusal {
     pub because: String,
     /// Values that are allowed all the same, as JSON.
     pub unless: Vec<String>,
+    /// What programs are told in the messages format, as JSON.
+    pub details: Option<String>,
 }
 
 /// All refused fields of an endpoint.

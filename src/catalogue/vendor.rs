@@ -217,6 +217,7 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     let field = row.text("field", faults).unwrap_or_default();
     let because = row.text("because", faults).unwrap_or_default();
     let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
+    let details = row.take("details").and_then(|n| json(&n, faults));
     let place = row.place.clone();
     row.finish(faults);
     if because.is_empty() {
@@ -226,7 +227,7 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
         Some(named) => named.iter().map(String::as_str).collect(),
         None => ENDPOINTS.iter().map(|e| e.name()).collect(),
     };
-    let refusal = Refusal { field, because, unless };
+    let refusal = Refusal { field, because, unless, details };
     for name in sold {
         let Some(endpoint) = ENDPOINTS.into_iter().find(|e| e.name() == name) else {
             let near = closest(name, ENDPOINTS.iter().map(|e| e.name())).unwrap_or("chat");

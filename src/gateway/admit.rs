@@ -32,8 +32,7 @@ pub async fn admit(
     exchange.record.model = Some(model.clone());
     let mut call = Call::parse(opened, endpoint).map_err(Refusal::Call)?;
     if let Some(refusal) = model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
-        let (field, because) = (refusal.field.clone(), refusal.because.clone());
-        return Err(Refusal::Unpriced { field, because });
+        return Err(Refusal::Unpriced(refusal.clone()));
     }
     let token = &model.vendor.token;
     let way = way(gateway, &caller, &model, &mut call, endpoint).await?;

@@ -30,9 +30,6 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         }
     };
     let Relaying { hold, terms, route, depth, vendor_request_id, mut relay } = relaying;
-    if let Some(kept) = relay.kept() {
-        thinking::keep(gateway, hold.account(), kept).await;
-    }
     exchange.record.client_gone = client_gone;
     let nothing_came = *relay.progress() != Progress::Complete && !relay.meter().any_output();
     if nothing_came {
@@ -65,6 +62,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     told(&mut exchange.record, usage, charge);
     count_charge(&line, usage, charge);
     let line = serde_json::to_string(&line).unwrap_or_default();
+    let account = hold.account().clone();
     let ledger = gateway.ledger.clone();
     let busy = gateway.busy.enter();
     let store = gateway.store_name;
@@ -73,6 +71,9 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         until_kept(&ledger, hold, Some((charge, line)), store).await;
     })
     .await;
+    if let Some(kept) = relay.kept() {
+        thinking::keep(gateway, &account, kept).await;
+    }
 }
 
 /// Ends whatever a refused call still holds.
@@ -97,7 +98,7 @@ async fn void(gateway: &Gateway, hold: Hold) {
 }
 
 /// Starts a task now, so that its first step is taken, and leaves the rest to the runtime.
-pub(super) async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
+async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
     let mut task = Box::pin(task);
     if poll!(&mut task).is_pending() {
         tokio::spawn(task);

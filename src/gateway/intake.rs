@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT};
 use pingora_proxy::Session;
 
 use super::Gateway;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Tongue};
 use crate::ledger::{KeyHash, KeyRecord};
 
 /// Bodies whose length is not told begin with room for so many bytes.
@@ -24,8 +24,12 @@ pub struct Caller {
 ///
 /// # Errors
 /// No key, an unknown or revoked one, or no answer from the ledger.
-pub async fn caller(gateway: &Gateway, session: &Session) -> Result<Caller, Refusal> {
-    let key = presented(session).ok_or(Refusal::NoKey)?;
+pub async fn caller(
+    gateway: &Gateway,
+    session: &Session,
+    tongue: Tongue,
+) -> Result<Caller, Refusal> {
+    let key = presented(session, tongue).ok_or(Refusal::NoKey)?;
     let hash = KeyHash::of_shaped(key).ok_or(Refusal::BadKey)?;
     let record = match gateway.keys.get(&hash) {
         Some(record) => record,
@@ -51,14 +55,18 @@ async fn look_up(gateway: &Gateway, hash: KeyHash) -> Result<Arc<KeyRecord>, Ref
     Ok(record)
 }
 
-/// The key, from either header that official clients use.
-fn presented(session: &Session) -> Option<&str> {
+/// The key, from either header that official clients use; with both, from the format's own.
+fn presented(session: &Session, tongue: Tongue) -> Option<&str> {
     let bearer = session.get_header(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
     let plain = || session.get_header("x-api-key")?.to_str().ok().map(str::trim);
-    bearer.or_else(plain).filter(|key| !key.is_empty())
+    let keys = match tongue {
+        Tongue::Chat => [bearer, plain()],
+        Tongue::Messages => [plain(), bearer],
+    };
+    keys.into_iter().flatten().find(|key| !key.is_empty())
 }
 
 /// Reads the whole body.

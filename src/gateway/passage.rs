@@ -17,6 +17,7 @@ pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> Passage {
         Way::Translated { .. } => Passage::Translated(Stamp {
             model: call.model.clone(),
             created: exchange.arrived_ms / 1_000,
+            input_bytes: admitted.terms.input_bytes,
             usage_asked: call.usage_asked,
             keep: admitted.terms.model.thinking,
         }),

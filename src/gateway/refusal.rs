@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::catalogue::screen;
 use crate::dialect::relay::Break;
 use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
 use crate::dialect::{CallFault, Endpoint};
@@ -57,12 +58,7 @@ pub enum Refusal {
         right: Endpoint,
     },
     /// A field that has no price.
-    Unpriced {
-        /// The field.
-        field: String,
-        /// Why.
-        because: String,
-    },
+    Unpriced(screen::Refusal),
     /// The balance does not cover the call.
     Insufficient {
         /// What it needs, at least.
@@ -148,7 +144,11 @@ impl Refusal {
             Tongue::Messages => {
                 let status = self.messages_status(said.status);
                 let kind = self.messages_kind(status);
-                (status, messages_body(kind, &said.message, request_id))
+                let details = match self {
+                    Refusal::Unpriced(rule) => rule.details.as_deref(),
+                    _ => None,
+                };
+                (status, messages_body(kind, &said.message, details, request_id))
             }
         };
         Reply {
@@ -174,8 +174,7 @@ impl Refusal {
 
     fn messages_kind(&self, status: u16) -> &str {
         match self {
-            Refusal::Vendor { error: VendorError { kind: Some(kind), .. }, .. }
-            | Refusal::Broken(Break::Told(VendorError { kind: Some(kind), .. })) => kind,
+            Refusal::Vendor { error: VendorError { kind: Some(kind), .. }, .. } => kind,
             _ => match status {
                 401 => "authentication_error",
                 402 => "billing_error",
@@ -220,7 +219,7 @@ impl Refusal {
     fn param(&self) -> Option<&str> {
         match self {
             Refusal::NoModel { .. } | Refusal::WrongEndpoint { .. } => Some("model"),
-            Refusal::Unpriced { field, .. } => Some(field),
+            Refusal::Unpriced(rule) => Some(&rule.field),
             _ => None,
         }
     }
@@ -265,7 +264,7 @@ impl Refusal {
                 let path = right.path();
                 (400, INVALID, "wrong_endpoint", format!("model '{model}' is served on {path}"))
             }
-            Refusal::Unpriced { field, because } => (
+            Refusal::Unpriced(screen::Refusal { field, because, .. }) => (
                 400,
                 INVALID,
                 "unsupported_parameter",

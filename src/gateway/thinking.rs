@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use super::Gateway;
-use super::close::in_background;
 use crate::dialect::translate::request::Translation;
 use crate::dialect::translate::thinking::Kept;
 use crate::ledger::AccountName;
@@ -60,17 +59,15 @@ pub(super) async fn restore(
     Some(if restored { Thinking::Restored } else { Thinking::Dropped })
 }
 
-/// Keeps what the next call of the loop will need. It is on its way when this returns.
+/// Keeps what the next call of the loop will need. It can be found when this returns, so a client
+/// that goes on as soon as it has the answer finds it.
 pub(super) async fn keep(gateway: &Gateway, account: &AccountName, kept: Kept) {
-    let (notes, account) = (gateway.notes.clone(), account.clone());
-    in_background(async move {
-        let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
-        let name = name(&kept.id);
-        if let Err(why) = notes.keep(&account, &name, kept.record, life_ms).await {
-            log::warn!(why:% = why; "thinking is not kept");
-        }
-    })
-    .await;
+    let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
+    let name = name(&kept.id);
+    let keeping = gateway.notes.keep(account, &name, kept.record, life_ms);
+    if let Err(why) = gateway.in_time("notes", keeping).await {
+        log::warn!(why:% = why; "thinking is not kept");
+    }
 }
 
 fn name(id: &str) -> String {

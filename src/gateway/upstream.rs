@@ -147,21 +147,32 @@ fn manners(
     let theirs = &session.req_header().headers;
     if let Some((header, ours)) = &vendor.version {
         let real = real(header);
-        let named = theirs.get(header.as_str()).or_else(|| theirs.get(real.as_str()));
-        match named.filter(|_| native) {
-            Some(version) => head.insert_header(real, version.clone())?,
-            None => head.insert_header(real, ours.as_str())?,
-        }
+        let named = [header, &real].into_iter().filter_map(|name| theirs.get(name.as_str()));
+        let version = named.into_iter().find(|v| native && !v.is_empty()).cloned();
+        let ours = || HeaderValue::from_str(ours).map_err(internal);
+        let version = version.map_or_else(ours, Ok)?;
+        head.insert_header(real, version)?;
     }
     if !native || vendor.forward_headers.is_empty() {
         return Ok(());
     }
+    // The same header on several lines is a list, and so it is under both of its names.
+    let mut lists: Vec<(String, Vec<u8>)> = Vec::new();
     for (name, value) in theirs {
         let neutral = line.map_or(name.as_str(), |l| l.neutral_name(name.as_str()));
         let secret = matches!(name.as_str(), "authorization" | "x-api-key");
-        if !secret && vendor.forward_headers.iter().any(|rule| matches(rule, neutral)) {
-            head.append_header(real(neutral), value.clone())?;
+        let forwarded = vendor.forward_headers.iter().any(|rule| matches(rule, neutral));
+        if secret || !forwarded || value.is_empty() {
+            continue;
         }
+        let real = real(neutral);
+        match lists.iter_mut().find(|(name, _)| *name == real) {
+            Some((_, list)) => list.extend([b",", value.as_bytes()].concat()),
+            None => lists.push((real, value.as_bytes().to_vec())),
+        }
+    }
+    for (name, list) in lists {
+        head.insert_header(name, HeaderValue::from_bytes(&list).map_err(internal)?)?;
     }
     Ok(())
 }
