@@ -12,7 +12,7 @@ pub const NOTE_BYTES_MAX: usize = 256 << 10;
 /// A name may have so many bytes, at most.
 pub const NAME_BYTES_MAX: usize = 512;
 /// Once so many bytes are found, the notes that are left are not looked up any more.
-pub const FOUND_BYTES_MAX: usize = 32 << 20;
+pub const FOUND_BYTES_MAX: usize = 8 << 20;
 /// Where a store bounds the notes of an account by number, so many live, at most; those that expire
 /// first make room.
 pub const NOTES_MAX: usize = 1_000;

@@ -23,7 +23,8 @@ pub struct StoreSection {
 pub struct Opened {
     /// The money.
     pub ledger: Arc<dyn Ledger>,
-    /// What is kept for a while.
+    /// What is kept for a while. To a server it has a connection of its own: money never waits
+    /// behind a long note.
     pub notes: Arc<dyn Notes>,
 }
 
@@ -58,7 +59,10 @@ pub fn name(section: &StoreSection) -> &'static str {
 pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(Opened::of(redis::Redis::new(section.clone()))),
+        None => Ok(Opened {
+            ledger: Arc::new(redis::Redis::new(section.clone())),
+            notes: Arc::new(redis::Redis::new(section.clone())),
+        }),
     }
 }
 
@@ -70,6 +74,9 @@ pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
 pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(Opened::of(redis::Redis::open(section).await?)),
+        None => Ok(Opened {
+            ledger: Arc::new(redis::Redis::open(section).await?),
+            notes: Arc::new(redis::Redis::new(section.clone())),
+        }),
     }
 }

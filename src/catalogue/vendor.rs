@@ -29,6 +29,9 @@ pub struct Blocked {
     statuses: Vec<u16>,
     /// Hundreds that block as a whole, such as 5 for `5xx`.
     classes: Vec<u16>,
+    /// Words of a refusal, in lower case, that is about the gateway's own account and none of the
+    /// client's doing.
+    words: Vec<String>,
 }
 
 impl Blocked {
@@ -36,6 +39,13 @@ impl Blocked {
     #[must_use]
     pub fn has(&self, status: u16) -> bool {
         self.statuses.contains(&status) || self.classes.contains(&(status / 100))
+    }
+
+    /// Whether a refusal's message blocks, whatever its status.
+    #[must_use]
+    pub fn says(&self, message: &str) -> bool {
+        let message = message.to_lowercase();
+        self.words.iter().any(|words| message.contains(words))
     }
 }
 
@@ -63,8 +73,10 @@ pub struct Vendor {
     pub output_tokens: u64,
     /// Input tokens of an image, at most.
     pub image_tokens: u64,
-    /// Input tokens assumed of a document that is only named by its address.
+    /// Input tokens of a document of pages, at most.
     pub document_tokens: u64,
+    /// Input tokens that the vendor adds for a tool of its own, at most, and once for having tools.
+    pub tool_tokens: u64,
     screens: Vec<(Endpoint, Screen)>,
     rewrites: Vec<Rewrite>,
 }
@@ -169,6 +181,8 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
         vendor.version = Some((header, ours));
         version.finish(faults);
     }
+    let words = sheet.texts("blocked_words", faults).unwrap_or_default();
+    vendor.blocked.words = words.iter().map(|w| w.to_lowercase()).collect();
     vendor.forward_headers = sheet.texts("forward_headers", faults).unwrap_or_default();
     let Some(mut estimate) = sheet.table("estimate", faults) else {
         faults.push(sheet.place.fault("'[estimate]' is required"));
@@ -183,10 +197,9 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
     };
     vendor.output_tokens = positive("output_tokens");
     vendor.image_tokens = positive("image_tokens");
-    // Only the messages format knows documents by their address.
-    if vendor.dialect == Dialect::Messages {
-        vendor.document_tokens = positive("document_tokens");
-    }
+    vendor.document_tokens = positive("document_tokens");
+    // Not every vendor has tools of its own.
+    vendor.tool_tokens = estimate.whole("tool_tokens", faults).unwrap_or(0);
     estimate.finish(faults);
 }
 

@@ -55,16 +55,22 @@ pub struct Call {
 }
 
 /// What of a call's messages decides how many tokens they may be.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Content {
     /// Images.
     pub images: u64,
-    /// Documents whose pages are not text: the bytes of each, [`u64::MAX`] of one that is only
-    /// named by its address.
-    pub documents: Vec<u64>,
+    /// Documents of pages: what one costs is not to be seen from its bytes.
+    pub documents: u64,
+    /// Tools that are the vendor's own, and come with words of the vendor's; all tools together
+    /// come with some and count as one more.
+    pub tools: u64,
     /// Bytes of the body without images and documents.
     pub text_bytes: u64,
 }
+
+/// Messages of one call, at most: what one costs here is far more than its bytes. (The limit of
+/// `vendor_a`.)
+pub(super) const MESSAGES_MAX: usize = 100_000;
 
 impl Call {
     /// Reads the fields that matter out of an opened body.
@@ -77,6 +83,17 @@ impl Call {
             _ => chat::read(opened),
         }
     }
+}
+
+/// How many of a call's tools come with words of the vendor's (see [`Content::tools`]); `custom` is
+/// the type of those that do not.
+pub(super) fn tools(document: &Document, custom: &str) -> u64 {
+    let mut count = 0;
+    for tool in present(document, "tools").into_iter().flat_map(Value::elements) {
+        let kind = tool.get("type").and_then(Value::text);
+        count += u64::from(count == 0) + u64::from(kind.is_some_and(|kind| kind != custom));
+    }
+    count
 }
 
 /// A member that is there and not null.

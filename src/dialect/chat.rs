@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use super::CallFault;
-use super::call::{Call, Content, Opened, boolean, present, whole, wrong};
+use super::call::{Call, Content, MESSAGES_MAX, Opened, boolean, present, tools, whole, wrong};
 use super::json::{Document, Draft, Kind, Value};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
@@ -61,10 +61,10 @@ fn messages(document: &Document) -> Result<Content, CallFault> {
     let Some(messages) = present(document, "messages") else {
         return Err(CallFault::missing("messages", expected));
     };
-    let mut any = false;
-    let (mut images, mut bytes, mut documents) = (0, 0, Vec::new());
+    let mut content = Content { tools: tools(document, "function"), ..Content::default() };
+    let (mut count, mut other_bytes) = (0, 0);
     for (i, message) in messages.elements().enumerate() {
-        any = true;
+        count += 1;
         if message.kind() != Kind::Object {
             return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
         }
@@ -73,13 +73,14 @@ fn messages(document: &Document) -> Result<Content, CallFault> {
             match &*name {
                 "role" => role = value.text(),
                 "content" => {
-                    for part in value.elements() {
-                        if let Some(url) = image_url(part) {
-                            images += 1;
-                            bytes += url.raw().len() as u64;
-                        } else if let Some(pages) = document_data(part) {
-                            documents.push(pages.raw().len() as u64);
-                        }
+                    for (kind, address) in value.elements().filter_map(attached) {
+                        let counted = match kind {
+                            Attached::Image => &mut content.images,
+                            Attached::Pages => &mut content.documents,
+                            Attached::Text => continue,
+                        };
+                        *counted += 1;
+                        other_bytes += address.raw().len() as u64;
                     }
                 }
                 _ => {}
@@ -90,26 +91,89 @@ fn messages(document: &Document) -> Result<Content, CallFault> {
             return Err(CallFault::missing(&field, "system, user, assistant or tool"));
         }
     }
-    if !any {
+    if count == 0 {
         // Elements of anything but a list are none.
         return Err(wrong("messages", expected, messages));
     }
-    bytes += documents.iter().sum::<u64>();
-    let text_bytes = (document.body().len() as u64).saturating_sub(bytes);
-    Ok(Content { images, documents, text_bytes })
+    if count > MESSAGES_MAX {
+        return Err(CallFault::invalid("messages", &format!("at most {MESSAGES_MAX} messages")));
+    }
+    content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
+    Ok(content)
 }
 
-/// The address of an image part, inline or not.
-fn image_url(part: Value<'_>) -> Option<Value<'_>> {
-    let image = part.get("image_url")?;
-    let url = if image.kind() == Kind::Object { image.get("url")? } else { image };
-    (url.kind() == Kind::Text).then_some(url)
+/// What is attached to a message beside its text.
+#[derive(Clone, Copy)]
+enum Attached {
+    Image,
+    /// A document that is looked at page by page.
+    Pages,
+    /// Something that is read as text.
+    Text,
 }
 
-/// The data of a file part whose pages are looked at as pictures too.
-fn document_data(part: Value<'_>) -> Option<Value<'_>> {
-    const PDF: &[u8] = b"data:application/pdf";
-    let data = part.get("file")?.get("file_data")?;
-    let start = data.inside()?.get(..PDF.len())?;
-    start.eq_ignore_ascii_case(PDF).then_some(data)
+/// What a part attaches, and the string that holds it or its address.
+fn attached(part: Value<'_>) -> Option<(Attached, Value<'_>)> {
+    let (address, elsewhere) = match part.get("image_url") {
+        Some(image) if image.kind() == Kind::Object => (image.get("url")?, Attached::Image),
+        Some(image) => (image, Attached::Image),
+        None => (part.get("file")?.get("file_data")?, Attached::Text),
+    };
+    let text = address.text()?;
+    let is_data = |media: &str| {
+        let start = text.get(.."data:".len() + media.len());
+        start.is_some_and(|s| {
+            s.get(.."data:".len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
+                && s["data:".len()..].eq_ignore_ascii_case(media)
+        })
+    };
+    let kind = match () {
+        () if is_data("application/pdf") => Attached::Pages,
+        () if is_data("image/") => Attached::Image,
+        () => elsewhere,
+    };
+    Some((kind, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::image(r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}"#, 1, 0)]
+    #[case::bare_address(r#"{"type":"image_url","image_url":"https://x.example/a.png"}"#, 1, 0)]
+    #[case::pages_as_an_image(
+        r#"{"type":"image_url","image_url":{"url":"data:\u0061pplication/PDF;base64,AA=="}}"#,
+        0,
+        1
+    )]
+    #[case::pages(
+        r#"{"type":"file","file":{"file_data":"DATA:application/pdf;base64,AA=="}}"#,
+        0,
+        1
+    )]
+    #[case::image_as_a_file(
+        r#"{"type":"file","file":{"file_data":"data:image/gif;base64,AA=="}}"#,
+        1,
+        0
+    )]
+    #[case::text_file(
+        r#"{"type":"file","file":{"file_data":"data:text/plain;base64,AA=="}}"#,
+        0,
+        0
+    )]
+    #[case::text(r#"{"type":"text","text":"data:image/png"}"#, 0, 0)]
+    fn what_is_attached_is_counted_by_what_it_is(
+        #[case] part: &str,
+        #[case] images: u64,
+        #[case] documents: u64,
+    ) {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
+        );
+        let call = read(Opened::parse(body.into()).expect("sound")).expect("a call");
+        let Content { images: i, documents: d, tools, .. } = call.content;
+        assert_eq!((i, d, tools), (images, documents, 1));
+    }
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+pub mod compact;
 pub mod draft;
 pub mod scan;
 pub mod value;
@@ -79,7 +80,17 @@ impl Document {
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
     pub fn parse(body: Bytes) -> Result<Document, JsonFault> {
-        let (inside, members) = scan::object(&body)?;
+        let (inside, members) = scan::object(&body, scan::Strictness::Sent)?;
+        Ok(Document { body, members, inside })
+    }
+
+    /// The same for what a vendor sent. Numbers may be of any size there: nobody here computes with
+    /// those of a model's, and what was generated has to be paid.
+    ///
+    /// # Errors
+    /// [`JsonFault`] as [`Document::parse`], but for numbers.
+    pub fn received(body: Bytes) -> Result<Document, JsonFault> {
+        let (inside, members) = scan::object(&body, scan::Strictness::Received)?;
         Ok(Document { body, members, inside })
     }
 

@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallFault;
-use super::call::{Call, Content, Opened, boolean, present, whole, wrong};
+use super::call::{Call, Content, MESSAGES_MAX, Opened, boolean, present, tools, whole, wrong};
 use super::json::{Document, Kind, Value};
 use super::meter::TOKENS_MAX;
 use crate::money::Tokens;
@@ -30,10 +30,10 @@ fn content(document: &Document) -> Result<Content, CallFault> {
     let Some(messages) = present(document, "messages") else {
         return Err(CallFault::missing("messages", expected));
     };
-    let mut any = false;
+    let mut count = 0;
     let mut blocks = Blocks::default();
     for (i, message) in messages.elements().enumerate() {
-        any = true;
+        count += 1;
         if message.kind() != Kind::Object {
             return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
         }
@@ -41,7 +41,7 @@ fn content(document: &Document) -> Result<Content, CallFault> {
         for (name, value) in message.members() {
             match &*name {
                 "role" => role = value.text(),
-                "content" => blocks.count(value),
+                "content" => blocks.count(value, BLOCKS_DEPTH_MAX),
                 _ => {}
             }
         }
@@ -50,53 +50,71 @@ fn content(document: &Document) -> Result<Content, CallFault> {
             return Err(CallFault::missing(&field, "user or assistant"));
         }
     }
-    if !any {
+    if count == 0 {
         return Err(wrong("messages", expected, messages));
     }
+    if count > MESSAGES_MAX {
+        return Err(CallFault::invalid("messages", &format!("at most {MESSAGES_MAX} messages")));
+    }
     let text_bytes = (document.body().len() as u64).saturating_sub(blocks.other_bytes);
-    Ok(Content { images: blocks.images, documents: blocks.documents, text_bytes })
+    let Blocks { images, documents, .. } = blocks;
+    Ok(Content { images, documents, tools: tools(document, "custom"), text_bytes })
 }
+
+/// Blocks inside of blocks, at most: a fetched page inside its result inside the result's block
+/// inside the message, and pictures in it. Walking costs the depth times the bytes.
+const BLOCKS_DEPTH_MAX: usize = 5;
 
 #[derive(Default)]
 struct Blocks {
     images: u64,
-    documents: Vec<u64>,
+    documents: u64,
     /// Bytes of both.
     other_bytes: u64,
 }
 
 impl Blocks {
     /// Counts the blocks of a content, and those inside results and documents.
-    fn count(&mut self, content: Value<'_>) {
-        for block in content.elements() {
-            let (mut kind, mut source, mut inner) = (None, None, None);
-            for (name, value) in block.members() {
-                match &*name {
-                    "type" => kind = value.text(),
-                    "source" => source = Some(value),
-                    "content" => inner = Some(value),
-                    _ => {}
-                }
-            }
-            let from = |name: &str| source.and_then(|s| s.get(name));
-            match kind.as_deref() {
-                Some("image") => {
-                    self.images += 1;
-                    self.other_bytes += from("data").map_or(0, |data| data.raw().len() as u64);
-                }
-                Some("document") => match from("type").and_then(Value::text).as_deref() {
-                    Some("url") => self.documents.push(u64::MAX),
-                    Some("base64") => {
-                        let bytes = from("data").map_or(0, |data| data.raw().len() as u64);
-                        self.documents.push(bytes);
-                        self.other_bytes += bytes;
-                    }
-                    _ => from("content").into_iter().for_each(|c| self.count(c)),
-                },
+    fn count(&mut self, content: Value<'_>, depth: usize) {
+        if depth == 0 {
+            return;
+        }
+        if content.kind() == Kind::Object {
+            return self.block(content, depth);
+        }
+        content.elements().for_each(|block| self.block(block, depth));
+    }
+
+    fn block(&mut self, block: Value<'_>, depth: usize) {
+        let (mut kind, mut source, mut inner) = (None, None, None);
+        for (name, value) in block.members() {
+            match &*name {
+                "type" => kind = value.text(),
+                "source" => source = Some(value),
+                "content" => inner = Some(value),
                 _ => {}
             }
-            inner.into_iter().for_each(|c| self.count(c));
         }
+        let from = |name: &str| source.and_then(|s| s.get(name));
+        let data_bytes = || from("data").map_or(0, |data| data.raw().len() as u64);
+        match kind.as_deref() {
+            Some("image") => {
+                self.images += 1;
+                self.other_bytes += data_bytes();
+            }
+            Some("document") => match from("type").and_then(Value::text).as_deref() {
+                Some("text") => {}
+                Some("content") => {
+                    from("content").into_iter().for_each(|c| self.count(c, depth - 1));
+                }
+                _ => {
+                    self.documents += 1;
+                    self.other_bytes += data_bytes();
+                }
+            },
+            _ => {}
+        }
+        inner.into_iter().for_each(|c| self.count(c, depth - 1));
     }
 }
 
@@ -116,15 +134,16 @@ pub struct Reported {
 }
 
 impl Reported {
-    /// Takes a `usage`. Members that are absent or null keep what was reported before. Numbers that
-    /// are negative, fractional or absurd make all of it no report.
+    /// Takes a `usage`, and tells whether it counts the output. Members that are absent or null
+    /// keep what was reported before. Numbers that are negative, fractional or absurd make all of
+    /// it no report.
     pub fn merge(&mut self, usage: Value<'_>) -> bool {
         let before = *self;
         let sound = self.read(usage).is_some();
         if !sound {
             *self = before;
         }
-        sound
+        sound && usage.get("output_tokens").is_some_and(|output| !output.is_null())
     }
 
     fn read(&mut self, usage: Value<'_>) -> Option<()> {
@@ -223,36 +242,53 @@ mod tests {
     }
 
     #[rstest]
-    #[case::text(r#""hi""#, 0, &[], 0)]
-    #[case::image(
-        r#"[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}}]"#,
-        1, &[], 6
-    )]
-    #[case::image_elsewhere(
-        r#"[{"type":"image","source":{"type":"url","url":"https://x.example"}}]"#,
-        1, &[], 0
-    )]
+    #[case::text(r#""hi""#, 0, 0, 0)]
+    #[case::image(r#"[{"type":"image","source":{"type":"base64","data":"QUJD"}}]"#, 1, 0, 6)]
+    #[case::elsewhere(r#"[{"type":"image","source":{"type":"url","url":"https://x"}}]"#, 1, 0, 0)]
     #[case::pages(
         r#"[{"type":"document","source":{"type":"base64","data":"QUJD"}},{"type":"document","source":{"type":"url","url":"https://x"}}]"#,
-        0, &[6, u64::MAX], 6
+        0, 2, 6
     )]
-    #[case::text_document(r#"[{"type":"document","source":{"type":"text","data":"abc"}}]"#, 0, &[], 0)]
+    #[case::text_document(
+        r#"[{"type":"document","source":{"type":"text","data":"abc"}}]"#,
+        0,
+        0,
+        0
+    )]
     #[case::inside_a_result_and_a_document(
         r#"[{"type":"tool_result","content":[{"type":"image","source":{"data":"QQ=="}}]},{"type":"document","source":{"type":"content","content":[{"type":"image","source":{"data":"QQ=="}}]}}]"#,
-        2, &[], 12
+        2, 0, 12
+    )]
+    #[case::inside_a_fetched_page(
+        r#"[{"type":"web_fetch_tool_result","content":{"type":"web_fetch_result","content":{"type":"document","source":{"type":"url","url":"https://x"}}}}]"#,
+        0, 1, 0
     )]
     fn what_is_not_text_is_counted_apart(
         #[case] content: &str,
         #[case] images: u64,
-        #[case] documents: &[u64],
+        #[case] documents: u64,
         #[case] other_bytes: u64,
     ) {
         let body = format!(
-            r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":{content}}}]}}"#
+            r#"{{"model":"m","max_tokens":5,"tools":[{{"name":"f"}},{{"type":"bash_1"}}],"messages":[{{"role":"user","content":{content}}}]}}"#
         );
         let length = body.len() as u64;
         let call = read(Opened::parse(body.into()).expect("sound")).expect("a call");
         let text_bytes = length - other_bytes;
-        assert_eq!(call.content, Content { images, documents: documents.to_vec(), text_bytes });
+        assert_eq!(call.content, Content { images, documents, tools: 2, text_bytes });
+    }
+
+    #[test]
+    fn nested_contents_cost_their_depth_times_their_bytes() {
+        let deep = format!("{}{}", r#"[{"content":"#.repeat(25), "}]".repeat(25));
+        let deep = deep.replace(":}", r#":"x"}"#);
+        let body = format!(
+            r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":{deep}}}]}}"#
+        );
+        assert!(read(Opened::parse(body.into()).expect("sound")).is_ok());
+        let mut blocks = Blocks::default();
+        let image = r#"[{"content":[{"content":[{"content":[{"content":[{"content":[{"type":"image"}]}]}]}]}]}]"#;
+        blocks.count(Value::trusted(image.as_bytes()), BLOCKS_DEPTH_MAX);
+        assert_eq!(blocks.images, 0, "what lies so deep is looked at by nobody");
     }
 }

@@ -133,6 +133,9 @@ impl Meter {
     /// Takes the length of something that the vendor generated, to count it.
     pub fn count_bytes(&mut self, bytes: usize) {
         if bytes > 0 {
+            if self.standing == Standing::Final {
+                self.standing = Standing::Running;
+            }
             self.text_bytes += bytes as u64;
             self.pieces += 1;
         }

@@ -77,6 +77,9 @@ pub enum Break {
     /// Nothing came for too long.
     #[error("the vendor stopped answering")]
     Stalled,
+    /// The client had gone, and it was not waited for any longer.
+    #[error("the vendor's reply was not waited for")]
+    Abandoned,
     /// The vendor said so itself.
     #[error("the vendor reported an error")]
     Told(VendorError),
@@ -93,11 +96,11 @@ impl Break {
     /// of error stands.
     #[must_use]
     pub fn messages_body(&self, request_id: &str) -> String {
-        let kind = match self {
-            Break::Told(VendorError { kind: Some(kind), .. }) => kind,
-            _ => "api_error",
+        let (kind, details) = match self {
+            Break::Told(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
+            _ => ("api_error", &None),
         };
-        messages_body(kind, &self.said(), None, request_id)
+        messages_body(kind, &self.said(), details.as_deref(), request_id)
     }
 
     fn said(&self) -> String {

@@ -27,7 +27,12 @@ impl Event {
             let rest = rest.strip_prefix(b" ").unwrap_or(rest);
             found = Some(match found {
                 None => Cow::Borrowed(rest),
-                Some(before) => Cow::Owned([&before, &b"\n"[..], rest].concat()),
+                Some(before) => {
+                    let mut joined = before.into_owned();
+                    joined.push(b'\n');
+                    joined.extend_from_slice(rest);
+                    Cow::Owned(joined)
+                }
             });
         }
         found

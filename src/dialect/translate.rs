@@ -6,7 +6,6 @@
 //! place for is dropped and named; what would change the meaning of a call is refused.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-mod compact;
 mod ids;
 mod parts;
 pub mod reply;

@@ -1,6 +1,7 @@
 //! Errors as the vendors write them, read into one shape.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use super::json::compact::compact;
 use super::json::{Document, Kind, Value, draft::quoted, scan};
 
 /// Longer messages are cut: they are for people.
@@ -17,6 +18,8 @@ pub struct VendorError {
     pub param: Option<String>,
     /// The vendor's type of error.
     pub kind: Option<String>,
+    /// What the vendor tells programs, as JSON on one line.
+    pub details: Option<String>,
 }
 
 impl VendorError {
@@ -56,6 +59,7 @@ impl VendorError {
                     code: inner("code").or_else(|| inner("status")),
                     param: inner("param"),
                     kind: inner("type"),
+                    details: error.get("details").and_then(details),
                 }
             }
             Some(error) => {
@@ -68,6 +72,11 @@ impl VendorError {
             },
         }
     }
+}
+
+fn details(value: Value<'_>) -> Option<String> {
+    let short = value.raw().len() <= MESSAGE_CHARS_MAX && value.kind() == Kind::Object;
+    short.then(|| String::from_utf8_lossy(&compact(value.raw())).into_owned())
 }
 
 fn cut(text: &str) -> String {

@@ -30,12 +30,12 @@ pub async fn admit(
     let catalogue = gateway.catalogue.load();
     let model = model(&catalogue, &opened.model, endpoint)?;
     exchange.record.model = Some(model.clone());
-    let mut call = Call::parse(opened, endpoint).map_err(Refusal::Call)?;
+    let call = Call::parse(opened, endpoint).map_err(Refusal::Call)?;
     if let Some(refusal) = model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
         return Err(Refusal::Unpriced(refusal.clone()));
     }
     let token = &model.vendor.token;
-    let way = way(gateway, &caller, &model, &mut call, endpoint).await?;
+    let translation = translation(&caller, &model, &call, endpoint)?;
     let Some(line) = gateway.routes.of(token) else {
         return Err(Refusal::NoRoute(format!("no route to {token} is set up")));
     };
@@ -50,6 +50,12 @@ pub async fn admit(
             HoldRefused::Unavailable(_) => Refusal::NoLedger,
             HoldRefused::Conflict => Refusal::Internal,
         })?;
+    let way = match (&translation, model.vendor.dialect) {
+        (Some(translation), _) => Way::Translated { body: translation.finish(), thinking: None },
+        (None, Dialect::Messages) => Way::Unchanged,
+        (None, Dialect::Chat) => Way::Spliced,
+    };
+    let translation = translation.filter(|_| model.thinking);
     let terms = Terms {
         model,
         price_version: catalogue.version.clone(),
@@ -69,36 +75,27 @@ pub async fn admit(
         failed: Vec::new(),
         block: None,
     }));
+    if let Some(translation) = translation {
+        thinking::restore(gateway, exchange, translation).await;
+    }
     Ok(())
 }
 
-/// How the call becomes the vendor's. What is put back into it counts as its input.
-async fn way(
-    gateway: &Gateway,
+/// The call in the vendor's format, if that is another one.
+fn translation(
     caller: &Caller,
     model: &Model,
-    call: &mut Call,
+    call: &Call,
     endpoint: Endpoint,
-) -> Result<Way, Refusal> {
-    match (model.vendor.dialect, endpoint) {
-        (Dialect::Messages, Endpoint::Chat) => {}
-        (Dialect::Messages, _) => return Ok(Way::Unchanged),
-        (Dialect::Chat, _) => return Ok(Way::Spliced),
+) -> Result<Option<Translation>, Refusal> {
+    if (model.vendor.dialect, endpoint) != (Dialect::Messages, Endpoint::Chat) {
+        return Ok(None);
     }
-    let account = &caller.key.account;
-    let mut translation = {
-        let mut draft = Draft::new(&call.document);
-        model.rewrite(&mut draft);
-        let json_schema = model.json_schema;
-        let manner = Manner { model: &call.model, account: account.as_str(), json_schema };
-        Translation::read(&call.document, &draft, manner).map_err(Refusal::Call)?
-    };
-    let mut thinking = None;
-    if model.thinking {
-        thinking = thinking::restore(gateway, account, &mut translation).await;
-        call.content.text_bytes += translation.kept_bytes();
-    }
-    Ok(Way::Translated { body: translation.finish(), thinking })
+    let mut draft = Draft::new(&call.document);
+    model.rewrite(&mut draft);
+    let (account, json_schema) = (caller.key.account.as_str(), model.json_schema);
+    let manner = Manner { model: &call.model, account, json_schema };
+    Translation::read(&call.document, &draft, manner).map(Some).map_err(Refusal::Call)
 }
 
 fn model(catalogue: &Catalogue, asked: &str, endpoint: Endpoint) -> Result<Arc<Model>, Refusal> {
@@ -114,22 +111,22 @@ fn model(catalogue: &Catalogue, asked: &str, endpoint: Endpoint) -> Result<Arc<M
     Ok(model.clone())
 }
 
-/// An upper estimate of the input's tokens: no token is less than a byte of text, and an image or a
-/// document of pages is as much as the vendor's rules say. The JSON around the text makes up for
-/// the vendor's own framing.
+/// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a
+/// document of pages and what a vendor adds for tools are as much as its rules say. The JSON around
+/// the text makes up for the vendor's own framing.
 fn input_bound(call: &Call, vendor: &Vendor) -> u64 {
-    let Content { images, documents, text_bytes } = &call.content;
-    let document = |bytes: &u64| match vendor.document_tokens {
-        0 => *bytes,
-        most => most.min(*bytes),
-    };
-    let documents = documents.iter().map(document).fold(0, u64::saturating_add);
-    let images = images.saturating_mul(vendor.image_tokens);
-    text_bytes.saturating_add(images).saturating_add(documents)
+    let Content { images, documents, tools, text_bytes } = call.content;
+    let tokens = [
+        text_bytes,
+        images.saturating_mul(vendor.image_tokens),
+        documents.saturating_mul(vendor.document_tokens),
+        tools.saturating_mul(vendor.tool_tokens),
+    ];
+    tokens.into_iter().fold(0, u64::saturating_add)
 }
 
 /// What to hold: an upper bound of the input, and the output asked for, for every choice.
-fn quote(model: &Model, call: &Call, at: i64) -> Result<Quote, Refusal> {
+pub(super) fn quote(model: &Model, call: &Call, at: i64) -> Result<Quote, Refusal> {
     // A model that is not sold by tokens is not sold on a text endpoint.
     let price = model.token_price().ok_or(Refusal::Internal)?;
     let bound = input_bound(call, &model.vendor);
@@ -146,7 +143,7 @@ fn quote(model: &Model, call: &Call, at: i64) -> Result<Quote, Refusal> {
 impl Gateway {
     /// Holds money, within the ledger's deadline. If it passes, the hold is taken back, since it
     /// may have been made all the same.
-    async fn hold(
+    pub(super) async fn hold(
         &self,
         account: &ledger::AccountName,
         id: &str,

@@ -49,11 +49,12 @@ pub(super) async fn relay(
         let began = Instant::now();
         let read = vendor.read().await;
         exchange.vendor_time += began.elapsed();
-        let patient = match client.gone {
-            None => Instant::now() < deadline,
-            Some(gone) => gone.patient(&vendor, gateway.timeouts.drain),
+        let read = match client.gone {
+            None if Instant::now() < deadline => read,
+            None => Read::Failed(Break::Stalled),
+            Some(gone) if gone.patient(&vendor, gateway.timeouts.drain) => read,
+            Some(_) => Read::Failed(Break::Abandoned),
         };
-        let read = if patient { read } else { Read::Failed(Break::Stalled) };
         let mut out = filter(gateway, session, exchange, read)?;
         // What is there already goes out in the same write.
         while out.len() < MERGED_BYTES_MAX && open(exchange) {
@@ -73,7 +74,7 @@ pub(super) async fn relay(
                 vendor.up.shutdown().await;
                 upstream::note_loss(exchange);
                 let anything = exchange.relaying().is_some_and(|r| r.relay.meter().any_output());
-                if client.head.is_some() && !anything {
+                if client.head.is_some() && !anything && why != Break::Abandoned {
                     return Err(Refusal::Broken(why));
                 }
                 exchange.record.code = Some(why.to_string());

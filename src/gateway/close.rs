@@ -11,7 +11,7 @@ use futures_util::poll;
 use super::Gateway;
 use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::thinking;
-use crate::dialect::relay::Progress;
+use crate::dialect::relay::{Break, Progress};
 use crate::ledger::{AccountName, Answer, Hold, Ledger, Line, Operation};
 use crate::metrics::{METRICS, count};
 use crate::money::{Basis, Money, Usage};
@@ -31,8 +31,9 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     };
     let Relaying { hold, terms, route, depth, vendor_request_id, mut relay } = relaying;
     exchange.record.client_gone = client_gone;
-    let nothing_came = *relay.progress() != Progress::Complete && !relay.meter().any_output();
-    if nothing_came {
+    // What the gateway stopped waiting for, since the client had gone, is billed all the same.
+    let ended = matches!(relay.progress(), Progress::Complete | Progress::Broken(Break::Abandoned));
+    if !ended && !relay.meter().any_output() {
         void(gateway, hold).await;
         return;
     }
@@ -86,7 +87,7 @@ pub(super) async fn abandon(gateway: &Gateway, exchange: &mut Exchange) {
     void(gateway, hold).await;
 }
 
-async fn void(gateway: &Gateway, hold: Hold) {
+pub(super) async fn void(gateway: &Gateway, hold: Hold) {
     let ledger = gateway.ledger.clone();
     let busy = gateway.busy.enter();
     let store = gateway.store_name;

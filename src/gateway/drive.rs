@@ -75,7 +75,17 @@ pub(super) async fn run(
         }
         if !head.status.is_success() {
             let body = error_body(gateway, answered, sent_whole, &peer).await;
-            return Err(refused_by_vendor(status, &body, exchange));
+            let error = VendorError::read(&body);
+            let ours = error.message.as_deref().is_some_and(|message| {
+                exchange.admitted().is_some_and(|a| a.terms.model.vendor.blocked.says(message))
+            });
+            if ours {
+                // As if it had said so by its status: no money, or not enough.
+                let block = Block { status: Some(402), retry_after: None, work_begun: false };
+                upstream::note_block(exchange, status_reason(402), &block);
+                continue;
+            }
+            return Err(refused_by_vendor(status, error, exchange));
         }
         answered.set_read_timeout(Some(gateway.timeouts.stall));
         let vendor = Vendor::new(answered, sent_whole);
@@ -217,10 +227,9 @@ fn exhausted(exchange: &mut Exchange) -> Refusal {
     }
 }
 
-fn refused_by_vendor(status: u16, body: &[u8], exchange: &mut Exchange) -> Refusal {
+fn refused_by_vendor(status: u16, mut error: VendorError, exchange: &mut Exchange) -> Refusal {
     match status {
         400 | 404 | 413 | 422 => {
-            let mut error = VendorError::read(body);
             let way = exchange.admitted().map(|admitted| &admitted.way);
             if matches!(way, Some(Way::Translated { .. })) {
                 // The types of the other format mean nothing to a chat client.

@@ -29,8 +29,7 @@ pub async fn caller(
     session: &Session,
     tongue: Tongue,
 ) -> Result<Caller, Refusal> {
-    let key = presented(session, tongue).ok_or(Refusal::NoKey)?;
-    let hash = KeyHash::of_shaped(key).ok_or(Refusal::BadKey)?;
+    let hash = presented(session, tongue)?;
     let record = match gateway.keys.get(&hash) {
         Some(record) => record,
         None => look_up(gateway, hash).await?,
@@ -55,8 +54,9 @@ async fn look_up(gateway: &Gateway, hash: KeyHash) -> Result<Arc<KeyRecord>, Ref
     Ok(record)
 }
 
-/// The key, from either header that official clients use; with both, from the format's own.
-fn presented(session: &Session, tongue: Tongue) -> Option<&str> {
+/// The key, from either header that official clients use. Of two, the one that looks like ours
+/// counts (a client may have a vendor's key in its environment too), else the format's own.
+fn presented(session: &Session, tongue: Tongue) -> Result<KeyHash, Refusal> {
     let bearer = session.get_header(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
@@ -66,7 +66,9 @@ fn presented(session: &Session, tongue: Tongue) -> Option<&str> {
         Tongue::Chat => [bearer, plain()],
         Tongue::Messages => [plain(), bearer],
     };
-    keys.into_iter().flatten().find(|key| !key.is_empty())
+    let mut keys = keys.into_iter().flatten().filter(|key| !key.is_empty()).peekable();
+    keys.peek().ok_or(Refusal::NoKey)?;
+    keys.find_map(KeyHash::of_shaped).ok_or(Refusal::BadKey)
 }
 
 /// Reads the whole body.

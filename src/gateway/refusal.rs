@@ -146,6 +146,7 @@ impl Refusal {
                 let kind = self.messages_kind(status);
                 let details = match self {
                     Refusal::Unpriced(rule) => rule.details.as_deref(),
+                    Refusal::Vendor { error, .. } => error.details.as_deref(),
                     _ => None,
                 };
                 (status, messages_body(kind, &said.message, details, request_id))

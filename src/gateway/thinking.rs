@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use super::Gateway;
+use bytes::Bytes;
+
+use super::exchange::{Admitted, Exchange, Way};
+use super::{Gateway, admit, close};
 use crate::dialect::translate::request::Translation;
 use crate::dialect::translate::thinking::Kept;
 use crate::ledger::AccountName;
@@ -34,29 +37,60 @@ impl Thinking {
     }
 }
 
-/// Puts back what was kept, if the call ends in the results of tools.
+/// Puts back what was kept, if an admitted call ends in the results of tools. Looking for it costs
+/// the store something, so it is done for those only who have paid: money is held by now, and if
+/// there is not enough for what comes in addition, the call goes on without.
 pub(super) async fn restore(
     gateway: &Gateway,
-    account: &AccountName,
-    translation: &mut Translation,
-) -> Option<Thinking> {
+    exchange: &mut Exchange,
+    mut translation: Translation,
+) {
     let ids = translation.loop_ids();
-    if ids.is_empty() {
-        return None;
-    }
-    if ids.len() > TURNS_MAX {
-        return Some(Thinking::Dropped);
-    }
-    let names: Vec<String> = ids.iter().map(|id| name(id)).collect();
-    let found = gateway.in_time("notes", gateway.notes.find(account, &names)).await;
-    let restored = match found {
-        Ok(kept) => translation.restore(&kept),
-        Err(why) => {
-            log::warn!(why:% = why; "thinking is not found");
-            false
+    let request_id = exchange.id.clone();
+    let Some(admitted) = exchange.admitted().filter(|_| !ids.is_empty()) else { return };
+    let found = if ids.len() > TURNS_MAX { None } else { find(gateway, admitted, &ids).await };
+    let restored = found.and_then(|kept| translation.restored(&kept));
+    let thinking = match restored {
+        Some(restored) if afford(gateway, &request_id, admitted, restored.bytes()).await => {
+            translation.put_back(restored);
+            Thinking::Restored
         }
+        _ => Thinking::Dropped,
     };
-    Some(if restored { Thinking::Restored } else { Thinking::Dropped })
+    admitted.way = Way::Translated { body: translation.finish(), thinking: Some(thinking) };
+}
+
+async fn find(
+    gateway: &Gateway,
+    admitted: &Admitted,
+    ids: &[String],
+) -> Option<Vec<Option<Bytes>>> {
+    let names: Vec<String> = ids.iter().map(|id| name(id)).collect();
+    let finding = gateway.notes.find(admitted.hold.account(), &names);
+    let found = gateway.in_time("notes", finding).await;
+    found.inspect_err(|why| log::warn!(why:% = why; "thinking is not found")).ok()
+}
+
+/// Holds money for a longer input too: a hold for all of it takes the place of the first.
+async fn afford(gateway: &Gateway, id: &str, admitted: &mut Admitted, bytes: u64) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    let (terms, call) = (&mut admitted.terms, &mut admitted.call);
+    let before = call.content.text_bytes;
+    call.content.text_bytes = before.saturating_add(bytes);
+    let account = admitted.hold.account().clone();
+    let held = match admit::quote(&terms.model, call, terms.at) {
+        Ok(quote) => gateway.hold(&account, &format!("{id}:2"), quote).await.ok(),
+        Err(_) => None,
+    };
+    let Some(held) = held else {
+        call.content.text_bytes = before;
+        return false;
+    };
+    terms.input_bytes = call.content.text_bytes;
+    close::void(gateway, std::mem::replace(&mut admitted.hold, held)).await;
+    true
 }
 
 /// Keeps what the next call of the loop will need. It can be found when this returns, so a client

@@ -205,7 +205,11 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     let now_ms = super::exchange::unix_ms();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
-    route.blocked(now_ms, block.retry_after);
+    // A body that goes as it came may ask for what an account lacks; that says nothing of others'.
+    let clients_doing = block.status == Some(403) && matches!(admitted.way, Way::Unchanged);
+    if !clients_doing {
+        route.blocked(now_ms, block.retry_after);
+    }
     let labels = [route.vendor.as_str(), route.name.as_str()];
     METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
     if block.work_begun {

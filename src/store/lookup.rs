@@ -9,7 +9,7 @@ use crate::notes::{FOUND_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
 
 /// So many notes are looked up at once. Others get their turn in between: on one connection a
 /// hold would wait behind a long answer.
-const STEP: usize = 16;
+const STEP: usize = 4;
 
 // Within one step the bound of an answer is not looked at.
 const _: () = assert!(STEP * NOTE_BYTES_MAX <= FOUND_BYTES_MAX / 8);

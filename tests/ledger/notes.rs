@@ -156,7 +156,7 @@ async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn Notes) {
 async fn an_answer_has_its_bound_too(notes: &dyn Notes) {
     let account = name("answers");
     let note = Bytes::from(vec![b'x'; NOTE_BYTES_MAX]);
-    let count = FOUND_BYTES_MAX / NOTE_BYTES_MAX + 40;
+    let count = FOUND_BYTES_MAX / NOTE_BYTES_MAX + 20;
     let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
     for name in &names {
         notes.keep(&account, name, note.clone(), HOUR_MS).await.expect("it is kept");
@@ -164,7 +164,7 @@ async fn an_answer_has_its_bound_too(notes: &dyn Notes) {
     let all = notes.find(&account, &names).await.expect("an answer");
     assert_eq!(all.len(), count);
     let there = all.iter().take_while(|note| note.is_some()).count();
-    assert!((count - 40..count).contains(&there), "{there} of {count}");
+    assert!((count - 20..count).contains(&there), "{there} of {count}");
     assert!(all[there..].iter().all(Option::is_none), "one of the rest is there");
     assert_eq!(notes.find(&account, &names[there..]).await, Ok(vec![Some(note); count - there]));
     // The same bytes a thousand times, not a thousand copies.

@@ -132,8 +132,10 @@ impl RedisServer {
             if exited {
                 return false;
             }
-            let pong = self.try_command(&["PING"]);
-            if matches!(pong, Ok(redis::Value::SimpleString(_))) {
+            // Whoever answers must be ours: another's server may have the port by now.
+            let own = self.child.as_ref().map(|c| format!("process_id:{}", c.id()));
+            let told = self.try_command(&["INFO", "server"]).map(|info| format!("{info:?}"));
+            if matches!((own, told), (Some(own), Ok(told)) if told.contains(&own)) {
                 return true;
             }
             sleep(Duration::from_millis(5));

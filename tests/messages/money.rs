@@ -35,7 +35,7 @@ fn inline() -> Value {
     about("document", &json!({ "type": "text", "media_type": "text/plain", "data": "hi" })), 0, 10
 )]
 #[case::a_document_elsewhere(
-    about("document", &json!({ "type": "url", "url": "https://papers.example/a.pdf" })), 300_000, 10
+    about("document", &json!({ "type": "url", "url": "https://papers.example/a.pdf" })), 500_000, 10
 )]
 #[tokio::test]
 async fn the_input_and_the_output_asked_for_are_held_while_a_call_runs(

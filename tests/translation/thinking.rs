@@ -111,7 +111,9 @@ fn restore(on: &str, messages: &[Json], ids: &[&str], kept: &[Option<Bytes>]) ->
     let mut restored = false;
     let outcome = translate_with(model(on), request(messages), |translation| {
         assert_eq!(translation.loop_ids(), ids);
-        restored = translation.restore(kept);
+        let found = translation.restored(kept);
+        restored = found.is_some();
+        found.into_iter().for_each(|found| translation.put_back(found));
     });
     let Outcome::Body(body, _) = outcome else { panic!("{outcome:?}") };
     (restored, String::from_utf8(body).expect("text"))

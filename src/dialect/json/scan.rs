@@ -12,8 +12,11 @@ const PAIRWISE_MAX: usize = 16;
 ///
 /// # Errors
 /// See [`super::Document::parse`].
-pub(super) fn object(bytes: &[u8]) -> Result<(usize, Vec<Member>), JsonFault> {
-    let mut scan = start(bytes)?;
+pub(super) fn object(
+    bytes: &[u8],
+    strictness: Strictness,
+) -> Result<(usize, Vec<Member>), JsonFault> {
+    let mut scan = start(bytes, strictness)?;
     if scan.peek() != Some(b'{') {
         return Err(scan.fault("expected an object"));
     }
@@ -29,16 +32,25 @@ pub(super) fn object(bytes: &[u8]) -> Result<(usize, Vec<Member>), JsonFault> {
 /// # Errors
 /// See [`super::Document::parse`].
 pub fn any(bytes: &[u8]) -> Result<(), JsonFault> {
-    let mut scan = start(bytes)?;
+    let mut scan = start(bytes, Strictness::Sent)?;
     scan.value(1)?;
     scan.end()
 }
 
-fn start(bytes: &[u8]) -> Result<Scan<'_>, JsonFault> {
+/// How strict a scan is beyond UTF-8, grammar, depth and names that stand twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strictness {
+    /// A client sent it: a double can hold each number.
+    Sent,
+    /// A vendor sent it: numbers may be of any size.
+    Received,
+}
+
+fn start(bytes: &[u8], strictness: Strictness) -> Result<Scan<'_>, JsonFault> {
     if let Err(e) = std::str::from_utf8(bytes) {
         return Err(JsonFault::at(e.valid_up_to(), "invalid UTF-8"));
     }
-    let mut scan = Scan { bytes, at: 0, names: Vec::new() };
+    let mut scan = Scan { bytes, at: 0, names: Vec::new(), strictness };
     scan.space();
     Ok(scan)
 }
@@ -48,6 +60,7 @@ struct Scan<'a> {
     at: usize,
     /// Names of the objects that are open, innermost last.
     names: Vec<Name>,
+    strictness: Strictness,
 }
 
 impl Scan<'_> {
@@ -262,7 +275,7 @@ impl Scan<'_> {
             exponent = if negative { 0 } else { size };
         }
         let magnitude = i64::try_from(whole).unwrap_or(i64::MAX).saturating_add(exponent);
-        if magnitude > MAGNITUDE_MAX {
+        if magnitude > MAGNITUDE_MAX && self.strictness == Strictness::Sent {
             return Err(JsonFault::at(start, "number out of range"));
         }
         Ok(())

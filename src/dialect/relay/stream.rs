@@ -4,6 +4,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{Break, Passage, Progress};
+use crate::dialect::json::compact::compact;
 use crate::dialect::json::{Document, Draft, Kind, Value};
 use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
@@ -162,7 +163,7 @@ impl Stream {
     }
 
     fn read(&mut self, data: Bytes) -> Result<Fate, Break> {
-        let event = Document::parse(data).map_err(|_| Break::Garbage)?;
+        let event = Document::received(data).map_err(|_| Break::Garbage)?;
         if let Some(error) = VendorError::in_event(&event) {
             return Err(Break::Told(error));
         }
@@ -198,28 +199,34 @@ fn chat(chunk: &Document, usage_asked: bool, unfinished: &mut u64, meter: &mut M
     }
     let mut draft = Draft::new(chunk);
     draft.remove("usage");
-    Fate::Replace(draft.finish())
+    let pieces = draft.finish();
+    if chunk.body().contains(&b'\n') || chunk.body().contains(&b'\r') {
+        // Data that came on several lines goes on one.
+        return Fate::Replace(vec![Bytes::from(compact(&pieces.concat()).into_owned())]);
+    }
+    Fate::Replace(pieces)
 }
 
 /// An event of a messages stream, which goes on as it came.
 fn messages(event: &Document, reported: &mut Reported, meter: &mut Meter) -> Result<Fate, Break> {
     let kind = event.get("type").and_then(Value::text).ok_or(Break::Garbage)?;
-    let mut report = |usage: Option<Value<'_>>, early| {
-        let sound = usage.is_some_and(|usage| reported.merge(usage));
-        if let (true, Some(tokens)) = (sound, reported.tokens()) {
+    let mut report = |usage: Option<Value<'_>>, early, meter: &mut Meter| {
+        let counts = usage.is_some_and(|usage| reported.merge(usage));
+        if let (true, Some(tokens)) = (counts, reported.tokens()) {
             meter.take(tokens, early);
         }
     };
+    let count = |part: &str, of: &[&str], meter: &mut Meter| {
+        let members = event.get(part).into_iter().flat_map(Value::members);
+        members.filter(|(name, _)| of.contains(&&**name)).for_each(|(_, v)| meter.count_text(v));
+    };
     match &*kind {
-        "message_start" => report(event.get("message").and_then(|m| m.get("usage")), true),
-        "message_delta" => report(event.get("usage").filter(|u| !u.is_null()), false),
-        "content_block_delta" => {
-            for (name, value) in event.get("delta").into_iter().flat_map(Value::members) {
-                if matches!(&*name, "text" | "thinking" | "partial_json") {
-                    meter.count_text(value);
-                }
-            }
+        "message_start" => report(event.get("message").and_then(|m| m.get("usage")), true, meter),
+        "message_delta" => report(event.get("usage"), false, meter),
+        "content_block_start" => {
+            count("content_block", &["text", "thinking", "data", "name"], meter);
         }
+        "content_block_delta" => count("delta", &["text", "thinking", "partial_json"], meter),
         "message_stop" => return Ok(Fate::Last),
         _ => {}
     }

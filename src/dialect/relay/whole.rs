@@ -67,7 +67,7 @@ impl Whole {
 
     /// Meters a body, and gives what the client is to have of it.
     fn read(&mut self, body: Bytes) -> Result<Bytes, Break> {
-        let document = Document::parse(body.clone()).map_err(|_| Break::Garbage)?;
+        let document = Document::received(body.clone()).map_err(|_| Break::Garbage)?;
         if let Some(error) = VendorError::in_event(&document) {
             return Err(Break::Told(error));
         }
@@ -104,8 +104,8 @@ fn meter_chat(document: &Document, meter: &mut Meter) {
 
 fn meter_messages(document: &Document, meter: &mut Meter) {
     let mut usage = Reported::default();
-    let sound = document.get("usage").is_some_and(|reported| usage.merge(reported));
-    if let (true, Some(tokens)) = (sound, usage.tokens()) {
+    let counts = document.get("usage").is_some_and(|reported| usage.merge(reported));
+    if let (true, Some(tokens)) = (counts, usage.tokens()) {
         meter.take(tokens, false);
         return;
     }

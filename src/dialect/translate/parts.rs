@@ -57,6 +57,13 @@ impl Block {
         Block { what, cache: None }
     }
 
+    /// Whether it is a kept block of thinking.
+    pub(super) fn is_thinking(&self) -> bool {
+        let What::Kept(raw) = &self.what else { return false };
+        let kind = Value::trusted(raw).get("type").and_then(Value::text);
+        kind.is_some_and(|kind| matches!(&*kind, "thinking" | "redacted_thinking"))
+    }
+
     pub(super) fn write(&self, out: &mut Writer) {
         match &self.what {
             What::Text(text) => {
@@ -108,12 +115,23 @@ impl Media {
     }
 }
 
+/// Parts, calls and results of one call, at most: each costs far more here than its bytes.
+pub(super) const BLOCKS_MAX: usize = 100_000;
+
+/// A conversation has more than [`BLOCKS_MAX`].
+pub(super) fn too_many() -> CallFault {
+    CallFault::invalid("messages", &format!("of {BLOCKS_MAX} parts, calls and results at most"))
+}
+
+/// The path of something inside a part or a call, made when it has to be said.
+pub(super) type At<'a> = &'a dyn Fn(&str) -> String;
+
 /// Where parts stand, and which kinds may stand there.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) source: Source<'a>,
-    /// The path of the content, such as `messages[0].content`.
-    pub(super) path: &'a str,
+    /// Whose content it is, among the messages.
+    pub(super) message: usize,
     /// The kinds of parts that make sense there.
     pub(super) kinds: &'a [&'a str],
 }
@@ -126,11 +144,17 @@ impl Place<'_> {
             Kind::List => {
                 let mut blocks = Vec::new();
                 for (i, part) in content.elements().enumerate() {
+                    if i >= BLOCKS_MAX {
+                        return Err(too_many());
+                    }
                     blocks.extend(self.part(i, part)?);
                 }
                 Ok(blocks)
             }
-            _ => Err(wrong(self.path, "a string or an array of parts", content)),
+            _ => {
+                let field = format!("messages[{}].content", self.message);
+                Err(wrong(&field, "a string or an array of parts", content))
+            }
         }
     }
 
@@ -139,85 +163,76 @@ impl Place<'_> {
     }
 
     fn part(self, i: usize, part: Value<'_>) -> Result<Option<Block>, CallFault> {
-        let path = format!("{}[{i}]", self.path);
+        // Said only when something is wrong.
+        let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message);
         let kind = part.get("type").and_then(Value::text).unwrap_or_default();
         let Some(kind) = self.kinds.iter().find(|k| **k == kind) else {
             let right = format!("one of {} here", self.kinds.join(", "));
-            return Err(CallFault::invalid(&format!("{path}.type"), &right));
+            return Err(CallFault::invalid(&at(".type"), &right));
         };
-        let within = |name: &str| {
-            let field = format!("{path}.{name}");
-            match part.get(name).filter(|v| !v.is_null()) {
-                Some(value) => Ok((field, value)),
-                None => Err(CallFault::missing(&field, "the content of the part")),
-            }
+        let Some(value) = part.get(kind).filter(|v| !v.is_null()) else {
+            return Err(CallFault::missing(&at(&format!(".{kind}")), "the content of the part"));
         };
         let block = match *kind {
-            "image_url" => {
-                let (field, image) = within("image_url")?;
-                Some(Block::of(What::Media(self.image(&field, image)?)))
-            }
-            "file" => {
-                let (field, file) = within("file")?;
-                Some(Block::of(What::Media(self.file(&field, file)?)))
-            }
-            text => {
-                let (field, value) = within(text)?;
-                if value.kind() != Kind::Text {
-                    return Err(wrong(&field, "a string", value));
-                }
-                self.text(value)
-            }
+            "image_url" => Some(Block::of(What::Media(self.image(&at, value)?))),
+            "file" => Some(Block::of(What::Media(self.file(&at, value)?))),
+            _ if value.kind() == Kind::Text => self.text(value),
+            _ => return Err(wrong(&at(&format!(".{kind}")), "a string", value)),
         };
         let cache = part.get("cache_control").filter(|v| !v.is_null());
         Ok(block.map(|block| Block { cache: cache.map(|c| self.source.keep(c)), ..block }))
     }
 
     /// An image by its address: inside a data URI, or elsewhere, which is never fetched from here.
-    fn image(self, field: &str, image: Value<'_>) -> Result<Media, CallFault> {
-        let (field, url) = match image.kind() {
-            Kind::Object => (format!("{field}.url"), image.get("url")),
-            _ => (field.to_owned(), Some(image)),
+    fn image(self, at: At<'_>, image: Value<'_>) -> Result<Media, CallFault> {
+        let (name, url) = match image.kind() {
+            Kind::Object => (".image_url.url", image.get("url")),
+            _ => (".image_url", Some(image)),
         };
         let right = "a data URI or an http or https address";
-        let url = url.filter(|u| !u.is_null()).ok_or_else(|| CallFault::missing(&field, right))?;
-        let text = url.inside().ok_or_else(|| wrong(&field, right, url))?;
+        let url = url.filter(|u| !u.is_null());
+        let url = url.ok_or_else(|| CallFault::missing(&at(name), right))?;
+        let text = url.inside().ok_or_else(|| wrong(&at(name), right, url))?;
+        // An escape may hide the scheme, so the text is looked at as it reads.
+        let read = if text.contains(&b'\\') { url.text() } else { None };
+        let text = read.as_ref().map_or(text, |read| read.as_bytes());
         if starts_with(text, b"data:") {
-            return self.data(&field, url);
+            return self.data(at, name, url);
         }
         if !starts_with(text, b"http://") && !starts_with(text, b"https://") {
-            return Err(wrong(&field, right, url));
+            return Err(wrong(&at(name), right, url));
         }
         let source = r#"{"type":"url","url":"#.to_owned();
         Ok(Media { kind: "image", source, last: self.source.keep(url), title: None })
     }
 
-    fn file(self, field: &str, file: Value<'_>) -> Result<Media, CallFault> {
-        let field = format!("{field}.file_data");
+    fn file(self, at: At<'_>, file: Value<'_>) -> Result<Media, CallFault> {
+        let name = ".file.file_data";
         let right = "a data URI such as data:application/pdf;base64,...";
         let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
-            return Err(CallFault::missing(&field, right));
+            return Err(CallFault::missing(&at(name), right));
         };
-        if !data.inside().is_some_and(|text| starts_with(text, b"data:")) {
-            return Err(wrong(&field, right, data));
+        if !data.text().is_some_and(|text| starts_with(text.as_bytes(), b"data:")) {
+            return Err(wrong(&at(name), right, data));
         }
-        let media = self.data(&field, data)?;
+        let media = self.data(at, name, data)?;
         let title = file.get("filename").filter(|v| v.kind() == Kind::Text && !is_blank(*v));
         let title = title.filter(|_| media.kind == "document").map(|t| self.source.keep(t));
         Ok(Media { title, ..media })
     }
 
     /// What a data URI holds.
-    fn data(self, field: &str, uri: Value<'_>) -> Result<Media, CallFault> {
+    fn data(self, at: At<'_>, name: &str, uri: Value<'_>) -> Result<Media, CallFault> {
         let text = uri.text().unwrap_or_default();
         let right = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
-        let fault = || wrong(field, right, uri);
+        let fault = || wrong(&at(name), right, uri);
         let (head, data) = text.split_once(',').ok_or_else(fault)?;
         let kind = head.get("data:".len()..).and_then(|h| h.strip_suffix(";base64"));
         // Parameters between the type and the encoding say nothing that matters here.
         let kind = kind.and_then(|k| k.split(';').next()).ok_or_else(fault)?.to_ascii_lowercase();
         if !is_base64(data.as_bytes()) {
-            return Err(CallFault::invalid(field, "sound base64, padded and without line breaks"));
+            let right = "sound base64, padded and without line breaks";
+            return Err(CallFault::invalid(&at(name), right));
         }
         let base64 = |kind: &'static str, media_type: &str| {
             let source = format!(r#"{{"type":"base64","media_type":"{media_type}","data":"#);
@@ -233,9 +248,9 @@ impl Place<'_> {
             "image/jpeg" | "image/png" | "image/gif" | "image/webp" => Ok(base64("image", &kind)),
             "image/jpg" => Ok(base64("image", "image/jpeg")),
             "application/pdf" => Ok(base64("document", &kind)),
-            "text/plain" if field.ends_with("file_data") => {
+            "text/plain" if name.ends_with("file_data") => {
                 let text = STANDARD.decode(data).ok().and_then(|d| String::from_utf8(d).ok());
-                let text = text.ok_or_else(|| CallFault::invalid(field, "text in UTF-8"))?;
+                let text = text.ok_or_else(|| CallFault::invalid(&at(name), "text in UTF-8"))?;
                 let source = r#"{"type":"text","media_type":"text/plain","data":"#.to_owned();
                 let last = Bytes::from(quoted(&text));
                 Ok(Media { kind: "document", source, last, title: None })

@@ -3,8 +3,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::compact::compact;
 use super::thinking::{Keeper, Kept};
+use crate::dialect::json::compact::compact;
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Value};
 use crate::dialect::messages::Reported;
@@ -45,7 +45,9 @@ pub(in crate::dialect) fn translate(
     let mut message = Message { keeper, ..Message::default() };
     content.elements().for_each(|block| message.block(block, meter));
     let mut usage = Reported::default();
-    if let Some(tokens) = document.get("usage").filter(|u| usage.merge(*u)).and(usage.tokens()) {
+    if let Some(tokens) =
+        document.get("usage").filter(|u| usage.merge(*u)).and_then(|_| usage.tokens())
+    {
         meter.take(tokens, false);
     }
     let stop = document.get("stop_reason").and_then(Value::text).unwrap_or_default();
@@ -96,7 +98,8 @@ impl Message {
     }
 
     fn call(&mut self, block: Value<'_>) {
-        let raw = |name: &str| block.get(name).map_or(&b"\"\""[..], Value::raw);
+        let word = |name: &str| block.get(name).filter(|v| v.inside().is_some());
+        let raw = |name: &str| word(name).map_or(&b"\"\""[..], Value::raw);
         self.calls.extend_from_slice(if self.calls.is_empty() { b"" } else { b"," });
         self.calls.extend_from_slice(br#"{"id":"#);
         self.calls.extend_from_slice(raw("id"));

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::parts::What;
+use super::parts::{Block, What};
 use super::settings::Settings;
 use super::thinking;
 use super::tools::Tools;
@@ -50,7 +50,7 @@ impl Translation {
     }
 
     /// The first tool call's id in each turn of the vendor's that the results at the end of the
-    /// call continue, oldest first. None if the call does not end in results.
+    /// call continue, oldest first; empty if the call does not end in results.
     #[must_use]
     pub fn loop_ids(&self) -> Vec<String> {
         let turns = self.loop_turns().map(|at| &self.conversation.turns[at]);
@@ -72,45 +72,32 @@ impl Translation {
         (first..turns.len()).step_by(2)
     }
 
-    /// How many bytes of it were put back.
+    /// What was kept of those turns, ready to be put back: one entry for each of
+    /// [`Translation::loop_ids`]. All of them or none, and only if the client left what it saw of
+    /// them as it was.
     #[must_use]
-    pub fn kept_bytes(&self) -> u64 {
-        let blocks = self.conversation.turns.iter().flat_map(|turn| &turn.blocks);
-        let kept = blocks.map(|block| match &block.what {
-            What::Kept(raw) => raw.len() as u64,
-            _ => 0,
-        });
-        kept.sum()
-    }
-
-    /// Puts back what was kept of those turns, one entry for each of [`Translation::loop_ids`].
-    /// They go back all or none, and only if the client left what it saw of them as it was.
-    pub fn restore(&mut self, kept: &[Option<Bytes>]) -> bool {
+    pub fn restored(&self, kept: &[Option<Bytes>]) -> Option<Restored> {
         let places: Vec<usize> = self.loop_turns().collect();
         if places.is_empty() || places.len() != kept.len() {
-            return false;
+            return None;
         }
-        let restored: Option<Vec<_>> = places
-            .iter()
-            .zip(kept)
-            .map(|(at, kept)| {
-                thinking::restored(
-                    &self.model,
-                    &self.conversation.turns[*at].blocks,
-                    kept.as_ref()?,
-                )
-            })
-            .collect();
-        let Some(restored) = restored else { return false };
-        for (at, blocks) in places.into_iter().zip(restored) {
+        let turns = places.into_iter().zip(kept).map(|(at, kept)| {
+            let sent = &self.conversation.turns[at].blocks;
+            Some((at, thinking::restored(&self.model, sent, kept.as_ref()?)?))
+        });
+        turns.collect::<Option<Vec<_>>>().map(Restored)
+    }
+
+    /// Puts it back.
+    pub fn put_back(&mut self, restored: Restored) {
+        for (at, blocks) in restored.0 {
             self.conversation.turns[at].blocks = blocks;
         }
-        true
     }
 
     /// The body of the messages call.
     #[must_use]
-    pub fn finish(self) -> Translated {
+    pub fn finish(&self) -> Translated {
         let mut out = Writer::default();
         self.settings.write(&mut out);
         if !self.conversation.system.is_empty() {
@@ -123,7 +110,23 @@ impl Translation {
         out.text("]");
         self.tools.write(&mut out);
         out.text("}");
-        Translated { rest: out.finish(), dropped: self.settings.dropped }
+        Translated { rest: out.finish(), dropped: self.settings.dropped.clone() }
+    }
+}
+
+/// Turns with the thinking that was kept of them.
+pub struct Restored(Vec<(usize, Vec<Block>)>);
+
+impl Restored {
+    /// How many bytes of it come out of what was kept.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let blocks = self.0.iter().flat_map(|(_, blocks)| blocks);
+        let kept = blocks.map(|block| match &block.what {
+            What::Kept(raw) => raw.len() as u64,
+            _ => 0,
+        });
+        kept.sum()
     }
 }
 

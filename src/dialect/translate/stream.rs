@@ -127,8 +127,8 @@ impl Translator {
     }
 
     fn report(&mut self, usage: Option<Value<'_>>, meter: &mut Meter, early: bool) {
-        let sound = usage.is_some_and(|usage| self.usage.merge(usage));
-        if let (true, Some(tokens)) = (sound, self.usage.tokens()) {
+        let counts = usage.is_some_and(|usage| self.usage.merge(usage));
+        if let (true, Some(tokens)) = (counts, self.usage.tokens()) {
             meter.take(tokens, early);
         }
     }
@@ -171,7 +171,8 @@ impl Translator {
     }
 
     fn call_start(&mut self, block: Value<'_>, keeps: bool, out: &mut BytesMut) -> Option<Call> {
-        let (id, name) = (block.get("id")?, block.get("name")?);
+        let word = |name: &str| block.get(name).filter(|v| v.inside().is_some());
+        let (id, name) = (word("id")?, word("name")?);
         let index = self.calls;
         self.calls += 1;
         self.chunk(out, |out| {
@@ -229,6 +230,8 @@ impl Translator {
                 let index = call.index;
                 self.arguments(index, piece.raw(), out)?;
             }
+            // What is said in a block that never began belongs nowhere.
+            ("text_delta" | "thinking_delta" | "input_json_delta", None) => return None,
             _ => {}
         }
         Some(())
@@ -257,13 +260,16 @@ impl Translator {
                     let arguments = arguments(Some(Value::trusted(&call.input)));
                     self.arguments(call.index, arguments.as_bytes(), out)?;
                 }
-                whole = call.kept.map(|(mut kept, input)| {
+                if let Some((mut kept, input)) = call.kept {
                     let input = if call.any { input.freeze() } else { call.input.clone() };
-                    let sound = scan::any(&input).is_ok();
                     kept.put_slice(br#","input":"#);
-                    kept.put_slice(if sound { &input[..] } else { b"{}" });
-                    kept
-                });
+                    kept.put_slice(&input);
+                    if input.starts_with(b"{") && scan::any(&input).is_ok() {
+                        whole = Some(kept);
+                    } else {
+                        self.keeper.iter_mut().for_each(Keeper::spoil);
+                    }
+                }
             }
             Block::Other => {}
         }
@@ -280,7 +286,7 @@ impl Translator {
         meter: &mut Meter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        self.report(event.get("usage").filter(|u| !u.is_null()), meter, false);
+        self.report(event.get("usage"), meter, false);
         let Some(delta) = event.get("delta") else { return Some(()) };
         let Some(stop) = delta.get("stop_reason").and_then(Value::text) else { return Some(()) };
         let before = std::mem::replace(&mut self.finish, finish_reason(&stop));
@@ -347,7 +353,7 @@ impl Translator {
     }
 }
 
-/// Adds to what is kept of a block. What is too long stays too long, so that it is not kept.
+/// Adds to what is kept of a block. What is too long stays too long or unsound, and is not kept.
 fn keep(kept: &mut BytesMut, piece: &[u8]) {
     if kept.len() + piece.len() > RECORD_BYTES_MAX {
         kept.resize(RECORD_BYTES_MAX + 1, b' ');

@@ -8,7 +8,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::Value as Json;
 
-use super::parts::{Block, What};
+use super::parts::{Block, What, is_blank};
 use super::writer::Source;
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Value};
@@ -45,8 +45,15 @@ impl Keeper {
     pub(super) fn block(&mut self, block: &[u8]) {
         let value = Value::trusted(block);
         match value.get("type").and_then(Value::text).as_deref() {
+            // The vendor may write blank text, but does not take it back.
+            Some("text") if value.get("text").is_none_or(is_blank) => return,
             Some("text") => {}
-            Some("thinking" | "redacted_thinking") => self.any_thinking = true,
+            Some("thinking") => {
+                self.any_thinking = true;
+                let signature = value.get("signature").and_then(Value::inside);
+                self.spoilt |= signature.is_none_or(<[u8]>::is_empty);
+            }
+            Some("redacted_thinking") => self.any_thinking = true,
             Some("tool_use") => {
                 let id = value.get("id").and_then(Value::text);
                 self.first_call =
@@ -63,6 +70,11 @@ impl Keeper {
             }
             self.record.put_slice(block);
         }
+    }
+
+    /// Takes the knowledge that a block could not be put together.
+    pub(super) fn spoil(&mut self) {
+        self.spoilt = true;
     }
 
     /// What is to be kept, if the answer called a tool. That there was no thinking is worth
@@ -85,7 +97,7 @@ impl Keeper {
 /// The blocks of a turn with the thinking that was kept of it; `None` if it is another model's, or
 /// if the client changed what it had seen.
 pub(super) fn restored(model: &str, sent: &[Block], record: &Bytes) -> Option<Vec<Block>> {
-    let record = Document::parse(record.clone()).ok()?;
+    let record = Document::received(record.clone()).ok()?;
     if record.get("model")?.text()? != model {
         return None;
     }
@@ -99,8 +111,10 @@ pub(super) fn restored(model: &str, sent: &[Block], record: &Bytes) -> Option<Ve
     let source = Source(record.body());
     let mut blocks: Vec<Block> =
         kept.into_iter().map(|block| Block::of(What::Kept(source.keep(block)))).collect();
+    // What the client marked for the cache is its last block or near it; thinking takes no mark.
     let cache = sent.iter().rev().find_map(|block| block.cache.clone());
-    blocks.last_mut()?.cache = cache;
+    let marked = blocks.iter_mut().rev().find(|block| !block.is_thinking());
+    marked?.cache = cache;
     Some(blocks)
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 
 use super::ids::Ids;
-use super::parts::{Block, Content, Place, What, is_blank};
+use super::parts::{At, BLOCKS_MAX, Block, Content, Place, What, is_blank, too_many};
 use super::writer::{Source, Writer};
 use crate::dialect::CallFault;
 use crate::dialect::call::wrong;
@@ -21,10 +21,6 @@ pub(super) struct Turn {
     /// Results of tools, which the vendor wants first.
     pub(super) results: Vec<Block>,
     pub(super) blocks: Vec<Block>,
-    /// Ids of the client's that the turn has had, to find those that stand twice: of calls, and
-    /// of results with their places.
-    calls: HashSet<String>,
-    answered: HashMap<String, usize>,
 }
 
 impl Turn {
@@ -49,7 +45,13 @@ impl Turn {
 pub(super) struct Conversation {
     pub(super) system: Vec<Block>,
     pub(super) turns: Vec<Turn>,
+    /// How many blocks there are.
+    count: usize,
     ids: Ids,
+    /// Ids that the last turn has had, to find those that stand twice: of calls, and of results
+    /// with their places.
+    calls: HashSet<String>,
+    answered: HashMap<String, usize>,
     /// The last call in the older form, which has no id: what it called, and whose it is.
     old_call: Option<(String, usize)>,
 }
@@ -63,53 +65,53 @@ impl Conversation {
         let source = Source(document.body());
         for (i, message) in messages.elements().enumerate() {
             all.message(source, &Message::read(i, message))?;
+            if all.count > BLOCKS_MAX {
+                return Err(too_many());
+            }
         }
         if all.turns.first().is_none_or(|turn| turn.assistant) {
             let right = "messages in which a user speaks first, after any system messages";
             return Err(CallFault::invalid("messages", right));
         }
-        all.turns.iter_mut().for_each(|turn| turn.calls.clear());
         if let Some(last) = all.turns.last_mut().filter(|turn| turn.assistant) {
             trim_end(&mut last.blocks);
-            if last.blocks.is_empty() {
-                all.turns.pop();
-            }
         }
         Ok(all)
     }
 
     fn message(&mut self, source: Source<'_>, message: &Message<'_>) -> Result<(), CallFault> {
-        let Message { path, i, .. } = message;
+        let at = |rest: &str| message.at(rest);
         match &*message.role {
             "system" | "developer" => {
                 let blocks = message.blocks(source, &["text"])?;
+                self.count += blocks.len();
                 self.system.extend(blocks);
             }
             "user" => {
                 let blocks = message.blocks(source, &["text", "image_url", "file"])?;
                 if blocks.is_empty() {
                     let right = "text that is not empty, or an image or a file";
-                    return Err(CallFault::invalid(&format!("{path}.content"), right));
+                    return Err(CallFault::invalid(&at(".content"), right));
                 }
+                self.count += blocks.len();
                 self.turn(false).blocks.extend(blocks);
             }
             "assistant" => self.assistant(source, message)?,
             "tool" => {
-                let field = format!("{path}.tool_call_id");
-                let id = word(message.call_id, &field)?;
+                let id = word(message.call_id, || at(".tool_call_id"))?;
                 let name = self.ids.result(&id, &id);
                 self.result(source, message, id, name)?;
             }
             "function" => {
-                let called = word(message.name, &format!("{path}.name"))?;
+                let called = word(message.name, || at(".name"))?;
                 let known = self.old_call.take_if(|(name, _)| *name == called);
-                let (id, wish) = old_id(known.map_or(*i, |(_, i)| i));
+                let (id, wish) = old_id(known.map_or(message.i, |(_, i)| i));
                 let name = self.ids.result(&id, &wish);
                 self.result(source, message, id, name)?;
             }
             _ => {
                 let right = "system, developer, user, assistant or tool";
-                return Err(CallFault::invalid(&format!("{path}.role"), right));
+                return Err(CallFault::invalid(&at(".role"), right));
             }
         }
         Ok(())
@@ -119,20 +121,22 @@ impl Conversation {
     fn turn(&mut self, assistant: bool) -> &mut Turn {
         if self.turns.last().is_none_or(|turn| turn.assistant != assistant) {
             self.turns.push(Turn { assistant, ..Turn::default() });
+            self.calls.clear();
+            self.answered.clear();
         }
         let last = self.turns.len() - 1;
         &mut self.turns[last]
     }
 
     fn assistant(&mut self, source: Source<'_>, message: &Message<'_>) -> Result<(), CallFault> {
-        let path = &message.path;
+        let at = |rest: &str| message.at(rest);
         let mut blocks = match message.content {
             Some(_) => message.blocks(source, &["text", "refusal"])?,
             None => Vec::new(),
         };
         if let Some(refusal) = message.refusal {
             if refusal.kind() != Kind::Text {
-                return Err(wrong(&format!("{path}.refusal"), "a string", refusal));
+                return Err(wrong(&at(".refusal"), "a string", refusal));
             }
             if !is_blank(refusal) {
                 blocks.push(Block::of(What::Text(source.keep(refusal))));
@@ -140,21 +144,26 @@ impl Conversation {
         }
         if let Some(calls) = message.calls {
             if calls.kind() != Kind::List {
-                return Err(wrong(&format!("{path}.tool_calls"), "an array", calls));
+                return Err(wrong(&at(".tool_calls"), "an array", calls));
             }
             for (j, call) in calls.elements().enumerate() {
-                blocks.extend(self.call(source, &format!("{path}.tool_calls[{j}]"), call)?);
+                if j >= BLOCKS_MAX {
+                    return Err(too_many());
+                }
+                let at = |rest: &str| message.at(&format!(".tool_calls[{j}]{rest}"));
+                blocks.extend(self.call(source, &at, call)?);
             }
         }
         if let Some(call) = message.old_call {
-            let field = format!("{path}.function_call");
+            let at = |rest: &str| message.at(&format!(".function_call{rest}"));
             let name = call.get("name").and_then(Value::text).unwrap_or_default().into_owned();
             self.old_call = Some((name, message.i));
             let (id, wish) = old_id(message.i);
-            blocks.extend(self.used(source, &field, (&id, &wish), call)?);
+            blocks.extend(self.used(source, &at, (&id, &wish), call)?);
         }
         message.mark(source, &mut blocks);
         if !blocks.is_empty() {
+            self.count += blocks.len();
             self.turn(true).blocks.extend(blocks);
         }
         Ok(())
@@ -163,19 +172,19 @@ impl Conversation {
     fn call(
         &mut self,
         source: Source<'_>,
-        path: &str,
+        at: At<'_>,
         call: Value<'_>,
     ) -> Result<Option<Block>, CallFault> {
         let kind = call.get("type").filter(|v| !v.is_null()).and_then(Value::text);
         if kind.is_some_and(|kind| kind != "function") {
-            return Err(CallFault::invalid(&format!("{path}.type"), "\"function\" for this model"));
+            return Err(CallFault::invalid(&at(".type"), "\"function\" for this model"));
         }
-        let id = word(call.get("id"), &format!("{path}.id"))?;
-        let field = format!("{path}.function");
+        let id = word(call.get("id"), || at(".id"))?;
         let Some(function) = call.get("function").filter(|f| f.kind() == Kind::Object) else {
-            return Err(CallFault::missing(&field, "an object {name, arguments}"));
+            return Err(CallFault::missing(&at(".function"), "an object {name, arguments}"));
         };
-        self.used(source, &field, (&id, &id), function)
+        let within = |rest: &str| at(&format!(".function{rest}"));
+        self.used(source, &within, (&id, &id), function)
     }
 
     /// A tool that was used, with its id and what that is to be called; nothing for an id that the
@@ -183,19 +192,19 @@ impl Conversation {
     fn used(
         &mut self,
         source: Source<'_>,
-        path: &str,
+        at: At<'_>,
         (id, wish): (&str, &str),
         function: Value<'_>,
     ) -> Result<Option<Block>, CallFault> {
-        let field = format!("{path}.name");
         let name = function.get("name").filter(|v| !v.is_null());
-        let name = name.ok_or_else(|| CallFault::missing(&field, "the name of the function"))?;
+        let right = "the name of the function";
+        let name = name.ok_or_else(|| CallFault::missing(&at(".name"), right))?;
         if name.kind() != Kind::Text {
-            return Err(wrong(&field, "a string", name));
+            return Err(wrong(&at(".name"), "a string", name));
         }
-        let arguments = function.get("arguments");
-        let input = input(arguments, &format!("{path}.arguments"))?;
-        if !self.turn(true).calls.insert(id.to_owned()) {
+        let input = input(function.get("arguments"), || at(".arguments"))?;
+        self.turn(true);
+        if !self.calls.insert(id.to_owned()) {
             return Ok(None);
         }
         let id = self.ids.call(id, wish);
@@ -220,12 +229,13 @@ impl Conversation {
         };
         let mut blocks = vec![Block::of(What::Result { id, content })];
         message.mark(source, &mut blocks);
-        let turn = self.turn(false);
-        if let Some(at) = turn.answered.get(&asked) {
-            turn.results[*at] = blocks.remove(0);
-        } else {
-            turn.answered.insert(asked, turn.results.len());
-            turn.results.append(&mut blocks);
+        self.count += 1;
+        let place = self.turn(false).results.len();
+        let place = *self.answered.entry(asked).or_insert(place);
+        let results = &mut self.turn(false).results;
+        match results.get_mut(place) {
+            Some(earlier) => *earlier = blocks.remove(0),
+            None => results.append(&mut blocks),
         }
         Ok(())
     }
@@ -235,7 +245,6 @@ impl Conversation {
 #[derive(Default)]
 struct Message<'a> {
     i: usize,
-    path: String,
     role: String,
     content: Option<Value<'a>>,
     refusal: Option<Value<'a>>,
@@ -248,7 +257,7 @@ struct Message<'a> {
 
 impl<'a> Message<'a> {
     fn read(i: usize, value: Value<'a>) -> Message<'a> {
-        let mut message = Message { i, path: format!("messages[{i}]"), ..Message::default() };
+        let mut message = Message { i, ..Message::default() };
         for (name, value) in value.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
                 "role" => message.role = value.text().unwrap_or_default().into_owned(),
@@ -265,12 +274,16 @@ impl<'a> Message<'a> {
         message
     }
 
+    /// The path of something of it.
+    fn at(&self, rest: &str) -> String {
+        format!("messages[{}]{rest}", self.i)
+    }
+
     fn blocks(&self, source: Source<'_>, kinds: &[&str]) -> Result<Vec<Block>, CallFault> {
-        let path = format!("{}.content", self.path);
         let Some(content) = self.content else {
-            return Err(CallFault::missing(&path, "a string or an array of parts"));
+            return Err(CallFault::missing(&self.at(".content"), "a string or an array of parts"));
         };
-        let mut blocks = Place { source, path: &path, kinds }.blocks(content)?;
+        let mut blocks = Place { source, message: self.i, kinds }.blocks(content)?;
         if !matches!(&*self.role, "assistant" | "tool" | "function") {
             self.mark(source, &mut blocks);
         }
@@ -292,19 +305,19 @@ fn old_id(i: usize) -> (String, String) {
 }
 
 /// A string that has to be there.
-fn word(value: Option<Value<'_>>, field: &str) -> Result<String, CallFault> {
+fn word(value: Option<Value<'_>>, field: impl Fn() -> String) -> Result<String, CallFault> {
     let value = value.filter(|v| !v.is_null());
-    let value = value.ok_or_else(|| CallFault::missing(field, "a string"))?;
+    let value = value.ok_or_else(|| CallFault::missing(&field(), "a string"))?;
     let text = value.text().filter(|t| !t.is_empty());
-    text.map(std::borrow::Cow::into_owned).ok_or_else(|| wrong(field, "a string", value))
+    text.map(std::borrow::Cow::into_owned).ok_or_else(|| wrong(&field(), "a string", value))
 }
 
 /// The input of a call: the object that its arguments spell, byte for byte.
-fn input(arguments: Option<Value<'_>>, field: &str) -> Result<Bytes, CallFault> {
+fn input(arguments: Option<Value<'_>>, field: impl Fn() -> String) -> Result<Bytes, CallFault> {
     let none = || Ok(Bytes::from_static(EMPTY));
     let Some(arguments) = arguments.filter(|a| !a.is_null()) else { return none() };
     let Some(text) = arguments.text() else {
-        return Err(wrong(field, "a string that holds a JSON object", arguments));
+        return Err(wrong(&field(), "a string that holds a JSON object", arguments));
     };
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     if text.is_empty() || text == "null" {
@@ -312,21 +325,20 @@ fn input(arguments: Option<Value<'_>>, field: &str) -> Result<Bytes, CallFault> 
     }
     match scan::any(text.as_bytes()) {
         Ok(()) if text.starts_with('{') => Ok(Bytes::copy_from_slice(text.as_bytes())),
-        Ok(()) => Err(wrong(field, "a string that holds a JSON object", arguments)),
+        Ok(()) => Err(wrong(&field(), "a string that holds a JSON object", arguments)),
         Err(why) => {
             let right = format!("a string that holds a JSON object; this one is unsound: {why}");
-            Err(CallFault::invalid(field, &right))
+            Err(CallFault::invalid(&field(), &right))
         }
     }
 }
 
 /// A turn that the vendor goes on with must not end in white space.
-fn trim_end(blocks: &mut Vec<Block>) {
+fn trim_end(blocks: &mut [Block]) {
     let Some(Block { what: What::Text(text), .. }) = blocks.last_mut() else { return };
+    // Blank text never becomes a block, so something is left.
     let end = 1 + spoken_end(&text[1..text.len() - 1]);
-    if end == 1 {
-        blocks.pop();
-    } else if end < text.len() - 1 {
+    if end < text.len() - 1 {
         *text = Bytes::from([&text[..end], b"\""].concat());
     }
 }
@@ -374,17 +386,13 @@ mod tests {
         ) {
             let whole = format!("\"{inside}\"");
             let spoken = Value::trusted(whole.as_bytes()).text().unwrap_or_default();
-            let mut blocks = vec![Block::of(What::Text(Bytes::from(whole.clone())))];
+            prop_assume!(!spoken.trim().is_empty());
+            let mut blocks = [Block::of(What::Text(Bytes::from(whole.clone())))];
             trim_end(&mut blocks);
-            match blocks.pop() {
-                None => prop_assert_eq!(spoken.trim_end(), ""),
-                Some(Block { what: What::Text(text), .. }) => {
-                    let left = Value::trusted(&text).text().unwrap_or_default();
-                    prop_assert_eq!(left, spoken.trim_end());
-                    prop_assert!(whole.as_bytes().starts_with(&text[..text.len() - 1]));
-                }
-                Some(other) => prop_assert!(false, "{other:?}"),
-            }
+            let What::Text(text) = &blocks[0].what else { return Err(TestCaseError::fail("text")) };
+            let left = Value::trusted(text).text().unwrap_or_default();
+            prop_assert_eq!(left, spoken.trim_end());
+            prop_assert!(whole.as_bytes().starts_with(&text[..text.len() - 1]));
         }
     }
 }

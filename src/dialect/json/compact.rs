@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 
 /// Takes the white space out of sound JSON that is not inside its strings.
-pub(super) fn compact(json: &[u8]) -> Cow<'_, [u8]> {
+#[must_use]
+pub fn compact(json: &[u8]) -> Cow<'_, [u8]> {
     let space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
     if !json.iter().any(space) {
         return Cow::Borrowed(json);
