@@ -10,6 +10,7 @@ use crate::world::{
 mod money;
 mod refusals;
 
+const DEPTH: &str = "x-gateway-fallback-depth";
 /// The least that is an answer.
 const EMPTY: &str = r#"{"content":[]}"#;
 const MODEL: &str = "lma-sonnet-4-6";
@@ -291,6 +292,56 @@ async fn of_two_keys_the_one_in_the_formats_own_header_counts(
     let request = request.header("authorization", format!("Bearer {}", key("authorization")));
     let answer = Answer::read(request.header("x-api-key", key("x-api-key"))).await;
     assert_eq!(answer.status, status, "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_vendors_key_in_the_environment_beside_ours_was_taken_for_it() {
+    let world = World::start(Store::Sqlite).run().await;
+    let url = format!("http://{}/v1/messages", world.gateway.http);
+    let request = world.client().post(url).body(messages_of(MODEL).to_string());
+    let request = request.header("x-api-key", "sk-vendor-1").bearer_auth(&world.key);
+    assert_eq!(Answer::read(request).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_refusal_that_speaks_of_our_own_account_went_to_the_client() {
+    let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to use this service."}}"#;
+    let vendor = Canned::start(refused(body), usize::MAX).await;
+    let builder = World::start(Store::Sqlite).vendor("vendor_a", &[&vendor.url, ""]);
+    let world = builder.run().await;
+    let answer = world.messages(messages_of(MODEL)).await;
+    assert_eq!((answer.status, answer.header("x-gateway-fallback-depth")), (200, Some("1")));
+    let world = World::start(Store::Sqlite).vendor("vendor_a", &[&vendor.url]).run().await;
+    let answer = world.messages(messages_of(MODEL)).await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    assert!(!answer.message().contains("balance"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn what_the_vendor_tells_programs_of_an_error_was_lost() {
+    let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"too large","details":{"error_code":"image_too_large",
+        "pixels": 8000}}}"#;
+    let vendor = Canned::start(refused(body), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_a", &[&vendor.url]).run().await;
+    let answer = world.messages(messages_of(MODEL)).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    let details = json!({ "error_code": "image_too_large", "pixels": 8000 });
+    assert_eq!(answer.json()["error"]["details"], details);
+}
+
+#[tokio::test]
+async fn clients_who_ask_for_what_an_account_lacks_cooled_its_route_for_all() {
+    let world = World::start(Store::Sqlite).vendor("vendor_a", &["status=403", ""]).run().await;
+    for _ in 0..5 {
+        assert_eq!(world.messages(messages_of(MODEL)).await.header(DEPTH), Some("1"));
+    }
+    assert_eq!(world.sim.count("vendor_a"), 10, "the first route is tried first each time");
+}
+
+/// A 400 with a JSON body.
+fn refused(body: &str) -> Vec<u8> {
+    let good = String::from_utf8(http(body)).expect("text");
+    good.replacen("200 OK", "400 Bad Request", 1).into_bytes()
 }
 
 #[tokio::test]

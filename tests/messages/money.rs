@@ -37,6 +37,13 @@ fn inline() -> Value {
 #[case::a_document_elsewhere(
     about("document", &json!({ "type": "url", "url": "https://papers.example/a.pdf" })), 500_000, 10
 )]
+#[case::a_small_document_of_pages(
+    about("document", &json!({ "type": "base64", "data": "QUJD" })), 500_000 - 6, 10
+)]
+#[case::tools(
+    json!({ "max_tokens": 10, "tools": [{ "name": "f", "input_schema": { "type": "object" } }] }),
+    1_500, 10
+)]
 #[tokio::test]
 async fn the_input_and_the_output_asked_for_are_held_while_a_call_runs(
     #[values(Store::Sqlite, Store::Redis)] store: Store,

@@ -153,3 +153,22 @@ async fn who_hangs_up_on_an_endless_stream_pays_what_was_counted() {
     assert_eq!((charge.basis.as_str(), charge.tokens().0), ("counted", billed.prompt));
     assert!((2..100).contains(&charge.tokens().1), "the drain is bounded: {charge:?}");
 }
+
+#[rstest]
+#[tokio::test]
+async fn who_hung_up_before_anything_visible_paid_nothing_for_what_was_read(
+    #[values(false, true)] native: bool,
+) {
+    let faults = "chunk-delay=60;chunks=1000;comments;omitted;hangup-stops";
+    let builder = World::start(Store::Sqlite).vendor("vendor_a", &[faults]);
+    let world = builder.conf("[timeouts]\ndrain_ms = 100").run().await;
+    let call = with(chat_of("lma-opus-5"), &json!({ "max_tokens": 5_000, "stream": true }));
+    let path = if native { "/v1/messages" } else { "/v1/chat/completions" };
+    let answer = world.request(path).body(call.to_string()).send().await;
+    drop(answer.expect("the head of an answer"));
+    let charge = world.charge().await;
+    assert!(world.sim.quiet(Duration::from_secs(2)).await, "the vendor was told to stop");
+    let billed = world.sim.seen()[0].billed.expect("a bill");
+    assert_eq!((charge.basis.as_str(), charge.tokens().0), ("counted", billed.prompt));
+    assert!(charge.tokens().1 < 5, "nothing visible: {charge:?}");
+}

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::{Break, Passage, Progress, Relay};
+use crate::dialect::translate::reply::Stamp;
 use crate::money::Basis;
 
 fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
@@ -128,6 +129,128 @@ fn a_whole_reply_without_usage_is_counted() {
     assert_eq!(out, reply);
     let usage = relay.meter().usage(4_000);
     assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (1_000, 2, Basis::Counted));
+}
+
+#[test]
+fn data_on_several_lines_lost_its_line_names_when_usage_was_taken_out() {
+    let lines = [r#"{"choices":[{"index":0,"#, r#""delta":{"content":"x"}}],"#, r#""usage":null}"#];
+    let chunk = format!("data: {}", lines.join("\ndata: "));
+    let (out, _) = run(chat_stream(false, 1), &format!("{chunk}\n\n"), 10_000);
+    let one = r#"data: {"choices":[{"index":0,"delta":{"content":"x"}}]}"#;
+    assert!(out.starts_with(&format!("{one}\n\n")), "{out}");
+}
+
+/// A messages stream of these events.
+fn messages(events: &[(&str, &str)]) -> String {
+    let event = |(kind, rest): &(&str, &str)| {
+        format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
+    };
+    events.iter().map(event).collect()
+}
+
+const START: (&str, &str) = (
+    "message_start",
+    r#","message":{"id":"msg_1","usage":{"input_tokens":100,"output_tokens":1}}"#,
+);
+const BLOCK: (&str, &str) =
+    ("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
+const WORDS: (&str, &str) =
+    ("content_block_delta", r#","index":0,"delta":{"type":"text_delta","text":"twelve bytes"}"#);
+const STOP: (&str, &str) = ("message_stop", "");
+
+fn both(events: &[(&str, &str)]) -> [Relay; 2] {
+    let stamp =
+        Stamp { model: "m".to_owned(), created: 1, input_bytes: 0, usage_asked: true, keep: true };
+    let native = Passage::Messages { request_id: "r".to_owned() };
+    [native, Passage::Translated(stamp)]
+        .map(|passage| run(Relay::new(passage, true), &messages(events), 50).1)
+}
+
+#[rstest]
+#[case::empty(r#","delta":{},"usage":{}"#)]
+#[case::no_object(r#","delta":{},"usage":7"#)]
+#[case::null_output(r#","delta":{},"usage":{"output_tokens":null}"#)]
+#[case::only_input(r#","delta":{},"usage":{"input_tokens":100}"#)]
+fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
+    for relay in both(&[START, BLOCK, WORDS, WORDS, WORDS, ("message_delta", delta), STOP]) {
+        assert_eq!(relay.progress(), &Progress::Complete);
+        let usage = relay.meter().usage(0);
+        assert_eq!((usage.tokens.output, usage.basis), (9, Basis::Counted));
+    }
+}
+
+#[test]
+fn what_came_after_a_report_was_free_if_the_stream_was_cut() {
+    let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":1}"#);
+    for relay in both(&[START, BLOCK, report, WORDS, WORDS, WORDS]) {
+        assert_eq!(relay.progress(), &Progress::Broken(Break::Cut));
+        assert_eq!(relay.meter().usage_so_far(0).tokens.output, 9);
+    }
+}
+
+#[test]
+fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
+    let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":2}"#);
+    for relay in both(&[START, BLOCK, WORDS, report]) {
+        let usage = relay.meter().usage_so_far(0);
+        assert_eq!((usage.tokens.output, usage.basis), (2, Basis::Reported));
+    }
+}
+
+#[test]
+fn text_of_a_block_that_never_began_was_paid_and_not_heard() {
+    let [_, translated] = both(&[START, WORDS, STOP]);
+    assert_eq!(translated.progress(), &Progress::Broken(Break::Garbage));
+}
+
+#[test]
+fn a_reply_with_a_number_beyond_a_double_was_paid_and_not_passed_on() {
+    let number = "7".repeat(617);
+    let reply = format!(
+        r#"{{"id":"msg_1","content":[{{"type":"tool_use","id":"t","name":"f","input":{{"n":{number}}}}}],"stop_reason":"tool_use","usage":{{"input_tokens":1,"output_tokens":2}}}}"#
+    );
+    let native = Passage::Messages { request_id: "r".to_owned() };
+    let (out, relay) = run(Relay::new(native, false), &reply, 100);
+    assert_eq!(out, reply);
+    assert_eq!(relay.meter().usage(0).tokens.output, 2);
+}
+
+#[rstest]
+#[case::blank_text(r#"{"type":"text","text":"\n\n"}"#, "", Some("sig"))]
+#[case::no_signature("", "", None)]
+#[case::input_cut("", "{\"a\":", Some("sig"))]
+fn what_the_vendor_does_not_take_back_is_not_kept(
+    #[case] block: &str,
+    #[case] input: &str,
+    #[case] signature: Option<&str>,
+) {
+    let think = r#","index":0,"content_block":{"type":"thinking","thinking":"hm"}"#;
+    let sign = signature.map_or_else(String::new, |s| {
+        format!(r#","index":0,"delta":{{"type":"signature_delta","signature":"{s}"}}"#)
+    });
+    let text = format!(r#","index":1,"content_block":{block}"#);
+    let call = r#","index":2,"content_block":{"type":"tool_use","id":"t1","name":"f","input":{}}"#;
+    let piece = input.replace('"', "\\\"");
+    let piece =
+        format!(r#","index":2,"delta":{{"type":"input_json_delta","partial_json":"{piece}"}}"#);
+    let mut events = vec![START, ("content_block_start", think)];
+    events.extend(signature.map(|_| ("content_block_delta", sign.as_str())));
+    events.push(("content_block_stop", r#","index":0"#));
+    if !block.is_empty() {
+        events.extend([("content_block_start", &*text), ("content_block_stop", r#","index":1"#)]);
+    }
+    events.push(("content_block_start", call));
+    events.push(("content_block_delta", &piece));
+    events.extend([("content_block_stop", r#","index":2"#), STOP]);
+    let [_, mut translated] = both(&events);
+    assert_eq!(translated.progress(), &Progress::Complete);
+    let record = translated.kept().map(|kept| String::from_utf8(kept.record.to_vec()));
+    let expected = concat!(
+        r#"{"model":"m","content":[{"type":"thinking","thinking":"hm","signature":"sig"},"#,
+        r#"{"type":"tool_use","id":"t1","name":"f","input":{}}]}"#
+    );
+    let kept = (signature.is_some() && input.is_empty()).then(|| Ok(expected.to_owned()));
+    assert_eq!(record, kept);
 }
 
 proptest! {
