@@ -20,6 +20,11 @@ fn about(kind: &str, source: &Value) -> Value {
     json!({ "max_tokens": 10, "messages": messages })
 }
 
+/// A document of pages, of hardly any bytes.
+fn pages() -> Value {
+    json!({ "type": "base64", "media_type": "application/pdf", "data": "QUJD" })
+}
+
 fn inline() -> Value {
     json!({ "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo=" })
 }
@@ -38,7 +43,7 @@ fn inline() -> Value {
     about("document", &json!({ "type": "url", "url": "https://papers.example/a.pdf" })), 500_000, 10
 )]
 #[case::a_small_document_of_pages(
-    about("document", &json!({ "type": "base64", "data": "QUJD" })), 500_000 - 6, 10
+    about("document", &pages()), 500_000 - 6, 10
 )]
 #[case::tools(
     json!({ "max_tokens": 10, "tools": [{ "name": "f", "input_schema": { "type": "object" } }] }),
