@@ -98,8 +98,8 @@ impl Catalogue {
         }
         let lower = name.to_lowercase();
         let names = || self.by_name.iter().map(|(name, at)| (name.to_lowercase(), *at));
-        // A name that only adds to one of ours, such as a date, means that one.
-        let begins = |id: &str| lower.strip_prefix(id).is_some_and(|rest| rest.starts_with('-'));
+        // A name that only adds a date to one of ours means that one.
+        let begins = |id: &str| lower.strip_prefix(id).is_some_and(is_date);
         let begun = names().filter(|(id, _)| begins(id)).max_by_key(|(id, _)| id.len());
         let distance = |id: &str| strsim::damerau_levenshtein(&lower, id);
         let nearest = || names().map(|(id, at)| (distance(&id), at)).min();
@@ -121,4 +121,11 @@ impl Catalogue {
             self.by_name.entry(vendor.upstream(&model.id).into_owned()).or_insert(at);
         }
     }
+}
+
+/// Whether what a name adds to an id is a date as vendors write them, or the word for the newest.
+fn is_date(rest: &str) -> bool {
+    let digits = rest.bytes().filter(u8::is_ascii_digit).count();
+    let only = rest.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    rest == "-latest" || (rest.starts_with('-') && only && digits >= 4)
 }

@@ -140,6 +140,8 @@ async fn an_unknown_model_names_the_closest_one() {
     let world = World::start(Store::Sqlite).run().await;
     for (asked, closest) in [
         ("lma-opus-5-20260131", "lma-opus-5"),
+        ("lmb-5-mini-2026-01-31", "lmb-5-mini"),
+        ("lmb-5.4-minni", "lmb-5.4-mini"),
         ("lmb-5.6-lunar", "lmb-5.6-luna"),
         ("LMB-5.5", "lmb-5.5"),
         ("orgA/famA-v3.2", "orgA/famA-V3.2"),

@@ -84,7 +84,7 @@ def test_a_missing_field_is_a_bad_request_that_names_it(gateway, field):
     assert alice.charges(0) == [] and gw.vendor.count() == before
 
 
-COSTLY = [{"speed": "fast"}, {"inference_geo": "us"}, {"extra_body": {"fallbacks": []}}]
+COSTLY = [{"speed": "fast"}, {"inference_geo": "us"}, {"extra_body": {"fallbacks": [{"model": "lma-sonnet-5"}]}}]
 
 
 @pytest.mark.parametrize("field", COSTLY, ids=str)
