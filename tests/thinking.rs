@@ -354,3 +354,21 @@ async fn thoughts_are_kept_for_an_hour_and_when_they_are_lost_the_call_goes_on(
     talk.turn(&world, stream).await;
     assert_eq!(talk.told(), DROPPED);
 }
+
+#[rstest]
+#[case::enough("0.05", RESTORED)]
+#[case::only_the_least("0.016", DROPPED)]
+#[tokio::test]
+async fn thoughts_that_the_balance_does_not_cover_do_not_come_back(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[case] credit: &str,
+    #[case] told: Option<&str>,
+) {
+    let world = World::start(store).credit(credit).run().await;
+    let mut talk = Talk::with(THINKER);
+    talk.turn(&world, false).await;
+    world.settled(1).await;
+    talk.turn(&world, false).await;
+    assert_eq!(talk.told.as_deref(), told);
+    world.settled(2).await;
+}

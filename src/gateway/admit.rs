@@ -40,7 +40,12 @@ pub async fn admit(
         return Err(Refusal::NoRoute(format!("no route to {token} is set up")));
     };
     let at = exchange.arrived_ms / 1_000;
-    let quote = quote(&model, &call, at)?;
+    let mut quote = quote(&model, &call, at)?;
+    // A call that continues a tool loop may turn out longer: the least is held until that is known.
+    let is_continued = |t: &Translation| model.thinking && !t.loop_ids().is_empty();
+    if translation.as_ref().is_some_and(is_continued) {
+        quote.wanted = quote.least;
+    }
     let hold =
         gateway.hold(&caller.key.account, &exchange.id, quote).await.map_err(|why| match why {
             HoldRefused::Insufficient { least, available } => {
@@ -55,7 +60,7 @@ pub async fn admit(
         (None, Dialect::Messages) => Way::Unchanged,
         (None, Dialect::Chat) => Way::Spliced,
     };
-    let translation = translation.filter(|_| model.thinking);
+    let continued = translation.filter(is_continued);
     let terms = Terms {
         model,
         price_version: catalogue.version.clone(),
@@ -75,7 +80,7 @@ pub async fn admit(
         failed: Vec::new(),
         block: None,
     }));
-    if let Some(translation) = translation {
+    if let Some(translation) = continued {
         thinking::restore(gateway, exchange, translation).await;
     }
     Ok(())

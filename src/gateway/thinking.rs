@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::exchange::{Admitted, Exchange, Way};
 use super::{Gateway, admit, close};
-use crate::dialect::translate::request::Translation;
+use crate::dialect::translate::request::{Restored, Translation};
 use crate::dialect::translate::thinking::Kept;
 use crate::ledger::AccountName;
 
@@ -37,25 +37,31 @@ impl Thinking {
     }
 }
 
-/// Puts back what was kept, if an admitted call ends in the results of tools. Looking for it costs
-/// the store something, so it is done for those only who have paid: money is held by now, and if
-/// there is not enough for what comes in addition, the call goes on without.
+/// Puts back what was kept of the loop that an admitted call continues, and holds what it needs.
+///
+/// Looking for it costs the store something, so the least of the call's money is held by now. If
+/// the balance lacks what comes in addition, the call goes on without; if it lacks even what the
+/// call alone would take, with the least.
 pub(super) async fn restore(
     gateway: &Gateway,
     exchange: &mut Exchange,
     mut translation: Translation,
 ) {
     let ids = translation.loop_ids();
-    let request_id = exchange.id.clone();
-    let Some(admitted) = exchange.admitted().filter(|_| !ids.is_empty()) else { return };
+    let hold_id = format!("{}:2", exchange.id);
+    let Some(admitted) = exchange.admitted() else { return };
     let found = if ids.len() > TURNS_MAX { None } else { find(gateway, admitted, &ids).await };
     let restored = found.and_then(|kept| translation.restored(&kept));
+    let bytes = restored.as_ref().map_or(0, Restored::bytes);
     let thinking = match restored {
-        Some(restored) if afford(gateway, &request_id, admitted, restored.bytes()).await => {
+        Some(restored) if afford(gateway, &hold_id, admitted, bytes).await || bytes == 0 => {
             translation.put_back(restored);
             Thinking::Restored
         }
-        _ => Thinking::Dropped,
+        _ => {
+            afford(gateway, &hold_id, admitted, 0).await;
+            Thinking::Dropped
+        }
     };
     admitted.way = Way::Translated { body: translation.finish(), thinking: Some(thinking) };
 }
@@ -71,17 +77,14 @@ async fn find(
     found.inspect_err(|why| log::warn!(why:% = why; "thinking is not found")).ok()
 }
 
-/// Holds money for a longer input too: a hold for all of it takes the place of the first.
+/// Holds money for an input that is so many bytes longer; that hold takes the place of the first.
 async fn afford(gateway: &Gateway, id: &str, admitted: &mut Admitted, bytes: u64) -> bool {
-    if bytes == 0 {
-        return true;
-    }
     let (terms, call) = (&mut admitted.terms, &mut admitted.call);
     let before = call.content.text_bytes;
     call.content.text_bytes = before.saturating_add(bytes);
     let account = admitted.hold.account().clone();
     let held = match admit::quote(&terms.model, call, terms.at) {
-        Ok(quote) => gateway.hold(&account, &format!("{id}:2"), quote).await.ok(),
+        Ok(quote) => gateway.hold(&account, id, quote).await.ok(),
         Err(_) => None,
     };
     let Some(held) = held else {
