@@ -1,28 +1,33 @@
 //! What the path of a request says: a vendor, faults, and the endpoint.
 
+use super::endpoint::Endpoint;
 use super::vendor::Vendor;
 
 /// The endpoint of a vendor, with the faults asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address<'a> {
     pub(super) vendor: Vendor,
+    pub(super) endpoint: Endpoint,
     /// The segment as written; empty when there is none.
     pub(super) faults: &'a str,
 }
 
 impl<'a> Address<'a> {
-    /// Reads `/{vendor}[/{faults}]/{version}` and the endpoint of that vendor.
+    /// Reads `/{vendor}[/{faults}]/{version}` and an endpoint of that vendor.
     pub(super) fn parse(path: &'a str) -> Option<Address<'a>> {
         let path = path.split_once('?').map_or(path, |(path, _)| path);
         let (vendor, rest) = path.strip_prefix('/')?.split_once('/')?;
         let vendor = Vendor::named(vendor)?;
-        let rest = rest.strip_suffix(vendor.endpoint())?.strip_suffix(vendor.version())?;
+        let mut endpoints = Endpoint::of(vendor).iter();
+        let (endpoint, rest) =
+            endpoints.find_map(|known| Some((*known, rest.strip_suffix(known.path())?)))?;
+        let rest = rest.strip_suffix(vendor.version())?;
         let faults = match rest.strip_suffix('/') {
             Some(faults) if !faults.contains('/') => faults,
             None if rest.is_empty() => "",
             _ => return None,
         };
-        Some(Address { vendor, faults })
+        Some(Address { vendor, endpoint, faults })
     }
 }
 
@@ -37,12 +42,21 @@ mod tests {
 
     #[test]
     fn faults_stand_between_vendor_and_version() {
-        let plain = Address::parse("/vendor_c/v1beta/openai/chat/completions");
-        assert_eq!(plain, Some(Address { vendor: Vendor::C, faults: "" }));
-        let faulty = Address::parse("/vendor_e/cut=2;crlf/v1/openai/chat/completions?a=b");
-        assert_eq!(faulty, Some(Address { vendor: Vendor::E, faults: "cut=2;crlf" }));
-        let messages = Address::parse("/vendor_a/refusal/v1/messages?beta=true");
-        assert_eq!(messages, Some(Address { vendor: Vendor::A, faults: "refusal" }));
+        use Endpoint::{Chat, Edits, Embeddings, Generations, Messages, Moderations, Responses};
+        for (path, vendor, endpoint, faults) in [
+            ("/vendor_c/v1beta/openai/chat/completions", Vendor::C, Chat, ""),
+            ("/vendor_e/cut=2;crlf/v1/openai/chat/completions?a=b", Vendor::E, Chat, "cut=2;crlf"),
+            ("/vendor_a/refusal/v1/messages?beta=true", Vendor::A, Messages, "refusal"),
+            ("/vendor_b/v1/responses", Vendor::B, Responses, ""),
+            ("/vendor_b/delay=9/v1/images/generations", Vendor::B, Generations, "delay=9"),
+            ("/vendor_b/v1/images/edits", Vendor::B, Edits, ""),
+            ("/vendor_d/ticks=7/v1/images/edits", Vendor::D, Edits, "ticks=7"),
+            ("/vendor_b/cut=1/v1/audio/speech", Vendor::B, Endpoint::Speech, "cut=1"),
+            ("/vendor_c/with-usage/v1beta/openai/embeddings", Vendor::C, Embeddings, "with-usage"),
+            ("/vendor_b/v1/moderations", Vendor::B, Moderations, ""),
+        ] {
+            assert_eq!(Address::parse(path), Some(Address { vendor, endpoint, faults }), "{path}");
+        }
         for wrong in [
             "/vendor_a/v1/chat/completions",
             "/vendor_a/v1/messages/count_tokens",
@@ -51,6 +65,15 @@ mod tests {
             "/vendor_b/cut=2/more/v1/chat/completions",
             "/vendor_f/v1/chat/completions",
             "/vendor_b/v1/completions",
+            "/vendor_b/v1/responses/resp_1",
+            "/vendor_b/v1/images",
+            "/vendor_a/v1/responses",
+            "/vendor_a/v1/embeddings",
+            "/vendor_c/v1beta/openai/images/generations",
+            "/vendor_c/v1/embeddings",
+            "/vendor_d/v1/embeddings",
+            "/vendor_d/v1/moderations",
+            "/vendor_e/v1/openai/embeddings",
         ] {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }

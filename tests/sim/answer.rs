@@ -6,12 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::address::{Address, first_segment};
+use super::asked::Asked;
 use super::delivery::{self, After, Delivery, EVENTS, Opening};
+use super::endpoint::Endpoint;
 use super::faults::{Fault, Faults};
-use super::messages::{Call, Terms};
+use super::messages::Terms;
 use super::record::{Billed, Record, Seen, Ticket};
-use super::reply::{Ask, Reply};
-use super::script::{self, Event};
+use super::refusal::Refusal;
+use super::said::{Said, Words};
+use super::script::Event;
 use super::vendor::Vendor;
 use super::wire::{Head, Wire};
 
@@ -32,45 +35,53 @@ pub(super) async fn answer(
         record.add_one(vendor);
     }
     let admitted = admit(&head, address, &seen, record);
+    let content_type = seen.header("content-type").unwrap_or_default().to_owned();
     let ticket = record.enter(seen);
     let serial = record.next_serial();
     let vendor = known_vendor.unwrap_or(Vendor::B);
-    let (faults, terms) = match admitted {
+    let Admitted { endpoint, faults, terms } = match admitted {
         Ok(admitted) => admitted,
-        Err((status, message)) => {
+        Err(refusal) => {
             let faults = Faults::default();
             let mut delivery = Delivery { wire, ticket: &ticket, faults: &faults, sent: 0 };
-            return delivery.error((vendor, status, serial), message.as_deref()).await;
+            return delivery.error(vendor, serial, &refusal).await;
         }
     };
-    let answer = Answer { vendor, faults: &faults, terms: &terms, serial, body };
-    let after = answer.give(wire, &ticket, record).await;
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let asked = Asked { vendor, endpoint, faults, terms, serial, created, content_type, body };
+    let after = give(&asked, wire, &ticket, record).await;
     if after.is_err() {
         ticket.complete(false);
     }
     after
 }
 
-/// The faults of a request, and on what terms it comes; otherwise the status it is refused with.
+/// On what terms a request comes.
+struct Admitted {
+    endpoint: Endpoint,
+    faults: Faults,
+    terms: Terms,
+}
+
+/// The terms of a request, or why it is refused before it is read.
 fn admit(
     head: &Head,
     address: Option<Address<'_>>,
     seen: &Seen,
     record: &Record,
-) -> Result<(Faults, Terms), (u16, Option<String>)> {
+) -> Result<Admitted, Refusal> {
     if head.method != "POST" {
-        return Err((405, None));
+        return Err(Refusal::usual(405));
     }
-    let address = address.ok_or((404, None))?;
-    let faults = Faults::parse(address.faults).map_err(|error| (500, Some(error)))?;
+    let address = address.ok_or_else(|| Refusal::usual(404))?;
+    let faults = Faults::parse(address.faults).map_err(|error| Refusal::new(500, error))?;
     let faults = still_in_force(faults, record, &head.path);
-    if address.vendor == Vendor::A {
-        return Ok((faults, Terms::of(&seen.headers)?));
-    }
-    match Credential::of(seen) {
-        Credential::OfVendor => Ok((faults, Terms::default())),
-        _ => Err((401, None)),
-    }
+    let terms = match Credential::of(seen) {
+        _ if address.vendor == Vendor::A => Terms::of(&seen.headers)?,
+        Credential::OfVendor => Terms::default(),
+        _ => return Err(Refusal::usual(401)),
+    };
+    Ok(Admitted { endpoint: address.endpoint, faults, terms })
 }
 
 /// Whose key came with a request.
@@ -97,103 +108,64 @@ impl Credential {
     }
 }
 
-struct Answer<'a> {
-    vendor: Vendor,
-    faults: &'a Faults,
-    terms: &'a Terms,
-    serial: u64,
-    body: Bytes,
-}
-
-/// What a vendor says, complete before the first byte of it is sent.
-struct Said {
-    billed: Billed,
-    billed_for_prompt: Billed,
-    words: Words,
-}
-
-enum Words {
-    Whole(String),
-    Streamed(Vec<Event>),
-}
-
-impl Answer<'_> {
-    /// Decides what is billed before the first byte leaves, so that no test has to wait for it.
-    async fn give(
-        &self,
-        wire: &mut Wire,
-        ticket: &Ticket<'_>,
-        record: &Record,
-    ) -> io::Result<After> {
-        let Answer { vendor, faults, serial, .. } = *self;
-        let mut delivery = Delivery { wire, ticket, faults, sent: 0 };
-        if let Some(status) = faults.number(Fault::Status) {
-            self.delay().await;
-            let status = u16::try_from(status).expect("a status has three digits");
-            return delivery.error((vendor, status, serial), None).await;
-        }
-        let said = match self.say(record) {
-            Ok(said) => said,
-            Err((status, message)) => {
-                self.delay().await;
-                return delivery.error((vendor, status, serial), Some(&message)).await;
-            }
-        };
-        let content_type = match said.words {
-            Words::Whole(_) => "application/json",
-            Words::Streamed(_) => EVENTS,
-        };
-        let opening = Opening { vendor, status: 200, content_type, serial };
-        if faults.has(Fault::Garbage) {
-            self.delay().await;
-            return delivery.garbage(&opening).await;
-        }
-        let at_once = [Fault::Gzip, Fault::LengthLong, Fault::LengthShort];
-        let body = match &said.words {
-            Words::Whole(body) => body.clone(),
-            Words::Streamed(events) if at_once.iter().any(|fault| faults.has(*fault)) => {
-                delivery::joined(vendor, events, faults)
-            }
-            Words::Streamed(events) => {
-                ticket.bill(billed_of_stream(&said, events, faults));
-                self.delay().await;
-                return delivery.stream(&opening, events).await;
-            }
-        };
-        ticket.bill((faults.number(Fault::Reset) != Some(0)).then_some(said.billed));
-        self.delay().await;
-        delivery.whole(&opening, body.as_bytes()).await
+/// Decides what is billed before the first byte leaves, so that no test has to wait for it.
+async fn give(
+    asked: &Asked,
+    wire: &mut Wire,
+    ticket: &Ticket<'_>,
+    record: &Record,
+) -> io::Result<After> {
+    let Asked { vendor, ref faults, serial, .. } = *asked;
+    let mut delivery = Delivery { wire, ticket, faults, sent: 0 };
+    if let Some(status) = faults.number(Fault::Status) {
+        delay(faults).await;
+        let status = u16::try_from(status).expect("a status has three digits");
+        return delivery.error(vendor, serial, &Refusal::usual(status)).await;
     }
-
-    /// The answer, or a status and a message that refuse the request.
-    fn say(&self, record: &Record) -> Result<Said, (u16, String)> {
-        let Answer { vendor, faults, serial, .. } = *self;
-        if vendor == Vendor::A {
-            let call = Call::read(&self.body, self.terms)?;
-            let turn = call.turn(serial, faults, &self.body, record);
-            let words = if call.stream() {
-                Words::Streamed(turn.events())
-            } else {
-                Words::Whole(turn.whole())
-            };
-            let (billed, billed_for_prompt) = (turn.billed(), turn.billed_for_prompt());
-            return Ok(Said { billed, billed_for_prompt, words });
+    let said = match asked.say(record) {
+        Ok(said) => said,
+        Err(refusal) => {
+            delay(faults).await;
+            return delivery.error(vendor, serial, &refusal).await;
         }
-        let ask = Ask::parse(&self.body, vendor).map_err(|message| (400, message))?;
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let reply = Reply::new((vendor, serial, created), &ask, faults, &self.body);
-        let words = if ask.stream {
-            Words::Streamed(script::events(&reply, &ask, faults))
-        } else {
-            Words::Whole(script::whole(&reply, &ask, faults))
-        };
-        Ok(Said { billed: reply.billed, billed_for_prompt: reply.billed_for_prompt(), words })
+    };
+    ticket.found(&said.form.files, &said.form.fields);
+    let content_type = match said.words {
+        Words::Whole(_) => "application/json",
+        Words::Streamed(_) => EVENTS,
+        Words::Pieces(content_type, _) => content_type,
+    };
+    let opening = Opening { vendor, status: 200, content_type, serial };
+    if faults.has(Fault::Garbage) {
+        delay(faults).await;
+        return delivery.garbage(&opening).await;
     }
-
-    async fn delay(&self) {
-        if let Some(millis) = self.faults.number(Fault::Delay) {
-            tokio::time::sleep(Duration::from_millis(millis)).await;
+    let at_once = [Fault::Gzip, Fault::LengthLong, Fault::LengthShort];
+    let at_once = at_once.iter().any(|fault| faults.has(*fault));
+    let billed = said.billed.filter(|_| faults.number(Fault::Reset) != Some(0));
+    let body = match said.words {
+        Words::Whole(body) => body.into_bytes(),
+        Words::Streamed(stream) if at_once => delivery::joined(&stream, faults).into_bytes(),
+        Words::Pieces(_, pieces) if at_once => pieces.concat(),
+        Words::Streamed(ref stream) => {
+            ticket.bill(billed_of_stream(&said, &stream.events, faults));
+            delay(faults).await;
+            return delivery.stream(&opening, stream).await;
         }
+        Words::Pieces(_, pieces) => {
+            ticket.bill(billed);
+            delay(faults).await;
+            return delivery.pieces(&opening, &pieces).await;
+        }
+    };
+    ticket.bill(billed);
+    delay(faults).await;
+    delivery.whole(&opening, &body).await
+}
+
+async fn delay(faults: &Faults) {
+    if let Some(millis) = faults.number(Fault::Delay) {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
     }
 }
 
@@ -206,7 +178,7 @@ fn still_in_force(faults: Faults, record: &Record, path: &str) -> Faults {
 
 fn billed_of_stream(said: &Said, events: &[Event], faults: &Faults) -> Option<Billed> {
     match delivery::break_off(faults) {
-        None => Some(said.billed),
+        None => said.billed,
         Some((Fault::Reset, 0)) => None,
         Some((_, 0)) => Some(said.billed_for_prompt),
         Some((_, count)) => events.get(count - 1).or(events.last()).map(|event| event.billed),

@@ -3,9 +3,12 @@
 use std::io;
 use std::time::Duration;
 
+use super::crc::crc32;
 use super::errors;
 use super::faults::{Fault, Faults};
 use super::record::Ticket;
+use super::refusal::Refusal;
+use super::said::{Habit, Stream};
 use super::script::Event;
 use super::vendor::Vendor;
 use super::wire::Wire;
@@ -47,13 +50,14 @@ impl Delivery<'_> {
     /// An error of the vendor, which most faults leave alone.
     pub(super) async fn error(
         &mut self,
-        (vendor, status, serial): (Vendor, u16, u64),
-        message: Option<&str>,
+        vendor: Vendor,
+        serial: u64,
+        refusal: &Refusal,
     ) -> io::Result<After> {
         if self.faults.number(Fault::Reset) == Some(0) {
             return Ok(After::Reset);
         }
-        let body = errors::body((vendor, status, serial), message);
+        let (body, status) = (errors::body(vendor, serial, refusal), refusal.status);
         let opening = Opening { vendor, status, content_type: "application/json", serial };
         let retry_after = self.faults.number(Fault::RetryAfter);
         let retry_after =
@@ -112,7 +116,7 @@ impl Delivery<'_> {
     pub(super) async fn stream(
         &mut self,
         opening: &Opening<'_>,
-        events: &[Event],
+        stream: &Stream,
     ) -> io::Result<After> {
         if self.faults.number(Fault::Reset) == Some(0) {
             return Ok(After::Reset);
@@ -124,12 +128,13 @@ impl Delivery<'_> {
         self.wire.write(head.as_bytes()).await?;
         let break_off = break_off(self.faults);
         let limit = break_off.map_or(usize::MAX, |(_, limit)| limit);
+        let events = &stream.events;
         for (index, event) in events.iter().enumerate().take(limit) {
             if index > 0 && self.pause(Fault::ChunkDelay).await {
                 self.hung_up(events, index);
                 return Ok(After::Close);
             }
-            let text = event_text(event, index, self.faults);
+            let text = event_text(event, index, stream.habit, self.faults);
             if let Err(error) = self.body(text.as_bytes(), true).await {
                 self.hung_up(events, index);
                 return Err(error);
@@ -137,17 +142,46 @@ impl Delivery<'_> {
         }
         match break_off {
             Some((Fault::ErrorEvent, _)) => {
-                let Opening { vendor, serial, .. } = *opening;
-                let error = (vendor, vendor.status_within_stream(), serial);
-                let name = if vendor == Vendor::A { "error" } else { "" };
-                let text = last_text(name, &errors::body(error, None), self.faults);
+                let (name, data) = stream.error(opening.vendor, opening.serial, limit);
+                let text = last_text(name, &data, self.faults);
                 self.body(text.as_bytes(), true).await?;
                 self.wire.write(b"0\r\n\r\n").await?;
                 Ok(After::Close)
             }
             Some((fault, _)) => Ok(self.broken(fault).await),
-            None => self.stream_end(opening.vendor).await,
+            None => self.stream_end(stream).await,
         }
+    }
+
+    /// Bytes that are no events, but come bit by bit like them.
+    pub(super) async fn pieces(
+        &mut self,
+        opening: &Opening<'_>,
+        pieces: &[Vec<u8>],
+    ) -> io::Result<After> {
+        if self.faults.number(Fault::Reset) == Some(0) {
+            return Ok(After::Reset);
+        }
+        if self.wire.peer_is_gone() {
+            return Ok(After::Close);
+        }
+        let head = self.head(opening, "transfer-encoding: chunked");
+        self.wire.write(head.as_bytes()).await?;
+        let break_off = break_off(self.faults);
+        let limit = break_off.map_or(usize::MAX, |(_, limit)| limit);
+        for (index, piece) in pieces.iter().enumerate().take(limit) {
+            if index > 0 && self.pause(Fault::ChunkDelay).await {
+                return Ok(After::Close);
+            }
+            self.body(piece, true).await?;
+        }
+        if let Some((fault, _)) = break_off {
+            return Ok(self.broken(fault).await);
+        }
+        self.ticket.complete(true);
+        self.pause(Fault::KeepOpen).await;
+        self.wire.write(b"0\r\n\r\n").await?;
+        Ok(After::Keep)
     }
 
     /// 200 and nonsense.
@@ -163,11 +197,11 @@ impl Delivery<'_> {
         Ok(After::Keep)
     }
 
-    async fn stream_end(&mut self, vendor: Vendor) -> io::Result<After> {
+    async fn stream_end(&mut self, stream: &Stream) -> io::Result<After> {
         self.ticket.complete(true);
         let last = async {
             if !self.faults.has(Fault::NoDone) {
-                let (name, data) = vendor.last_event();
+                let (name, data) = &stream.end;
                 let text = last_text(name, data, self.faults);
                 self.body(text.as_bytes(), true).await?;
             }
@@ -267,22 +301,22 @@ pub(super) fn break_off(faults: &Faults) -> Option<(Fault, usize)> {
 }
 
 /// A stream as the one body that it is for those who send it at once.
-pub(super) fn joined(vendor: Vendor, events: &[Event], faults: &Faults) -> String {
-    let numbered = events.iter().enumerate();
+pub(super) fn joined(stream: &Stream, faults: &Faults) -> String {
+    let numbered = stream.events.iter().enumerate();
     let mut text: String =
-        numbered.map(|(index, event)| event_text(event, index, faults)).collect();
+        numbered.map(|(index, event)| event_text(event, index, stream.habit, faults)).collect();
     if !faults.has(Fault::NoDone) {
-        let (name, data) = vendor.last_event();
+        let (name, data) = &stream.end;
         text.push_str(&last_text(name, data, faults));
     }
     text
 }
 
 /// An event with what keeps the connection alive in front of it.
-fn event_text(event: &Event, index: usize, faults: &Faults) -> String {
+fn event_text(event: &Event, index: usize, habit: Habit, faults: &Faults) -> String {
     let mut text = comment(index, faults);
     // One ping at least, and none before the first event.
-    if !event.name.is_empty() && (index == 1 || index > 0 && !text.is_empty()) {
+    if habit == Habit::Messages && (index == 1 || index > 0 && !text.is_empty()) {
         text.push_str(&bare_event("ping", r#"{"type":"ping"}"#, faults));
     }
     text + &bare_event(event.name, &event.data, faults)
@@ -322,18 +356,10 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
         packed.extend_from_slice(&(!length).to_le_bytes());
         packed.extend_from_slice(block);
     }
-    packed.extend_from_slice(&crc32(bytes).to_le_bytes());
+    packed.extend_from_slice(&crc32(&[bytes]).to_le_bytes());
     let length = u32::try_from(bytes.len()).expect("replies are smaller than 4 GiB");
     packed.extend_from_slice(&length.to_le_bytes());
     packed
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
-        })
-    })
 }
 
 #[cfg(test)]
@@ -347,7 +373,8 @@ mod tests {
         let joined = |name: &'static str, faults| {
             let vendor = if name.is_empty() { Vendor::B } else { Vendor::A };
             let faults = Faults::parse(faults).expect("known faults");
-            joined(vendor, &[event(name), event(name), event(name)], &faults)
+            let events = vec![event(name), event(name), event(name)];
+            joined(&Stream::of_conversation(vendor, events), &faults)
         };
         let (ping, end) = (r#"{"type":"ping"}"#, r#"{"type":"message_stop"}"#);
         let named = "event: a\ndata: {}\n\n";

@@ -1,20 +1,24 @@
 //! The error bodies of the vendors, each in the shape of its own.
 
+use super::refusal::Refusal;
 use super::usage::quoted;
 use super::vendor::Vendor;
 
-/// The body of an error with this status; without a message, what the vendor would say.
-pub(super) fn body((vendor, status, serial): (Vendor, u16, u64), message: Option<&str>) -> String {
-    let message = quoted(message.unwrap_or_else(|| usual_message(vendor, status)));
+/// The body of an error; without a message, what the vendor would say.
+pub(super) fn body(vendor: Vendor, serial: u64, refusal: &Refusal) -> String {
+    let status = refusal.status;
+    let message = quoted(message(vendor, refusal));
     match vendor {
         Vendor::A => {
             let error = format!(r#"{{"type":"{}","message":{message}}}"#, kind_of_a(status));
             format!(r#"{{"type":"error","error":{error},"request_id":"req_vendor_{serial}"}}"#)
         }
         Vendor::B => {
-            let (kind, code) = kind_of_b(status);
+            let (kind, usual_code) = kind_of_b(status);
+            let param = refusal.param.as_deref().map_or_else(|| "null".to_owned(), quoted);
+            let code = refusal.code.map_or_else(|| usual_code.to_owned(), quoted);
             format!(
-                r#"{{"error":{{"message":{message},"type":"{kind}","param":null,"code":{code}}}}}"#
+                r#"{{"error":{{"message":{message},"type":"{kind}","param":{param},"code":{code}}}}}"#
             )
         }
         Vendor::C => format!(
@@ -24,6 +28,13 @@ pub(super) fn body((vendor, status, serial): (Vendor, u16, u64), message: Option
         Vendor::D => format!(r#"{{"code":"{}","error":{message}}}"#, kind_of_d(status)),
         Vendor::E => format!(r#"{{"error":{{"message":{message}}}}}"#),
     }
+}
+
+/// The data of the error that comes as this event of a response.
+pub(super) fn within_response(sequence: usize) -> String {
+    let message = quoted(usual_message(Vendor::B, 500));
+    let error = format!(r#""code":"server_error","message":{message},"param":null"#);
+    format!(r#"{{"type":"error",{error},"sequence_number":{sequence}}}"#)
 }
 
 /// The words which follow a status in the first line of an answer.
@@ -39,6 +50,7 @@ pub(super) fn reason(status: u16) -> &'static str {
         408 => "Request Timeout",
         409 => "Conflict",
         413 => "Payload Too Large",
+        415 => "Unsupported Media Type",
         422 => "Unprocessable Entity",
         429 => "Too Many Requests",
         500 => "Internal Server Error",
@@ -48,6 +60,10 @@ pub(super) fn reason(status: u16) -> &'static str {
         529 => "Overloaded",
         _ => "Status",
     }
+}
+
+fn message(vendor: Vendor, refusal: &Refusal) -> &str {
+    refusal.message.as_deref().unwrap_or_else(|| usual_message(vendor, refusal.status))
 }
 
 fn usual_message(vendor: Vendor, status: u16) -> &'static str {

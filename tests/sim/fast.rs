@@ -117,7 +117,7 @@ fn chat_frames() -> Vec<Vec<u8>> {
 /// The vendor of a request for a fast answer.
 pub(super) fn vendor(request: &httparse::Request<'_, '_>) -> Option<Vendor> {
     let address = Address::parse(request.path?)?;
-    (address.faults == "fast").then_some(address.vendor)
+    (address.faults == "fast" && address.endpoint.has_fast_answers()).then_some(address.vendor)
 }
 
 /// Reads the rest of the request, and answers it.

@@ -7,7 +7,9 @@
 /// and the last (the usage) included, `[DONE]` and comments not; "after N chunks" of a shorter
 /// stream is before its `[DONE]`. Of `vendor_a`'s streams it is any event but `ping` and
 /// `message_stop`, which stands for `[DONE]`: where nothing is thought, the start of the message,
-/// that of the block, a word each, and the ends of both. *Billed* says what [`Seen::billed`]
+/// that of the block, a word each, and the ends of both. Of a response it is any event but the
+/// last one, which tells how it ended and stands for `[DONE]`; speech comes in chunks of 1024
+/// bytes, and an error-event only cuts it. *Billed* says what [`Seen::billed`]
 /// holds, where it is not the whole reply.
 ///
 /// ```text
@@ -78,6 +80,16 @@
 ///                     start knows a third of the input only
 /// hangup-stops        stops generating when the client hangs up; billed: until then;
 ///                     streams only
+/// failed              responses: it ends as failed, with an error and without usage;
+///                     billed: nothing
+/// incomplete          responses: it ends as incomplete, for its content_filter
+/// searches=N          responses: so many searches, if the request allows any; otherwise one
+/// image-bytes=N       images: each a PNG of N bytes, 81 at least; otherwise of 69
+/// ticks=N             images of vendor_d: the cost_in_usd_ticks to report
+/// moderated           images: vendor_d's come with respect_moderation false and empty;
+///                     vendor_b refuses the request, as its rules demand
+/// no-image            images: the entries of data have no image in them
+/// with-usage          embeddings of vendor_c: usage, which is not there otherwise
 /// fast                a static answer for benchmarks, not recorded; stands alone
 /// ```
 ///
@@ -127,9 +139,17 @@ pub(super) enum Fault {
     OddEvents,
     WebJson,
     HangupStops,
+    Failed,
+    Incomplete,
+    Searches,
+    ImageBytes,
+    Ticks,
+    Moderated,
+    NoImage,
+    WithUsage,
 }
 
-const WITH_NUMBER: [(&str, Fault); 19] = [
+const WITH_NUMBER: [(&str, Fault); 22] = [
     ("status", Fault::Status),
     ("retry-after", Fault::RetryAfter),
     ("times", Fault::Times),
@@ -149,9 +169,12 @@ const WITH_NUMBER: [(&str, Fault); 19] = [
     ("tools", Fault::Tools),
     ("reply-bytes", Fault::ReplyBytes),
     ("keep-open", Fault::KeepOpen),
+    ("searches", Fault::Searches),
+    ("image-bytes", Fault::ImageBytes),
+    ("ticks", Fault::Ticks),
 ];
 
-const BARE: [(&str, Fault); 24] = [
+const BARE: [(&str, Fault); 29] = [
     ("garbage", Fault::Garbage),
     ("wrong-length=long", Fault::LengthLong),
     ("wrong-length=short", Fault::LengthShort),
@@ -176,6 +199,11 @@ const BARE: [(&str, Fault); 24] = [
     ("odd-events", Fault::OddEvents),
     ("web-json", Fault::WebJson),
     ("hangup-stops", Fault::HangupStops),
+    ("failed", Fault::Failed),
+    ("incomplete", Fault::Incomplete),
+    ("moderated", Fault::Moderated),
+    ("no-image", Fault::NoImage),
+    ("with-usage", Fault::WithUsage),
 ];
 
 /// The reasons that `stop` knows; as a fault it holds the place of one.
@@ -191,7 +219,7 @@ const STOP_REASONS: [&str; 8] = [
 ];
 
 /// Those which break an answer, other than a status.
-const BREAKING: [Fault; 16] = [
+const BREAKING: [Fault; 20] = [
     Fault::Delay,
     Fault::Stall,
     Fault::Cut,
@@ -208,6 +236,10 @@ const BREAKING: [Fault; 16] = [
     Fault::NoDone,
     Fault::Refusal,
     Fault::Stop,
+    Fault::Failed,
+    Fault::Incomplete,
+    Fault::Moderated,
+    Fault::NoImage,
 ];
 
 /// The faults of one address.

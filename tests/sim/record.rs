@@ -12,6 +12,7 @@ use super::vendor::Vendor;
 
 const REQUESTS_MAX: usize = 10_000;
 const PREFIXES_MAX: usize = 100_000;
+const RESPONSES_MAX: usize = 100_000;
 const BODY_BYTES_MAX: usize = 32 << 20;
 /// Of all bodies kept; the oldest are forgotten first, their requests are not.
 const BODIES_BYTES_MAX: usize = 256 << 20;
@@ -33,15 +34,35 @@ pub(crate) struct Seen {
     pub(crate) body: Bytes,
     /// The length of the body, kept or not.
     pub(crate) body_len: usize,
+    /// The files in it, of a request that was understood.
+    pub(crate) files: Vec<SentFile>,
+    /// The other parts of a form, by their names.
+    pub(crate) fields: Vec<(String, String)>,
     /// What the vendor bills; known before the first byte of the answer is sent.
     pub(crate) billed: Option<Billed>,
     /// Whether the whole answer, as the vendor meant it, was handed to the socket.
     pub(crate) completed: bool,
 }
 
-/// Tokens that the vendor puts on its bill.
+/// A file that came with a request, in a form or as a data URI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct SentFile {
+    /// The part or the member that it came in.
+    pub(crate) part: String,
+    /// How the sender calls it.
+    pub(crate) name: Option<String>,
+    /// Its media type.
+    pub(crate) content_type: String,
+    /// Its length in bytes.
+    pub(crate) len: usize,
+    /// Its SHA-256 in hexadecimal digits.
+    pub(crate) sha256: String,
+}
+
+/// What the vendor puts on its bill.
 ///
-/// As the vendor counts them: what it charges as output is `total - prompt`, for all vendors.
+/// Tokens are as the vendor counts them: what it charges as output is `total - prompt`, for all
+/// vendors. What an endpoint does not charge by is zero, and left out where it is told as JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Billed {
     /// The prompt's.
@@ -52,6 +73,21 @@ pub(crate) struct Billed {
     pub(crate) reasoning: u64,
     /// The prompt's and all output's.
     pub(crate) total: u64,
+    /// Of the prompt's, those of images.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) prompt_images: u64,
+    /// Images made.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) images: u64,
+    /// Characters spoken.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) characters: u64,
+    /// Searches of the vendor's own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) searches: u64,
+    /// The price itself, in dollars times 10^10, where the vendor tells nothing else.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) ticks: u64,
 }
 
 impl Seen {
@@ -64,6 +100,8 @@ impl Seen {
             headers: Vec::new(),
             body: Bytes::new(),
             body_len: 0,
+            files: Vec::new(),
+            fields: Vec::new(),
             billed: None,
             completed: false,
         }
@@ -83,19 +121,29 @@ impl Seen {
         headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
+    /// The first part of a form that has this name and is no file.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.fields.iter();
+        fields.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
     /// The body as JSON; panics when it is not.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("the body of the request is JSON")
     }
 
     fn summary(&self) -> Value {
-        json!({
+        let mut summary = json!({
             "vendor": self.vendor,
             "faults": self.faults,
             "path": self.path,
             "billed": self.billed,
             "completed": self.completed,
-        })
+        });
+        if !self.files.is_empty() {
+            summary["files"] = json!(self.files);
+        }
+        summary
     }
 
     /// Where it went and what it brought, as JSON. A body of JSON stands there as it came, to
@@ -120,6 +168,11 @@ impl Seen {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is the serializer's")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The memory of a simulator, shared by its connections.
 #[derive(Default)]
 pub(super) struct Record {
@@ -129,6 +182,8 @@ pub(super) struct Record {
     serial: AtomicU64,
     /// Digests of the beginnings of requests that a vendor keeps in its cache.
     prefixes: Mutex<HashSet<String>>,
+    /// The ids of responses that can be gone on from.
+    responses: Mutex<HashSet<String>>,
 }
 
 #[derive(Default)]
@@ -206,6 +261,20 @@ impl Record {
         found.map_or(0, |last| last + 1)
     }
 
+    /// Keeps a response, to go on from it.
+    pub(super) fn keep_response(&self, id: &str) {
+        let mut responses = lock(&self.responses);
+        if responses.len() > RESPONSES_MAX {
+            responses.clear();
+        }
+        responses.insert(id.to_owned());
+    }
+
+    /// Whether a response of this id is kept.
+    pub(super) fn has_response(&self, id: &str) -> bool {
+        lock(&self.responses).contains(id)
+    }
+
     /// Writes a request down.
     pub(super) fn enter(&self, seen: Seen) -> Ticket<'_> {
         let mut requests = lock(&self.requests);
@@ -246,6 +315,14 @@ impl Ticket<'_> {
         self.change(|seen| seen.billed = billed);
     }
 
+    /// Writes down what was found in the body.
+    pub(super) fn found(&self, files: &[SentFile], fields: &[(String, String)]) {
+        self.change(|seen| {
+            seen.files = files.to_vec();
+            seen.fields = fields.to_vec();
+        });
+    }
+
     pub(super) fn complete(&self, completed: bool) {
         self.change(|seen| seen.completed = completed);
     }
@@ -275,6 +352,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_summary_tells_only_what_there_is() {
+        let mut seen = Seen::new("vendor_b", "POST", "/p");
+        seen.billed = Some(Billed { prompt: 2, total: 2, ..Billed::default() });
+        let tokens = json!({"prompt": 2, "completion": 0, "reasoning": 0, "total": 2});
+        assert_eq!(seen.summary()["billed"], tokens);
+        assert!(seen.summary().get("files").is_none());
+        seen.billed = Some(Billed { images: 1, ..Billed::default() });
+        assert_eq!(seen.summary()["billed"]["images"], 1);
+    }
 
     #[test]
     fn contents_are_told_to_the_byte() {

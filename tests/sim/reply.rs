@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::faults::{Fault, Faults};
+use super::noise;
 use super::record::Billed;
 use super::vendor::Vendor;
 
@@ -225,16 +226,13 @@ impl Reply {
 
 /// FNV-1a of 64 bits, in 16 hex digits.
 pub(super) fn fnv(bytes: &[u8]) -> String {
-    let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
-        (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("{digest:016x}")
+    format!("{:016x}", noise::fnv(bytes))
 }
 
 fn bill(prompt: u64, completion: u64, reasoning: u64, inside: bool) -> Billed {
     let apart = if inside { 0 } else { reasoning };
     let total = prompt.saturating_add(completion).saturating_add(apart);
-    Billed { prompt, completion, reasoning, total }
+    Billed { prompt, completion, reasoning, total, ..Billed::default() }
 }
 
 fn tool_calls(

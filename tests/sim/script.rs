@@ -82,7 +82,7 @@ impl Script<'_> {
         for number in 1..=count {
             let reasoning = all.reasoning / count * number + all.reasoning % count;
             let total = all.prompt.saturating_add(reasoning);
-            let billed = Billed { prompt: all.prompt, completion: 0, reasoning, total };
+            let billed = Billed { prompt: all.prompt, reasoning, total, ..Billed::default() };
             let delta = r#"{"reasoning_content":"Let me think. "}"#;
             self.push(&self.choice(0, delta, None), None, billed);
         }

@@ -1,5 +1,5 @@
-//! A stand-in for the vendors: their chat and messages endpoints as they really behave, and
-//! the faults they really have, asked for in the address of a request.
+//! A stand-in for the vendors: their endpoints as they really behave, and the faults they
+//! really have, asked for in the address of a request.
 //!
 //! It speaks HTTP/1.1 over bare sockets, because a fault needs control of every byte.
 
@@ -14,22 +14,43 @@ use tokio::task::{AbortHandle, JoinSet};
 
 mod address;
 mod answer;
+mod asked;
 mod connection;
 mod control;
+mod crc;
 mod delivery;
+mod embeddings;
+mod endpoint;
 mod errors;
 mod fast;
 mod faults;
+mod images;
+mod member;
 mod messages;
+mod moderations;
+mod multipart;
+mod noise;
 mod record;
+mod refusal;
 mod reply;
+mod responses;
+mod said;
 mod script;
+mod speech;
 mod usage;
 mod vendor;
 mod wire;
 
+#[cfg(test)]
+mod roads;
+
 #[allow(unused_imports, reason = "names of the public fields, for tests that spell them")]
-pub(crate) use record::{Billed, Seen};
+pub(crate) use {
+    embeddings::vector,
+    images::picture,
+    record::{Billed, Seen, SentFile},
+    speech::sound,
+};
 
 /// A running simulator; it stops, with all its connections, when dropped.
 pub(crate) struct Sim {

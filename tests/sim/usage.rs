@@ -30,7 +30,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 fn true_text(vendor: Vendor, billed: &Billed) -> String {
-    let Billed { prompt, completion, reasoning, total } = *billed;
+    let Billed { prompt, completion, reasoning, total, .. } = *billed;
     match vendor {
         Vendor::A | Vendor::B => format!(
             "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{completion},\

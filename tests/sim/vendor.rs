@@ -1,6 +1,6 @@
-//! The vendors, and the habits by which their endpoints differ.
+//! The vendors, and the habits by which they differ.
 
-/// A vendor whose endpoint is imitated.
+/// A vendor whose endpoints are imitated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vendor {
     A,
@@ -36,14 +36,6 @@ impl Vendor {
         }
     }
 
-    /// The endpoint that is imitated, as it follows the base url.
-    pub(super) fn endpoint(self) -> &'static str {
-        match self {
-            Vendor::A => "/messages",
-            _ => "/chat/completions",
-        }
-    }
-
     /// The header in which it names a request.
     pub(super) fn request_id_header(self) -> &'static str {
         match self {
@@ -60,7 +52,7 @@ impl Vendor {
         }
     }
 
-    /// The name and the data of the event that ends a stream.
+    /// The name and the data of the event that ends a stream of conversation.
     pub(super) fn last_event(self) -> (&'static str, &'static str) {
         match self {
             Vendor::A => ("message_stop", r#"{"type":"message_stop"}"#),

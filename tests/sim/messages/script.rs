@@ -174,7 +174,7 @@ impl Script<'_> {
         let completion = reasoning.max(1).min(all.completion);
         let reasoning = reasoning.min(completion);
         let total = all.prompt.saturating_add(completion);
-        Billed { prompt: all.prompt, completion, reasoning, total }
+        Billed { prompt: all.prompt, completion, reasoning, total, ..Billed::default() }
     }
 }
 

@@ -1,0 +1,112 @@
+//! The responses format: one object that grows, and events which tell how.
+
+use serde_json::Value;
+
+use super::asked::Asked;
+use super::faults::Fault;
+use super::record::{Billed, Record};
+use super::refusal::Refusal;
+use super::reply::{Ask, Reply, Tool, ToolChoice, plain_text};
+use super::said::{Habit, Said, Stream, Words};
+use super::vendor::Vendor;
+
+mod hosted;
+mod input;
+mod item;
+mod object;
+mod request;
+mod script;
+
+#[cfg(test)]
+mod tests;
+
+use hosted::Hosted;
+use item::Item;
+use object::{Object, Outcome};
+
+/// The reasoning of a model that always thinks, and of one that is told to.
+const PRO_THOUGHT: u64 = 64;
+const THOUGHT: u64 = 16;
+
+/// Responds, or tells why not.
+pub(super) fn answer(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
+    let body = asked.json()?;
+    request::check(&body, record)?;
+    let Asked { serial, created, ref faults, .. } = *asked;
+    let ask = ask(&body);
+    let mut reply = Reply::new((Vendor::B, serial, created), &ask, faults, &asked.body);
+    let hosted = Hosted::called(&body, faults);
+    reply.billed.searches = hosted.iter().filter(|call| call.is_search()).count() as u64;
+    reply.billed.images = hosted.iter().filter(|call| call.is_image()).count() as u64;
+    let object = Object::new(&body, asked, &reply, hosted.as_slice());
+    let outcome = outcome(asked, &reply);
+    if body["store"] != false {
+        record.keep_response(&object.id);
+    }
+    let items = Item::all(&reply, &hosted, serial);
+    let words = if ask.stream {
+        let (events, end) = script::events(&object, &items, &reply, outcome);
+        Words::Streamed(Stream { events, end, habit: Habit::Responses })
+    } else if body["background"] == true {
+        Words::Whole(object.unfinished("queued"))
+    } else {
+        Words::Whole(object.finished(outcome, &items))
+    };
+    let before = Billed { searches: 0, images: 0, ..reply.billed_for_prompt() };
+    let mut said = Said::new((reply.billed, before), words);
+    said.billed = said.billed.filter(|_| outcome != Outcome::Failed);
+    Ok(said)
+}
+
+/// How the response ends.
+fn outcome(asked: &Asked, reply: &Reply) -> Outcome {
+    if asked.faults.has(Fault::Failed) {
+        Outcome::Failed
+    } else if asked.faults.has(Fault::Incomplete) {
+        Outcome::Filtered
+    } else if reply.finish_reason == "length" {
+        Outcome::CutOff
+    } else {
+        Outcome::Completed
+    }
+}
+
+/// What a request asks for, in the terms of all vendors.
+fn ask(body: &Value) -> Ask {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let model = text(&body["model"]);
+    let tokens_max = body["max_output_tokens"].as_u64();
+    let effort = body["reasoning"]["effort"].as_str();
+    let thought = match effort {
+        _ if model.ends_with("-pro") => PRO_THOUGHT,
+        None | Some("none") => 0,
+        Some(_) => THOUGHT,
+    };
+    let choice = &body["tool_choice"];
+    let tools = body["tools"].as_array().into_iter().flatten();
+    let own = tools.filter(|tool| tool["type"] == "function" || tool["type"] == "custom");
+    let last = body["input"].as_array().and_then(|items| items.last());
+    let result = last
+        .filter(|item| item["type"].as_str().is_some_and(|kind| kind.ends_with("_call_output")));
+    Ask {
+        model,
+        stream: body["stream"] == true,
+        obfuscate: body["stream_options"]["include_obfuscation"] != false,
+        service_tier: match body["service_tier"].as_str() {
+            None | Some("auto") => "default".to_owned(),
+            Some(tier) => tier.to_owned(),
+        },
+        choices: 1,
+        tokens_max,
+        tools: own.map(|tool| Tool { name: text(&tool["name"]), with_arguments: true }).collect(),
+        tool_choice: match choice["name"].as_str() {
+            Some(name) => ToolChoice::Forced(name.to_owned()),
+            None if choice == "none" => ToolChoice::Forbidden,
+            None => ToolChoice::Free,
+        },
+        calls_max: (body["parallel_tool_calls"] == false).then_some(1),
+        tool_result: result.map(|item| plain_text(&item["output"])),
+        thought: thought.min(tokens_max.unwrap_or(u64::MAX)),
+        ..Ask::default()
+    }
+}

@@ -1,0 +1,95 @@
+//! The input: a text, or the items of a conversation.
+
+use std::collections::HashSet;
+
+use super::super::member::{Member, Verdict};
+
+const TEXT_CHARACTERS_MAX: usize = 10_485_760;
+const ITEMS: &str = "message function_call function_call_output custom_tool_call \
+    custom_tool_call_output reasoning item_reference web_search_call file_search_call \
+    code_interpreter_call image_generation_call mcp_call mcp_list_tools computer_call \
+    computer_call_output compaction";
+
+/// Refuses an input that the vendor refuses; calls may stand in the response `before` it.
+pub(super) fn check(input: &Member<'_>, before: bool) -> Verdict {
+    if input.value.is_string() {
+        return input.text_within(TEXT_CHARACTERS_MAX).map(|_| ());
+    }
+    let items = input.items()?;
+    if items.is_empty() && !before {
+        return Err(input.invalid("empty array. Expected at least one item.").coded("empty_array"));
+    }
+    let mut open = Vec::new();
+    let mut made = HashSet::new();
+    for item in &items {
+        match kind(item)? {
+            "message" => message(item)?,
+            "function_call" => {
+                item.need("name")?.text_within(64)?;
+                item.need("arguments")?.text()?;
+                let id = item.need("call_id")?.text_within(64)?;
+                made.insert(id);
+                open.push(id);
+            }
+            "function_call_output" => {
+                let id = item.need("call_id")?.text_within(64)?;
+                let output = item.need("output")?;
+                if !output.value.is_string() {
+                    output.items()?.iter().try_for_each(|part| part_of(part, false))?;
+                }
+                if !made.contains(id) && !before {
+                    return Err(input.refusal(&format!(
+                        "No tool call found for function call output with call_id {id}."
+                    )));
+                }
+                open.retain(|known| *known != id);
+            }
+            "reasoning" | "item_reference" => drop(item.need("id")?.text_within(256)?),
+            _ => {}
+        }
+    }
+    match open.first() {
+        None => Ok(()),
+        Some(id) => Err(input.refusal(&format!("No tool output found for function call {id}."))),
+    }
+}
+
+/// What an item is; one with a role needs not say it.
+fn kind<'a>(item: &Member<'a>) -> Result<&'a str, super::Refusal> {
+    match item.get("type") {
+        Some(kind) => kind.one_of(ITEMS),
+        None if item.get("role").is_some() => Ok("message"),
+        None => item.need("type")?.one_of(ITEMS),
+    }
+}
+
+fn message(item: &Member<'_>) -> Verdict {
+    item.only("type role content id status phase")?;
+    let role = item.need("role")?.one_of("user assistant system developer")?;
+    let content = item.need("content")?;
+    if content.value.is_string() {
+        return Ok(());
+    }
+    content.items()?.iter().try_for_each(|part| part_of(part, role == "assistant"))
+}
+
+fn part_of(part: &Member<'_>, assistant: bool) -> Verdict {
+    let known = if assistant { "output_text refusal" } else { "input_text input_image input_file" };
+    match part.need("type")?.one_of(known)? {
+        "input_text" | "output_text" => part.need("text")?.text().map(|_| ()),
+        "refusal" => part.need("refusal")?.text().map(|_| ()),
+        "input_image" => match (part.get("image_url"), part.get("file_id")) {
+            (Some(url), _) => url.text_within(usize::MAX).map(|_| ()),
+            (None, Some(id)) => Err(not_found(&id)),
+            (None, None) => part.need("image_url").map(|_| ()),
+        },
+        _ => part.get("file_id").map_or(Ok(()), |id| Err(not_found(&id))),
+    }
+}
+
+/// No file was ever given to the simulator.
+fn not_found(id: &Member<'_>) -> super::Refusal {
+    let file = id.value.as_str().unwrap_or_default();
+    let refusal = id.refusal(&format!("File with id '{file}' not found."));
+    super::Refusal { status: 404, ..refusal }.coded("not_found")
+}

@@ -1,0 +1,262 @@
+//! What is responded, at once and in events, and what is refused.
+
+use serde_json::json;
+
+use super::super::asked::judge;
+use super::super::delivery;
+use super::super::endpoint::Endpoint;
+use super::super::faults::Faults;
+use super::super::said::Words;
+use super::super::script::Event;
+use super::*;
+
+const AT: (Vendor, Endpoint) = (Vendor::B, Endpoint::Responses);
+const TEXT: &str = "The answer is four and everybody in the room agrees.";
+
+fn call() -> Value {
+    json!({"model": "lmb-5.5", "input": "How much is 2 + 2?"})
+}
+
+/// A call with these members, too.
+fn with(members: &Value) -> Value {
+    let mut body = call();
+    for (name, value) in members.as_object().expect("members") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn tools() -> Value {
+    json!([{"type": "function", "name": "temp", "parameters": {"type": "object"}}])
+}
+
+fn at_once(body: &Value, faults: &str) -> (Value, Option<Billed>) {
+    Asked::for_test(AT, faults, body).reply().expect("a response")
+}
+
+/// The events of a stream, its last one included, and what is billed for it all.
+fn streamed(body: &Value, faults: &str) -> (Stream, Vec<Value>, Option<Billed>) {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    let said = Asked::for_test(AT, faults, &body).say(&Record::default()).expect("a response");
+    let Words::Streamed(stream) = said.words else { panic!("no stream") };
+    let named = |event: &Event| (event.name, event.data.clone());
+    let all = stream.events.iter().map(named).chain([stream.end.clone()]).enumerate();
+    let json = all.map(|(at, (name, data))| {
+        let data: Value = serde_json::from_str(&data).expect("JSON");
+        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(at)));
+        data
+    });
+    let json = json.collect();
+    (stream, json, said.billed)
+}
+
+fn named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == name).collect()
+}
+
+#[test]
+fn requests_are_checked() {
+    let call_item = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""});
+    let output = json!({"type": "function_call_output", "call_id": "c", "output": "4"});
+    let message = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
+    judge(
+        AT,
+        &call(),
+        &[
+            (json!({}), ""),
+            (json!({"model": "o3-pro", "reasoning": {"effort": "high"}, "store": false}), ""),
+            (json!({"model": null}), "Missing required parameter: 'model'."),
+            (json!({"model": "lmb-image-1"}), "cannot be used with the Responses API"),
+            (json!({"model": "tts-1"}), "cannot be used with the Responses API"),
+            (json!({"input": null}), "Missing required parameter: 'input'."),
+            (json!({"input": ""}), "empty string"),
+            (json!({"input": []}), "empty array"),
+            (json!({"input": 4}), "expected an array"),
+            (json!({"messages": []}), "moved to 'input'"),
+            (json!({"max_tokens": 9}), "moved to 'max_output_tokens'"),
+            (json!({"temprature": 1}), "Unknown parameter: 'temprature'."),
+            (json!({"max_output_tokens": 15}), "Expected a value >= 16"),
+            (json!({"temperature": 2.5}), "Invalid 'temperature'"),
+            (json!({"stream": "yes"}), "expected a boolean"),
+            (json!({"stream_options": {"include_obfuscation": false}}), "'stream' is enabled"),
+            (json!({"stream": true, "stream_options": {"include_usage": true}}), "Unknown param"),
+            (json!({"reasoning": {"effort": "huge"}}), "Invalid value: 'huge'"),
+            (json!({"text": {"format": {"type": "json_schema"}}}), "'text.format.name'"),
+            (json!({"tools": tools()}), ""),
+            (json!({"tools": [{"type": "function", "function": {}}]}), "'tools[0].name'"),
+            (json!({"tools": [{"type": "web_search"}, {"type": "mcp"}]}), ""),
+            (json!({"tools": [{"type": "telepathy"}]}), "Invalid value: 'telepathy'"),
+            (json!({"tool_choice": {"type": "function", "name": "f"}}), "not found in 'tools'"),
+            (json!({"previous_response_id": "resp_1"}), "'resp_1' not found"),
+            (json!({"conversation": "conv_1"}), "Conversation with id 'conv_1' not found"),
+            (json!({"prompt": {"id": "pmpt_1"}}), "Prompt with id 'pmpt_1' not found"),
+            (message(json!({"type": "input_text", "text": "a"})), ""),
+            (message(json!({"type": "text", "text": "a"})), "Invalid value: 'text'"),
+            (message(json!({"type": "input_file", "file_id": "file-1"})), "'file-1' not found"),
+            (json!({"input": [{"role": "tool", "content": "a"}]}), "Invalid value: 'tool'"),
+            (json!({"input": [call_item, output]}), ""),
+            (json!({"input": [call_item]}), "No tool output found for function call c."),
+            (json!({"input": [output]}), "No tool call found"),
+            (json!({"input": [{"content": "a"}]}), "'input[0].type'"),
+        ],
+    );
+}
+
+#[test]
+fn a_response_tells_what_it_cost() {
+    for (members, faults, reasoning, output) in [
+        (json!({}), "", 0, 10),
+        (json!({"model": "lmb-5.5-pro"}), "", 64, 74),
+        (json!({"reasoning": {"effort": "low"}}), "", 16, 26),
+        (json!({}), "reasoning=5;prompt=80;cache-read=7", 5, 15),
+        (json!({"tools": tools()}), "tools=2", 0, 16),
+    ] {
+        let body = with(&members);
+        let (reply, billed) = at_once(&body, faults);
+        let billed = billed.expect("a bill");
+        let usage = &reply["usage"];
+        assert_eq!((billed.reasoning, billed.completion), (reasoning, output), "{members}");
+        assert_eq!(usage["input_tokens"], billed.prompt);
+        assert_eq!(usage["output_tokens"], output);
+        assert_eq!(usage["output_tokens_details"]["reasoning_tokens"], reasoning);
+        assert_eq!(usage["total_tokens"], billed.prompt + output);
+        assert_eq!(reply["status"], "completed");
+        let read = if faults.contains("cache-read") { 7 } else { 0 };
+        assert_eq!(usage["input_tokens_details"]["cached_tokens"], read);
+    }
+    for (faults, usage) in [("no-usage", None), ("null-usage", Some(&Value::Null))] {
+        assert_eq!(at_once(&call(), faults).0.get("usage"), usage);
+    }
+}
+
+#[test]
+fn a_stream_brings_the_same_as_a_response_at_once() {
+    for (members, faults) in [
+        (json!({}), ""),
+        (json!({"model": "o1-pro", "max_output_tokens": 70}), ""),
+        (json!({"tools": tools()}), "tools=3"),
+        (json!({"tools": [{"type": "web_search"}, {"type": "image_generation"}]}), "searches=2"),
+        (json!({}), "incomplete;chunks=4"),
+        (json!({}), "failed"),
+        (json!({"background": true}), ""),
+        (json!({}), "bad-usage;split-utf8"),
+    ] {
+        let body = with(&members);
+        let (stream, events, billed) = streamed(&body, faults);
+        let last = &events.last().expect("an event")["response"];
+        let done = named(&events, "response.output_item.done");
+        let items: Vec<_> = done.iter().map(|event| event["item"].clone()).collect();
+        if faults != "failed" {
+            assert_eq!(last["output"], Value::from(items), "{members} {faults}");
+            assert_eq!(stream.events.last().map(|event| event.billed), billed);
+        }
+        if members.get("background").is_none() {
+            let (mut whole, billed_at_once) = at_once(&body, faults);
+            // The body of the request is longer by the word that asks for events.
+            let prompts = [billed_at_once, billed].map(|billed| billed.map_or(0, |b| b.prompt));
+            for name in ["input_tokens", "total_tokens"] {
+                if let Some(told) = whole["usage"][name].as_u64() {
+                    whole["usage"][name] = json!(told + prompts[1] - prompts[0]);
+                }
+            }
+            assert_eq!(*last, whole, "{members} {faults}");
+        }
+        let mut before = 0;
+        for event in &stream.events {
+            assert!(event.billed.total >= before, "{members} {faults}");
+            before = event.billed.total;
+        }
+    }
+}
+
+#[test]
+fn events_come_in_their_order() {
+    let (_, events, _) = streamed(&call(), "chunks=2");
+    let names: Vec<_> =
+        events.iter().map(|event| event["type"].as_str().expect("a type")).collect();
+    let expected = "created in_progress output_item.added content_part.added output_text.delta \
+        output_text.delta output_text.done content_part.done output_item.done completed";
+    let expected: Vec<_> = expected.split(' ').map(|name| format!("response.{name}")).collect();
+    assert_eq!(names, expected);
+    assert_eq!(events[0]["response"]["usage"], Value::Null);
+    let deltas = named(&streamed(&call(), "").1, "response.output_text.delta")
+        .iter()
+        .map(|event| event["delta"].as_str().expect("a text").to_owned())
+        .collect::<String>();
+    assert_eq!(deltas, TEXT);
+    let (_, events, _) = streamed(&with(&json!({"tools": tools()})), "");
+    let deltas = named(&events, "response.function_call_arguments.delta");
+    let pieces = deltas.iter().map(|event| event["delta"].as_str().expect("a text"));
+    let item = &events.last().expect("an event")["response"]["output"][0];
+    assert_eq!(item["type"], "function_call");
+    assert_eq!(item["arguments"], pieces.collect::<String>());
+}
+
+#[test]
+fn a_response_ends_in_its_way() {
+    for (members, faults, status, reason) in [
+        (json!({"max_output_tokens": 16}), "chunks=40", "incomplete", "max_output_tokens"),
+        (json!({}), "incomplete", "incomplete", "content_filter"),
+    ] {
+        let (reply, _) = at_once(&with(&members), faults);
+        assert_eq!(reply["status"], status);
+        assert_eq!(reply["incomplete_details"]["reason"], reason);
+    }
+    let (reply, billed) = at_once(&call(), "failed");
+    assert_eq!((&reply["status"], &reply["usage"], billed), (&json!("failed"), &Value::Null, None));
+    assert_eq!(reply["error"]["code"], "server_error");
+    let (reply, billed) = at_once(&with(&json!({"background": true})), "");
+    assert_eq!((&reply["status"], &reply["usage"]), (&json!("queued"), &Value::Null));
+    assert!(reply["output"].as_array().is_some_and(Vec::is_empty) && billed.is_some());
+}
+
+#[test]
+fn hosted_tools_are_counted() {
+    let members = json!({"tools": [{"type": "web_search_preview"}, {"type": "file_search"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "image_generation"}]});
+    let (reply, billed) = at_once(&with(&members), "searches=3");
+    assert_eq!(reply["tool_usage"]["web_search"]["num_requests"], 3);
+    assert_eq!(reply["tool_usage"]["image_gen"]["output_tokens"], 1056);
+    let billed = billed.expect("a bill");
+    assert_eq!((billed.searches, billed.images), (3, 1));
+    let kinds = reply["output"].as_array().expect("items").iter().map(|item| &item["type"]);
+    let kinds: Vec<_> = kinds.collect();
+    assert_eq!(kinds.len(), 7);
+    assert_eq!(kinds[3], "file_search_call");
+    let (reply, _) =
+        at_once(&with(&json!({"tools": [{"type": "mcp"}], "tool_choice": "none"})), "");
+    assert_eq!(reply["tool_usage"]["web_search"]["num_requests"], 0);
+}
+
+#[test]
+fn only_responses_given_out_can_be_gone_on_from() {
+    let record = Record::default();
+    let said = Asked::for_test(AT, "", &call()).say(&record).expect("a response");
+    let Words::Whole(text) = said.words else { panic!("no JSON") };
+    let reply: Value = serde_json::from_str(&text).expect("JSON");
+    let next = with(&json!({"previous_response_id": reply["id"]}));
+    assert!(Asked::for_test(AT, "", &next).say(&record).is_ok());
+    let elsewhere = Asked::for_test(AT, "", &next).say(&Record::default()).err();
+    assert_eq!(elsewhere.and_then(|refusal| refusal.code), Some("previous_response_not_found"));
+    let unkept = Record::default();
+    let call = with(&json!({"store": false}));
+    assert!(Asked::for_test(AT, "", &call).say(&unkept).is_ok());
+    assert!(Asked::for_test(AT, "", &next).say(&unkept).is_err());
+}
+
+#[test]
+fn a_stream_has_names_and_no_pings() {
+    let (stream, events, _) = streamed(&call(), "");
+    let joined = delivery::joined(&stream, &Faults::default());
+    assert!(joined.starts_with("event: response.created\ndata: {\"type\":\"response.created\","));
+    assert!(!joined.contains("ping") && !joined.contains("[DONE]"));
+    assert_eq!(joined.matches("\n\n").count(), events.len());
+    let unended = Faults::parse("no-done").expect("a known fault");
+    assert!(!delivery::joined(&stream, &unended).contains("response.completed"));
+    let (name, data) = stream.error(Vendor::B, 1, 3);
+    let data: Value = serde_json::from_str(&data).expect("JSON");
+    assert_eq!((name, &data["type"]), ("error", &json!("error")));
+    assert_eq!((&data["sequence_number"], &data["code"]), (&json!(3), &json!("server_error")));
+}
