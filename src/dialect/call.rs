@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::json::{Document, Value};
+use super::json::{Document, Kind, Value};
 use super::{CallFault, Endpoint, chat, messages};
 
 /// A body that is sound JSON and names a model; whether that is sold here is told before anything
@@ -70,7 +70,7 @@ pub struct Content {
 
 /// Messages of one call, at most: what one costs here is far more than its bytes. (The limit of
 /// `vendor_a`.)
-pub(super) const MESSAGES_MAX: usize = 100_000;
+const MESSAGES_MAX: usize = 100_000;
 
 impl Call {
     /// Reads the fields that matter out of an opened body.
@@ -83,6 +83,44 @@ impl Call {
             _ => chat::read(opened),
         }
     }
+}
+
+/// Checks the shape of the messages, and shows the content of each to `see`.
+pub(super) fn messages<'a>(
+    document: &'a Document,
+    roles: &str,
+    mut see: impl FnMut(Value<'a>),
+) -> Result<(), CallFault> {
+    let expected = "a non-empty array of {role, content}";
+    let Some(messages) = present(document, "messages") else {
+        return Err(CallFault::missing("messages", expected));
+    };
+    let mut count = 0;
+    for (i, message) in messages.elements().enumerate() {
+        count += 1;
+        if message.kind() != Kind::Object {
+            return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
+        }
+        let mut role = None;
+        for (name, value) in message.members() {
+            match &*name {
+                "role" => role = value.text(),
+                "content" => see(value),
+                _ => {}
+            }
+        }
+        if role.is_none() {
+            return Err(CallFault::missing(&format!("messages[{i}].role"), roles));
+        }
+    }
+    if count == 0 {
+        // Elements of anything but a list are none.
+        return Err(wrong("messages", expected, messages));
+    }
+    if count > MESSAGES_MAX {
+        return Err(CallFault::invalid("messages", &format!("at most {MESSAGES_MAX} messages")));
+    }
+    Ok(())
 }
 
 /// How many of a call's tools come with words of the vendor's (see [`Content::tools`]); `custom` is

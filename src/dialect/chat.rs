@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use super::CallFault;
-use super::call::{Call, Content, MESSAGES_MAX, Opened, boolean, present, tools, whole, wrong};
+use super::call::{Call, Content, Opened, boolean, messages, present, tools, whole, wrong};
 use super::json::{Document, Draft, Kind, Value};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
@@ -36,7 +36,7 @@ pub(super) fn read(opened: Opened) -> Result<Call, CallFault> {
     if choices > CHOICES_MAX {
         return Err(CallFault::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
-    let content = messages(&document)?;
+    let content = content(&document)?;
     Ok(Call { document, model, stream, usage_asked, output_max, choices, content })
 }
 
@@ -56,48 +56,20 @@ pub fn ask_for_usage(draft: &mut Draft<'_>) {
 }
 
 /// Checks the messages' shape; counts what is not text.
-fn messages(document: &Document) -> Result<Content, CallFault> {
-    let expected = "a non-empty array of {role, content}";
-    let Some(messages) = present(document, "messages") else {
-        return Err(CallFault::missing("messages", expected));
-    };
+fn content(document: &Document) -> Result<Content, CallFault> {
     let mut content = Content { tools: tools(document, "function"), ..Content::default() };
-    let (mut count, mut other_bytes) = (0, 0);
-    for (i, message) in messages.elements().enumerate() {
-        count += 1;
-        if message.kind() != Kind::Object {
-            return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
+    let mut other_bytes = 0;
+    messages(document, "system, user, assistant or tool", |parts| {
+        for (kind, address) in parts.elements().filter_map(attached) {
+            let counted = match kind {
+                Attached::Image => &mut content.images,
+                Attached::Pages => &mut content.documents,
+                Attached::Text => continue,
+            };
+            *counted += 1;
+            other_bytes += address.raw().len() as u64;
         }
-        let mut role = None;
-        for (name, value) in message.members() {
-            match &*name {
-                "role" => role = value.text(),
-                "content" => {
-                    for (kind, address) in value.elements().filter_map(attached) {
-                        let counted = match kind {
-                            Attached::Image => &mut content.images,
-                            Attached::Pages => &mut content.documents,
-                            Attached::Text => continue,
-                        };
-                        *counted += 1;
-                        other_bytes += address.raw().len() as u64;
-                    }
-                }
-                _ => {}
-            }
-        }
-        if role.is_none() {
-            let field = format!("messages[{i}].role");
-            return Err(CallFault::missing(&field, "system, user, assistant or tool"));
-        }
-    }
-    if count == 0 {
-        // Elements of anything but a list are none.
-        return Err(wrong("messages", expected, messages));
-    }
-    if count > MESSAGES_MAX {
-        return Err(CallFault::invalid("messages", &format!("at most {MESSAGES_MAX} messages")));
-    }
+    })?;
     content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
     Ok(content)
 }

@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallFault;
-use super::call::{Call, Content, MESSAGES_MAX, Opened, boolean, present, tools, whole, wrong};
+use super::call::{Call, Content, Opened, boolean, messages, tools, whole};
 use super::json::{Document, Kind, Value};
 use super::meter::TOKENS_MAX;
 use crate::money::Tokens;
@@ -26,36 +26,8 @@ pub(super) fn read(opened: Opened) -> Result<Call, CallFault> {
 
 /// Checks the messages' shape; counts what is not text.
 fn content(document: &Document) -> Result<Content, CallFault> {
-    let expected = "a non-empty array of {role, content}";
-    let Some(messages) = present(document, "messages") else {
-        return Err(CallFault::missing("messages", expected));
-    };
-    let mut count = 0;
     let mut blocks = Blocks::default();
-    for (i, message) in messages.elements().enumerate() {
-        count += 1;
-        if message.kind() != Kind::Object {
-            return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
-        }
-        let mut role = None;
-        for (name, value) in message.members() {
-            match &*name {
-                "role" => role = value.text(),
-                "content" => blocks.count(value, BLOCKS_DEPTH_MAX),
-                _ => {}
-            }
-        }
-        if role.is_none() {
-            let field = format!("messages[{i}].role");
-            return Err(CallFault::missing(&field, "user or assistant"));
-        }
-    }
-    if count == 0 {
-        return Err(wrong("messages", expected, messages));
-    }
-    if count > MESSAGES_MAX {
-        return Err(CallFault::invalid("messages", &format!("at most {MESSAGES_MAX} messages")));
-    }
+    messages(document, "user or assistant", |content| blocks.count(content, BLOCKS_DEPTH_MAX))?;
     let text_bytes = (document.body().len() as u64).saturating_sub(blocks.other_bytes);
     let Blocks { images, documents, .. } = blocks;
     Ok(Content { images, documents, tools: tools(document, "custom"), text_bytes })
