@@ -329,9 +329,12 @@ async fn what_the_vendor_tells_programs_of_an_error_was_lost() {
     assert_eq!(answer.json()["error"]["details"], details);
 }
 
+#[rstest]
 #[tokio::test]
-async fn clients_who_ask_for_what_an_account_lacks_cooled_its_route_for_all() {
-    let world = World::start(Store::Sqlite).vendor("vendor_a", &["status=403", ""]).run().await;
+async fn clients_who_ask_for_what_an_account_lacks_cooled_its_route_for_all(
+    #[values("status=402", "status=403")] fault: &str,
+) {
+    let world = World::start(Store::Sqlite).vendor("vendor_a", &[fault, ""]).run().await;
     for _ in 0..5 {
         assert_eq!(world.messages(messages_of(MODEL)).await.header(DEPTH), Some("1"));
     }

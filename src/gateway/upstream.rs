@@ -205,8 +205,10 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     let now_ms = super::exchange::unix_ms();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
-    // A body that goes as it came may ask for what an account lacks; that says nothing of others'.
-    let clients_doing = block.status == Some(403) && matches!(admitted.way, Way::Unchanged);
+    // A body that goes as it came may ask for what an account lacks, or have the vendor repeat
+    // words that block; that says nothing of others' calls.
+    let unpaid_or_denied = matches!(block.status, Some(402 | 403));
+    let clients_doing = unpaid_or_denied && matches!(admitted.way, Way::Unchanged);
     if !clients_doing {
         route.blocked(now_ms, block.retry_after);
     }
