@@ -48,7 +48,7 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
 fn read_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
     let body = request(bytes);
     bencher.bench(|| {
-        let opened = Opened::parse(body.clone()).expect("sound");
+        let opened = Opened::parse(body.clone(), None).expect("sound");
         Call::parse(opened, Endpoint::Chat).expect("a call")
     });
 }
@@ -76,8 +76,13 @@ fn translate_a_reply(bencher: Bencher<'_, '_>) {
 }
 
 fn translated() -> Passage {
-    let stamp =
-        Stamp { model: "m".to_owned(), created: 1, input_bytes: 0, usage_asked: true, keep: false };
+    let stamp = Stamp {
+        model: "m".to_owned(),
+        created: 1,
+        input_tokens: 0,
+        usage_asked: true,
+        keep: false,
+    };
     Passage::Translated(stamp)
 }
 

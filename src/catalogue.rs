@@ -21,6 +21,7 @@ pub mod vendor;
 
 pub use model::{Kind, Model};
 pub use route::{Naming, VendorRoutes};
+use vendor::Row;
 pub use vendor::Vendor;
 
 /// The name and the text of a rules file.
@@ -35,6 +36,8 @@ pub struct Catalogue {
     models: Vec<Arc<Model>>,
     /// Ids, and the vendors' own names where clients may use them.
     by_name: HashMap<String, usize>,
+    /// What calls of a kind are for that name no model.
+    unnamed: Vec<(Kind, String)>,
     /// Names the price list in journals: a digest of the rules.
     pub version: Arc<str>,
     /// How many examples in the rules were run.
@@ -53,6 +56,7 @@ impl Catalogue {
         let mut catalogue = Catalogue {
             models: Vec::new(),
             by_name: HashMap::new(),
+            unnamed: Vec::new(),
             version: "".into(),
             examples: 0,
         };
@@ -60,7 +64,12 @@ impl Catalogue {
         for (file, text) in sources {
             digest.update(text.as_bytes());
             let rules = vendor::parse(file, text, &mut faults);
-            for (model, place) in rules.models {
+            for Row { model, place, is_default } in rules.models {
+                if is_default && let Some(first) = catalogue.unnamed(model.kind) {
+                    faults.push(place.fault(format!("'{first}' is the default already")));
+                } else if is_default {
+                    catalogue.unnamed.push((model.kind, model.id.clone()));
+                }
                 if let Some(first) = places.insert(model.id.clone(), place.clone()) {
                     faults.push(place.fault(format!("model '{}' stands at {first} too", model.id)));
                 }
@@ -87,6 +96,12 @@ impl Catalogue {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
         self.by_name.get(name).map(|at| &self.models[*at])
+    }
+
+    /// The model that calls of a kind are for when they name none.
+    #[must_use]
+    pub fn unnamed(&self, kind: Kind) -> Option<&str> {
+        self.unnamed.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
     /// The known id nearest to a name.

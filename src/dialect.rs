@@ -6,10 +6,17 @@
 
 pub mod call;
 pub mod chat;
+pub mod embeddings;
+pub mod form;
+pub mod images;
 pub mod json;
 pub mod messages;
 pub mod meter;
+pub mod moderations;
+pub mod payload;
 pub mod relay;
+pub mod responses;
+pub mod speech;
 pub mod sse;
 pub mod translate;
 pub mod vendor_error;

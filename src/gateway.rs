@@ -17,7 +17,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
 use crate::catalogue::Catalogue;
-use crate::dialect::call::Opened;
+use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
 use crate::ledger::{KeyHash, KeyRecord, Ledger, Unavailable};
 use crate::metrics::METRICS;
@@ -29,6 +29,8 @@ pub mod busy;
 pub mod close;
 pub mod drive;
 pub mod exchange;
+pub mod funds;
+pub mod given;
 pub mod intake;
 pub mod limits;
 pub mod local;
@@ -36,6 +38,7 @@ pub mod passage;
 pub mod refusal;
 pub mod routes;
 pub mod thinking;
+pub mod uploads;
 pub mod upstream;
 
 use busy::Busy;
@@ -44,7 +47,13 @@ use limits::{Limits, Timeouts};
 use local::Target;
 use refusal::{Refusal, Reply};
 use routes::Routes;
+use uploads::Uploads;
 
+/// Of a body that is not wanted so many bytes are read all the same, so that a client that sends
+/// before it listens gets to hear why.
+const LINGER_BYTES_MAX: usize = 64 << 20;
+/// And for so long.
+const LINGER_WAIT: Duration = Duration::from_secs(5);
 /// Keys are looked up again after so long, so a revoked one works no longer than that.
 const KEY_LIFE: Duration = Duration::from_secs(10);
 /// A client takes one of our own answers within this, if nothing else is set.
@@ -72,6 +81,8 @@ pub struct Gateway {
     pub timeouts: Timeouts,
     /// What is under way.
     pub busy: Busy,
+    /// The room for uploads.
+    pub uploads: Uploads,
     connector: Arc<Connector>,
     keys: Cache<KeyHash, Arc<KeyRecord>>,
     /// Keys that are none of ours, so that guessing does not reach the ledger each time.
@@ -108,6 +119,7 @@ impl Gateway {
             ledger: parts.ledger,
             notes: parts.notes,
             store_name: parts.store_name,
+            uploads: Uploads::new(parts.limits.uploads_bytes_max),
             limits: parts.limits,
             timeouts: parts.timeouts,
             busy: Busy::default(),
@@ -122,27 +134,29 @@ impl Gateway {
         let target = local::target(session.req_header())?;
         exchange.record.endpoint = match &target {
             Target::Endpoint(endpoint) => endpoint.name(),
-            Target::Models | Target::Model(_) => "models",
+            Target::Models(_) | Target::Model(_) => "models",
+        };
+        let free = |target: &Target| match target {
+            Target::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
+            Target::Models(_) | Target::Model(_) => true,
         };
         let caller = match intake::caller(self, session, exchange.tongue).await {
             // What costs nothing goes on without the ledger.
-            Err(Refusal::NoLedger) if !matches!(target, Target::Endpoint(_)) => None,
+            Err(Refusal::NoLedger) if free(&target) => None,
             found => Some(found?),
         };
         exchange.record.account = caller.as_ref().map(|c| c.key.account.clone());
         match target {
             Target::Endpoint(endpoint) => {
-                let caller = caller.ok_or(Refusal::NoLedger)?;
                 let began = Instant::now();
-                let body = intake::body(self, session).await;
+                let taken = intake::take(self, session, endpoint).await;
                 exchange.client_time += began.elapsed();
-                let body = body?;
-                let opened = Opened::parse(body).map_err(Refusal::Call)?;
-                admit::admit(self, exchange, caller, opened, endpoint).await?;
+                admit::admit(self, exchange, caller, taken?, endpoint).await?;
                 drive::run(self, session, exchange).await
             }
-            Target::Models => {
-                self.answer(session, exchange, local::models(&self.catalogue.load())).await
+            Target::Models(wanted) => {
+                let body = local::models(&self.catalogue.load(), &wanted)?;
+                self.answer(session, exchange, body).await
             }
             Target::Model(id) => {
                 let body = local::model(&self.catalogue.load(), &id)?;
@@ -185,6 +199,21 @@ async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
         session.set_keepalive(None);
         exchange.record.client_gone = true;
     }
+}
+
+/// Reads what a client still sends, and forgets it.
+async fn linger(session: &mut Session) {
+    let reading = async {
+        let mut left = LINGER_BYTES_MAX;
+        while let Ok(Some(piece)) = session.downstream_session.read_request_body().await {
+            match left.checked_sub(piece.len()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // Whoever sends for longer has to do without the answer.
+    let _ = tokio::time::timeout(LINGER_WAIT, reading).await;
 }
 
 async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
@@ -230,6 +259,7 @@ impl ProxyHttp for Gateway {
             close::abandon(self, exchange).await;
             let reply = refusal.reply(exchange.tongue, &exchange.id);
             send(session, exchange, reply).await;
+            linger(session).await;
         }
         Ok(true)
     }
@@ -240,6 +270,7 @@ impl ProxyHttp for Gateway {
         exchange: &mut Exchange,
     ) -> Result<Box<HttpPeer>> {
         let none = || Error::new(ErrorType::Custom("no route"));
+        let boundary = exchange.id.clone();
         let admitted = exchange.admitted().ok_or_else(none)?;
         let (peer, route) = loop {
             let route = admitted.untried.pop_front().ok_or_else(none)?;
@@ -248,7 +279,7 @@ impl ProxyHttp for Gateway {
                 None => admitted.failed.push(route.rank),
             }
         };
-        admitted.body = upstream::body(admitted, &route);
+        admitted.body = upstream::body(admitted, &route, &boundary).ok_or_else(none)?;
         let depth = upstream::depth(&admitted.failed, &route);
         admitted.route = Some(route.clone());
         exchange.record.route = Some(route);
@@ -263,9 +294,9 @@ impl ProxyHttp for Gateway {
         exchange: &mut Exchange,
     ) -> Result<()> {
         let none = || Error::new(ErrorType::InternalError);
-        let admitted = exchange.admitted().ok_or_else(none)?;
+        let Stage::Admitted(admitted) = &exchange.stage else { return Err(none()) };
         let route = admitted.route.clone().ok_or_else(none)?;
-        upstream::head(self, session, head, admitted, &route)
+        upstream::head(self, session, head, (admitted, &exchange.id), &route)
     }
 
     /// Turns the vendor's head into ours: nothing of the vendor's goes on but the content type.
@@ -291,10 +322,10 @@ impl ProxyHttp for Gateway {
         route.succeeded();
         exchange.record.status = 200;
         exchange.record.first_byte = Some(exchange.arrived.elapsed());
-        let ours = passage::head(session, exchange, &admitted);
+        let ours = passage::head(session, exchange, &admitted, head);
         let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
         exchange.stage = Stage::Relaying(Box::new(Relaying {
-            hold: admitted.hold,
+            funds: admitted.funds,
             terms: admitted.terms,
             route,
             depth: exchange.record.depth,

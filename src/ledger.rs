@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::money::price::Quote;
-use crate::money::{Basis, Money, Tokens};
+use crate::money::{Basis, Money, Units};
 
 pub mod account;
 pub mod key;
@@ -176,7 +176,7 @@ pub struct Line {
     /// How many routes failed before it.
     pub depth: u32,
     /// The units.
-    pub usage: Tokens,
+    pub usage: Units,
     /// Where the units come from.
     pub basis: Basis,
     /// The price list they were priced by.

@@ -9,6 +9,8 @@ pub mod price;
 
 /// Nano-USD in one USD.
 const NANO_PER_USD: u64 = 1_000_000_000;
+/// The unit in which some vendors bill, 10⁻¹⁰ USD, in one nano-USD.
+const TICKS_PER_NANO: u64 = 10;
 
 /// Why an amount could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +24,9 @@ pub enum MoneyError {
     /// The price is not a whole number of nano-USD for one unit.
     #[error("not a whole number of nano-USD per unit")]
     Fraction,
+    /// The price is for units of another kind.
+    #[error("the price is not for such units")]
+    OtherUnits,
 }
 
 /// An amount of money in nano-USD (10⁻⁹ USD). Never negative.
@@ -56,6 +61,16 @@ impl Money {
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
+    /// A sum that a vendor bills in ticks of 10⁻¹⁰ USD. A part of a nano-USD counts as a whole one:
+    /// what is charged is never less than what is billed.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
+    pub fn from_ticks(ticks: u64) -> Result<Money, MoneyError> {
+        let nano = ticks.div_ceil(TICKS_PER_NANO);
+        i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
+    }
+
     /// The sum.
     ///
     /// # Errors
@@ -70,6 +85,15 @@ impl Money {
     /// [`MoneyError::OutOfRange`] if `other` is more than there is.
     pub fn minus(self, other: Money) -> Result<Money, MoneyError> {
         Money::from_nano(self.0.checked_sub(other.0).ok_or(MoneyError::OutOfRange)?)
+    }
+
+    /// So many times as much.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] on overflow.
+    pub fn times(self, count: u64) -> Result<Money, MoneyError> {
+        let count = i64::try_from(count).map_err(|_| MoneyError::OutOfRange)?;
+        self.0.checked_mul(count).map(Money).ok_or(MoneyError::OutOfRange)
     }
 
     /// What is left of it when `other` is taken away, at least nothing.
@@ -208,13 +232,52 @@ pub enum Basis {
     Fixed,
 }
 
+/// Units of one call, as billed: what its price is multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Units {
+    /// Tokens in and out.
+    Tokens(Tokens),
+    /// Unicode code points of text.
+    Characters {
+        /// How many.
+        characters: u64,
+    },
+    /// Images for which the vendor names the sum that it bills.
+    Billed {
+        /// How many.
+        images: u64,
+        /// For all of them, in 10⁻¹⁰ USD.
+        #[serde(rename = "cost_in_usd_ticks")]
+        ticks: u64,
+    },
+    /// Images of which nothing else is known.
+    Images {
+        /// How many.
+        images: u64,
+    },
+}
+
 /// What a call used, and how we know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The billable tokens.
-    pub tokens: Tokens,
+    /// The billable units.
+    pub units: Units,
     /// Who says so.
     pub basis: Basis,
+}
+
+impl Usage {
+    /// The tokens; none of what is not sold by tokens.
+    #[must_use]
+    pub fn tokens(&self) -> Tokens {
+        match self.units {
+            Units::Tokens(tokens) => tokens,
+            Units::Characters { .. } | Units::Billed { .. } | Units::Images { .. } => {
+                Tokens::default()
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -237,6 +300,28 @@ mod tests {
         assert_eq!(Rate::parse_per_million("0.019"), Ok(Rate(19)));
         assert_eq!(Rate::parse_per_million("600"), Ok(Rate(600_000)));
         assert_eq!(Rate::parse_per_million("0.0195"), Err(MoneyError::Fraction));
+    }
+
+    #[test]
+    fn a_part_of_a_nano_counts_as_a_whole_one() {
+        let nano = |ticks| Money::from_ticks(ticks).map(Money::nano);
+        assert_eq!([0, 1, 9, 10, 11].map(nano), [Ok(0), Ok(1), Ok(1), Ok(1), Ok(2)]);
+        assert_eq!(nano(200_000_000), Ok(20_000_000));
+        assert_eq!(nano(u64::MAX), Ok(1_844_674_407_370_955_162));
+    }
+
+    #[test]
+    fn units_read_back_from_a_journal() {
+        let tokens = Tokens { input: 3, output: 2, ..Tokens::default() };
+        for (units, json) in [
+            (Units::Tokens(tokens), r#"{"prompt_tokens":3,"completion_tokens":2}"#),
+            (Units::Characters { characters: 5 }, r#"{"characters":5}"#),
+            (Units::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),
+            (Units::Images { images: 1 }, r#"{"images":1}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&units).ok().as_deref(), Some(json));
+            assert_eq!(serde_json::from_str::<Units>(json).ok(), Some(units));
+        }
     }
 
     proptest! {

@@ -13,9 +13,39 @@ pub const NOTE_BYTES_MAX: usize = 256 << 10;
 pub const NAME_BYTES_MAX: usize = 512;
 /// Once so many bytes are found, the notes that are left are not looked up any more.
 pub const FOUND_BYTES_MAX: usize = 8 << 20;
-/// Where a store bounds the notes of an account by number, so many live, at most; those that expire
-/// first make room.
+/// Where a store bounds the notes of an account by number, so many live on a shelf, at most; those
+/// that expire first make room.
 pub const NOTES_MAX: usize = 1_000;
+/// The same for ids, which are small and live long.
+pub const IDS_MAX: usize = 50_000;
+/// How the name of a note begins that remembers an id.
+pub const ID_PREFIX: &str = "given:";
+
+/// Notes that make room for each other, but not for those of another shelf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Shelf {
+    /// Ids that an account was given.
+    Ids,
+    /// Everything else.
+    Rest,
+}
+
+impl Shelf {
+    /// Where a note of this name is.
+    #[must_use]
+    pub fn of(name: &str) -> Shelf {
+        if name.starts_with(ID_PREFIX) { Shelf::Ids } else { Shelf::Rest }
+    }
+
+    /// So many notes of an account are on it, at most.
+    #[must_use]
+    pub fn notes_max(self) -> usize {
+        match self {
+            Shelf::Ids => IDS_MAX,
+            Shelf::Rest => NOTES_MAX,
+        }
+    }
+}
 
 /// Why a note is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,12 +62,12 @@ pub enum NoteRefused {
 /// finds.
 #[async_trait]
 pub trait Notes: Send + Sync {
-    /// Keeps a note of an account's under a name for so long (ms); one of that name before it is
+    /// Keeps a note of an account's under names for so long (ms); what had these names before is
     /// replaced. It is found as soon as this has returned, and does not wait for any disk.
     async fn keep(
         &self,
         account: &AccountName,
-        name: &str,
+        names: &[String],
         note: Bytes,
         life_ms: u64,
     ) -> Result<(), NoteRefused>;
@@ -54,8 +84,9 @@ pub trait Notes: Send + Sync {
 ///
 /// # Errors
 /// [`NoteRefused::TooLarge`].
-pub fn fits(name: &str, note: &[u8]) -> Result<(), NoteRefused> {
-    if note.len() > NOTE_BYTES_MAX || name.len() > NAME_BYTES_MAX {
+pub fn fits(names: &[String], note: &[u8]) -> Result<(), NoteRefused> {
+    let too_long = |name: &String| name.len() > NAME_BYTES_MAX;
+    if note.len() > NOTE_BYTES_MAX || names.iter().any(too_long) {
         return Err(NoteRefused::TooLarge);
     }
     Ok(())

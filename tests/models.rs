@@ -109,6 +109,8 @@ async fn every_model_is_listed_with_exactly_its_prices() {
             "id": row["model"],
             "object": "model",
             "created": model["created"].as_i64().expect("a moment"),
+            "display_name": row["model"],
+            "created_at": "1970-01-01T00:00:00Z",
             "owned_by": row["vendor"],
             "type": row["kind"],
             "endpoints": endpoints(&row),

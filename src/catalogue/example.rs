@@ -73,8 +73,6 @@ impl Example {
 
 fn rewritten(model: &Model, endpoint: Endpoint, document: &Document) -> String {
     let mut draft = Draft::new(document);
-    if endpoint == Endpoint::Chat {
-        model.rewrite(&mut draft);
-    }
+    model.rewrite(endpoint, &mut draft);
     String::from_utf8_lossy(&draft.finish().concat()).into_owned()
 }

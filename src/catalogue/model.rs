@@ -97,20 +97,11 @@ impl Model {
         }
     }
 
-    /// Makes the changes of the rules to a chat body.
-    pub fn rewrite(&self, draft: &mut Draft<'_>) {
-        self.vendor.rewrites(&self.id).for_each(|rewrite| rewrite.apply(draft));
-        if !self.effort {
+    /// Makes the changes of the rules to a body.
+    pub fn rewrite(&self, endpoint: Endpoint, draft: &mut Draft<'_>) {
+        self.vendor.rewrites(&self.id, endpoint).for_each(|rewrite| rewrite.apply(draft));
+        if !self.effort && endpoint == Endpoint::Chat {
             draft.remove("reasoning_effort");
-        }
-    }
-
-    /// Its price per token, if it is sold by tokens.
-    #[must_use]
-    pub fn token_price(&self) -> Option<&TokenPrice> {
-        match &self.price {
-            Price::Tokens(tokens) | Price::Image { tokens, .. } => Some(tokens),
-            Price::Video(_) | Price::Speech(_) | Price::Free => None,
         }
     }
 
@@ -122,6 +113,8 @@ impl Model {
             "id": self.id,
             "object": "model",
             "created": 0,
+            "display_name": self.id,
+            "created_at": "1970-01-01T00:00:00Z",
             "owned_by": &*self.vendor.token,
             "type": self.kind.name(),
             "endpoints": endpoints,

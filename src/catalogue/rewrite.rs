@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 
+use crate::dialect::Endpoint;
 use crate::dialect::json::{Draft, Kind, Value};
 
 /// What one `[[rewrite]]` does, in the order of its fields.
@@ -10,6 +11,8 @@ use crate::dialect::json::{Draft, Kind, Value};
 pub struct Rewrite {
     /// The models it is for; all of the vendor's if none is named.
     pub models: Vec<String>,
+    /// The endpoints it is for.
+    pub endpoints: Vec<Endpoint>,
     /// Members that go.
     pub drop: Vec<String>,
     /// Members that exclude each other: only the first of a list that is there stays.
@@ -49,10 +52,11 @@ pub struct Lower {
 }
 
 impl Rewrite {
-    /// Whether it is for a model.
+    /// Whether it is for a model on an endpoint.
     #[must_use]
-    pub fn is_for(&self, model: &str) -> bool {
-        self.models.is_empty() || self.models.iter().any(|m| m == model)
+    pub fn is_for(&self, model: &str, endpoint: Endpoint) -> bool {
+        let named = self.models.is_empty() || self.models.iter().any(|m| m == model);
+        named && self.endpoints.contains(&endpoint)
     }
 
     /// Makes the changes.

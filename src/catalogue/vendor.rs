@@ -23,6 +23,16 @@ pub enum Dialect {
     Messages,
 }
 
+/// How a vendor takes an image that is to be edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Edits {
+    /// As a file in a form.
+    #[default]
+    Form,
+    /// As a data URI in JSON.
+    Json,
+}
+
 /// Which answers of a vendor make the gateway try the next route.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Blocked {
@@ -58,6 +68,8 @@ pub struct Vendor {
     pub dialect: Dialect,
     /// Whether its chat models are sold in the responses format too.
     pub speaks_responses: bool,
+    /// How it takes images to be edited.
+    pub edits: Edits,
     /// The header that carries the key.
     pub auth_header: String,
     /// What stands before the key, such as `Bearer`.
@@ -88,19 +100,32 @@ impl Vendor {
         self.screens.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
     }
 
-    /// The rewrites of a model's chat bodies, in order.
-    pub fn rewrites<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a Rewrite> {
-        self.rewrites.iter().filter(move |r| r.is_for(model))
+    /// The rewrites of a model's bodies on an endpoint, in order.
+    pub fn rewrites<'a>(
+        &'a self,
+        model: &'a str,
+        endpoint: Endpoint,
+    ) -> impl Iterator<Item = &'a Rewrite> {
+        self.rewrites.iter().filter(move |r| r.is_for(model, endpoint))
     }
 }
 
 /// What a rules file holds.
 pub(super) struct Rules {
-    pub(super) models: Vec<(Model, Place)>,
+    pub(super) models: Vec<Row>,
     pub(super) examples: Vec<Example>,
 }
 
-const ENDPOINTS: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
+/// A model in a rules file.
+pub(super) struct Row {
+    pub(super) model: Model,
+    pub(super) place: Place,
+    /// Whether calls of its kind that name no model are for it.
+    pub(super) is_default: bool,
+}
+
+/// What a refusal is for that names no endpoint.
+const TEXT: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
 
 /// Reads a rules file; what is wrong goes to `faults`.
 pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
@@ -111,6 +136,7 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
         token: sheet.text("vendor", faults).unwrap_or_default(),
         dialect: dialect(&mut sheet, faults),
         speaks_responses: sheet.has(Kind::Responses.name()),
+        edits: edits(&mut sheet, faults),
         ..Vendor::default()
     };
     let stem = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");
@@ -148,6 +174,18 @@ fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> Dialect {
         _ => {
             faults.push(place.fault("'dialect' must be \"chat\" or \"messages\""));
             Dialect::Chat
+        }
+    }
+}
+
+fn edits(sheet: &mut Table, faults: &mut Vec<Fault>) -> Edits {
+    let place = sheet.place.clone();
+    match sheet.text("image_edits", faults).as_deref() {
+        None | Some("form") => Edits::Form,
+        Some("json") => Edits::Json,
+        Some(_) => {
+            faults.push(place.fault("'image_edits' must be \"form\" or \"json\""));
+            Edits::Form
         }
     }
 }
@@ -203,13 +241,7 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
     estimate.finish(faults);
 }
 
-fn model(
-    kind: Kind,
-    id: String,
-    node: Node,
-    vendor: &Arc<Vendor>,
-    faults: &mut Vec<Fault>,
-) -> (Model, Place) {
+fn model(kind: Kind, id: String, node: Node, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Row {
     let place = node.place.clone();
     let mut row = Table::open(node, faults);
     let price = prices::price(kind, &mut row, faults);
@@ -219,9 +251,11 @@ fn model(
     let messages = kind == Kind::Chat && vendor.dialect == Dialect::Messages;
     let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
     let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
+    let is_default = kind == Kind::Moderation && row.bool("default", faults).unwrap_or(false);
     row.finish(faults);
     let vendor = vendor.clone();
-    (Model { id, kind, price, context, effort, json_schema, thinking, vendor }, place)
+    let model = Model { id, kind, price, context, effort, json_schema, thinking, vendor };
+    Row { model, place, is_default }
 }
 
 fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
@@ -236,17 +270,8 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     if because.is_empty() {
         faults.push(place.fault("'because' must tell the client why"));
     }
-    let sold: Vec<&str> = match &named {
-        Some(named) => named.iter().map(String::as_str).collect(),
-        None => ENDPOINTS.iter().map(|e| e.name()).collect(),
-    };
     let refusal = Refusal { field, because, unless, details };
-    for name in sold {
-        let Some(endpoint) = ENDPOINTS.into_iter().find(|e| e.name() == name) else {
-            let near = closest(name, ENDPOINTS.iter().map(|e| e.name())).unwrap_or("chat");
-            faults.push(place.fault(format!("unknown endpoint '{name}'; closest is '{near}'")));
-            continue;
-        };
+    for endpoint in endpoints(named.as_deref(), &TEXT, &place, faults) {
         if !vendor.screens.iter().any(|(e, _)| *e == endpoint) {
             vendor.screens.push((endpoint, Screen::default()));
         }
@@ -259,10 +284,28 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     }
 }
 
+/// The endpoints of these names, if any are given.
+fn endpoints(
+    names: Option<&[String]>,
+    otherwise: &[Endpoint],
+    place: &Place,
+    faults: &mut Vec<Fault>,
+) -> Vec<Endpoint> {
+    let Some(names) = names else { return otherwise.to_vec() };
+    let known = |name: &String| Endpoint::ALL.into_iter().find(|e| e.name() == name);
+    for name in names.iter().filter(|name| known(name).is_none()) {
+        let near = closest(name, Endpoint::ALL.iter().map(|e| e.name())).unwrap_or("chat");
+        faults.push(place.fault(format!("unknown endpoint '{name}'; closest is '{near}'")));
+    }
+    names.iter().filter_map(known).collect()
+}
+
 fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
     let mut row = Table::open(node, faults);
+    let named = row.texts("endpoints", faults);
     let rewrite = Rewrite {
         models: row.texts("models", faults).unwrap_or_default(),
+        endpoints: endpoints(named.as_deref(), &[Endpoint::Chat], &row.place, faults),
         drop: row.texts("drop", faults).unwrap_or_default(),
         either: either(&mut row, faults),
         rename: pairs(&mut row, "rename", faults, |n, _| match &n.value {
@@ -279,7 +322,8 @@ fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
         let hint = near.map_or_else(String::new, |n| format!("; closest is '{n}'"));
         faults.push(row.place.fault(format!("unknown model '{model}'{hint}")));
     }
-    if rewrite == (Rewrite { models: rewrite.models.clone(), ..Rewrite::default() }) {
+    let (models, endpoints) = (rewrite.models.clone(), rewrite.endpoints.clone());
+    if rewrite == (Rewrite { models, endpoints, ..Rewrite::default() }) {
         faults.push(
             row.place
                 .fault("a rewrite needs a verb: drop, either, rename, default, set, clamp, lower"),

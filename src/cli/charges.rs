@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{Out, account_name, no_account};
 use crate::ledger::{Entry, Ledger, Line};
+use crate::money::Units;
 
 /// Entries read at once.
 const PAGE: u32 = 1_000;
@@ -37,10 +38,14 @@ fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
     }
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
     let (model, route, depth) = (&line.model, &line.route, line.depth);
-    let (input, output) = (line.usage.input, line.usage.output);
+    let used = match line.usage {
+        Units::Tokens(tokens) => format!("{}+{}", tokens.input, tokens.output),
+        Units::Characters { characters } => format!("{characters} characters"),
+        Units::Billed { images, .. } | Units::Images { images } => format!("{images} image"),
+    };
     let (id, amount) = (&line.request_id, entry.amount);
     super::say(format_args!(
-        "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {input}+{output}  {amount} USD"
+        "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {used}  {amount} USD"
     ))?;
     Ok(())
 }

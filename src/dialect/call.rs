@@ -1,51 +1,107 @@
-//! A call to a text endpoint as it came, with everything read that bears on routing and price.
+//! A call as it came, with everything read that bears on routing and price.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
 
+use super::embeddings::Inputs;
+use super::images::File;
 use super::json::{Document, Kind, Value};
-use super::{CallFault, Endpoint, chat, messages};
+use super::meter::counted;
+use super::responses::Ask;
+use super::{
+    CallFault, Endpoint, chat, embeddings, images, messages, moderations, responses, speech,
+};
 
-/// A body that is sound JSON and names a model; whether that is sold here is told before anything
-/// else about it.
+/// A body that is sound and names a model; whether that is sold here is told before anything else
+/// about it.
 #[derive(Debug, Clone)]
 pub struct Opened {
-    /// The body.
+    /// The body, or the fields of a form.
     pub document: Document,
     /// The model asked for.
     pub model: String,
+    /// The file of a form.
+    pub file: Option<File>,
 }
 
 impl Opened {
-    /// Reads a body in one strict pass.
+    /// Reads a body in one strict pass. Where it names no model, it is for `unnamed`, if there is
+    /// such a model.
     ///
     /// # Errors
     /// [`CallFault`] tells what is unsound, or that no model is named.
-    pub fn parse(body: Bytes) -> Result<Opened, CallFault> {
+    pub fn parse(body: Bytes, unnamed: Option<&str>) -> Result<Opened, CallFault> {
         let document = Document::parse(body)?;
-        let model = match present(&document, "model") {
-            None => return Err(CallFault::missing("model", "the id of a model")),
-            Some(value) => value.text().ok_or_else(|| wrong("model", "a string", value))?,
+        let model = match (present(&document, "model"), unnamed) {
+            (None, Some(unnamed)) => unnamed.to_owned(),
+            (named, _) => name(named)?,
         };
-        if model.is_empty() {
-            return Err(CallFault::missing("model", "the id of a model"));
-        }
-        let model = model.into_owned();
-        Ok(Opened { document, model })
+        Ok(Opened { document, model, file: None })
     }
+
+    /// A form, of which the fields are a body.
+    ///
+    /// # Errors
+    /// [`CallFault`] if no model is named.
+    pub fn form(document: Document, file: File) -> Result<Opened, CallFault> {
+        let model = name(present(&document, "model"))?;
+        Ok(Opened { document, model, file: Some(file) })
+    }
+}
+
+fn name(value: Option<Value<'_>>) -> Result<String, CallFault> {
+    let missing = || CallFault::missing("model", "the id of a model");
+    let value = value.ok_or_else(missing)?;
+    let model = value.text().ok_or_else(|| wrong("model", "a string", value))?;
+    if model.is_empty() { Err(missing()) } else { Ok(model.into_owned()) }
 }
 
 /// A call whose fields are of the right shape.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The body.
+    /// The body, or the fields of a form.
     pub document: Document,
     /// The model asked for.
     pub model: String,
-    /// Whether the reply is to come in pieces.
+    /// Whether the reply is to come in events.
     pub stream: bool,
-    /// Whether the client asked for usage in the stream.
-    pub usage_asked: bool,
+    /// What is asked for.
+    pub asked: Asked,
+}
+
+/// What a call asks for, as far as it bears on its price or on the way of its answer.
+#[derive(Debug, Clone)]
+pub enum Asked {
+    /// Text, in the chat format.
+    Chat {
+        /// Whether the client wants to see usage in a stream.
+        usage_asked: bool,
+        /// What it may come to.
+        text: Text,
+    },
+    /// Text, in the messages format.
+    Messages(Text),
+    /// Text, in the responses format.
+    Responses(Ask),
+    /// Embeddings.
+    Embeddings(Inputs),
+    /// Speech.
+    Speech {
+        /// Unicode code points of the text to be spoken.
+        characters: u64,
+    },
+    /// One image.
+    Image {
+        /// The image to be edited.
+        file: Option<File>,
+    },
+    /// A verdict on the input.
+    Moderation,
+}
+
+/// What decides how many tokens a text call may come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Text {
     /// The most output tokens of one choice, if the client set a limit.
     pub output_max: Option<u64>,
     /// How many choices.
@@ -78,9 +134,45 @@ impl Call {
     /// # Errors
     /// [`CallFault`] names the field and what would be right.
     pub fn parse(opened: Opened, endpoint: Endpoint) -> Result<Call, CallFault> {
-        match endpoint {
-            Endpoint::Messages => messages::read(opened),
-            _ => chat::read(opened),
+        let Opened { document, model, file } = opened;
+        let streams = matches!(endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::Responses);
+        let stream = streams && boolean(&document, "stream")?;
+        let asked = match endpoint {
+            Endpoint::Chat => chat::read(&document)?,
+            Endpoint::Messages => Asked::Messages(messages::read(&document)?),
+            Endpoint::Responses => Asked::Responses(responses::read(&document)?),
+            Endpoint::Embeddings => Asked::Embeddings(embeddings::read(&document)?),
+            Endpoint::Speech => Asked::Speech { characters: speech::read(&document)? },
+            Endpoint::Images | Endpoint::ImageEdits => {
+                images::read(&document)?;
+                Asked::Image { file }
+            }
+            // A job is no call that is answered at once.
+            Endpoint::Videos => return Err(CallFault::invalid("model", "no video model")),
+            Endpoint::Moderations => {
+                moderations::read(&document)?;
+                Asked::Moderation
+            }
+        };
+        Ok(Call { document, model, stream, asked })
+    }
+
+    /// Its input in tokens, as counted where the vendor reports none.
+    #[must_use]
+    pub fn input_counted(&self) -> u64 {
+        match &self.asked {
+            Asked::Chat { text, .. } | Asked::Messages(text) => counted(text.content.text_bytes),
+            Asked::Responses(ask) => counted(ask.content.text_bytes),
+            Asked::Embeddings(inputs) => inputs.tokens,
+            Asked::Speech { .. } | Asked::Image { .. } | Asked::Moderation => 0,
+        }
+    }
+
+    /// What a chat call may come to.
+    pub fn chat_text(&mut self) -> Option<&mut Text> {
+        match &mut self.asked {
+            Asked::Chat { text, .. } => Some(text),
+            _ => None,
         }
     }
 }

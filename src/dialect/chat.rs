@@ -4,20 +4,18 @@
 use bytes::Bytes;
 
 use super::CallFault;
-use super::call::{Call, Content, Opened, boolean, messages, present, tools, whole, wrong};
+use super::call::{Asked, Content, Text, messages, present, tools, whole, wrong};
 use super::json::{Document, Draft, Kind, Value};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
 
-/// Reads an opened body.
+/// Reads a body.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub(super) fn read(opened: Opened) -> Result<Call, CallFault> {
-    let Opened { document, model } = opened;
-    let stream = boolean(&document, "stream")?;
-    let usage_asked = match present(&document, "stream_options") {
+pub(super) fn read(document: &Document) -> Result<Asked, CallFault> {
+    let usage_asked = match present(document, "stream_options") {
         None => false,
         Some(options) if options.kind() == Kind::Object => {
             match options.get("include_usage").filter(|v| !v.is_null()) {
@@ -29,15 +27,14 @@ pub(super) fn read(opened: Opened) -> Result<Call, CallFault> {
         }
         Some(other) => return Err(wrong("stream_options", "an object", other)),
     };
-    let limits =
-        [whole(&document, "max_tokens", 1)?, whole(&document, "max_completion_tokens", 1)?];
+    let limits = [whole(document, "max_tokens", 1)?, whole(document, "max_completion_tokens", 1)?];
     let output_max = limits.into_iter().flatten().max();
-    let choices = whole(&document, "n", 1)?.unwrap_or(1);
+    let choices = whole(document, "n", 1)?.unwrap_or(1);
     if choices > CHOICES_MAX {
         return Err(CallFault::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
-    let content = content(&document)?;
-    Ok(Call { document, model, stream, usage_asked, output_max, choices, content })
+    let content = content(document)?;
+    Ok(Asked::Chat { usage_asked, text: Text { output_max, choices, content } })
 }
 
 /// Asks the vendor for usage at the end of a stream, whether the client did or not: without it,
@@ -144,8 +141,9 @@ mod tests {
         let body = format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
         );
-        let call = read(Opened::parse(body.into()).expect("sound")).expect("a call");
-        let Content { images: i, documents: d, tools, .. } = call.content;
+        let document = Document::parse(body.into()).expect("sound");
+        let Ok(Asked::Chat { text, .. }) = read(&document) else { panic!("no chat") };
+        let Content { images: i, documents: d, tools, .. } = text.content;
         assert_eq!((i, d, tools), (images, documents, 1));
     }
 }

@@ -2,26 +2,22 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallFault;
-use super::call::{Call, Content, Opened, boolean, messages, tools, whole};
+use super::call::{Content, Text, messages, tools, whole};
 use super::json::{Document, Kind, Value};
 use super::meter::TOKENS_MAX;
 use crate::money::Tokens;
 
-/// Reads an opened body. What the format knows beyond these fields is the vendor's to check.
+/// Reads a body. What the format knows beyond these fields is the vendor's to check.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub(super) fn read(opened: Opened) -> Result<Call, CallFault> {
-    let Opened { document, model } = opened;
-    let stream = boolean(&document, "stream")?;
+pub(super) fn read(document: &Document) -> Result<Text, CallFault> {
     // Zero warms the vendor's cache and generates nothing.
-    let Some(output_max) = whole(&document, "max_tokens", 0)? else {
+    let Some(output_max) = whole(document, "max_tokens", 0)? else {
         let right = "the most tokens to generate, a whole number; nothing is filled in here";
         return Err(CallFault::missing("max_tokens", right));
     };
-    let content = content(&document)?;
-    let (output_max, usage_asked, choices) = (Some(output_max), true, 1);
-    Ok(Call { document, model, stream, usage_asked, output_max, choices, content })
+    Ok(Text { output_max: Some(output_max), choices: 1, content: content(document)? })
 }
 
 /// Checks the messages' shape; counts what is not text.
@@ -245,9 +241,9 @@ mod tests {
             r#"{{"model":"m","max_tokens":5,"tools":[{{"name":"f"}},{{"type":"bash_1"}}],"messages":[{{"role":"user","content":{content}}}]}}"#
         );
         let length = body.len() as u64;
-        let call = read(Opened::parse(body.into()).expect("sound")).expect("a call");
+        let text = read(&Document::parse(body.into()).expect("sound")).expect("a call");
         let text_bytes = length - other_bytes;
-        assert_eq!(call.content, Content { images, documents, tools: 2, text_bytes });
+        assert_eq!(text.content, Content { images, documents, tools: 2, text_bytes });
     }
 
     #[test]
@@ -257,7 +253,7 @@ mod tests {
         let body = format!(
             r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":{deep}}}]}}"#
         );
-        assert!(read(Opened::parse(body.into()).expect("sound")).is_ok());
+        assert!(read(&Document::parse(body.into()).expect("sound")).is_ok());
         let mut blocks = Blocks::default();
         let image = r#"[{"content":[{"content":[{"content":[{"content":[{"content":[{"type":"image"}]}]}]}]}]}]"#;
         blocks.count(Value::trusted(image.as_bytes()), BLOCKS_DEPTH_MAX);

@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::json::Value;
-use crate::money::{Basis, Tokens, Usage};
+use crate::money::{Basis, Tokens, Units, Usage};
 
 /// More tokens than this in one call are no report but an error of the vendor's.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
@@ -20,6 +20,27 @@ enum Standing {
     Running,
     /// It is for all of the reply.
     Final,
+}
+
+/// The tokens of a reply, and who says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metered {
+    /// As billed.
+    pub tokens: Tokens,
+    /// Who says so.
+    pub basis: Basis,
+}
+
+impl From<Metered> for Usage {
+    fn from(Metered { tokens, basis }: Metered) -> Usage {
+        Usage { units: Units::Tokens(tokens), basis }
+    }
+}
+
+/// So many bytes of text in tokens, where nobody counted them.
+#[must_use]
+pub fn counted(bytes: u64) -> u64 {
+    bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
 /// Collects what is known of a call's usage.
@@ -67,13 +88,13 @@ impl Meter {
     /// The usage of an answer that was cut: a vendor that reports as it goes may have reported
     /// less than it had sent.
     #[must_use]
-    pub fn usage_so_far(&self, input_bytes: u64) -> Usage {
-        let usage = self.usage(input_bytes);
+    pub fn usage_so_far(&self, input: u64) -> Metered {
+        let usage = self.usage(input);
         if usage.tokens.output >= self.counted_output() || self.standing == Standing::Final {
             return usage;
         }
         let tokens = Tokens { output: self.counted_output(), ..usage.tokens };
-        Usage { tokens, basis: Basis::Counted }
+        Metered { tokens, basis: Basis::Counted }
     }
 
     /// Whether the vendor has reported usage.
@@ -89,25 +110,23 @@ impl Meter {
         self.text_bytes > 0 || (reported && self.standing != Standing::Early)
     }
 
-    /// The usage: as reported, else counted from what passed, the input being so many bytes of
-    /// text.
+    /// The usage: as reported, else counted from what passed, the input being so many tokens.
     #[must_use]
-    pub fn usage(&self, input_bytes: u64) -> Usage {
+    pub fn usage(&self, input: u64) -> Metered {
         let output = self.counted_output();
         if let Some(tokens) = self.reported {
             if self.standing == Standing::Early {
                 let tokens = Tokens { output: output.max(tokens.output), ..tokens };
-                return Usage { tokens, basis: Basis::Counted };
+                return Metered { tokens, basis: Basis::Counted };
             }
-            return Usage { tokens, basis: Basis::Reported };
+            return Metered { tokens, basis: Basis::Reported };
         }
-        let input = input_bytes.div_ceil(BYTES_PER_TOKEN);
-        Usage { tokens: Tokens { input, output, ..Tokens::default() }, basis: Basis::Counted }
+        Metered { tokens: Tokens { input, output, ..Tokens::default() }, basis: Basis::Counted }
     }
 
     /// What was counted of the output so far, whatever is reported.
     fn counted_output(&self) -> u64 {
-        self.text_bytes.div_ceil(BYTES_PER_TOKEN).max(self.pieces)
+        counted(self.text_bytes).max(self.pieces)
     }
 
     fn count_message(&mut self, message: Value<'_>) {

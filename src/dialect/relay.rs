@@ -7,14 +7,18 @@
 
 use bytes::Bytes;
 
+use super::embeddings::Inputs;
 use super::meter::Meter;
 use super::translate::reply::Stamp;
 use super::translate::thinking::Kept;
 use super::vendor_error::{VendorError, chat_body, messages_body};
+use crate::money::{Basis, Units, Usage};
 
+mod raw;
 mod stream;
 mod whole;
 
+use raw::Raw;
 use stream::Stream;
 use whole::Whole;
 
@@ -35,20 +39,24 @@ pub enum Passage {
     },
     /// Messages from the vendor, chat for the client.
     Translated(Stamp),
-}
-
-impl Passage {
-    /// An event that tells the client why its stream ends.
-    fn error_event(&self, why: &Break) -> String {
-        match self {
-            Passage::Messages { request_id } => {
-                format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
-            }
-            Passage::Chat { .. } | Passage::Translated(_) => {
-                format!("data: {}\n\n", why.chat_body())
-            }
-        }
-    }
+    /// Responses on both sides.
+    Responses,
+    /// Embeddings on both sides.
+    Embeddings(Inputs),
+    /// One image on both sides.
+    Image {
+        /// When the call arrived, in unix seconds.
+        created: i64,
+        /// Whether the vendor's bill is the price, and not the tokens.
+        billed: bool,
+    },
+    /// A verdict on input, for nothing.
+    Verdict,
+    /// Sound: bytes that nobody here reads.
+    Speech {
+        /// Unicode code points of the text that is spoken.
+        characters: u64,
+    },
 }
 
 /// How far a reply has come.
@@ -80,6 +88,9 @@ pub enum Break {
     /// The client had gone, and it was not waited for any longer.
     #[error("the vendor's reply was not waited for")]
     Abandoned,
+    /// It was made, but the vendor keeps it back.
+    #[error("the vendor's safety rules keep back what was made")]
+    Withheld,
     /// The vendor said so itself.
     #[error("the vendor reported an error")]
     Told(VendorError),
@@ -111,6 +122,15 @@ impl Break {
     }
 }
 
+/// What is to be remembered of a complete answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Keep {
+    /// What the model thought before it called tools.
+    Thinking(Kept),
+    /// Ids of objects at the vendor's that the client was given.
+    Given(Vec<String>),
+}
+
 /// A reply being passed on.
 #[derive(Debug)]
 pub enum Relay {
@@ -118,13 +138,19 @@ pub enum Relay {
     Whole(Whole),
     /// Events.
     Stream(Stream),
+    /// Bytes as they come.
+    Raw(Raw),
 }
 
 impl Relay {
     /// A relay for a reply in one body, or in events.
     #[must_use]
     pub fn new(passage: Passage, stream: bool) -> Relay {
-        if stream { Relay::Stream(Stream::new(passage)) } else { Relay::Whole(Whole::new(passage)) }
+        match passage {
+            Passage::Speech { characters } => Relay::Raw(Raw::new(characters)),
+            passage if stream => Relay::Stream(Stream::new(passage)),
+            passage => Relay::Whole(Whole::new(passage)),
+        }
     }
 
     /// Takes bytes of the vendor's, gives bytes for the client.
@@ -135,6 +161,7 @@ impl Relay {
                 None
             }
             Relay::Stream(stream) => stream.push(bytes),
+            Relay::Raw(raw) => raw.push(bytes),
         }
     }
 
@@ -143,6 +170,10 @@ impl Relay {
         match self {
             Relay::Whole(whole) => whole.finish(),
             Relay::Stream(stream) => stream.finish(),
+            Relay::Raw(raw) => {
+                raw.finish();
+                None
+            }
         }
     }
 
@@ -154,6 +185,10 @@ impl Relay {
                 None
             }
             Relay::Stream(stream) => stream.fail(why),
+            Relay::Raw(raw) => {
+                raw.progress = Progress::Broken(why);
+                None
+            }
         }
     }
 
@@ -163,26 +198,61 @@ impl Relay {
         match self {
             Relay::Whole(whole) => &whole.progress,
             Relay::Stream(stream) => &stream.progress,
+            Relay::Raw(raw) => &raw.progress,
         }
     }
 
-    /// What is known of its usage.
+    /// Whether what it gives when it breaks says so. Nothing in sound could.
     #[must_use]
-    pub fn meter(&self) -> &Meter {
+    pub fn tells_breaks(&self) -> bool {
+        !matches!(self, Relay::Raw(_))
+    }
+
+    /// What has to be paid for by now, the input being so many tokens where the vendor says
+    /// nothing of it; `None` if nothing is due.
+    #[must_use]
+    pub fn due(&self, input: u64) -> Option<Usage> {
+        let complete = *self.progress() == Progress::Complete;
+        // What the gateway stopped waiting for, since the client had gone, is billed all the same.
+        let ended = complete || *self.progress() == Progress::Broken(Break::Abandoned);
+        let (meter, unpaid) = match self {
+            Relay::Raw(raw) => return ended.then(|| raw.usage()),
+            Relay::Whole(Whole { passage: Passage::Verdict, .. }) => return None,
+            Relay::Whole(Whole { passage: Passage::Image { .. }, image, .. }) => {
+                return ended.then(|| image.unwrap_or(UNKNOWN_IMAGE));
+            }
+            Relay::Whole(whole) => (&whole.meter, whole.told.is_unpaid()),
+            Relay::Stream(stream) => (&stream.meter, stream.is_unpaid()),
+        };
+        if unpaid || (!ended && !meter.any_output()) {
+            return None;
+        }
+        let usage = if complete { meter.usage(input) } else { meter.usage_so_far(input) };
+        Some(usage.into())
+    }
+
+    /// What is known of the tokens of a text.
+    #[must_use]
+    pub fn meter(&self) -> Option<&Meter> {
         match self {
-            Relay::Whole(whole) => &whole.meter,
-            Relay::Stream(stream) => &stream.meter,
+            Relay::Whole(whole) => Some(&whole.meter),
+            Relay::Stream(stream) => Some(&stream.meter),
+            Relay::Raw(_) => None,
         }
     }
 
-    /// What is to be kept of a complete translated answer that calls tools, if anything.
-    pub fn kept(&mut self) -> Option<Kept> {
+    /// What is to be remembered of a complete answer, if anything.
+    pub fn keep(&mut self) -> Option<Keep> {
         match self {
-            Relay::Whole(whole) => whole.kept.take(),
-            Relay::Stream(stream) => stream.kept(),
+            Relay::Whole(whole) => whole.keep(),
+            Relay::Stream(stream) => stream.keep(),
+            Relay::Raw(_) => None,
         }
     }
 }
+
+/// An image of which the vendor says neither tokens nor a price.
+const UNKNOWN_IMAGE: Usage = Usage { units: Units::Images { images: 1 }, basis: Basis::Fixed };
 
 #[cfg(test)]
 mod tests;

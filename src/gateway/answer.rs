@@ -13,7 +13,7 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Relaying};
 use super::refusal::Refusal;
 use super::{close, upstream};
 use crate::dialect::relay::{Break, Progress};
@@ -34,8 +34,9 @@ pub(super) async fn relay(
     peer: &HttpPeer,
     mut head: ResponseHeader,
 ) -> Result<(), Refusal> {
-    let stream = exchange.admitted().is_some_and(|a| a.call.stream);
-    if !upstream::readable(&head, stream) {
+    let call = exchange.admitted().map(|a| &a.call);
+    let stream = call.is_some_and(|call| call.stream);
+    if !call.is_some_and(|call| upstream::readable(&head, call)) {
         upstream::note_loss(exchange);
         vendor.up.shutdown().await;
         return Err(Refusal::Broken(Break::Garbage));
@@ -73,13 +74,20 @@ pub(super) async fn relay(
             Some(Progress::Broken(why)) => {
                 vendor.up.shutdown().await;
                 upstream::note_loss(exchange);
-                let anything = exchange.relaying().is_some_and(|r| r.relay.meter().any_output());
-                if client.head.is_some() && !anything && why != Break::Abandoned {
+                let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
+                let due = exchange.relaying().and_then(input);
+                if client.head.is_some() && due.is_none() {
                     return Err(Refusal::Broken(why));
                 }
                 exchange.record.code = Some(why.to_string());
+                let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
                 close::settle(gateway, exchange, client.gone.is_some()).await;
-                client.pass(session, out, true, &vendor).await;
+                client.pass(session, out, tells, &vendor).await;
+                if !tells && client.gone.is_none() {
+                    // It must not look like an end.
+                    session.set_keepalive(None);
+                    session.downstream_session.shutdown().await;
+                }
                 break;
             }
             None => return Err(Refusal::Internal),

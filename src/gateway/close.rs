@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_util::poll;
 
-use super::Gateway;
 use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
-use super::thinking;
-use crate::dialect::relay::{Break, Progress};
+use super::funds::Funds;
+use super::{Gateway, given, thinking};
+use crate::dialect::relay::Keep;
 use crate::ledger::{AccountName, Answer, Hold, Ledger, Line, Operation};
 use crate::metrics::{METRICS, count};
 use crate::money::{Basis, Money, Usage};
@@ -29,33 +29,31 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
             return;
         }
     };
-    let Relaying { hold, terms, route, depth, vendor_request_id, mut relay } = relaying;
+    let Relaying { funds, terms, route, depth, vendor_request_id, mut relay } = relaying;
     exchange.record.client_gone = client_gone;
-    // What the gateway stopped waiting for, since the client had gone, is billed all the same.
-    let ended = matches!(relay.progress(), Progress::Complete | Progress::Broken(Break::Abandoned));
-    if !ended && !relay.meter().any_output() {
-        void(gateway, hold).await;
-        return;
-    }
-    let usage = match relay.progress() {
-        Progress::Complete => relay.meter().usage(terms.input_bytes),
-        _ => relay.meter().usage_so_far(terms.input_bytes),
+    let (hold, key) = match funds {
+        Funds::Held { hold, key } => (hold, key),
+        Funds::Free => return,
     };
-    let Some(charge) = charge(&terms.model, usage, terms.at) else {
+    let Some(usage) = relay.due(terms.input_tokens) else {
+        void(gateway, Funds::Held { hold, key }).await;
+        return;
+    };
+    let Ok(charge) = terms.model.price.cost(usage.units, terms.at) else {
         log::error!(request_id = exchange.id; "the usage has no price; nothing is charged");
-        void(gateway, hold).await;
+        void(gateway, Funds::Held { hold, key }).await;
         return;
     };
     let line = Line {
         request_id: exchange.id.clone(),
         at: unix_ms(),
-        key_prefix: terms.key.prefix.clone(),
+        key_prefix: key.prefix.clone(),
         endpoint: terms.endpoint.name().to_owned(),
         model: terms.model.id.clone(),
         vendor: terms.model.vendor.token.clone(),
         route: route.name.clone(),
         depth,
-        usage: usage.tokens,
+        usage: usage.units,
         basis: usage.basis,
         price_version: terms.price_version.to_string(),
         vendor_request_id,
@@ -72,22 +70,25 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         until_kept(&ledger, hold, Some((charge, line)), store).await;
     })
     .await;
-    if let Some(kept) = relay.kept() {
-        thinking::keep(gateway, &account, kept).await;
+    match relay.keep() {
+        Some(Keep::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
+        Some(Keep::Given(ids)) => given::keep(gateway, &account, ids, usage.tokens()).await,
+        None => {}
     }
 }
 
 /// Ends whatever a refused call still holds.
 pub(super) async fn abandon(gateway: &Gateway, exchange: &mut Exchange) {
-    let hold = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
-        Stage::Admitted(admitted) => admitted.hold,
-        Stage::Relaying(relaying) => relaying.hold,
+    let funds = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
+        Stage::Admitted(admitted) => admitted.funds,
+        Stage::Relaying(relaying) => relaying.funds,
         Stage::Arrived | Stage::Closed => return,
     };
-    void(gateway, hold).await;
+    void(gateway, funds).await;
 }
 
-pub(super) async fn void(gateway: &Gateway, hold: Hold) {
+pub(super) async fn void(gateway: &Gateway, funds: Funds) {
+    let Funds::Held { hold, .. } = funds else { return };
     let ledger = gateway.ledger.clone();
     let busy = gateway.busy.enter();
     let store = gateway.store_name;
@@ -157,10 +158,6 @@ impl Gateway {
     }
 }
 
-fn charge(model: &crate::catalogue::Model, usage: Usage, at: i64) -> Option<Money> {
-    model.token_price()?.cost(usage.tokens, at).ok()
-}
-
 fn told(record: &mut Record, usage: Usage, charge: Money) {
     record.usage = Some(usage);
     record.charge = Some(charge);
@@ -170,8 +167,8 @@ fn count_charge(line: &Line, usage: Usage, charge: Money) {
     let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
     METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(charge.nano()));
     let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);
-    tokens("prompt", usage.tokens.input);
-    tokens("completion", usage.tokens.output);
+    tokens("prompt", usage.tokens().input);
+    tokens("completion", usage.tokens().output);
 }
 
 /// Tells of a request that is over: one line, and the metrics.
@@ -194,7 +191,7 @@ pub(super) fn tell(exchange: &Exchange) {
     if !log::log_enabled!(log::Level::Info) {
         return;
     }
-    let usage = record.usage.map(|u| u.tokens).unwrap_or_default();
+    let usage = record.usage.map(|u| u.tokens()).unwrap_or_default();
     let basis = match record.usage.map(|u| u.basis) {
         Some(Basis::Reported) => "reported",
         Some(Basis::Counted) => "counted",

@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -15,13 +14,14 @@ use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
 use super::answer::{self, Vendor};
-use super::exchange::{Exchange, Way};
+use super::exchange::{Admitted, Exchange, Way};
 use super::refusal::{Block, Refusal};
 use super::upstream;
+use crate::dialect::payload::Payload;
 use crate::dialect::vendor_error::VendorError;
 
-/// One write covers so many bytes, at most, so that the write timeout is a minimum rate.
-const WRITE_BYTES_MAX: usize = 256 << 10;
+/// So long a vendor has to say no to a large body before its room may be given to others.
+const LARGE_BODY_WAIT: Duration = Duration::from_secs(3);
 /// Of a vendor's error so many bytes are read, at most.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 /// And for so long, at most.
@@ -118,7 +118,6 @@ async fn attempt(
     let mut head = upstream::bare_head(exchange).ok_or(Attempt::Internal)?;
     let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
     filled.map_err(|_| Attempt::Internal)?;
-    let body = exchange.admitted().map(|a| a.body.clone()).unwrap_or_default();
     // A connection that was kept open may have been closed just now: once more, anew.
     let mut again = true;
     loop {
@@ -136,7 +135,7 @@ async fn attempt(
         };
         up.set_read_timeout(Some(gateway.timeouts.answer));
         up.set_write_timeout(Some(gateway.timeouts.stall));
-        match exchange_heads(&mut up, &head, &body).await {
+        match exchange_heads(gateway, &mut up, &head, exchange).await {
             Ok(sent_whole) => return Ok((up, sent_whole)),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
@@ -158,28 +157,37 @@ async fn attempt(
 /// Sends a request, and reads the head of its answer. Tells whether all of it was sent: what was
 /// not would be read as the beginning of the next request.
 async fn exchange_heads(
+    gateway: &Gateway,
     up: &mut Upstream,
     head: &RequestHeader,
-    body: &[Bytes],
+    exchange: &mut Exchange,
 ) -> pingora_core::Result<bool> {
-    if let Err(why) = send(up, head, body).await {
+    let body = exchange.admitted().map(|a| a.body.clone()).unwrap_or_default();
+    if let Err(why) = send(up, head, &body).await {
         // Some vendors answer before they have read everything, and close.
         return match tokio::time::timeout(EARLY_ANSWER_WAIT, read_head(up)).await {
             Ok(Ok(())) => Ok(false),
             _ => Err(why),
         };
     }
-    read_head(up).await.map(|()| true)
+    drop(body);
+    let mut reading = std::pin::pin!(read_head(up));
+    loop {
+        match tokio::time::timeout(LARGE_BODY_WAIT, &mut reading).await {
+            Ok(read) => return read.map(|()| true),
+            // It works on it. Another route would need the body again, but others need its room.
+            Err(_) if gateway.uploads.is_crowded() => {
+                exchange.admitted().filter(|a| a.room.is_some()).map(Admitted::forget_body);
+            }
+            Err(_) => {}
+        }
+    }
 }
 
-async fn send(up: &mut Upstream, head: &RequestHeader, body: &[Bytes]) -> pingora_core::Result<()> {
+async fn send(up: &mut Upstream, head: &RequestHeader, body: &Payload) -> pingora_core::Result<()> {
     up.write_request_header(Box::new(head.clone())).await?;
-    for piece in body {
-        let mut rest = piece.clone();
-        while !rest.is_empty() {
-            let next = rest.split_to(rest.len().min(WRITE_BYTES_MAX));
-            up.write_request_body(next, false).await?;
-        }
+    for piece in body.chunks() {
+        up.write_request_body(piece, false).await?;
     }
     up.finish_request_body().await
 }

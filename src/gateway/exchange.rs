@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
+use super::funds::Funds;
 use super::refusal::Block;
 use super::refusal::Tongue;
 use super::routes::Route;
 use super::thinking::Thinking;
+use super::uploads::Room;
 use crate::catalogue::Model;
 use crate::dialect::Endpoint;
-use crate::dialect::call::Call;
+use crate::dialect::call::{Asked, Call};
+use crate::dialect::payload::Payload;
 use crate::dialect::relay::Relay;
 use crate::dialect::translate::request::Translated;
-use crate::ledger::{AccountName, Hold, KeyRecord};
+use crate::ledger::AccountName;
 use crate::money::{Money, Usage};
 
 /// A request.
@@ -63,20 +64,34 @@ pub struct Admitted {
     pub call: Call,
     /// How its body becomes the vendor's.
     pub way: Way,
-    /// The hold.
-    pub hold: Hold,
+    /// The money.
+    pub funds: Funds,
     /// What the call is priced by.
     pub terms: Terms,
+    /// The room that a large body takes up.
+    pub room: Option<Room>,
     /// The routes still to be tried, next one first.
     pub untried: std::collections::VecDeque<Arc<Route>>,
     /// The route being tried.
     pub route: Option<Arc<Route>>,
     /// The body for that route.
-    pub body: Vec<Bytes>,
+    pub body: Payload,
     /// The ranks of routes that failed.
     pub failed: Vec<usize>,
     /// Why the last one did.
     pub block: Option<Block>,
+}
+
+impl Admitted {
+    /// Forgets a large body, which the vendor has by now: no other route can be tried any more.
+    pub fn forget_body(&mut self) {
+        self.body = Payload::default();
+        if let Asked::Image { file } = &mut self.call.asked {
+            *file = None;
+        }
+        self.untried.clear();
+        self.room = None;
+    }
 }
 
 /// How the body of a call becomes the body for a route.
@@ -105,16 +120,14 @@ pub struct Terms {
     pub at: i64,
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// The key it came with.
-    pub key: Arc<KeyRecord>,
-    /// Bytes of text in the request, for counting where the vendor reports nothing.
-    pub input_bytes: u64,
+    /// Its input in tokens, as counted where the vendor reports nothing.
+    pub input_tokens: u64,
 }
 
 /// An answer on its way.
 pub struct Relaying {
-    /// The hold.
-    pub hold: Hold,
+    /// The money.
+    pub funds: Funds,
     /// What the call is priced by.
     pub terms: Terms,
     /// The route that serves.

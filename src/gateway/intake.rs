@@ -8,6 +8,10 @@ use pingora_proxy::Session;
 
 use super::Gateway;
 use super::refusal::{Refusal, Tongue};
+use super::uploads::{self, Room};
+use crate::catalogue::Kind;
+use crate::dialect::Endpoint;
+use crate::dialect::call::Opened;
 use crate::ledger::{KeyHash, KeyRecord};
 
 /// Bodies whose length is not told begin with room for so many bytes.
@@ -18,6 +22,36 @@ const BODY_BYTES_FIRST: usize = 4 << 10;
 pub struct Caller {
     /// The record of the key: whose it is.
     pub key: Arc<KeyRecord>,
+}
+
+/// A body that was taken in.
+pub struct Taken {
+    /// What it says.
+    pub opened: Opened,
+    /// The room that it takes up, if it is large.
+    pub room: Option<Room>,
+}
+
+/// Takes in the body of a call.
+///
+/// # Errors
+/// It is compressed, too large, unsound, or did not come whole and in time.
+pub async fn take(
+    gateway: &Gateway,
+    session: &mut Session,
+    endpoint: Endpoint,
+) -> Result<Taken, Refusal> {
+    if endpoint == Endpoint::ImageEdits {
+        return uploads::edit(gateway, session).await;
+    }
+    let body = body(gateway, session).await?;
+    let catalogue = gateway.catalogue.load();
+    let unnamed = match endpoint {
+        Endpoint::Moderations => catalogue.unnamed(Kind::Moderation),
+        _ => None,
+    };
+    let opened = Opened::parse(body, unnamed).map_err(Refusal::Call)?;
+    Ok(Taken { opened, room: None })
 }
 
 /// Finds the account of a request's key.
@@ -72,11 +106,36 @@ fn presented(session: &Session, tongue: Tongue) -> Result<KeyHash, Refusal> {
 }
 
 /// Reads the whole body.
+async fn body(gateway: &Gateway, session: &mut Session) -> Result<Bytes, Refusal> {
+    let most = gateway.limits.json_bytes_max;
+    let told = announced(session, most).await?;
+    let reading = async {
+        let mut next = pieces(session, most);
+        let Some(first) = next.next().await? else { return Ok(Bytes::new()) };
+        if told == Some(first.len()) {
+            return Ok(first);
+        }
+        let mut body = BytesMut::with_capacity(told.unwrap_or(BODY_BYTES_FIRST).max(first.len()));
+        body.extend_from_slice(&first);
+        while let Some(piece) = next.next().await? {
+            body.extend_from_slice(&piece);
+        }
+        Ok(body.freeze())
+    };
+    match tokio::time::timeout(gateway.timeouts.body, reading).await {
+        Ok(body) => body,
+        Err(_) => Err(Refusal::BodyBroken),
+    }
+}
+
+/// Reads what the head says of a body, and asks for it. Gives its length, if that is told.
 ///
 /// # Errors
-/// It is compressed, too large, or did not come whole and in time.
-pub async fn body(gateway: &Gateway, session: &mut Session) -> Result<Bytes, Refusal> {
-    let most = gateway.limits.json_bytes_max;
+/// It is compressed, or longer than the most.
+pub(super) async fn announced(
+    session: &mut Session,
+    most: usize,
+) -> Result<Option<usize>, Refusal> {
     let encoded = session.get_header(CONTENT_ENCODING).is_some_and(|v| v != "identity");
     if encoded {
         return Err(Refusal::Encoded);
@@ -89,28 +148,31 @@ pub async fn body(gateway: &Gateway, session: &mut Session) -> Result<Bytes, Ref
     if session.get_header(EXPECT).is_some() {
         session.write_continue_response().await.map_err(|_| Refusal::BodyBroken)?;
     }
-    let reading = read(session, told, most);
-    match tokio::time::timeout(gateway.timeouts.body, reading).await {
-        Ok(body) => body,
-        Err(_) => Err(Refusal::BodyBroken),
-    }
+    Ok(told)
 }
 
-async fn read(session: &mut Session, told: Option<usize>, most: usize) -> Result<Bytes, Refusal> {
-    let mut next = async || {
-        session.downstream_session.read_request_body().await.map_err(|_| Refusal::BodyBroken)
-    };
-    let Some(first) = next().await? else { return Ok(Bytes::new()) };
-    if told == Some(first.len()) {
-        return Ok(first);
+/// The pieces of a body that may have so many bytes, at most.
+pub(super) fn pieces(session: &mut Session, most: usize) -> Pieces<'_> {
+    Pieces { session, left: most, most }
+}
+
+/// See [`pieces`].
+pub(super) struct Pieces<'a> {
+    session: &'a mut Session,
+    left: usize,
+    most: usize,
+}
+
+impl Pieces<'_> {
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    /// The body has more than the most, or does not come whole.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        let read = self.session.downstream_session.read_request_body().await;
+        let piece = read.map_err(|_| Refusal::BodyBroken)?;
+        let length = piece.as_ref().map_or(0, Bytes::len);
+        self.left = self.left.checked_sub(length).ok_or(Refusal::TooLarge(self.most))?;
+        Ok(piece)
     }
-    let mut body = BytesMut::with_capacity(told.unwrap_or(BODY_BYTES_FIRST).max(first.len()));
-    body.extend_from_slice(&first);
-    while let Some(piece) = next().await? {
-        if body.len() + piece.len() > most {
-            return Err(Refusal::TooLarge(most));
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.freeze())
 }

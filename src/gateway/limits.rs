@@ -9,20 +9,30 @@ use crate::sheet::{Fault, Table};
 pub struct Limits {
     /// Bytes of a JSON body, at most.
     pub json_bytes_max: usize,
+    /// Bytes of an image to be edited, at most.
+    pub image_bytes_max: usize,
+    /// Bytes of such images in memory at a time.
+    pub uploads_bytes_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { json_bytes_max: 32 << 20 }
+        Limits { json_bytes_max: 32 << 20, image_bytes_max: 25 << 20, uploads_bytes_max: 52 << 20 }
     }
 }
 
 impl Limits {
     /// Reads the section.
     pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Limits {
-        let json_bytes_max = sheet.whole("json_bytes_max", faults).and_then(|n| n.try_into().ok());
-        let defaults = Limits::default();
-        Limits { json_bytes_max: json_bytes_max.unwrap_or(defaults.json_bytes_max) }
+        let mut limits = Limits::default();
+        let mut read = |key, bytes: &mut usize| {
+            let told = sheet.whole(key, faults).and_then(|n| n.try_into().ok());
+            *bytes = told.unwrap_or(*bytes);
+        };
+        read("json_bytes_max", &mut limits.json_bytes_max);
+        read("image_bytes_max", &mut limits.image_bytes_max);
+        read("uploads_bytes_max", &mut limits.uploads_bytes_max);
+        limits
     }
 }
 

@@ -2,24 +2,33 @@
 
 use http::Method;
 use pingora_http::RequestHeader;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::refusal::{Refusal, Tongue};
-use crate::catalogue::Catalogue;
-use crate::dialect::Endpoint;
+use crate::catalogue::{Catalogue, Kind, Model};
+use crate::dialect::{CallFault, Endpoint};
 
 const MODELS: &str = "/v1/models";
 
 /// The endpoints that are served.
-const SERVED: [Endpoint; 2] = [Endpoint::Chat, Endpoint::Messages];
+const SERVED: [Endpoint; 8] = [
+    Endpoint::Chat,
+    Endpoint::Responses,
+    Endpoint::Messages,
+    Endpoint::Images,
+    Endpoint::ImageEdits,
+    Endpoint::Speech,
+    Endpoint::Embeddings,
+    Endpoint::Moderations,
+];
 
 /// What a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A call to an endpoint.
     Endpoint(Endpoint),
-    /// The model listing.
-    Models,
+    /// The model listing, as far as it is asked for.
+    Models(Wanted),
     /// One model.
     Model(String),
 }
@@ -40,7 +49,8 @@ pub fn tongue(path: &str) -> Tongue {
 pub fn target(head: &RequestHeader) -> Result<Target, Refusal> {
     let path = head.uri.path();
     if path == MODELS {
-        return only(head, &Method::GET, "GET").map(|()| Target::Models);
+        only(head, &Method::GET, "GET")?;
+        return Wanted::read(head.uri.query().unwrap_or_default()).map(Target::Models);
     }
     if let Some(id) = path.strip_prefix("/v1/models/").and_then(decoded) {
         return only(head, &Method::GET, "GET").map(|()| Target::Model(id));
@@ -72,11 +82,67 @@ fn decoded(escaped: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|id| !id.is_empty())
 }
 
-/// The listing of all models, as the body of an answer.
-#[must_use]
-pub fn models(catalogue: &Catalogue) -> String {
-    let data: Vec<_> = catalogue.models().iter().map(|m| m.listing()).collect();
-    json!({ "object": "list", "data": data, "has_more": false }).to_string()
+/// Which models are wanted of the listing: those of any of these types and owners, where any is
+/// named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wanted {
+    types: Vec<Kind>,
+    owners: Vec<String>,
+}
+
+impl Wanted {
+    /// Reads a query. What it says beside `type` and `owned_by` means nothing here.
+    fn read(query: &str) -> Result<Wanted, Refusal> {
+        let mut wanted = Wanted::default();
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let text = decoded(value);
+            match name {
+                "type" => {
+                    let known = Kind::ALL.into_iter().find(|k| Some(k.name()) == text.as_deref());
+                    let kinds = Kind::ALL.map(Kind::name).join(", ");
+                    wanted.types.push(known.ok_or_else(|| not_one_of("type", &kinds))?);
+                }
+                "owned_by" => wanted.owners.push(text.unwrap_or_default()),
+                _ => {}
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn has(&self, model: &Model) -> bool {
+        let of_type = self.types.is_empty() || self.types.contains(&model.kind);
+        of_type && (self.owners.is_empty() || self.owners.contains(&model.vendor.token))
+    }
+}
+
+fn not_one_of(field: &str, known: &str) -> Refusal {
+    Refusal::Call(CallFault::invalid(field, &format!("one of {known}")))
+}
+
+/// The listing of the models that are wanted, as the body of an answer. One shape serves clients of
+/// both text formats.
+///
+/// # Errors
+/// An owner is wanted that owns nothing here.
+pub fn models(catalogue: &Catalogue, wanted: &Wanted) -> Result<String, Refusal> {
+    let all = catalogue.models();
+    if wanted.owners.iter().any(|owner| all.iter().all(|m| m.vendor.token != *owner)) {
+        let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.token).collect();
+        owners.dedup();
+        return Err(not_one_of("owned_by", &owners.join(", ")));
+    }
+    let data: Vec<_> = all.iter().filter(|m| wanted.has(m)).map(|m| m.listing()).collect();
+    let id = |entry: Option<&Json>| entry.map_or(Json::Null, |entry| entry["id"].clone());
+    let (first_id, last_id) = (id(data.first()), id(data.last()));
+    let list = json!({
+        "object": "list",
+        "data": data,
+        "has_more": false,
+        "first_id": first_id,
+        "last_id": last_id,
+    });
+    Ok(list.to_string())
 }
 
 /// The listing of one model.

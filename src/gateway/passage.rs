@@ -1,39 +1,68 @@
 //! The way of an answer to the client: its head, and what its body becomes.
 
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::exchange::{Admitted, Exchange, Way};
+use super::funds::Funds;
 use super::refusal::Tongue;
+use crate::dialect::call::Asked;
 use crate::dialect::relay::Passage;
 use crate::dialect::translate::reply::Stamp;
+
+/// What sound is if nobody says so.
+const SOUND: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// What the relay of an admitted call does.
 pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> Passage {
     let call = &admitted.call;
-    match &admitted.way {
-        Way::Spliced => Passage::Chat { usage_asked: call.usage_asked, choices: call.choices },
-        Way::Unchanged => Passage::Messages { request_id: exchange.id.clone() },
-        Way::Translated { .. } => Passage::Translated(Stamp {
+    let created = exchange.arrived_ms / 1_000;
+    match (&call.asked, &admitted.way) {
+        (Asked::Chat { usage_asked, .. }, Way::Translated { .. }) => Passage::Translated(Stamp {
             model: call.model.clone(),
-            created: exchange.arrived_ms / 1_000,
-            input_bytes: admitted.terms.input_bytes,
-            usage_asked: call.usage_asked,
+            created,
+            input_tokens: admitted.terms.input_tokens,
+            usage_asked: *usage_asked,
             keep: admitted.terms.model.thinking,
         }),
+        (Asked::Chat { usage_asked, text }, _) => {
+            Passage::Chat { usage_asked: *usage_asked, choices: text.choices }
+        }
+        (Asked::Messages(_), _) => Passage::Messages { request_id: exchange.id.clone() },
+        (Asked::Responses(_), _) => Passage::Responses,
+        (Asked::Embeddings(inputs), _) => Passage::Embeddings(*inputs),
+        (Asked::Image { .. }, _) => {
+            Passage::Image { created, billed: admitted.terms.model.price.is_billed() }
+        }
+        (Asked::Moderation, _) => Passage::Verdict,
+        (Asked::Speech { characters }, _) => Passage::Speech { characters: *characters },
     }
 }
 
-/// The head of a good answer. Nothing of the vendor's head goes on.
+/// The head of a good answer. Nothing of the vendor's head goes on but the type of sound.
 pub(super) fn head(
     session: &mut Session,
     exchange: &Exchange,
     admitted: &Admitted,
+    theirs: &ResponseHeader,
 ) -> pingora_core::Result<ResponseHeader> {
     let stream = admitted.call.stream;
-    let kind = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
-    head.insert_header("content-type", kind)?;
+    match &admitted.call.asked {
+        Asked::Speech { characters } => {
+            let kind = theirs.headers.get(CONTENT_TYPE).cloned();
+            head.insert_header(CONTENT_TYPE, kind.unwrap_or(SOUND))?;
+            if let Funds::Held { hold, .. } = &admitted.funds {
+                // Exactly the price is held.
+                head.insert_header("x-service-charged-nano", hold.held().nano())?;
+            }
+            head.insert_header("x-service-characters", *characters)?;
+        }
+        _ if stream => head.insert_header(CONTENT_TYPE, "text/event-stream; charset=utf-8")?,
+        _ => head.insert_header(CONTENT_TYPE, "application/json")?,
+    }
     if stream {
         head.insert_header("cache-control", "no-cache")?;
     }

@@ -39,6 +39,10 @@ pub enum Refusal {
     Encoded,
     /// The body is too large; so many bytes are the most.
     TooLarge(usize),
+    /// The file is too large; so many bytes are the most.
+    FileTooLarge(usize),
+    /// Too many large bodies came at once.
+    Crowded,
     /// The body did not come in time, or not whole.
     BodyBroken,
     /// Something is wrong with the call.
@@ -57,6 +61,8 @@ pub enum Refusal {
         /// Where it is sold.
         right: Endpoint,
     },
+    /// An id that this account was never given, in this field.
+    NotGiven(String),
     /// A field that has no price.
     Unpriced(screen::Refusal),
     /// The balance does not cover the call.
@@ -221,6 +227,8 @@ impl Refusal {
         match self {
             Refusal::NoModel { .. } | Refusal::WrongEndpoint { .. } => Some("model"),
             Refusal::Unpriced(rule) => Some(&rule.field),
+            Refusal::NotGiven(field) => Some(field),
+            Refusal::FileTooLarge(_) => Some("image"),
             _ => None,
         }
     }
@@ -255,6 +263,12 @@ impl Refusal {
                 "request_too_large",
                 format!("the body may have {most} bytes at most"),
             ),
+            Refusal::FileTooLarge(most) => (
+                413,
+                INVALID,
+                "request_too_large",
+                format!("the image may have {most} bytes at most"),
+            ),
             Refusal::BodyBroken => {
                 (400, INVALID, "incomplete_body", text("the body did not arrive whole and in time"))
             }
@@ -265,6 +279,12 @@ impl Refusal {
                 let path = right.path();
                 (400, INVALID, "wrong_endpoint", format!("model '{model}' is served on {path}"))
             }
+            Refusal::NotGiven(field) => (
+                404,
+                INVALID,
+                "not_found",
+                format!("'{field}' names nothing that this account was given lately"),
+            ),
             Refusal::Unpriced(screen::Refusal { field, because, .. }) => (
                 400,
                 INVALID,
@@ -277,6 +297,20 @@ impl Refusal {
                 "insufficient_credits",
                 format!("the call needs {least} USD at least, {available} USD are available"),
             ),
+            Refusal::Broken(Break::Withheld) => {
+                (400, INVALID, "content_policy_violation", Break::Withheld.to_string())
+            }
+            _ => self.ours(),
+        }
+    }
+
+    /// The same of what is no fault of the client's.
+    fn ours(&self) -> (u16, &'static str, &'static str, String) {
+        let text = str::to_owned;
+        match self {
+            Refusal::Crowded => {
+                (503, SERVER, "overloaded", text("too many images are being sent at the moment"))
+            }
             Refusal::NoLedger => (
                 503,
                 SERVER,
@@ -289,15 +323,13 @@ impl Refusal {
                 (504, SERVER, "upstream_timeout", text("the vendor did not answer in time"))
             }
             Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
-            Refusal::Internal | Refusal::Call(_) | Refusal::Vendor { .. } => {
-                (500, SERVER, "internal_error", text("something went wrong here"))
-            }
+            _ => (500, SERVER, "internal_error", text("something went wrong here")),
         }
     }
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Refusal::NoLedger => Some(RETRY_AFTER_S),
+            Refusal::NoLedger | Refusal::Crowded => Some(RETRY_AFTER_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
                 Some(asked.clamp(1, RETRY_AFTER_S_MAX))

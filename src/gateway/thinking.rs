@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::exchange::{Admitted, Exchange, Way};
-use super::{Gateway, admit, close};
+use super::funds::{self, Funds};
+use super::{Gateway, close};
+use crate::dialect::call::Call;
 use crate::dialect::translate::request::{Restored, Translation};
 use crate::dialect::translate::thinking::Kept;
 use crate::ledger::AccountName;
@@ -72,27 +74,32 @@ async fn find(
     ids: &[String],
 ) -> Option<Vec<Option<Bytes>>> {
     let names: Vec<String> = ids.iter().map(|id| name(id)).collect();
-    let finding = gateway.notes.find(admitted.hold.account(), &names);
+    let finding = gateway.notes.find(admitted.funds.account()?, &names);
     let found = gateway.in_time("notes", finding).await;
     found.inspect_err(|why| log::warn!(why:% = why; "thinking is not found")).ok()
 }
 
 /// Holds money for an input that is so many bytes longer; that hold takes the place of the first.
 async fn afford(gateway: &Gateway, id: &str, admitted: &mut Admitted, bytes: u64) -> bool {
-    let (terms, call) = (&mut admitted.terms, &mut admitted.call);
-    let before = call.content.text_bytes;
-    call.content.text_bytes = before.saturating_add(bytes);
-    let account = admitted.hold.account().clone();
-    let held = match admit::quote(&terms.model, call, terms.at) {
-        Ok(quote) => gateway.hold(&account, id, quote).await.ok(),
-        Err(_) => None,
+    let Funds::Held { key, .. } = &admitted.funds else { return true };
+    let key = key.clone();
+    let longer = |call: &mut Call, text_bytes: u64| {
+        let text = call.chat_text();
+        text.map_or(0, |text| std::mem::replace(&mut text.content.text_bytes, text_bytes))
     };
-    let Some(held) = held else {
-        call.content.text_bytes = before;
+    let (terms, call) = (&mut admitted.terms, &mut admitted.call);
+    let before = longer(call, 0);
+    longer(call, before.saturating_add(bytes));
+    let made = match funds::quote(&terms.model, call, 0, terms.at) {
+        Ok(Some(quote)) => gateway.hold(&key.account, id, quote).await.ok(),
+        Ok(None) | Err(_) => None,
+    };
+    let Some(hold) = made else {
+        longer(call, before);
         return false;
     };
-    terms.input_bytes = call.content.text_bytes;
-    close::void(gateway, std::mem::replace(&mut admitted.hold, held)).await;
+    terms.input_tokens = call.input_counted();
+    close::void(gateway, std::mem::replace(&mut admitted.funds, Funds::Held { hold, key })).await;
     true
 }
 
@@ -100,8 +107,8 @@ async fn afford(gateway: &Gateway, id: &str, admitted: &mut Admitted, bytes: u64
 /// that goes on as soon as it has the answer finds it.
 pub(super) async fn keep(gateway: &Gateway, account: &AccountName, kept: Kept) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
-    let name = name(&kept.id);
-    let keeping = gateway.notes.keep(account, &name, kept.record, life_ms);
+    let names = [name(&kept.id)];
+    let keeping = gateway.notes.keep(account, &names, kept.record, life_ms);
     if let Err(why) = gateway.in_time("notes", keeping).await {
         log::warn!(why:% = why; "thinking is not kept");
     }

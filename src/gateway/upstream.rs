@@ -14,14 +14,16 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
 use super::Gateway;
-use super::exchange::{Admitted, Exchange, Way};
+use super::exchange::{Admitted, Exchange, Terms, Way};
 use super::refusal::Block;
 use super::routes::{Route, VendorLine};
 use crate::catalogue::Vendor;
-use crate::catalogue::vendor::Dialect;
-use crate::dialect::json::Draft;
+use crate::catalogue::vendor::{Dialect, Edits};
+use crate::dialect::call::{Asked, Call};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::{Endpoint, chat};
+use crate::dialect::json::{Document, Draft, Value};
+use crate::dialect::payload::Payload;
+use crate::dialect::{Endpoint, chat, images};
 use crate::metrics::METRICS;
 
 /// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
@@ -58,25 +60,33 @@ pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
 }
 
 /// The body for a route: the client's bytes with some spliced in, or what they were translated to.
-pub(super) fn body(admitted: &Admitted, route: &Route) -> Vec<Bytes> {
+/// A form is written anew, with this boundary.
+pub(super) fn body(admitted: &Admitted, route: &Route, boundary: &str) -> Option<Payload> {
     let call = &admitted.call;
-    let model = &admitted.terms.model;
+    let Terms { model, endpoint, .. } = &admitted.terms;
     let name = route.upstream(&model.id);
     let mut draft = Draft::new(&call.document);
     match &admitted.way {
-        Way::Translated { body, .. } => return in_one(body.with_model(&name)),
+        Way::Translated { body, .. } => return Some(in_one(body.with_model(&name)).into()),
         Way::Unchanged => {}
         Way::Spliced => {
-            model.rewrite(&mut draft);
-            if call.stream && !call.usage_asked {
+            model.rewrite(*endpoint, &mut draft);
+            if call.stream && matches!(call.asked, Asked::Chat { usage_asked: false, .. }) {
                 chat::ask_for_usage(&mut draft);
             }
         }
     }
-    if name != call.model {
+    // Of a call that names no model this adds it.
+    if name != call.model || call.document.get("model").is_none_or(Value::is_null) {
         draft.set("model", quoted(&name));
     }
-    in_one(draft.finish())
+    let pieces = in_one(draft.finish());
+    let Asked::Image { file: Some(file) } = &call.asked else { return Some(pieces.into()) };
+    let fields = Document::parse(Bytes::from(pieces.concat())).ok()?;
+    Some(match model.vendor.edits {
+        Edits::Form => images::edit_form(&fields, file, boundary),
+        Edits::Json => images::edit_json(&fields, file),
+    })
 }
 
 /// Short pieces go to the vendor as one.
@@ -108,19 +118,27 @@ pub(super) fn head(
     gateway: &Gateway,
     session: &Session,
     head: &mut RequestHeader,
-    admitted: &Admitted,
+    (admitted, id): (&Admitted, &str),
     route: &Route,
 ) -> pingora_core::Result<()> {
-    let length: usize = admitted.body.iter().map(Bytes::len).sum();
-    let accept = if admitted.call.stream { "text/event-stream" } else { "application/json" };
+    let vendor = &admitted.terms.model.vendor;
+    let accept = match &admitted.call.asked {
+        Asked::Speech { .. } => "*/*",
+        _ if admitted.call.stream => "text/event-stream",
+        _ => "application/json",
+    };
     head.insert_header(HOST, route.authority.as_str())?;
-    head.insert_header(CONTENT_TYPE, "application/json")?;
-    head.insert_header(CONTENT_LENGTH, length)?;
+    match (&admitted.call.asked, vendor.edits) {
+        (Asked::Image { file: Some(_) }, Edits::Form) => {
+            head.insert_header(CONTENT_TYPE, format!("multipart/form-data; boundary={id}"))?;
+        }
+        _ => head.insert_header(CONTENT_TYPE, "application/json")?,
+    }
+    head.insert_header(CONTENT_LENGTH, admitted.body.length())?;
     head.insert_header(ACCEPT, accept)?;
     // Compressed answers could not be metered as they pass.
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))?;
-    let vendor = &admitted.terms.model.vendor;
     let key = match &vendor.auth_scheme {
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
         None => route.key.reveal().to_owned(),
@@ -186,12 +204,15 @@ fn internal<E>(_: E) -> pingora_core::BError {
     pingora_core::Error::new(pingora_core::ErrorType::InternalError)
 }
 
-/// Whether an answer can be read as it passes: not compressed, and events where events are due.
-pub(super) fn readable(head: &ResponseHeader, stream: bool) -> bool {
+/// Whether an answer can be read as it passes: not compressed, events where events are due, and
+/// sound where sound is.
+pub(super) fn readable(head: &ResponseHeader, call: &Call) -> bool {
     let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
     let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let events = kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
-    plain && events == stream
+    let kind = kind.trim_start().to_ascii_lowercase();
+    let sound = matches!(call.asked, Asked::Speech { .. });
+    let text = kind.starts_with("application/json") || kind.starts_with("text/");
+    plain && kind.starts_with("text/event-stream") == call.stream && !(sound && text)
 }
 
 /// When the vendor wants to be asked again; only seconds are understood.

@@ -1,7 +1,7 @@
 //! A model's price: what a call costs, and what to hold before it is made.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{Money, MoneyError, Rate, Tokens};
+use super::{Money, MoneyError, Rate, Tokens, Units};
 
 /// What tokens cost at one level of a price list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,6 +105,36 @@ pub enum Price {
     Free,
 }
 
+impl Price {
+    /// The exact cost of a call at the price of the moment `at` (unix seconds).
+    ///
+    /// # Errors
+    /// [`MoneyError::OtherUnits`] if it is not sold by such units, [`MoneyError::OutOfRange`] if it
+    /// does not fit.
+    pub fn cost(&self, units: Units, at: i64) -> Result<Money, MoneyError> {
+        match (self, units) {
+            (Price::Tokens(price), Units::Tokens(used)) => price.cost(used, at),
+            (Price::Image { tokens, .. }, Units::Tokens(used)) if !self.is_billed() => {
+                tokens.cost(used, at)
+            }
+            (Price::Image { .. }, Units::Billed { ticks, .. }) if self.is_billed() => {
+                Money::from_ticks(ticks)
+            }
+            (Price::Image { reservation, .. }, Units::Images { images }) => {
+                reservation.times(images)
+            }
+            (Price::Speech(rate), Units::Characters { characters }) => rate.times(characters),
+            _ => Err(MoneyError::OtherUnits),
+        }
+    }
+
+    /// Whether the vendor's bill is the price: images whose tokens are listed at nothing.
+    #[must_use]
+    pub fn is_billed(&self) -> bool {
+        matches!(self, Price::Image { tokens, .. } if *tokens == TokenPrice::default())
+    }
+}
+
 /// What a hold should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quote {
@@ -112,6 +142,14 @@ pub struct Quote {
     pub wanted: Money,
     /// Covers the input and a first token of output; below it the call is refused.
     pub least: Money,
+}
+
+impl Quote {
+    /// Exactly so much, neither more nor less.
+    #[must_use]
+    pub fn exactly(amount: Money) -> Quote {
+        Quote { wanted: amount, least: amount }
+    }
 }
 
 #[cfg(test)]
@@ -191,5 +229,45 @@ mod tests {
     fn an_absurd_number_of_tokens_is_an_error_and_no_small_sum() {
         let absurd = tiered().cost(tokens(u64::MAX, 0), 0);
         assert_eq!(absurd, Err(MoneyError::OutOfRange));
+    }
+
+    fn image(input: u32, output: u32) -> Price {
+        let tokens = TokenPrice { base: rates(input, output), ..TokenPrice::default() };
+        Price::Image { tokens, reservation: Money(280_000_000) }
+    }
+
+    /// What is sold costs its list price in its own units, and nothing in any others.
+    #[rstest]
+    #[case::image_by_tokens(
+        image(5_000, 30_000),
+        Units::Tokens(tokens(50, 4_160)),
+        Ok(125_050_000)
+    )]
+    #[case::image_of_a_bill(image(0, 0), Units::Billed { images: 1, ticks: 220_000_001 }, Ok(22_000_001))]
+    #[case::bill_where_tokens_count(
+        image(5_000, 30_000),
+        Units::Billed { images: 1, ticks: 5 },
+        Err(MoneyError::OtherUnits)
+    )]
+    #[case::tokens_where_the_bill_counts(
+        image(0, 0),
+        Units::Tokens(tokens(50, 50)),
+        Err(MoneyError::OtherUnits)
+    )]
+    #[case::image_of_which_nothing_is_known(image(0, 0), Units::Images { images: 1 }, Ok(280_000_000))]
+    #[case::hello(Price::Speech(Rate(15_000)), Units::Characters { characters: 5 }, Ok(75_000))]
+    #[case::speech_by_tokens(
+        Price::Speech(Rate(15_000)),
+        Units::Tokens(tokens(1, 1)),
+        Err(MoneyError::OtherUnits)
+    )]
+    #[case::free(Price::Free, Units::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
+    #[case::tokens(Price::Tokens(tiered()), Units::Tokens(tokens(11, 2)), Ok(115_000))]
+    fn a_price_is_for_units_of_its_kind(
+        #[case] price: Price,
+        #[case] units: Units,
+        #[case] nano: Result<i64, MoneyError>,
+    ) {
+        assert_eq!(price.cost(units, 0).map(Money::nano), nano);
     }
 }

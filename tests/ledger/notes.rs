@@ -8,7 +8,8 @@ use rusqlite::Connection;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
 use tollgate::money::Money;
 use tollgate::notes::{
-    FOUND_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX, NOTES_MAX, NoteRefused, Notes,
+    FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX, NOTES_MAX, NoteRefused,
+    Notes,
 };
 use tollgate::store::{self, Opened, StoreSection};
 
@@ -33,7 +34,7 @@ fn bytes(text: &str) -> Bytes {
 }
 
 async fn keep(notes: &dyn Notes, account: &AccountName, name: &str, text: &str) {
-    notes.keep(account, name, bytes(text), HOUR_MS).await.expect("it is kept");
+    notes.keep(account, &[name.to_owned()], bytes(text), HOUR_MS).await.expect("it is kept");
 }
 
 /// What is found, in words; `-` where there is nothing.
@@ -92,6 +93,21 @@ async fn the_last_of_a_name_counts(notes: &dyn Notes) {
     }
 }
 
+async fn a_note_may_have_several_names(notes: &dyn Notes) {
+    let account = name("several-names");
+    keep(notes, &account, "b", "old").await;
+    let names = ["a", "b", "c"].map(str::to_owned);
+    notes.keep(&account, &names, bytes("new"), HOUR_MS).await.expect("it is kept");
+    assert_eq!(found(notes, &account, &["a", "b", "c", "d"]).await, "new new new -");
+    notes.keep(&account, &[], bytes("none"), HOUR_MS).await.expect("it is taken");
+    notes.keep(&account, &names[..2], bytes("x"), 0).await.expect("it is taken");
+    assert_eq!(found(notes, &account, &["a", "b", "c"]).await, "- - new");
+    let long = [names[2].clone(), "n".repeat(NAME_BYTES_MAX + 1)];
+    let refused = notes.keep(&account, &long, bytes("x"), HOUR_MS).await;
+    assert_eq!(refused, Err(NoteRefused::TooLarge));
+    assert_eq!(found(notes, &account, &["c"]).await, "new");
+}
+
 async fn accounts_do_not_see_each_other(notes: &dyn Notes) {
     let [one, other, like] = ["one", "other", "one.a"].map(name);
     keep(notes, &one, "a", "of-one").await;
@@ -135,7 +151,7 @@ async fn any_text_is_a_name(notes: &dyn Notes) {
     let expected: Vec<String> = (0..names.len()).map(|n| n.to_string()).collect();
     assert_eq!(found(notes, &account, &names).await, expected.join(" "));
     let too_long = format!("{longest}n");
-    let refused = notes.keep(&account, &too_long, bytes("x"), HOUR_MS).await;
+    let refused = notes.keep(&account, std::slice::from_ref(&too_long), bytes("x"), HOUR_MS).await;
     assert_eq!(refused, Err(NoteRefused::TooLarge));
     assert_eq!(found(notes, &account, &[&too_long, "%"]).await, "- 13");
 }
@@ -144,10 +160,10 @@ async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn Notes) {
     let account = name("sizes");
     let of = |size: usize| (0..=255).cycle().take(size).collect::<Bytes>();
     for size in [0, 1, 256, NOTE_BYTES_MAX - 1, NOTE_BYTES_MAX] {
-        notes.keep(&account, "a", of(size), HOUR_MS).await.expect("it is kept");
+        notes.keep(&account, &["a".to_owned()], of(size), HOUR_MS).await.expect("it is kept");
         assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(size))]), "{size}");
     }
-    let refused = notes.keep(&account, "a", of(NOTE_BYTES_MAX + 1), HOUR_MS).await;
+    let refused = notes.keep(&account, &["a".to_owned()], of(NOTE_BYTES_MAX + 1), HOUR_MS).await;
     assert_eq!(refused, Err(NoteRefused::TooLarge));
     assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(NOTE_BYTES_MAX))]));
 }
@@ -159,7 +175,10 @@ async fn an_answer_has_its_bound_too(notes: &dyn Notes) {
     let count = FOUND_BYTES_MAX / NOTE_BYTES_MAX + 20;
     let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
     for name in &names {
-        notes.keep(&account, name, note.clone(), HOUR_MS).await.expect("it is kept");
+        notes
+            .keep(&account, std::slice::from_ref(name), note.clone(), HOUR_MS)
+            .await
+            .expect("it is kept");
     }
     let all = notes.find(&account, &names).await.expect("an answer");
     assert_eq!(all.len(), count);
@@ -176,13 +195,13 @@ async fn an_answer_has_its_bound_too(notes: &dyn Notes) {
 async fn a_note_lives_as_long_as_it_was_told(notes: &dyn Notes) {
     let account = name("lives");
     let kept = Instant::now();
-    notes.keep(&account, "long", bytes("l"), HOUR_MS).await.expect("it is kept");
-    notes.keep(&account, "short", bytes("s"), 400).await.expect("it is kept");
-    notes.keep(&account, "longer", bytes("l"), 400).await.expect("it is kept");
-    notes.keep(&account, "longer", bytes("m"), HOUR_MS).await.expect("it is kept");
-    notes.keep(&account, "shorter", bytes("s"), HOUR_MS).await.expect("it is kept");
-    notes.keep(&account, "shorter", bytes("t"), 400).await.expect("it is kept");
-    notes.keep(&account, "ever", bytes("e"), u64::MAX).await.expect("it is kept");
+    notes.keep(&account, &["long".to_owned()], bytes("l"), HOUR_MS).await.expect("it is kept");
+    notes.keep(&account, &["short".to_owned()], bytes("s"), 400).await.expect("it is kept");
+    notes.keep(&account, &["longer".to_owned()], bytes("l"), 400).await.expect("it is kept");
+    notes.keep(&account, &["longer".to_owned()], bytes("m"), HOUR_MS).await.expect("it is kept");
+    notes.keep(&account, &["shorter".to_owned()], bytes("s"), HOUR_MS).await.expect("it is kept");
+    notes.keep(&account, &["shorter".to_owned()], bytes("t"), 400).await.expect("it is kept");
+    notes.keep(&account, &["ever".to_owned()], bytes("e"), u64::MAX).await.expect("it is kept");
     let (short, shorter) = tokio::join!(
         async {
             gone(notes, &account, "short").await;
@@ -200,8 +219,8 @@ async fn a_note_lives_as_long_as_it_was_told(notes: &dyn Notes) {
     assert_eq!(found(notes, &account, &names).await, "l - m - e");
     keep(notes, &account, "short", "back").await;
     assert_eq!(found(notes, &account, &["short"]).await, "back");
-    notes.keep(&account, "long", bytes("no life"), 0).await.expect("it is taken");
-    notes.keep(&account, "never", bytes("no life"), 0).await.expect("it is taken");
+    notes.keep(&account, &["long".to_owned()], bytes("no life"), 0).await.expect("it is taken");
+    notes.keep(&account, &["never".to_owned()], bytes("no life"), 0).await.expect("it is taken");
     assert_eq!(found(notes, &account, &["long", "never", "longer"]).await, "- - m");
 }
 
@@ -210,6 +229,7 @@ async fn conforms(opened: &Opened) {
     let notes = &*opened.notes;
     answers_come_in_the_order_of_the_names(notes).await;
     the_last_of_a_name_counts(notes).await;
+    a_note_may_have_several_names(notes).await;
     accounts_do_not_see_each_other(notes).await;
     any_text_is_a_name(notes).await;
     a_note_has_any_bytes_up_to_its_bound(notes).await;
@@ -288,9 +308,10 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [Opened; 2]) {
             let (id, own) = (format!("h{n}"), format!("own-{n}"));
             assert_eq!(ledger.apply(&account, hold(&id)).await, Ok(Answer::Held(nano(10))));
             let large = Bytes::from(vec![b'a' + u8::try_from(n % 26).expect("a letter"); 50_000]);
+            let names = ["shared".to_owned()];
             let (kept, shared, posted) = tokio::join!(
-                notes.keep(&account, &own, large.clone(), HOUR_MS),
-                notes.keep(&account, "shared", large.clone(), HOUR_MS),
+                notes.keep(&account, std::slice::from_ref(&own), large.clone(), HOUR_MS),
+                notes.keep(&account, &names, large.clone(), HOUR_MS),
                 ledger.apply(&account, settle(&id, nano(7))),
             );
             assert_eq!((kept, shared), (Ok(()), Ok(())));
@@ -365,11 +386,11 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
     let store = opened(&sqlite_url(folder.path())).await;
     let (notes, full, other) = (&*store.notes, name("full"), name("other"));
     // Sooner gone than all others, but not in their account.
-    notes.keep(&other, "n7", bytes("other"), HOUR_MS / 2).await.expect("it is kept");
+    notes.keep(&other, &["n7".to_owned()], bytes("other"), HOUR_MS / 2).await.expect("it is kept");
     let most = u64::try_from(NOTES_MAX).expect("a small number");
     // The later, the sooner they expire: what goes is not what came first.
     for n in 0..most {
-        let kept = notes.keep(&full, &format!("n{n}"), bytes("x"), HOUR_MS - n * 1_000).await;
+        let kept = notes.keep(&full, &[format!("n{n}")], bytes("x"), HOUR_MS - n * 1_000).await;
         assert_eq!(kept, Ok(()));
     }
     let last = format!("n{}", most - 1);
@@ -401,6 +422,27 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
     assert!((NOTES_MAX - 50..=NOTES_MAX).contains(&all), "{all} notes");
 }
 
+/// Ids are many and small, and live long: what a model thought must not make room for them.
+#[tokio::test]
+async fn ids_and_other_notes_do_not_make_room_for_each_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = opened(&sqlite_url(folder.path())).await;
+    let (notes, account) = (&*store.notes, name("shelves"));
+    keep(notes, &account, "thinking:a", "a").await;
+    let ids: Vec<String> = (0..IDS_MAX).map(|n| format!("{ID_PREFIX}{n}")).collect();
+    for some in ids.chunks(5_000) {
+        notes.keep(&account, some, bytes("1"), 2 * HOUR_MS).await.expect("they are kept");
+    }
+    assert_eq!(rows(folder.path()), IDS_MAX + 1);
+    keep(notes, &account, "given:new", "2").await;
+    assert!((IDS_MAX - 50..IDS_MAX).contains(&rows(folder.path())));
+    for n in 0..NOTES_MAX {
+        keep(notes, &account, &format!("thinking:{n}"), "x").await;
+    }
+    let last = ids[IDS_MAX - 1].as_str();
+    assert_eq!(found(notes, &account, &[last, "given:new", "thinking:a"]).await, "1 2 -");
+}
+
 #[tokio::test]
 async fn a_new_note_is_found_however_full_the_account_is() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -413,7 +455,7 @@ async fn a_new_note_is_found_however_full_the_account_is() {
                     SELECT 'together', 'n' || n, 9223372036854775807, x'78' FROM n";
     beside.execute_batch(thousand).expect("a full account");
     // Of those that expire together the oldest go.
-    notes.keep(&together, "new", bytes("new"), u64::MAX).await.expect("it is kept");
+    notes.keep(&together, &["new".to_owned()], bytes("new"), u64::MAX).await.expect("it is kept");
     assert_eq!(found(notes, &together, &["n0", "n1", "n999", "new"]).await, "- - x new");
     // It expires long before all others.
     for n in 0..200 {
@@ -448,7 +490,7 @@ async fn sweeps_delete_notes_whose_time_has_come_and_no_others() {
     let (notes, account) = (&*store.notes, name("swept"));
     for n in 0..150 {
         let life_ms = if n % 3 == 0 { HOUR_MS } else { 0 };
-        notes.keep(&account, &format!("n{n}"), bytes("x"), life_ms).await.expect("it is taken");
+        notes.keep(&account, &[format!("n{n}")], bytes("x"), life_ms).await.expect("it is taken");
     }
     assert_eq!(rows(folder.path()), 150);
     assert_eq!(found(notes, &account, &["n0", "n1", "n2", "n3"]).await, "x - - x");
@@ -472,8 +514,8 @@ async fn a_note_that_cannot_be_written_fails_nobody_else() {
         let (id, good, bad) = (format!("h{n}"), format!("good-{n}"), format!("bad-{n}"));
         let (held, good, bad) = tokio::join!(
             store.ledger.apply(&account, hold(&id)),
-            store.notes.keep(&account, &good, bytes("g"), HOUR_MS),
-            store.notes.keep(&account, &bad, bytes("b"), HOUR_MS),
+            store.notes.keep(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
+            store.notes.keep(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
         );
         assert_eq!((held, good), (Ok(Answer::Held(nano(10))), Ok(())));
         let Err(NoteRefused::Unavailable(why)) = bad else { panic!("{bad:?}") };
@@ -512,7 +554,7 @@ async fn a_full_redis_keeps_no_notes_and_still_finds_them() {
     server.command(&["SET", "ballast", &"x".repeat(1 << 20)]);
     server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     for _ in 0..3 {
-        let refused = store.notes.keep(&account, "b", bytes("two"), HOUR_MS).await;
+        let refused = store.notes.keep(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
         let Err(NoteRefused::Unavailable(why)) = refused else { panic!("{refused:?}") };
         assert!(why.to_string().contains("maxmemory"), "{why}");
     }
@@ -530,7 +572,7 @@ async fn notes_wait_for_a_redis_that_is_gone_no_longer_than_calls_do() {
     keep(&*store.notes, &account, "a", "one").await;
     server.stop();
     let asked = Instant::now();
-    let refused = store.notes.keep(&account, "b", bytes("two"), HOUR_MS).await;
+    let refused = store.notes.keep(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
     assert!(matches!(refused, Err(NoteRefused::Unavailable(_))), "{refused:?}");
     find(&*store.notes, &account, &["a"]).await.expect_err("it is gone");
     assert!(asked.elapsed() < Duration::from_secs(6), "{:?}", asked.elapsed());

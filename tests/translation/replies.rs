@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::dialect::relay::{Passage, Progress, Relay};
+use tollgate::dialect::relay::{Keep, Passage, Progress, Relay};
 use tollgate::dialect::translate::reply::Stamp;
 use tollgate::dialect::translate::thinking::Kept;
 use tollgate::money::{Basis, Tokens};
@@ -36,8 +36,11 @@ pub(super) fn pass(passage: Passage, stream: bool, reply: &[u8], size: usize) ->
         out.extend(relay.push(Bytes::copy_from_slice(piece)).unwrap_or_default());
     }
     out.extend(relay.finish().unwrap_or_default());
-    let kept = relay.kept().map(|Kept { id, record }| (id, record));
-    let usage = relay.meter().usage(0);
+    let kept = match relay.keep() {
+        Some(Keep::Thinking(Kept { id, record })) => Some((id, record)),
+        _ => None,
+    };
+    let usage = relay.meter().expect("a text").usage(0);
     Passed {
         out: String::from_utf8(out).expect("text"),
         progress: relay.progress().clone(),
@@ -52,7 +55,7 @@ pub(super) fn translated(model: &str, usage_asked: bool, keep: bool) -> Passage 
     Passage::Translated(Stamp {
         model: model.to_owned(),
         created: CREATED,
-        input_bytes: 0,
+        input_tokens: 0,
         usage_asked,
         keep,
     })

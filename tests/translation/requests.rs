@@ -39,7 +39,7 @@ pub(super) fn translate_with(
         return Outcome::Refused("unsupported_parameter".to_owned(), refusal.field.clone());
     }
     let mut draft = Draft::new(&document);
-    model.rewrite(&mut draft);
+    model.rewrite(Endpoint::Chat, &mut draft);
     let manner = Manner { model: &model.id, account: ACCOUNT, json_schema: model.json_schema };
     let mut translation = match Translation::read(&document, &draft, manner) {
         Ok(translation) => translation,

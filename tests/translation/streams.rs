@@ -125,5 +125,5 @@ fn a_vendor_that_stalls_is_told_to_the_client() {
     assert_eq!(relay.push(Bytes::from_static(start.as_bytes())), None);
     assert_eq!(relay.finish(), None);
     assert_eq!(relay.progress(), &Progress::Broken(Break::Stalled));
-    assert_eq!(relay.meter().usage(0).tokens.input, 3);
+    assert_eq!(relay.meter().expect("a text").usage(0).tokens.input, 3);
 }

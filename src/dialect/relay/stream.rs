@@ -3,14 +3,14 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Break, Passage, Progress};
+use super::{Break, Keep, Passage, Progress};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::{Document, Draft, Kind, Value};
 use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
+use crate::dialect::responses::{self, Told};
 use crate::dialect::sse::{Event, Splitter};
 use crate::dialect::translate::stream::{Step, Translator};
-use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
 
 const DONE: &[u8] = b"[DONE]";
@@ -18,7 +18,6 @@ const DONE: &[u8] = b"[DONE]";
 /// See the module.
 #[derive(Debug)]
 pub struct Stream {
-    passage: Passage,
     voice: Voice,
     splitter: Splitter,
     pub(super) meter: Meter,
@@ -30,8 +29,10 @@ pub struct Stream {
 enum Voice {
     /// How many choices have not said that they ended; a stream may end after the last.
     Chat { usage_asked: bool, unfinished: u64 },
-    /// What was reported so far.
-    Messages(Reported),
+    /// What was reported so far, and the id that an error names.
+    Messages { reported: Reported, request_id: String },
+    /// What was told so far.
+    Responses(Told),
     /// The other format, as far as it is written.
     Translated(Box<Translator>),
 }
@@ -49,17 +50,19 @@ enum Fate {
 
 impl Stream {
     pub(super) fn new(passage: Passage) -> Stream {
-        let voice = match &passage {
+        let voice = match passage {
             Passage::Chat { usage_asked, choices } => {
-                Voice::Chat { usage_asked: *usage_asked, unfinished: *choices }
+                Voice::Chat { usage_asked, unfinished: choices }
             }
-            Passage::Messages { .. } => Voice::Messages(Reported::default()),
-            Passage::Translated(stamp) => {
-                Voice::Translated(Box::new(Translator::new(stamp.clone())))
+            Passage::Messages { request_id } => {
+                Voice::Messages { reported: Reported::default(), request_id }
             }
+            Passage::Translated(stamp) => Voice::Translated(Box::new(Translator::new(stamp))),
+            // The others don't come in events.
+            _ => Voice::Responses(Told::default()),
         };
         let (meter, progress) = (Meter::default(), Progress::Open);
-        Stream { passage, voice, splitter: Splitter::default(), meter, progress }
+        Stream { voice, splitter: Splitter::default(), meter, progress }
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
@@ -101,16 +104,22 @@ impl Stream {
         if self.progress != Progress::Open {
             return None;
         }
-        let event = self.passage.error_event(&why);
+        let event = self.voice.error_event(&why);
         self.progress = Progress::Broken(why);
         Some(Bytes::from(event))
     }
 
-    pub(super) fn kept(&mut self) -> Option<Kept> {
+    pub(super) fn keep(&mut self) -> Option<Keep> {
         match &mut self.voice {
-            Voice::Translated(translator) => translator.kept(),
-            Voice::Chat { .. } | Voice::Messages(_) => None,
+            Voice::Translated(translator) => translator.kept().map(Keep::Thinking),
+            Voice::Responses(told) => Some(Keep::Given(told.given())),
+            Voice::Chat { .. } | Voice::Messages { .. } => None,
         }
+    }
+
+    /// Whether it ended in a way that costs nothing.
+    pub(super) fn is_unpaid(&self) -> bool {
+        matches!(&self.voice, Voice::Responses(told) if told.is_unpaid())
     }
 
     /// Reads one event and puts what the client is to see into `out`.
@@ -123,12 +132,12 @@ impl Stream {
             None => Err(Break::Garbage),
             // Nothing in it: as good as a comment.
             Some(data) if data.trim_ascii().is_empty() => match self.voice {
-                Voice::Chat { .. } | Voice::Messages(_) => Ok(Fate::Keep),
                 Voice::Translated(_) => Ok(Fate::Drop),
+                _ => Ok(Fate::Keep),
             },
             Some(data) if &data[..] == DONE => match self.voice {
                 Voice::Chat { .. } => Ok(Fate::Last),
-                Voice::Messages(_) | Voice::Translated(_) => Err(Break::Garbage),
+                _ => Err(Break::Garbage),
             },
             Some(data) => self.read(data),
         };
@@ -164,18 +173,38 @@ impl Stream {
 
     fn read(&mut self, data: Bytes) -> Result<Fate, Break> {
         let event = Document::received(data).map_err(|_| Break::Garbage)?;
-        if let Some(error) = VendorError::in_event(&event) {
+        // A response's own events say how they went wrong.
+        let events_tell = matches!(self.voice, Voice::Responses(_));
+        if let Some(error) = VendorError::in_event(&event).filter(|_| !events_tell) {
             return Err(Break::Told(error));
         }
         match &mut self.voice {
             Voice::Chat { usage_asked, unfinished } => {
                 Ok(chat(&event, *usage_asked, unfinished, &mut self.meter))
             }
-            Voice::Messages(reported) => messages(&event, reported, &mut self.meter),
+            Voice::Messages { reported, .. } => messages(&event, reported, &mut self.meter),
+            Voice::Responses(told) => response(&event, told, &mut self.meter),
             Voice::Translated(translator) => {
                 let mut out = BytesMut::new();
                 let step = translator.event(&event, &mut self.meter, &mut out);
                 Ok(Fate::Became(out.freeze(), step.ok_or(Break::Garbage)?))
+            }
+        }
+    }
+}
+
+impl Voice {
+    /// An event that tells the client why its stream ends.
+    fn error_event(&self, why: &Break) -> String {
+        match self {
+            Voice::Messages { request_id, .. } => {
+                format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
+            }
+            Voice::Responses(told) => {
+                responses::error_event(&why.said(), told.next_sequence_number())
+            }
+            Voice::Chat { .. } | Voice::Translated(_) => {
+                format!("data: {}\n\n", why.chat_body())
             }
         }
     }
@@ -205,6 +234,15 @@ fn chat(chunk: &Document, usage_asked: bool, unfinished: &mut u64, meter: &mut M
         return Fate::Replace(vec![Bytes::from(compact(&pieces.concat()).into_owned())]);
     }
     Fate::Replace(pieces)
+}
+
+/// An event of a response, which goes on as it came.
+fn response(event: &Document, told: &mut Told, meter: &mut Meter) -> Result<Fate, Break> {
+    match told.event(event, meter).ok_or(Break::Garbage)? {
+        responses::Step::More => Ok(Fate::Keep),
+        responses::Step::Last => Ok(Fate::Last),
+        responses::Step::Error(error) => Err(Break::Told(error)),
+    }
 }
 
 /// An event of a messages stream, which goes on as it came.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Break, Passage, Progress, Relay};
+use super::{Break, Keep, Passage, Progress, Relay};
 use crate::dialect::translate::reply::Stamp;
 use crate::money::Basis;
 
@@ -37,7 +37,7 @@ fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
     let (out, relay) = run(chat_stream(true, 1), &stream, size);
     assert_eq!(out, stream);
     assert_eq!(relay.progress(), &Progress::Complete);
-    assert_eq!(relay.meter().usage(0).tokens.input, 9);
+    assert_eq!(relay.meter().expect("a text").usage(0).tokens.input, 9);
 }
 
 #[rstest]
@@ -49,7 +49,7 @@ fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
     let (out, relay) = run(chat_stream(false, 1), &stream, size);
     let text = TEXT.replace(r#","usage":null"#, "");
     assert_eq!(out, format!("{text}\n\n{END}\n\ndata: [DONE]\n\n"));
-    assert_eq!(relay.meter().usage(0).basis, Basis::Reported);
+    assert_eq!(relay.meter().expect("a text").usage(0).basis, Basis::Reported);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
         out,
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
     );
-    assert_eq!(relay.meter().usage(0).tokens.output, 4);
+    assert_eq!(relay.meter().expect("a text").usage(0).tokens.output, 4);
 }
 
 #[rstest]
@@ -82,9 +82,9 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"upstream_error"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
     assert!(matches!(relay.progress(), Progress::Broken(Break::Told(_))));
-    assert_eq!(relay.meter().usage(40).basis, Basis::Counted);
-    assert_eq!(relay.meter().usage(40).tokens.input, 10);
-    assert_eq!(relay.meter().usage(40).tokens.output, 1);
+    assert_eq!(relay.meter().expect("a text").usage(10).basis, Basis::Counted);
+    assert_eq!(relay.meter().expect("a text").usage(10).tokens.input, 10);
+    assert_eq!(relay.meter().expect("a text").usage(10).tokens.output, 1);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_stream_of_two_choices_is_not_complete_when_one_has_ended() {
 fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low() {
     let early = r#"data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":9,"completion_tokens":0}}"#;
     let (_, relay) = run(chat_stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
-    let usage = relay.meter().usage_so_far(400);
+    let usage = relay.meter().expect("a text").usage_so_far(400);
     assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (9, 3, Basis::Counted));
 }
 
@@ -127,7 +127,7 @@ fn a_whole_reply_without_usage_is_counted() {
     let (out, relay) =
         run(Relay::new(Passage::Chat { usage_asked: true, choices: 1 }, false), reply, 9);
     assert_eq!(out, reply);
-    let usage = relay.meter().usage(4_000);
+    let usage = relay.meter().expect("a text").usage(1_000);
     assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (1_000, 2, Basis::Counted));
 }
 
@@ -160,7 +160,7 @@ const STOP: (&str, &str) = ("message_stop", "");
 
 fn both(events: &[(&str, &str)]) -> [Relay; 2] {
     let stamp =
-        Stamp { model: "m".to_owned(), created: 1, input_bytes: 0, usage_asked: true, keep: true };
+        Stamp { model: "m".to_owned(), created: 1, input_tokens: 0, usage_asked: true, keep: true };
     let native = Passage::Messages { request_id: "r".to_owned() };
     [native, Passage::Translated(stamp)]
         .map(|passage| run(Relay::new(passage, true), &messages(events), 50).1)
@@ -174,7 +174,7 @@ fn both(events: &[(&str, &str)]) -> [Relay; 2] {
 fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
     for relay in both(&[START, BLOCK, WORDS, WORDS, WORDS, ("message_delta", delta), STOP]) {
         assert_eq!(relay.progress(), &Progress::Complete);
-        let usage = relay.meter().usage(0);
+        let usage = relay.meter().expect("a text").usage(0);
         assert_eq!((usage.tokens.output, usage.basis), (9, Basis::Counted));
     }
 }
@@ -184,7 +184,7 @@ fn what_came_after_a_report_was_free_if_the_stream_was_cut() {
     let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":1}"#);
     for relay in both(&[START, BLOCK, report, WORDS, WORDS, WORDS]) {
         assert_eq!(relay.progress(), &Progress::Broken(Break::Cut));
-        assert_eq!(relay.meter().usage_so_far(0).tokens.output, 9);
+        assert_eq!(relay.meter().expect("a text").usage_so_far(0).tokens.output, 9);
     }
 }
 
@@ -192,7 +192,7 @@ fn what_came_after_a_report_was_free_if_the_stream_was_cut() {
 fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
     let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":2}"#);
     for relay in both(&[START, BLOCK, WORDS, report]) {
-        let usage = relay.meter().usage_so_far(0);
+        let usage = relay.meter().expect("a text").usage_so_far(0);
         assert_eq!((usage.tokens.output, usage.basis), (2, Basis::Reported));
     }
 }
@@ -212,7 +212,7 @@ fn a_reply_with_a_number_beyond_a_double_was_paid_and_not_passed_on() {
     let native = Passage::Messages { request_id: "r".to_owned() };
     let (out, relay) = run(Relay::new(native, false), &reply, 100);
     assert_eq!(out, reply);
-    assert_eq!(relay.meter().usage(0).tokens.output, 2);
+    assert_eq!(relay.meter().expect("a text").usage(0).tokens.output, 2);
 }
 
 #[rstest]
@@ -244,7 +244,10 @@ fn what_the_vendor_does_not_take_back_is_not_kept(
     events.extend([("content_block_stop", r#","index":2"#), STOP]);
     let [_, mut translated] = both(&events);
     assert_eq!(translated.progress(), &Progress::Complete);
-    let record = translated.kept().map(|kept| String::from_utf8(kept.record.to_vec()));
+    let record = match translated.keep() {
+        Some(Keep::Thinking(kept)) => Some(String::from_utf8(kept.record.to_vec())),
+        _ => None,
+    };
     let expected = concat!(
         r#"{"model":"m","content":[{"type":"thinking","thinking":"hm","signature":"sig"},"#,
         r#"{"type":"tool_use","id":"t1","name":"f","input":{}}]}"#
@@ -268,6 +271,6 @@ proptest! {
         let (cut, pieces) = run(chat_stream(asked, 1), &stream, size);
         prop_assert_eq!(once, cut);
         prop_assert_eq!(whole.progress(), pieces.progress());
-        prop_assert_eq!(whole.meter().usage(8), pieces.meter().usage(8));
+        prop_assert_eq!(whole.due(8), pieces.due(8));
     }
 }

@@ -4,13 +4,18 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Break, Passage, Progress};
+use super::{Break, Keep, Passage, Progress};
+use crate::dialect::embeddings;
+use crate::dialect::images::{self, Withheld};
 use crate::dialect::json::{Document, Value};
 use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
+use crate::dialect::moderations;
+use crate::dialect::responses::Told;
 use crate::dialect::translate::reply;
 use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
+use crate::money::{Basis, Tokens, Units, Usage};
 
 /// A reply may be so many bytes, at most.
 const REPLY_BYTES_MAX: usize = 64 << 20;
@@ -18,18 +23,30 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// See the module.
 #[derive(Debug)]
 pub struct Whole {
-    passage: Passage,
+    pub(super) passage: Passage,
     pieces: Vec<Bytes>,
     bytes: usize,
     pub(super) meter: Meter,
     pub(super) progress: Progress,
-    pub(super) kept: Option<Kept>,
+    /// What the vendor says that an image comes to.
+    pub(super) image: Option<Usage>,
+    /// What a response says of itself.
+    pub(super) told: Told,
+    kept: Option<Kept>,
 }
 
 impl Whole {
     pub(super) fn new(passage: Passage) -> Whole {
-        let (meter, progress) = (Meter::default(), Progress::Open);
-        Whole { passage, pieces: Vec::new(), bytes: 0, meter, progress, kept: None }
+        Whole {
+            passage,
+            pieces: Vec::new(),
+            bytes: 0,
+            meter: Meter::default(),
+            progress: Progress::Open,
+            image: None,
+            told: Told::default(),
+            kept: None,
+        }
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) {
@@ -46,13 +63,7 @@ impl Whole {
         if self.progress != Progress::Open {
             return None;
         }
-        let body = if self.pieces.len() == 1 {
-            self.pieces.remove(0)
-        } else {
-            let mut joined = BytesMut::with_capacity(self.bytes);
-            self.pieces.drain(..).for_each(|piece| joined.extend_from_slice(&piece));
-            joined.freeze()
-        };
+        let body = join(std::mem::take(&mut self.pieces));
         match self.read(body) {
             Ok(body) => {
                 self.progress = Progress::Complete;
@@ -65,9 +76,22 @@ impl Whole {
         }
     }
 
+    pub(super) fn keep(&mut self) -> Option<Keep> {
+        match self.passage {
+            Passage::Responses => Some(Keep::Given(self.told.given())),
+            _ => self.kept.take().map(Keep::Thinking),
+        }
+    }
+
     /// Meters a body, and gives what the client is to have of it.
     fn read(&mut self, body: Bytes) -> Result<Bytes, Break> {
         let document = Document::received(body.clone()).map_err(|_| Break::Garbage)?;
+        if let Passage::Responses = self.passage {
+            // One that failed says why, and is a response all the same.
+            if self.told.whole(&document, &mut self.meter).is_some() {
+                return Ok(body);
+            }
+        }
         if let Some(error) = VendorError::in_event(&document) {
             return Err(Break::Told(error));
         }
@@ -87,8 +111,46 @@ impl Whole {
                 self.kept = reply.kept;
                 Ok(reply.body)
             }
+            Passage::Embeddings(inputs) => {
+                let reply = embeddings::reply(&document, *inputs).ok_or(Break::Garbage)?;
+                if let Some(input) = reply.tokens {
+                    self.meter.take(Tokens { input, ..Tokens::default() }, false);
+                }
+                Ok(join(reply.body))
+            }
+            Passage::Image { created, billed } => {
+                let reply = images::reply(&document, *created).map_err(|why| match why {
+                    Withheld::Moderated => Break::Withheld,
+                    Withheld::Unreadable => Break::Garbage,
+                })?;
+                self.image = image(&reply, *billed);
+                Ok(join(reply.body))
+            }
+            Passage::Verdict if moderations::is_verdict(&document) => Ok(body),
+            Passage::Verdict | Passage::Responses | Passage::Speech { .. } => Err(Break::Garbage),
         }
     }
+}
+
+/// Pieces as one; a single one is not copied. Each goes as soon as it is copied: an image has many.
+fn join(mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.remove(0);
+    }
+    let mut joined = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    pieces.into_iter().for_each(|piece| joined.extend_from_slice(&piece));
+    joined.freeze()
+}
+
+/// What an image comes to, if the vendor says so in the units of its price.
+fn image(reply: &images::Reply, billed: bool) -> Option<Usage> {
+    let units = if billed {
+        Units::Billed { images: 1, ticks: reply.ticks? }
+    } else {
+        // No image is made of nothing.
+        Units::Tokens(reply.tokens.filter(|tokens| tokens.output > 0)?)
+    };
+    Some(Usage { units, basis: Basis::Reported })
 }
 
 fn meter_chat(document: &Document, meter: &mut Meter) {

@@ -18,9 +18,8 @@ pub struct Stamp {
     pub model: String,
     /// When the call arrived, in unix seconds.
     pub created: i64,
-    /// Bytes of text in the call, to tell the same usage as is charged where the vendor reports
-    /// none.
-    pub input_bytes: u64,
+    /// Input tokens as counted, to tell the same usage as is charged where the vendor reports none.
+    pub input_tokens: u64,
     /// Whether a stream is to end with usage.
     pub usage_asked: bool,
     /// Whether the blocks of an answer that calls tools are kept.
@@ -64,7 +63,7 @@ pub(in crate::dialect) fn translate(
     out.put_slice(br#","annotations":[]},"logprobs":null,"finish_reason":""#);
     out.put_slice(finish_reason(&stop).as_bytes());
     out.put_slice(br#""}],"usage":"#);
-    let tokens = meter.usage(stamp.input_bytes).tokens;
+    let tokens = meter.usage(stamp.input_tokens).tokens;
     write_usage(&mut out, tokens, usage.thinking);
     out.put_slice(br#","system_fingerprint":null}"#);
     let kept = message.keeper.and_then(|keeper| keeper.finish(&stamp.model));

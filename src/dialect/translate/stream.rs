@@ -314,7 +314,7 @@ impl Translator {
             out.put_slice(b",\"usage\":null}\n\n");
             out.put_slice(&head);
             out.put_slice(br#"],"usage":"#);
-            write_usage(out, meter.usage(self.stamp.input_bytes).tokens, self.usage.thinking);
+            write_usage(out, meter.usage(self.stamp.input_tokens).tokens, self.usage.thinking);
         }
         out.put_slice(b"}\n\ndata: [DONE]\n\n");
         self.kept = self.keeper.take().and_then(|keeper| keeper.finish(&self.stamp.model));

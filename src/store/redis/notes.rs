@@ -3,6 +3,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::join_all;
 
 use super::super::lookup;
 use super::Redis;
@@ -18,20 +19,30 @@ impl Notes for Redis {
     async fn keep(
         &self,
         account: &AccountName,
-        name: &str,
+        names: &[String],
         note: Bytes,
         life_ms: u64,
     ) -> Result<(), NoteRefused> {
-        notes::fits(name, &note)?;
-        let key = AccountKeys::of(account).note(name);
-        // The server knows no life of nothing.
-        let write = if life_ms == 0 {
-            redis::cmd("DEL").arg(key).to_owned()
-        } else {
-            let life_ms = life_ms.min(LIFE_MS_MAX);
-            redis::cmd("SET").arg(key).arg(&note[..]).arg("PX").arg(life_ms).to_owned()
-        };
-        let _: redis::Value = self.connection().await?.query(&write).await?;
+        notes::fits(names, &note)?;
+        let keys = AccountKeys::of(account);
+        let life_ms = life_ms.min(LIFE_MS_MAX);
+        // They go out one after the other without waiting, and each is answered for itself.
+        let writes = names.iter().map(|name| {
+            let key = keys.note(name);
+            // The server knows no life of nothing.
+            if life_ms == 0 {
+                redis::cmd("DEL").arg(key).to_owned()
+            } else {
+                redis::cmd("SET").arg(key).arg(&note[..]).arg("PX").arg(life_ms).to_owned()
+            }
+        });
+        let writes = writes.map(|write| async move {
+            let _: redis::Value = self.connection().await?.query(&write).await?;
+            Ok::<(), Unavailable>(())
+        });
+        for written in join_all(writes).await {
+            written?;
+        }
         Ok(())
     }
 

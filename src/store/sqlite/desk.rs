@@ -12,6 +12,7 @@ use super::accounts::{self, AccountRow};
 use super::notes;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, Posting};
+use crate::notes::Shelf;
 
 /// So many rows are remembered from one transaction to the next.
 const ROWS_MAX: usize = 10_000;
@@ -20,8 +21,8 @@ const ROWS_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Rows {
     by_name: HashMap<AccountName, Remembered>,
-    /// How many notes an account has, at most: what was replaced or swept may still be counted.
-    notes: HashMap<AccountName, usize>,
+    /// How many notes of an account are on a shelf, at most: what was replaced or swept may still be counted.
+    notes: HashMap<(AccountName, Shelf), usize>,
     /// SQLite's number for what other connections wrote, when the rows were read.
     version: i64,
 }
@@ -87,21 +88,25 @@ impl Desk<'_> {
         }
     }
 
-    /// Counts a note that was just written; tells how many the account has now, at most.
-    pub(super) fn count_note(&mut self, name: &AccountName) -> rusqlite::Result<usize> {
-        match self.rows.notes.get_mut(name) {
+    /// Counts a note that was just written; tells how many are on its shelf now, at most.
+    pub(super) fn count_note(&mut self, name: &AccountName, on: Shelf) -> rusqlite::Result<usize> {
+        match self.rows.notes.get_mut(&(name.clone(), on)) {
             Some(count) => {
                 *count += 1;
                 Ok(*count)
             }
-            None => self.recount_notes(name),
+            None => self.recount_notes(name, on),
         }
     }
 
-    /// Tells how many notes an account has, and remembers it.
-    pub(super) fn recount_notes(&mut self, name: &AccountName) -> rusqlite::Result<usize> {
-        let count = notes::count(self.c, name)?;
-        self.rows.notes.insert(name.clone(), count);
+    /// Tells how many notes of an account are on a shelf, and remembers it.
+    pub(super) fn recount_notes(
+        &mut self,
+        name: &AccountName,
+        on: Shelf,
+    ) -> rusqlite::Result<usize> {
+        let count = notes::count(self.c, name, on)?;
+        self.rows.notes.insert((name.clone(), on), count);
         Ok(count)
     }
 

@@ -14,7 +14,7 @@ use super::super::lookup;
 use super::desk::Desk;
 use super::{BUSY_WAIT, Sqlite, When, now_ms, schema};
 use crate::ledger::{AccountName, Unavailable};
-use crate::notes::{self, NOTES_MAX, NoteRefused, Notes};
+use crate::notes::{self, ID_PREFIX, NoteRefused, Notes, Shelf};
 
 /// Notes forgotten in one step, at most.
 const FORGET_MAX: u32 = 16;
@@ -88,12 +88,13 @@ fn find(
 fn keep(
     desk: &mut Desk<'_>,
     account: &AccountName,
-    name: &str,
+    names: &[String],
     note: &[u8],
     life_ms: u64,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
     let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
-    match replace(desk, account, name, note, now_ms().saturating_add(life_ms)) {
+    let until = now_ms().saturating_add(life_ms);
+    match names.iter().try_for_each(|name| replace(desk, account, name, note, until)) {
         Err(why) if !desk.c.is_autocommit() => {
             Ok(Err(Unavailable(format!("the note cannot be kept: {why}"))))
         }
@@ -113,30 +114,40 @@ fn replace(
         "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
     )?;
     insert.execute(params![account.as_str(), name, until, note])?;
-    let full = |count| count > NOTES_MAX;
-    if full(desk.count_note(account)?) && full(desk.recount_notes(account)?) {
-        make_room(desk.c, account)?;
-        desk.recount_notes(account)?;
+    let shelf = Shelf::of(name);
+    let full = |count| count > shelf.notes_max();
+    if full(desk.count_note(account, shelf)?) && full(desk.recount_notes(account, shelf)?) {
+        make_room(desk.c, account, shelf)?;
+        desk.recount_notes(account, shelf)?;
     }
     Ok(())
 }
 
-/// Drops the notes of an account that expire first, but not the one that was just written.
-fn make_room(c: &Connection, account: &AccountName) -> rusqlite::Result<usize> {
+/// Drops the notes of a shelf that expire first, but not the one that was just written.
+fn make_room(c: &Connection, account: &AccountName, shelf: Shelf) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (
-             SELECT rowid FROM note WHERE account = ?
-             ORDER BY lives_until DESC, rowid DESC LIMIT -1 OFFSET ?)
+             SELECT rowid FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3
+             ORDER BY lives_until DESC, rowid DESC LIMIT -1 OFFSET ?4)
          AND rowid <> last_insert_rowid()",
     )?;
-    let rest = i64::try_from(NOTES_MAX - ROOM).unwrap_or_default();
-    delete.execute(params![account.as_str(), rest])
+    let rest = i64::try_from(shelf.notes_max() - ROOM).unwrap_or_default();
+    let (prefix, is_id) = (ID_PREFIX, shelf == Shelf::Ids);
+    delete.execute(params![account.as_str(), prefix, is_id, rest])
 }
 
-/// How many notes an account has, expired ones among them.
-pub(super) fn count(c: &Connection, account: &AccountName) -> rusqlite::Result<usize> {
-    let mut select = c.prepare_cached("SELECT count(*) FROM note WHERE account = ?")?;
-    let count: i64 = select.query_row([account.as_str()], |row| row.get(0))?;
+/// How many notes of an account are on a shelf, expired ones among them.
+pub(super) fn count(
+    c: &Connection,
+    account: &AccountName,
+    shelf: Shelf,
+) -> rusqlite::Result<usize> {
+    let mut select = c.prepare_cached(
+        "SELECT count(*) FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3",
+    )?;
+    let (prefix, is_id) = (ID_PREFIX, shelf == Shelf::Ids);
+    let asked = params![account.as_str(), prefix, is_id];
+    let count: i64 = select.query_row(asked, |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
@@ -154,13 +165,13 @@ impl Notes for Sqlite {
     async fn keep(
         &self,
         account: &AccountName,
-        name: &str,
+        names: &[String],
         note: Bytes,
         life_ms: u64,
     ) -> Result<(), NoteRefused> {
-        notes::fits(name, &note)?;
-        let (account, name) = (account.clone(), name.to_owned());
-        self.run(When::Now, move |desk| keep(desk, &account, &name, &note, life_ms)).await??;
+        notes::fits(names, &note)?;
+        let (account, names) = (account.clone(), names.to_vec());
+        self.run(When::Now, move |desk| keep(desk, &account, &names, &note, life_ms)).await??;
         Ok(())
     }
 

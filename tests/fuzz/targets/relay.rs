@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use tollgate::dialect::meter::Metered;
 use tollgate::dialect::relay::{Passage, Progress, Relay};
-use tollgate::money::Usage;
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, stream)) = data.split_first() else { return };
@@ -22,12 +22,12 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn run(asked: bool, stream: &[u8], size: usize) -> (Vec<u8>, Progress, Usage) {
+fn run(asked: bool, stream: &[u8], size: usize) -> (Vec<u8>, Progress, Metered) {
     let mut relay = Relay::new(Passage::Chat { usage_asked: asked, choices: 1 }, true);
     let mut out = Vec::new();
     for chunk in stream.chunks(size.min(stream.len().max(1))) {
         out.extend(relay.push(Bytes::copy_from_slice(chunk)).unwrap_or_default());
     }
     out.extend(relay.finish().unwrap_or_default());
-    (out, relay.progress().clone(), relay.meter().usage(40))
+    (out, relay.progress().clone(), relay.meter().expect("a text").usage(40))
 }

@@ -5,9 +5,10 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tollgate::dialect::json::Document;
-use tollgate::dialect::relay::{Passage, Progress, Relay};
+use tollgate::dialect::meter::Metered;
+use tollgate::dialect::relay::{Keep, Passage, Progress, Relay};
 use tollgate::dialect::translate::reply::Stamp;
-use tollgate::money::{Basis, Usage};
+use tollgate::money::Basis;
 
 /// What one usage may come to: four counts, none absurd.
 const TOKENS_MAX: u64 = 4_000_000_000;
@@ -18,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         let stamp = Stamp {
             model: "m".to_owned(),
             created: 7,
-            input_bytes: 0,
+            input_tokens: 0,
             usage_asked: asked,
             keep: true,
         };
@@ -41,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
 struct Passed {
     out: Vec<u8>,
     progress: Progress,
-    usage: Usage,
+    usage: Metered,
     kept: Option<Bytes>,
 }
 
@@ -61,7 +62,7 @@ fn alike(passage: &Passage, stream: bool, reply: &[u8], size: usize) -> Passed {
     let at_once = run(passage.clone(), stream, reply, usize::MAX);
     assert_eq!(at_once, run(passage.clone(), stream, reply, size));
     assert_ne!(at_once.progress, Progress::Open, "a reply that has ended is open");
-    let Usage { tokens, basis } = at_once.usage;
+    let Metered { tokens, basis } = at_once.usage;
     assert!(tokens.input <= TOKENS_MAX && tokens.output <= TOKENS_MAX);
     if basis == Basis::Reported {
         assert!(tokens.cache_read + tokens.cache_write <= tokens.input);
@@ -76,8 +77,12 @@ fn run(passage: Passage, stream: bool, reply: &[u8], size: usize) -> Passed {
         out.extend(relay.push(Bytes::copy_from_slice(piece)).unwrap_or_default());
     }
     out.extend(relay.finish().unwrap_or_default());
-    let (progress, usage) = (relay.progress().clone(), relay.meter().usage(40));
-    Passed { out, progress, usage, kept: relay.kept().map(|kept| kept.record) }
+    let (progress, usage) = (relay.progress().clone(), relay.meter().expect("a text").usage(40));
+    let kept = match relay.keep() {
+        Some(Keep::Thinking(kept)) => Some(kept.record),
+        _ => None,
+    };
+    Passed { out, progress, usage, kept }
 }
 
 fn sound(json: &[u8]) -> serde_json::Value {

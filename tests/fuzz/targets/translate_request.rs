@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         Some(given) => Bytes::copy_from_slice(given.raw()),
         None => seed.body().clone(),
     };
-    let Ok(opened) = Opened::parse(body) else { return };
+    let Ok(opened) = Opened::parse(body, None) else { return };
     let models = CATALOGUE.models();
     let model = CATALOGUE.find(&opened.model).unwrap_or(&models[data.len() % models.len()]);
     let Ok(call) = Call::parse(opened, Endpoint::Chat) else { return };
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let mut draft = Draft::new(&document);
-    model.rewrite(&mut draft);
+    model.rewrite(Endpoint::Chat, &mut draft);
     let Ok(translation) = Translation::read(&document, &draft, manner(model)) else { return };
     let steps = translation.loop_ids().len();
     let translated = translation.finish();

@@ -1,0 +1,209 @@
+//! An embeddings call, and its reply as the client wants it: vectors in base64 where the vendor
+//! knows numbers only, and usage where it reports none.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+use super::CallFault;
+use super::call::{present, wrong};
+use super::json::draft::quoted;
+use super::json::{Document, Draft, Kind, Value};
+use super::meter::TOKENS_MAX;
+use super::speech::code_points;
+
+/// Inputs of one call, at most (`vendor_b`'s limit).
+const INPUTS_MAX: u64 = 2_048;
+/// Numbers of one vector, at most: no model has more.
+const DIMENSIONS_MAX: u64 = 3_072;
+/// Code points of text that stand for one token where nobody counted.
+const CODE_POINTS_PER_TOKEN: u64 = 4;
+
+const INPUT: &str = "a non-empty string, or a non-empty array of strings, of token ids or of \
+    arrays of token ids";
+const TEXT: &str = "a non-empty string";
+const TOKEN: &str = "a token id, a whole number from 0";
+const TOKENS: &str = "a non-empty array of token ids";
+
+/// What a call wants embedded, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inputs {
+    /// Whether vectors are to come in base64.
+    pub base64: bool,
+    /// Tokens, as counted where the vendor reports none.
+    pub tokens: u64,
+    /// More tokens than a vendor may count.
+    pub tokens_max: u64,
+}
+
+/// Reads an opened body.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub fn read(document: &Document) -> Result<Inputs, CallFault> {
+    let Some(input) = present(document, "input") else {
+        return Err(CallFault::missing("input", INPUT));
+    };
+    let Count { tokens, tokens_max } = count(input)?;
+    if let Some(dimensions) = present(document, "dimensions") {
+        let right = format!("a whole number from 1 to {DIMENSIONS_MAX}");
+        let is_right = dimensions.whole().is_some_and(|n| (1..=DIMENSIONS_MAX).contains(&n));
+        is_right.then_some(()).ok_or_else(|| wrong("dimensions", &right, dimensions))?;
+    }
+    let base64 = match present(document, "encoding_format") {
+        None => false,
+        Some(format) => match format.text().as_deref() {
+            Some("float") => false,
+            Some("base64") => true,
+            _ => return Err(wrong("encoding_format", "float or base64", format)),
+        },
+    };
+    Ok(Inputs { base64, tokens, tokens_max })
+}
+
+/// Tokens of some input.
+#[derive(Default)]
+struct Count {
+    tokens: u64,
+    tokens_max: u64,
+}
+
+impl Count {
+    /// Counts a text. A vendor splits it into bytes at worst, and may add a token of its own.
+    fn text(&mut self, text: Value<'_>) -> Option<()> {
+        let code_points = code_points(text).filter(|n| *n > 0)?;
+        self.tokens += code_points.div_ceil(CODE_POINTS_PER_TOKEN);
+        self.tokens_max += text.inside().map_or(0, <[u8]>::len) as u64 + 1;
+        Some(())
+    }
+
+    /// Counts the tokens of a list that is there under a name.
+    fn list(&mut self, name: &str, list: Value<'_>) -> Result<(), CallFault> {
+        let mut count = 0;
+        for (i, token) in list.elements().enumerate() {
+            token.whole().ok_or_else(|| wrong(&format!("{name}[{i}]"), TOKEN, token))?;
+            count += 1;
+        }
+        if count == 0 {
+            // Elements of anything but a list are none.
+            return Err(wrong(name, TOKENS, list));
+        }
+        self.tokens += count;
+        self.tokens_max += count;
+        Ok(())
+    }
+}
+
+fn count(input: Value<'_>) -> Result<Count, CallFault> {
+    let mut count = Count::default();
+    let first = input.elements().next().map(Value::kind);
+    match (input.kind(), first) {
+        (Kind::Text, _) => count.text(input).ok_or_else(|| wrong("input", TEXT, input))?,
+        (_, Some(Kind::Number)) => count.list("input", input)?,
+        (_, Some(first)) => {
+            let inputs = input.elements().count() as u64;
+            if inputs > INPUTS_MAX {
+                let right = format!("of at most {INPUTS_MAX} inputs, not of {inputs}");
+                return Err(CallFault::invalid("input", &right));
+            }
+            for (i, one) in input.elements().enumerate() {
+                let name = format!("input[{i}]");
+                match first {
+                    Kind::List => count.list(&name, one)?,
+                    Kind::Text => count.text(one).ok_or_else(|| wrong(&name, TEXT, one))?,
+                    _ => return Err(wrong(&name, "a string or token ids", one)),
+                }
+            }
+        }
+        (_, None) => return Err(wrong("input", INPUT, input)),
+    }
+    Ok(count)
+}
+
+/// A reply, for the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The body, in pieces.
+    pub body: Vec<Bytes>,
+    /// The input's tokens, if the vendor reports them.
+    pub tokens: Option<u64>,
+}
+
+/// Makes of a vendor's reply what the client wants; `None` if that reply has no embeddings.
+#[must_use]
+pub fn reply(document: &Document, inputs: Inputs) -> Option<Reply> {
+    let data = document.get("data")?;
+    let mut draft = Draft::new(document);
+    let vectors = || data.elements().map(|entry| entry.get("embedding"));
+    if inputs.base64 && vectors().flatten().any(|vector| vector.kind() == Kind::List) {
+        draft.set("data", in_base64(data)?);
+    } else if !vectors().all(|vector| vector.is_some_and(is_vector)) || vectors().next().is_none() {
+        return None;
+    }
+    let reported = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
+    // No input comes to nothing, so neither does its report.
+    let tokens = reported.and_then(Value::whole).filter(|n| (1..=TOKENS_MAX).contains(n));
+    if tokens.is_none() {
+        let counted = inputs.tokens;
+        let usage = format!(r#"{{"prompt_tokens":{counted},"total_tokens":{counted}}}"#);
+        draft.set("usage", usage);
+    }
+    Some(Reply { body: draft.finish(), tokens })
+}
+
+fn is_vector(value: Value<'_>) -> bool {
+    let mut kinds = value.elements().map(Value::kind).peekable();
+    let is_list = kinds.peek().is_some();
+    is_packed(value) || (is_list && kinds.all(|kind| kind == Kind::Number))
+}
+
+/// Whether a vector is in base64 already.
+fn is_packed(value: Value<'_>) -> bool {
+    value.inside().is_some_and(|text| !text.is_empty())
+}
+
+/// The entries of a reply with all vectors in base64.
+fn in_base64(data: Value<'_>) -> Option<String> {
+    // Written numbers mostly are four times as long.
+    let mut out = String::with_capacity(data.raw().len() / 2);
+    let mut packed = Vec::new();
+    for entry in data.elements() {
+        out.push(if out.is_empty() { '[' } else { ',' });
+        let (mut opening, mut is_embedded) = ('{', false);
+        for (name, value) in entry.members() {
+            out.push(opening);
+            out.push_str(&quoted(&name));
+            out.push(':');
+            if name != "embedding" || is_packed(value) {
+                out.push_str(std::str::from_utf8(value.raw()).ok()?);
+            } else {
+                pack(value, &mut packed)?;
+                out.push('"');
+                STANDARD.encode_string(&packed, &mut out);
+                out.push('"');
+            }
+            is_embedded |= name == "embedding";
+            opening = ',';
+        }
+        is_embedded.then(|| out.push('}'))?;
+    }
+    out.push(']');
+    Some(out)
+}
+
+/// Writes the numbers of a list as little-endian `f32`s. Each is read from its decimals at once: by
+/// way of a longer number it would be rounded twice.
+fn pack(list: Value<'_>, packed: &mut Vec<u8>) -> Option<()> {
+    packed.clear();
+    for number in list.elements() {
+        let text = std::str::from_utf8(number.raw()).ok()?;
+        let is_number = number.kind() == Kind::Number;
+        let nearest = text.parse().ok().filter(|n: &f32| is_number && n.is_finite())?;
+        packed.extend_from_slice(&nearest.to_le_bytes());
+    }
+    (!packed.is_empty()).then_some(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! Forms as clients upload them (multipart/form-data), read while they arrive.
+//!
+//! What a file holds stays slices of the pieces that it came in: nobody copies it, and nobody needs
+//! it in one. What two readers could take for two different forms is refused: a boundary after a
+//! lone line feed, folded headers, parameters that stand twice, and the like.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+
+use bytes::{Buf, Bytes};
+
+use super::CallFault;
+
+mod content;
+mod head;
+mod parameters;
+
+use content::{Content, Seam};
+use head::Head;
+use parameters::Parameters;
+
+/// How much one form may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormLimits {
+    /// Parts.
+    pub parts_max: usize,
+    /// Bytes of all text fields together.
+    pub text_bytes_max: usize,
+    /// Bytes of one file.
+    pub file_bytes_max: usize,
+}
+
+/// A form that has been read to its end.
+#[derive(Debug, Clone, Default)]
+pub struct Form {
+    /// Its parts, in order.
+    pub parts: Vec<Part>,
+}
+
+/// One field of a form.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The field's name, never empty.
+    pub name: String,
+    /// What it holds.
+    pub content: PartContent,
+}
+
+/// What a part of a form holds.
+#[derive(Debug, Clone)]
+pub enum PartContent {
+    /// A text.
+    Text(String),
+    /// A file: the part had a file name, be it an empty one.
+    File(Upload),
+}
+
+/// A file as it was uploaded.
+#[derive(Clone)]
+pub struct Upload {
+    /// The file's name, as far as it could be read.
+    pub name: Option<String>,
+    /// The type that the client declared.
+    pub content_type: Option<String>,
+    /// The bytes, mostly slices of what came in.
+    pub content: Vec<Bytes>,
+    /// How many bytes these are.
+    pub length: usize,
+}
+
+impl fmt::Debug for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upload")
+            .field("name", &self.name)
+            .field("content_type", &self.content_type)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a form is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormFault {
+    /// The content-type promises no form, or none that could be read.
+    #[error("the content-type must be multipart/form-data with a boundary: {0}")]
+    NotForm(String),
+    /// The form is malformed, or can be read in more than one way.
+    #[error("the form is not sound: {what}, at byte {offset}")]
+    Broken {
+        /// Where, from 0.
+        offset: usize,
+        /// What is wrong there.
+        what: String,
+    },
+    /// A file is larger than one may be.
+    #[error("the file '{name}' is larger than {most} bytes")]
+    FileTooLarge {
+        /// The field's name.
+        name: String,
+        /// The most bytes that one may have.
+        most: usize,
+    },
+    /// The text fields are larger than all of them together may be.
+    #[error("the text fields together are larger than {0} bytes")]
+    TooLarge(usize),
+}
+
+impl From<FormFault> for CallFault {
+    fn from(fault: FormFault) -> CallFault {
+        let (code, param) = match &fault {
+            FormFault::NotForm(_) | FormFault::Broken { .. } => ("invalid_form", None),
+            FormFault::FileTooLarge { name, .. } => ("request_too_large", Some(name.clone())),
+            FormFault::TooLarge(_) => ("request_too_large", None),
+        };
+        CallFault { code, param, message: fault.to_string() }
+    }
+}
+
+/// Reads a form from pieces of any size.
+#[derive(Debug)]
+pub struct FormReader {
+    seam: Seam,
+    limits: FormLimits,
+    /// Whether the form is declared to be in an encoding that agrees with UTF-8 only in ASCII.
+    ascii: bool,
+    state: State,
+    parts: Vec<Part>,
+    text_bytes: usize,
+    /// How many bytes have been read.
+    offset: usize,
+    /// What was wrong; nothing is read after it.
+    fault: Option<FormFault>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before the first boundary, of which so many bytes have come, the line break included.
+    Opening(usize),
+    /// After a boundary, with the byte that came after it.
+    Bounded(Option<u8>),
+    Head(Head),
+    Content(Content),
+    /// After the last boundary.
+    Closed,
+}
+
+/// What is wrong, and at which byte of those that were looked at.
+#[derive(Debug)]
+enum Wrong {
+    Form(usize, String),
+    File(String),
+    Texts,
+}
+
+/// Names and values of clients are shown only so far.
+const SHOWN_CHARS_MAX: usize = 40;
+
+impl FormReader {
+    /// A reader for a form with this content-type.
+    ///
+    /// # Errors
+    /// [`FormFault::NotForm`] if it is not exactly one sound description of a form.
+    pub fn new(content_type: &str, limits: FormLimits) -> Result<FormReader, FormFault> {
+        let (boundary, ascii) = boundary(content_type).map_err(FormFault::NotForm)?;
+        Ok(FormReader {
+            seam: Seam::new(&boundary),
+            limits,
+            ascii,
+            state: State::Opening(0),
+            parts: Vec::new(),
+            text_bytes: 0,
+            offset: 0,
+            fault: None,
+        })
+    }
+
+    /// Takes the next piece.
+    ///
+    /// # Errors
+    /// [`FormFault`] as soon as the form can't become a sound one any more, and ever after.
+    pub fn push(&mut self, mut piece: Bytes) -> Result<(), FormFault> {
+        while !piece.is_empty() && self.fault.is_none() {
+            match self.step(&piece) {
+                Ok(used) => {
+                    self.offset += used;
+                    piece.advance(used);
+                }
+                Err(wrong) => self.stop(wrong),
+            }
+        }
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// The form, after its last piece.
+    ///
+    /// # Errors
+    /// [`FormFault`] as before, or since the form ended before its last boundary.
+    pub fn finish(self) -> Result<Form, FormFault> {
+        match (self.fault, self.state) {
+            (Some(fault), _) => Err(fault),
+            (None, State::Closed) => Ok(Form { parts: self.parts }),
+            (None, _) => Err(FormFault::Broken {
+                offset: self.offset,
+                what: "it ends before its last boundary".to_owned(),
+            }),
+        }
+    }
+
+    fn stop(&mut self, wrong: Wrong) {
+        self.fault = Some(match wrong {
+            Wrong::Form(at, what) => FormFault::Broken { offset: self.offset + at, what },
+            Wrong::File(name) => FormFault::FileTooLarge { name, most: self.limits.file_bytes_max },
+            Wrong::Texts => FormFault::TooLarge(self.limits.text_bytes_max),
+        });
+        self.parts = Vec::new();
+        self.state = State::Closed;
+    }
+
+    /// Reads a piece as far as the state does not change; gives how far that was.
+    fn step(&mut self, piece: &Bytes) -> Result<usize, Wrong> {
+        match &mut self.state {
+            State::Opening(matched) => {
+                let used = self.seam.open(matched, piece)?;
+                if self.seam.is_whole(*matched) {
+                    self.state = State::Bounded(None);
+                }
+                Ok(used)
+            }
+            State::Bounded(before) => {
+                self.state = bounded(*before, piece[0])?;
+                if matches!(self.state, State::Head(_)) && self.parts.len() == self.limits.parts_max
+                {
+                    return Err(wrong(0, format!("more than {} parts", self.limits.parts_max)));
+                }
+                Ok(1)
+            }
+            State::Head(head) => {
+                let used = head.push(piece)?;
+                if let Some(part) = head.finish(used - 1)? {
+                    let text_max = self.limits.text_bytes_max - self.text_bytes;
+                    let file_max = self.limits.file_bytes_max;
+                    self.state = State::Content(Content::new(part, text_max, file_max));
+                }
+                Ok(used)
+            }
+            State::Content(content) => {
+                let (used, is_whole) = content.push(&self.seam, piece)?;
+                if is_whole {
+                    let part = content.finish(used - 1, self.ascii)?;
+                    if let PartContent::Text(text) = &part.content {
+                        self.text_bytes += text.len();
+                    }
+                    self.parts.push(part);
+                    self.state = State::Bounded(None);
+                }
+                Ok(used)
+            }
+            State::Closed => match piece.iter().position(|b| !b" \t\r\n".contains(b)) {
+                Some(at) => Err(wrong(at, "bytes after the last boundary")),
+                None => Ok(piece.len()),
+            },
+        }
+    }
+}
+
+/// The state after a boundary and one or two more bytes.
+fn bounded(before: Option<u8>, byte: u8) -> Result<State, Wrong> {
+    match (before, byte) {
+        (None, b'\r' | b'-') => Ok(State::Bounded(Some(byte))),
+        (Some(b'\r'), b'\n') => Ok(State::Head(Head::default())),
+        (Some(b'-'), b'-') => Ok(State::Closed),
+        _ => Err(wrong(0, "a boundary must be followed by a line break or by '--'")),
+    }
+}
+
+fn wrong(at: usize, what: impl Into<String>) -> Wrong {
+    Wrong::Form(at, what.into())
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
+/// The boundary that a content-type names, and whether the charset it names is another than UTF-8.
+fn boundary(content_type: &str) -> Result<(String, bool), String> {
+    let read = Parameters::parse(content_type)?;
+    if !read.first.eq_ignore_ascii_case("multipart/form-data") {
+        return Err(format!("it is '{}'", shown(read.first)));
+    }
+    if let Some(name) = read.names().find(|name| name.contains('*')) {
+        return Err(format!("it has the parameter '{}'", shown(name)));
+    }
+    let boundary = read.get("boundary").ok_or("it has no boundary")?.raw();
+    let is_of_boundary = |b: u8| b.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&b);
+    let is_sound = (1..=70).contains(&boundary.len())
+        && boundary.bytes().all(is_of_boundary)
+        && !boundary.ends_with(' ');
+    if !is_sound {
+        return Err(format!("'{}' is no boundary", shown(boundary)));
+    }
+    Ok((boundary.to_owned(), read.is_only_ascii()?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! The content of a part, up to the next boundary.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+
+use bytes::Bytes;
+use memchr::memmem::Finder;
+
+use super::head::{PartHead, PartKind};
+use super::{Part, PartContent, Upload, Wrong, shown, wrong};
+
+/// Slices smaller than this are copied together, since each costs some bytes of its own.
+const SLICE_BYTES_MIN: usize = 4 * 1_024;
+/// Up to so much is copied together.
+const GATHERED_BYTES_MAX: usize = 64 * 1_024;
+
+/// What separates parts: a line break, two dashes and the boundary.
+#[derive(Debug)]
+pub(super) struct Seam {
+    whole: Bytes,
+    /// Finds it without its line break. There is no line break in the rest, so that what turns out
+    /// to be none has no beginning of another one inside.
+    dashes: Finder<'static>,
+}
+
+impl Seam {
+    pub(super) fn new(boundary: &str) -> Seam {
+        let whole = Bytes::from(format!("\r\n--{boundary}"));
+        Seam { dashes: Finder::new(&whole[2..]).into_owned(), whole }
+    }
+
+    /// Whether this is all of it.
+    pub(super) fn is_whole(&self, matched: usize) -> bool {
+        matched == self.whole.len()
+    }
+
+    /// Goes on matching the first one, whose line break may be left out.
+    pub(super) fn open(&self, matched: &mut usize, piece: &[u8]) -> Result<usize, Wrong> {
+        if *matched == 0 && piece[0] == b'-' {
+            *matched = 2;
+        }
+        let expected = &self.whole[*matched..];
+        let used = expected.len().min(piece.len());
+        if let Some(at) = (0..used).find(|i| piece[*i] != expected[*i]) {
+            return Err(wrong(at, "a form must begin with its boundary"));
+        }
+        *matched += used;
+        Ok(used)
+    }
+}
+
+/// The content of a part, as far as it has come.
+#[derive(Debug)]
+pub(super) struct Content {
+    head: PartHead,
+    body: Body,
+    bytes_max: usize,
+    held: Held,
+}
+
+/// Bytes at the end of the last piece that may belong to the next seam.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    cr: bool,
+    lf: bool,
+    /// How many of the dashes and the boundary.
+    matched: usize,
+}
+
+#[derive(Debug)]
+enum Body {
+    Text(Gathered),
+    File(Slices),
+}
+
+impl Content {
+    pub(super) fn new(head: PartHead, text_bytes_max: usize, file_bytes_max: usize) -> Content {
+        let (body, bytes_max) = match head.kind {
+            PartKind::Text => (Body::Text(Gathered::default()), text_bytes_max),
+            PartKind::File(_) => (Body::File(Slices::default()), file_bytes_max),
+        };
+        Content { head, body, bytes_max, held: Held::default() }
+    }
+
+    /// Takes bytes up to the end of the next seam at most; gives how many, and whether it ended.
+    pub(super) fn push(&mut self, seam: &Seam, piece: &Bytes) -> Result<(usize, bool), Wrong> {
+        let (from, is_whole) = self.resume(seam, piece)?;
+        if is_whole || from == piece.len() {
+            return Ok((from, is_whole));
+        }
+        // What is before `from` was no seam, and no seam begins there.
+        let fresh = piece.slice(from..);
+        for hit in seam.dashes.find_iter(&fresh) {
+            let before = &fresh[..hit];
+            if let Some(content) = before.strip_suffix(b"\r\n") {
+                self.add(fresh.slice(..content.len()))?;
+                return Ok((from + hit + seam.whole.len() - 2, true));
+            }
+            if before.ends_with(b"\n") || before.ends_with(b"\r") {
+                self.add(fresh.slice(..hit - 1))?;
+                return Err(half_break(from + hit + seam.whole.len() - 3));
+            }
+        }
+        self.held = Held::of(seam, &fresh);
+        self.add(fresh.slice(..fresh.len() - self.held.length()))?;
+        Ok((piece.len(), false))
+    }
+
+    /// Goes on with what is held, until it is a seam or is not.
+    fn resume(&mut self, seam: &Seam, piece: &[u8]) -> Result<(usize, bool), Wrong> {
+        let dashes = &seam.whole[2..];
+        if self.held.length() == 0 {
+            return Ok((0, false));
+        }
+        for (at, byte) in piece.iter().enumerate() {
+            let held = &mut self.held;
+            if held.matched == 0 && !held.lf && *byte == b'\n' {
+                held.lf = true;
+            } else if *byte == dashes[held.matched] {
+                held.matched += 1;
+            } else {
+                self.release(seam)?;
+                return Ok((at, false));
+            }
+            if held.matched == dashes.len() {
+                return if held.cr && held.lf { Ok((at + 1, true)) } else { Err(half_break(at)) };
+            }
+        }
+        Ok((piece.len(), false))
+    }
+
+    /// What was held is content.
+    fn release(&mut self, seam: &Seam) -> Result<(), Wrong> {
+        let held = std::mem::take(&mut self.held);
+        let begin = usize::from(!held.cr);
+        let end = if held.lf { 2 } else { 1 };
+        self.add(seam.whole.slice(begin..end))?;
+        self.add(seam.whole.slice(2..2 + held.matched))
+    }
+
+    fn add(&mut self, slice: Bytes) -> Result<(), Wrong> {
+        let length = match &self.body {
+            Body::Text(text) => text.0.len(),
+            Body::File(file) => file.length,
+        };
+        if slice.len() > self.bytes_max - length {
+            return Err(match self.body {
+                Body::Text(_) => Wrong::Texts,
+                Body::File(_) => Wrong::File(shown(&self.head.name)),
+            });
+        }
+        match &mut self.body {
+            Body::Text(text) => text.0.extend_from_slice(&slice),
+            Body::File(file) => file.add(slice),
+        }
+        Ok(())
+    }
+
+    /// The part, after its seam, which ended at a byte.
+    pub(super) fn finish(&mut self, at: usize, ascii: bool) -> Result<Part, Wrong> {
+        let name = std::mem::take(&mut self.head.name);
+        let kind = std::mem::replace(&mut self.head.kind, PartKind::Text);
+        let content = match &mut self.body {
+            Body::Text(text) => {
+                let ascii = ascii || self.head.ascii;
+                let text = String::from_utf8(std::mem::take(&mut text.0)).ok();
+                let text = text.filter(|text| !ascii || text.is_ascii());
+                let what = || format!("the text of '{}' is not UTF-8", shown(&name));
+                PartContent::Text(text.ok_or_else(|| wrong(at, what()))?)
+            }
+            Body::File(file) => PartContent::File(Upload {
+                name: match kind {
+                    PartKind::Text => None,
+                    PartKind::File(name) => name,
+                },
+                content_type: self.head.content_type.take(),
+                length: file.length,
+                content: std::mem::take(file).finish(),
+            }),
+        };
+        Ok(Part { name, content })
+    }
+}
+
+fn half_break(at: usize) -> Wrong {
+    wrong(at, "a boundary must stand after CR and LF, not after one of them")
+}
+
+impl Held {
+    /// What at the end of these bytes may belong to a seam. No whole one is in them.
+    fn of(seam: &Seam, bytes: &[u8]) -> Held {
+        let dashes = &seam.whole[2..];
+        let last = bytes.len().saturating_sub(dashes.len());
+        let Some(at) = memchr::memrchr2(b'\r', b'\n', &bytes[last..]) else {
+            return Held::default();
+        };
+        let (before, after) = (&bytes[..=last + at], &bytes[last + at + 1..]);
+        if !dashes.starts_with(after) {
+            return Held::default();
+        }
+        let lf = before.ends_with(b"\n");
+        Held { cr: !lf || before.ends_with(b"\r\n"), lf, matched: after.len() }
+    }
+
+    fn length(self) -> usize {
+        usize::from(self.cr) + usize::from(self.lf) + self.matched
+    }
+}
+
+/// Bytes that are copied together. They are not shown.
+#[derive(Default)]
+struct Gathered(Vec<u8>);
+
+impl fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// A file as slices of what came in.
+#[derive(Default)]
+struct Slices {
+    whole: Vec<Bytes>,
+    gathered: Gathered,
+    length: usize,
+}
+
+impl fmt::Debug for Slices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.length)
+    }
+}
+
+impl Slices {
+    fn add(&mut self, slice: Bytes) {
+        self.length += slice.len();
+        if slice.len() < SLICE_BYTES_MIN {
+            self.gathered.0.extend_from_slice(&slice);
+            if self.gathered.0.len() >= GATHERED_BYTES_MAX {
+                self.flush();
+            }
+        } else {
+            self.flush();
+            self.whole.push(slice);
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.gathered.0.is_empty() {
+            self.whole.push(Bytes::from(std::mem::take(&mut self.gathered.0)));
+        }
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        self.flush();
+        self.whole
+    }
+}

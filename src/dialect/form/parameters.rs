@@ -1,0 +1,223 @@
+//! Header values with parameters, read so that nobody else can read them otherwise.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+
+use super::shown;
+
+/// A value as it stands in a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written<'a> {
+    Token(&'a str),
+    /// What is between the quotes, escapes as they stand.
+    Quoted(&'a str),
+}
+
+impl<'a> Written<'a> {
+    /// The value, escapes as they stand.
+    pub(super) fn raw(self) -> &'a str {
+        match self {
+            Written::Token(raw) | Written::Quoted(raw) => raw,
+        }
+    }
+
+    /// The value without its escapes: those of browsers (`%22`, `%0D`, `%0A`), and a backslash
+    /// before a quote or another. All else stands for itself.
+    pub(super) fn text(self) -> Cow<'a, str> {
+        let Written::Quoted(mut rest) = self else { return Cow::Borrowed(self.raw()) };
+        if !rest.contains(['\\', '%']) {
+            return Cow::Borrowed(rest);
+        }
+        let mut text = String::with_capacity(rest.len());
+        while let Some(at) = rest.find(['\\', '%']) {
+            text.push_str(&rest[..at]);
+            rest = &rest[at..];
+            let known = ESCAPES.iter().find(|(escape, _)| {
+                let start = rest.as_bytes().get(..escape.len());
+                start.is_some_and(|s| s.eq_ignore_ascii_case(escape.as_bytes()))
+            });
+            let (length, plain) = known.map_or((1, &rest[..1]), |(e, plain)| (e.len(), plain));
+            text.push_str(plain);
+            rest = &rest[length..];
+        }
+        text.push_str(rest);
+        Cow::Owned(text)
+    }
+}
+
+const ESCAPES: [(&str, &str); 5] =
+    [("\\\"", "\""), ("\\\\", "\\"), ("%22", "\""), ("%0d", "\r"), ("%0a", "\n")];
+
+/// A value and its parameters, each of which stands once.
+#[derive(Debug)]
+pub(super) struct Parameters<'a> {
+    /// What stands before the first parameter.
+    pub(super) first: &'a str,
+    /// In lower case.
+    named: Vec<(String, Written<'a>)>,
+}
+
+/// No header that means well has more.
+const PARAMETERS_MAX: usize = 16;
+
+impl<'a> Parameters<'a> {
+    /// Reads the value of a header.
+    pub(super) fn parse(value: &'a str) -> Result<Parameters<'a>, String> {
+        let (first, mut rest) = value.split_at(value.find(';').unwrap_or(value.len()));
+        let mut read = Parameters { first: first.trim_matches(SPACE), named: Vec::new() };
+        while let Some(after) = rest.strip_prefix(';') {
+            rest = after.trim_start_matches(SPACE);
+            if rest.is_empty() || rest.starts_with(';') {
+                continue;
+            }
+            let (name, value) = rest.split_at(token_length(rest));
+            let Some(value) = value.strip_prefix('=').filter(|_| !name.is_empty()) else {
+                return Err(format!("'{}' is no parameter", shown(rest)));
+            };
+            let name = name.to_ascii_lowercase();
+            if read.get(&name).is_some() {
+                return Err(format!("the parameter '{}' stands twice", shown(&name)));
+            }
+            let (written, after) = written(value)
+                .ok_or_else(|| format!("'{}' is no value of a parameter", shown(value)))?;
+            read.named.push((name, written));
+            rest = after.trim_start_matches(SPACE);
+            if !(rest.is_empty() || rest.starts_with(';')) {
+                return Err(format!("'{}' stands after a parameter", shown(rest)));
+            }
+            if read.named.len() > PARAMETERS_MAX {
+                return Err(format!("more than {PARAMETERS_MAX} parameters"));
+            }
+        }
+        Ok(read)
+    }
+
+    /// A parameter, by its name in lower case.
+    pub(super) fn get(&self, name: &str) -> Option<Written<'a>> {
+        self.named.iter().find(|(n, _)| n == name).map(|(_, written)| *written)
+    }
+
+    /// The names of the parameters, in lower case.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.named.iter().map(|(name, _)| &**name)
+    }
+
+    /// Whether the charset, if one is named, is one that reads as UTF-8 only if all of it is ASCII.
+    /// (Some clients name theirs whatever they send.)
+    pub(super) fn is_only_ascii(&self) -> Result<bool, String> {
+        let Some(charset) = self.get("charset") else { return Ok(false) };
+        match &*charset.raw().to_ascii_lowercase() {
+            "utf-8" | "utf8" => Ok(false),
+            "us-ascii" | "ascii" | "iso-8859-1" | "latin1" | "windows-1252" => Ok(true),
+            other => Err(format!("the charset is '{}', not utf-8", shown(other))),
+        }
+    }
+}
+
+pub(super) const SPACE: [char; 2] = [' ', '\t'];
+
+/// How many characters of a token (RFC 9110) a text begins with.
+pub(super) fn token_length(text: &str) -> usize {
+    let is_of_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    text.bytes().position(|b| !is_of_token(b)).unwrap_or(text.len())
+}
+
+/// The value that a text begins with, and what is after it.
+fn written(text: &str) -> Option<(Written<'_>, &str)> {
+    let Some(inside) = text.strip_prefix('"') else {
+        let (token, rest) = text.split_at(token_length(text));
+        return (!token.is_empty()).then_some((Written::Token(token), rest));
+    };
+    let bytes = inside.as_bytes();
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        if bytes[at] == b'"' {
+            return Some((Written::Quoted(&inside[..at]), &inside[at + 1..]));
+        }
+        let escapes = matches!(bytes.get(at + 1), Some(b'"' | b'\\'));
+        at += 1 + usize::from(escapes);
+    }
+}
+
+/// The text of a value with its charset before it (RFC 5987); `None` if that is not UTF-8.
+pub(super) fn extended(value: &str) -> Result<Option<String>, String> {
+    let wrong = || format!("'{}' is no value with a charset", shown(value));
+    let (charset, rest) = value.split_once('\'').ok_or_else(wrong)?;
+    let (_, encoded) = rest.split_once('\'').ok_or_else(wrong)?;
+    if !charset.eq_ignore_ascii_case("utf-8") {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte != b'%' {
+            bytes.push(*byte);
+            continue;
+        }
+        let Some(([high, low], after)) = rest.split_first_chunk() else { return Err(wrong()) };
+        let digit = |b: &u8| char::from(*b).to_digit(16).and_then(|d| u8::try_from(d).ok());
+        bytes.push(digit(high).ok_or_else(wrong)? << 4 | digit(low).ok_or_else(wrong)?);
+        rest = after;
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::token("a; x=y", "x", "y")]
+    #[case::quoted("a; x=\"y z\"", "x", "y z")]
+    #[case::name_in_capitals("a;X=y", "x", "y")]
+    #[case::quote_inside(r#"a; x="y\"z""#, "x", "y\"z")]
+    #[case::backslash_inside(r#"a; x="y\\""#, "x", "y\\")]
+    #[case::backslash_of_a_path(r#"a; x="C:\new""#, "x", "C:\\new")]
+    #[case::browsers_escapes("a; x=\"%22%0D%0a%41%\"", "x", "\"\r\n%41%")]
+    #[case::no_escapes_in_a_token("a; x=%22", "x", "%22")]
+    #[case::semicolon_inside("a; x=\"y; z=w\"", "x", "y; z=w")]
+    #[case::beyond_ascii("a; x=\"%é\"", "x", "%é")]
+    #[case::space_around("a ;\tx=y \t; z=w;", "z", "w")]
+    #[case::empty("a; x=\"\"", "x", "")]
+    fn a_parameter_is_read(#[case] value: &str, #[case] name: &str, #[case] expected: &str) {
+        let read = Parameters::parse(value).expect("sound");
+        assert_eq!(read.first, "a");
+        assert_eq!(read.get(name).map(Written::text).as_deref(), Some(expected));
+    }
+
+    #[rstest]
+    #[case::twice("a; x=y; X=\"y\"")]
+    #[case::no_value("a; x")]
+    #[case::nothing_after_the_sign("a; x=")]
+    #[case::space_before_the_sign("a; x =y")]
+    #[case::space_after_the_sign("a; x= y")]
+    #[case::no_name("a; =y")]
+    #[case::quote_that_does_not_end("a; x=\"y")]
+    #[case::quote_that_is_escaped(r#"a; x="y\""#)]
+    #[case::after_a_quote("a; x=\"y\"z")]
+    #[case::after_a_token("a; x=y z")]
+    #[case::list_of_values("a; x=y, a; x=z")]
+    #[case::far_too_many("a;b=1;c=1;d=1;e=1;f=1;g=1;h=1;i=1;j=1;k=1;l=1;m=1;n=1;o=1;p=1;q=1;r=1")]
+    fn what_could_be_read_otherwise_is_refused(#[case] value: &str) {
+        assert!(Parameters::parse(value).is_err());
+    }
+
+    #[rstest]
+    #[case::utf8("UTF-8''%e2%82%ac%20rates.png", Ok(Some("€ rates.png")))]
+    #[case::with_a_language("utf-8'en'a", Ok(Some("a")))]
+    #[case::another_charset("iso-8859-1''%a3", Ok(None))]
+    #[case::no_charset("a", Err(()))]
+    #[case::half_an_escape("utf-8''%4", Err(()))]
+    #[case::no_escape("utf-8''%+4", Err(()))]
+    #[case::not_utf8("utf-8''%ff", Err(()))]
+    fn a_value_with_a_charset_is_read(
+        #[case] value: &str,
+        #[case] expected: Result<Option<&str>, ()>,
+    ) {
+        let read = extended(value).map_err(|_| ());
+        assert_eq!(read.as_ref().map(Option::as_deref), expected.as_ref().map(|e| *e));
+    }
+}

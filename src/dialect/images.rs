@@ -1,0 +1,217 @@
+//! Images from text, and from an image: the calls, the bodies that vendors take, and their replies.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::CallFault;
+use super::call::{present, wrong};
+use super::form::Upload;
+use super::json::{Document, Kind};
+
+mod edit;
+mod reply;
+
+pub use edit::{edit, edit_form, edit_json};
+pub use reply::{Reply, Withheld, reply};
+
+/// An image that a client sent to be edited.
+#[derive(Clone)]
+pub struct File {
+    /// What kind of image, as a media type without parameters.
+    pub media_type: String,
+    /// The bytes, mostly slices of what came in.
+    pub content: Vec<Bytes>,
+    /// How many bytes these are.
+    pub length: usize,
+}
+
+impl File {
+    /// An image that was uploaded as the field `field`. What it is, its first bytes tell, and only
+    /// if they are of no known kind, the client.
+    fn read(field: &str, upload: Upload) -> Result<File, CallFault> {
+        let Upload { content_type, content, length, .. } = upload;
+        if length == 0 {
+            return Err(CallFault::invalid(field, "a file that is not empty"));
+        }
+        let start: Vec<u8> = content.iter().flatten().copied().take(START_BYTES).collect();
+        let media_type = match known(&start) {
+            Some(known) => known.to_owned(),
+            None => content_type.as_deref().and_then(declared).ok_or_else(|| {
+                CallFault::invalid(field, "an image: a PNG, JPEG, WebP or GIF file")
+            })?,
+        };
+        Ok(File { media_type, content, length })
+    }
+
+    /// What a file of this kind is called.
+    fn name(&self) -> String {
+        let kind = self.media_type.strip_prefix("image/").unwrap_or_default();
+        let ending = match kind.split('+').next() {
+            Some("jpeg" | "jpg") => "jpg",
+            Some("") | None => "bin",
+            Some(other) => other,
+        };
+        format!("image.{ending}")
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("media_type", &self.media_type)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+/// As many bytes tell what kind of image a file is.
+const START_BYTES: usize = 12;
+
+/// The media type of an image that begins so.
+fn known(start: &[u8]) -> Option<&'static str> {
+    if start.starts_with(b"\x89PNG\r\n\x1a\n") {
+        Some("image/png")
+    } else if start.starts_with(b"\xff\xd8\xff") {
+        Some("image/jpeg")
+    } else if start.starts_with(b"RIFF") && start.get(8..12) == Some(b"WEBP") {
+        Some("image/webp")
+    } else if start.starts_with(b"GIF87a") || start.starts_with(b"GIF89a") {
+        Some("image/gif")
+    } else {
+        None
+    }
+}
+
+/// The media type of an image that a client declares, if it is one that can stand anywhere.
+fn declared(content_type: &str) -> Option<String> {
+    let media_type = content_type.split(';').next()?.trim_ascii().to_ascii_lowercase();
+    let kind = media_type.strip_prefix("image/")?;
+    let is_of_kind = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
+    let sound = (1..=40).contains(&kind.len()) && kind.bytes().all(is_of_kind);
+    sound.then_some(media_type)
+}
+
+/// Fields that say which part of an image to draw, which no vendor here is asked for.
+const REGIONS: [&str; 2] = ["mask", "markup"];
+
+/// Checks the fields of a call that makes an image, from text or from an image.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub fn read(document: &Document) -> Result<(), CallFault> {
+    if let Some(region) = REGIONS.iter().find(|field| present(document, field).is_some()) {
+        return Err(no_region(region));
+    }
+    match present(document, "prompt") {
+        None => return Err(CallFault::missing("prompt", "a text that says what to draw")),
+        Some(prompt) if prompt.inside().is_none_or(<[u8]>::is_empty) => {
+            return Err(wrong("prompt", "a non-empty string", prompt));
+        }
+        Some(_) => {}
+    }
+    if let Some(n) = present(document, "n").filter(|n| n.whole() != Some(1)) {
+        return Err(wrong("n", "1, since a call makes one image", n));
+    }
+    match present(document, "size").filter(|size| size.kind() != Kind::Text) {
+        Some(size) => Err(wrong("size", "a string", size)),
+        None => Ok(()),
+    }
+}
+
+fn no_region(field: &str) -> CallFault {
+    CallFault {
+        code: "unsupported_parameter",
+        param: Some(field.to_owned()),
+        message: format!(
+            "'{field}' is not taken: an image is drawn anew as a whole; leave it out and say in \
+             'prompt' what is to change"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::least(r#"{"prompt":"a cat"}"#)]
+    #[case::all(r#"{"prompt":"a cat","n":1,"size":"1024x1024","quality":"high"}"#)]
+    #[case::null(r#"{"prompt":"a cat","n":null,"size":null,"mask":null,"markup":null}"#)]
+    fn a_sound_call_is_taken(#[case] body: &'static str) {
+        assert_eq!(read(&Document::parse(body.into()).expect("sound")), Ok(()));
+    }
+
+    #[rstest]
+    #[case::no_prompt("{}", "missing_required_parameter", "prompt", "what to draw")]
+    #[case::null_prompt(r#"{"prompt":null}"#, "missing_required_parameter", "prompt", "")]
+    #[case::empty_prompt(r#"{"prompt":""}"#, "invalid_value", "prompt", "non-empty")]
+    #[case::list_as_prompt(r#"{"prompt":["a"]}"#, "invalid_value", "prompt", "not an array")]
+    #[case::two_images(r#"{"prompt":"a","n":2}"#, "invalid_value", "n", "not a number (2)")]
+    #[case::no_image(r#"{"prompt":"a","n":0}"#, "invalid_value", "n", "one image")]
+    #[case::n_as_text(r#"{"prompt":"a","n":"1"}"#, "invalid_value", "n", "not a string")]
+    #[case::n_with_a_point(r#"{"prompt":"a","n":1.0}"#, "invalid_value", "n", "(1.0)")]
+    #[case::size_as_number(r#"{"prompt":"a","size":1024}"#, "invalid_value", "size", "a string")]
+    #[case::mask(r#"{"prompt":"a","mask":""}"#, "unsupported_parameter", "mask", "say in 'prompt'")]
+    #[case::markup(
+        r#"{"prompt":"a","markup":{}}"#,
+        "unsupported_parameter",
+        "markup",
+        "as a whole"
+    )]
+    #[case::mask_before_all(r#"{"mask":[]}"#, "unsupported_parameter", "mask", "")]
+    fn what_is_wrong_is_named(
+        #[case] body: &'static str,
+        #[case] code: &str,
+        #[case] param: &str,
+        #[case] says: &str,
+    ) {
+        let fault = read(&Document::parse(body.into()).expect("sound")).expect_err("wrong");
+        assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)));
+        assert!(fault.message.contains(says), "{fault}");
+    }
+
+    fn upload(content: &'static [u8], content_type: Option<&str>) -> Upload {
+        Upload {
+            name: None,
+            content_type: content_type.map(str::to_owned),
+            content: content.chunks(3).map(Bytes::from_static).collect(),
+            length: content.len(),
+        }
+    }
+
+    #[rstest]
+    #[case::png(b"\x89PNG\r\n\x1a\n..", None, Some("image/png"), "image.png")]
+    #[case::jpeg(b"\xff\xd8\xff\xe0", Some("image/png"), Some("image/jpeg"), "image.jpg")]
+    #[case::webp(b"RIFF\x01\x02\x03\x04WEBPVP8 ", None, Some("image/webp"), "image.webp")]
+    #[case::sound_and_not_webp(b"RIFF....WAVE", None, None, "")]
+    #[case::gif(b"GIF89a", Some("text/plain"), Some("image/gif"), "image.gif")]
+    #[case::declared(b"....", Some("Image/AVIF"), Some("image/avif"), "image.avif")]
+    #[case::declared_with_more(
+        b"<svg",
+        Some("image/svg+xml; a=b"),
+        Some("image/svg+xml"),
+        "image.svg"
+    )]
+    #[case::declared_in_two_names(b".", Some("image/jpg"), Some("image/jpg"), "image.jpg")]
+    #[case::not_declared(b"....", None, None, "")]
+    #[case::text(b"....", Some("text/plain"), None, "")]
+    #[case::nothing_declared(b"....", Some("image/"), None, "")]
+    #[case::declared_to_break_out(b"....", Some("image/a\"b"), None, "")]
+    #[case::starts_too_short(b"\x89PN", None, None, "")]
+    fn a_file_is_what_it_begins_with_or_is_declared_to_be(
+        #[case] content: &'static [u8],
+        #[case] content_type: Option<&str>,
+        #[case] expected: Option<&str>,
+        #[case] name: &str,
+    ) {
+        let read = File::read("image", upload(content, content_type));
+        assert_eq!(read.as_ref().ok().map(|file| &*file.media_type), expected);
+        match read {
+            Ok(file) => assert_eq!(file.name(), name),
+            Err(fault) => assert_eq!(fault.param.as_deref(), Some("image")),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Replies with images: passed on as they came if they have what the interface promises, else
+//! written anew around the images.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::Bytes;
+
+use crate::dialect::json::{Document, Kind, Value};
+use crate::dialect::meter::TOKENS_MAX;
+use crate::money::Tokens;
+
+/// A vendor's reply that has images.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The body for the client, in pieces; images are slices of the vendor's.
+    pub body: Vec<Bytes>,
+    /// The tokens that the vendor reports, if it does and they are sound.
+    pub tokens: Option<Tokens>,
+    /// The cost that the vendor reports, in ticks (ten to a nano-USD), if it does and it is sound.
+    pub ticks: Option<u64>,
+}
+
+/// Why a reply has no image for the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Withheld {
+    /// The vendor does not give it out.
+    #[error("the image was withheld by the vendor's moderation")]
+    Moderated,
+    /// It is not what the dialect says.
+    #[error("the vendor's reply could not be read")]
+    Unreadable,
+}
+
+/// A cost of more ticks, which are a thousand dollars, is no report but an error of the vendor's.
+const TICKS_MAX: u64 = 10_000_000_000_000;
+
+/// Reads a reply; `created` is its time if the vendor told none.
+///
+/// # Errors
+/// [`Withheld`] if there is not an image in each of its entries, or no entry.
+pub fn reply(document: &Document, created: i64) -> Result<Reply, Withheld> {
+    let told = document.get("respect_moderation").and_then(Value::bool);
+    let data = document.get("data").ok_or(Withheld::Unreadable)?;
+    if !matches!(data.kind(), Kind::List | Kind::Null) {
+        return Err(Withheld::Unreadable);
+    }
+    let entries = data.elements().map(Entry::read).collect::<Result<Vec<_>, _>>()?;
+    if entries.is_empty() || told == Some(false) {
+        return Err(Withheld::Moderated);
+    }
+    let body = match document.get("created").map(Value::kind) {
+        Some(Kind::Number) => vec![document.body().clone()],
+        _ => rewritten(document.body(), &entries, created),
+    };
+    let usage = document.get("usage");
+    let ticks = usage.and_then(|usage| usage.get("cost_in_usd_ticks")).and_then(Value::whole);
+    Ok(Reply {
+        body,
+        tokens: usage.and_then(tokens),
+        ticks: ticks.filter(|ticks| *ticks <= TICKS_MAX),
+    })
+}
+
+/// What of an entry the interface has.
+struct Entry<'a> {
+    image: Value<'a>,
+    prompt: Option<Value<'a>>,
+}
+
+impl<'a> Entry<'a> {
+    fn read(entry: Value<'a>) -> Result<Entry<'a>, Withheld> {
+        if entry.kind() != Kind::Object {
+            return Err(Withheld::Unreadable);
+        }
+        let (mut image, mut prompt) = (None, None);
+        for (name, value) in entry.members() {
+            match &*name {
+                "b64_json" => image = Some(value),
+                "revised_prompt" if value.kind() == Kind::Text => prompt = Some(value),
+                "respect_moderation" if value.bool() == Some(false) => {
+                    return Err(Withheld::Moderated);
+                }
+                _ => {}
+            }
+        }
+        let image = image.filter(|image| image.inside().is_some_and(|text| !text.is_empty()));
+        Ok(Entry { image: image.ok_or(Withheld::Moderated)?, prompt })
+    }
+}
+
+fn rewritten(original: &Bytes, entries: &[Entry<'_>], created: i64) -> Vec<Bytes> {
+    let mut body = vec![Bytes::from(format!(r#"{{"created":{created},"data":["#))];
+    for (i, entry) in entries.iter().enumerate() {
+        let opening: &[u8] = if i == 0 { br#"{"b64_json":"# } else { br#",{"b64_json":"# };
+        body.push(Bytes::from_static(opening));
+        body.push(original.slice_ref(entry.image.raw()));
+        if let Some(prompt) = entry.prompt {
+            body.push(Bytes::from_static(br#","revised_prompt":"#));
+            body.push(original.slice_ref(prompt.raw()));
+        }
+        body.push(Bytes::from_static(b"}"));
+    }
+    body.push(Bytes::from_static(b"]}"));
+    body
+}
+
+/// The tokens of a `usage`. Billable output is what is reported as such or what the total has
+/// beyond the input, whichever is more; numbers that are unsound are no report.
+fn tokens(usage: Value<'_>) -> Option<Tokens> {
+    let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
+    let (mut input, mut output, mut total) = (None, None, None);
+    for (name, value) in usage.members() {
+        match &*name {
+            "input_tokens" => input = Some(sane(value)?),
+            "output_tokens" => output = Some(sane(value)?),
+            "total_tokens" => total = Some(sane(value)?),
+            _ => {}
+        }
+    }
+    let input = input?;
+    let beyond_input = total.map(|total| total.saturating_sub(input));
+    let output = output.into_iter().chain(beyond_input).max()?;
+    Some(Tokens { input, output, ..Tokens::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn document(body: impl Into<Bytes>) -> Document {
+        Document::received(body.into()).expect("sound")
+    }
+
+    #[rstest]
+    #[case::usual(r#" {"created": 1795219200,"data":[{"b64_json":"iVBO"}],"output_format":"png"}"#)]
+    #[case::two(
+        r#"{"created":1,"data":[{"b64_json":"a"},{"b64_json":"b","revised_prompt":null}]}"#
+    )]
+    #[case::allowed(r#"{"data":[{"respect_moderation":true,"b64_json":"a"}],"created":1.5}"#)]
+    fn a_reply_that_has_all_passes_as_it_came(#[case] body: &'static str) {
+        let read = reply(&document(body), 7).expect("an image");
+        assert_eq!(read.body, [body]);
+    }
+
+    #[rstest]
+    #[case::no_created(
+        r#"{"data":[{"b64_json":"iV\/O","mime_type":"image/png","revised_prompt":"a \"cat\""}]}"#,
+        r#"{"created":7,"data":[{"b64_json":"iV\/O","revised_prompt":"a \"cat\""}]}"#
+    )]
+    #[case::null_created(
+        r#"{"created":null,"data":[ {"url":null, "b64_json" : "a"} , {"b64_json":"b","revised_prompt":1} ]}"#,
+        r#"{"created":7,"data":[{"b64_json":"a"},{"b64_json":"b"}]}"#
+    )]
+    #[case::created_as_text(
+        r#"{"created":"now","data":[{"b64_json":"a","revised_prompt":""}],"usage":{}}"#,
+        r#"{"created":7,"data":[{"b64_json":"a","revised_prompt":""}]}"#
+    )]
+    fn a_reply_that_lacks_its_time_is_written_anew(
+        #[case] body: &'static str,
+        #[case] expected: &str,
+    ) {
+        let read = reply(&document(body), 7).expect("an image");
+        assert_eq!(String::from_utf8_lossy(&read.body.concat()), expected);
+        document(read.body.concat());
+    }
+
+    #[rstest]
+    #[case::no_entry(r#"{"created":1,"data":[]}"#, Withheld::Moderated)]
+    #[case::null(r#"{"created":1,"data":null}"#, Withheld::Moderated)]
+    #[case::address_only(r#"{"data":[{"url":"https://a.example/"}]}"#, Withheld::Moderated)]
+    #[case::empty(r#"{"created":1,"data":[{"b64_json":""}]}"#, Withheld::Moderated)]
+    #[case::null_image(r#"{"created":1,"data":[{"b64_json":null}]}"#, Withheld::Moderated)]
+    #[case::one_of_two(r#"{"created":1,"data":[{"b64_json":"a"},{}]}"#, Withheld::Moderated)]
+    #[case::told(
+        r#"{"created":1,"data":[{"b64_json":"a","respect_moderation":false}]}"#,
+        Withheld::Moderated
+    )]
+    #[case::told_for_all(
+        r#"{"created":1,"data":[{"b64_json":"a"}],"respect_moderation":false}"#,
+        Withheld::Moderated
+    )]
+    #[case::no_data(r#"{"created":1}"#, Withheld::Unreadable)]
+    #[case::no_list(r#"{"created":1,"data":{"b64_json":"a"}}"#, Withheld::Unreadable)]
+    #[case::no_object(r#"{"created":1,"data":["a"]}"#, Withheld::Unreadable)]
+    fn a_reply_without_an_image_is_withheld(#[case] body: &'static str, #[case] why: Withheld) {
+        assert_eq!(reply(&document(body), 7).err(), Some(why));
+    }
+
+    #[rstest]
+    #[case::tokens(
+        r#"{"input_tokens":50,"output_tokens":4160,"total_tokens":4210}"#,
+        Some((50, 4160)),
+        None
+    )]
+    #[case::more_in_the_total(r#"{"input_tokens":50,"output_tokens":1,"total_tokens":60}"#, Some((50, 10)), None)]
+    #[case::less_in_the_total(r#"{"input_tokens":50,"output_tokens":1,"total_tokens":1}"#, Some((50, 1)), None)]
+    #[case::no_output(r#"{"input_tokens":50}"#, None, None)]
+    #[case::no_input(r#"{"output_tokens":50,"total_tokens":50}"#, None, None)]
+    #[case::most(r#"{"input_tokens":0,"output_tokens":1000000000}"#, Some((0, 1_000_000_000)), None)]
+    #[case::absurd(r#"{"input_tokens":1,"output_tokens":1000000001}"#, None, None)]
+    #[case::absurd_total(r#"{"input_tokens":1,"output_tokens":1,"total_tokens":1e99}"#, None, None)]
+    #[case::negative(r#"{"input_tokens":-1,"output_tokens":1}"#, None, None)]
+    #[case::fraction(r#"{"input_tokens":1.5,"output_tokens":1}"#, None, None)]
+    #[case::ticks(r#"{"cost_in_usd_ticks":200000000}"#, None, Some(200_000_000))]
+    #[case::most_ticks(r#"{"cost_in_usd_ticks":10000000000000}"#, None, Some(10_000_000_000_000))]
+    #[case::absurd_ticks(r#"{"cost_in_usd_ticks":10000000000001}"#, None, None)]
+    #[case::negative_ticks(r#"{"cost_in_usd_ticks":-1}"#, None, None)]
+    #[case::ticks_with_a_point(r#"{"cost_in_usd_ticks":1.0}"#, None, None)]
+    #[case::ticks_as_text(r#"{"cost_in_usd_ticks":"1"}"#, None, None)]
+    #[case::both(
+        r#"{"input_tokens":1,"output_tokens":2,"cost_in_usd_ticks":3}"#,
+        Some((1, 2)),
+        Some(3)
+    )]
+    #[case::null("null", None, None)]
+    #[case::list("[1]", None, None)]
+    fn usage_is_read_or_is_no_report(
+        #[case] usage: &str,
+        #[case] tokens: Option<(u64, u64)>,
+        #[case] ticks: Option<u64>,
+    ) {
+        let body = format!(r#"{{"data":[{{"b64_json":"a"}}],"usage":{usage}}}"#);
+        let read = reply(&document(body), 7).expect("an image");
+        assert_eq!((read.tokens.map(|t| (t.input, t.output)), read.ticks), (tokens, ticks));
+    }
+
+    #[test]
+    fn images_are_not_copied() {
+        let image = "A".repeat(1 << 20);
+        let original = document(format!(r#"{{"data":[{{"b64_json":"{image}"}}]}}"#));
+        let read = reply(&original, 7).expect("an image");
+        let within = original.body().as_ptr_range();
+        let slices = read.body.iter().filter(|slice| slice.len() >= image.len());
+        assert!(slices.clone().all(|slice| within.contains(&slice.as_ptr())));
+        assert_eq!(slices.count(), 1);
+    }
+}

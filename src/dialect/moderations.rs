@@ -1,0 +1,63 @@
+//! A moderation call, and what is a verdict on its input.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::CallFault;
+use super::call::{present, wrong};
+use super::json::{Document, Kind};
+
+/// Reads an opened body. What the parts of the input are is the vendor's to check.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub fn read(document: &Document) -> Result<(), CallFault> {
+    let right = "a string, or a non-empty array of strings or of parts";
+    let Some(input) = present(document, "input") else {
+        return Err(CallFault::missing("input", right));
+    };
+    let is_right = input.kind() == Kind::Text || input.elements().next().is_some();
+    if is_right { Ok(()) } else { Err(wrong("input", right, input)) }
+}
+
+/// Whether a vendor's reply is a verdict.
+#[must_use]
+pub fn is_verdict(document: &Document) -> bool {
+    document.get("results").is_some_and(|results| results.kind() == Kind::List)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn document(json: &'static str) -> Document {
+        Document::parse(Bytes::from_static(json.as_bytes())).expect("sound")
+    }
+
+    #[rstest]
+    #[case::text(r#"{"input":"a"}"#, None)]
+    #[case::empty_text(r#"{"input":""}"#, None)]
+    #[case::texts(r#"{"input":["a","b"]}"#, None)]
+    #[case::parts(r#"{"input":[{"type":"text","text":"a"}],"model":"m"}"#, None)]
+    #[case::nothing("{}", Some("missing_required_parameter"))]
+    #[case::null(r#"{"input":null}"#, Some("missing_required_parameter"))]
+    #[case::empty_list(r#"{"input":[ ]}"#, Some("invalid_value"))]
+    #[case::object(r#"{"input":{"text":"a"}}"#, Some("invalid_value"))]
+    #[case::number(r#"{"input":1}"#, Some("invalid_value"))]
+    fn there_is_an_input(#[case] body: &'static str, #[case] code: Option<&str>) {
+        let fault = read(&document(body)).err();
+        assert_eq!(fault.as_ref().map(|fault| fault.code), code);
+        assert!(fault.is_none_or(|fault| fault.param.as_deref() == Some("input")));
+    }
+
+    #[rstest]
+    #[case::verdict(r#"{"id":"modr-1","results":[{"flagged":false}]}"#, true)]
+    #[case::nothing("{}", false)]
+    #[case::null(r#"{"results":null}"#, false)]
+    #[case::object(r#"{"results":{"flagged":true}}"#, false)]
+    #[case::error(r#"{"error":{"message":"no"}}"#, false)]
+    fn a_verdict_has_results(#[case] reply: &'static str, #[case] expected: bool) {
+        assert_eq!(is_verdict(&document(reply)), expected);
+    }
+}

@@ -1,0 +1,227 @@
+//! Bodies for vendors, in pieces; what is to be base64 is written so only as it is sent.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf, Bytes};
+
+/// Bytes of one chunk, at most: so many base64 characters of one body are there at a time.
+const CHUNK_BYTES_MAX: usize = 256 * 1_024;
+
+/// A body for a vendor.
+#[derive(Clone, Default)]
+pub struct Payload {
+    pieces: Vec<Piece>,
+    length: usize,
+}
+
+#[derive(Clone)]
+enum Piece {
+    Plain(Bytes),
+    /// What is to be base64, as one.
+    Base64(Vec<Bytes>),
+}
+
+impl Payload {
+    /// Adds bytes as they are.
+    pub fn plain(&mut self, bytes: Bytes) {
+        self.length += bytes.len();
+        self.pieces.push(Piece::Plain(bytes));
+    }
+
+    /// Adds the base64 of bytes, which are one content in pieces.
+    pub fn base64(&mut self, content: Vec<Bytes>) {
+        let length: usize = content.iter().map(Bytes::len).sum();
+        self.length += length.div_ceil(3) * 4;
+        self.pieces.push(Piece::Base64(content));
+    }
+
+    /// How many bytes the body has.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The body from its beginning, in chunks of at most 256 KiB, none of them empty. Plain bytes
+    /// are slices of what was added.
+    pub fn chunks(&self) -> impl Iterator<Item = Bytes> + '_ {
+        Chunks { pieces: self.pieces.iter(), open: Open::Plain(Bytes::new()) }
+    }
+}
+
+impl From<Vec<Bytes>> for Payload {
+    fn from(pieces: Vec<Bytes>) -> Payload {
+        let length = pieces.iter().map(Bytes::len).sum();
+        Payload { pieces: pieces.into_iter().map(Piece::Plain).collect(), length }
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Payload").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+struct Chunks<'a> {
+    pieces: std::slice::Iter<'a, Piece>,
+    open: Open<'a>,
+}
+
+/// The piece that is being given out.
+enum Open<'a> {
+    Plain(Bytes),
+    Base64(Raw<'a>),
+}
+
+impl Iterator for Chunks<'_> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let chunk = match &mut self.open {
+                Open::Plain(bytes) => bytes.split_to(bytes.len().min(CHUNK_BYTES_MAX)),
+                Open::Base64(raw) => raw.encoded(),
+            };
+            if !chunk.is_empty() {
+                return Some(chunk);
+            }
+            self.open = match self.pieces.next()? {
+                Piece::Plain(bytes) => Open::Plain(bytes.clone()),
+                Piece::Base64(content) => Open::Base64(Raw::new(content)),
+            };
+        }
+    }
+}
+
+/// Content that has not been encoded yet.
+struct Raw<'a> {
+    slice: Bytes,
+    rest: std::slice::Iter<'a, Bytes>,
+    left: usize,
+}
+
+impl Raw<'_> {
+    fn new(content: &[Bytes]) -> Raw<'_> {
+        let left = content.iter().map(Bytes::len).sum();
+        Raw { slice: Bytes::new(), rest: content.iter(), left }
+    }
+
+    /// The base64 of as much as goes into one chunk; empty after the end.
+    fn encoded(&mut self) -> Bytes {
+        let mut out = String::with_capacity(CHUNK_BYTES_MAX.min(self.left.div_ceil(3) * 4));
+        while self.left > 0 && out.len() < CHUNK_BYTES_MAX {
+            self.refill();
+            // Whole groups of three as they lie; a group that lies in two slices, or the last one,
+            // by itself.
+            let groups = (self.slice.len() / 3).min((CHUNK_BYTES_MAX - out.len()) / 4);
+            if groups > 0 {
+                self.encode(groups * 3, &mut out);
+            } else {
+                self.encode_group(&mut out);
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn encode(&mut self, length: usize, out: &mut String) {
+        STANDARD.encode_string(&self.slice[..length], out);
+        self.slice.advance(length);
+        self.left -= length;
+    }
+
+    fn encode_group(&mut self, out: &mut String) {
+        let (mut group, length) = ([0; 3], self.left.min(3));
+        for byte in &mut group[..length] {
+            self.refill();
+            *byte = self.slice.get_u8();
+        }
+        self.left -= length;
+        STANDARD.encode_string(&group[..length], out);
+    }
+
+    /// Goes to the next slice that has a byte.
+    fn refill(&mut self) {
+        while self.slice.is_empty() {
+            let Some(next) = self.rest.next() else { return };
+            self.slice = next.clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cut(content: &[u8], cuts: &[usize]) -> Vec<Bytes> {
+        let mut rest = Bytes::copy_from_slice(content);
+        let mut slices: Vec<_> =
+            cuts.iter().map(|size| rest.split_to((*size).min(rest.len()))).collect();
+        slices.push(rest);
+        slices
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_cut_anywhere_reads_as_its_base64(
+            content in proptest::collection::vec(any::<u8>(), 0..40),
+            cuts in proptest::collection::vec(0..5usize, 0..20),
+        ) {
+            let mut payload = Payload::default();
+            payload.plain(Bytes::from_static(b"<"));
+            payload.base64(cut(&content, &cuts));
+            payload.plain(Bytes::from_static(b">"));
+            let sent: Vec<_> = payload.chunks().collect();
+            let expected = format!("<{}>", STANDARD.encode(&content));
+            prop_assert_eq!(sent.concat(), expected.as_bytes());
+            prop_assert_eq!(payload.length(), expected.len());
+            prop_assert!(sent.iter().all(|chunk| !chunk.is_empty()));
+        }
+    }
+
+    #[test]
+    fn large_contents_come_in_bounded_chunks_whatever_the_cuts() {
+        let content: Vec<u8> = (0..=u8::MAX).cycle().take(1_000_001).collect();
+        let expected = STANDARD.encode(&content);
+        for sizes in [vec![], vec![196_607, 1, 1, 300_000], vec![65_536; 15], vec![7; 140_000]] {
+            let mut payload = Payload::default();
+            payload.base64(cut(&content, &sizes));
+            let sent: Vec<_> = payload.chunks().collect();
+            assert_eq!(payload.length(), expected.len());
+            assert_eq!(sent.len(), expected.len().div_ceil(CHUNK_BYTES_MAX));
+            assert!(sent.iter().all(|chunk| chunk.len() <= CHUNK_BYTES_MAX));
+            assert!(sent.concat() == expected.as_bytes());
+            assert!(payload.chunks().eq(sent), "the second time it reads otherwise");
+        }
+    }
+
+    #[test]
+    fn plain_bytes_are_not_copied() {
+        let body = Bytes::from(vec![b'a'; 600_000]);
+        let payload = Payload::from(vec![body.clone()]);
+        let sent: Vec<_> = payload.chunks().collect();
+        assert_eq!(sent.iter().map(Bytes::len).collect::<Vec<_>>(), [262_144, 262_144, 75_712]);
+        assert!(sent.iter().all(|chunk| body.as_ptr_range().contains(&chunk.as_ptr())));
+        assert_eq!(payload.length(), 600_000);
+    }
+
+    #[test]
+    fn a_body_of_nothing_has_no_chunks() {
+        let mut payload = Payload::from(vec![Bytes::new()]);
+        payload.base64(vec![Bytes::new()]);
+        payload.plain(Bytes::new());
+        assert_eq!((payload.length(), payload.chunks().count()), (0, 0));
+        assert_eq!(Payload::default().chunks().count(), 0);
+    }
+
+    #[test]
+    fn a_payload_goes_between_threads_and_shows_no_content() {
+        fn goes<T: Send + Sync>(_: &T) {}
+        let payload = Payload::from(vec![Bytes::from_static(b"content")]);
+        goes(&payload);
+        goes(&payload.chunks());
+        assert!(!format!("{payload:?}").contains("content"));
+    }
+}

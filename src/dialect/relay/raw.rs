@@ -1,0 +1,85 @@
+//! A reply that nobody here reads: its bytes go on as they come. What it costs was fixed before.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::Bytes;
+
+use super::{Break, Progress};
+use crate::money::{Basis, Units, Usage};
+
+/// A reply may be so many bytes, at most: an hour of sound.
+const REPLY_BYTES_MAX: u64 = 512 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Raw {
+    characters: u64,
+    bytes: u64,
+    pub(super) progress: Progress,
+}
+
+impl Raw {
+    pub(super) fn new(characters: u64) -> Raw {
+        Raw { characters, bytes: 0, progress: Progress::Open }
+    }
+
+    pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
+        if self.progress != Progress::Open {
+            return None;
+        }
+        self.bytes += bytes.len() as u64;
+        if self.bytes > REPLY_BYTES_MAX {
+            self.progress = Progress::Broken(Break::TooLarge);
+            return None;
+        }
+        Some(bytes).filter(|bytes| !bytes.is_empty())
+    }
+
+    pub(super) fn finish(&mut self) {
+        if self.progress == Progress::Open {
+            // Silence has bytes too.
+            let heard = self.bytes > 0;
+            self.progress =
+                if heard { Progress::Complete } else { Progress::Broken(Break::Garbage) };
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let units = Units::Characters { characters: self.characters };
+        Usage { units, basis: Basis::Fixed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Passage, Relay};
+    use super::*;
+
+    fn spoken(pieces: &[&'static [u8]]) -> (Vec<Bytes>, Relay) {
+        let mut relay = Relay::new(Passage::Speech { characters: 5 }, false);
+        let out = pieces.iter().filter_map(|piece| relay.push(Bytes::from_static(piece))).collect();
+        (out, relay)
+    }
+
+    #[test]
+    fn bytes_pass_as_they_come_and_cost_what_was_fixed() {
+        let (out, mut relay) = spoken(&[b"ID3", b"", b"{\"error\":1}"]);
+        assert_eq!(out, [&b"ID3"[..], b"{\"error\":1}"]);
+        assert_eq!(relay.due(9), None);
+        assert_eq!((relay.finish(), relay.progress()), (None, &Progress::Complete));
+        let units = Units::Characters { characters: 5 };
+        assert_eq!(relay.due(9), Some(Usage { units, basis: Basis::Fixed }));
+    }
+
+    #[test]
+    fn what_breaks_costs_nothing_unless_the_client_had_gone() {
+        let (_, mut relay) = spoken(&[b"ID3"]);
+        relay.fail(Break::Cut);
+        assert_eq!(relay.due(9), None);
+        let (_, mut relay) = spoken(&[b"ID3"]);
+        relay.fail(Break::Abandoned);
+        assert!(relay.due(9).is_some());
+        let (_, mut relay) = spoken(&[]);
+        relay.finish();
+        assert_eq!((relay.progress(), relay.due(9)), (&Progress::Broken(Break::Garbage), None));
+    }
+}

@@ -1,0 +1,318 @@
+//! The responses format: its calls, and what its replies say of usage and of the objects that the
+//! vendor keeps.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::CallFault;
+use super::call::{Content, present, whole, wrong};
+use super::json::{Document, Kind, Value};
+
+mod input;
+mod told;
+
+pub use told::{Step, Told, error_event};
+
+use input::Input;
+
+/// What a call asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// The most output tokens, if the client set a limit.
+    pub output_max: Option<u64>,
+    /// What the input holds.
+    pub content: Content,
+    /// The stored objects that the call names, in the order of the body.
+    pub names: Vec<Named>,
+}
+
+/// An object at the vendor's that a call names. All accounts here are one there, so it must have
+/// been given to the account that calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The path of the field that names it.
+    pub param: String,
+    /// Its id.
+    pub id: String,
+}
+
+/// Stored objects in one call, at most: each of them is looked up.
+const NAMES_MAX: usize = 256;
+
+/// An id has so many bytes, at most; no vendor makes longer ones.
+const ID_BYTES_MAX: usize = 256;
+
+/// Reads what bears on price and on stored objects. What the format knows beyond that is the
+/// vendor's to check.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub fn read(document: &Document) -> Result<Ask, CallFault> {
+    let output_max = whole(document, "max_output_tokens", 1)?;
+    let expected = "a string or a non-empty array of items";
+    if present(document, "input").is_none() {
+        return Err(CallFault::missing("input", expected));
+    }
+    let mut names = Names::default();
+    let mut content = Content::default();
+    let mut other_bytes = 0;
+    for (name, value) in document.members().filter(|(_, value)| !value.is_null()) {
+        match (&*name, value.kind()) {
+            ("conversation", Kind::Object) => {
+                let inside = "conversation.id";
+                let id = value.get("id").ok_or_else(|| CallFault::missing(inside, "an id"))?;
+                names.push(&name, id_of(inside, id)?)?;
+            }
+            ("previous_response_id" | "conversation", _) => names.add(&name, value)?,
+            ("input", Kind::Text) => {}
+            ("input", Kind::List) => {
+                let mut input = Input::default();
+                if input.read(value, &mut names)? == 0 {
+                    return Err(wrong("input", expected, value));
+                }
+                (content.images, content.documents) = (input.images, input.documents);
+                other_bytes = input.other_bytes;
+            }
+            ("input", _) => return Err(wrong("input", expected, value)),
+            ("tools", _) => content.tools = tools(value),
+            _ => {}
+        }
+    }
+    content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
+    Ok(Ask { output_max, content, names: names.0 })
+}
+
+/// The objects that were named so far.
+#[derive(Default)]
+struct Names(Vec<Named>);
+
+impl Names {
+    /// Takes the id that a field holds.
+    fn add(&mut self, param: &str, id: Value<'_>) -> Result<(), CallFault> {
+        self.push(param, id_of(param, id)?)
+    }
+
+    fn push(&mut self, param: &str, id: String) -> Result<(), CallFault> {
+        if self.0.len() == NAMES_MAX {
+            let right = format!("one of at most {NAMES_MAX} ids of stored objects in a call");
+            return Err(CallFault::invalid(param, &right));
+        }
+        self.0.push(Named { param: param.to_owned(), id });
+        Ok(())
+    }
+}
+
+fn id_of(param: &str, value: Value<'_>) -> Result<String, CallFault> {
+    let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
+    let id = value.text().filter(|id| fits(id)).map(std::borrow::Cow::into_owned);
+    id.ok_or_else(|| wrong(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
+}
+
+/// See [`Content::tools`]: functions and custom tools come without words of the vendor's.
+fn tools(tools: Value<'_>) -> u64 {
+    let mut count = 0;
+    for tool in tools.elements() {
+        let kind = tool.get("type").and_then(Value::text);
+        let is_hosted = kind.is_some_and(|kind| !matches!(&*kind, "function" | "custom"));
+        count += u64::from(count == 0) + u64::from(is_hosted);
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    fn ask(members: &str) -> Result<Ask, CallFault> {
+        let body = format!(r#"{{"model":"m",{members}}}"#);
+        read(&Document::parse(body.into()).expect("sound"))
+    }
+
+    /// What a body of these members names, as `param=id`.
+    fn named(members: &str) -> Vec<String> {
+        let names = ask(members).expect("a call").names;
+        names.into_iter().map(|named| format!("{}={}", named.param, named.id)).collect()
+    }
+
+    #[rstest]
+    #[case::no_input(r#""stream":true"#, "missing_required_parameter", "input")]
+    #[case::null(r#""input":null"#, "missing_required_parameter", "input")]
+    #[case::number(r#""input":7"#, "invalid_value", "input")]
+    #[case::object(r#""input":{}"#, "invalid_value", "input")]
+    #[case::empty(r#""input":[]"#, "invalid_value", "input")]
+    #[case::item_of_text(
+        r#""input":[{"role":"user","content":"a"},"b"]"#,
+        "invalid_value",
+        "input[1]"
+    )]
+    #[case::item_of_list(r#""input":[[]]"#, "invalid_value", "input[0]")]
+    #[case::no_output(r#""input":"a","max_output_tokens":0"#, "invalid_value", "max_output_tokens")]
+    #[case::half(r#""input":"a","max_output_tokens":1.5"#, "invalid_value", "max_output_tokens")]
+    #[case::previous(
+        r#""input":"a","previous_response_id":7"#,
+        "invalid_value",
+        "previous_response_id"
+    )]
+    #[case::no_previous(
+        r#""input":"a","previous_response_id":"""#,
+        "invalid_value",
+        "previous_response_id"
+    )]
+    #[case::conversation(r#""input":"a","conversation":["c"]"#, "invalid_value", "conversation")]
+    #[case::no_conversation(r#""input":"a","conversation":"""#, "invalid_value", "conversation")]
+    #[case::its_id(r#""input":"a","conversation":{"id":null}"#, "invalid_value", "conversation.id")]
+    #[case::no_id(
+        r#""input":"a","conversation":{}"#,
+        "missing_required_parameter",
+        "conversation.id"
+    )]
+    #[case::empty_reference(
+        r#""input":[{"type":"item_reference","id":""}]"#,
+        "invalid_value",
+        "input[0].id"
+    )]
+    #[case::reference_to_a_number(r#""input":[{"id":7}]"#, "invalid_value", "input[0].id")]
+    fn what_is_wrong_is_named(#[case] members: &str, #[case] code: &str, #[case] param: &str) {
+        let fault = ask(members).expect_err("a fault");
+        assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)), "{fault}");
+    }
+
+    #[rstest]
+    #[case::text(r#""input":"hi","max_output_tokens":16"#, Some(16))]
+    #[case::empty_text(r#""input":"","max_output_tokens":null"#, None)]
+    #[case::easy(r#""input":[{"role":"user","content":"hi"}],"previous_response_id":null,"conversation":null"#, None)]
+    fn a_call_need_not_say_much(#[case] members: &str, #[case] output_max: Option<u64>) {
+        let body = format!(r#"{{"model":"m",{members}}}"#);
+        let content = Content { text_bytes: body.len() as u64, ..Content::default() };
+        assert_eq!(ask(members), Ok(Ask { output_max, content, names: Vec::new() }));
+    }
+
+    #[rstest]
+    #[case::nothing(r#""input":"resp_1""#, &[])]
+    #[case::previous_and_conversation(
+        r#""input":[{"id":"i"}],"conversation":{"id":"c"},"previous_response_id":"r""#,
+        &["input[0].id=i", "conversation=c", "previous_response_id=r"]
+    )]
+    #[case::conversation(r#""conversation":"c","input":"a""#, &["conversation=c"])]
+    #[case::references(
+        r#""input":[{"role":"user","content":"a"},{"type":"item_reference","id":"i"},{"id":"j"}]"#,
+        &["input[1].id=i", "input[2].id=j"]
+    )]
+    #[case::a_reference_in_disguise(
+        r#""input":[{"type":null,"role":"user","content":"a","id":"i"},{"type":"item_reference","role":"user","content":"a","output":"a","id":"j"}]"#,
+        &["input[0].id=i", "input[1].id=j"]
+    )]
+    #[case::escaped(r#""input":[{"\u0069d":"\u0069"}]"#, &["input[0].id=i"])]
+    #[case::thoughts_that_are_stored(
+        r#""input":[{"type":"reasoning","id":"i","summary":[{"text":"a"}]},{"type":"reasoning","id":"j","summary":[],"encrypted_content":null},{"type":"reasoning","id":"k","encrypted_content":"","content":[{"text":"a"}]}]"#,
+        &["input[0].id=i", "input[1].id=j", "input[2].id=k"]
+    )]
+    #[case::thoughts_that_are_sealed(
+        r#""input":[{"type":"reasoning","id":"i","summary":[],"encrypted_content":"gAA"},{"type":"compaction","id":"j","encrypted_content":"gAA"},{"type":"reasoning","summary":[]}]"#,
+        &[]
+    )]
+    #[case::echoes(
+        r#""input":[{"type":"message","role":"assistant","id":"i","content":[{"type":"output_text","text":"a"}]},{"role":"user","id":"j","content":""},{"type":"function_call","id":"k","call_id":"c","name":"f","arguments":""},{"type":"function_call_output","id":"l","call_id":"c","output":""},{"type":"custom_tool_call","id":"m","name":"f","input":"a"},{"type":"custom_tool_call_output","id":"n","output":[{"type":"input_text","text":"a"}]},{"type":"message","id":null,"role":"user","content":[]}]"#,
+        &[]
+    )]
+    #[case::echoes_without_content(
+        r#""input":[{"type":"message","role":"assistant","id":"i"},{"type":"message","role":"assistant","id":"j","content":[]},{"type":"function_call","id":"k","name":"f"},{"type":"function_call","id":"l","arguments":"{}"},{"type":"function_call_output","id":"m","output":null}]"#,
+        &["input[0].id=i", "input[1].id=j", "input[2].id=k", "input[3].id=l", "input[4].id=m"]
+    )]
+    #[case::content_that_is_anothers(
+        r#""input":[{"type":"image_generation_call","id":"i","content":"a","output":"a"},{"type":"reasoning","id":"j","content":"a","arguments":"a"},{"type":"program","id":"k","input":"a"}]"#,
+        &["input[0].id=i", "input[1].id=j", "input[2].id=k"]
+    )]
+    #[case::an_approval(
+        r#""input":[{"type":"mcp_approval_response","approval_request_id":"i","approve":true}]"#,
+        &["input[0].approval_request_id=i"]
+    )]
+    fn what_the_vendor_would_look_up_is_named(#[case] members: &str, #[case] expected: &[&str]) {
+        assert_eq!(named(members), expected);
+    }
+
+    #[rstest]
+    #[case::text(r#"{"type":"input_text","text":"data:image/png;base64,AA=="}"#, 0, 0, 0)]
+    #[case::image(r#"{"type":"input_image","image_url":"data:image/png;base64,AA=="}"#, 1, 0, 28)]
+    #[case::image_elsewhere(r#"{"type":"input_image","image_url":"https://x"}"#, 1, 0, 11)]
+    #[case::pages_as_an_image(
+        r#"{"type":"input_image","image_url":"data:\u0061pplication/PDF;base64,AA=="}"#,
+        0,
+        1,
+        39
+    )]
+    #[case::pages(
+        r#"{"type":"input_file","file_data":"DATA:application/pdf;base64,AA=="}"#,
+        0,
+        1,
+        34
+    )]
+    #[case::pages_elsewhere(r#"{"type":"input_file","file_url":"https://x"}"#, 0, 1, 0)]
+    #[case::who_knows(r#"{"type":"input_file","file_data":"AA==","filename":"a"}"#, 0, 1, 6)]
+    #[case::text_file(
+        r#"{"type":"input_file","file_data":"data:text/plain;base64,AA=="}"#,
+        0,
+        0,
+        0
+    )]
+    #[case::image_as_a_file(
+        r#"{"type":"input_file","file_data":"data:image/gif;base64,AA=="}"#,
+        1,
+        0,
+        28
+    )]
+    #[case::unknown(r#"{"type":"video","image_url":"https://x","file_data":"AA=="}"#, 0, 0, 0)]
+    fn what_is_not_text_is_counted_apart(
+        #[case] part: &str,
+        #[case] images: u64,
+        #[case] documents: u64,
+        #[case] other_bytes: u64,
+        #[values(
+            r#"{"role":"user","content":[PART]}"#,
+            r#"{"type":"function_call_output","call_id":"c","output":[PART]}"#,
+            r#"{"type":"computer_call_output","call_id":"c","output":PART}"#
+        )]
+        item: &str,
+    ) {
+        let tools = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"web_search"}]"#;
+        let members = format!(r#""input":[{}],{tools}"#, item.replace("PART", part));
+        let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - other_bytes;
+        let content = ask(&members).expect("a call").content;
+        assert_eq!(content, Content { images, documents, tools: 2, text_bytes });
+    }
+
+    #[test]
+    fn calls_are_bounded() {
+        let items = |item: &str, n| format!(r#""input":[{}]"#, vec![item; n].join(","));
+        assert_eq!(named(&items(r#"{"id":"i"}"#, NAMES_MAX)).len(), NAMES_MAX);
+        let fault = ask(&items(r#"{"id":"i"}"#, NAMES_MAX + 1)).expect_err("a fault");
+        assert_eq!(fault.param.as_deref(), Some("input[256].id"));
+        assert!(ask(&items("{}", 100_000)).is_ok());
+        let fault = ask(&items("{}", 100_001)).expect_err("a fault");
+        assert_eq!(fault.param.as_deref(), Some("input"));
+        let reference = |n| format!(r#""input":[{{"id":"{}"}}]"#, "i".repeat(n));
+        assert!(ask(&reference(ID_BYTES_MAX)).is_ok() && ask(&reference(257)).is_err());
+        let part = |depth: usize| {
+            let image = r#"{"type":"input_image"}"#;
+            let inner = (0..depth).fold(image.to_owned(), |p, _| format!(r#"{{"content":[{p}]}}"#));
+            ask(&format!(r#""input":[{inner}]"#)).expect("a call").content.images
+        };
+        assert_eq!([part(4), part(5)], [1, 0], "what lies so deep is looked at by nobody");
+    }
+
+    proptest! {
+        #[test]
+        fn an_item_that_is_hardly_more_than_its_id_is_named(
+            kind in "(message|reasoning|((function|custom_tool)_call(_output)?)|[a-z_]{0,20})",
+            typed: bool,
+            role: bool,
+            null in "(content|output|arguments|input|encrypted_content)?",
+            foreign in "(summary|status|call_id|result|action|queries|code|tools|phase)?",
+        ) {
+            let kind = if typed { format!(r#""type":"{kind}","#) } else { String::new() };
+            let role = if role { r#""role":"assistant","# } else { "" };
+            let item = format!(r#"{{{kind}{role}"{null}":null,"{foreign}x":"a","id":"i"}}"#);
+            prop_assert_eq!(named(&format!(r#""input":[{item}]"#)), ["input[0].id=i"]);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The input: how much of it is no text, and which of its items the vendor would look up.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+
+use super::{CallFault, Kind, Names, Value, wrong};
+
+/// Items of one input, at most: what one costs here is far more than its bytes.
+const ITEMS_MAX: usize = 100_000;
+
+/// Parts inside of parts, at most; the item is the outermost. Walking costs the depth times the
+/// bytes.
+const PARTS_DEPTH_MAX: usize = 5;
+
+/// What was found in an input.
+#[derive(Default)]
+pub(super) struct Input {
+    pub(super) images: u64,
+    pub(super) documents: u64,
+    /// Bytes of both.
+    pub(super) other_bytes: u64,
+}
+
+impl Input {
+    /// Reads a list of items, and tells how many there are.
+    pub(super) fn read(&mut self, list: Value<'_>, names: &mut Names) -> Result<usize, CallFault> {
+        let mut count = 0;
+        for (i, item) in list.elements().enumerate() {
+            count += 1;
+            if count > ITEMS_MAX {
+                return Err(CallFault::invalid("input", &format!("at most {ITEMS_MAX} items")));
+            }
+            if item.kind() != Kind::Object {
+                return Err(wrong(&format!("input[{i}]"), "an object", item));
+            }
+            named(item, i, names)?;
+            self.part(item, PARTS_DEPTH_MAX);
+        }
+        Ok(count)
+    }
+
+    /// Counts the parts of a content or an output.
+    fn count(&mut self, parts: Value<'_>, depth: usize) {
+        if depth == 0 {
+            return;
+        }
+        if parts.kind() == Kind::Object {
+            return self.part(parts, depth);
+        }
+        parts.elements().for_each(|part| self.part(part, depth));
+    }
+
+    fn part(&mut self, part: Value<'_>, depth: usize) {
+        let (mut kind, mut image, mut file, mut result) = (None, None, None, None);
+        for (name, value) in part.members() {
+            match &*name {
+                "type" => kind = value.text(),
+                "image_url" => image = Some(value),
+                "file_data" => file = Some(value),
+                "result" => result = Some(value),
+                "content" | "output" => self.count(value, depth - 1),
+                _ => {}
+            }
+        }
+        match kind.as_deref() {
+            Some("input_image" | "computer_screenshot") => {
+                let is_pages = image.is_some_and(|image| is_data(image, &["application/pdf"]));
+                self.attach(!is_pages, image);
+            }
+            // A file that is read as text stays text.
+            Some("input_file") if file.is_some_and(|file| is_data(file, &TEXTS)) => {}
+            Some("input_file") => {
+                self.attach(file.is_some_and(|file| is_data(file, &["image/"])), file);
+            }
+            Some("image_generation_call") => self.attach(true, result),
+            _ => {}
+        }
+    }
+
+    /// Counts an image or a document, and what holds it or its address.
+    fn attach(&mut self, is_image: bool, data: Option<Value<'_>>) {
+        let counted = if is_image { &mut self.images } else { &mut self.documents };
+        *counted += 1;
+        self.other_bytes += data.map_or(0, |data| data.raw().len() as u64);
+    }
+}
+
+/// How the media types of texts begin.
+const TEXTS: [&str; 3] = ["text/", "application/json", "application/xml"];
+
+/// So much of a string is looked at to tell what it holds; the rest may be megabytes.
+const BEGINNING_BYTES: usize = 256;
+
+/// Whether a string holds data, and of which media.
+fn is_data(value: Value<'_>, media: &[&str]) -> bool {
+    let beginning = &value.raw()[..value.raw().len().min(BEGINNING_BYTES)];
+    let Some(text) = Value::trusted(beginning).text() else { return false };
+    let begins = |from: usize, with: &str| {
+        text.get(from..from + with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with))
+    };
+    let scheme = "data:";
+    begins(0, scheme) && media.iter().any(|media| begins(scheme.len(), media))
+}
+
+/// Takes the ids by which the vendor would look up an item, or what it belongs to.
+fn named(item: Value<'_>, i: usize, names: &mut Names) -> Result<(), CallFault> {
+    let members: Vec<(Cow<'_, str>, Value<'_>)> = item.members().collect();
+    let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
+    let there = |name: &str| get(name).filter(|value| !value.is_null());
+    let kind = match get("type") {
+        Some(kind) => kind.text().unwrap_or_default(),
+        None if there("role").is_some() => Cow::Borrowed("message"),
+        None => Cow::Borrowed("item_reference"),
+    };
+    let own = whole_by(&kind);
+    let is_whole =
+        !own.is_empty() && own.iter().all(|name| get(name).is_some_and(|value| holds(name, value)));
+    if let Some(id) = there("id").filter(|_| !is_whole) {
+        names.add(&format!("input[{i}].id"), id)?;
+    }
+    if let Some(id) = there("approval_request_id") {
+        names.add(&format!("input[{i}].approval_request_id"), id)?;
+    }
+    Ok(())
+}
+
+/// The members that make an item of a type whole, so that nothing is left to be looked up; none if
+/// its id counts whatever is sent with it.
+fn whole_by(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "message" => &["content"],
+        "function_call" => &["name", "arguments"],
+        "custom_tool_call" => &["name", "input"],
+        "function_call_output"
+        | "custom_tool_call_output"
+        | "computer_call_output"
+        | "local_shell_call_output" => &["output"],
+        // Its text is for people; the model reads what is sealed, or what is stored.
+        "reasoning" | "compaction" => &["encrypted_content"],
+        _ => &[],
+    }
+}
+
+/// Whether a member holds what it should. An empty list says no more than an id alone.
+fn holds(name: &str, value: Value<'_>) -> bool {
+    match (name, value.kind()) {
+        ("encrypted_content", Kind::Text) => {
+            value.inside().is_some_and(|sealed| !sealed.is_empty())
+        }
+        (_, Kind::Text) | ("output", Kind::Object) => true,
+        ("content" | "output", Kind::List) => value.elements().next().is_some(),
+        _ => false,
+    }
+}

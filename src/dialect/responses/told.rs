@@ -1,0 +1,621 @@
+//! What a reply says, in one body or in events: what it used, and what the vendor keeps of it.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::{Document, ID_BYTES_MAX, Value};
+use crate::dialect::json::draft::quoted;
+use crate::dialect::meter::{Meter, TOKENS_MAX};
+use crate::dialect::vendor_error::VendorError;
+use crate::money::Tokens;
+
+/// Output items whose ids are taken, at most.
+const ITEMS_MAX: usize = 128;
+
+/// Words of an error are cut there: they are for people.
+const WORD_CHARS_MAX: usize = 2_000;
+
+/// What a reply says, whole, or in a stream so far.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The ids of the response and of its conversation.
+    ids: Vec<String>,
+    /// The ids of its items.
+    item_ids: Vec<String>,
+    /// How many of both were handed out.
+    handed: [usize; 2],
+    /// Whether the vendor says that it keeps nothing.
+    is_unkept: bool,
+    is_unpaid: bool,
+    /// Bytes that were counted out of deltas.
+    counted: usize,
+    sequence_number: u64,
+}
+
+impl Told {
+    /// Reads a reply in one body. `None` if that is no response.
+    pub fn whole(&mut self, reply: &Document, meter: &mut Meter) -> Option<()> {
+        let response = Response::read(Value::trusted(reply.body().trim_ascii()));
+        response.id.and_then(Value::text)?;
+        response.status.and_then(Value::text)?;
+        self.end(&response, false, meter);
+        Some(())
+    }
+
+    /// Reads an event. `None` if that is none.
+    pub fn event(&mut self, event: &Document, meter: &mut Meter) -> Option<Step> {
+        let Some(kind) = event.get("type").and_then(Value::text) else {
+            return VendorError::in_event(event).map(Step::Error);
+        };
+        if kind == "error" {
+            // Its number is not taken: the client sees another event in its place.
+            return Some(Step::Error(error(event)));
+        }
+        if let Some(number) = event.get("sequence_number").and_then(Value::whole) {
+            self.sequence_number = number.saturating_add(1);
+        }
+        let response = || event.get("response").map(Response::read).unwrap_or_default();
+        match &*kind {
+            "response.output_text.delta"
+            | "response.refusal.delta"
+            | "response.function_call_arguments.delta"
+            | "response.custom_tool_call_input.delta"
+            | "response.reasoning_text.delta"
+            | "response.reasoning_summary_text.delta" => {
+                let delta = event.get("delta").map_or(0, length);
+                self.counted += delta;
+                meter.count_bytes(delta);
+            }
+            "response.output_item.added" | "response.output_item.done" => {
+                event.get("item").into_iter().for_each(|item| self.give_item(item));
+            }
+            "response.created" | "response.queued" | "response.in_progress" => {
+                let response = response();
+                self.give(&response);
+                if let Some(tokens) = response.usage.and_then(tokens) {
+                    meter.take(tokens, true);
+                }
+            }
+            "response.completed" | "response.incomplete" | "response.failed" => {
+                self.end(&response(), kind == "response.failed", meter);
+                return Some(Step::Last);
+            }
+            _ => {}
+        }
+        Some(Step::More)
+    }
+
+    /// The ids that went to the client since this was last asked, each of them once: those of the
+    /// response, of its conversation and of its first items. None if the vendor keeps nothing.
+    pub fn given(&mut self) -> Vec<String> {
+        if self.is_unkept {
+            return Vec::new();
+        }
+        let [ids, items] = self.handed;
+        self.handed = [self.ids.len(), self.item_ids.len()];
+        self.ids[ids..].iter().chain(&self.item_ids[items..]).cloned().collect()
+    }
+
+    /// Whether it ended as failed and no usage was reported: then nothing is due.
+    #[must_use]
+    pub fn is_unpaid(&self) -> bool {
+        self.is_unpaid
+    }
+
+    /// The number that an event would have which comes next.
+    #[must_use]
+    pub fn next_sequence_number(&self) -> u64 {
+        self.sequence_number
+    }
+
+    /// Takes the response as it ended.
+    fn end(&mut self, response: &Response<'_>, has_failed: bool, meter: &mut Meter) {
+        self.give(response);
+        if let Some(tokens) = response.usage.and_then(tokens) {
+            meter.take(tokens, false);
+            return;
+        }
+        let status = response.status.and_then(Value::text);
+        self.is_unpaid = has_failed || status.as_deref() == Some("failed");
+        // What came in no delta was generated all the same.
+        let items = response.output.into_iter().flat_map(Value::elements);
+        let bytes = items.map(generated).fold(0, usize::saturating_add);
+        meter.count_bytes(bytes.saturating_sub(self.counted));
+    }
+
+    fn give(&mut self, response: &Response<'_>) {
+        self.is_unkept |= response.store.and_then(Value::bool) == Some(false);
+        let conversation = response.conversation.and_then(|conversation| conversation.get("id"));
+        for id in [response.id, conversation].into_iter().flatten() {
+            self.push(id, false);
+        }
+        let items = response.output.into_iter().flat_map(Value::elements);
+        items.take(ITEMS_MAX).for_each(|item| self.give_item(item));
+    }
+
+    fn give_item(&mut self, item: Value<'_>) {
+        item.get("id").into_iter().for_each(|id| self.push(id, true));
+    }
+
+    /// Takes an id that is not there yet.
+    fn push(&mut self, id: Value<'_>, is_item: bool) {
+        let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
+        let Some(id) = id.text().filter(|id| fits(id)) else { return };
+        let is_known = self.ids.iter().chain(&self.item_ids).any(|known| *known == id);
+        let (ids, most) =
+            if is_item { (&mut self.item_ids, ITEMS_MAX) } else { (&mut self.ids, 2) };
+        if !is_known && ids.len() < most {
+            ids.push(id.into_owned());
+        }
+    }
+}
+
+/// What becomes of a stream with an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// It goes on.
+    More,
+    /// This was its last event.
+    Last,
+    /// It ends with an error of the vendor's.
+    Error(VendorError),
+}
+
+/// The error event that ends a stream which broke. Its error stands there twice: members of the
+/// event are what the format knows, and clients raise what is in `error`.
+#[must_use]
+pub fn error_event(message: &str, sequence_number: u64) -> String {
+    let message = quoted(message);
+    let error = format!(
+        r#"{{"message":{message},"type":"server_error","param":null,"code":"upstream_error"}}"#
+    );
+    format!(
+        "event: error\ndata: {{\"type\":\"error\",\"code\":\"upstream_error\",\
+         \"message\":{message},\"param\":null,\"sequence_number\":{sequence_number},\
+         \"error\":{error}}}\n\n"
+    )
+}
+
+/// The members of a response that matter here.
+#[derive(Default)]
+struct Response<'a> {
+    id: Option<Value<'a>>,
+    status: Option<Value<'a>>,
+    conversation: Option<Value<'a>>,
+    store: Option<Value<'a>>,
+    output: Option<Value<'a>>,
+    usage: Option<Value<'a>>,
+}
+
+impl<'a> Response<'a> {
+    fn read(object: Value<'a>) -> Response<'a> {
+        let mut response = Response::default();
+        for (name, value) in object.members() {
+            let place = match &*name {
+                "id" => &mut response.id,
+                "status" => &mut response.status,
+                "conversation" => &mut response.conversation,
+                "store" => &mut response.store,
+                "output" => &mut response.output,
+                "usage" => &mut response.usage,
+                _ => continue,
+            };
+            *place = Some(value);
+        }
+        response
+    }
+}
+
+/// Reads `input_tokens`, `output_tokens` and `total_tokens`. The billable output is what the total
+/// exceeds the input by, if that is more. Numbers that are negative, fractional or absurd are no
+/// report.
+fn tokens(usage: Value<'_>) -> Option<Tokens> {
+    let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
+    let (mut input, mut output, mut total) = (None, None, None);
+    let mut tokens = Tokens::default();
+    for (name, value) in usage.members().filter(|(_, value)| !value.is_null()) {
+        match &*name {
+            "input_tokens" => input = Some(sane(value)?),
+            "output_tokens" => output = Some(sane(value)?),
+            "total_tokens" => total = Some(sane(value)?),
+            "input_tokens_details" => {
+                let part = |name| value.get(name).and_then(sane).unwrap_or(0);
+                tokens.cache_read = part("cached_tokens");
+                tokens.cache_write = part("cache_write_tokens");
+            }
+            _ => {}
+        }
+    }
+    tokens.input = input?;
+    let beyond_input = total.map(|total| total.saturating_sub(tokens.input));
+    tokens.output = output.into_iter().chain(beyond_input).max()?;
+    Some(tokens)
+}
+
+/// How many bytes of an output item the model wrote.
+fn generated(item: Value<'_>) -> usize {
+    let mut bytes = 0;
+    for (name, value) in item.members() {
+        bytes += match &*name {
+            "arguments" | "input" => length(value),
+            "content" | "summary" => {
+                let inside = value.elements().flat_map(Value::members);
+                let texts = inside.filter(|(name, _)| matches!(&**name, "text" | "refusal"));
+                texts.map(|(_, text)| length(text)).sum()
+            }
+            _ => 0,
+        };
+    }
+    bytes
+}
+
+/// The bytes of a string, escapes as they stand.
+fn length(text: Value<'_>) -> usize {
+    text.inside().map_or(0, <[u8]>::len)
+}
+
+/// The error that an event tells, in a member or as its own.
+fn error(event: &Document) -> VendorError {
+    if let Some(error) = VendorError::in_event(event).filter(|error| error.message.is_some()) {
+        return error;
+    }
+    let word = |name| {
+        let text = event.get(name).and_then(Value::text).filter(|text| !text.is_empty())?;
+        Some(text.chars().take(WORD_CHARS_MAX).collect())
+    };
+    VendorError {
+        message: word("message"),
+        code: word("code"),
+        param: word("param"),
+        ..VendorError::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::meter::Metered;
+    use crate::money::Basis;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    fn document(json: &str) -> Document {
+        Document::received(json.to_owned().into()).expect("sound")
+    }
+
+    fn read_whole(json: &str) -> Option<(Told, Meter)> {
+        let (mut told, mut meter) = (Told::default(), Meter::default());
+        told.whole(&document(json), &mut meter).map(|()| (told, meter))
+    }
+
+    /// All events and what became of the last of them.
+    fn read_events<T: AsRef<str>>(events: &[T]) -> (Told, Meter, Option<Step>) {
+        let (mut told, mut meter, mut step) = (Told::default(), Meter::default(), None);
+        for event in events {
+            step = told.event(&document(event.as_ref()), &mut meter);
+        }
+        (told, meter, step)
+    }
+
+    fn counted(input: u64, output: u64) -> Metered {
+        let tokens = Tokens { input, output, ..Tokens::default() };
+        Metered { tokens, basis: Basis::Counted }
+    }
+
+    fn reported(input: u64, output: u64) -> Metered {
+        Metered { basis: Basis::Reported, ..counted(input, output) }
+    }
+
+    #[rstest]
+    #[case::plain(r#"{"input_tokens":80,"output_tokens":310,"total_tokens":390}"#, Some((80, 310)))]
+    #[case::total_above(r#"{"input_tokens":80,"output_tokens":10,"total_tokens":390}"#, Some((80, 310)))]
+    #[case::total_below(r#"{"input_tokens":80,"output_tokens":310,"total_tokens":3}"#, Some((80, 310)))]
+    #[case::no_total(r#"{"input_tokens":80,"output_tokens":310,"total_tokens":null}"#, Some((80, 310)))]
+    #[case::no_output(r#"{"input_tokens":80,"total_tokens":390}"#, Some((80, 310)))]
+    #[case::null("null", None)]
+    #[case::empty("{}", None)]
+    #[case::no_input(r#"{"output_tokens":310,"total_tokens":390}"#, None)]
+    #[case::only_input(r#"{"input_tokens":80,"output_tokens":null}"#, None)]
+    #[case::negative(r#"{"input_tokens":-7,"output_tokens":310}"#, None)]
+    #[case::fraction(r#"{"input_tokens":80,"output_tokens":3.75}"#, None)]
+    #[case::absurd(r#"{"input_tokens":80,"output_tokens":1000000001}"#, None)]
+    #[case::huge(
+        r#"{"input_tokens":80,"output_tokens":5,"total_tokens":99999999999999999999}"#,
+        None
+    )]
+    #[case::text(r#"{"input_tokens":"80","output_tokens":310}"#, None)]
+    fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
+        let read = tokens(Value::trusted(json.as_bytes()));
+        assert_eq!(read.map(|t| (t.input, t.output)), expected);
+    }
+
+    #[rstest]
+    #[case::both(r#"{"cached_tokens":7,"cache_write_tokens":9}"#, (7, 9))]
+    #[case::one(r#"{"cached_tokens":7,"cache_write_tokens":null}"#, (7, 0))]
+    #[case::unsound(r#"{"cached_tokens":-7,"cache_write_tokens":1.5}"#, (0, 0))]
+    #[case::null("null", (0, 0))]
+    fn the_cache_is_part_of_the_input(#[case] details: &str, #[case] expected: (u64, u64)) {
+        let json =
+            format!(r#"{{"input_tokens":80,"input_tokens_details":{details},"output_tokens":1}}"#);
+        let read = tokens(Value::trusted(json.as_bytes())).expect("a report");
+        assert_eq!((read.cache_read, read.cache_write, read.input), (expected.0, expected.1, 80));
+    }
+
+    #[rstest]
+    #[case::completed(
+        r#""status":"completed","usage":{"input_tokens":8,"output_tokens":5}"#,
+        reported(8, 5),
+        false
+    )]
+    #[case::counted(
+        r#""status":"incomplete","usage":null,"output":[{"type":"reasoning","summary":[{"text":"1234"}],"content":[{"text":"5678"}]},{"type":"message","content":[{"type":"output_text","text":"1234"},{"type":"refusal","refusal":"5"}]},{"type":"function_call","name":"f","arguments":"1234"},{"type":"custom_tool_call","input":"1234"},{"type":"web_search_call","action":{"query":"1234"}}]"#,
+        counted(25, 6),
+        false
+    )]
+    #[case::unsound(
+        r#""status":"completed","usage":{"input_tokens":8,"output_tokens":-5}"#,
+        counted(25, 0),
+        false
+    )]
+    #[case::failed(
+        r#""status":"failed","error":{"message":"no"},"usage":null"#,
+        counted(25, 0),
+        true
+    )]
+    #[case::failed_unsoundly(
+        r#""status":"failed","usage":{"input_tokens":-8}"#,
+        counted(25, 0),
+        true
+    )]
+    #[case::failed_and_billed(
+        r#""status":"failed","usage":{"input_tokens":8,"output_tokens":5}"#,
+        reported(8, 5),
+        false
+    )]
+    fn a_reply_tells_what_is_due(
+        #[case] members: &str,
+        #[case] usage: Metered,
+        #[case] is_unpaid: bool,
+    ) {
+        let (told, meter) = read_whole(&format!(" {{\"id\":\"r\",{members}}}\n")).expect("read");
+        assert_eq!((meter.usage(25), told.is_unpaid()), (usage, is_unpaid));
+    }
+
+    #[rstest]
+    #[case::error(r#"{"error":{"message":"no"}}"#)]
+    #[case::no_id(r#"{"status":"completed","output":[]}"#)]
+    #[case::no_status(r#"{"id":"resp_1","output":[]}"#)]
+    #[case::wrong_id(r#"{"id":1,"status":"completed"}"#)]
+    #[case::wrong_status(r#"{"id":"resp_1","status":null}"#)]
+    fn what_is_no_response_is_not_read(#[case] json: &str) {
+        assert!(read_whole(json).is_none());
+    }
+
+    #[rstest]
+    #[case::all(r#""conversation":{"id":"c"},"output":[{"id":"i"},{"id":"j"},{"id":"i"},{"id":""},{"id":7},{}]"#, &["r", "c", "i", "j"])]
+    #[case::of_another_object(r#""conversation":{"id":"r"},"output":[{"id":"i"},{"id":"r"}]"#, &["r", "i"])]
+    #[case::stored(r#""store":true,"output":null"#, &["r"])]
+    #[case::unstored(r#""store":false,"output":[{"id":"i"}]"#, &[])]
+    fn ids_are_given_once(#[case] members: &str, #[case] expected: &[&str]) {
+        let json = format!(r#"{{"id":"r","status":"completed",{members}}}"#);
+        let (mut told, _) = read_whole(&json).expect("a response");
+        assert_eq!(told.given(), expected);
+        assert!(told.given().is_empty());
+    }
+
+    #[test]
+    fn ids_are_given_as_they_come() {
+        let (mut told, mut meter) = (Told::default(), Meter::default());
+        let mut after = |json: &str| {
+            told.event(&document(json), &mut meter);
+            told.given()
+        };
+        let created = r#"{"type":"response.created","response":{"conversation":{"id":"c"},"id":"r","output":[]}}"#;
+        assert_eq!(after(created), ["r", "c"]);
+        assert_eq!(after(r#"{"type":"response.output_item.added","item":{"id":"i"}}"#), ["i"]);
+        assert!(after(r#"{"type":"response.output_item.done","item":{"id":"i"}}"#).is_empty());
+        assert_eq!(after(r#"{"type":"response.output_item.done","item":{"id":"j"}}"#), ["j"]);
+        let completed = r#"{"type":"response.completed","response":{"id":"r","output":[{"id":"i"},{"id":"k"}]}}"#;
+        assert_eq!(after(completed), ["k"]);
+    }
+
+    #[test]
+    fn only_the_first_items_are_given() {
+        let items: Vec<_> = (0..200).map(|n| format!(r#"{{"id":"i{n}"}}"#)).collect();
+        let output = items.join(",");
+        let json = format!(
+            r#"{{"output":[{output}],"id":"r","status":"completed","conversation":{{"id":"c"}}}}"#
+        );
+        let given = read_whole(&json).expect("a response").0.given();
+        assert_eq!((given.len(), given[1].as_str(), given[129].as_str()), (130, "c", "i127"));
+        let events: Vec<_> = items
+            .iter()
+            .map(|item| format!(r#"{{"type":"response.output_item.done","item":{item}}}"#))
+            .chain([format!(r#"{{"type":"response.completed","response":{json}}}"#)])
+            .collect();
+        assert_eq!(read_events(&events).0.given(), given);
+        let long = format!(r#"{{"id":"{}","status":"completed"}}"#, "r".repeat(257));
+        assert!(read_whole(&long).expect("a response").0.given().is_empty());
+    }
+
+    #[rstest]
+    #[case::no_type(r#"{"sequence_number":1}"#, None)]
+    #[case::odd_type(r#"{"type":1}"#, None)]
+    #[case::unknown(r#"{"type":"response.dreamt","error":{"message":"no"}}"#, Some(Step::More))]
+    #[case::completed(
+        r#"{"type":"response.completed","response":{"error":null}}"#,
+        Some(Step::Last)
+    )]
+    #[case::incomplete(r#"{"type":"response.incomplete"}"#, Some(Step::Last))]
+    #[case::failed(
+        r#"{"type":"response.failed","response":{"error":{"message":"no"}}}"#,
+        Some(Step::Last)
+    )]
+    fn an_event_goes_on_or_ends(#[case] json: &str, #[case] expected: Option<Step>) {
+        assert_eq!(read_events(&[json]).2, expected);
+    }
+
+    #[rstest]
+    #[case::usual(r#"{"type":"error","code":"c","message":"no","param":"p","sequence_number":3}"#, ["no", "c", "p", ""])]
+    #[case::inside(r#"{"type":"error","error":{"type":"t","message":"no","code":"c","param":"p"}}"#, ["no", "c", "p", "t"])]
+    #[case::nothing_inside(r#"{"type":"error","message":"no","code":null,"param":null,"error":null}"#, ["no", "", "", ""])]
+    #[case::both(r#"{"type":"error","message":"no","code":"c","error":{}}"#, ["no", "c", "", ""])]
+    #[case::bare(r#"{"error":{"message":"no"}}"#, ["no", "", "", ""])]
+    #[case::mute(r#"{"type":"error"}"#, ["", "", "", ""])]
+    fn an_error_is_read(#[case] json: &str, #[case] expected: [&str; 4]) {
+        let (told, _, step) = read_events(&[r#"{"type":"a","sequence_number":2}"#, json]);
+        let Some(Step::Error(error)) = step else { panic!("no error: {step:?}") };
+        let VendorError { message, code, param, kind, .. } = error;
+        assert_eq!([message, code, param, kind].map(Option::unwrap_or_default), expected);
+        assert_eq!(told.next_sequence_number(), 3, "the error takes the place of the vendor's");
+    }
+
+    #[test]
+    fn the_error_event_has_both_shapes() {
+        let expected = concat!(
+            "event: error\ndata: ",
+            r#"{"type":"error","code":"upstream_error","message":"a \"b\"","param":null,"sequence_number":7,"#,
+            r#""error":{"message":"a \"b\"","type":"server_error","param":null,"code":"upstream_error"}}"#,
+            "\n\n"
+        );
+        assert_eq!(error_event("a \"b\"", 7), expected);
+        assert_eq!(Told::default().next_sequence_number(), 0);
+    }
+
+    #[rstest]
+    #[case::nothing_yet("null", &[], counted(25, 0), false)]
+    #[case::words("null", &["12345678", "90"], counted(25, 3), true)]
+    #[case::pieces("null", &["1", "2", "3"], counted(25, 3), true)]
+    #[case::early(r#"{"input_tokens":80,"output_tokens":0}"#, &[], counted(80, 0), false)]
+    #[case::early_and_words(r#"{"input_tokens":80,"output_tokens":0}"#, &["1234"], counted(80, 1), true)]
+    fn a_stream_that_is_cut_is_counted(
+        #[case] usage: &str,
+        #[case] deltas: &[&str],
+        #[case] expected: Metered,
+        #[case] any_output: bool,
+    ) {
+        let created = format!(
+            r#"{{"type":"response.created","response":{{"id":"r","status":"in_progress","usage":{usage}}}}}"#
+        );
+        let deltas = deltas
+            .iter()
+            .map(|delta| format!(r#"{{"type":"response.output_text.delta","delta":"{delta}"}}"#));
+        let events: Vec<_> = [created].into_iter().chain(deltas).collect();
+        let (mut told, meter, _) = read_events(&events);
+        assert_eq!((meter.usage_so_far(25), meter.any_output()), (expected, any_output));
+        assert_eq!((told.given(), told.is_unpaid()), (vec!["r".to_owned()], false));
+    }
+
+    #[test]
+    fn what_a_failed_stream_reported_at_its_beginning_is_no_bill() {
+        let created = r#"{"type":"response.created","response":{"usage":{"input_tokens":8,"output_tokens":0}}}"#;
+        let failed = r#"{"type":"response.failed","response":{"status":"failed","usage":null}}"#;
+        assert!(read_events(&[created, failed]).0.is_unpaid());
+        assert!(read_events(&[r#"{"type":"response.failed"}"#]).0.is_unpaid());
+    }
+
+    /// An output item, the text of each of its deltas, and their type.
+    type Made = (String, Vec<String>, &'static str);
+
+    fn made() -> impl Strategy<Value = Made> {
+        (0..5u8, vec("[a-zäß☃ ]{0,9}", 0..5), "[a-z]{1,3}").prop_map(|(kind, pieces, id)| {
+            let text = pieces.concat();
+            let (item, delta) = match kind {
+                0 => (
+                    format!(r#""type":"message","content":[{{"type":"output_text","text":"{text}"}}]"#),
+                    "response.output_text.delta",
+                ),
+                1 => (
+                    format!(r#""type":"message","content":[{{"type":"refusal","refusal":"{text}"}}]"#),
+                    "response.refusal.delta",
+                ),
+                2 => (
+                    format!(r#""type":"function_call","name":"f","arguments":"{text}""#),
+                    "response.function_call_arguments.delta",
+                ),
+                3 => (
+                    format!(r#""type":"custom_tool_call","name":"f","input":"{text}""#),
+                    "response.custom_tool_call_input.delta",
+                ),
+                _ => (
+                    format!(r#""type":"reasoning","summary":[{{"type":"summary_text","text":"{text}"}}]"#),
+                    "response.reasoning_summary_text.delta",
+                ),
+            };
+            (format!(r#"{{"id":"{id}",{item}}}"#), pieces, delta)
+        })
+    }
+
+    /// A response, and the events that bring it.
+    fn events(response: &str, made: &[Made], status: &str, with_deltas: bool) -> Vec<String> {
+        let begun = r#"{"type":"response.created","response":{"id":"r","status":"in_progress","output":[],"usage":null},"sequence_number":0}"#;
+        let mut events = vec![begun.to_owned()];
+        for (item, pieces, kind) in made {
+            events.push(format!(r#"{{"type":"response.output_item.added","item":{item}}}"#));
+            let text = quoted(&pieces.concat());
+            let pieces = pieces.iter().filter(|_| with_deltas);
+            events.extend(pieces.map(|p| format!(r#"{{"type":"{kind}","delta":"{p}"}}"#)));
+            events.push(format!(r#"{{"type":"response.output_text.done","text":{text}}}"#));
+            events.push(format!(r#"{{"type":"response.output_item.done","item":{item}}}"#));
+        }
+        let number = events.len();
+        events.push(format!(
+            r#"{{"type":"response.{status}","response":{response},"sequence_number":{number}}}"#
+        ));
+        events
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_tells_what_its_whole_reply_tells(
+            made in vec(made(), 0..6),
+            status in "(completed|incomplete|failed)",
+            usage in proptest::option::of((0..99u64, 0..99u64, 0..199u64)),
+            unstored: bool,
+            with_deltas: bool,
+        ) {
+            let output: Vec<_> = made.iter().map(|(item, ..)| item.as_str()).collect();
+            let usage = usage.map_or("null".to_owned(), |(input, output, total)| format!(
+                r#"{{"input_tokens":{input},"output_tokens":{output},"total_tokens":{total}}}"#
+            ));
+            let response = format!(
+                r#"{{"id":"r","status":"{status}","store":{},"conversation":{{"id":"c"}},"output":[{}],"usage":{usage}}}"#,
+                !unstored,
+                output.join(",")
+            );
+            let (mut whole, whole_meter) = read_whole(&response).expect("a response");
+            let all = events(&response, &made, &status, with_deltas);
+            let (mut stream, meter, step) = read_events(&all);
+            prop_assert_eq!(step, Some(Step::Last));
+            prop_assert_eq!(stream.is_unpaid(), whole.is_unpaid());
+            prop_assert_eq!(stream.is_unpaid(), status == "failed" && usage == "null");
+            prop_assert_eq!(stream.next_sequence_number(), all.len() as u64);
+            let (mut given, mut expected) = (stream.given(), whole.given());
+            given.sort();
+            expected.sort();
+            prop_assert_eq!(given, expected);
+            // A stream that reports nothing is counted by its pieces, if these are more.
+            let pieces = made.iter().flat_map(|(_, pieces, _)| pieces);
+            let pieces = pieces.filter(|p| with_deltas && !p.is_empty()).count() as u64;
+            let mut usage_expected = whole_meter.usage(7);
+            if usage == "null" {
+                usage_expected.tokens.output = usage_expected.tokens.output.max(pieces);
+            }
+            prop_assert_eq!(meter.usage(7), usage_expected);
+            prop_assert_eq!(meter.usage_so_far(7), usage_expected);
+        }
+
+        #[test]
+        fn nothing_that_a_vendor_sends_does_harm(
+            kind in "(error|response\\.(created|failed|output_text\\.delta|output_item\\.done))",
+            name in "(response|item|delta|usage|error|sequence_number|message)",
+            value in r#"(null|-1|"a"|\[\]|\[1,"a",\[\]\]|\{\}|\{"(id|output|usage|conversation|store)":(1|"a"|\[1,\{"id":2\}\]|\{"id":\[\]\}|\{"input_tokens":1\})\})"#,
+        ) {
+            let json = format!(r#"{{"type":"{kind}","{name}":{value}}}"#);
+            let (mut told, meter, step) = read_events(&[json.as_str()]);
+            prop_assert!(step.is_some());
+            prop_assert!(told.given().len() <= 1);
+            prop_assert_eq!(meter.usage(0).basis, Basis::Counted);
+            prop_assert!(read_whole(&json).is_none());
+        }
+    }
+}

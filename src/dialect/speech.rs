@@ -1,0 +1,156 @@
+//! A speech call: what is to be spoken, by its characters.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::CallFault;
+use super::call::{present, wrong};
+use super::json::{Document, Value};
+
+/// Characters of one input, at most (`vendor_b`'s limit).
+const CHARACTERS_MAX: u64 = 4_096;
+
+/// Reads an opened body; gives the Unicode code points of its input, which are what is paid for.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub fn read(document: &Document) -> Result<u64, CallFault> {
+    let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
+    let Some(input) = present(document, "input") else {
+        return Err(CallFault::missing("input", &right));
+    };
+    let characters = code_points(input).ok_or_else(|| wrong("input", &right, input))?;
+    if !(1..=CHARACTERS_MAX).contains(&characters) {
+        return Err(CallFault::invalid("input", &format!("{right}, not of {characters}")));
+    }
+    let right = "the voice to speak with, a non-empty string or an object";
+    let Some(voice) = present(document, "voice") else {
+        return Err(CallFault::missing("voice", right));
+    };
+    let is_named = voice.inside().is_some_and(|name| !name.is_empty());
+    if !is_named && voice.members().next().is_none() {
+        return Err(wrong("voice", right, voice));
+    }
+    Ok(characters)
+}
+
+/// The Unicode code points of a string's text, whichever way they are written.
+pub(super) fn code_points(value: Value<'_>) -> Option<u64> {
+    let mut rest = value.inside()?;
+    let mut count = 0;
+    while let Some(backslash) = memchr::memchr(b'\\', rest) {
+        count += begun(&rest[..backslash]) + 1;
+        let escape = &rest[backslash..];
+        rest = escape.get(escape_length(escape)..).unwrap_or_default();
+    }
+    Some(count + begun(rest))
+}
+
+/// The code points that begin in some UTF-8.
+fn begun(text: &[u8]) -> u64 {
+    text.iter().filter(|byte| !matches!(byte, 0x80..=0xBF)).count() as u64
+}
+
+/// The bytes of the escape that sound bytes begin with. Two of them are one code point where the
+/// first is the high half of a surrogate pair.
+fn escape_length(escape: &[u8]) -> usize {
+    match escape {
+        [_, b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..] => 12,
+        [_, b'u', ..] => 6,
+        _ => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn read_json(json: &str) -> Result<u64, CallFault> {
+        read(&Document::parse(Bytes::from(json.to_owned())).expect("sound"))
+    }
+
+    #[rstest]
+    #[case::ascii("hello", 5)]
+    #[case::two_bytes("é", 1)]
+    #[case::pair_in_utf8("😀", 1)]
+    #[case::escaped_letter(r"\u0041", 1)]
+    #[case::escaped_pair(r"\ud83d\ude00", 1)]
+    #[case::escaped_pair_in_capitals(r"\uDBFF\uDFFF", 1)]
+    #[case::last_before_the_pairs(r"\ud7ff\uD7FF", 2)]
+    #[case::first_after_the_pairs(r"\ue000\uffff", 2)]
+    #[case::short_escapes(r#"\"\\\/\b\f\n\r\t"#, 8)]
+    #[case::backslash_before_a_u(r"\\u0041", 6)]
+    #[case::zero(r"\u0000", 1)]
+    #[case::combined(r"e\u0301é", 3)]
+    #[case::family("👨‍👩‍👧", 5)]
+    fn characters_are_code_points(#[case] written: &str, #[case] expected: u64) {
+        let body = format!(r#"{{"input":"{written}","voice":"v"}}"#);
+        assert_eq!(read_json(&body), Ok(expected));
+    }
+
+    #[rstest]
+    #[case::voice_as_an_object(r#"{"input":"a","voice":{"id":"v"}}"#, None)]
+    #[case::no_input(r#"{"voice":"v"}"#, Some(("missing_required_parameter", "input")))]
+    #[case::null_input(
+        r#"{"voice":"v","input":null}"#,
+        Some(("missing_required_parameter", "input"))
+    )]
+    #[case::empty_input(r#"{"voice":"v","input":""}"#, Some(("invalid_value", "input")))]
+    #[case::list(r#"{"voice":"v","input":["a"]}"#, Some(("invalid_value", "input")))]
+    #[case::no_voice(r#"{"input":"a"}"#, Some(("missing_required_parameter", "voice")))]
+    #[case::null_voice(
+        r#"{"input":"a","voice":null}"#,
+        Some(("missing_required_parameter", "voice"))
+    )]
+    #[case::empty_voice(r#"{"input":"a","voice":""}"#, Some(("invalid_value", "voice")))]
+    #[case::empty_object(r#"{"input":"a","voice":{}}"#, Some(("invalid_value", "voice")))]
+    #[case::numbered_voice(r#"{"input":"a","voice":1}"#, Some(("invalid_value", "voice")))]
+    fn the_field_at_fault_is_named(#[case] body: &str, #[case] expected: Option<(&str, &str)>) {
+        let fault = read_json(body).err();
+        let found = fault.as_ref().map(|f| (f.code, f.param.as_deref().unwrap_or_default()));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_input_is_as_long_as_may_be() {
+        let body = |n| format!(r#"{{"input":"{}","voice":"v"}}"#, r"\ud83d\ude00".repeat(n));
+        assert_eq!(read_json(&body(4096)), Ok(4096));
+        let fault = read_json(&body(4097)).expect_err("too long");
+        assert_eq!(fault.param.as_deref(), Some("input"));
+        assert!(fault.message.ends_with("(Unicode code points), not of 4097"), "{fault}");
+    }
+
+    /// The text of a JSON string in which nothing is but ASCII.
+    fn escaped(text: &str) -> String {
+        text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect()
+    }
+
+    /// Some text, and whether to write it in nothing but ASCII.
+    fn part() -> impl Strategy<Value = (String, bool)> {
+        (".{0,6}|[\"\\\\/\u{0}-\u{1f}]{1,3}", any::<bool>())
+    }
+
+    proptest! {
+        #[test]
+        fn code_points_are_the_characters_of_the_text(
+            parts in proptest::collection::vec(part(), 0..6),
+        ) {
+            let text: String = parts.iter().map(|(part, _)| part.as_str()).collect();
+            let written = |(part, is_ascii): &(String, bool)| {
+                let quoted = serde_json::Value::from(part.as_str()).to_string();
+                if *is_ascii { escaped(part) } else { quoted[1..quoted.len() - 1].to_owned() }
+            };
+            let json = format!("\"{}\"", parts.iter().map(written).collect::<String>());
+            prop_assert_eq!(serde_json::from_str::<String>(&json).expect("sound"), text.clone());
+            let expected = text.chars().count() as u64;
+            prop_assert_eq!(code_points(Value::trusted(json.as_bytes())), Some(expected));
+        }
+
+        #[test]
+        fn unsound_bytes_are_counted_without_a_panic(bytes: Vec<u8>) {
+            code_points(Value::trusted(&bytes));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The money of a call: what it may come to at most, and the hold for it.
+
+use std::sync::Arc;
+
+use super::Gateway;
+use super::refusal::Refusal;
+use crate::catalogue::{Model, Vendor};
+use crate::dialect::CallFault;
+use crate::dialect::call::{Asked, Call, Content};
+use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord};
+use crate::money::price::{Price, Quote, TokenPrice};
+
+/// What stands behind a call. No vendor is called without.
+#[derive(Debug)]
+pub enum Funds {
+    /// Money is held.
+    Held {
+        /// The hold.
+        hold: Hold,
+        /// The key that it was made for.
+        key: Arc<KeyRecord>,
+    },
+    /// It costs nothing.
+    Free,
+}
+
+impl Funds {
+    /// Whose money it is, if it takes any.
+    #[must_use]
+    pub fn account(&self) -> Option<&AccountName> {
+        match self {
+            Funds::Held { hold, .. } => Some(hold.account()),
+            Funds::Free => None,
+        }
+    }
+}
+
+/// What to hold for a call; `None` if it costs nothing. `earlier` are input tokens of earlier
+/// answers that the vendor reads again.
+///
+/// # Errors
+/// No balance covers it.
+pub(super) fn quote(
+    model: &Model,
+    call: &Call,
+    earlier: u64,
+    at: i64,
+) -> Result<Option<Quote>, Refusal> {
+    let bound = |content: &Content| input_bound(content, &model.vendor).saturating_add(earlier);
+    let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
+        let input = model.context.map_or(input, |most| input.min(most));
+        let output = output_max.unwrap_or(model.vendor.output_tokens).saturating_mul(choices);
+        let quote = price.quote(input, output, at);
+        quote.map_err(|_| too_many("max_tokens"))
+    };
+    match (&model.price, &call.asked) {
+        (Price::Free, _) => return Ok(None),
+        (Price::Tokens(price), Asked::Chat { text: t, .. } | Asked::Messages(t)) => {
+            text(price, bound(&t.content), t.output_max, t.choices)
+        }
+        (Price::Tokens(price), Asked::Responses(ask)) => {
+            text(price, bound(&ask.content), ask.output_max, 1)
+        }
+        (Price::Tokens(price), Asked::Embeddings(inputs)) => {
+            price.quote(inputs.tokens_max, 0, at).map_err(|_| too_many("input"))
+        }
+        (Price::Image { reservation, .. }, Asked::Image { .. }) => Ok(Quote::exactly(*reservation)),
+        (Price::Speech(rate), Asked::Speech { characters }) => {
+            rate.times(*characters).map(Quote::exactly).map_err(|_| too_many("input"))
+        }
+        // A model is not sold on an endpoint that its price is not for.
+        _ => Err(Refusal::Internal),
+    }
+    .map(Some)
+}
+
+fn too_many(field: &str) -> Refusal {
+    Refusal::Call(CallFault::invalid(field, "smaller: no balance covers so many"))
+}
+
+/// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a
+/// document of pages and what a vendor adds for tools are as much as its rules say. The JSON around
+/// the text makes up for the vendor's own framing.
+fn input_bound(content: &Content, vendor: &Vendor) -> u64 {
+    let Content { images, documents, tools, text_bytes } = *content;
+    let tokens = [
+        text_bytes,
+        images.saturating_mul(vendor.image_tokens),
+        documents.saturating_mul(vendor.document_tokens),
+        tools.saturating_mul(vendor.tool_tokens),
+    ];
+    tokens.into_iter().fold(0, u64::saturating_add)
+}
+
+impl From<HoldRefused> for Refusal {
+    fn from(why: HoldRefused) -> Refusal {
+        match why {
+            HoldRefused::Insufficient { least, available } => {
+                Refusal::Insufficient { least, available }
+            }
+            HoldRefused::NoAccount => Refusal::BadKey,
+            HoldRefused::Unavailable(_) => Refusal::NoLedger,
+            HoldRefused::Conflict => Refusal::Internal,
+        }
+    }
+}
+
+impl Gateway {
+    /// Holds money, within the ledger's deadline. If it passes, the hold is taken back, since it
+    /// may have been made all the same.
+    pub(super) async fn hold(
+        &self,
+        account: &AccountName,
+        id: &str,
+        quote: Quote,
+    ) -> Result<Hold, HoldRefused> {
+        let lease_ms = self.timeouts.lease_ms();
+        let ledger = &*self.ledger;
+        let holding = ledger::hold(ledger, account, id, quote, lease_ms);
+        let held = self.in_time("hold", holding).await;
+        if let Err(HoldRefused::Unavailable(why)) = &held {
+            log::warn!(request_id = id, why:% = why; "no hold");
+            self.take_back(account.clone(), id.to_owned());
+        }
+        held
+    }
+}

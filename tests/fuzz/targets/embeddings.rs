@@ -1,0 +1,127 @@
+//! Whatever a vendor sends for embeddings, the client gets vectors of the same numbers and a sound
+//! usage, or is told that there are none; and what calls for embeddings, speech and moderations
+//! hold is counted as another parser counts it.
+#![no_main]
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value as Serde;
+use tollgate::dialect::embeddings::{self, Inputs};
+use tollgate::dialect::json::{Document, Kind, Value};
+use tollgate::dialect::{moderations, speech};
+
+/// What one reply may report: none absurd.
+const TOKENS_MAX: u64 = 1_000_000_000;
+
+fuzz_target!(|data: &[u8]| {
+    if data.starts_with(b"{") {
+        received(Bytes::copy_from_slice(data));
+        sent(Bytes::copy_from_slice(data));
+    } else {
+        // So that vectors and inputs need not be found byte by byte.
+        let vector = [br#"{"usage":null,"data":[{"index":0,"embedding":"#, data, b"}]}"].concat();
+        received(Bytes::from(vector));
+        let input = [br#"{"voice":"v","input":"#, data, b"}"].concat();
+        sent(Bytes::from(input));
+    }
+});
+
+fn received(body: Bytes) {
+    let Ok(document) = Document::received(body) else { return };
+    let inputs = Inputs { base64: false, tokens: 7, tokens_max: 7 };
+    let plain = reply(&document, inputs);
+    let packed = reply(&document, Inputs { base64: true, ..inputs });
+    assert!(plain || !packed, "vectors only once they are packed");
+}
+
+/// Checks a reply; tells whether it has embeddings.
+fn reply(sent: &Document, inputs: Inputs) -> bool {
+    let Some(embeddings::Reply { body, tokens }) = embeddings::reply(sent, inputs) else {
+        return false;
+    };
+    let body = Bytes::from(body.concat());
+    let made = Document::received(body.clone())
+        .unwrap_or_else(|fault| panic!("{fault}: {}", String::from_utf8_lossy(&body)));
+    for (name, value) in sent.members() {
+        let found = made.get(&name).expect("a member that the vendor sent");
+        assert!(value == found || matches!(&*name, "data" | "usage"));
+    }
+    let usage = made.get("usage").expect("a usage");
+    let reported = usage.get("prompt_tokens").and_then(Value::whole);
+    assert_eq!(reported, Some(tokens.unwrap_or(inputs.tokens)));
+    assert!(reported <= Some(TOKENS_MAX));
+    if tokens.is_some() {
+        assert_eq!(sent.get("usage"), Some(usage));
+    }
+    let (before, after) = (entries(sent), entries(&made));
+    assert!(!before.is_empty() && before.len() == after.len());
+    for (before, after) in before.into_iter().zip(after) {
+        assert_eq!(before.members().count(), after.members().count());
+        for ((name, old), (same_name, new)) in before.members().zip(after.members()) {
+            assert_eq!(name, same_name);
+            if inputs.base64 && name == "embedding" && old.kind() == Kind::List {
+                packed(old, new);
+            } else {
+                assert_eq!(old, new);
+            }
+        }
+        assert!(after.get("embedding").is_some());
+    }
+    if tokens.is_some() && !inputs.base64 {
+        assert_eq!(body, sent.body());
+    }
+    true
+}
+
+fn entries(document: &Document) -> Vec<Value<'_>> {
+    document.get("data").into_iter().flat_map(Value::elements).collect()
+}
+
+/// The numbers of a list are those of a text in base64, as near as an `f32` comes.
+fn packed(list: Value<'_>, text: Value<'_>) {
+    let bytes = STANDARD.decode(&*text.text().expect("a text")).expect("base64");
+    let (found, rest) = bytes.as_chunks::<4>();
+    assert!(rest.is_empty() && !found.is_empty());
+    assert_eq!(list.elements().count(), found.len());
+    for (number, found) in list.elements().zip(found) {
+        let found = f64::from(f32::from_le_bytes(*found));
+        let written = std::str::from_utf8(number.raw()).expect("text");
+        let expected: f64 = written.parse().expect("a number");
+        let error = (found - expected).abs();
+        let least = f64::from(f32::from_bits(1));
+        assert!(error <= expected.abs() * f64::from(f32::EPSILON) / 2.0 + least, "{written}");
+        assert_eq!(found.is_sign_negative(), written.starts_with('-'));
+    }
+}
+
+fn sent(body: Bytes) {
+    let Ok(document) = &Document::parse(body) else { return };
+    let serde: Serde = serde_json::from_slice(document.body()).expect("what our scan takes");
+    let input = &serde["input"];
+    let texts = |list: &Vec<Serde>| list.iter().map(counted).sum();
+    if let Ok(Inputs { base64, tokens, tokens_max }) = embeddings::read(document) {
+        let expected: u64 = input.as_array().map_or_else(|| counted(input), texts);
+        assert_eq!(tokens, expected);
+        assert!((1..=tokens_max).contains(&tokens));
+        assert_eq!(base64, serde["encoding_format"] == "base64");
+    }
+    if let Ok(characters) = speech::read(document) {
+        let text = input.as_str().expect("a text");
+        assert_eq!(characters, text.chars().count() as u64);
+        assert!((1..=4096).contains(&characters) && !serde["voice"].is_null());
+    }
+    let is_taken = input.is_string() || input.as_array().is_some_and(|list| !list.is_empty());
+    assert_eq!(moderations::read(document).is_ok(), is_taken);
+    assert_eq!(moderations::is_verdict(document), serde["results"].is_array());
+}
+
+/// The tokens of one input, or of one token.
+fn counted(input: &Serde) -> u64 {
+    match input {
+        Serde::String(text) => text.chars().count().div_ceil(4) as u64,
+        Serde::Array(tokens) => tokens.len() as u64,
+        token => u64::from(token.is_u64()),
+    }
+}
