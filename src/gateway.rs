@@ -119,7 +119,7 @@ impl Gateway {
             ledger: parts.ledger,
             notes: parts.notes,
             store_name: parts.store_name,
-            uploads: Uploads::new(parts.limits.uploads_bytes_max),
+            uploads: uploads::room(&parts.limits),
             limits: parts.limits,
             timeouts: parts.timeouts,
             busy: Busy::default(),
@@ -329,6 +329,7 @@ impl ProxyHttp for Gateway {
             terms: admitted.terms,
             route,
             depth: exchange.record.depth,
+            room: admitted.room,
             vendor_request_id,
             relay,
         }));

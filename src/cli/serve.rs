@@ -8,6 +8,7 @@ use pingora_core::apps::HttpServerOptions;
 use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::Connector;
 use pingora_core::listeners::tls::TlsSettings;
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::Server;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::services::background::background_service;
@@ -27,6 +28,10 @@ mod reload;
 
 /// Idle connections to vendors that are kept, for each thread.
 const IDLE_MAX: usize = 512;
+/// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
+/// way.
+const H2_STREAMS_MAX: u32 = 100;
+const H2_STREAM_WINDOW: u32 = 64 << 10;
 
 pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     super::logging::start(conf.log);
@@ -61,6 +66,9 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
         .name("gateway")
         .server_options(options)
         .build();
+    if let Some(proxy) = proxy.app_logic_mut() {
+        proxy.h2_options = Some(h2_options());
+    }
     match &conf.listen.tls {
         None => proxy.add_tcp(&conf.listen.http),
         Some(tls) => {
@@ -78,6 +86,16 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     server.add_service(background_service("background", background));
     log::info!(http = conf.listen.http, admin = conf.listen.admin; "serving");
     server.run_forever()
+}
+
+/// A body that waits for room is not read. All that may lie about of such bodies must fit into the
+/// window of their connection, or it would stop the others on it.
+fn h2_options() -> H2Options {
+    let mut options = default_h2_options();
+    options.max_concurrent_streams(H2_STREAMS_MAX);
+    options.initial_window_size(H2_STREAM_WINDOW);
+    options.initial_connection_window_size((H2_STREAMS_MAX + 16) * H2_STREAM_WINDOW);
+    options
 }
 
 /// The store of the requests, and the ledger of everything else. An embedded store is shared; to a

@@ -17,6 +17,12 @@ use super::speech::code_points;
 const INPUTS_MAX: u64 = 2_048;
 /// Numbers of one vector, at most: no model has more.
 const DIMENSIONS_MAX: u64 = 3_072;
+/// A vendor that indents its numbers needs so many bytes for one.
+const NUMBER_BYTES_MAX: u64 = 24;
+/// Numbers of one reply, at most, where they come as text.
+const NUMBERS_MAX: u64 = REPLY_BYTES_MAX as u64 / NUMBER_BYTES_MAX;
+/// A reply may have so many bytes, at most.
+pub const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points of text that stand for one token where nobody counted.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
 
@@ -45,12 +51,15 @@ pub fn read(document: &Document) -> Result<Inputs, CallFault> {
     let Some(input) = present(document, "input") else {
         return Err(CallFault::missing("input", INPUT));
     };
-    let Count { tokens, tokens_max } = count(input)?;
-    if let Some(dimensions) = present(document, "dimensions") {
-        let right = format!("a whole number from 1 to {DIMENSIONS_MAX}");
-        let is_right = dimensions.whole().is_some_and(|n| (1..=DIMENSIONS_MAX).contains(&n));
-        is_right.then_some(()).ok_or_else(|| wrong("dimensions", &right, dimensions))?;
-    }
+    let Count { inputs, tokens, tokens_max } = count(input)?;
+    let dimensions = match present(document, "dimensions") {
+        None => DIMENSIONS_MAX,
+        Some(told) => {
+            let right = format!("a whole number from 1 to {DIMENSIONS_MAX}");
+            let known = told.whole().filter(|n| (1..=DIMENSIONS_MAX).contains(n));
+            known.ok_or_else(|| wrong("dimensions", &right, told))?
+        }
+    };
     let base64 = match present(document, "encoding_format") {
         None => false,
         Some(format) => match format.text().as_deref() {
@@ -59,12 +68,20 @@ pub fn read(document: &Document) -> Result<Inputs, CallFault> {
             _ => return Err(wrong("encoding_format", "float or base64", format)),
         },
     };
+    if !base64 && inputs.saturating_mul(dimensions) > NUMBERS_MAX {
+        let right = format!(
+            "base64 for {inputs} inputs of up to {dimensions} numbers, or send fewer at once: so \
+             many do not fit into an answer as text"
+        );
+        return Err(CallFault::invalid("encoding_format", &right));
+    }
     Ok(Inputs { base64, tokens, tokens_max })
 }
 
 /// Tokens of some input.
 #[derive(Default)]
 struct Count {
+    inputs: u64,
     tokens: u64,
     tokens_max: u64,
 }
@@ -96,7 +113,7 @@ impl Count {
 }
 
 fn count(input: Value<'_>) -> Result<Count, CallFault> {
-    let mut count = Count::default();
+    let mut count = Count { inputs: 1, ..Count::default() };
     let first = input.elements().next().map(Value::kind);
     match (input.kind(), first) {
         (Kind::Text, _) => count.text(input).ok_or_else(|| wrong("input", TEXT, input))?,
@@ -107,6 +124,7 @@ fn count(input: Value<'_>) -> Result<Count, CallFault> {
                 let right = format!("of at most {INPUTS_MAX} inputs, not of {inputs}");
                 return Err(CallFault::invalid("input", &right));
             }
+            count.inputs = inputs;
             for (i, one) in input.elements().enumerate() {
                 let name = format!("input[{i}]");
                 match first {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::embeddings::Inputs;
 use super::meter::Meter;
+use super::responses::Given;
 use super::translate::reply::Stamp;
 use super::translate::thinking::Kept;
 use super::vendor_error::{VendorError, chat_body, messages_body};
@@ -128,7 +129,7 @@ pub enum Keep {
     /// What the model thought before it called tools.
     Thinking(Kept),
     /// Ids of objects at the vendor's that the client was given.
-    Given(Vec<String>),
+    Given(Given),
 }
 
 /// A reply being passed on.

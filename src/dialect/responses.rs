@@ -9,7 +9,7 @@ use super::json::{Document, Kind, Value};
 mod input;
 mod told;
 
-pub use told::{Step, Told, error_event};
+pub use told::{Given, Step, Told, error_event};
 
 use input::Input;
 
@@ -72,7 +72,8 @@ pub fn read(document: &Document) -> Result<Ask, CallFault> {
                 other_bytes = input.other_bytes;
             }
             ("input", _) => return Err(wrong("input", expected, value)),
-            ("tools", _) => content.tools = tools(value),
+            ("tools", Kind::List) => content.tools = tools(value),
+            ("tools", _) => return Err(wrong("tools", "an array", value)),
             _ => {}
         }
     }

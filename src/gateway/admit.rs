@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::exchange::{Admitted, Exchange, Stage, Terms, Way};
 use super::funds::{self, Funds};
+use super::given::Earlier;
 use super::intake::{Caller, Taken};
 use super::refusal::Refusal;
 use super::{Gateway, given, thinking};
@@ -14,6 +15,7 @@ use crate::dialect::call::{Asked, Call};
 use crate::dialect::json::Draft;
 use crate::dialect::payload::Payload;
 use crate::dialect::translate::request::{Manner, Translation};
+use crate::money::price::Quote;
 
 /// Admits a call: afterwards its money is held.
 ///
@@ -38,18 +40,32 @@ pub async fn admit(
     let Some(line) = gateway.routes.of(vendor) else {
         return Err(Refusal::NoRoute(format!("no route to {vendor} is set up")));
     };
-    let untried = line.plan(exchange.arrived_ms).into();
     // A call that continues a tool loop may turn out longer: the least is held until that is known.
     let is_continued = |t: &Translation| model.thinking && !t.loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
     let at = exchange.arrived_ms / 1_000;
-    let funds = fund(gateway, &exchange.id, caller, (&model, &call), at, continued).await?;
+    let earlier = match (&call.asked, &caller) {
+        (Asked::Responses(ask), Some(caller)) => {
+            given::check(gateway, &caller.key.account, &ask.names).await?
+        }
+        _ => Earlier::default(),
+    };
+    let mut untried = line.plan(exchange.arrived_ms);
+    if let Some(route) = &earlier.route {
+        // Another one may lead to another account of ours, where the vendor keeps nothing of it.
+        untried.retain(|r| r.name == *route);
+    }
+    let mut quote = funds::quote(&model, &call, earlier.tokens, at)?;
+    if let Some(quote) = quote.as_mut().filter(|_| continued) {
+        quote.wanted = quote.least;
+    }
+    let funds = fund(gateway, &exchange.id, caller, quote).await?;
     let way = match (&translation, model.vendor.dialect) {
         (Some(translation), _) => Way::Translated { body: translation.finish(), thinking: None },
         (None, Dialect::Messages) => Way::Unchanged,
         (None, Dialect::Chat) => Way::Spliced,
     };
-    let input_tokens = call.input_counted();
+    let input_tokens = call.input_counted().saturating_add(earlier.tokens);
     let price_version = catalogue.version.clone();
     exchange.stage = Stage::Admitted(Box::new(Admitted {
         call,
@@ -57,7 +73,7 @@ pub async fn admit(
         funds,
         terms: Terms { model, price_version, at, endpoint, input_tokens },
         room: taken.room,
-        untried,
+        untried: untried.into(),
         route: None,
         body: Payload::default(),
         failed: Vec::new(),
@@ -69,25 +85,14 @@ pub async fn admit(
     Ok(())
 }
 
-/// Holds what a call may come to, or its least.
+/// Holds what a call may come to, unless that is nothing.
 async fn fund(
     gateway: &Gateway,
     id: &str,
     caller: Option<Caller>,
-    (model, call): (&Model, &Call),
-    at: i64,
-    least: bool,
+    quote: Option<Quote>,
 ) -> Result<Funds, Refusal> {
-    let earlier = match (&call.asked, &caller) {
-        (Asked::Responses(ask), Some(caller)) => {
-            given::check(gateway, &caller.key.account, &ask.names).await?
-        }
-        _ => 0,
-    };
-    let Some(mut quote) = funds::quote(model, call, earlier, at)? else { return Ok(Funds::Free) };
-    if least {
-        quote.wanted = quote.least;
-    }
+    let Some(quote) = quote else { return Ok(Funds::Free) };
     let key = caller.ok_or(Refusal::NoLedger)?.key;
     let hold = gateway.hold(&key.account, id, quote).await?;
     Ok(Funds::Held { hold, key })

@@ -42,9 +42,15 @@ pub(super) async fn relay(
         return Err(Refusal::Broken(Break::Garbage));
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
-    let patience = gateway.timeouts.client_write;
-    let mut client =
-        Client { head: Some(head), gone: None, stream, patience, waited: Duration::ZERO };
+    let is_old = session.req_header().version == http::Version::HTTP_10;
+    let mut client = Client {
+        head: Some(head),
+        gone: None,
+        stream,
+        collected: (is_old && !stream).then(Out::default),
+        patience: gateway.timeouts.client_write,
+        waited: Duration::ZERO,
+    };
     let deadline = exchange.arrived + gateway.timeouts.total;
     loop {
         let began = Instant::now();
@@ -123,6 +129,7 @@ fn filter(
 }
 
 /// Bytes for the client.
+#[derive(Default)]
 struct Out(Vec<Bytes>);
 
 impl Out {
@@ -217,6 +224,9 @@ struct Client {
     head: Option<ResponseHeader>,
     gone: Option<Gone>,
     stream: bool,
+    /// What waits for the end, for a client that takes the end of a connection for that of an
+    /// answer: half of it would look whole.
+    collected: Option<Out>,
     /// For one write.
     patience: Duration,
     /// How long it took to take what it was given.
@@ -224,7 +234,14 @@ struct Client {
 }
 
 impl Client {
-    async fn pass(&mut self, session: &mut Session, out: Out, end: bool, vendor: &Vendor) {
+    async fn pass(&mut self, session: &mut Session, mut out: Out, end: bool, vendor: &Vendor) {
+        if let Some(collected) = &mut self.collected {
+            collected.append(out);
+            if !end {
+                return;
+            }
+            out = std::mem::take(collected);
+        }
         let body = out.join();
         if self.gone.is_some() || (body.is_none() && !end) {
             return;

@@ -29,7 +29,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
             return;
         }
     };
-    let Relaying { funds, terms, route, depth, vendor_request_id, mut relay } = relaying;
+    let Relaying { funds, terms, route, depth, room: _, vendor_request_id, mut relay } = relaying;
     exchange.record.client_gone = client_gone;
     let (hold, key) = match funds {
         Funds::Held { hold, key } => (hold, key),
@@ -72,7 +72,9 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     .await;
     match relay.keep() {
         Some(Keep::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
-        Some(Keep::Given(ids)) => given::keep(gateway, &account, ids, usage.tokens()).await,
+        Some(Keep::Given(ids)) => {
+            given::keep(gateway, &account, ids, (usage.tokens(), &route.name)).await;
+        }
         None => {}
     }
 }

@@ -22,6 +22,8 @@ use crate::dialect::vendor_error::VendorError;
 
 /// So long a vendor has to say no to a large body before its room may be given to others.
 const LARGE_BODY_WAIT: Duration = Duration::from_secs(3);
+/// A vendor that takes nothing of a large body for so long does not want it.
+const LARGE_BODY_STALL: Duration = Duration::from_secs(10);
 /// Of a vendor's error so many bytes are read, at most.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 /// And for so long, at most.
@@ -73,7 +75,8 @@ pub(super) async fn run(
             upstream::note_block(exchange, status_reason(status), &block);
             continue;
         }
-        if !head.status.is_success() {
+        // A part is no answer to a call that asked for all.
+        if !(head.status.is_success() && status != 206) {
             let body = error_body(gateway, answered, sent_whole, &peer).await;
             let error = VendorError::read(&body);
             let ours = error.message.as_deref().is_some_and(|message| {
@@ -134,7 +137,9 @@ async fn attempt(
             return Err(Attempt::blocked("connect", false));
         };
         up.set_read_timeout(Some(gateway.timeouts.answer));
-        up.set_write_timeout(Some(gateway.timeouts.stall));
+        let large = exchange.admitted().is_some_and(|a| a.room.is_some());
+        let most = if large { LARGE_BODY_STALL } else { Duration::MAX };
+        up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match exchange_heads(gateway, &mut up, &head, exchange).await {
             Ok(sent_whole) => return Ok((up, sent_whole)),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
@@ -171,13 +176,17 @@ async fn exchange_heads(
         };
     }
     drop(body);
-    let mut reading = std::pin::pin!(read_head(up));
+    let reading = read_head(up);
+    if exchange.admitted().is_none_or(|a| a.room.is_none()) {
+        return reading.await.map(|()| true);
+    }
+    let mut reading = std::pin::pin!(reading);
     loop {
         match tokio::time::timeout(LARGE_BODY_WAIT, &mut reading).await {
             Ok(read) => return read.map(|()| true),
             // It works on it. Another route would need the body again, but others need its room.
             Err(_) if gateway.uploads.is_crowded() => {
-                exchange.admitted().filter(|a| a.room.is_some()).map(Admitted::forget_body);
+                exchange.admitted().into_iter().for_each(Admitted::forget_body);
             }
             Err(_) => {}
         }

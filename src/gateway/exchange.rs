@@ -134,6 +134,8 @@ pub struct Relaying {
     pub route: Arc<Route>,
     /// How many routes failed before it.
     pub depth: u32,
+    /// The room of a large body, which the answer takes over.
+    pub room: Option<Room>,
     /// The vendor's id of the request.
     pub vendor_request_id: Option<String>,
     /// The answer.

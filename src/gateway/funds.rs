@@ -50,16 +50,17 @@ pub(super) fn quote(
     let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
         let input = model.context.map_or(input, |most| input.min(most));
         let output = output_max.unwrap_or(model.vendor.output_tokens).saturating_mul(choices);
-        let quote = price.quote(input, output, at);
-        quote.map_err(|_| too_many("max_tokens"))
+        price.quote(input, output, at)
     };
     match (&model.price, &call.asked) {
         (Price::Free, _) => return Ok(None),
         (Price::Tokens(price), Asked::Chat { text: t, .. } | Asked::Messages(t)) => {
-            text(price, bound(&t.content), t.output_max, t.choices)
+            let quote = text(price, bound(&t.content), t.output_max, t.choices);
+            quote.map_err(|_| too_many("max_tokens"))
         }
         (Price::Tokens(price), Asked::Responses(ask)) => {
-            text(price, bound(&ask.content), ask.output_max, 1)
+            let quote = text(price, bound(&ask.content), ask.output_max, 1);
+            quote.map_err(|_| too_many("max_output_tokens"))
         }
         (Price::Tokens(price), Asked::Embeddings(inputs)) => {
             price.quote(inputs.tokens_max, 0, at).map_err(|_| too_many("input"))

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Gateway;
 use super::refusal::Refusal;
-use crate::dialect::responses::Named;
+use crate::dialect::responses::{Given, Named};
 use crate::ledger::AccountName;
 use crate::money::Tokens;
 use crate::notes::ID_PREFIX;
@@ -15,8 +15,16 @@ use crate::notes::ID_PREFIX;
 /// So long after an id was given it may be named.
 const LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Checks that an account was given every id that its call names. Tells how many tokens the vendor
-/// may read again for them.
+/// What stands behind the ids that a call names.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    /// Tokens that the vendor may read again.
+    pub(super) tokens: u64,
+    /// The route to the account where the vendor keeps them.
+    pub(super) route: Option<String>,
+}
+
+/// Checks that an account was given every id that its call names.
 ///
 /// # Errors
 /// One was never given to this account, or too long ago; or nobody can tell.
@@ -24,30 +32,40 @@ pub(super) async fn check(
     gateway: &Gateway,
     account: &AccountName,
     ids: &[Named],
-) -> Result<u64, Refusal> {
+) -> Result<Earlier, Refusal> {
+    let mut earlier = Earlier::default();
     if ids.is_empty() {
-        return Ok(0);
+        return Ok(earlier);
     }
     let names: Vec<String> = ids.iter().map(|named| note(&named.id)).collect();
     let finding = gateway.notes.find(account, &names);
     let found = gateway.in_time("notes", finding).await.map_err(|_| Refusal::NoLedger)?;
-    let mut earlier = 0u64;
     for (named, found) in ids.iter().zip(found) {
         let Some(found) = found else { return Err(Refusal::NotGiven(named.param.clone())) };
-        earlier = earlier.saturating_add(tokens(&found));
+        let (tokens, route) = read(&found);
+        earlier.tokens = earlier.tokens.saturating_add(tokens);
+        earlier.route = earlier.route.or(route);
     }
     Ok(earlier)
 }
 
-/// Remembers the ids that an account was given with an answer: that of a response, then those of
-/// the items in it. They can be named as soon as this has returned.
-pub(super) async fn keep(gateway: &Gateway, account: &AccountName, ids: Vec<String>, used: Tokens) {
-    let Some((response, items)) = ids.split_first() else { return };
+/// Remembers the ids that an account was given with an answer over a route. They can be named as
+/// soon as this has returned.
+pub(super) async fn keep(
+    gateway: &Gateway,
+    account: &AccountName,
+    given: Given,
+    (used, route): (Tokens, &str),
+) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
-    let whole = used.input.saturating_add(used.output);
-    for (ids, tokens) in [(std::slice::from_ref(response), whole), (items, used.output)] {
+    let all = used.input.saturating_add(used.output);
+    for (ids, tokens) in [(given.whole, all), (given.items, used.output)] {
+        if ids.is_empty() {
+            continue;
+        }
         let names: Vec<String> = ids.iter().map(|id| note(id)).collect();
-        let keeping = gateway.notes.keep(account, &names, Bytes::from(tokens.to_string()), life_ms);
+        let record = Bytes::from(format!("{tokens} {route}"));
+        let keeping = gateway.notes.keep(account, &names, record, life_ms);
         if let Err(why) = gateway.in_time("notes", keeping).await {
             log::warn!(why:% = why; "ids are not kept");
         }
@@ -58,6 +76,8 @@ fn note(id: &str) -> String {
     format!("{ID_PREFIX}{id}")
 }
 
-fn tokens(note: &[u8]) -> u64 {
-    std::str::from_utf8(note).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+fn read(note: &[u8]) -> (u64, Option<String>) {
+    let text = String::from_utf8_lossy(note);
+    let (tokens, route) = text.split_once(' ').unwrap_or((&text, ""));
+    (tokens.parse().unwrap_or(0), Some(route.to_owned()).filter(|route| !route.is_empty()))
 }

@@ -1,16 +1,22 @@
 //! Uploads: images to be edited. They are as large as all other calls together, so only so many
-//! bytes of them are in memory at a time; whoever comes then waits until there is room.
+//! bytes of them are in memory at a time; whoever has more to send then waits until there is room.
+//!
+//! Room is taken as bytes come, so a client that sends nothing takes none. Many that each have a
+//! part of their room could wait for each other for ever. Hence some of it is set apart, enough for
+//! the largest upload: whoever gets it can always end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use http::header::CONTENT_TYPE;
 use pingora_proxy::Session;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use super::Gateway;
-use super::intake::{self, Taken};
+use super::intake::{self, Pieces, Taken};
+use super::limits::Limits;
 use super::refusal::Refusal;
 use crate::dialect::call::Opened;
 use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
@@ -20,8 +26,14 @@ use crate::dialect::{CallFault, images};
 const FORM_BYTES_MAX: usize = 1 << 20;
 /// Parts of a form, at most.
 const PARTS_MAX: usize = 16;
-/// Room is given out in units of so many bytes.
+/// Room is counted in units of so many bytes.
 const UNIT: usize = 1 << 10;
+/// And taken in steps of so many, which no piece of a body is longer than.
+const STEP_UNITS: u32 = 256;
+/// Whoever has what is set apart, while others wait, must send so many bytes a second,
+const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
+/// after so long.
+const SLOW_WAIT: Duration = Duration::from_secs(5);
 /// Uploads are collected in buffers of this size, whatever theirs is: the allocator keeps what is
 /// so large apart from each thread's own memory, and gives it back to the system when it is free.
 /// What is never written of a buffer takes up no memory.
@@ -31,21 +43,25 @@ const BUFFER_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Uploads {
     room: Arc<Semaphore>,
-    units_max: u32,
+    /// What is set apart, for one at a time.
+    apart: Arc<Mutex<()>>,
     waiting: AtomicUsize,
 }
 
 /// Room that an upload takes up, until it is dropped.
 #[derive(Debug)]
-pub struct Room(OwnedSemaphorePermit);
+pub struct Room {
+    taken: Option<OwnedSemaphorePermit>,
+    apart: Option<OwnedMutexGuard<()>>,
+}
 
 impl Uploads {
-    /// Room for so many bytes in all.
+    /// Room for so many bytes in all, of which the largest upload has `one_bytes_max`.
     #[must_use]
-    pub fn new(bytes_max: usize) -> Uploads {
-        let units_max = units(bytes_max);
-        let room = Arc::new(Semaphore::new(units_max as usize));
-        Uploads { room, units_max, waiting: AtomicUsize::new(0) }
+    pub fn new(bytes_max: usize, one_bytes_max: usize) -> Uploads {
+        let shared = bytes_max.saturating_sub(one_bytes_max) / UNIT;
+        let room = Arc::new(Semaphore::new(shared.min(Semaphore::MAX_PERMITS)));
+        Uploads { room, apart: Arc::default(), waiting: AtomicUsize::new(0) }
     }
 
     /// Whether anybody waits for room.
@@ -53,25 +69,55 @@ impl Uploads {
     pub fn is_crowded(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
-
-    /// Waits for room for so many bytes, or for all there is.
-    async fn enter(&self, bytes: usize) -> Option<Room> {
-        let units = units(bytes).min(self.units_max);
-        let _waiting = Waiting::one(&self.waiting);
-        self.room.clone().acquire_many_owned(units).await.ok().map(Room)
-    }
 }
 
 impl Room {
+    fn none() -> Room {
+        Room { taken: None, apart: None }
+    }
+
+    fn units(&self) -> usize {
+        self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+
+    /// Whether so many bytes have their room.
+    fn covers(&self, bytes: usize) -> bool {
+        self.apart.is_some() || self.units() >= bytes.div_ceil(UNIT)
+    }
+
+    /// Waits for a step more, or for what is set apart.
+    async fn grow(&mut self, uploads: &Uploads) {
+        let step = if let Ok(step) = uploads.room.clone().try_acquire_many_owned(STEP_UNITS) {
+            step
+        } else {
+            let _waiting = Waiting::one(&uploads.waiting);
+            tokio::select! {
+                biased;
+                Ok(step) = uploads.room.clone().acquire_many_owned(STEP_UNITS) => step,
+                apart = uploads.apart.clone().lock_owned() => {
+                    self.apart = Some(apart);
+                    return;
+                }
+            }
+        };
+        match &mut self.taken {
+            Some(taken) => taken.merge(step),
+            None => self.taken = Some(step),
+        }
+    }
+
     /// Gives back what an upload of so many bytes does not need.
     fn shrink(&mut self, bytes: usize) {
-        let surplus = self.0.num_permits().saturating_sub(units(bytes) as usize);
-        drop(self.0.split(surplus));
+        let needed = bytes.div_ceil(UNIT).max(1);
+        let surplus = self.units().saturating_sub(needed);
+        drop(self.taken.as_mut().and_then(|taken| taken.split(surplus)));
     }
 }
 
-fn units(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).max(1)
+/// The room that the configuration allows.
+pub(super) fn room(limits: &Limits) -> Uploads {
+    let one = limits.image_bytes_max.saturating_add(FORM_BYTES_MAX);
+    Uploads::new(limits.uploads_bytes_max, one)
 }
 
 /// Somebody who waits, until this is dropped.
@@ -90,6 +136,82 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// How long an upload takes.
+struct Pace {
+    /// For waiting for room, and again for the client.
+    patience: Duration,
+    room_time: Duration,
+    client_time: Duration,
+    /// Since when it has what is set apart, and how much had been read by then.
+    apart: Option<(Instant, usize)>,
+}
+
+impl Pace {
+    fn new(patience: Duration) -> Pace {
+        Pace { patience, room_time: Duration::ZERO, client_time: Duration::ZERO, apart: None }
+    }
+
+    /// What is left for the client to send.
+    fn left(&self, waited: Duration) -> Duration {
+        self.patience.saturating_sub(self.client_time).saturating_sub(waited)
+    }
+
+    /// A client that is too slow has to go, all the more if others wait for it.
+    fn check(&self, bytes: usize, waited: Duration, uploads: &Uploads) -> Result<(), Refusal> {
+        let too_slow =
+            self.apart.filter(|_| uploads.is_crowded()).is_some_and(|(since, before)| {
+                let due = since.elapsed().as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
+                since.elapsed() >= SLOW_WAIT && ((bytes - before) as u64) < due
+            });
+        if too_slow || self.left(waited).is_zero() { Err(Refusal::BodyBroken) } else { Ok(()) }
+    }
+}
+
+/// Reads a form, as fast as there is room for it.
+async fn read(
+    uploads: &Uploads,
+    mut pieces: Pieces<'_>,
+    mut reader: FormReader,
+    mut pace: Pace,
+) -> Result<(Form, Room), Refusal> {
+    let (mut room, mut buffer) = (Room::none(), BytesMut::new());
+    let mut bytes = 0;
+    loop {
+        let began = Instant::now();
+        while !room.covers(bytes + STEP_UNITS as usize * UNIT) {
+            let left = pace.patience.saturating_sub(pace.room_time);
+            let grown = tokio::time::timeout(left, room.grow(uploads)).await;
+            grown.map_err(|_| Refusal::Crowded)?;
+        }
+        if room.apart.is_some() {
+            pace.apart.get_or_insert((Instant::now(), bytes));
+        }
+        pace.room_time += began.elapsed();
+        let began = Instant::now();
+        let mut next = std::pin::pin!(pieces.next());
+        let piece = loop {
+            let wait = pace.left(began.elapsed()).min(SLOW_WAIT);
+            if let Ok(piece) = tokio::time::timeout(wait, &mut next).await {
+                break piece?;
+            }
+            pace.check(bytes, began.elapsed(), uploads)?;
+        };
+        let Some(mut piece) = piece else { break };
+        bytes += piece.len();
+        pace.check(bytes, began.elapsed(), uploads)?;
+        pace.client_time += began.elapsed();
+        while !piece.is_empty() {
+            if buffer.capacity() == 0 {
+                buffer = BytesMut::with_capacity(BUFFER_BYTES);
+            }
+            let fits = piece.split_to(piece.len().min(buffer.capacity()));
+            buffer.extend_from_slice(&fits);
+            reader.push(buffer.split().freeze()).map_err(refused)?;
+        }
+    }
+    Ok((reader.finish().map_err(refused)?, room))
+}
+
 /// Takes in an image to be edited, with what is to become of it. It never touches a disk.
 ///
 /// # Errors
@@ -101,35 +223,15 @@ pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Tak
     let kind = session.get_header(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let limits =
         FormLimits { parts_max: PARTS_MAX, text_bytes_max: FORM_BYTES_MAX, file_bytes_max };
-    let mut reader = FormReader::new(kind, limits).map_err(refused)?;
-    let told = intake::announced(session, most).await.map_err(|why| match why {
+    let reader = FormReader::new(kind, limits).map_err(refused)?;
+    intake::announced(session, most).await.map_err(|why| match why {
         Refusal::TooLarge(_) => Refusal::FileTooLarge(file_bytes_max),
         other => other,
     })?;
-    let patience = gateway.timeouts.body;
-    let entering = gateway.uploads.enter(told.unwrap_or(most));
-    let entered = tokio::time::timeout(patience, entering).await.ok().flatten();
-    let mut room = entered.ok_or(Refusal::Crowded)?;
-    let reading = async {
-        let mut pieces = intake::pieces(session, most);
-        let mut buffer = BytesMut::new();
-        while let Some(mut piece) = pieces.next().await? {
-            while !piece.is_empty() {
-                if buffer.capacity() == 0 {
-                    buffer = BytesMut::with_capacity(BUFFER_BYTES);
-                }
-                let fits = piece.split_to(piece.len().min(buffer.capacity()));
-                buffer.extend_from_slice(&fits);
-                reader.push(buffer.split().freeze()).map_err(refused)?;
-            }
-        }
-        reader.finish().map_err(refused)
-    };
-    let read: Result<Form, Refusal> = match tokio::time::timeout(patience, reading).await {
-        Ok(read) => read,
-        Err(_) => Err(Refusal::BodyBroken),
-    };
-    let (document, file) = images::edit(read?).map_err(Refusal::Call)?;
+    let pieces = intake::pieces(session, most);
+    let pace = Pace::new(gateway.timeouts.body);
+    let (form, mut room) = read(&gateway.uploads, pieces, reader, pace).await?;
+    let (document, file) = images::edit(form).map_err(Refusal::Call)?;
     room.shrink(file.length.saturating_add(document.body().len()));
     let opened = Opened::form(document, file).map_err(Refusal::Call)?;
     Ok(Taken { opened, room: Some(room) })
@@ -153,20 +255,58 @@ mod tests {
 
     use super::*;
 
+    const STEP: usize = STEP_UNITS as usize * UNIT;
+
+    /// An upload that has read so many steps.
+    async fn room(uploads: &Uploads, steps: usize) -> Room {
+        let mut room = Room::none();
+        for _ in 0..steps {
+            room.grow(uploads).await;
+        }
+        room
+    }
+
     #[tokio::test]
-    async fn who_finds_no_room_waits_until_others_have_left_some() {
-        let uploads = Uploads::new(10 * UNIT);
-        let mut first = uploads.enter(100 * UNIT).await.expect("all of the room");
-        let mut second = Box::pin(uploads.enter(4 * UNIT));
-        assert!(second.as_mut().now_or_never().is_none());
+    async fn who_finds_no_room_gets_what_is_set_apart_and_the_next_waits() {
+        let uploads = Uploads::new(10 * STEP, 6 * STEP);
+        let first = room(&uploads, 4).await;
+        assert!(first.covers(4 * STEP) && !first.covers(4 * STEP + 1));
+        let second = room(&uploads, 1).await;
+        assert!(second.covers(6 * STEP) && second.units() == 0);
+        let mut third = Box::pin(room(&uploads, 2));
+        assert!(third.as_mut().now_or_never().is_none());
         assert!(uploads.is_crowded());
-        first.shrink(6 * UNIT);
-        let second = second.await.expect("room");
-        assert!(!uploads.is_crowded());
-        assert!(uploads.enter(1).now_or_never().is_none());
-        drop(second);
-        assert!(uploads.enter(4 * UNIT).now_or_never().flatten().is_some());
         drop(first);
-        assert_eq!(uploads.room.available_permits(), 10);
+        let third = third.await;
+        assert!(!uploads.is_crowded());
+        assert!(third.covers(2 * STEP) && third.apart.is_none());
+        drop((second, third));
+        assert_eq!(uploads.room.available_permits(), 4 * STEP_UNITS as usize);
+        assert!(uploads.apart.try_lock().is_ok());
+    }
+
+    /// Two that have all of the room between them, and need more, must not wait for each other.
+    #[tokio::test]
+    async fn uploads_that_share_the_room_can_all_end() {
+        let uploads = Uploads::new(8 * STEP, 6 * STEP);
+        let [mut one, mut other] = [room(&uploads, 1).await, room(&uploads, 1).await];
+        one.grow(&uploads).await;
+        assert!(one.covers(6 * STEP));
+        let mut waits = Box::pin(other.grow(&uploads));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(one);
+        waits.await;
+        assert!(other.covers(2 * STEP));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_needed_goes_back() {
+        let uploads = Uploads::new(10 * STEP, 6 * STEP);
+        let mut room = room(&uploads, 3).await;
+        room.shrink(STEP + 1);
+        assert_eq!(room.units(), STEP_UNITS as usize + 1);
+        room.shrink(10 * STEP);
+        room.shrink(0);
+        assert_eq!(room.units(), 1);
     }
 }

@@ -28,6 +28,9 @@ use crate::metrics::METRICS;
 
 /// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
 const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
+/// How the types of sound begin.
+const SOUND: [&str; 4] =
+    ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
 /// HTTP/2 streams in one connection to a vendor.
 const H2_STREAMS_MAX: usize = 100;
 
@@ -210,9 +213,12 @@ pub(super) fn readable(head: &ResponseHeader, call: &Call) -> bool {
     let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
     let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.trim_start().to_ascii_lowercase();
-    let sound = matches!(call.asked, Asked::Speech { .. });
-    let text = kind.starts_with("application/json") || kind.starts_with("text/");
-    plain && kind.starts_with("text/event-stream") == call.stream && !(sound && text)
+    let is_one_of = |kinds: &[&str]| kinds.iter().any(|known| kind.starts_with(known));
+    plain
+        && match &call.asked {
+            Asked::Speech { .. } => kind.is_empty() || is_one_of(&SOUND),
+            _ => is_one_of(&["text/event-stream"]) == call.stream,
+        }
 }
 
 /// When the vendor wants to be asked again; only seconds are understood.

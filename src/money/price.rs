@@ -243,7 +243,11 @@ mod tests {
         Units::Tokens(tokens(50, 4_160)),
         Ok(125_050_000)
     )]
-    #[case::image_of_a_bill(image(0, 0), Units::Billed { images: 1, ticks: 220_000_001 }, Ok(22_000_001))]
+    #[case::image_of_a_bill(
+        image(0, 0),
+        Units::Billed { images: 1, ticks: 220_000_001 },
+        Ok(22_000_001)
+    )]
     #[case::bill_where_tokens_count(
         image(5_000, 30_000),
         Units::Billed { images: 1, ticks: 5 },
@@ -254,7 +258,7 @@ mod tests {
         Units::Tokens(tokens(50, 50)),
         Err(MoneyError::OtherUnits)
     )]
-    #[case::image_of_which_nothing_is_known(image(0, 0), Units::Images { images: 1 }, Ok(280_000_000))]
+    #[case::nothing_is_known(image(0, 0), Units::Images { images: 1 }, Ok(280_000_000))]
     #[case::hello(Price::Speech(Rate(15_000)), Units::Characters { characters: 5 }, Ok(75_000))]
     #[case::speech_by_tokens(
         Price::Speech(Rate(15_000)),

@@ -41,7 +41,7 @@ fn unpacked(vector: &Json) -> Vec<u32> {
 #[case::many_tokens(json!(vec![1; 8192]), 8192, 8192)]
 #[case::many_lists(json!(vec![[1, 2]; 2048]), 4096, 4096)]
 fn input_is_counted(#[case] input: Json, #[case] tokens: u64, #[case] tokens_max: u64) {
-    let read = read_json(&json!({ "input": input }));
+    let read = read_json(&json!({ "input": input, "dimensions": 8 }));
     assert_eq!(read, Ok(Inputs { base64: false, tokens, tokens_max }));
 }
 
@@ -262,5 +262,26 @@ proptest! {
         prop_assert!(inputs.tokens_max >= (bytes + texts.len()) as u64);
         let alone = read_json(&json!({ "input": texts[0] })).expect("right");
         prop_assert_eq!(alone.tokens, counted(&texts[0]));
+    }
+}
+
+/// A vendor may indent its numbers; what does not fit then would be made, billed and never passed.
+#[rstest]
+#[case::most(1_365, "", true)]
+#[case::one_more(1_366, "", false)]
+#[case::shorter(2_048, r#","dimensions":2048"#, true)]
+#[case::longer(2_048, r#","dimensions":2049"#, false)]
+#[case::packed(2_048, r#","encoding_format":"base64""#, true)]
+#[case::asked_for(2_048, r#","encoding_format":"float""#, false)]
+fn more_numbers_than_an_answer_holds_are_refused(
+    #[case] inputs: usize,
+    #[case] members: &str,
+    #[case] fits: bool,
+) {
+    let texts = vec![r#""a""#; inputs].join(",");
+    let read = read(&document(&format!(r#"{{"input":[{texts}]{members}}}"#)));
+    match read {
+        Ok(_) => assert!(fits),
+        Err(fault) => assert_eq!((fault.param.as_deref(), fits), (Some("encoding_format"), false)),
     }
 }

@@ -61,13 +61,18 @@ fn is_image(name: &str) -> bool {
 
 /// A field's name must be one, so that nobody can read another in it, and must not be of a region.
 fn check_name(name: &str) -> Result<(), CallFault> {
-    let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.[]".contains(&b);
-    if name.len() > NAME_BYTES_MAX || !name.bytes().all(is_of_name) {
+    let stem = name.split('[').next().unwrap_or_default();
+    if let Some(region) = REGIONS.iter().find(|region| **region == stem) {
+        return Err(no_region(region));
+    }
+    // Brackets mean a list to some readers, and a first underscore a setting of the form itself.
+    let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    let plain = name.bytes().all(is_of_name) && !name.starts_with('_');
+    if name.len() > NAME_BYTES_MAX || !(plain || is_image(name)) {
         let shown: String = name.chars().take(40).collect();
         return Err(unsound(&shown, format!("'{shown}' is no name of a field")));
     }
-    let stem = name.split('[').next().unwrap_or_default();
-    REGIONS.iter().find(|region| **region == stem).map_or(Ok(()), |region| Err(no_region(region)))
+    Ok(())
 }
 
 /// No field of a vendor's has a longer name.

@@ -30,8 +30,9 @@ pub enum Withheld {
     Unreadable,
 }
 
-/// A cost of more ticks, which are a thousand dollars, is no report but an error of the vendor's.
-const TICKS_MAX: u64 = 10_000_000_000_000;
+/// A cost of more ticks, which are ten dollars, is no report but an error of the vendor's; and so
+/// is one of none.
+const TICKS_MAX: u64 = 100_000_000_000;
 
 /// Reads a reply; `created` is its time if the vendor told none.
 ///
@@ -56,7 +57,7 @@ pub fn reply(document: &Document, created: i64) -> Result<Reply, Withheld> {
     Ok(Reply {
         body,
         tokens: usage.and_then(tokens),
-        ticks: ticks.filter(|ticks| *ticks <= TICKS_MAX),
+        ticks: ticks.filter(|ticks| (1..=TICKS_MAX).contains(ticks)),
     })
 }
 
@@ -108,7 +109,7 @@ fn rewritten(original: &Bytes, entries: &[Entry<'_>], created: i64) -> Vec<Bytes
 fn tokens(usage: Value<'_>) -> Option<Tokens> {
     let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
-    for (name, value) in usage.members() {
+    for (name, value) in usage.members().filter(|(_, value)| !value.is_null()) {
         match &*name {
             "input_tokens" => input = Some(sane(value)?),
             "output_tokens" => output = Some(sane(value)?),
@@ -202,8 +203,9 @@ mod tests {
     #[case::negative(r#"{"input_tokens":-1,"output_tokens":1}"#, None, None)]
     #[case::fraction(r#"{"input_tokens":1.5,"output_tokens":1}"#, None, None)]
     #[case::ticks(r#"{"cost_in_usd_ticks":200000000}"#, None, Some(200_000_000))]
-    #[case::most_ticks(r#"{"cost_in_usd_ticks":10000000000000}"#, None, Some(10_000_000_000_000))]
-    #[case::absurd_ticks(r#"{"cost_in_usd_ticks":10000000000001}"#, None, None)]
+    #[case::most_ticks(r#"{"cost_in_usd_ticks":100000000000}"#, None, Some(100_000_000_000))]
+    #[case::absurd_ticks(r#"{"cost_in_usd_ticks":100000000001}"#, None, None)]
+    #[case::no_ticks(r#"{"cost_in_usd_ticks":0}"#, None, None)]
     #[case::negative_ticks(r#"{"cost_in_usd_ticks":-1}"#, None, None)]
     #[case::ticks_with_a_point(r#"{"cost_in_usd_ticks":1.0}"#, None, None)]
     #[case::ticks_as_text(r#"{"cost_in_usd_ticks":"1"}"#, None, None)]

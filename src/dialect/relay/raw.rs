@@ -6,8 +6,8 @@ use bytes::Bytes;
 use super::{Break, Progress};
 use crate::money::{Basis, Units, Usage};
 
-/// A reply may be so many bytes, at most: an hour of sound.
-const REPLY_BYTES_MAX: u64 = 512 << 20;
+/// A reply may be so many bytes, at most: twenty minutes of sound that is not compressed.
+const REPLY_BYTES_MAX: u64 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]

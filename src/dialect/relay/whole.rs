@@ -51,7 +51,11 @@ impl Whole {
 
     pub(super) fn push(&mut self, bytes: Bytes) {
         self.bytes += bytes.len();
-        if self.bytes > REPLY_BYTES_MAX {
+        let most = match self.passage {
+            Passage::Embeddings(_) => embeddings::REPLY_BYTES_MAX,
+            _ => REPLY_BYTES_MAX,
+        };
+        if self.bytes > most {
             self.pieces.clear();
             self.progress = Progress::Broken(Break::TooLarge);
         } else if self.progress == Progress::Open {

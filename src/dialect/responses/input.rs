@@ -34,6 +34,7 @@ impl Input {
                 return Err(wrong(&format!("input[{i}]"), "an object", item));
             }
             named(item, i, names)?;
+            parts(item, i)?;
             self.part(item, PARTS_DEPTH_MAX);
         }
         Ok(count)
@@ -100,6 +101,18 @@ fn is_data(value: Value<'_>, media: &[&str]) -> bool {
     };
     let scheme = "data:";
     begins(0, scheme) && media.iter().any(|media| begins(scheme.len(), media))
+}
+
+/// Checks that parts are objects: the rules look at these, and at nothing deeper.
+fn parts(item: Value<'_>, i: usize) -> Result<(), CallFault> {
+    for (name, list) in item.members().filter(|(name, _)| matches!(&**name, "content" | "output")) {
+        for (j, part) in list.elements().enumerate() {
+            if part.kind() != Kind::Object {
+                return Err(wrong(&format!("input[{i}].{name}[{j}]"), "an object", part));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Takes the ids by which the vendor would look up an item, or what it belongs to.

@@ -21,7 +21,8 @@ const ROWS_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Rows {
     by_name: HashMap<AccountName, Remembered>,
-    /// How many notes of an account are on a shelf, at most: what was replaced or swept may still be counted.
+    /// How many notes of an account are on a shelf, at most: what was replaced or swept may still
+    /// be counted.
     notes: HashMap<(AccountName, Shelf), usize>,
     /// SQLite's number for what other connections wrote, when the rows were read.
     version: i64,
