@@ -57,12 +57,30 @@ charge_line() {
 }
 charged() { "$1" "$2" <"$folder/charge"; }
 
+# answered WHAT: fails unless the last answer is good; prints its request id.
+answered() {
+  local status id
+  status=$(sed -n 's/^HTTP[^ ]* \([0-9]*\).*/\1/p' "$folder/head" | tail -n 1)
+  [ "$status" = 200 ] || fail "$1 answered $status: $(head -c 500 "$folder/reply")"
+  id=$(header x-request-id)
+  [ -n "$id" ] || fail "$1 answered without x-request-id"
+  echo "$id"
+}
+
+# settled WHAT ID: waits for the charge of that request; sets $amount.
+settled() {
+  until_true 50 charge_line "$2" || fail "no charge for request $2 of $1"
+  amount=$(charged number amount_nano)
+  ((amount > 0)) || fail "the charge of $1 is '$amount'"
+  asked=$((asked + 1))
+}
+
 # ask TITLE MODEL STREAM DEPTH [MEMBERS]: one chat request, with more members if there are any; its
 # status, depth and charge must be right.
 ask() {
   local question='[{"role":"user","content":"How much is two and two?"}]'
   local body="{\"model\":\"$2\",\"stream\":$3,\"messages\":$question${5:+,$5}}"
-  local status id depth amount
+  local id depth amount
   echo
   echo "$1"
   echo "  curl $base/chat/completions -d '{\"model\":\"$2\",\"stream\":$3,${5:+${5:0:40}}…}'"
@@ -70,21 +88,108 @@ ask() {
   : >"$folder/reply"
   curl -sSN --max-time 30 -D "$folder/head" "$base/chat/completions" \
     -H "authorization: Bearer $key" -H 'content-type: application/json' -d "$body" | print_answer
-  status=$(sed -n 's/^HTTP[^ ]* \([0-9]*\).*/\1/p' "$folder/head" | tail -n 1)
-  [ "$status" = 200 ] || fail "$2 answered $status: $(head -c 500 "$folder/reply")"
+  id=$(answered "$2")
   grep -Eq '"content": ?"[^"]|"arguments": ?"[^"]' "$folder/reply" || fail "$2 answered nothing"
   [ "$3" = false ] || grep -q '^data: \[DONE\]' "$folder/reply" || fail "no end of the stream of $2"
   depth=$(header x-gateway-fallback-depth)
   [ "$depth" = "$4" ] || fail "$2 has fallback depth '$depth', expected $4"
-  id=$(header x-request-id)
-  [ -n "$id" ] || fail "$2 answered without x-request-id"
-  until_true 50 charge_line "$id" || fail "no charge for request $id of $2"
-  amount=$(charged number amount_nano)
-  ((amount > 0)) || fail "the charge of $2 is '$amount'"
+  settled "$2" "$id"
   [ "$(charged number depth)" = "$4" ] || fail "the charge of $2 tells another fallback depth"
   printf '  charged %s (%s), route %s, fallback depth %s\n' \
     "$(usd "$amount")" "$(charged text basis)" "$(charged text route)" "$depth"
-  asked=$((asked + 1))
+}
+
+# send TITLE PATH MODEL OPTION VALUE...: a request to another endpoint, by curl and these options;
+# sets $id, and what the vendor said is in $folder/reply.
+send() {
+  local title=$1 path=$2 model=$3 media=()
+  shift 3
+  [ "$1" = -F ] || media=(-H 'content-type: application/json')
+  echo
+  echo "$title"
+  printf "  curl $base$path"
+  printf " %s '%s'" "$@"
+  echo
+  curl -sS --max-time 30 -D "$folder/head" -o "$folder/reply" "$base$path" \
+    -H "authorization: Bearer $key" "${media[@]}" "$@"
+  id=$(answered "$model")
+}
+
+# costs MODEL NANO HOW: the request just sent must have been charged so much, and not a nano more.
+costs() {
+  local amount
+  settled "$1" "$id"
+  [ "$amount" = "$2" ] || fail "$1 was charged $amount nano-USD, but its price makes it $2"
+  printf '  charged %s (%s): %s\n' "$(usd "$amount")" "$(charged text basis)" "$3"
+}
+
+# price MODEL KIND: what a unit of that kind costs, in nano-USD.
+price() {
+  local dollars fraction=000000000
+  dollars=$(curl -sS --max-time 5 -H "authorization: Bearer $key" "$base/models/$1" |
+    grep -o "\"$2\": *\"[0-9.]*\"" | head -n 1 | text "$2")
+  [ -n "$dollars" ] || fail "$1 has no price for a $2"
+  [[ $dollars != *.* ]] || fraction=${dollars#*.}$fraction
+  echo $((10#${dollars%%.*} * 1000000000 + 10#${fraction:0:9}))
+}
+
+# told NAME: the first number of that name in the reply.
+told() { grep -o "\"$1\": *[0-9]*" "$folder/reply" | head -n 1 | number "$1"; }
+
+# costs_tokens MODEL IN OUT: as costs, of the tokens that the reply reports under these names.
+costs_tokens() {
+  local input output=0
+  input=$(told "$2")
+  [ -z "$3" ] || output=$(told "$3")
+  costs "$1" $((input * $(price "$1" prompt) + output * $(price "$1" completion))) \
+    "$input tokens in, $output out"
+}
+
+other_endpoints() {
+  local id model nano ticks posted picture=$folder/picture.png
+  model=lmb-5.4-nano
+  send "a response, vendor_b" /responses $model \
+    -d "{\"model\":\"$model\",\"input\":\"How much is two and two?\"}"
+  echo "  $(text text <"$folder/reply")"
+  costs_tokens $model input_tokens output_tokens
+
+  model=lmb-image-1-mini
+  send "an image, vendor_b: by tokens" /images/generations $model \
+    -d "{\"model\":\"$model\",\"prompt\":\"a red dot\"}"
+  text b64_json <"$folder/reply" | base64 -d >"$picture"
+  [ "$(head -c 4 "$picture" | tail -c 3)" = PNG ] || fail "$model made no picture"
+  echo "  a picture of $(wc -c <"$picture") bytes"
+  costs_tokens $model input_tokens output_tokens
+
+  model=lmd-imagine-image
+  send "the same edited, vendor_d: by the vendor's bill" /images/edits $model \
+    -F "model=$model" -F "prompt=redder" -F "image=@$picture"
+  echo "  a picture of $(text b64_json <"$folder/reply" | base64 -d | wc -c) bytes"
+  until_true 50 charge_line "$id" || fail "no charge for request $id of $model"
+  ticks=$(charged number cost_in_usd_ticks)
+  costs $model $(((ticks + 9) / 10)) "billed $ticks ticks of 0.1 nano-USD"
+
+  model=tts-1
+  send "speech, vendor_b: by characters" /audio/speech $model \
+    -d "{\"model\":\"$model\",\"input\":\"Four, naïvely.\",\"voice\":\"alloy\"}"
+  echo "  $(wc -c <"$folder/reply") bytes of $(header '[Cc]ontent-[Tt]ype')"
+  nano=$((14 * $(price $model character)))
+  [ "$(header x-service-charged-nano)" = $nano ] || fail "the head of the speech tells another price"
+  costs $model $nano "$(header x-service-characters) characters"
+
+  model=lmc-embedding-001
+  send "embeddings, vendor_c" /embeddings $model \
+    -d "{\"model\":\"$model\",\"input\":[\"two and two\",\"four\"],\"dimensions\":4}"
+  echo "  the last is $(sed -n 's/.*"embedding": *\(\[[^]]*\]\).*/\1/p' "$folder/reply")"
+  costs_tokens $model prompt_tokens ""
+
+  posted=$(tollgate --json account show "$account" | number posted_nano)
+  model=omni-moderation-latest
+  send "a moderation, vendor_b" /moderations $model -d '{"input":"two and two"}'
+  echo "  flagged: $(grep -o '"flagged": *[a-z]*' "$folder/reply" | sed 's/.*[: ]//')"
+  [ "$(tollgate --json account show "$account" | number posted_nano)" = "$posted" ] ||
+    fail "the moderation was charged"
+  echo "  free"
 }
 
 statement() {
@@ -133,4 +238,5 @@ for stream in true false; do
   ask "$how, vendor_d" lmd-4.6 $stream 0
   ask "$how, vendor_e, whose first route is down" orgA/famA-V3.2 $stream 1
 done
+other_endpoints
 statement

@@ -3,6 +3,8 @@
 mod billing;
 mod chat;
 mod cli;
+mod endpoints;
+mod errors;
 mod fallback;
 mod features;
 mod house;
@@ -21,4 +23,5 @@ mod strict;
 mod thinking;
 mod translated;
 mod translation;
+mod uploads;
 mod world;

@@ -15,6 +15,7 @@ mod assembled;
 mod books;
 mod builder;
 mod canned;
+mod endpoints;
 mod messages;
 mod process;
 mod raw;
@@ -24,6 +25,10 @@ pub(crate) use answer::{Answer, Opened, Streamed};
 pub(crate) use books::Charge;
 pub(crate) use builder::Builder;
 pub(crate) use canned::{Canned, events, http};
+pub(crate) use endpoints::{
+    CHAT, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D, MESSAGES, MODERATION,
+    OFFERS, Offer, RESPONSES, SPEECH, Sent, usd,
+};
 pub(crate) use process::{Process, closed_port};
 pub(crate) use raw::RawAnswer;
 pub(crate) use shape::{chat_of, messages_of, model_of, with};

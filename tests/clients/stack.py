@@ -130,19 +130,28 @@ class Sim:
         """How many requests have arrived."""
         return total(get_json(f"{self.url}/_count"))
 
+    def received(self):
+        """The bodies that arrived; a form's as its text."""
+        return [request["body"] for request in get_json(f"{self.url}/_bodies")]
+
+    def files(self):
+        """What arrived as a file: its part, name, content_type, len and sha256."""
+        return [SimpleNamespace(**file) for seen in get_json(f"{self.url}/_seen") for file in seen.get("files", [])]
+
 
 class Aimock:
     """@copilotkit/aimock: others' idea of the vendors. Refuses any key but the vendor's."""
 
     def __init__(self, folder):
-        command = ["node", AIMOCK, "--port", "0", "--fixtures", HERE / "aimock", "--strict", "--validate-on-load"]
+        # Without --strict: embeddings and verdicts follow from the text then, and need no fixtures.
+        command = ["node", AIMOCK, "--port", "0", "--fixtures", HERE / "aimock", "--validate-on-load"]
         self.process = Process("aimock", command, folder, AIMOCK_API_KEYS=VENDOR_KEY)
         self.url = self.process.said(r"listening on (http://\S+)")
         self.stop = self.process.stop
 
     def address(self, vendor, fault=""):
-        # It knows the chat endpoint behind any prefix, the messages endpoint behind none.
-        prefix = "" if vendor == "vendor_a" else f"/{vendor}"
+        # It knows most endpoints behind any prefix; those of messages and of moderations behind none.
+        prefix = "" if vendor in ("vendor_a", "vendor_b") else f"/{vendor}"
         return f"{self.url}{prefix}/{VERSION_SEGMENT[vendor]}"
 
     def count(self):
@@ -277,10 +286,17 @@ class Account:
     def assert_paid(self, model, *usages):
         """What was charged is the list price of these usages, and nothing else."""
         price = self.price(model)
-        of = [price.of_message(u) if hasattr(u, "input_tokens") else price.of(u) for u in usages]
+        of = [price.of(usage) for usage in usages]
         charges = self.charges(len(usages))
         assert [(c.model, c.basis, c.amount_nano) for c in charges] == [(model, "reported", nano) for nano in of]
         assert all(of)
+
+    def assert_charged(self, model, nano, basis="reported", **units):
+        """One charge, of so much, whose journal line has these units; the line."""
+        charge = self.charge()
+        assert (charge.model, charge.basis, charge.amount_nano) == (model, basis, nano)
+        assert charge.usage == units and (charge.route, charge.depth) == ("main", 0)
+        return charge
 
     def price(self, model):
         return Price(self.client().models.retrieve(model).pricing)
@@ -313,12 +329,19 @@ class Price:
     """What a model costs, from the decimal strings of its entry in GET /v1/models."""
 
     def __init__(self, pricing):
-        self.prompt, self.completion = (Decimal(pricing[kind]) * NANO for kind in ("prompt", "completion"))
+        kinds = ("prompt", "completion", "character", "image_reservation")
+        self.prompt, self.completion, self.character, self.reservation = (
+            Decimal(pricing.get(kind, "0")) * NANO for kind in kinds
+        )
 
     def of(self, usage):
-        """Exact nano-USD. Some vendors leave reasoning out of completion_tokens, but not out of the total."""
-        completion = max(usage.completion_tokens, usage.total_tokens - usage.prompt_tokens)
-        return usage.prompt_tokens * self.prompt + completion * self.completion
+        """Exact nano-USD of a usage, in whatever format: of chats and embeddings, of responses and images, of
+        messages. Some vendors leave reasoning out of the output, but not out of the total."""
+        if not hasattr(usage, "total_tokens"):
+            return self.of_message(usage)
+        asked = usage.prompt_tokens if hasattr(usage, "prompt_tokens") else usage.input_tokens
+        told = getattr(usage, "completion_tokens", 0) or getattr(usage, "output_tokens", 0)
+        return asked * self.prompt + max(told, usage.total_tokens - asked) * self.completion
 
     def of_message(self, usage):
         """Exact nano-USD of a reply in the messages format, which counts caches apart from the other input."""

@@ -1,5 +1,6 @@
-"""What the tests say in chats, and how they read what comes back."""
+"""What the tests say to the endpoints, and how they read what comes back."""
 
+import base64
 from types import SimpleNamespace
 
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
@@ -84,3 +85,50 @@ def native(account, request, streamed):
 def words_of(message):
     """What a message says, its thoughts left out."""
     return "".join(block.text for block in message.content if block.type == "text")
+
+
+# The rest is for the endpoints beside those of conversation, each called with one text: a simulator that does not
+# take a fault from its address takes it from there.
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mM4ISICAAKYAPGZtnS8AAAAAElFTkSuQmCC"
+)
+
+
+def respond(client, text="hello", model="lmb-5.5", **more):
+    return client.responses.create(model=model, input=text, **more)
+
+
+def draw(client, text="hello", model="lmb-image-1-mini", **more):
+    return client.images.generate(model=model, prompt=text, **more)
+
+
+def edit(client, text="hello", model="lmb-image-1-mini", image=PNG, **more):
+    return client.images.edit(model=model, prompt=text, image=image, **more)
+
+
+def speak(client, text="hello", model="tts-1", voice="alloy", **more):
+    return client.audio.speech.create(model=model, input=text, voice=voice, **more)
+
+
+def embed(client, text="hello", model="text-embedding-3-small", **more):
+    return client.embeddings.create(model=model, input=text, **more)
+
+
+def judge(client, text="hello", **more):
+    return client.moderations.create(input=text, **more)
+
+
+def verdict(refused):
+    """What a refusal says to programs: its status, its code, and the field at fault."""
+    return refused.value.status_code, refused.value.code, refused.value.param
+
+
+MASK = (1 << 64) - 1
+
+
+def noise(text, length):
+    """The simulator's bytes for a text: of number i, the highest byte of its FNV-1a times 2 i + 1."""
+    seed = 0xCBF29CE484222325
+    for byte in text.encode():
+        seed = (seed ^ byte) * 0x100000001B3 & MASK
+    return bytes((seed * (2 * i + 1) & MASK) >> 56 for i in range(length))

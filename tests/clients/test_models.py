@@ -1,11 +1,15 @@
-"""GET /v1/models, as the SDK reads it."""
+"""GET /v1/models, as the SDKs of both formats read it."""
 
+import asyncio
+from datetime import UTC, datetime
 from decimal import Decimal
 
+import anthropic
 import openai
 import pytest
 from stack import ask
 
+pytestmark = pytest.mark.stores("sqlite")
 KINDS = {"chat", "responses", "image", "video", "speech", "embedding", "moderation"}
 
 
@@ -23,6 +27,94 @@ def test_prices_are_exact_decimal_strings_per_token(gateway):
     assert [Decimal(pricing[kind]) for kind in ("prompt", "completion")] == [Decimal("0.000005"), Decimal("0.00003")]
     (tier,) = pricing["tiers"]
     assert (tier["above_input_tokens"], Decimal(tier["prompt"])) == (272_000, Decimal("0.00001"))
+
+
+def test_every_kind_has_the_price_of_its_kind(gateway):
+    client = gateway().account().client()
+    prices = {
+        "tts-1-hd": {"character": "0.00003"},
+        "text-embedding-3-small": {"prompt": "0.00000002", "completion": "0"},
+        "lmb-image-2": {"prompt": "0.000005", "completion": "0.00003", "image_reservation": "0.28"},
+        "lmd-imagine-image": {"prompt": "0", "completion": "0", "image_reservation": "0.02"},
+        "omni-moderation-latest": {"prompt": "0", "completion": "0"},
+    }
+    for model, pricing in prices.items():
+        told = client.models.retrieve(model).pricing
+        assert {kind: Decimal(usd) for kind, usd in told.items()} == {k: Decimal(usd) for k, usd in pricing.items()}
+
+
+def test_the_other_formats_sdk_reads_the_same_list(gateway):
+    alice = gateway().account()
+    page = alice.native().models.list()
+    ids = [model.id for model in page]
+    assert ids == [model.id for model in alice.client().models.list()]
+    assert (page.first_id, page.last_id, page.has_more) == (ids[0], ids[-1], False)
+    assert all(model.display_name == model.id for model in page.data)
+    assert {model.created_at for model in page.data} == {datetime(1970, 1, 1, tzinfo=UTC)}
+
+
+def test_the_other_formats_sdk_reads_one_model(gateway):
+    client = gateway().account().native()
+    model = client.models.retrieve("lma-opus-5")
+    assert (model.id, model.display_name) == ("lma-opus-5", "lma-opus-5")
+    assert client.models.retrieve("orgA/famA-V3.2").id == "orgA/famA-V3.2"
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("lma-opus-55")
+
+
+def listed(client, query):
+    return [(model["type"], model["owned_by"]) for model in client.get(f"/models{query}", cast_to=object)["data"]]
+
+
+FILTERS = [
+    ("?type=speech", lambda kind, owner: kind == "speech"),
+    ("?type=image&type=embedding", lambda kind, owner: kind in ("image", "embedding")),
+    ("?owned_by=vendor_d", lambda kind, owner: owner == "vendor_d"),
+    ("?owned_by=vendor_b&owned_by=vendor_c", lambda kind, owner: owner in ("vendor_b", "vendor_c")),
+    ("?type=image&owned_by=vendor_d", lambda kind, owner: (kind, owner) == ("image", "vendor_d")),
+    ("?type=speech&owned_by=vendor_e", lambda kind, owner: False),
+]
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.parametrize(("query", "wanted"), FILTERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_list_is_filtered(gateway, query, wanted):
+    client = gateway().account().client()
+    assert listed(client, query) == [pair for pair in listed(client, "") if wanted(*pair)]
+
+
+@pytest.mark.vendors("sim")
+def test_both_sdks_pass_a_filter_on(gateway):
+    alice = gateway().account()
+    ids = [model.id for model in alice.client().models.list(extra_query={"type": "speech"})]
+    assert ids == ["tts-1", "tts-1-hd"]
+    page = alice.native().models.list(extra_query={"type": "speech"})
+    assert ([model.id for model in page], page.first_id, page.last_id) == (ids, "tts-1", "tts-1-hd")
+    nothing = alice.native().models.list(extra_query={"type": "speech", "owned_by": "vendor_e"})
+    assert (list(nothing), nothing.first_id, nothing.last_id) == ([], None, None)
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.parametrize(
+    ("name", "known"), [("type", {"chat", "speech", "embedding"}), ("owned_by", {"vendor_a", "vendor_e"})]
+)
+def test_an_unknown_filter_value_is_refused_and_the_known_ones_named(gateway, name, known):
+    with pytest.raises(openai.BadRequestError) as refused:
+        gateway().account().client().models.list(extra_query={name: "vendor_z"})
+    assert (refused.value.code, refused.value.param) == ("invalid_value", name)
+    assert all(value in refused.value.message for value in known)
+
+
+def test_the_async_clients_list_and_retrieve(gateway):
+    alice = gateway().account()
+
+    async def both():
+        async with alice.async_client() as client, alice.native(anthropic.AsyncAnthropic) as native:
+            ids = [model.id async for model in client.models.list()]
+            return ids, [model.id async for model in native.models.list()], await client.models.retrieve("tts-1")
+
+    ids, theirs, one = asyncio.run(both())
+    assert ids == theirs and (one.id, one.type) == ("tts-1", "speech")
 
 
 def test_a_model_with_a_slash_in_its_name_is_found(gateway):

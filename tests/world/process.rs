@@ -55,6 +55,7 @@ impl Process {
             // Some worlds have no route at all, which /readyz does not call ready.
             if let Ok(answer) = asked
                 && answer.text().await.unwrap_or_default().contains(r#""ledger":"ok""#)
+                && tokio::net::TcpStream::connect(&self.http).await.is_ok()
             {
                 return self.is_running();
             }
@@ -66,6 +67,11 @@ impl Process {
     /// Whether it has not ended.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Its number among the processes of this machine.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends it a signal such as `TERM`.

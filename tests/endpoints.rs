@@ -1,0 +1,56 @@
+//! The endpoints beside conversation: what reaches the vendor, what comes back, what is charged.
+
+mod edits;
+mod embeddings;
+mod given;
+mod images;
+mod listing;
+mod moderations;
+mod money;
+mod reservations;
+mod responses;
+mod sizes;
+mod speech;
+mod streams;
+mod traffic;
+mod tricks;
+
+use serde_json::{Value, json};
+
+use crate::sim::Billed;
+use crate::world::Offer;
+
+/// The nano-USD of what a vendor bills, at the listed price of the offer's model.
+fn price(offer: Offer, billed: &Billed) -> i64 {
+    let (input, output) = (billed.prompt, billed.total - billed.prompt);
+    let nano = match offer.model {
+        "lmb-5.5" => input * 5_000 + output * 30_000,
+        "lmb-image-1" => input * 5_000 + output * 40_000,
+        "lmd-imagine-image" => billed.ticks.div_ceil(10),
+        "tts-1" => billed.characters * 15_000,
+        "text-embedding-3-small" => input * 20,
+        "lmc-embedding-2" => input * 200,
+        other => panic!("{other} has no price here"),
+    };
+    i64::try_from(nano).expect("a small price")
+}
+
+/// What an image, or speech of `hello`, is held for before the vendor is asked.
+fn reservation(offer: Offer) -> i64 {
+    match offer.model {
+        "lmb-image-1" => 360_000_000,
+        "lmd-imagine-image" => 20_000_000,
+        "tts-1" => 5 * 15_000,
+        other => panic!("{other} has no reservation here"),
+    }
+}
+
+/// How the journal writes down what a vendor bills.
+fn usage(offer: Offer, billed: &Billed) -> Value {
+    let output = billed.total - billed.prompt;
+    match offer.model {
+        "lmd-imagine-image" => json!({ "images": 1, "cost_in_usd_ticks": billed.ticks }),
+        "tts-1" => json!({ "characters": billed.characters }),
+        _ => json!({ "prompt_tokens": billed.prompt, "completion_tokens": output }),
+    }
+}

@@ -1,0 +1,194 @@
+//! Ids of what the vendor keeps: they lead on for the account that they were given to, and for
+//! nobody else.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::world::{Answer, Canned, RESPONSES, Sent, Store, World, http, with};
+
+/// Makes a response and gives its object, as it came whole or at the end of a stream.
+async fn made(world: &World, stream: bool, members: &Value) -> Value {
+    let members = with(members.clone(), &json!({ "stream": stream }));
+    let answer = world.call(RESPONSES, members).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    if !stream {
+        return answer.json();
+    }
+    let raw = String::from_utf8(answer.body.to_vec()).expect("text");
+    let data = raw.lines().rfind(|line| line.starts_with("data: ")).expect("an event");
+    let last: Value = serde_json::from_str(&data[6..]).expect("JSON");
+    last["response"].clone()
+}
+
+fn refused(answer: &Answer, param: &str) {
+    assert_eq!(answer.refusal(), (404, "not_found".to_owned()), "{answer:?}");
+    let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+    assert!(named.starts_with(param), "{answer:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_response_is_gone_on_from_by_its_own_account_only(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] stream: bool,
+) {
+    let world = World::start(store).run().await;
+    let first = made(&world, stream, &json!({})).await;
+    let next = json!({ "previous_response_id": first["id"] });
+    let second = made(&world, stream, &next).await;
+    assert_ne!(second["id"], first["id"]);
+    made(&world, !stream, &json!({ "previous_response_id": second["id"] })).await;
+    world.settled(3).await;
+    let asked = world.sim.count("vendor_b");
+    let stranger = world.another_account("stranger", "5").await;
+    for id in [&first["id"], &second["id"]] {
+        let sent = RESPONSES.sent(&json!({ "previous_response_id": id, "stream": stream }));
+        let request = world.sending(RESPONSES.path, &sent.media, Some(&stranger));
+        refused(&Answer::read(request.body(sent.bytes)).await, "previous_response_id");
+    }
+    assert_eq!(world.sim.count("vendor_b"), asked);
+    let told = world.command(&["--json", "charges", "stranger"]).await.done();
+    assert!(told.is_empty(), "{told}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn another_gateway_on_the_same_store_knows_the_ids_too(#[values(false, true)] stream: bool) {
+    let world = World::start(Store::Redis).run().await;
+    let first = made(&world, stream, &json!({})).await;
+    let second = world.second_gateway().await;
+    let next = json!({ "previous_response_id": first["id"], "stream": stream });
+    let sent = RESPONSES.sent(&next);
+    let request = world.url_of(&second, RESPONSES.path).header("content-type", sent.media);
+    let answer = Answer::read(request.body(sent.bytes)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    world.settled(2).await;
+}
+
+#[rstest]
+#[case::previous(json!({ "previous_response_id": "resp_nobody" }), "previous_response_id")]
+#[case::conversation(json!({ "conversation": "conv_nobody" }), "conversation")]
+#[case::conversation_object(json!({ "conversation": { "id": "conv_nobody" } }), "conversation")]
+#[case::item(json!({ "input": [{ "type": "item_reference", "id": "msg_nobody" }] }), "input")]
+#[case::item_without_type(json!({ "input": [{ "id": "msg_nobody" }] }), "input")]
+#[case::thought(
+    json!({ "input": [{ "type": "reasoning", "id": "rs_nobody", "summary": [] }] }), "input"
+)]
+#[case::among_others(
+    json!({ "input": [
+        { "role": "user", "content": "hi" },
+        { "type": "item_reference", "id": "msg_nobody" },
+    ] }),
+    "input"
+)]
+#[tokio::test]
+async fn an_id_that_was_never_given_is_not_found_and_no_vendor_hears_of_it(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] stream: bool,
+    #[case] members: Value,
+    #[case] param: &str,
+) {
+    let world = World::start(store).run().await;
+    let members = with(members, &json!({ "stream": stream }));
+    refused(&world.call(RESPONSES, members).await, param);
+    assert_eq!(world.sim.seen().len(), 0);
+    world.free_of_charge().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_items_of_an_output_were_given_too(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] stream: bool,
+) {
+    let world = World::start(store).run().await;
+    let first = made(&world, stream, &json!({ "reasoning": { "effort": "low" } })).await;
+    let output = first["output"].as_array().expect("items");
+    assert_eq!(output[0]["type"], "reasoning", "{first}");
+    let mut input = vec![json!({ "role": "user", "content": "hi" }), output[0].clone()];
+    input.push(json!({ "type": "item_reference", "id": output[1]["id"] }));
+    made(&world, stream, &json!({ "input": input })).await;
+    world.settled(2).await;
+    let stranger = world.another_account("stranger", "5").await;
+    for item in &input[1..] {
+        let sent = RESPONSES.sent(&json!({ "input": [item] }));
+        let request = world.sending(RESPONSES.path, &sent.media, Some(&stranger));
+        refused(&Answer::read(request.body(sent.bytes)).await, "input");
+    }
+    assert_eq!(world.sim.count("vendor_b"), 2);
+}
+
+#[tokio::test]
+async fn items_that_come_with_their_content_need_not_have_been_given() {
+    let world = World::start(Store::Sqlite).run().await;
+    let call = json!({ "type": "function_call", "id": "fc_9", "call_id": "c", "name": "f",
+        "arguments": "{}" });
+    let output = json!({ "type": "function_call_output", "id": "fo_9", "call_id": "c",
+        "output": "4" });
+    let text = json!([{ "type": "output_text", "text": "Four.", "annotations": [] }]);
+    let said = json!({ "type": "message", "id": "msg_9", "role": "assistant", "content": text });
+    let thought = json!({ "type": "reasoning", "id": "rs_9", "summary": [],
+        "encrypted_content": "gAAA" });
+    let asked = json!({ "role": "user", "content": "hi" });
+    let answer = world.call(RESPONSES, json!({ "input": [asked, said, call, output] })).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    // What is sealed carries its content, but names a thought of the vendor's keeping.
+    let sealed = world.call(RESPONSES, json!({ "input": [asked, thought] })).await;
+    assert!([200, 404].contains(&sealed.status), "{sealed:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_the_vendor_does_not_keep_is_not_remembered(#[values(false, true)] stream: bool) {
+    let world = World::start(Store::Sqlite).run().await;
+    let first = made(&world, stream, &json!({ "store": false })).await;
+    if first["store"] != false {
+        // A reply that does not say so is remembered, and the vendor knows better.
+        return;
+    }
+    let answer = world.call(RESPONSES, json!({ "previous_response_id": first["id"] })).await;
+    refused(&answer, "previous_response_id");
+}
+
+#[tokio::test]
+async fn a_conversation_that_was_given_may_be_gone_on_with() {
+    let reply = json!({
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "conversation": { "id": "conv_1" },
+        "output": [],
+        "usage": { "input_tokens": 1, "output_tokens": 1, "total_tokens": 2 },
+    });
+    let vendor = Canned::start(http(&reply.to_string()), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
+    assert_eq!(world.ask(RESPONSES).await.status, 200);
+    world.settled(1).await;
+    for conversation in [json!("conv_1"), json!({ "id": "conv_1" })] {
+        let answer = world.call(RESPONSES, json!({ "conversation": conversation })).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    refused(&world.call(RESPONSES, json!({ "conversation": "resp" })).await, "conversation");
+    assert_eq!(vendor.heard(), 3);
+    world.settled(3).await;
+}
+
+#[rstest]
+#[case(json!(5))]
+#[case(json!({}))]
+#[case(json!(["conv_1"]))]
+#[case(json!(""))]
+#[tokio::test]
+async fn an_id_of_another_type_is_refused(
+    #[values("previous_response_id", "conversation")] name: &str,
+    #[case] id: Value,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let mut call = RESPONSES.call();
+    call[name] = id;
+    let answer = world.send(RESPONSES.path, &Sent::json(&call)).await;
+    assert!([400, 404].contains(&answer.status), "{answer:?}");
+    let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+    assert!(named.starts_with(name), "{answer:?}");
+    assert_eq!(world.sim.seen().len(), 0);
+}

@@ -1,0 +1,227 @@
+//! Responses: the body goes to the vendor and the reply to the client as they are.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::world::{
+    Answer, CHAT, Canned, Opened, RESPONSES, Sent, Store, World, chat_of, events, http,
+};
+
+/// A reply with nothing in it but what it cost.
+const REPLY: &str = r#"{"id":"resp_1","object":"response","status":"completed","output":[ ],
+    "usage":{"input_tokens":10,"output_tokens":2,"total_tokens":12}, "error":null }"#;
+const REPLY_NANO: i64 = 10 * 5_000 + 2 * 30_000;
+
+fn body(model: &str) -> String {
+    let rest = r#""input" : "\u0041 \"model\"","metadata":{"model":"x"},"store":true"#;
+    format!(r#"{{ {rest}, "reasoning":{{"effort":"low"}}, "model":"{model}","top_p":1.0 }}"#)
+}
+
+#[tokio::test]
+async fn a_body_reaches_the_vendor_unchanged_but_for_the_models_name() {
+    let names = "[vendor.vendor_b.names]\n\"lmb-*\" = \"brand-*\"";
+    let world = World::start(Store::Sqlite).conf(names).run().await;
+    for (ours, theirs) in [("lmb-5.5", "brand-5.5"), ("o1-pro", "o1-pro")] {
+        let answer = Answer::read(world.request(RESPONSES.path).body(body(ours))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(world.sim.take_seen()[0].body, body(theirs).as_bytes());
+    }
+    let charges = world.settled(2).await;
+    assert_eq!([&*charges[0].model, &*charges[1].model], ["lmb-5.5", "o1-pro"]);
+}
+
+#[tokio::test]
+async fn a_reply_reaches_the_client_byte_for_byte() {
+    let vendor = Canned::start(http(REPLY), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
+    let answer = world.ask(RESPONSES).await;
+    assert_eq!((answer.status, answer.body.as_ref()), (200, REPLY.as_bytes()));
+    assert_eq!(world.charge().await.amount_nano, REPLY_NANO);
+}
+
+#[rstest]
+#[case::line_feeds("\n")]
+#[case::carriage_returns("\r\n")]
+#[tokio::test]
+async fn a_stream_reaches_the_client_byte_for_byte(#[case] line_end: &str) {
+    let reply = REPLY.replace('\n', "");
+    let told = format!(
+        ": hello\n\nevent: response.created\ndata: {{\"type\":\"response.created\", \
+         \"sequence_number\":0,\"response\":{{\"id\":\"resp_1\",\"usage\":null}}}}\n\n\
+         event: response.new_thing\ndata: {{\"type\":\"response.new_thing\",\"a\" : 1e2}}\n\n\
+         event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\
+         \"sequence_number\":1,\"delta\":\"fo\\u0075r\",\"obfuscation\":\"xyz\"}}\n\n\
+         event: response.completed\ndata: {{\"type\":\"response.completed\",\
+         \"sequence_number\":2,\"response\":{reply}}}\n\n"
+    );
+    let told = told.replace('\n', line_end);
+    let vendor = Canned::start(events(&told), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
+    let streamed = world.open_call(RESPONSES, json!({})).await.rest().await;
+    assert!(!streamed.broken, "{streamed:?}");
+    assert_eq!(String::from_utf8_lossy(&streamed.raw), told);
+    let media = streamed.header("content-type").unwrap_or_default();
+    assert!(media.starts_with("text/event-stream"), "{media}");
+    let charge = world.charge().await;
+    assert_eq!((charge.amount_nano, charge.basis.as_str()), (REPLY_NANO, "reported"));
+}
+
+#[rstest]
+#[tokio::test]
+async fn events_come_whole_however_they_are_cut(
+    #[values("split-utf8", "crlf", "comments", "crlf;comments;split-utf8", "tools=3")] faults: &str,
+) {
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[faults]).run().await;
+    let tools = json!([{ "type": "function", "name": "now", "parameters": {} }]);
+    let members = if faults.starts_with("tools") { json!({ "tools": tools }) } else { json!({}) };
+    let streamed = world.open_call(RESPONSES, members).await.rest().await;
+    assert!(!streamed.broken, "{streamed:?}");
+    let events = streamed.events();
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number, "{event}");
+    }
+    let last = events.last().expect("an event");
+    assert_eq!(last["type"], "response.completed");
+    assert_eq!(streamed.raw.windows(2).any(|pair| pair == b"\r\n"), faults.contains("crlf"));
+    assert_eq!(streamed.raw.starts_with(b": "), faults.contains("comments"));
+    let charge = world.charge().await;
+    let usage = &last["response"]["usage"];
+    assert_eq!(json!([usage["input_tokens"], usage["output_tokens"]]), {
+        json!([charge.usage["prompt_tokens"], charge.usage["completion_tokens"]])
+    });
+}
+
+#[rstest]
+#[case::of_vendor_a("lma-opus-5", "/v1/chat/completions")]
+#[case::of_vendor_c("lmc-3.5-flash", "/v1/chat/completions")]
+#[case::of_vendor_d("lmd-4.6", "/v1/chat/completions")]
+#[case::of_vendor_e("orgA/famA-V3.2", "/v1/chat/completions")]
+#[case::image("lmb-image-1", "/v1/images/generations")]
+#[case::moderation("omni-moderation-latest", "/v1/moderations")]
+#[tokio::test]
+async fn another_vendors_model_is_told_where_it_is_served(#[case] model: &str, #[case] path: &str) {
+    let world = World::start(Store::Sqlite).run().await;
+    let answer = world.call(RESPONSES, json!({ "model": model })).await;
+    assert_eq!(answer.refusal(), (400, "wrong_endpoint".to_owned()));
+    assert!(answer.message().contains(path), "{}", answer.message());
+    assert_eq!(world.sim.seen().len(), 0);
+    world.free_of_charge().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_pro_model_is_served_here_and_nowhere_else(
+    #[values("o1-pro", "o3-pro", "lmb-5-pro", "lmb-5.5-pro")] model: &str,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let answer = world.chat(chat_of(model)).await;
+    assert_eq!(answer.refusal(), (400, "wrong_endpoint".to_owned()));
+    assert!(answer.message().contains("/v1/responses"), "{}", answer.message());
+    assert_eq!(world.call(RESPONSES, json!({ "model": model })).await.status, 200);
+    assert_eq!(world.charge().await.endpoint, "responses");
+}
+
+#[tokio::test]
+async fn a_pro_models_long_input_is_repriced_as_a_whole() {
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &["prompt=272001;completion=10"]);
+    let world = world.credit("50").run().await;
+    assert_eq!(world.call(RESPONSES, json!({ "model": "lmb-5.5-pro" })).await.status, 200);
+    assert_eq!(world.charge().await.amount_nano, 272_001 * 60_000 + 10 * 270_000);
+}
+
+#[rstest]
+#[case::later(json!({ "background": true }))]
+#[case::searches(json!({ "tools": [{ "type": "web_search" }] }))]
+#[case::old_searches(json!({ "tools": [{ "type": "web_search_preview" }] }))]
+#[case::files(json!({ "tools": [{ "type": "function", "name": "f" }, { "type": "file_search" }] }))]
+#[case::code(json!({ "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }] }))]
+#[case::images(json!({ "tools": [{ "type": "image_generation" }] }))]
+#[case::servers(json!({ "tools": [{ "type": "mcp", "server_url": "https://a.test" }] }))]
+#[case::dear_tier(json!({ "service_tier": "priority" }))]
+#[case::stored_prompt(json!({ "prompt": { "id": "pmpt_1" } }))]
+#[case::uploaded(
+    json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_id": "f" }] }] })
+)]
+#[tokio::test]
+async fn what_has_no_price_is_refused_and_no_vendor_hears_of_it(
+    #[case] members: Value,
+    #[values(false, true)] stream: bool,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let mut members = members;
+    members["stream"] = stream.into();
+    let answer = world.call(RESPONSES, members).await;
+    assert_eq!(answer.refusal(), (400, "unsupported_parameter".to_owned()), "{answer:?}");
+    assert!(answer.json()["error"]["param"].is_string(), "{answer:?}");
+    assert_eq!(world.sim.seen().len(), 0);
+    world.free_of_charge().await;
+}
+
+#[rstest]
+#[case::no_items(json!({ "input": [] }), "input")]
+#[case::of_another_type(json!({ "input": 5 }), "input")]
+#[case::messages(json!({ "input": null, "messages": [] }), "input")]
+#[case::limit_of_zero(json!({ "max_output_tokens": 0 }), "max_output_tokens")]
+#[case::limit_as_text(json!({ "max_output_tokens": "9" }), "max_output_tokens")]
+#[case::limit_beyond_all(json!({ "max_output_tokens": u64::MAX }), "max_output_tokens")]
+#[case::stream_as_text(json!({ "stream": "yes" }), "stream")]
+#[tokio::test]
+async fn a_wrong_field_is_named_and_no_vendor_hears_of_it(
+    #[case] members: Value,
+    #[case] param: &str,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let answer = world.call(RESPONSES, members).await;
+    assert_eq!(answer.refusal().0, 400, "{answer:?}");
+    assert_eq!(answer.json()["error"]["param"], param);
+    assert_eq!(world.sim.seen().len(), 0);
+    world.free_of_charge().await;
+}
+
+#[tokio::test]
+async fn a_null_in_the_place_of_a_limit_is_none() {
+    let world = World::start(Store::Sqlite).run().await;
+    let mut call = RESPONSES.call();
+    call["max_output_tokens"] = Value::Null;
+    call["stream"] = Value::Null;
+    let answer = world.send(RESPONSES.path, &Sent::json(&call)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    world.settled(1).await;
+}
+
+#[tokio::test]
+async fn nothing_of_the_vendors_head_comes_back() {
+    let world = World::start(Store::Sqlite).run().await;
+    for stream in [false, true] {
+        let answer = world.call(RESPONSES, json!({ "stream": stream })).await;
+        let framing = ["connection", "content-length", "date", "transfer-encoding"];
+        let names = answer.headers.keys().map(ToString::to_string);
+        let mut names: Vec<_> = names.filter(|name| !framing.contains(&name.as_str())).collect();
+        names.sort();
+        let mut expected = vec!["content-type", "x-gateway-fallback-depth", "x-request-id"];
+        if stream {
+            expected.insert(0, "cache-control");
+        }
+        assert_eq!(names, expected);
+    }
+}
+
+#[tokio::test]
+async fn chat_and_responses_are_two_endpoints_of_one_model() {
+    let world = World::start(Store::Sqlite).run().await;
+    assert_eq!(CHAT.model, RESPONSES.model);
+    assert_eq!(world.ask(CHAT).await.status, 200);
+    assert_eq!(world.ask(RESPONSES).await.status, 200);
+    let paths: Vec<_> = world.sim.seen().into_iter().map(|seen| seen.path).collect();
+    assert_eq!(paths, ["/vendor_b/v1/chat/completions", "/vendor_b/v1/responses"]);
+}
+
+#[tokio::test]
+async fn the_first_events_come_before_the_last_are_made() {
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &["chunk-delay=40"]).run().await;
+    let mut opened: Opened = world.open_call(RESPONSES, json!({})).await;
+    let moments = opened.take(8).await;
+    assert!(moments[7].duration_since(moments[0]).as_millis() >= 100);
+    opened.rest().await;
+    world.settled(1).await;
+}

@@ -1,0 +1,206 @@
+//! What is wrong with the call or with who makes it: no vendor hears of any of it.
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{Expected, Table};
+use crate::world::{ACCOUNT, Answer, MODERATION, OFFERS, Offer, RawAnswer, Sent, Store, World};
+
+const INVALID: &str = "invalid_request_error";
+
+/// A model that the endpoint does not serve, and where it is served.
+fn wrong_kind(offer: Offer) -> (&'static str, &'static str) {
+    match offer.endpoint {
+        "chat" | "moderations" => ("tts-1", "/v1/audio/speech"),
+        "responses" => ("lmc-3.5-flash", "/v1/chat/completions"),
+        "image_edits" => ("text-embedding-3-small", "/v1/embeddings"),
+        "speech" => ("lmb-image-1", "/v1/images/generations"),
+        _ => ("lmb-5.5", "/v1/chat/completions"),
+    }
+}
+
+/// A field that has to be there.
+fn needed(offer: Offer) -> &'static str {
+    match offer.endpoint {
+        "chat" => "messages",
+        "messages" => "max_tokens",
+        "images" | "image_edits" => "prompt",
+        "speech" => "voice",
+        _ => "input",
+    }
+}
+
+/// A body that cannot be read.
+fn unreadable(offer: Offer) -> Sent {
+    let mut sent = offer.sent(&json!({}));
+    let cut = if offer.endpoint == "image_edits" { 20 } else { 1 };
+    sent.bytes.truncate(sent.bytes.len() - cut);
+    sent
+}
+
+/// The keys that open nothing, or too little.
+struct Keys {
+    revoked: String,
+    poor: String,
+}
+
+impl Keys {
+    async fn issue(world: &World) -> Keys {
+        let second = world.command(&["--json", "key", "issue", ACCOUNT]).await.json().remove(0);
+        let (revoked, prefix) = (&second["key"], &second["prefix"]);
+        let prefix = prefix.as_str().expect("a prefix");
+        world.command(&["key", "revoke", prefix]).await.done();
+        let poor = world.another_account("poor", "0").await;
+        Keys { revoked: revoked.as_str().expect("a key").to_owned(), poor }
+    }
+}
+
+async fn keys(world: &World, keys: &Keys, offer: Offer, table: &mut Table) {
+    let Sent { media, bytes } = offer.sent(&json!({}));
+    let stranger = format!("sk-tg-{}", "0".repeat(64));
+    let unknown = "authentication_error";
+    for (what, key, expected) in [
+        ("no key", None, Expected::new(401, "missing_api_key", unknown)),
+        ("a bad key", Some(&stranger), Expected::new(401, "invalid_api_key", unknown)),
+        (
+            "a revoked key",
+            Some(&keys.revoked),
+            Expected::new(403, "key_revoked", "permission_error"),
+        ),
+        (
+            "no balance",
+            Some(&keys.poor),
+            Expected::new(402, "insufficient_credits", "billing_error"),
+        ),
+    ] {
+        let request = world.sending(offer.path, &media, key.map(String::as_str));
+        let answer = Answer::read(request.body(bytes.clone())).await;
+        if offer == MODERATION && what == "no balance" {
+            table.hold("a moderation needs no balance", answer.status == 200);
+        } else {
+            table.judge(offer, what, &answer, &expected);
+        }
+    }
+}
+
+async fn fields(world: &World, offer: Offer, table: &mut Table) {
+    let misspelt = format!("{}x", offer.model);
+    let (other, right) = wrong_kind(offer);
+    let needed = needed(offer);
+    let missing = || Expected::new(400, "missing_required_parameter", INVALID);
+    let mut rows = vec![
+        (
+            "an unknown model",
+            json!({ "model": misspelt }),
+            Expected::new(404, "model_not_found", "not_found_error")
+                .at("model")
+                .saying(&format!("'{}'", offer.model)),
+        ),
+        (
+            "a model of another kind",
+            json!({ "model": other }),
+            Expected::new(400, "wrong_endpoint", INVALID).at("model").saying(right),
+        ),
+        ("a missing field", json!({ needed: null }), missing().at(needed).saying(needed)),
+        ("no model", json!({ "model": null }), missing().at("model")),
+        ("an empty model", json!({ "model": "" }), missing().at("model")),
+    ];
+    if offer == MODERATION {
+        rows.retain(|(what, ..)| !["no model", "an empty model"].contains(what));
+    }
+    if offer.endpoint == "image_edits" {
+        rows.push(("no file", json!({ "image": null }), missing().at("image")));
+    }
+    for (what, members, expected) in rows {
+        let answer = world.call(offer, members).await;
+        table.judge(offer, what, &answer, &expected);
+    }
+}
+
+async fn bodies(world: &World, offer: Offer, table: &mut Table) {
+    let code = if offer.endpoint == "image_edits" { "invalid_form" } else { "invalid_json" };
+    let answer = world.send(offer.path, &unreadable(offer)).await;
+    table.judge(offer, "a broken body", &answer, &Expected::new(400, code, INVALID));
+    let Sent { media, bytes } = offer.sent(&json!({}));
+    if offer.endpoint == "image_edits" {
+        let answer = world.send(offer.path, &Sent::json(&offer.call())).await;
+        table.judge(offer, "JSON for a form", &answer, &Expected::new(400, code, INVALID));
+    }
+    let packed = world.sending(offer.path, &media, Some(&world.key));
+    let packed = packed.header("content-encoding", "gzip").body(bytes);
+    let expected = Expected::new(415, "unsupported_encoding", INVALID);
+    table.judge(offer, "a packed body", &Answer::read(packed).await, &expected);
+    let expected = Expected::new(405, "method_not_allowed", INVALID);
+    table.judge(offer, "another method", &world.get(offer.path).await, &expected);
+    let head = format!(
+        "POST {} HTTP/1.1\r\nhost: tollgate\r\nauthorization: Bearer {}\r\n\
+         content-type: {media}\r\ncontent-length: {}\r\n\r\n",
+        offer.path,
+        world.key,
+        64 << 20
+    );
+    let expected = Expected::new(413, "request_too_large", "request_too_large");
+    match world.raw(head.as_bytes()).await.pop() {
+        Some(raw) => table.judge(offer, "a body that is too large", &answer_of(&raw), &expected),
+        None => table.hold(&format!("{} answers a body that is too large", offer.path), false),
+    }
+}
+
+fn answer_of(raw: &RawAnswer) -> Answer {
+    let header = |(name, value): &(String, String)| {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("the name of a header");
+        (name, HeaderValue::from_str(value).expect("the value of a header"))
+    };
+    let headers: HeaderMap = raw.headers.iter().map(header).collect();
+    Answer { status: raw.status, headers, body: raw.body.clone().into() }
+}
+
+/// All cells of these, for the endpoints that have them: keys, fields and bodies.
+const CELLS: usize = 11 * (4 + 5 + 4) - 3 + 2 * 2;
+
+#[rstest]
+#[tokio::test]
+async fn what_is_wrong_with_a_call_is_told_and_no_vendor_hears_of_it(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).run().await;
+    let issued = Keys::issue(&world).await;
+    let mut table = Table::default();
+    for offer in OFFERS {
+        keys(&world, &issued, offer, &mut table).await;
+        // The moderation that needs no balance was made.
+        let heard: Vec<_> = world.sim.take_seen().into_iter().map(|seen| seen.path).collect();
+        table
+            .hold(&format!("{heard:?} was heard"), heard.len() == usize::from(offer == MODERATION));
+        fields(&world, offer, &mut table).await;
+        bodies(&world, offer, &mut table).await;
+    }
+    let heard: Vec<_> = world.sim.take_seen().into_iter().map(|seen| seen.path).collect();
+    table.hold(&format!("{heard:?} was heard"), heard.is_empty());
+    let told = world.command(&["--json", "charges", "poor"]).await.done();
+    table.hold("who has nothing pays nothing", told.is_empty());
+    table.end(&world, CELLS).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn paths_around_the_endpoints_are_not_found(
+    #[values(
+        "/v1/responses/resp_1",
+        "/v1/responses/input_tokens",
+        "/v1/images",
+        "/v1/images/variations",
+        "/v1/audio/transcriptions",
+        "/v1/embeddings/",
+        "/v1/v1/embeddings"
+    )]
+    path: &str,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let sent = Sent::json(&Value::from(Vec::<u8>::new()));
+    for answer in [world.send(path, &sent).await, world.get(path).await] {
+        assert_eq!(answer.refusal(), (404, "not_found".to_owned()), "{answer:?}");
+    }
+    world.free_of_charge().await;
+}
