@@ -1,7 +1,7 @@
 //! Uploads: images to be edited. They are as large as all other calls together, so only so many
 //! bytes of them are in memory at a time; whoever has more to send then waits until there is room.
 //!
-//! Room is taken as bytes come, so a client that sends nothing takes none. Many that each have a
+//! Room is taken as bytes come, so a client that sends little takes none. Many that each have a
 //! part of their room could wait for each other for ever. Hence some of it is set apart, enough for
 //! the largest upload: whoever gets it can always end.
 
@@ -28,8 +28,10 @@ const FORM_BYTES_MAX: usize = 1 << 20;
 const PARTS_MAX: usize = 16;
 /// Room is counted in units of so many bytes.
 const UNIT: usize = 1 << 10;
-/// And taken in steps of so many, which no piece of a body is longer than.
+/// And taken in steps of so many.
 const STEP_UNITS: u32 = 256;
+/// Up to so many bytes take no room: every request has as much.
+const FREE_BYTES: usize = 64 << 10;
 /// Whoever has what is set apart, while others wait, must send so many bytes a second,
 const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
 /// after so long.
@@ -82,7 +84,7 @@ impl Room {
 
     /// Whether so many bytes have their room.
     fn covers(&self, bytes: usize) -> bool {
-        self.apart.is_some() || self.units() >= bytes.div_ceil(UNIT)
+        bytes <= FREE_BYTES || self.apart.is_some() || self.units() >= bytes.div_ceil(UNIT)
     }
 
     /// Waits for a step more, or for what is set apart.
@@ -108,8 +110,7 @@ impl Room {
 
     /// Gives back what an upload of so many bytes does not need.
     fn shrink(&mut self, bytes: usize) {
-        let needed = bytes.div_ceil(UNIT).max(1);
-        let surplus = self.units().saturating_sub(needed);
+        let surplus = self.units().saturating_sub(bytes.div_ceil(UNIT));
         drop(self.taken.as_mut().and_then(|taken| taken.split(surplus)));
     }
 }
@@ -178,16 +179,6 @@ async fn read(
     let mut bytes = 0;
     loop {
         let began = Instant::now();
-        while !room.covers(bytes + STEP_UNITS as usize * UNIT) {
-            let left = pace.patience.saturating_sub(pace.room_time);
-            let grown = tokio::time::timeout(left, room.grow(uploads)).await;
-            grown.map_err(|_| Refusal::Crowded)?;
-        }
-        if room.apart.is_some() {
-            pace.apart.get_or_insert((Instant::now(), bytes));
-        }
-        pace.room_time += began.elapsed();
-        let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());
         let piece = loop {
             let wait = pace.left(began.elapsed()).min(SLOW_WAIT);
@@ -200,6 +191,16 @@ async fn read(
         bytes += piece.len();
         pace.check(bytes, began.elapsed(), uploads)?;
         pace.client_time += began.elapsed();
+        let began = Instant::now();
+        while !room.covers(bytes) {
+            let left = pace.patience.saturating_sub(pace.room_time);
+            let grown = tokio::time::timeout(left, room.grow(uploads)).await;
+            grown.map_err(|_| Refusal::Crowded)?;
+        }
+        pace.room_time += began.elapsed();
+        if room.apart.is_some() {
+            pace.apart.get_or_insert((Instant::now(), bytes));
+        }
         while !piece.is_empty() {
             if buffer.capacity() == 0 {
                 buffer = BytesMut::with_capacity(BUFFER_BYTES);
@@ -307,6 +308,7 @@ mod tests {
         assert_eq!(room.units(), STEP_UNITS as usize + 1);
         room.shrink(10 * STEP);
         room.shrink(0);
-        assert_eq!(room.units(), 1);
+        assert_eq!(room.units(), 0);
+        assert!(room.covers(FREE_BYTES) && !room.covers(FREE_BYTES + 1));
     }
 }
