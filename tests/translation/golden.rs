@@ -13,14 +13,21 @@ pub(super) const CREATED: i64 = 1_795_219_200;
 /// In how large pieces a reply comes.
 pub(super) const CHUNK_SIZES: [usize; 4] = [1, 7, 64, usize::MAX];
 
-static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
-    let file = "lua-free-rules/vendor_a.toml";
-    let text = std::fs::read_to_string(top().join(file)).expect("the rules");
-    Catalogue::parse(&[(file.to_owned(), text)], &[]).expect("sound rules")
-});
+static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| rules(&["vendor_a"]));
 
 fn top() -> PathBuf {
     std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| ".".to_owned()).into()
+}
+
+/// The rules of some vendors, as they are shipped.
+pub(super) fn rules(vendors: &[&str]) -> Catalogue {
+    let source = |vendor: &&str| {
+        let file = format!("lua-free-rules/{vendor}.toml");
+        let text = std::fs::read_to_string(top().join(&file)).expect("the rules");
+        (file, text)
+    };
+    let sources: Vec<_> = vendors.iter().map(source).collect();
+    Catalogue::parse(&sources, &[]).expect("sound rules")
 }
 
 /// A model of the rules as they are shipped.
@@ -67,8 +74,13 @@ impl Golden {
 
     /// The bytes of the file beside it with another ending.
     pub(super) fn beside(&self, ending: &str) -> Vec<u8> {
-        let path = self.path.with_extension(ending);
-        std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        let found = self.beside_if_any(ending);
+        found.unwrap_or_else(|| panic!("{}: no file beside it ends in {ending}", self.name))
+    }
+
+    /// The same, where there need not be such a file.
+    pub(super) fn beside_if_any(&self, ending: &str) -> Option<Vec<u8>> {
+        std::fs::read(self.path.with_extension(ending)).ok()
     }
 
     /// Whether the counts in its `usage` are the metered ones; those not named may be any.

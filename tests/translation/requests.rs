@@ -106,7 +106,7 @@ fn made_rightly(golden: &Golden, body: &str) -> Result<(), String> {
 }
 
 /// Byte for byte; only the order of the outermost members is free.
-fn same_members(expected: Value<'_>, made: Value<'_>) -> Result<(), String> {
+pub(super) fn same_members(expected: Value<'_>, made: Value<'_>) -> Result<(), String> {
     let read = |value: Value<'_>| {
         let text = |v: Value<'_>| String::from_utf8_lossy(v.raw()).into_owned();
         let mut members: Vec<_> = value.members().map(|(n, v)| (n.into_owned(), text(v))).collect();

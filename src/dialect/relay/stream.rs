@@ -84,10 +84,11 @@ impl Stream {
             return None;
         }
         let mut out = Out::default();
-        let rest = self.splitter.rest();
-        if !rest.trim_ascii().is_empty() {
-            // The last event lacks its blank line; it is whole all the same if it can be read.
-            self.pass(Event(Bytes::from([&rest, &b"\n\n"[..]].concat())), &mut out);
+        // The last event may lack its blank line; it is whole all the same if it can be read. One
+        // without data was cut off before there was anything to read.
+        let rest = Event(Bytes::from([&self.splitter.rest(), &b"\n\n"[..]].concat()));
+        if rest.data_slice().is_some_and(|data| !data.trim_ascii().is_empty()) {
+            self.pass(rest, &mut out);
         }
         if self.progress == Progress::Open {
             if let Voice::Chat { unfinished: 0, .. } = self.voice {
