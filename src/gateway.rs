@@ -280,7 +280,7 @@ impl ProxyHttp for Gateway {
             }
         };
         admitted.body = upstream::body(admitted, &route, &boundary).ok_or_else(none)?;
-        let depth = upstream::depth(&admitted.failed, &route);
+        let depth = upstream::depth(admitted, &route);
         admitted.route = Some(route.clone());
         exchange.record.route = Some(route);
         exchange.record.depth = depth;

@@ -30,8 +30,8 @@ mod reload;
 const IDLE_MAX: usize = 512;
 /// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
 /// way.
-const H2_STREAMS_MAX: u32 = 100;
-const H2_STREAM_WINDOW: u32 = 64 << 10;
+const H2_STREAMS_MAX: u32 = 32;
+const H2_STREAM_WINDOW: u32 = 256 << 10;
 
 pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     super::logging::start(conf.log);

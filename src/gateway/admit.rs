@@ -51,10 +51,10 @@ pub async fn admit(
         _ => Earlier::default(),
     };
     let mut untried = line.plan(exchange.arrived_ms);
-    if let Some(route) = &earlier.route {
-        // Another one may lead to another account of ours, where the vendor keeps nothing of it.
-        untried.retain(|r| r.name == *route);
-    }
+    // Another one may lead to another account of ours, where the vendor keeps nothing of it. One
+    // that is not there any more may have another name now.
+    let pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
+    untried.retain(|r| !pinned || Some(&r.name) == earlier.route.as_ref());
     let mut quote = funds::quote(&model, &call, earlier.tokens, at)?;
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
@@ -66,6 +66,7 @@ pub async fn admit(
         (None, Dialect::Chat) => Way::Spliced,
     };
     let input_tokens = call.input_counted().saturating_add(earlier.tokens);
+    let input_tokens = model.context.map_or(input_tokens, |most| input_tokens.min(most));
     let price_version = catalogue.version.clone();
     exchange.stage = Stage::Admitted(Box::new(Admitted {
         call,
@@ -74,6 +75,7 @@ pub async fn admit(
         terms: Terms { model, price_version, at, endpoint, input_tokens },
         room: taken.room,
         untried: untried.into(),
+        pinned,
         route: None,
         body: Payload::default(),
         failed: Vec::new(),

@@ -72,6 +72,8 @@ pub struct Admitted {
     pub room: Option<Room>,
     /// The routes still to be tried, next one first.
     pub untried: std::collections::VecDeque<Arc<Route>>,
+    /// Whether there is only one that it could take.
+    pub pinned: bool,
     /// The route being tried.
     pub route: Option<Arc<Route>>,
     /// The body for that route.

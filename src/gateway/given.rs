@@ -1,9 +1,11 @@
 //! Ids of objects that vendors keep in an account which all customers of a gateway share. A call
 //! may name one only if the account that calls was given it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::refusal::Refusal;
@@ -33,20 +35,24 @@ pub(super) async fn check(
     account: &AccountName,
     ids: &[Named],
 ) -> Result<Earlier, Refusal> {
-    let mut earlier = Earlier::default();
     if ids.is_empty() {
-        return Ok(earlier);
+        return Ok(Earlier::default());
     }
     let names: Vec<String> = ids.iter().map(|named| note(&named.id)).collect();
     let finding = gateway.notes.find(account, &names);
     let found = gateway.in_time("notes", finding).await.map_err(|_| Refusal::NoLedger)?;
+    let mut answers: BTreeMap<String, u64> = BTreeMap::new();
+    let mut route = None;
     for (named, found) in ids.iter().zip(found) {
-        let Some(found) = found else { return Err(Refusal::NotGiven(named.param.clone())) };
-        let (tokens, route) = read(&found);
-        earlier.tokens = earlier.tokens.saturating_add(tokens);
-        earlier.route = earlier.route.or(route);
+        let found = found.as_deref().and_then(Record::read);
+        let Some(record) = found else { return Err(Refusal::NotGiven(named.param.clone())) };
+        // Several items of one answer are no more than that answer.
+        let tokens = answers.entry(record.answer).or_default();
+        *tokens = record.tokens.max(*tokens);
+        route = route.or(Some(record.route));
     }
-    Ok(earlier)
+    let tokens = answers.into_values().fold(0, u64::saturating_add);
+    Ok(Earlier { tokens, route })
 }
 
 /// Remembers the ids that an account was given with an answer over a route. They can be named as
@@ -58,14 +64,15 @@ pub(super) async fn keep(
     (used, route): (Tokens, &str),
 ) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
+    let answer = given.whole.first().cloned().unwrap_or_default();
     let all = used.input.saturating_add(used.output);
     for (ids, tokens) in [(given.whole, all), (given.items, used.output)] {
         if ids.is_empty() {
             continue;
         }
         let names: Vec<String> = ids.iter().map(|id| note(id)).collect();
-        let record = Bytes::from(format!("{tokens} {route}"));
-        let keeping = gateway.notes.keep(account, &names, record, life_ms);
+        let record = Record { tokens, answer: answer.clone(), route: route.to_owned() };
+        let keeping = gateway.notes.keep(account, &names, record.written(), life_ms);
         if let Err(why) = gateway.in_time("notes", keeping).await {
             log::warn!(why:% = why; "ids are not kept");
         }
@@ -76,8 +83,23 @@ fn note(id: &str) -> String {
     format!("{ID_PREFIX}{id}")
 }
 
-fn read(note: &[u8]) -> (u64, Option<String>) {
-    let text = String::from_utf8_lossy(note);
-    let (tokens, route) = text.split_once(' ').unwrap_or((&text, ""));
-    (tokens.parse().unwrap_or(0), Some(route.to_owned()).filter(|route| !route.is_empty()))
+/// What is noted of an id.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    /// What stands behind it.
+    tokens: u64,
+    /// The answer that it came with.
+    answer: String,
+    /// The route that answer came over.
+    route: String,
+}
+
+impl Record {
+    fn written(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    fn read(note: &[u8]) -> Option<Record> {
+        serde_json::from_slice(note).ok()
+    }
 }

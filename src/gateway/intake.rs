@@ -42,7 +42,8 @@ pub async fn take(
     endpoint: Endpoint,
 ) -> Result<Taken, Refusal> {
     if endpoint == Endpoint::ImageEdits {
-        return uploads::edit(gateway, session).await;
+        // Boxed: few calls are uploads, and what all of them are made of would grow by it.
+        return Box::pin(uploads::edit(gateway, session)).await;
     }
     let body = body(gateway, session).await?;
     let catalogue = gateway.catalogue.load();

@@ -17,7 +17,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { json_bytes_max: 32 << 20, image_bytes_max: 25 << 20, uploads_bytes_max: 52 << 20 }
+        Limits { json_bytes_max: 32 << 20, image_bytes_max: 25 << 20, uploads_bytes_max: 48 << 20 }
     }
 }
 

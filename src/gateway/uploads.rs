@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use pingora_proxy::Session;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
@@ -32,14 +32,19 @@ const UNIT: usize = 1 << 10;
 const STEP_UNITS: u32 = 256;
 /// Up to so many bytes take no room: every request has as much.
 const FREE_BYTES: usize = 64 << 10;
-/// Whoever has what is set apart, while others wait, must send so many bytes a second,
-const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
+/// Whoever has room, while others wait for it, must send so many bytes a second,
+const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 /// after so long.
 const SLOW_WAIT: Duration = Duration::from_secs(5);
 /// Uploads are collected in buffers of this size, whatever theirs is: the allocator keeps what is
 /// so large apart from each thread's own memory, and gives it back to the system when it is free.
 /// What is never written of a buffer takes up no memory.
 const BUFFER_BYTES: usize = 8 << 20;
+/// Those that say that they are no longer than this get a buffer of their length.
+const SMALL_BYTES_MAX: usize = 1 << 20;
+/// So many bytes are gathered before they are looked at: many small pieces would cost more than
+/// their bytes.
+const GATHERED_BYTES: usize = 64 << 10;
 
 /// The room for uploads.
 #[derive(Debug)]
@@ -97,7 +102,8 @@ impl Room {
                 biased;
                 Ok(step) = uploads.room.clone().acquire_many_owned(STEP_UNITS) => step,
                 apart = uploads.apart.clone().lock_owned() => {
-                    self.apart = Some(apart);
+                    // That is enough for all of it.
+                    *self = Room { taken: None, apart: Some(apart) };
                     return;
                 }
             }
@@ -108,8 +114,15 @@ impl Room {
         }
     }
 
-    /// Gives back what an upload of so many bytes does not need.
-    fn shrink(&mut self, bytes: usize) {
+    /// Gives back what an upload of so many bytes does not need, and what is set apart if there is
+    /// other room by now.
+    fn shrink(&mut self, bytes: usize, uploads: &Uploads) {
+        let needed = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        if self.apart.is_some()
+            && let Ok(taken) = uploads.room.clone().try_acquire_many_owned(needed)
+        {
+            *self = Room { taken: Some(taken), apart: None };
+        }
         let surplus = self.units().saturating_sub(bytes.div_ceil(UNIT));
         drop(self.taken.as_mut().and_then(|taken| taken.split(surplus)));
     }
@@ -143,13 +156,13 @@ struct Pace {
     patience: Duration,
     room_time: Duration,
     client_time: Duration,
-    /// Since when it has what is set apart, and how much had been read by then.
-    apart: Option<(Instant, usize)>,
+    /// How long the client had been waited for, and how much had come, when it first took room.
+    since: Option<(Duration, usize)>,
 }
 
 impl Pace {
     fn new(patience: Duration) -> Pace {
-        Pace { patience, room_time: Duration::ZERO, client_time: Duration::ZERO, apart: None }
+        Pace { patience, room_time: Duration::ZERO, client_time: Duration::ZERO, since: None }
     }
 
     /// What is left for the client to send.
@@ -157,14 +170,52 @@ impl Pace {
         self.patience.saturating_sub(self.client_time).saturating_sub(waited)
     }
 
-    /// A client that is too slow has to go, all the more if others wait for it.
+    /// A client that is too slow has to go, all the more if others wait for its room.
     fn check(&self, bytes: usize, waited: Duration, uploads: &Uploads) -> Result<(), Refusal> {
-        let too_slow =
-            self.apart.filter(|_| uploads.is_crowded()).is_some_and(|(since, before)| {
-                let due = since.elapsed().as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
-                since.elapsed() >= SLOW_WAIT && ((bytes - before) as u64) < due
-            });
+        let too_slow = self.since.filter(|_| uploads.is_crowded()).is_some_and(|(then, before)| {
+            let waited = (self.client_time + waited).saturating_sub(then);
+            let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
+            waited >= SLOW_WAIT && (bytes.saturating_sub(before) as u64) < due
+        });
         if too_slow || self.left(waited).is_zero() { Err(Refusal::BodyBroken) } else { Ok(()) }
+    }
+}
+
+/// Pieces of a body, gathered until they are worth a look.
+struct Gathered {
+    buffer: BytesMut,
+    buffer_bytes: usize,
+    reader: FormReader,
+}
+
+impl Gathered {
+    fn new(reader: FormReader, told: Option<usize>) -> Gathered {
+        let small = told.filter(|length| (1..=SMALL_BYTES_MAX).contains(length));
+        Gathered { buffer: BytesMut::new(), buffer_bytes: small.unwrap_or(BUFFER_BYTES), reader }
+    }
+
+    fn add(&mut self, mut piece: Bytes) -> Result<(), Refusal> {
+        while !piece.is_empty() {
+            if self.buffer.capacity() == 0 {
+                self.buffer = BytesMut::with_capacity(self.buffer_bytes);
+            }
+            let free = self.buffer.capacity() - self.buffer.len();
+            let fits = piece.split_to(piece.len().min(free));
+            self.buffer.extend_from_slice(&fits);
+            if self.buffer.len() >= GATHERED_BYTES || self.buffer.len() == self.buffer.capacity() {
+                self.look()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), Refusal> {
+        self.reader.push(self.buffer.split().freeze()).map_err(refused)
+    }
+
+    fn finish(mut self) -> Result<Form, Refusal> {
+        self.look()?;
+        self.reader.finish().map_err(refused)
     }
 }
 
@@ -172,11 +223,10 @@ impl Pace {
 async fn read(
     uploads: &Uploads,
     mut pieces: Pieces<'_>,
-    mut reader: FormReader,
+    mut gathered: Gathered,
     mut pace: Pace,
 ) -> Result<(Form, Room), Refusal> {
-    let (mut room, mut buffer) = (Room::none(), BytesMut::new());
-    let mut bytes = 0;
+    let (mut room, mut bytes) = (Room::none(), 0);
     loop {
         let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());
@@ -187,7 +237,7 @@ async fn read(
             }
             pace.check(bytes, began.elapsed(), uploads)?;
         };
-        let Some(mut piece) = piece else { break };
+        let Some(piece) = piece else { break };
         bytes += piece.len();
         pace.check(bytes, began.elapsed(), uploads)?;
         pace.client_time += began.elapsed();
@@ -196,21 +246,12 @@ async fn read(
             let left = pace.patience.saturating_sub(pace.room_time);
             let grown = tokio::time::timeout(left, room.grow(uploads)).await;
             grown.map_err(|_| Refusal::Crowded)?;
+            pace.since.get_or_insert((pace.client_time, bytes));
         }
         pace.room_time += began.elapsed();
-        if room.apart.is_some() {
-            pace.apart.get_or_insert((Instant::now(), bytes));
-        }
-        while !piece.is_empty() {
-            if buffer.capacity() == 0 {
-                buffer = BytesMut::with_capacity(BUFFER_BYTES);
-            }
-            let fits = piece.split_to(piece.len().min(buffer.capacity()));
-            buffer.extend_from_slice(&fits);
-            reader.push(buffer.split().freeze()).map_err(refused)?;
-        }
+        gathered.add(piece)?;
     }
-    Ok((reader.finish().map_err(refused)?, room))
+    Ok((gathered.finish()?, room))
 }
 
 /// Takes in an image to be edited, with what is to become of it. It never touches a disk.
@@ -225,15 +266,16 @@ pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Tak
     let limits =
         FormLimits { parts_max: PARTS_MAX, text_bytes_max: FORM_BYTES_MAX, file_bytes_max };
     let reader = FormReader::new(kind, limits).map_err(refused)?;
-    intake::announced(session, most).await.map_err(|why| match why {
+    let told = intake::announced(session, most).await.map_err(|why| match why {
         Refusal::TooLarge(_) => Refusal::FileTooLarge(file_bytes_max),
         other => other,
     })?;
     let pieces = intake::pieces(session, most);
     let pace = Pace::new(gateway.timeouts.body);
-    let (form, mut room) = read(&gateway.uploads, pieces, reader, pace).await?;
+    let gathered = Gathered::new(reader, told);
+    let (form, mut room) = read(&gateway.uploads, pieces, gathered, pace).await?;
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
-    room.shrink(file.length.saturating_add(document.body().len()));
+    room.shrink(file.length.saturating_add(document.body().len()), &gateway.uploads);
     let opened = Opened::form(document, file).map_err(Refusal::Call)?;
     Ok(Taken { opened, room: Some(room) })
 }
@@ -272,8 +314,10 @@ mod tests {
         let uploads = Uploads::new(10 * STEP, 6 * STEP);
         let first = room(&uploads, 4).await;
         assert!(first.covers(4 * STEP) && !first.covers(4 * STEP + 1));
-        let second = room(&uploads, 1).await;
+        let mut second = room(&uploads, 1).await;
         assert!(second.covers(6 * STEP) && second.units() == 0);
+        second.shrink(STEP, &uploads);
+        assert!(second.apart.is_some(), "there is no other room");
         let mut third = Box::pin(room(&uploads, 2));
         assert!(third.as_mut().now_or_never().is_none());
         assert!(uploads.is_crowded());
@@ -281,6 +325,8 @@ mod tests {
         let third = third.await;
         assert!(!uploads.is_crowded());
         assert!(third.covers(2 * STEP) && third.apart.is_none());
+        second.shrink(STEP, &uploads);
+        assert!(second.apart.is_none() && second.units() == STEP_UNITS as usize);
         drop((second, third));
         assert_eq!(uploads.room.available_permits(), 4 * STEP_UNITS as usize);
         assert!(uploads.apart.try_lock().is_ok());
@@ -292,22 +338,19 @@ mod tests {
         let uploads = Uploads::new(8 * STEP, 6 * STEP);
         let [mut one, mut other] = [room(&uploads, 1).await, room(&uploads, 1).await];
         one.grow(&uploads).await;
-        assert!(one.covers(6 * STEP));
-        let mut waits = Box::pin(other.grow(&uploads));
-        assert!(waits.as_mut().now_or_never().is_none());
-        drop(one);
-        waits.await;
-        assert!(other.covers(2 * STEP));
+        assert!(one.covers(6 * STEP) && one.units() == 0);
+        other.grow(&uploads).await;
+        assert!(other.covers(2 * STEP) && other.apart.is_none());
     }
 
     #[tokio::test]
     async fn what_is_not_needed_goes_back() {
         let uploads = Uploads::new(10 * STEP, 6 * STEP);
         let mut room = room(&uploads, 3).await;
-        room.shrink(STEP + 1);
+        room.shrink(STEP + 1, &uploads);
         assert_eq!(room.units(), STEP_UNITS as usize + 1);
-        room.shrink(10 * STEP);
-        room.shrink(0);
+        room.shrink(10 * STEP, &uploads);
+        room.shrink(0, &uploads);
         assert_eq!(room.units(), 0);
         assert!(room.covers(FREE_BYTES) && !room.covers(FREE_BYTES + 1));
     }

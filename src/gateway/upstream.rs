@@ -270,7 +270,10 @@ pub(super) fn note_silence(exchange: &mut Exchange) {
 
 /// How many routes failed before this one: those tried in this call, and those that the client's
 /// preference would have come to first but that are blocked for a while.
-pub(super) fn depth(failed: &[usize], serving: &Route) -> u32 {
-    let passed_over = (0..serving.rank).filter(|rank| !failed.contains(rank)).count();
+pub(super) fn depth(admitted: &Admitted, serving: &Route) -> u32 {
+    let failed = &admitted.failed;
+    // Where only one could be taken, none was passed over.
+    let preferred = if admitted.pinned { 0 } else { serving.rank };
+    let passed_over = (0..preferred).filter(|rank| !failed.contains(rank)).count();
     u32::try_from(failed.len() + passed_over).unwrap_or(u32::MAX)
 }

@@ -51,6 +51,43 @@ async fn a_response_is_gone_on_from_by_its_own_account_only(
     assert!(told.is_empty(), "{told}");
 }
 
+/// Another route may lead to another account at the vendor, which knows nothing of the id.
+#[rstest]
+#[tokio::test]
+async fn an_id_leads_back_over_the_route_that_it_came_over(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).vendor("vendor_b", &["status=503;times=1", ""]).run().await;
+    let first = made(&world, false, &json!({})).await;
+    made(&world, false, &json!({})).await;
+    let next = json!({ "previous_response_id": first["id"] });
+    let answer = world.call(RESPONSES, next).await;
+    // Nothing was blocked, and nothing was passed over.
+    assert_eq!((answer.status, answer.header("x-gateway-fallback-depth")), (200, Some("0")));
+    let charges = world.settled(3).await;
+    let taken: Vec<_> = charges.iter().map(|c| (c.route.as_str(), c.depth)).collect();
+    assert_eq!(taken, [("r1", 1), ("r0", 0), ("r1", 0)]);
+}
+
+/// Each item was taken for as much as its whole answer.
+#[tokio::test]
+async fn items_of_one_answer_are_held_for_once() {
+    let faults = "prompt=10;completion=100000;tools=3";
+    // The first answer is 0.80002 USD, and the input of the second at most 0.2 and a little.
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[faults]).credit("1.1");
+    let world = builder.run().await;
+    let tool = json!([{ "type": "function", "name": "f", "parameters": {} }]);
+    let members = json!({ "model": "o3", "tools": tool });
+    let first = made(&world, false, &members).await;
+    let items = first["output"].as_array().expect("items");
+    assert_eq!(items.len(), 3, "{first}");
+    let named = items.iter().map(|item| json!({ "type": "item_reference", "id": item["id"] }));
+    let input: Vec<_> = named.collect();
+    let answer = world.call(RESPONSES, with(members, &json!({ "input": input }))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    world.settled(2).await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn another_gateway_on_the_same_store_knows_the_ids_too(#[values(false, true)] stream: bool) {

@@ -11,7 +11,7 @@ use crate::sim::picture;
 
 const BOUNDARY: &str = "tollgate-7d9f1c0b";
 /// What a chunk of a body without a length brings.
-const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: usize = 1_400;
 
 /// An endpoint, with a model of a vendor that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -154,14 +154,15 @@ fn whole_by(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// Whether a member holds what it should. An empty list says no more than an id alone.
+/// Whether a member holds what it should. A message with an empty list says no more than its id; a
+/// tool may have had nothing to say.
 fn holds(name: &str, value: Value<'_>) -> bool {
     match (name, value.kind()) {
         ("encrypted_content", Kind::Text) => {
             value.inside().is_some_and(|sealed| !sealed.is_empty())
         }
-        (_, Kind::Text) | ("output", Kind::Object) => true,
-        ("content" | "output", Kind::List) => value.elements().next().is_some(),
+        (_, Kind::Text) | ("output", Kind::Object | Kind::List) => true,
+        ("content", Kind::List) => value.elements().next().is_some(),
         _ => false,
     }
 }
