@@ -22,6 +22,7 @@ look() {
     build) ;;
     test)
       need redis-server redis-server
+      need openssl openssl           # a certificate for HTTP/2
       need nodejs node
       need npm npm
       need python3 python3
