@@ -58,7 +58,7 @@ impl Meter {
     /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
     /// vendors that repeat it count up.
     pub fn report(&mut self, usage: Value<'_>) {
-        if let Some(tokens) = chat_usage(usage) {
+        if let Some(tokens) = tokens(usage, CHAT) {
             self.reported = Some(tokens);
         }
     }
@@ -161,34 +161,38 @@ impl Meter {
     }
 }
 
-/// Reads `prompt_tokens`, `completion_tokens` and `total_tokens` as all chat vendors send them.
+/// The names of what a `usage` tells: input, output, both, and the parts of the input.
+pub(super) type Names = [&'static str; 4];
+/// In the chat format.
+const CHAT: Names = ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"];
+/// In the formats of responses and of images.
+pub(super) const RESPONSES: Names =
+    ["input_tokens", "output_tokens", "total_tokens", "input_tokens_details"];
+
+/// Reads a `usage` under the names of its format. What is null is not told.
 ///
-/// Some vendors leave reasoning out of `completion_tokens` but not out of `total_tokens`, so the
-/// billable output is the larger of `completion_tokens` and `total_tokens − prompt_tokens`.
-/// Numbers that are negative, fractional or absurd are no report.
-fn chat_usage(usage: Value<'_>) -> Option<Tokens> {
+/// Some vendors leave reasoning out of the output but not out of the total, so the billable output
+/// is the larger of the output and the total − the input. Numbers that are negative, fractional or
+/// absurd are no report.
+pub(super) fn tokens(usage: Value<'_>, names: Names) -> Option<Tokens> {
     let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
     let mut tokens = Tokens::default();
-    for (name, value) in usage.members() {
-        match &*name {
-            "prompt_tokens" => input = Some(sane(value)?),
-            "completion_tokens" => output = Some(sane(value)?),
-            "total_tokens" => total = Some(sane(value)?),
-            "prompt_tokens_details" => {
-                for (name, value) in value.members() {
-                    match &*name {
-                        "cached_tokens" => tokens.cache_read = sane(value).unwrap_or(0),
-                        "cache_write_tokens" => tokens.cache_write = sane(value).unwrap_or(0),
-                        _ => {}
-                    }
-                }
+    for (name, value) in usage.members().filter(|(_, value)| !value.is_null()) {
+        match names.iter().position(|known| *known == name) {
+            Some(0) => input = Some(sane(value)?),
+            Some(1) => output = Some(sane(value)?),
+            Some(2) => total = Some(sane(value)?),
+            Some(_) => {
+                let part = |name| value.get(name).and_then(sane).unwrap_or(0);
+                tokens.cache_read = part("cached_tokens");
+                tokens.cache_write = part("cache_write_tokens");
             }
-            _ => {}
+            None => {}
         }
     }
     tokens.input = input?;
-    let beyond_input = total.map(|t| t.saturating_sub(tokens.input));
+    let beyond_input = total.map(|total| total.saturating_sub(tokens.input));
     tokens.output = output.into_iter().chain(beyond_input).max()?;
     Some(tokens)
 }
@@ -208,6 +212,10 @@ mod tests {
     #[case::total_too_small(r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":3}"#, Some((10, 5)))]
     #[case::no_total(r#"{"prompt_tokens":10,"completion_tokens":5}"#, Some((10, 5)))]
     #[case::no_completion(r#"{"prompt_tokens":10,"total_tokens":15}"#, Some((10, 5)))]
+    #[case::null_total(
+        r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":null}"#,
+        Some((10, 5))
+    )]
     #[case::null("null", None)]
     #[case::negative(r#"{"prompt_tokens":-1,"completion_tokens":5}"#, None)]
     #[case::fraction(r#"{"prompt_tokens":1.5,"completion_tokens":5}"#, None)]
@@ -216,7 +224,7 @@ mod tests {
     #[case::text(r#"{"prompt_tokens":"10","completion_tokens":5}"#, None)]
     #[case::nothing_but_input(r#"{"prompt_tokens":10}"#, None)]
     fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
-        let read = chat_usage(Value::trusted(json.as_bytes()));
+        let read = super::tokens(Value::trusted(json.as_bytes()), CHAT);
         assert_eq!(read.map(|t| (t.input, t.output)), expected);
     }
 

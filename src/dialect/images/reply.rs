@@ -5,7 +5,7 @@
 use bytes::Bytes;
 
 use crate::dialect::json::{Document, Kind, Value};
-use crate::dialect::meter::TOKENS_MAX;
+use crate::dialect::meter;
 use crate::money::Tokens;
 
 /// A vendor's reply that has images.
@@ -56,7 +56,7 @@ pub fn reply(document: &Document, created: i64) -> Result<Reply, Withheld> {
     let ticks = usage.and_then(|usage| usage.get("cost_in_usd_ticks")).and_then(Value::whole);
     Ok(Reply {
         body,
-        tokens: usage.and_then(tokens),
+        tokens: usage.and_then(|usage| meter::tokens(usage, meter::RESPONSES)),
         ticks: ticks.filter(|ticks| (1..=TICKS_MAX).contains(ticks)),
     })
 }
@@ -102,25 +102,6 @@ fn rewritten(original: &Bytes, entries: &[Entry<'_>], created: i64) -> Vec<Bytes
     }
     body.push(Bytes::from_static(b"]}"));
     body
-}
-
-/// The tokens of a `usage`. Billable output is what is reported as such or what the total has
-/// beyond the input, whichever is more; numbers that are unsound are no report.
-fn tokens(usage: Value<'_>) -> Option<Tokens> {
-    let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
-    let (mut input, mut output, mut total) = (None, None, None);
-    for (name, value) in usage.members().filter(|(_, value)| !value.is_null()) {
-        match &*name {
-            "input_tokens" => input = Some(sane(value)?),
-            "output_tokens" => output = Some(sane(value)?),
-            "total_tokens" => total = Some(sane(value)?),
-            _ => {}
-        }
-    }
-    let input = input?;
-    let beyond_input = total.map(|total| total.saturating_sub(input));
-    let output = output.into_iter().chain(beyond_input).max()?;
-    Some(Tokens { input, output, ..Tokens::default() })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use super::{Document, ID_BYTES_MAX, Value};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::meter::{Meter, TOKENS_MAX};
+use crate::dialect::meter::{self, Meter};
 use crate::dialect::vendor_error::VendorError;
 use crate::money::Tokens;
 
@@ -213,31 +213,9 @@ impl<'a> Response<'a> {
     }
 }
 
-/// Reads `input_tokens`, `output_tokens` and `total_tokens`. The billable output is what the total
-/// exceeds the input by, if that is more. Numbers that are negative, fractional or absurd are no
-/// report.
+/// Reads a usage. No input comes to nothing, so neither does its report.
 fn tokens(usage: Value<'_>) -> Option<Tokens> {
-    let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
-    let (mut input, mut output, mut total) = (None, None, None);
-    let mut tokens = Tokens::default();
-    for (name, value) in usage.members().filter(|(_, value)| !value.is_null()) {
-        match &*name {
-            "input_tokens" => input = Some(sane(value)?),
-            "output_tokens" => output = Some(sane(value)?),
-            "total_tokens" => total = Some(sane(value)?),
-            "input_tokens_details" => {
-                let part = |name| value.get(name).and_then(sane).unwrap_or(0);
-                tokens.cache_read = part("cached_tokens");
-                tokens.cache_write = part("cache_write_tokens");
-            }
-            _ => {}
-        }
-    }
-    // No input comes to nothing, so neither does its report.
-    tokens.input = input.filter(|n| *n > 0)?;
-    let beyond_input = total.map(|total| total.saturating_sub(tokens.input));
-    tokens.output = output.into_iter().chain(beyond_input).max()?;
-    Some(tokens)
+    meter::tokens(usage, meter::RESPONSES).filter(|tokens| tokens.input > 0)
 }
 
 /// How many bytes of an output item the model wrote.
