@@ -270,8 +270,8 @@ impl ProxyHttp for Gateway {
         exchange: &mut Exchange,
     ) -> Result<Box<HttpPeer>> {
         let none = || Error::new(ErrorType::Custom("no route"));
-        let boundary = exchange.id.clone();
-        let admitted = exchange.admitted().ok_or_else(none)?;
+        let Exchange { id, stage, record, .. } = exchange;
+        let Stage::Admitted(admitted) = stage else { return Err(none()) };
         let (peer, route) = loop {
             let route = admitted.untried.pop_front().ok_or_else(none)?;
             match upstream::peer(self, &route) {
@@ -279,11 +279,11 @@ impl ProxyHttp for Gateway {
                 None => admitted.failed.push(route.rank),
             }
         };
-        admitted.body = upstream::body(admitted, &route, &boundary).ok_or_else(none)?;
+        admitted.body = upstream::body(admitted, &route, id).ok_or_else(none)?;
         let depth = upstream::depth(admitted, &route);
         admitted.route = Some(route.clone());
-        exchange.record.route = Some(route);
-        exchange.record.depth = depth;
+        record.route = Some(route);
+        record.depth = depth;
         Ok(Box::new(peer))
     }
 

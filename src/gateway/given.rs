@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::Gateway;
@@ -66,17 +67,21 @@ pub(super) async fn keep(
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
     let answer = given.whole.first().cloned().unwrap_or_default();
     let all = used.input.saturating_add(used.output);
-    for (ids, tokens) in [(given.whole, all), (given.items, used.output)] {
-        if ids.is_empty() {
-            continue;
-        }
+    let kept = [(given.whole, all), (given.items, used.output)].map(|(ids, tokens)| {
         let names: Vec<String> = ids.iter().map(|id| note(id)).collect();
         let record = Record { tokens, answer: answer.clone(), route: route.to_owned() };
-        let keeping = gateway.notes.keep(account, &names, record.written(), life_ms);
-        if let Err(why) = gateway.in_time("notes", keeping).await {
-            log::warn!(why:% = why; "ids are not kept");
+        async move {
+            if names.is_empty() {
+                return;
+            }
+            let keeping = gateway.notes.keep(account, &names, record.written(), life_ms);
+            if let Err(why) = gateway.in_time("notes", keeping).await {
+                log::warn!(why:% = why; "ids are not kept");
+            }
         }
-    }
+    });
+    // A client waits for its last bytes meanwhile, so both at once.
+    join_all(kept).await;
 }
 
 fn note(id: &str) -> String {

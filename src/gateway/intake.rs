@@ -46,12 +46,12 @@ pub async fn take(
         return Box::pin(uploads::edit(gateway, session)).await;
     }
     let body = body(gateway, session).await?;
-    let catalogue = gateway.catalogue.load();
-    let unnamed = match endpoint {
-        Endpoint::Moderations => catalogue.unnamed(Kind::Moderation),
-        _ => None,
+    let opened = if endpoint == Endpoint::Moderations {
+        Opened::parse(body, gateway.catalogue.load().unnamed(Kind::Moderation))
+    } else {
+        Opened::parse(body, None)
     };
-    let opened = Opened::parse(body, unnamed).map_err(Refusal::Call)?;
+    let opened = opened.map_err(Refusal::Call)?;
     Ok(Taken { opened, room: None })
 }
 

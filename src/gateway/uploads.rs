@@ -20,7 +20,7 @@ use super::limits::Limits;
 use super::refusal::Refusal;
 use crate::dialect::call::Opened;
 use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
-use crate::dialect::{CallFault, images};
+use crate::dialect::images;
 
 /// Beside its file a form may have so many bytes.
 const FORM_BYTES_MAX: usize = 1 << 20;
@@ -284,11 +284,7 @@ fn refused(fault: FormFault) -> Refusal {
     match fault {
         FormFault::FileTooLarge { most, .. } => Refusal::FileTooLarge(most),
         FormFault::TooLarge(most) => Refusal::TooLarge(most),
-        unsound => Refusal::Call(CallFault {
-            code: "invalid_form",
-            param: None,
-            message: format!("send the image as multipart/form-data: {unsound}"),
-        }),
+        unsound => Refusal::Call(unsound.into()),
     }
 }
 

@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
+use tollgate::dialect::json::{Document, Value};
 use tollgate::dialect::relay::{Keep, Passage, Progress, Relay};
 use tollgate::dialect::responses::Given;
 use tollgate::money::Usage;
 
 use super::golden::Golden;
+use super::requests::same_members;
 
 /// A reply that has passed.
 #[derive(Debug)]
@@ -52,6 +54,18 @@ fn take_ids(relay: &mut Relay, given: &mut Given) {
 }
 
 impl Relayed {
+    /// Whether a body is what the case expects, or as it was given. What is written anew has its
+    /// members in any order; nothing else of it is free.
+    pub(super) fn is_made_rightly(&self, golden: &Golden) -> Result<(), String> {
+        if self.progress != Progress::Complete {
+            return self.is(b"");
+        }
+        let Some(expected) = golden.bytes("expect") else { return self.is(&given(golden)) };
+        let made = Document::parse(Bytes::from(self.out.clone()));
+        let made = made.map_err(|fault| fault.to_string())?;
+        same_members(Value::trusted(&expected), Value::trusted(made.body()))
+    }
+
     /// The body or the events, as a text.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.out).into_owned()
