@@ -138,6 +138,7 @@ fn whole<T>(
 }
 
 fn listen(mut table: Table, faults: &mut Vec<Fault>) -> Listen {
+    let place = table.place.clone();
     let mut address = |key, default: &str| {
         let Some(node) = table.take(key) else { return default.to_owned() };
         match node.value {
@@ -150,6 +151,11 @@ fn listen(mut table: Table, faults: &mut Vec<Fault>) -> Listen {
         }
     };
     let (http, admin) = (address("http", "127.0.0.1:8080"), address("admin", "127.0.0.1:9090"));
+    // The server would bind it once, and answer clients with either.
+    let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
+    if socket(&http) == socket(&admin) && socket(&http).is_some_and(|at| at.port() != 0) {
+        faults.push(place.fault(format!("'http' and 'admin' are both {http}; they must differ")));
+    }
     let tls = table.table("tls", faults).map(|mut tls| {
         let place = tls.place.clone();
         let files = (tls.text("cert", faults), tls.text("key", faults));
@@ -250,6 +256,14 @@ mod tests {
         let conf = Conf::parse("t.toml", "", []).expect("sound");
         assert_eq!(conf.store.url, "sqlite:var/tollgate.db");
         assert_eq!(conf.listen.http, "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn one_address_for_clients_and_scrapers_answered_each_with_either() {
+        let one = told("[listen]\nhttp = \"127.0.0.1:9090\"\n", &[]);
+        assert_eq!(one, ["t.toml:1: 'http' and 'admin' are both 127.0.0.1:9090; they must differ"]);
+        let variable = told("", &[("TOLLGATE__LISTEN__ADMIN", "127.0.0.1:8080")]);
+        assert_eq!(variable.len(), 1, "{variable:?}");
     }
 
     #[test]

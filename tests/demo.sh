@@ -15,7 +15,8 @@ start_stack() {
   rm -rf "$folder"
   mkdir -p "$folder/files"
   start_sim "$folder/sim.log"
-  http=$(free_port) admin=$(free_port)
+  http=$(free_port "$(random_port)")
+  admin=$(free_port "$(random_port)" "$http")
   # vendor_e's first route always answers 503, so that its requests succeed at depth 1.
   {
     conf_head "$folder" "sqlite:$folder/tollgate.db" "$http" "$admin"

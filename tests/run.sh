@@ -56,7 +56,7 @@ mkdir -p "$folder/files"
 # Vendor keys appear in no file of ours: live.toml names the variables that hold them.
 needs_sim && start_sim "$folder/sim.log"
 http=${HTTP_PORT:-$(free_port 8080)}
-admin=${ADMIN_PORT:-$(free_port 9090)}
+admin=${ADMIN_PORT:-$(free_port 9090 "$http")}
 {
   conf_head "$folder" "${STORE:-sqlite:$folder/tollgate.db}" "$http" "$admin"
   vendors

@@ -34,10 +34,14 @@ stop_all() {
 
 taken() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# free_port [PREFERRED]: the preferred port if nobody listens there, else a random free one.
+# Below the ports that the system hands out, so that no connection takes one in between.
+random_port() { echo $((RANDOM % 22000 + 10000)); }
+
+# free_port PREFERRED [OTHER]: the preferred port if nobody listens there, else a random free one;
+# never the other.
 free_port() {
-  local port=${1:-$((RANDOM % 20000 + 20000))}
-  while taken "$port"; do port=$((RANDOM % 20000 + 20000)); done
+  local port=$1
+  while [ "$port" = "${2:-}" ] || taken "$port"; do port=$(random_port); done
   echo "$port"
 }
 

@@ -9,6 +9,7 @@ the question is therefore the same test on both.
 import itertools
 import json
 import os
+import random
 import re
 import secrets
 import signal
@@ -176,10 +177,18 @@ def get_json(url, key=None):
         return json.load(reply)
 
 
+# Below the ports that the system hands out, so that no connection takes one in between.
+PORTS = iter(random.sample(range(10_000, 32_000), 22_000))
+
+
 def free_port():
+    """A port where nobody listens; never the same twice."""
+    return next(port for port in PORTS if is_free(port))
+
+
+def is_free(port):
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 class Redis:
