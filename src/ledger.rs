@@ -22,8 +22,23 @@ pub use account::Balances;
 pub use key::{KeyHash, KeyRecord};
 
 /// The name of an account: 1 to 64 letters, digits, `-`, `_` and `.`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct AccountName(Arc<str>);
+
+impl TryFrom<String> for AccountName {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<AccountName, &'static str> {
+        AccountName::parse(&text).ok_or("no name of an account")
+    }
+}
+
+impl From<AccountName> for String {
+    fn from(name: AccountName) -> String {
+        name.as_str().to_owned()
+    }
+}
 
 impl AccountName {
     /// Reads a name; `None` if it is none.

@@ -5,6 +5,7 @@ pub mod cli;
 pub mod conf;
 pub mod dialect;
 pub mod gateway;
+pub mod jobs;
 pub mod ledger;
 pub mod metrics;
 pub mod money;

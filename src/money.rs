@@ -30,9 +30,25 @@ pub enum MoneyError {
 }
 
 /// An amount of money in nano-USD (10⁻⁹ USD). Never negative.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
-#[serde(transparent)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(try_from = "i64", into = "i64")]
 pub struct Money(i64);
+
+impl TryFrom<i64> for Money {
+    type Error = MoneyError;
+
+    fn try_from(nano: i64) -> Result<Money, MoneyError> {
+        Money::from_nano(nano)
+    }
+}
+
+impl From<Money> for i64 {
+    fn from(money: Money) -> i64 {
+        money.nano()
+    }
+}
 
 impl Money {
     /// Nothing.
@@ -256,6 +272,51 @@ pub enum Units {
         /// How many.
         images: u64,
     },
+    /// A video.
+    Video {
+        /// Its length.
+        seconds: u64,
+        /// What it is sold as.
+        resolution: Resolution,
+        /// The sum that the vendor bills, in 10⁻¹⁰ USD, if it names one.
+        #[serde(rename = "cost_in_usd_ticks", default, skip_serializing_if = "Option::is_none")]
+        ticks: Option<u64>,
+    },
+}
+
+/// What videos are sold as: the length of their shorter side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Resolution {
+    /// 480 lines.
+    #[serde(rename = "480p")]
+    P480,
+    /// 720 lines.
+    #[serde(rename = "720p")]
+    P720,
+    /// 1,080 lines.
+    #[serde(rename = "1080p")]
+    P1080,
+}
+
+impl Resolution {
+    /// All of them, the smallest first.
+    pub const ALL: [Resolution; 3] = [Resolution::P480, Resolution::P720, Resolution::P1080];
+
+    /// Reads a name such as `720p`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Resolution> {
+        Resolution::ALL.into_iter().find(|r| r.name() == name)
+    }
+
+    /// Its name in calls, rules and journals.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Resolution::P480 => "480p",
+            Resolution::P720 => "720p",
+            Resolution::P1080 => "1080p",
+        }
+    }
 }
 
 /// What a call used, and how we know.
@@ -273,9 +334,10 @@ impl Usage {
     pub fn tokens(&self) -> Tokens {
         match self.units {
             Units::Tokens(tokens) => tokens,
-            Units::Characters { .. } | Units::Billed { .. } | Units::Images { .. } => {
-                Tokens::default()
-            }
+            Units::Characters { .. }
+            | Units::Billed { .. }
+            | Units::Images { .. }
+            | Units::Video { .. } => Tokens::default(),
         }
     }
 }
@@ -318,6 +380,14 @@ mod tests {
             (Units::Characters { characters: 5 }, r#"{"characters":5}"#),
             (Units::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),
             (Units::Images { images: 1 }, r#"{"images":1}"#),
+            (
+                Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
+                r#"{"seconds":4,"resolution":"720p"}"#,
+            ),
+            (
+                Units::Video { seconds: 15, resolution: Resolution::P1080, ticks: Some(7) },
+                r#"{"seconds":15,"resolution":"1080p","cost_in_usd_ticks":7}"#,
+            ),
         ] {
             assert_eq!(serde_json::to_string(&units).ok().as_deref(), Some(json));
             assert_eq!(serde_json::from_str::<Units>(json).ok(), Some(units));

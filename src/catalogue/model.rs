@@ -133,7 +133,8 @@ impl Model {
                 Json::Object(pricing)
             }
             Price::Video(rates) => {
-                let seconds = rates.iter().map(|(name, rate)| (name.clone(), rate.usd().into()));
+                let seconds =
+                    rates.iter().map(|(r, rate)| (r.name().to_owned(), rate.usd().into()));
                 json!({ "second": Json::Object(seconds.collect()) })
             }
             Price::Speech(rate) => json!({ "character": rate.usd() }),

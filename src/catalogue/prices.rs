@@ -3,7 +3,7 @@
 
 use super::model::Kind;
 use crate::money::price::{Price, Rates, TokenPrice};
-use crate::money::{Money, MoneyError, Rate};
+use crate::money::{Money, MoneyError, Rate, Resolution};
 use crate::sheet::{Fault, Node, Place, Table};
 
 /// Reads the price of a row.
@@ -101,17 +101,22 @@ fn rates(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> Rates {
     Rates { input, output, cache_read, cache_write }
 }
 
-fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(String, Rate)> {
+fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(Resolution, Rate)> {
     let place = row.place.clone();
     let mut rates = Vec::new();
-    for (resolution, node) in row.members("second", faults) {
+    for (name, node) in row.members("second", faults) {
+        let Some(resolution) = Resolution::named(&name) else {
+            let known = Resolution::ALL.map(Resolution::name).join(", ");
+            faults.push(node.place.fault(format!("'{name}' must be one of {known}")));
+            continue;
+        };
         let crate::sheet::Value::Number(digits) = &node.value else {
             faults.push(node.place.fault("a price must be a number"));
             continue;
         };
         match Rate::parse_per_unit(digits) {
             Ok(rate) => rates.push((resolution, rate)),
-            Err(why) => faults.push(bad_price(&node.place, &resolution, digits, why)),
+            Err(why) => faults.push(bad_price(&node.place, &name, digits, why)),
         }
     }
     if rates.is_empty() {

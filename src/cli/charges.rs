@@ -42,6 +42,9 @@ fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
         Units::Tokens(tokens) => format!("{}+{}", tokens.input, tokens.output),
         Units::Characters { characters } => format!("{characters} characters"),
         Units::Billed { images, .. } | Units::Images { images } => format!("{images} image"),
+        Units::Video { seconds, resolution, .. } => {
+            format!("{seconds} seconds of {}", resolution.name())
+        }
     };
     let (id, amount) = (&line.request_id, entry.amount);
     super::say(format_args!(

@@ -1,7 +1,7 @@
 //! A model's price: what a call costs, and what to hold before it is made.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{Money, MoneyError, Rate, Tokens, Units};
+use super::{Money, MoneyError, Rate, Resolution, Tokens, Units};
 
 /// What tokens cost at one level of a price list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,7 +98,7 @@ pub enum Price {
         reservation: Money,
     },
     /// By second of video, for each resolution on offer, in the order of the rules.
-    Video(Vec<(String, Rate)>),
+    Video(Vec<(Resolution, Rate)>),
     /// By character of text.
     Speech(Rate),
     /// For nothing.
@@ -124,6 +124,11 @@ impl Price {
                 reservation.times(images)
             }
             (Price::Speech(rate), Units::Characters { characters }) => rate.times(characters),
+            (Price::Video(rates), Units::Video { seconds, resolution, ticks }) => {
+                let sold = rates.iter().find(|(r, _)| *r == resolution);
+                let (_, rate) = sold.ok_or(MoneyError::OtherUnits)?;
+                ticks.map_or_else(|| rate.times(seconds), Money::from_ticks)
+            }
             _ => Err(MoneyError::OtherUnits),
         }
     }
@@ -236,6 +241,16 @@ mod tests {
         Price::Image { tokens, reservation: Money(280_000_000) }
     }
 
+    /// lmd-imagine-video of the price list.
+    fn videos() -> Price {
+        let rates = [(Resolution::P480, 50_000_000), (Resolution::P720, 70_000_000)];
+        Price::Video(rates.map(|(resolution, nano)| (resolution, Rate(nano))).to_vec())
+    }
+
+    fn video(seconds: u64, resolution: Resolution, ticks: Option<u64>) -> Units {
+        Units::Video { seconds, resolution, ticks }
+    }
+
     /// What is sold costs its list price in its own units, and nothing in any others.
     #[rstest]
     #[case::image_by_tokens(
@@ -265,6 +280,19 @@ mod tests {
         Units::Tokens(tokens(1, 1)),
         Err(MoneyError::OtherUnits)
     )]
+    #[case::video(videos(), video(4, Resolution::P720, None), Ok(280_000_000))]
+    #[case::longest_video(videos(), video(15, Resolution::P480, None), Ok(750_000_000))]
+    #[case::video_of_a_bill(
+        videos(),
+        video(4, Resolution::P720, Some(2_900_000_001)),
+        Ok(290_000_001)
+    )]
+    #[case::video_not_made(
+        videos(),
+        video(4, Resolution::P1080, Some(5)),
+        Err(MoneyError::OtherUnits)
+    )]
+    #[case::video_by_tokens(videos(), Units::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
     #[case::free(Price::Free, Units::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
     #[case::tokens(Price::Tokens(tiered()), Units::Tokens(tokens(11, 2)), Ok(115_000))]
     fn a_price_is_for_units_of_its_kind(

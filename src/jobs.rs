@@ -1,0 +1,279 @@
+//! Video jobs: asked for once, sent to a vendor once, settled once, whatever dies in between.
+//!
+//! A job lives in the store together with the money held for it. Any node's worker may claim it;
+//! what it does next is told by the job's stage alone, and each stage is saved before the step that
+//! it announces is taken. So whoever claims a job from a node that died knows what may have happened.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{AccountName, Unavailable};
+use crate::money::price::Quote;
+use crate::money::{Basis, Money, Resolution, Units};
+
+pub mod life;
+pub mod view;
+
+/// A video that was asked for. The store keeps it as JSON and never looks inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// `video_<uuid>`, which sorts by age; also the id of its hold and of its journal line.
+    pub id: String,
+    /// Whose it is.
+    pub account: AccountName,
+    /// The beginning of the key that asked for it.
+    pub key_prefix: String,
+    /// The model.
+    pub model: String,
+    /// The vendor's token.
+    pub vendor: String,
+    /// Its length.
+    pub seconds: u64,
+    /// What it is sold as.
+    pub resolution: Resolution,
+    /// `<width>x<height>`.
+    pub size: String,
+    /// When it was asked for, in unix ms.
+    pub created_ms: i64,
+    /// What is held for it: the price of so many seconds.
+    pub held: Money,
+    /// The price list that says so.
+    pub price_version: String,
+    /// How much of it is done, in percent, as far as the vendor told.
+    pub progress: u8,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// The stages of a job, in order. Each is saved before what it announces is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// No vendor has heard of it.
+    Queued {
+        /// How many times no route took it.
+        refused: u32,
+    },
+    /// It is being sent to a vendor. Whoever finds it so after its node died cannot know whether
+    /// the vendor has it, and never sends it again.
+    Submitting {
+        /// The route.
+        route: String,
+        /// How many times no route took it before.
+        refused: u32,
+    },
+    /// The vendor has it.
+    Running(Running),
+    /// Its outcome is decided, and is on its way into the ledger.
+    Settling {
+        /// The outcome.
+        outcome: Outcome,
+        /// When it was decided, in unix ms.
+        at_ms: i64,
+    },
+    /// It is over, and kept for a while.
+    Ended {
+        /// How it ended.
+        outcome: Outcome,
+        /// When, in unix ms.
+        at_ms: i64,
+    },
+}
+
+/// A job that a vendor works on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The route that leads to it.
+    pub route: String,
+    /// The vendor's id of it.
+    pub vendor_id: String,
+    /// Whether the vendor has made it, and only our copy is missing.
+    #[serde(default)]
+    pub made: bool,
+    /// How many times the vendor knew nothing of it, in a row.
+    #[serde(default)]
+    pub lost: u32,
+    /// How many times its file could not be copied.
+    #[serde(default)]
+    pub uncopied: u32,
+}
+
+/// How a job ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The video is there.
+    Completed {
+        /// The route that served.
+        route: String,
+        /// The vendor's id of it.
+        vendor_id: String,
+        /// What it cost.
+        charge: Money,
+        /// The units of the journal.
+        usage: Units,
+        /// Where they come from.
+        basis: Basis,
+    },
+    /// It is not, and costs nothing.
+    Failed {
+        /// Why.
+        code: FailCode,
+        /// The same for people, never empty.
+        message: String,
+    },
+}
+
+/// Why a job failed (spec, video job).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailCode {
+    /// The vendor's safety rules.
+    ModerationBlocked,
+    /// The vendor did not produce it.
+    VendorFailed,
+    /// It took too long.
+    TimedOut,
+    /// It was made, but could not be handed over.
+    Undelivered,
+}
+
+/// What a client sees of a job's stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// No vendor has begun.
+    Queued,
+    /// A vendor has.
+    InProgress,
+    /// The video is there.
+    Completed,
+    /// It will not be.
+    Failed,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Status; 4] =
+        [Status::Queued, Status::InProgress, Status::Completed, Status::Failed];
+
+    /// Its name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Queued => "queued",
+            Status::InProgress => "in_progress",
+            Status::Completed => "completed",
+            Status::Failed => "failed",
+        }
+    }
+}
+
+/// A job that is to be placed, with what belongs to it.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The job, queued.
+    pub job: Job,
+    /// The body for the vendor, kept until the vendor has it.
+    pub body: Bytes,
+    /// The digest of the client's idempotency key.
+    pub key: Option<String>,
+    /// What to hold.
+    pub quote: Quote,
+    /// The hold's lease, in ms.
+    pub lease_ms: u64,
+    /// So many jobs of the account may be under way, at most.
+    pub open_max: u32,
+}
+
+/// What came of an order. Only of [`Placed::New`] anything is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// The job is in the queue and its money held.
+    New,
+    /// The idempotency key was used before, for this job.
+    Repeat(Box<Job>),
+    /// The same, but the job was deleted since.
+    Deleted,
+    /// So much is available, which is not enough.
+    Insufficient(Money),
+    /// Too many jobs of the account are under way.
+    Crowded,
+    /// There is no such account.
+    NoAccount,
+}
+
+/// A job that a worker has for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The job as it is.
+    pub job: Job,
+    /// Whether its client deleted it.
+    pub deleted: bool,
+    /// Grows with every claim and every save; a save with an old one is refused.
+    pub revision: u64,
+}
+
+/// What to do with a claim when it is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Next {
+    /// When the job is due again, in ms from now. `None` keeps the claim as it is.
+    pub due_ms: Option<u64>,
+    /// Whether the body for the vendor may be forgotten.
+    pub forget_body: bool,
+}
+
+/// A page of an account's jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The job after which it begins.
+    pub after: Option<String>,
+    /// So many, at most.
+    pub limit: usize,
+    /// Whether the oldest come first.
+    pub ascending: bool,
+}
+
+/// What a page has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The jobs.
+    pub jobs: Vec<Job>,
+    /// Whether there are more behind them.
+    pub has_more: bool,
+}
+
+/// Where jobs wait. What one account has there no other finds. A job that its client deleted is
+/// found by its worker only.
+#[async_trait]
+pub trait Queue: Send + Sync {
+    /// Holds money and puts a job into the queue, both or neither, unless its idempotency key was
+    /// used before. The job is due at once.
+    async fn place(&self, order: Order) -> Result<Placed, Unavailable>;
+    /// A job of an account.
+    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
+    /// A page of an account's jobs, by id; `None` if the job after which it begins is not there.
+    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable>;
+    /// Hides a job from its client, and makes it due at once. Gives the job as it is; `None` if
+    /// there is none, or it was hidden before. Its idempotency key stays used.
+    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
+    /// Claims jobs that are due and that nobody has, for so long (ms), at most so many, the longest
+    /// due first. The clock is the store's.
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable>;
+    /// Keeps a claim for so long (ms) from now. `false` if it is no longer one.
+    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable>;
+    /// The body for the vendor.
+    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable>;
+    /// Saves a claim's job, on disk where the store can, and counts its revision up. `false` if it
+    /// is no longer a claim; then nothing is saved.
+    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable>;
+    /// Forgets a claim's job for good, with its body and its idempotency key. `false` if it is no
+    /// longer a claim.
+    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable>;
+    /// How many jobs there are of each status, those that were deleted among them.
+    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable>;
+    /// The fleet's secret: the candidate, if there was none.
+    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable>;
+}
