@@ -1,7 +1,9 @@
 //! The configuration: one file, overlaid by the environment, read whole with all faults at once.
 
 use crate::catalogue::VendorRoutes;
+use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
+use crate::jobs::schedule::Schedule;
 use crate::sheet::{self, Fault, Node, Place, Table, Value};
 use crate::store::{SCHEMES, StoreSection};
 
@@ -27,6 +29,8 @@ pub struct Conf {
     pub limits: Limits,
     /// Bounds of what is waited for.
     pub timeouts: Timeouts,
+    /// When what happens to video jobs.
+    pub videos: Schedule,
     /// The vendors.
     pub vendors: Vec<VendorRoutes>,
 }
@@ -58,15 +62,6 @@ pub struct ServerSection {
     pub threads: usize,
     /// How long a stop waits for the last answer, in seconds.
     pub grace_s: u64,
-}
-
-/// The `[files]` section.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilesSection {
-    /// `file:PATH`, or `s3://BUCKET/PREFIX`.
-    pub url: String,
-    /// The address under which clients reach files that the gateway serves itself.
-    pub public_base: Option<String>,
 }
 
 /// The `[log]` section.
@@ -108,11 +103,12 @@ fn read(sheet: &mut Table, faults: &mut Vec<Fault>) -> Conf {
         listen: listen(section(sheet, "listen", faults), faults),
         server: server(section(sheet, "server", faults), faults),
         store: store(section(sheet, "store", faults), faults),
-        files: files(section(sheet, "files", faults), faults),
+        files: whole(section(sheet, "files", faults), faults, FilesSection::parse),
         rules_dir: rules(section(sheet, "rules", faults), faults),
         log: log_section(section(sheet, "log", faults), faults),
         limits: whole(section(sheet, "limits", faults), faults, Limits::parse),
         timeouts: whole(section(sheet, "timeouts", faults), faults, Timeouts::parse),
+        videos: whole(section(sheet, "videos", faults), faults, Schedule::parse),
         vendors: vendors
             .into_iter()
             .map(|(name, node)| VendorRoutes::parse(&name, node, faults))
@@ -185,13 +181,6 @@ fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(false);
     table.finish(faults);
     StoreSection { url, allow_volatile }
-}
-
-fn files(mut table: Table, faults: &mut Vec<Fault>) -> FilesSection {
-    let url = table.text("url", faults).unwrap_or_else(|| "file:var/files".to_owned());
-    let public_base = table.text("public_base", faults);
-    table.finish(faults);
-    FilesSection { url, public_base }
 }
 
 fn rules(mut table: Table, faults: &mut Vec<Fault>) -> String {

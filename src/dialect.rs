@@ -20,6 +20,7 @@ pub mod speech;
 pub mod sse;
 pub mod translate;
 pub mod vendor_error;
+pub mod videos;
 
 /// An endpoint of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

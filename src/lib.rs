@@ -4,6 +4,7 @@ pub mod catalogue;
 pub mod cli;
 pub mod conf;
 pub mod dialect;
+pub mod files;
 pub mod gateway;
 pub mod jobs;
 pub mod ledger;

@@ -1,10 +1,12 @@
-//! Where the ledger and the notes live: embedded in this process, or shared by a fleet.
+//! Where the ledger, the notes and the jobs live: embedded in this process, or shared by a fleet.
 
 use std::sync::Arc;
 
+use crate::jobs::Queue;
 use crate::ledger::{Ledger, Unavailable};
 use crate::notes::Notes;
 
+mod jobs;
 mod lookup;
 pub mod redis;
 pub mod sqlite;
@@ -26,12 +28,15 @@ pub struct Opened {
     /// What is kept for a while. To a server it has a connection of its own: money never waits
     /// behind a long note.
     pub notes: Arc<dyn Notes>,
+    /// Where video jobs wait. To a server it has a connection of its own too, since what belongs to
+    /// a job is longer still.
+    pub queue: Arc<dyn Queue>,
 }
 
 impl Opened {
-    fn of<S: Ledger + Notes + 'static>(store: S) -> Opened {
+    fn of<S: Ledger + Notes + Queue + 'static>(store: S) -> Opened {
         let store = Arc::new(store);
-        Opened { ledger: store.clone(), notes: store }
+        Opened { ledger: store.clone(), notes: store.clone(), queue: store }
     }
 }
 
@@ -62,6 +67,7 @@ pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
         None => Ok(Opened {
             ledger: Arc::new(redis::Redis::new(section.clone())),
             notes: Arc::new(redis::Redis::new(section.clone())),
+            queue: Arc::new(redis::Redis::new(section.clone())),
         }),
     }
 }
@@ -77,6 +83,7 @@ pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
         None => Ok(Opened {
             ledger: Arc::new(redis::Redis::open(section).await?),
             notes: Arc::new(redis::Redis::new(section.clone())),
+            queue: Arc::new(redis::Redis::new(section.clone())),
         }),
     }
 }

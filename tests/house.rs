@@ -42,6 +42,9 @@ const LOOSE_ENDS: [&str; 6] =
 const BRANDS: &str = "openai anthropic gemini google xai grok deepinfra claude gpt chatgpt \
     mistral llama qwen deepseek kimi moonshot cohere bedrock openrouter";
 
+/// The one name of a vendor's that the gateway itself has to say: official clients look for it.
+const POLL_HEADER: &str = "openai-poll-after-ms";
+
 /// What is wrong, as `file:line: what`.
 type Faults = Vec<String>;
 
@@ -257,7 +260,7 @@ fn brands(path: &str, text: &str) -> Faults {
         let key = line.split('=').next().unwrap_or_default().trim();
         // A vendor's own field may be named so; a rule has to name it to do something about it.
         let is_path = is_rule && matches!(key, "field" | "given" | "expect" | "refused");
-        let lower = line.to_lowercase();
+        let lower = line.to_lowercase().replace(POLL_HEADER, "");
         let mut words = lower.split(|c: char| !c.is_alphanumeric());
         let brand = words.find(|word| {
             BRANDS.split_whitespace().any(|b| b == *word) && !(is_path && *word == "google")

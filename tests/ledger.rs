@@ -7,6 +7,7 @@ mod notes;
 mod outage;
 mod parallel;
 mod properties;
+mod queue;
 pub(crate) mod redis_server;
 mod script;
 mod subject;

@@ -18,3 +18,4 @@ mod requests;
 mod responses;
 mod streams;
 mod thinking;
+mod videos;

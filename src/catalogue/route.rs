@@ -141,6 +141,16 @@ impl BaseUrl {
     }
 }
 
+/// Whether a host belongs to the domain of another: it is that one or below it. The domain of
+/// `api.vendor.test` is `vendor.test`; nothing is below an address or a name of one word.
+#[must_use]
+pub fn is_near(host: &str, other: &str) -> bool {
+    let domain = other.strip_prefix("api.").filter(|rest| rest.contains('.')).unwrap_or(other);
+    let is_domain = domain.contains('.') && domain.parse::<std::net::IpAddr>().is_err();
+    let is_below = || host.strip_suffix(domain).is_some_and(|start| start.ends_with('.'));
+    host == other || (is_domain && (host == domain || is_below()))
+}
+
 /// One way to a vendor, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSection {
@@ -163,6 +173,8 @@ pub struct VendorRoutes {
     pub routes: Vec<RouteSection>,
     /// The real names of headers that the rules name neutrally.
     pub header_names: Vec<(String, String)>,
+    /// Hosts where it keeps finished videos, beside those near to a route's own.
+    pub file_hosts: Vec<String>,
 }
 
 impl VendorRoutes {
@@ -180,6 +192,12 @@ impl VendorRoutes {
                     section.header_names.push((lower(&neutral), lower(&real)));
                 }
                 _ => faults.push(node.place.fault("the name of a header must be a text")),
+            }
+        }
+        for node in sheet.list("file_hosts", faults) {
+            match node.value {
+                crate::sheet::Value::Text(host) => section.file_hosts.push(host.to_lowercase()),
+                _ => faults.push(node.place.fault("a host must be a text")),
             }
         }
         for node in sheet.list("routes", faults) {

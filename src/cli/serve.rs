@@ -1,6 +1,8 @@
 //! `tollgate serve`: the gateway, its admin address, and what goes on in the background.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -15,10 +17,14 @@ use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
 use pingora_proxy::ProxyServiceBuilder;
 
+use crate::catalogue::Catalogue;
 use crate::conf::Conf;
+use crate::files::Files;
 use crate::gateway::routes::Routes;
+use crate::gateway::videos::Videos;
 use crate::gateway::{Gateway, Parts};
-use crate::ledger::Ledger;
+use crate::jobs::studio::{Outlet, Studio};
+use crate::jobs::worker::Worker;
 use crate::metrics;
 use crate::store::{self, Opened};
 
@@ -39,8 +45,11 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     // Only fails if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
-    let (Opened { ledger, notes }, own_ledger) = stores(conf)?;
+    let (Opened { ledger, notes, queue }, own, workers) = stores(conf)?;
     let routes = Arc::new(Routes::new(&conf.vendors));
+    let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
+    let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
+    let worker = worker(conf, &routes, &catalogue, workers, (&videos, files))?;
     let mut server = Server::new_with_opt_and_conf(None, server_conf(conf));
     server.bootstrap();
     let gateway = Gateway::new(Parts {
@@ -48,15 +57,17 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
         routes: routes.clone(),
         ledger,
         notes,
+        videos,
         store_name: store::name(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
         connector: Connector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
     });
     let background = background::Background {
-        ledger: own_ledger.clone(),
+        ledger: own.ledger.clone(),
         routes: routes.clone(),
         busy: gateway.busy.clone(),
+        worker_idle: worker.idle.clone(),
         rules: reload::Rules::new(conf, catalogue),
         grace_s: conf.server.grace_s,
     };
@@ -78,12 +89,15 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
             proxy.add_tls_with_settings(&conf.listen.http, None, settings);
         }
     }
-    let admin = admin::Admin { ledger: own_ledger, routes, wait: conf.timeouts.ledger };
+    let admin = admin::Admin { ledger: own.ledger, routes, wait: conf.timeouts.ledger };
     let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&conf.listen.admin);
     server.add_service(proxy);
     server.add_service(admin);
     server.add_service(background_service("background", background));
+    if conf.videos.worker {
+        server.add_service(background_service("worker", background::Making(Arc::new(worker))));
+    }
     log::info!(http = conf.listen.http, admin = conf.listen.admin; "serving");
     server.run_forever()
 }
@@ -98,16 +112,46 @@ fn h2_options() -> H2Options {
     options
 }
 
-/// The store of the requests, and the ledger of everything else. An embedded store is shared; to a
-/// server, each has a connection on its own runtime.
-fn stores(conf: &Conf) -> anyhow::Result<(Opened, Arc<dyn Ledger>)> {
+/// The store of the requests, that of the background, and that of the worker. An embedded store is
+/// shared; to a server, each has connections on its own runtime.
+fn stores(conf: &Conf) -> anyhow::Result<(Opened, Opened, Opened)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let opened = runtime.block_on(store::open(&conf.store)).context("cannot open the store")?;
     if store::name(&conf.store) == "sqlite" {
-        let ledger = opened.ledger.clone();
-        return Ok((opened, ledger));
+        return Ok((opened.clone(), opened.clone(), opened));
     }
-    Ok((store::lazy(&conf.store)?, store::lazy(&conf.store)?.ledger))
+    let lazy = || store::lazy(&conf.store);
+    Ok((lazy()?, lazy()?, lazy()?))
+}
+
+/// The worker, which reaches the vendors by the same routes as the gateway.
+fn worker(
+    conf: &Conf,
+    routes: &Routes,
+    catalogue: &Arc<ArcSwap<Catalogue>>,
+    store: Opened,
+    (videos, files): (&Videos, Arc<Files>),
+) -> anyhow::Result<Worker> {
+    let mut outlets = Vec::new();
+    for vendor in &conf.vendors {
+        let line = routes.of(&vendor.naming.vendor).map(|line| line.plan(0)).unwrap_or_default();
+        for route in line {
+            let (section, naming) = route.section();
+            let key = route.key.reveal();
+            outlets.push(Outlet::new(section, naming, key, &vendor.file_hosts));
+        }
+    }
+    let answer_wait = Duration::from_millis(conf.videos.answer_ms);
+    Ok(Worker {
+        queue: store.queue,
+        ledger: store.ledger,
+        files,
+        catalogue: catalogue.clone(),
+        studio: Studio::new(outlets, answer_wait).context("cannot speak to the video vendors")?,
+        schedule: conf.videos,
+        bell: videos.bell.clone(),
+        idle: Arc::new(AtomicBool::new(true)),
+    })
 }
 
 fn server_conf(conf: &Conf) -> ServerConf {

@@ -9,7 +9,7 @@ use super::json::{Document, Kind, Value};
 use super::meter::counted;
 use super::responses::Ask;
 use super::{
-    CallFault, Endpoint, chat, embeddings, images, messages, moderations, responses, speech,
+    CallFault, Endpoint, chat, embeddings, images, messages, moderations, responses, speech, videos,
 };
 
 /// A body that is sound and names a model; whether that is sold here is told before anything else
@@ -43,9 +43,9 @@ impl Opened {
     ///
     /// # Errors
     /// [`CallFault`] if no model is named.
-    pub fn form(document: Document, file: File) -> Result<Opened, CallFault> {
+    pub fn form(document: Document, file: Option<File>) -> Result<Opened, CallFault> {
         let model = name(present(&document, "model"))?;
-        Ok(Opened { document, model, file: Some(file) })
+        Ok(Opened { document, model, file })
     }
 }
 
@@ -93,6 +93,13 @@ pub enum Asked {
     /// One image.
     Image {
         /// The image to be edited.
+        file: Option<File>,
+    },
+    /// One video.
+    Video {
+        /// What it is to be like.
+        ask: videos::Ask,
+        /// The image that it begins with.
         file: Option<File>,
     },
     /// A verdict on the input.
@@ -147,8 +154,10 @@ impl Call {
                 images::read(&document)?;
                 Asked::Image { file }
             }
-            // A job is no call that is answered at once.
-            Endpoint::Videos => return Err(CallFault::invalid("model", "no video model")),
+            Endpoint::Videos => {
+                let ask = videos::read(&document, file.as_ref())?;
+                Asked::Video { ask, file }
+            }
             Endpoint::Moderations => {
                 moderations::read(&document)?;
                 Asked::Moderation
@@ -164,7 +173,10 @@ impl Call {
             Asked::Chat { text, .. } | Asked::Messages(text) => counted(text.content.text_bytes),
             Asked::Responses(ask) => counted(ask.content.text_bytes),
             Asked::Embeddings(inputs) => inputs.tokens,
-            Asked::Speech { .. } | Asked::Image { .. } | Asked::Moderation => 0,
+            Asked::Speech { .. }
+            | Asked::Image { .. }
+            | Asked::Video { .. }
+            | Asked::Moderation => 0,
         }
     }
 

@@ -12,10 +12,12 @@ use bytes::{Buf, Bytes};
 use super::CallFault;
 
 mod content;
+mod fields;
 mod head;
 mod parameters;
 
 use content::{Content, Seam};
+pub(super) use fields::{Fields, check_name};
 use head::Head;
 use parameters::Parameters;
 

@@ -9,6 +9,7 @@ use super::CallFault;
 use super::call::{present, wrong};
 use super::form::Upload;
 use super::json::{Document, Kind};
+use super::payload::Payload;
 
 mod edit;
 mod reply;
@@ -16,7 +17,7 @@ mod reply;
 pub use edit::{edit, edit_form, edit_json};
 pub use reply::{Reply, Withheld, reply};
 
-/// An image that a client sent to be edited.
+/// An image that a client sent to be edited, or to begin a video.
 #[derive(Clone)]
 pub struct File {
     /// What kind of image, as a media type without parameters.
@@ -30,7 +31,7 @@ pub struct File {
 impl File {
     /// An image that was uploaded as the field `field`. What it is, its first bytes tell, and only
     /// if they are of no known kind, the client.
-    fn read(field: &str, upload: Upload) -> Result<File, CallFault> {
+    pub(super) fn read(field: &str, upload: Upload) -> Result<File, CallFault> {
         let Upload { content_type, content, length, .. } = upload;
         if length == 0 {
             return Err(CallFault::invalid(field, "a file that is not empty"));
@@ -43,6 +44,12 @@ impl File {
             })?,
         };
         Ok(File { media_type, content, length })
+    }
+
+    /// Adds the image as a data URI, which has no character that JSON would escape.
+    pub(super) fn add_to(&self, payload: &mut Payload) {
+        payload.plain(Bytes::from(format!("data:{};base64,", self.media_type)));
+        payload.base64(self.content.clone());
     }
 
     /// What a file of this kind is called.

@@ -7,6 +7,10 @@ use crate::money::{Basis, Tokens, Units, Usage};
 /// More tokens than this in one call are no report but an error of the vendor's.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 
+/// A cost of more ticks, which are ten dollars, is no report but an error of the vendor's; and so
+/// is one of none.
+const TICKS_MAX: u64 = 100_000_000_000;
+
 /// Bytes of text that stand for one token where nobody counted. English text averages near four.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -41,6 +45,12 @@ impl From<Metered> for Usage {
 #[must_use]
 pub fn counted(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// The cost that a `usage` reports, in ticks (ten to a nano-USD), if it does and it is sound.
+pub(super) fn ticks(usage: Value<'_>) -> Option<u64> {
+    let told = usage.get("cost_in_usd_ticks").and_then(Value::whole);
+    told.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
 }
 
 /// Collects what is known of a call's usage.

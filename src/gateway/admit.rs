@@ -32,9 +32,7 @@ pub async fn admit(
     let model = model(&catalogue, &taken.opened.model, endpoint)?;
     exchange.record.model = Some(model.clone());
     let call = Call::parse(taken.opened, endpoint).map_err(Refusal::Call)?;
-    if let Some(refusal) = model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
-        return Err(Refusal::Unpriced(refusal.clone()));
-    }
+    screen(&model, &call, endpoint)?;
     let vendor = &model.vendor.token;
     let translation = translation(caller.as_ref(), &model, &call, endpoint)?;
     let Some(line) = gateway.routes.of(vendor) else {
@@ -118,7 +116,20 @@ fn translation(
     Translation::read(&call.document, &draft, manner).map(Some).map_err(Refusal::Call)
 }
 
-fn model(catalogue: &Catalogue, asked: &str, endpoint: Endpoint) -> Result<Arc<Model>, Refusal> {
+/// Refuses what has no price.
+pub(super) fn screen(model: &Model, call: &Call, endpoint: Endpoint) -> Result<(), Refusal> {
+    match model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
+        Some(refusal) => Err(Refusal::Unpriced(refusal.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The model asked for, if it is sold on the endpoint.
+pub(super) fn model(
+    catalogue: &Catalogue,
+    asked: &str,
+    endpoint: Endpoint,
+) -> Result<Arc<Model>, Refusal> {
     let Some(model) = catalogue.find(asked) else {
         let closest = catalogue.closest(asked).map(str::to_owned);
         return Err(Refusal::NoModel { asked: asked.to_owned(), closest });

@@ -7,8 +7,10 @@ use super::refusal::Refusal;
 use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallFault;
 use crate::dialect::call::{Asked, Call, Content};
+use crate::dialect::videos::Ask;
 use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord};
 use crate::money::price::{Price, Quote, TokenPrice};
+use crate::money::{Resolution, Units};
 
 /// What stands behind a call. No vendor is called without.
 #[derive(Debug)]
@@ -68,6 +70,13 @@ pub(super) fn quote(
         (Price::Image { reservation, .. }, Asked::Image { .. }) => Ok(Quote::exactly(*reservation)),
         (Price::Speech(rate), Asked::Speech { characters }) => {
             rate.times(*characters).map(Quote::exactly).map_err(|_| too_many("input"))
+        }
+        (price @ Price::Video(rates), Asked::Video { ask, .. }) => {
+            let Ask { seconds, resolution, .. } = *ask;
+            let cost = price.cost(Units::Video { seconds, resolution, ticks: None }, at);
+            let sold: Vec<Resolution> = rates.iter().map(|(resolution, _)| *resolution).collect();
+            let unsold = |_| Refusal::Call(ask.unsold(&model.id, &sold));
+            cost.map(Quote::exactly).map_err(unsold)
         }
         // A model is not sold on an endpoint that its price is not for.
         _ => Err(Refusal::Internal),

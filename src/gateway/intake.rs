@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use pingora_proxy::Session;
 
 use super::Gateway;
@@ -41,9 +41,13 @@ pub async fn take(
     session: &mut Session,
     endpoint: Endpoint,
 ) -> Result<Taken, Refusal> {
-    if endpoint == Endpoint::ImageEdits {
-        // Boxed: few calls are uploads, and what all of them are made of would grow by it.
-        return Box::pin(uploads::edit(gateway, session)).await;
+    // Boxed: few calls are uploads, and what all of them are made of would grow by it.
+    match endpoint {
+        Endpoint::ImageEdits => return Box::pin(uploads::edit(gateway, session)).await,
+        Endpoint::Videos if is_form(session) => {
+            return Box::pin(uploads::video(gateway, session)).await;
+        }
+        _ => {}
     }
     let body = body(gateway, session).await?;
     let opened = if endpoint == Endpoint::Moderations {
@@ -53,6 +57,12 @@ pub async fn take(
     };
     let opened = opened.map_err(Refusal::Call)?;
     Ok(Taken { opened, room: None })
+}
+
+fn is_form(session: &Session) -> bool {
+    let kind = session.get_header(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let media_type = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
 /// Finds the account of a request's key.

@@ -11,13 +11,20 @@ pub struct Limits {
     pub json_bytes_max: usize,
     /// Bytes of an image to be edited, at most.
     pub image_bytes_max: usize,
-    /// Bytes of such images in memory at a time.
+    /// Bytes of an image that a video begins with, at most.
+    pub video_image_bytes_max: usize,
+    /// Bytes of images in memory at a time.
     pub uploads_bytes_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { json_bytes_max: 32 << 20, image_bytes_max: 25 << 20, uploads_bytes_max: 48 << 20 }
+        Limits {
+            json_bytes_max: 32 << 20,
+            image_bytes_max: 25 << 20,
+            video_image_bytes_max: 4 << 20,
+            uploads_bytes_max: 48 << 20,
+        }
     }
 }
 
@@ -31,6 +38,7 @@ impl Limits {
         };
         read("json_bytes_max", &mut limits.json_bytes_max);
         read("image_bytes_max", &mut limits.image_bytes_max);
+        read("video_image_bytes_max", &mut limits.video_image_bytes_max);
         read("uploads_bytes_max", &mut limits.uploads_bytes_max);
         limits
     }

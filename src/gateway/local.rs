@@ -5,12 +5,13 @@ use pingora_http::RequestHeader;
 use serde_json::{Value as Json, json};
 
 use super::refusal::{Refusal, Tongue};
+use super::videos;
 use crate::catalogue::{Catalogue, Kind, Model};
 use crate::dialect::{CallFault, Endpoint};
 
 const MODELS: &str = "/v1/models";
 
-/// The endpoints that are served.
+/// The endpoints that vendors answer at once.
 const SERVED: [Endpoint; 8] = [
     Endpoint::Chat,
     Endpoint::Responses,
@@ -31,6 +32,30 @@ pub enum Target {
     Models(Wanted),
     /// One model.
     Model(String),
+    /// Video jobs.
+    Video(videos::Wanted),
+}
+
+impl Target {
+    /// Its short name in metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Target::Endpoint(endpoint) => endpoint.name(),
+            Target::Models(_) | Target::Model(_) => "models",
+            Target::Video(_) => Endpoint::Videos.name(),
+        }
+    }
+
+    /// Whether it costs nothing and needs no store.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        match self {
+            Target::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
+            Target::Models(_) | Target::Model(_) => true,
+            Target::Video(_) => false,
+        }
+    }
 }
 
 /// What the client of a path speaks, whether there is such a path or not.
@@ -58,15 +83,22 @@ pub fn target(head: &RequestHeader) -> Result<Target, Refusal> {
     if let Some(endpoint) = SERVED.into_iter().find(|e| e.path() == path) {
         return only(head, &Method::POST, "POST").map(|()| Target::Endpoint(endpoint));
     }
+    if let Some(wanted) = videos::Wanted::read(head)? {
+        return Ok(Target::Video(wanted));
+    }
     Err(Refusal::NoPath(path.to_owned()))
 }
 
-fn only(head: &RequestHeader, method: &Method, name: &'static str) -> Result<(), Refusal> {
+pub(super) fn only(
+    head: &RequestHeader,
+    method: &Method,
+    name: &'static str,
+) -> Result<(), Refusal> {
     if head.method == *method { Ok(()) } else { Err(Refusal::WrongMethod(name)) }
 }
 
 /// An id out of a path: clients escape the slash in it. `None` if it is no text.
-fn decoded(escaped: &str) -> Option<String> {
+pub(super) fn decoded(escaped: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(escaped.len());
     let mut rest = escaped.as_bytes();
     while let [first, after @ ..] = rest {

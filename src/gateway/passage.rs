@@ -36,7 +36,8 @@ pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> Passage {
         (Asked::Image { .. }, _) => {
             Passage::Image { created, billed: admitted.terms.model.price.is_billed() }
         }
-        (Asked::Moderation, _) => Passage::Verdict,
+        // Of a video the gateway itself answers.
+        (Asked::Moderation | Asked::Video { .. }, _) => Passage::Verdict,
         (Asked::Speech { characters }, _) => Passage::Speech { characters: *characters },
     }
 }

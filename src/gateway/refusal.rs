@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
+use super::reply::Reply;
 use crate::catalogue::screen;
 use crate::dialect::relay::Break;
 use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
 use crate::dialect::{CallFault, Endpoint};
 use crate::money::Money;
 
+mod words;
+
 /// Clients are told to come back after so long when a vendor or the ledger is overloaded.
 const RETRY_AFTER_S: u64 = 1;
+/// And when too many videos are under way, each of which takes minutes.
+const RETRY_AFTER_VIDEO_S: u64 = 30;
 /// Official clients give up on a longer wait than this.
 const RETRY_AFTER_S_MAX: u64 = 60;
 
@@ -39,10 +44,18 @@ pub enum Refusal {
     Encoded,
     /// The body is too large; so many bytes are the most.
     TooLarge(usize),
-    /// The file is too large; so many bytes are the most.
-    FileTooLarge(usize),
+    /// The file of a field is too large; so many bytes are the most.
+    FileTooLarge(&'static str, usize),
     /// Too many large bodies came at once.
     Crowded,
+    /// So many videos of the account are under way, and more may not be.
+    TooManyVideos(u32),
+    /// No such video, as far as this client is concerned.
+    NoVideo,
+    /// The video is not finished.
+    VideoNotReady,
+    /// The video asked for under this idempotency key was deleted.
+    VideoDeleted,
     /// The body did not come in time, or not whole.
     BodyBroken,
     /// Something is wrong with the call.
@@ -104,32 +117,6 @@ pub struct Block {
     pub work_begun: bool,
 }
 
-/// What a client gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    /// The status.
-    pub status: u16,
-    /// The code that programs read.
-    pub code: String,
-    /// The body.
-    pub body: String,
-    /// `allow`, on the wrong method.
-    pub allow: Option<&'static str>,
-    /// `retry-after`, in seconds.
-    pub retry_after: Option<u64>,
-    /// Whether official clients are told not to retry.
-    pub no_retry: bool,
-}
-
-impl Reply {
-    /// A good answer of our own.
-    #[must_use]
-    pub fn ok(body: String) -> Reply {
-        let code = String::new();
-        Reply { status: 200, code, body, allow: None, retry_after: None, no_retry: false }
-    }
-}
-
 struct Said<'a> {
     status: u16,
     kind: &'a str,
@@ -158,17 +145,15 @@ impl Refusal {
                 (status, messages_body(kind, &said.message, details, request_id))
             }
         };
-        Reply {
-            status,
-            code: said.code.to_owned(),
-            body,
-            allow: match self {
-                Refusal::WrongMethod(right) => Some(right),
-                _ => None,
-            },
-            retry_after: self.retry_after(),
-            no_retry: self.no_retry(),
+        let mut headers = Vec::new();
+        if let Refusal::WrongMethod(right) = self {
+            headers.push(("allow", (*right).to_owned()));
         }
+        headers.extend(self.retry_after().map(|seconds| ("retry-after", seconds.to_string())));
+        if self.no_retry() {
+            headers.push(("x-should-retry", "false".to_owned()));
+        }
+        Reply { status, code: said.code.to_owned(), body, headers }
     }
 
     /// The messages dialect has a status of its own for a vendor that is overloaded.
@@ -228,108 +213,16 @@ impl Refusal {
             Refusal::NoModel { .. } | Refusal::WrongEndpoint { .. } => Some("model"),
             Refusal::Unpriced(rule) => Some(&rule.field),
             Refusal::NotGiven(field) => Some(field),
-            Refusal::FileTooLarge(_) => Some("image"),
+            Refusal::FileTooLarge(field, _) => Some(field),
+            Refusal::VideoDeleted => Some("Idempotency-Key"),
             _ => None,
-        }
-    }
-
-    /// Status, type, code and message of everything that is ours to say.
-    fn plain(&self) -> (u16, &'static str, &'static str, String) {
-        let text = str::to_owned;
-        match self {
-            Refusal::NoKey => (
-                401,
-                INVALID,
-                "missing_api_key",
-                text("send your key as 'authorization: Bearer KEY' or as 'x-api-key: KEY'"),
-            ),
-            Refusal::BadKey => (401, INVALID, "invalid_api_key", text("the key is not known")),
-            Refusal::RevokedKey => {
-                (403, "permission_error", "key_revoked", text("the key was revoked"))
-            }
-            Refusal::NoPath(path) => (404, INVALID, "not_found", no_path(path)),
-            Refusal::WrongMethod(right) => {
-                (405, INVALID, "method_not_allowed", format!("use {right} on this path"))
-            }
-            Refusal::Encoded => (
-                415,
-                INVALID,
-                "unsupported_encoding",
-                text("send the body without content-encoding"),
-            ),
-            Refusal::TooLarge(most) => (
-                413,
-                INVALID,
-                "request_too_large",
-                format!("the body may have {most} bytes at most"),
-            ),
-            Refusal::FileTooLarge(most) => (
-                413,
-                INVALID,
-                "request_too_large",
-                format!("the image may have {most} bytes at most"),
-            ),
-            Refusal::BodyBroken => {
-                (400, INVALID, "incomplete_body", text("the body did not arrive whole and in time"))
-            }
-            Refusal::NoModel { asked, closest } => {
-                (404, INVALID, "model_not_found", no_model(asked, closest.as_deref()))
-            }
-            Refusal::WrongEndpoint { model, right } => {
-                let path = right.path();
-                (400, INVALID, "wrong_endpoint", format!("model '{model}' is served on {path}"))
-            }
-            Refusal::NotGiven(field) => (
-                404,
-                INVALID,
-                "not_found",
-                format!("'{field}' names nothing that this account was given lately"),
-            ),
-            Refusal::Unpriced(screen::Refusal { field, because, .. }) => (
-                400,
-                INVALID,
-                "unsupported_parameter",
-                format!("field '{field}' is not available: {because}"),
-            ),
-            Refusal::Insufficient { least, available } => (
-                402,
-                "insufficient_credits",
-                "insufficient_credits",
-                format!("the call needs {least} USD at least, {available} USD are available"),
-            ),
-            Refusal::Broken(Break::Withheld) => {
-                (400, INVALID, "content_policy_violation", Break::Withheld.to_string())
-            }
-            _ => self.ours(),
-        }
-    }
-
-    /// The same of what is no fault of the client's.
-    fn ours(&self) -> (u16, &'static str, &'static str, String) {
-        let text = str::to_owned;
-        match self {
-            Refusal::Crowded => {
-                (503, SERVER, "overloaded", text("too many images are being sent at the moment"))
-            }
-            Refusal::NoLedger => (
-                503,
-                SERVER,
-                "ledger_unavailable",
-                text("balances cannot be checked at the moment"),
-            ),
-            Refusal::NoRoute(why) => (503, SERVER, "no_route", why.clone()),
-            Refusal::Blocked(block) => block.plain(),
-            Refusal::NoAnswer => {
-                (504, SERVER, "upstream_timeout", text("the vendor did not answer in time"))
-            }
-            Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
-            _ => (500, SERVER, "internal_error", text("something went wrong here")),
         }
     }
 
     fn retry_after(&self) -> Option<u64> {
         match self {
             Refusal::NoLedger | Refusal::Crowded => Some(RETRY_AFTER_S),
+            Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
                 Some(asked.clamp(1, RETRY_AFTER_S_MAX))
@@ -358,35 +251,5 @@ impl Block {
     /// The vendor does not take our key or our money.
     fn ours_to_mend(&self) -> bool {
         matches!(self.status, Some(401..=403))
-    }
-
-    fn plain(&self) -> (u16, &'static str, &'static str, String) {
-        match self.status {
-            Some(408) => {
-                (504, SERVER, "upstream_timeout", "the vendor did not answer in time".to_owned())
-            }
-            _ if self.overloaded() => {
-                (503, SERVER, "upstream_overloaded", "the vendor is overloaded".to_owned())
-            }
-            Some(_) => (502, SERVER, "upstream_error", "the vendor failed".to_owned()),
-            None => (502, SERVER, "upstream_error", "the vendor could not be reached".to_owned()),
-        }
-    }
-}
-
-fn no_path(path: &str) -> String {
-    let shown: String = path.chars().take(80).collect();
-    if path.starts_with("/v1/v1/") {
-        format!("no such path: {shown}. Leave '/v1' out of your client's base address")
-    } else {
-        format!("no such path: {shown}")
-    }
-}
-
-fn no_model(asked: &str, closest: Option<&str>) -> String {
-    let asked: String = asked.chars().take(80).collect();
-    match closest {
-        Some(closest) => format!("model '{asked}' not found; closest: '{closest}'"),
-        None => format!("model '{asked}' not found"),
     }
 }

@@ -65,6 +65,12 @@ impl Route {
         self.section.upstream(&self.naming, id)
     }
 
+    /// It as configured, with what its vendor calls the models.
+    #[must_use]
+    pub fn section(&self) -> (&RouteSection, &Naming) {
+        (&self.section, &self.naming)
+    }
+
     /// An address to connect to; `None` while the name is not resolved.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
@@ -252,7 +258,7 @@ mod tests {
         };
         let naming = Naming { vendor: "vendor_t".to_owned(), ..Naming::default() };
         let routes = vec![section("one"), section("two"), section("three")];
-        let section = VendorRoutes { naming, routes, header_names: vec![] };
+        let section = VendorRoutes { naming, routes, ..VendorRoutes::default() };
         Routes::new(&[section]).by_vendor.remove("vendor_t").expect("a vendor")
     }
 

@@ -1,5 +1,6 @@
-//! Uploads: images to be edited. They are as large as all other calls together, so only so many
-//! bytes of them are in memory at a time; whoever has more to send then waits until there is room.
+//! Uploads: images to be edited, or to begin a video with. They are as large as all other calls
+//! together, so only so many bytes of them are in memory at a time; whoever has more to send then
+//! waits until there is room.
 //!
 //! Room is taken as bytes come, so a client that sends little takes none. Many that each have a
 //! part of their room could wait for each other for ever. Hence some of it is set apart, enough for
@@ -20,7 +21,9 @@ use super::limits::Limits;
 use super::refusal::Refusal;
 use crate::dialect::call::Opened;
 use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
-use crate::dialect::images;
+use crate::dialect::images::{self, File};
+use crate::dialect::json::Document;
+use crate::dialect::videos;
 
 /// Beside its file a form may have so many bytes.
 const FORM_BYTES_MAX: usize = 1 << 20;
@@ -194,7 +197,7 @@ impl Gathered {
         Gathered { buffer: BytesMut::new(), buffer_bytes: small.unwrap_or(BUFFER_BYTES), reader }
     }
 
-    fn add(&mut self, mut piece: Bytes) -> Result<(), Refusal> {
+    fn add(&mut self, mut piece: Bytes) -> Result<(), FormFault> {
         while !piece.is_empty() {
             if self.buffer.capacity() == 0 {
                 self.buffer = BytesMut::with_capacity(self.buffer_bytes);
@@ -209,13 +212,31 @@ impl Gathered {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), Refusal> {
-        self.reader.push(self.buffer.split().freeze()).map_err(refused)
+    fn look(&mut self) -> Result<(), FormFault> {
+        self.reader.push(self.buffer.split().freeze())
     }
 
-    fn finish(mut self) -> Result<Form, Refusal> {
+    fn finish(mut self) -> Result<Form, FormFault> {
         self.look()?;
-        self.reader.finish().map_err(refused)
+        self.reader.finish()
+    }
+}
+
+/// Why a form was not read.
+enum Unread {
+    Form(FormFault),
+    Refused(Refusal),
+}
+
+impl From<FormFault> for Unread {
+    fn from(fault: FormFault) -> Unread {
+        Unread::Form(fault)
+    }
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Unread {
+        Unread::Refused(refusal)
     }
 }
 
@@ -225,7 +246,7 @@ async fn read(
     mut pieces: Pieces<'_>,
     mut gathered: Gathered,
     mut pace: Pace,
-) -> Result<(Form, Room), Refusal> {
+) -> Result<(Form, Room), Unread> {
     let (mut room, mut bytes) = (Room::none(), 0);
     loop {
         let began = Instant::now();
@@ -254,37 +275,92 @@ async fn read(
     Ok((gathered.finish()?, room))
 }
 
+/// A form with a file.
+struct FileForm {
+    /// The file's field.
+    field: &'static str,
+    /// Bytes of the file, at most.
+    bytes_max: usize,
+    /// Bytes of everything else, at most.
+    rest_bytes_max: usize,
+}
+
 /// Takes in an image to be edited, with what is to become of it. It never touches a disk.
 ///
 /// # Errors
 /// It is no form, or an unsound one; its file is too large; it did not come whole and in time; or
 /// there was no room for it.
 pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Taken, Refusal> {
-    let file_bytes_max = gateway.limits.image_bytes_max;
-    let most = file_bytes_max.saturating_add(FORM_BYTES_MAX);
-    let kind = session.get_header(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let limits =
-        FormLimits { parts_max: PARTS_MAX, text_bytes_max: FORM_BYTES_MAX, file_bytes_max };
-    let reader = FormReader::new(kind, limits).map_err(refused)?;
-    let told = intake::announced(session, most).await.map_err(|why| match why {
-        Refusal::TooLarge(_) => Refusal::FileTooLarge(file_bytes_max),
-        other => other,
-    })?;
-    let pieces = intake::pieces(session, most);
-    let pace = Pace::new(gateway.timeouts.body);
-    let gathered = Gathered::new(reader, told);
-    let (form, mut room) = read(&gateway.uploads, pieces, gathered, pace).await?;
+    let wanted = FileForm {
+        field: "image",
+        bytes_max: gateway.limits.image_bytes_max,
+        rest_bytes_max: FORM_BYTES_MAX,
+    };
+    let (form, room) = wanted.take(gateway, session).await?;
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
-    room.shrink(file.length.saturating_add(document.body().len()), &gateway.uploads);
+    opened(gateway, document, Some(file), room)
+}
+
+/// Takes in what is to become a video, maybe with an image that it begins with.
+///
+/// # Errors
+/// As of [`edit`].
+pub(super) async fn video(gateway: &Gateway, session: &mut Session) -> Result<Taken, Refusal> {
+    let bytes_max = gateway.limits.video_image_bytes_max;
+    // The image may come as a data URI instead, which is a text.
+    let rest_bytes_max = FORM_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
+    let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
+    let (form, room) = wanted.take(gateway, session).await?;
+    let (document, file) = videos::form(form).map_err(Refusal::Call)?;
+    opened(gateway, document, file, room)
+}
+
+fn opened(
+    gateway: &Gateway,
+    document: Document,
+    file: Option<File>,
+    mut room: Room,
+) -> Result<Taken, Refusal> {
+    let file_bytes = file.as_ref().map_or(0, |file| file.length);
+    room.shrink(file_bytes.saturating_add(document.body().len()), &gateway.uploads);
     let opened = Opened::form(document, file).map_err(Refusal::Call)?;
     Ok(Taken { opened, room: Some(room) })
 }
 
-fn refused(fault: FormFault) -> Refusal {
-    match fault {
-        FormFault::FileTooLarge { most, .. } => Refusal::FileTooLarge(most),
-        FormFault::TooLarge(most) => Refusal::TooLarge(most),
-        unsound => Refusal::Call(unsound.into()),
+impl FileForm {
+    async fn take(
+        &self,
+        gateway: &Gateway,
+        session: &mut Session,
+    ) -> Result<(Form, Room), Refusal> {
+        let kind = session.get_header(CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let limits = FormLimits {
+            parts_max: PARTS_MAX,
+            text_bytes_max: self.rest_bytes_max,
+            file_bytes_max: self.bytes_max,
+        };
+        let fault = |fault| self.refused(fault);
+        let reader = FormReader::new(kind.unwrap_or_default(), limits).map_err(fault)?;
+        let most = self.bytes_max.saturating_add(self.rest_bytes_max);
+        let told = intake::announced(session, most).await.map_err(|why| match why {
+            Refusal::TooLarge(_) => Refusal::FileTooLarge(self.field, self.bytes_max),
+            other => other,
+        })?;
+        let pieces = intake::pieces(session, most);
+        let pace = Pace::new(gateway.timeouts.body);
+        let gathered = Gathered::new(reader, told);
+        read(&gateway.uploads, pieces, gathered, pace).await.map_err(|why| match why {
+            Unread::Form(fault) => self.refused(fault),
+            Unread::Refused(refusal) => refusal,
+        })
+    }
+
+    fn refused(&self, fault: FormFault) -> Refusal {
+        match fault {
+            FormFault::FileTooLarge { most, .. } => Refusal::FileTooLarge(self.field, most),
+            FormFault::TooLarge(most) => Refusal::TooLarge(most),
+            unsound => Refusal::Call(unsound.into()),
+        }
     }
 }
 

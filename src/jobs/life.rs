@@ -1,2 +1,436 @@
 //! What becomes of a job: pure steps from stage to stage, with the time as an argument.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::schedule::Schedule;
+use super::{Claim, FailCode, Job, Outcome, Running, Stage};
+use crate::dialect::videos::Polled;
+use crate::money::{Basis, Money, Units};
+
+/// What a vendor knows nothing of so many times in a row, it does not have.
+const LOST_MAX: u32 = 3;
+/// While a video is not there, no more of it is done than this.
+const PROGRESS_MAX: u8 = 99;
+
+/// What its worker does next with a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Decides its outcome, without asking anybody.
+    Decide(Outcome),
+    /// Sends it to a vendor.
+    Submit,
+    /// Asks the vendor about it, and copies the file if there is one.
+    Ask(Running),
+    /// Brings the outcome into the ledger.
+    Settle(Outcome),
+    /// Forgets the file, and comes back after so long (ms) for the rest.
+    Hide(u64),
+    /// Forgets everything.
+    Forget,
+    /// Comes back after so long (ms).
+    Wait(u64),
+}
+
+/// What the vendor's answer means for a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// It is not done yet: ask again after the usual while.
+    Later,
+    /// It is done: the file is to be copied from here, and then the job ends so.
+    Copy {
+        /// Where the vendor has it.
+        url: String,
+        /// The outcome, once it is copied.
+        outcome: Outcome,
+    },
+    /// It is over.
+    Over(Outcome),
+}
+
+impl Outcome {
+    /// A failure; without a message its code says something.
+    #[must_use]
+    pub fn failed(code: FailCode, message: &str) -> Outcome {
+        let message = if message.is_empty() { code.meaning() } else { message };
+        Outcome::Failed { code, message: message.to_owned() }
+    }
+}
+
+impl FailCode {
+    /// What it means, for people.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            FailCode::ModerationBlocked => "the vendor's safety rules do not allow this video",
+            FailCode::VendorFailed => "the vendor did not produce the video",
+            FailCode::TimedOut => "the video was not finished in time",
+            FailCode::Undelivered => "the finished video could not be fetched from the vendor",
+        }
+    }
+
+    /// Its name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FailCode::ModerationBlocked => "moderation_blocked",
+            FailCode::VendorFailed => "vendor_failed",
+            FailCode::TimedOut => "timed_out",
+            FailCode::Undelivered => "undelivered",
+        }
+    }
+}
+
+impl Claim {
+    /// What is to be done next, at a time (unix ms).
+    #[must_use]
+    pub fn step(&self, schedule: &Schedule, now_ms: i64) -> Step {
+        let job = &self.job;
+        let late = now_ms.saturating_sub(job.created_ms) >= whole(schedule.timeout_ms);
+        let failed = |code, message| Step::Decide(Outcome::failed(code, message));
+        match &job.stage {
+            Stage::Queued { .. } if self.deleted => {
+                failed(FailCode::VendorFailed, "deleted before a vendor had it")
+            }
+            Stage::Queued { .. } if late => failed(FailCode::TimedOut, ""),
+            Stage::Queued { .. } => Step::Submit,
+            Stage::Submitting { .. } => failed(
+                FailCode::VendorFailed,
+                "it is not known whether the vendor received it, so it is not sent again",
+            ),
+            Stage::Running(running) if late && !running.made => failed(FailCode::TimedOut, ""),
+            Stage::Running(running) => Step::Ask(running.clone()),
+            Stage::Settling { outcome, .. } => Step::Settle(outcome.clone()),
+            Stage::Ended { at_ms, .. } => match left_ms(*at_ms, schedule, now_ms) {
+                0 => Step::Forget,
+                left if self.deleted => Step::Hide(left),
+                left => Step::Wait(left),
+            },
+        }
+    }
+}
+
+impl Job {
+    /// It is about to be sent over a route.
+    pub fn submit(&mut self, route: &str) {
+        let refused = self.refused();
+        self.stage = Stage::Submitting { route: route.to_owned(), refused };
+    }
+
+    /// No route took it, and no vendor has begun anything. Tells for the how many-th time.
+    pub fn back(&mut self) -> u32 {
+        let refused = self.refused().saturating_add(1);
+        self.stage = Stage::Queued { refused };
+        refused
+    }
+
+    /// Whether its time is over, at a time (unix ms): then it is there for its worker only.
+    #[must_use]
+    pub fn is_over(&self, schedule: &Schedule, now_ms: i64) -> bool {
+        match self.stage {
+            Stage::Ended { at_ms, .. } => left_ms(at_ms, schedule, now_ms) == 0,
+            _ => false,
+        }
+    }
+
+    fn refused(&self) -> u32 {
+        match self.stage {
+            Stage::Queued { refused } | Stage::Submitting { refused, .. } => refused,
+            _ => 0,
+        }
+    }
+
+    /// A vendor has it, after so many routes did not take it.
+    pub fn run(&mut self, route: &str, depth: u32, vendor_id: String) {
+        let route = route.to_owned();
+        let running = Running { route, depth, vendor_id, made: false, lost: 0, uncopied: 0 };
+        self.stage = Stage::Running(running);
+    }
+
+    /// How it ends is known.
+    pub fn decide(&mut self, outcome: Outcome, now_ms: i64) {
+        self.stage = Stage::Settling { outcome, at_ms: now_ms };
+    }
+
+    /// The ledger has the outcome. The end is when that was decided, whoever brought it there.
+    pub fn end(&mut self) {
+        if let Stage::Settling { outcome, at_ms } = &self.stage {
+            self.stage = Stage::Ended { outcome: outcome.clone(), at_ms: *at_ms };
+        }
+    }
+
+    /// Takes what the vendor says about it; `None` if it knows nothing of it.
+    pub fn told(&mut self, polled: Option<Polled>) -> Turn {
+        let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
+        let Stage::Running(running) = &mut self.stage else { return Turn::Later };
+        let Some(polled) = polled else {
+            running.lost += 1;
+            if running.lost < LOST_MAX {
+                return Turn::Later;
+            }
+            let message = "the vendor does not know the video any more";
+            return Turn::Over(Outcome::failed(FailCode::VendorFailed, message));
+        };
+        running.lost = 0;
+        match polled {
+            Polled::Pending { progress } => {
+                let progress = progress.unwrap_or(0).min(PROGRESS_MAX);
+                self.progress = self.progress.max(progress);
+                Turn::Later
+            }
+            Polled::Done { url, ticks } => {
+                running.made = true;
+                let billed = ticks.and_then(|ticks| Some((ticks, Money::from_ticks(ticks).ok()?)));
+                let outcome = Outcome::Completed {
+                    route: running.route.clone(),
+                    depth: running.depth,
+                    vendor_id: running.vendor_id.clone(),
+                    charge: billed.map_or(held, |(_, charge)| charge),
+                    usage: Units::Video { seconds, resolution, ticks: billed.map(|(t, _)| t) },
+                    basis: if billed.is_some() { Basis::Reported } else { Basis::Fixed },
+                };
+                self.progress = PROGRESS_MAX;
+                Turn::Copy { url, outcome }
+            }
+            Polled::Blocked { message } => {
+                Turn::Over(Outcome::failed(FailCode::ModerationBlocked, &message))
+            }
+            Polled::Failed { message } => {
+                Turn::Over(Outcome::failed(FailCode::VendorFailed, &message))
+            }
+        }
+    }
+
+    /// Its file could not be copied. Tells for the how many-th time; `None` if that was the last.
+    pub fn uncopied(&mut self, schedule: &Schedule) -> Option<u32> {
+        let Stage::Running(running) = &mut self.stage else { return None };
+        running.uncopied += 1;
+        (running.uncopied < schedule.copies_max).then_some(running.uncopied)
+    }
+}
+
+/// How long a job that ended then is still kept, in ms.
+fn left_ms(ended_ms: i64, schedule: &Schedule, now_ms: i64) -> u64 {
+    let until = ended_ms.saturating_add(whole(schedule.keep_ms));
+    u64::try_from(until.saturating_sub(now_ms)).unwrap_or(0)
+}
+
+fn whole(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::Status;
+    use crate::ledger::AccountName;
+    use crate::money::Resolution;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    const MINUTE: i64 = 60_000;
+    const DAY: i64 = 24 * 60 * MINUTE;
+
+    fn job() -> Job {
+        Job {
+            id: "video_019a0000-0000-7000-8000-000000000000".to_owned(),
+            account: AccountName::parse("alice").expect("a name"),
+            key_prefix: "sk-abc".to_owned(),
+            model: "lmd-imagine-video".to_owned(),
+            vendor: "vendor_d".to_owned(),
+            seconds: 4,
+            resolution: Resolution::P720,
+            size: "1280x720".to_owned(),
+            created_ms: 1_000,
+            held: Money::from_nano(280_000_000).expect("money"),
+            price_version: "p".to_owned(),
+            progress: 0,
+            stage: Stage::Queued { refused: 0 },
+        }
+    }
+
+    fn running() -> Job {
+        let mut job = job();
+        job.submit("main");
+        job.run("main", 1, "v1".to_owned());
+        job
+    }
+
+    fn claim(job: Job, deleted: bool) -> Claim {
+        Claim { job, deleted, revision: 1 }
+    }
+
+    fn done(ticks: Option<u64>) -> Polled {
+        Polled::Done { url: "https://v.test/a.mp4".to_owned(), ticks }
+    }
+
+    fn failed(code: FailCode) -> Outcome {
+        Outcome::failed(code, "why")
+    }
+
+    fn code(step: &Step) -> Option<FailCode> {
+        match step {
+            Step::Decide(Outcome::Failed { code, message }) if !message.is_empty() => Some(*code),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_job_that_goes_well_goes_through_every_stage_once() {
+        let schedule = Schedule::default();
+        let mut claim = claim(job(), false);
+        let next = |claim: &Claim| claim.step(&schedule, 2_000);
+        assert_eq!(next(&claim), Step::Submit);
+        claim.job.submit("main");
+        assert_eq!(claim.job.status(), Status::Queued);
+        claim.job.run("main", 0, "v1".to_owned());
+        assert_eq!(claim.job.status(), Status::InProgress);
+        assert!(matches!(next(&claim), Step::Ask(_)));
+        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(40) })), Turn::Later);
+        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(30) })), Turn::Later);
+        assert_eq!(claim.job.progress, 40, "progress does not go back");
+        let Turn::Copy { url, outcome } = claim.job.told(Some(done(Some(2_900_000_001)))) else {
+            panic!("it is done")
+        };
+        assert_eq!(url, "https://v.test/a.mp4");
+        let Outcome::Completed { charge, basis, .. } = &outcome else { panic!("completed") };
+        assert_eq!((charge.nano(), *basis), (290_000_001, Basis::Reported));
+        claim.job.decide(outcome.clone(), 7_000);
+        assert_eq!(claim.job.status(), Status::InProgress, "not before it is paid");
+        assert_eq!(next(&claim), Step::Settle(outcome));
+        claim.job.end();
+        assert_eq!(claim.job.status(), Status::Completed);
+        assert_eq!(claim.step(&schedule, 7_000), Step::Wait(7 * 24 * 60 * 60 * 1_000));
+        assert_eq!(claim.step(&schedule, 7_000 + 7 * DAY), Step::Forget);
+    }
+
+    #[test]
+    fn without_a_bill_the_price_of_its_seconds_is_charged() {
+        let Turn::Copy { outcome, .. } = running().told(Some(done(None))) else {
+            panic!("it is done")
+        };
+        let expected = Outcome::Completed {
+            route: "main".to_owned(),
+            depth: 1,
+            vendor_id: "v1".to_owned(),
+            charge: Money::from_nano(280_000_000).expect("money"),
+            usage: Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
+            basis: Basis::Fixed,
+        };
+        assert_eq!(outcome, expected);
+    }
+
+    /// Whoever finds a job that was being sent knows only that it must not be sent again.
+    #[test]
+    fn what_may_have_been_sent_is_never_sent_again() {
+        let mut job = job();
+        job.submit("main");
+        for (deleted, now) in [(false, 1_000), (true, 1_000), (false, 99 * DAY)] {
+            let step = claim(job.clone(), deleted).step(&Schedule::default(), now);
+            assert_eq!(code(&step), Some(FailCode::VendorFailed));
+        }
+    }
+
+    #[rstest]
+    #[case::queued_in_time(job(), 20 * MINUTE + 999, None)]
+    #[case::queued_too_long(job(), 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
+    #[case::running_in_time(running(), 20 * MINUTE + 999, None)]
+    #[case::running_too_long(running(), 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
+    fn a_job_has_twenty_minutes(
+        #[case] job: Job,
+        #[case] now: i64,
+        #[case] expected: Option<FailCode>,
+    ) {
+        assert_eq!(code(&claim(job, false).step(&Schedule::default(), now)), expected);
+    }
+
+    #[test]
+    fn a_video_that_is_made_is_copied_however_late_it_is() {
+        let mut job = running();
+        let _ = job.told(Some(done(None)));
+        let step = claim(job, false).step(&Schedule::default(), DAY);
+        assert!(matches!(step, Step::Ask(Running { made: true, .. })));
+    }
+
+    #[test]
+    fn what_was_deleted_before_it_was_sent_is_not_sent() {
+        let step = claim(job(), true).step(&Schedule::default(), 2_000);
+        assert_eq!(code(&step), Some(FailCode::VendorFailed));
+        let step = claim(running(), true).step(&Schedule::default(), 2_000);
+        assert!(matches!(step, Step::Ask(_)), "the vendor bills it");
+    }
+
+    #[test]
+    fn a_deleted_job_loses_its_file_at_once_and_the_rest_in_the_end() {
+        let mut job = running();
+        job.decide(failed(FailCode::VendorFailed), 5_000);
+        job.end();
+        let claim = claim(job, true);
+        assert_eq!(claim.step(&Schedule::default(), 6_000), Step::Hide(604_799_000));
+        assert_eq!(claim.step(&Schedule::default(), 5_000 + 7 * DAY), Step::Forget);
+    }
+
+    #[rstest]
+    #[case::blocked(Polled::Blocked { message: "no".to_owned() }, FailCode::ModerationBlocked)]
+    #[case::failed(Polled::Failed { message: "no".to_owned() }, FailCode::VendorFailed)]
+    fn what_the_vendor_does_not_make_costs_nothing(
+        #[case] polled: Polled,
+        #[case] expected: FailCode,
+    ) {
+        let Turn::Over(Outcome::Failed { code, message }) = running().told(Some(polled)) else {
+            panic!("it failed")
+        };
+        assert_eq!((code, message.as_str()), (expected, "no"));
+    }
+
+    #[test]
+    fn a_vendor_may_lose_sight_of_a_job_twice() {
+        let mut job = running();
+        assert_eq!([job.told(None), job.told(None)], [Turn::Later, Turn::Later]);
+        assert_eq!(job.told(Some(Polled::Pending { progress: None })), Turn::Later);
+        assert_eq!([job.told(None), job.told(None)], [Turn::Later, Turn::Later]);
+        assert!(matches!(job.told(None), Turn::Over(Outcome::Failed { .. })));
+    }
+
+    #[test]
+    fn a_copy_is_tried_so_many_times() {
+        let schedule = Schedule { copies_max: 3, ..Schedule::default() };
+        let mut job = running();
+        assert_eq!([1, 2, 3].map(|_| job.uncopied(&schedule)), [Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn refusals_are_counted_over_all_tries() {
+        let mut job = job();
+        job.submit("one");
+        assert_eq!(job.back(), 1);
+        job.submit("two");
+        assert_eq!(job.back(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_job_reads_back_from_the_store(
+            seconds in 1..=15u64,
+            progress in 0..=99u8,
+            made in any::<bool>(),
+            charge in 0..=i64::MAX,
+            stage in 0..5,
+        ) {
+            let mut job = running();
+            (job.seconds, job.progress) = (seconds, progress);
+            job.held = Money::from_nano(charge).expect("money");
+            match stage {
+                0 => job.stage = Stage::Queued { refused: 3 },
+                1 => job.submit("other"),
+                2 => if let Stage::Running(running) = &mut job.stage { running.made = made },
+                _ => {
+                    let turn = job.told(Some(done(Some(1))));
+                    let Turn::Copy { outcome, .. } = turn else { panic!("it is done") };
+                    job.decide(outcome, 77);
+                    if stage == 4 { job.end(); }
+                }
+            }
+            let text = serde_json::to_string(&job).expect("JSON");
+            prop_assert_eq!(serde_json::from_str::<Job>(&text).expect("a job"), job);
+        }
+    }
+}

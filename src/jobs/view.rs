@@ -1,2 +1,173 @@
 //! A job as clients see it.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::fmt::Write as _;
+
+use super::schedule::Schedule;
+use super::{Job, Listed, Outcome, Stage};
+use crate::dialect::json::draft::quoted;
+
+impl Job {
+    /// The video job object of the interface, as JSON.
+    #[must_use]
+    pub fn view(&self, schedule: &Schedule) -> String {
+        let ended = match &self.stage {
+            Stage::Ended { outcome, at_ms } => Some((outcome, *at_ms)),
+            _ => None,
+        };
+        let completed = matches!(ended, Some((Outcome::Completed { .. }, _)));
+        let seconds_of = |ms: i64| ms.div_euclid(1_000);
+        let keep_ms = i64::try_from(schedule.keep_ms).unwrap_or(i64::MAX);
+        let time = |ms: Option<i64>| ms.map_or("null".to_owned(), |ms| seconds_of(ms).to_string());
+        let completed_at = time(ended.map(|(_, at)| at));
+        let expires_at =
+            time(ended.filter(|_| completed).map(|(_, at)| at.saturating_add(keep_ms)));
+        let mut view = format!(
+            r#"{{"id":{},"object":"video","model":{},"status":"{}","progress":{},"seconds":"{}","size":{},"created_at":{},"completed_at":{completed_at},"expires_at":{expires_at}"#,
+            quoted(&self.id),
+            quoted(&self.model),
+            self.status().name(),
+            if completed { 100 } else { self.progress },
+            self.seconds,
+            quoted(&self.size),
+            seconds_of(self.created_ms),
+        );
+        // Writing to a string does not fail.
+        let _ = match ended.map(|(outcome, _)| outcome) {
+            None => write!(view, r#","error":null"#),
+            Some(Outcome::Completed { charge, .. }) => write!(
+                view,
+                r#","error":null,"usage":{{"seconds":{},"resolution":"{}","cost_usd":{charge}}}"#,
+                self.seconds,
+                self.resolution.name(),
+            ),
+            Some(Outcome::Failed { code, message }) => write!(
+                view,
+                r#","error":{{"code":"{}","message":{}}},"usage":{{"seconds":{},"resolution":"{}","cost_usd":0}}"#,
+                code.name(),
+                quoted(message),
+                self.seconds,
+                self.resolution.name(),
+            ),
+        };
+        view.push('}');
+        view
+    }
+}
+
+impl Listed {
+    /// The list object of the interface, as JSON.
+    #[must_use]
+    pub fn view(&self, schedule: &Schedule) -> String {
+        let data: Vec<String> = self.jobs.iter().map(|job| job.view(schedule)).collect();
+        let id = |job: Option<&Job>| job.map_or("null".to_owned(), |job| quoted(&job.id));
+        format!(
+            r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
+            data.join(","),
+            id(self.jobs.first()),
+            id(self.jobs.last()),
+            self.has_more,
+        )
+    }
+}
+
+/// What a client gets that deleted a job, as JSON.
+#[must_use]
+pub fn deleted(id: &str) -> String {
+    format!(r#"{{"id":{},"object":"video.deleted","deleted":true}}"#, quoted(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::jobs::FailCode;
+    use crate::ledger::AccountName;
+    use crate::money::{Basis, Money, Resolution, Units};
+
+    fn job(stage: Stage) -> Job {
+        Job {
+            id: "video_1".to_owned(),
+            account: AccountName::parse("alice").expect("a name"),
+            key_prefix: "sk-abc".to_owned(),
+            model: "lmd-imagine-video".to_owned(),
+            vendor: "vendor_d".to_owned(),
+            seconds: 4,
+            resolution: Resolution::P720,
+            size: "1280x720".to_owned(),
+            created_ms: 1_795_219_200_999,
+            held: Money::from_nano(280_000_000).expect("money"),
+            price_version: "p".to_owned(),
+            progress: 40,
+            stage,
+        }
+    }
+
+    fn seen(stage: Stage) -> Json {
+        serde_json::from_str(&job(stage).view(&Schedule::default())).expect("JSON")
+    }
+
+    #[test]
+    fn a_job_looks_as_the_interface_says() {
+        let mut expected = json!({
+            "id": "video_1", "object": "video", "model": "lmd-imagine-video", "status": "queued",
+            "progress": 40, "seconds": "4", "size": "1280x720", "created_at": 1_795_219_200_i64,
+            "completed_at": null, "expires_at": null, "error": null,
+        });
+        assert_eq!(seen(Stage::Queued { refused: 0 }), expected);
+        let outcome = Outcome::Completed {
+            route: "main".to_owned(),
+            depth: 0,
+            vendor_id: "v".to_owned(),
+            charge: Money::from_nano(280_000_001).expect("money"),
+            usage: Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
+            basis: Basis::Fixed,
+        };
+        let at_ms = 1_795_219_290_500;
+        expected["status"] = json!("in_progress");
+        assert_eq!(seen(Stage::Settling { outcome: outcome.clone(), at_ms }), expected);
+        expected["status"] = json!("completed");
+        expected["progress"] = json!(100);
+        expected["completed_at"] = json!(1_795_219_290_i64);
+        expected["expires_at"] = json!(1_795_824_090_i64);
+        expected["usage"] =
+            json!({ "seconds": 4, "resolution": "720p", "cost_usd": 0.280_000_001 });
+        assert_eq!(seen(Stage::Ended { outcome, at_ms }), expected);
+    }
+
+    #[test]
+    fn a_job_that_failed_says_why_and_costs_nothing() {
+        let outcome = Outcome::failed(FailCode::TimedOut, "");
+        let view = seen(Stage::Ended { outcome, at_ms: 1_000 });
+        assert_eq!(view["status"], "failed");
+        let message = "the video was not finished in time";
+        assert_eq!(view["error"], json!({ "code": "timed_out", "message": message }));
+        assert_eq!((&view["usage"]["cost_usd"], &view["expires_at"]), (&json!(0), &Json::Null));
+    }
+
+    #[test]
+    fn a_price_is_written_to_the_last_nano() {
+        let outcome = Outcome::Completed {
+            route: String::new(),
+            depth: 0,
+            vendor_id: String::new(),
+            charge: Money::from_nano(9_007_199_254_740_993).expect("money"),
+            usage: Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
+            basis: Basis::Reported,
+        };
+        let view = job(Stage::Ended { outcome, at_ms: 0 }).view(&Schedule::default());
+        assert!(view.contains(r#""cost_usd":9007199.254740993"#), "{view}");
+    }
+
+    #[test]
+    fn a_list_names_its_first_and_last() {
+        let page = |jobs| Listed { jobs, has_more: false }.view(&Schedule::default());
+        let empty =
+            r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#;
+        assert_eq!(page(vec![]), empty);
+        let one: Json =
+            serde_json::from_str(&page(vec![job(Stage::Queued { refused: 0 })])).expect("JSON");
+        assert_eq!((&one["first_id"], &one["last_id"]), (&json!("video_1"), &json!("video_1")));
+    }
+}

@@ -20,12 +20,14 @@ use crate::ledger::{
 use crate::money::Money;
 
 mod connection;
+mod jobs;
 mod keys;
 mod notes;
 mod safety;
 mod scripts;
 
 use connection::Connection;
+use jobs::Survey;
 use keys::AccountKeys;
 use scripts::Scripts;
 
@@ -45,6 +47,7 @@ pub struct Redis {
     section: StoreSection,
     connected: Arc<OnceCell<Connection>>,
     scripts: Scripts,
+    survey: Survey,
 }
 
 impl From<RedisError> for Unavailable {
@@ -57,7 +60,12 @@ impl Redis {
     /// A store that is not connected yet.
     #[must_use]
     pub fn new(section: StoreSection) -> Redis {
-        Redis { section, connected: Arc::default(), scripts: Scripts::default() }
+        Redis {
+            section,
+            connected: Arc::default(),
+            scripts: Scripts::default(),
+            survey: Survey::default(),
+        }
     }
 
     /// Connects, and refuses a server that may lose or drop what it acknowledged.
@@ -89,9 +97,14 @@ impl Redis {
         tx: &str,
         amount: Money,
     ) -> Result<Answer, Unavailable> {
-        let mut call = self.scripts.credit.key(&keys.account);
+        let mut call = self.scripts.money.credit.key(&keys.account);
         call.key(&keys.payments).arg(tx).arg(amount.nano());
-        self.connection().await?.run(&call).await.and_then(|reply| answer(&reply))
+        self.connection()
+            .await?
+            .run(&call)
+            .await
+            .and_then(|reply| words(&reply))
+            .and_then(|words| answer(&words))
     }
 
     async fn balances_of(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
@@ -122,9 +135,9 @@ impl Redis {
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = Swept::default();
         for id in due {
-            let mut call = self.scripts.expire.key(&keys.account);
+            let mut call = self.scripts.money.expire.key(&keys.account);
             call.key(keys.hold(&id)).key(&keys.open).key(&keys.journal).arg(id);
-            if answer(&self.connection().await?.run(&call).await?)? == Answer::Done {
+            if answer(&words(&self.connection().await?.run(&call).await?)?)? == Answer::Done {
                 swept.expired += 1;
             }
         }
@@ -169,12 +182,12 @@ impl Ledger for Redis {
         let keys = AccountKeys::of(account);
         let (script, id) = match &op {
             Operation::Credit { tx, amount } => return self.credit(&keys, tx, *amount).await,
-            Operation::Hold { id, .. } => (&self.scripts.hold, id),
+            Operation::Hold { id, .. } => (&self.scripts.money.hold, id),
             Operation::Renew { id, .. } | Operation::Checkpoint { id, .. } => {
-                (&self.scripts.extend, id)
+                (&self.scripts.money.extend, id)
             }
-            Operation::Settle { id, .. } => (&self.scripts.settle, id),
-            Operation::Void { id } => (&self.scripts.void, id),
+            Operation::Settle { id, .. } => (&self.scripts.money.settle, id),
+            Operation::Void { id } => (&self.scripts.money.void, id),
         };
         let mut call = script.key(&keys.account);
         call.key(keys.hold(id)).key(&keys.open).arg(id);
@@ -193,7 +206,12 @@ impl Ledger for Redis {
             }
             Operation::Void { .. } | Operation::Credit { .. } => {}
         }
-        self.connection().await?.run(&call).await.and_then(|reply| answer(&reply))
+        self.connection()
+            .await?
+            .run(&call)
+            .await
+            .and_then(|reply| words(&reply))
+            .and_then(|words| answer(&words))
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -258,10 +276,13 @@ impl Ledger for Redis {
     }
 }
 
-/// Reads a script's reply: a word, and amounts as digits.
-fn answer(reply: &Value) -> Result<Answer, Unavailable> {
-    let words: Vec<String> = Vec::from_redis_value_ref(reply)
-        .map_err(|e| Unavailable(format!("unexpected answer: {e}")))?;
+/// A script's reply.
+fn words(reply: &Value) -> Result<Vec<String>, Unavailable> {
+    Vec::from_redis_value_ref(reply).map_err(|e| Unavailable(format!("unexpected answer: {e}")))
+}
+
+/// Reads one: a word, and amounts as digits.
+fn answer(words: &[String]) -> Result<Answer, Unavailable> {
     let amount = |at: usize| {
         let digits = words.get(at).and_then(|w| w.parse().ok());
         digits

@@ -23,14 +23,16 @@ use crate::ledger::{
 mod accounts;
 mod desk;
 mod holds;
+mod jobs;
 mod keys;
 mod notes;
 mod queue;
+mod reader;
 mod schema;
 
 use desk::{Desk, Rows};
-use notes::Reader;
 use queue::Queue;
+use reader::Reader;
 
 /// Operations in one transaction, at most.
 const BATCH_MAX: usize = 256;

@@ -10,6 +10,8 @@ pub(super) struct Address<'a> {
     pub(super) endpoint: Endpoint,
     /// The segment as written; empty when there is none.
     pub(super) faults: &'a str,
+    /// The id at its end, of those that have one there.
+    pub(super) job: &'a str,
 }
 
 impl<'a> Address<'a> {
@@ -19,15 +21,15 @@ impl<'a> Address<'a> {
         let (vendor, rest) = path.strip_prefix('/')?.split_once('/')?;
         let vendor = Vendor::named(vendor)?;
         let mut endpoints = Endpoint::of(vendor).iter();
-        let (endpoint, rest) =
-            endpoints.find_map(|known| Some((*known, rest.strip_suffix(known.path())?)))?;
+        let (endpoint, (rest, job)) =
+            endpoints.find_map(|known| Some((*known, known.split(rest)?)))?;
         let rest = rest.strip_suffix(vendor.version())?;
         let faults = match rest.strip_suffix('/') {
             Some(faults) if !faults.contains('/') => faults,
             None if rest.is_empty() => "",
             _ => return None,
         };
-        Some(Address { vendor, endpoint, faults })
+        Some(Address { vendor, endpoint, faults, job })
     }
 }
 
@@ -55,7 +57,19 @@ mod tests {
             ("/vendor_c/with-usage/v1beta/openai/embeddings", Vendor::C, Embeddings, "with-usage"),
             ("/vendor_b/v1/moderations", Vendor::B, Moderations, ""),
         ] {
-            assert_eq!(Address::parse(path), Some(Address { vendor, endpoint, faults }), "{path}");
+            let expected = Address { vendor, endpoint, faults, job: "" };
+            assert_eq!(Address::parse(path), Some(expected), "{path}");
+        }
+        for (path, endpoint, faults, job) in [
+            ("/vendor_d/v1/videos/generations", Endpoint::Submit, "", ""),
+            ("/vendor_d/never/v1/videos/generations", Endpoint::Submit, "never", ""),
+            ("/vendor_d/v1/videos/7de-1", Endpoint::Poll, "", "7de-1"),
+            ("/vendor_d/poll.cut=0/v1/videos/7de-1?a", Endpoint::Poll, "poll.cut=0", "7de-1"),
+            ("/vendor_d/v1/files/7de-1.mp4", Endpoint::File, "", "7de-1"),
+            ("/vendor_d/redirect/v1/files/7de-1.mp4", Endpoint::File, "redirect", "7de-1"),
+        ] {
+            let expected = Address { vendor: Vendor::D, endpoint, faults, job };
+            assert_eq!(Address::parse(path), Some(expected), "{path}");
         }
         for wrong in [
             "/vendor_a/v1/chat/completions",
@@ -74,6 +88,12 @@ mod tests {
             "/vendor_d/v1/embeddings",
             "/vendor_d/v1/moderations",
             "/vendor_e/v1/openai/embeddings",
+            "/vendor_b/v1/videos/generations",
+            "/vendor_b/v1/videos/7de-1",
+            "/vendor_d/v1/videos",
+            "/vendor_d/v1/videos/a/b",
+            "/vendor_d/v1/files/7de-1",
+            "/vendor_d/files/7de-1.mp4",
         ] {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }

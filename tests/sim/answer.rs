@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::address::{Address, first_segment};
-use super::asked::Asked;
+use super::asked::{Asked, Place};
 use super::delivery::{self, After, Delivery, EVENTS, Opening};
 use super::endpoint::Endpoint;
 use super::faults::{Fault, Faults};
@@ -34,6 +34,15 @@ pub(super) async fn answer(
     if let Some(vendor) = known_vendor {
         record.add_one(vendor);
     }
+    if let Some(address) = address.filter(|address| address.endpoint.method() == head.method) {
+        record.videos.count(address.endpoint, address.job);
+    }
+    let place = Place {
+        host: seen.header("host").unwrap_or_default().to_owned(),
+        faults: seen.faults.clone(),
+        job: address.map_or("", |address| address.job).to_owned(),
+        key: keys(&seen).next().unwrap_or_default().to_owned(),
+    };
     let admitted = admit(&head, address, &seen, record);
     let content_type = seen.header("content-type").unwrap_or_default().to_owned();
     let ticket = record.enter(seen);
@@ -48,7 +57,8 @@ pub(super) async fn answer(
         }
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let asked = Asked { vendor, endpoint, faults, terms, serial, created, content_type, body };
+    let asked =
+        Asked { vendor, endpoint, faults, place, terms, serial, created, content_type, body };
     let after = give(&asked, wire, &ticket, record).await;
     if after.is_err() {
         ticket.complete(false);
@@ -70,18 +80,29 @@ fn admit(
     seen: &Seen,
     record: &Record,
 ) -> Result<Admitted, Refusal> {
-    if head.method != "POST" {
+    if head.method != address.map_or("POST", |address| address.endpoint.method()) {
         return Err(Refusal::usual(405));
     }
     let address = address.ok_or_else(|| Refusal::usual(404))?;
-    let faults = Faults::parse(address.faults).map_err(|error| Refusal::new(500, error))?;
+    let faults = Faults::aimed(address.faults, address.endpoint.aim());
+    let faults = faults.map_err(|error| Refusal::new(500, error))?;
     let faults = still_in_force(faults, record, &head.path);
     let terms = match Credential::of(seen) {
+        _ if address.endpoint == Endpoint::File => terms_of_file(seen)?,
         _ if address.vendor == Vendor::A => Terms::of(&seen.headers)?,
         Credential::OfVendor => Terms::default(),
         _ => return Err(Refusal::usual(401)),
     };
     Ok(Admitted { endpoint: address.endpoint, faults, terms })
+}
+
+/// The host of files takes no key, as one whose addresses are signed themselves: it is no business
+/// of that host's.
+fn terms_of_file(seen: &Seen) -> Result<Terms, Refusal> {
+    match seen.header("authorization").or(seen.header("x-api-key")) {
+        None => Ok(Terms::default()),
+        Some(_) => Err(Refusal::new(400, "Only one way of authorization is allowed.")),
+    }
 }
 
 /// Whose key came with a request.
@@ -95,17 +116,18 @@ enum Credential {
 
 impl Credential {
     fn of(seen: &Seen) -> Credential {
-        let bearer = seen.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-        let keys = [bearer, seen.header("x-api-key")];
-        if keys.iter().flatten().any(|key| key.trim().starts_with("sk-")) {
+        if keys(seen).any(|key| key.starts_with("sk-")) {
             return Credential::OfClient;
         }
-        if keys.iter().flatten().any(|key| !key.trim().is_empty()) {
-            Credential::OfVendor
-        } else {
-            Credential::Missing
-        }
+        if keys(seen).next().is_some() { Credential::OfVendor } else { Credential::Missing }
     }
+}
+
+/// The keys that came with a request, but for empty ones.
+fn keys(seen: &Seen) -> impl Iterator<Item = &str> {
+    let bearer = seen.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    let keys = [bearer, seen.header("x-api-key")].into_iter().flatten();
+    keys.map(str::trim).filter(|key| !key.is_empty())
 }
 
 /// Decides what is billed before the first byte leaves, so that no test has to wait for it.
@@ -130,23 +152,38 @@ async fn give(
         }
     };
     ticket.found(&said.form.files, &said.form.fields);
+    if asked.endpoint == Endpoint::Submit {
+        // It is made, and paid for, whatever becomes of this answer.
+        ticket.bill(said.billed);
+    }
     let content_type = match said.words {
         Words::Whole(_) => "application/json",
         Words::Streamed(_) => EVENTS,
-        Words::Pieces(content_type, _) => content_type,
+        Words::Pieces(content_type, _) | Words::File(content_type, _) => content_type,
+        Words::Moved(_) => "text/plain",
     };
-    let opening = Opening { vendor, status: 200, content_type, serial };
+    let opening = Opening { vendor, status: said.status, content_type, serial };
     if faults.has(Fault::Garbage) {
         delay(faults).await;
-        return delivery.garbage(&opening).await;
+        return delivery.garbage(&Opening { status: 200, ..opening }).await;
     }
     let at_once = [Fault::Gzip, Fault::LengthLong, Fault::LengthShort];
     let at_once = at_once.iter().any(|fault| faults.has(*fault));
-    let billed = said.billed.filter(|_| faults.number(Fault::Reset) != Some(0));
+    let unsaid = faults.number(Fault::Reset) == Some(0) && asked.endpoint != Endpoint::Submit;
+    let billed = said.billed.filter(|_| !unsaid);
     let body = match said.words {
         Words::Whole(body) => body.into_bytes(),
         Words::Streamed(stream) if at_once => delivery::joined(&stream, faults).into_bytes(),
         Words::Pieces(_, pieces) if at_once => pieces.concat(),
+        Words::File(_, bytes) if at_once => bytes,
+        Words::File(_, bytes) => {
+            delay(faults).await;
+            return delivery.file(&opening, &bytes).await;
+        }
+        Words::Moved(location) => {
+            delay(faults).await;
+            return delivery.moved(&opening, &location).await;
+        }
         Words::Streamed(ref stream) => {
             ticket.bill(billed_of_stream(&said, &stream.events, faults));
             delay(faults).await;

@@ -12,19 +12,33 @@ use super::reply::{Ask, Reply};
 use super::said::{Said, Stream, Words};
 use super::script;
 use super::vendor::Vendor;
-use super::{embeddings, images, moderations, responses, speech};
+use super::{embeddings, images, moderations, responses, speech, videos};
 
 /// A request, and the circumstances of its answer.
 pub(super) struct Asked {
     pub(super) vendor: Vendor,
     pub(super) endpoint: Endpoint,
     pub(super) faults: Faults,
+    pub(super) place: Place,
     pub(super) terms: Terms,
     pub(super) serial: u64,
     /// When it came, in seconds since 1970.
     pub(super) created: u64,
     pub(super) content_type: String,
     pub(super) body: Bytes,
+}
+
+/// Where a request went, and whose it is, as far as the next one depends on it.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// The host, as the client calls it.
+    pub(super) host: String,
+    /// The faults as written.
+    pub(super) faults: String,
+    /// The id of a job at the end of the path.
+    pub(super) job: String,
+    /// The key that came with it.
+    pub(super) key: String,
 }
 
 impl Asked {
@@ -38,6 +52,7 @@ impl Asked {
             Endpoint::Speech => speech::answer(self),
             Endpoint::Embeddings => embeddings::answer(self),
             Endpoint::Moderations => moderations::answer(self),
+            Endpoint::Submit | Endpoint::Poll | Endpoint::File => videos::answer(self, record),
         }
     }
 
@@ -104,7 +119,8 @@ impl Asked {
         Asked {
             vendor,
             endpoint,
-            faults: Faults::parse(faults).expect("known faults"),
+            faults: Faults::aimed(faults, endpoint.aim()).expect("known faults"),
+            place: Place { host: "sim:99".into(), faults: faults.into(), ..Place::default() },
             terms: Terms::default(),
             serial: 7,
             created: 1_795_219_200,

@@ -13,6 +13,7 @@ pub(super) fn answer(path: &str, record: &Record) -> Option<String> {
     let body = match path {
         "/_seen" => record.summaries(REQUESTS_MAX).to_string(),
         "/_bodies" => record.contents(BODIES_MAX),
+        "/_videos" => record.videos.page().to_string(),
         "/_count" => {
             let names = Vendor::ALL.into_iter().map(Vendor::name);
             let counts = names.map(|name| (name.to_owned(), Value::from(record.count(name))));

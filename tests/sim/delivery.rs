@@ -13,6 +13,8 @@ use super::script::Event;
 use super::vendor::Vendor;
 use super::wire::Wire;
 
+mod file;
+
 const HOLD_MAX: Duration = Duration::from_secs(30);
 /// In which written bytes have surely arrived on the same machine.
 const ARRIVAL: Duration = Duration::from_millis(10);

@@ -13,6 +13,12 @@ pub(super) enum Endpoint {
     Speech,
     Embeddings,
     Moderations,
+    /// Where a video is asked for.
+    Submit,
+    /// A video that was asked for, by its id.
+    Poll,
+    /// The file of a finished video, on what the vendor has as another host.
+    File,
 }
 
 impl Endpoint {
@@ -30,13 +36,51 @@ impl Endpoint {
                 Endpoint::Moderations,
             ],
             Vendor::C => &[Endpoint::Chat, Endpoint::Embeddings],
-            Vendor::D => &[Endpoint::Chat, Endpoint::Generations, Endpoint::Edits],
+            Vendor::D => &[
+                Endpoint::Chat,
+                Endpoint::Generations,
+                Endpoint::Edits,
+                Endpoint::Submit,
+                Endpoint::Poll,
+                Endpoint::File,
+            ],
             Vendor::E => &[Endpoint::Chat],
         }
     }
 
+    /// Divides the path of a request into what stands before the endpoint and, where the endpoint
+    /// ends with one, the id of a job.
+    pub(super) fn split(self, path: &str) -> Option<(&str, &str)> {
+        match self {
+            Endpoint::Poll => {
+                let (rest, job) = path.rsplit_once('/')?;
+                Some((rest.strip_suffix(self.path())?, job))
+            }
+            Endpoint::File => {
+                let (rest, file) = path.rsplit_once('/')?;
+                Some((rest.strip_suffix(self.path())?, file.strip_suffix(".mp4")?))
+            }
+            _ => Some((path.strip_suffix(self.path())?, "")),
+        }
+    }
+
+    /// The one method that it takes.
+    pub(super) fn method(self) -> &'static str {
+        if matches!(self, Endpoint::Poll | Endpoint::File) { "GET" } else { "POST" }
+    }
+
+    /// The word in front of a fault that is meant for it alone.
+    pub(super) fn aim(self) -> Option<&'static str> {
+        match self {
+            Endpoint::Submit => Some("submit"),
+            Endpoint::Poll => Some("poll"),
+            Endpoint::File => Some("file"),
+            _ => None,
+        }
+    }
+
     /// How it follows the base url.
-    pub(super) fn path(self) -> &'static str {
+    fn path(self) -> &'static str {
         match self {
             Endpoint::Chat => "/chat/completions",
             Endpoint::Messages => "/messages",
@@ -46,6 +90,9 @@ impl Endpoint {
             Endpoint::Speech => "/audio/speech",
             Endpoint::Embeddings => "/embeddings",
             Endpoint::Moderations => "/moderations",
+            Endpoint::Submit => "/videos/generations",
+            Endpoint::Poll => "/videos",
+            Endpoint::File => "/files",
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) fn within_response(sequence: usize) -> String {
 pub(super) fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        202 => "Accepted",
+        302 => "Found",
         400 => "Bad Request",
         401 => "Unauthorized",
         402 => "Payment Required",

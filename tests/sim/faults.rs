@@ -9,8 +9,15 @@
 /// `message_stop`, which stands for `[DONE]`: where nothing is thought, the start of the message,
 /// that of the block, a word each, and the ends of both. Of a response it is any event but the
 /// last one, which tells how it ended and stands for `[DONE]`; speech comes in chunks of 1024
-/// bytes, and an error-event only cuts it. *Billed* says what [`Seen::billed`]
-/// holds, where it is not the whole reply.
+/// bytes, the file of a video in chunks of 16 KiB, and an error-event only cuts them. *Billed* says
+/// what [`Seen::billed`] holds, where it is not the whole reply.
+///
+/// A video takes three requests, which share the faults of one address. A word in front aims a
+/// fault at one of them, and wins over the same one without: `submit.` at the POST, `poll.` at
+/// questions for the job, `file.` at the file, as in `poll.status=503;poll.times=2;file.cut=3`.
+/// As the id of the job is a part of these addresses, `poll.times` and `file.times` count for each
+/// job apart. A POST that is refused or has a status makes no job; one that stalls, is cut or reset
+/// (with N=0 too), or whose answer is garbage or too late, does, and is billed.
 ///
 /// ```text
 /// status=N            answers N with the vendor's error body; billed: nothing
@@ -85,11 +92,28 @@
 /// incomplete          responses: it ends as incomplete, for its content_filter
 /// searches=N          responses: so many searches, if the request allows any; otherwise one
 /// image-bytes=N       images: each a PNG of N bytes, 81 at least; otherwise of 69
-/// ticks=N             images of vendor_d: the cost_in_usd_ticks to report
-/// moderated           images: vendor_d's come with respect_moderation false and empty;
-///                     vendor_b refuses the request, as its rules demand
+/// ticks=N             images and videos of vendor_d: the cost_in_usd_ticks to bill and to report;
+///                     poll.ticks=N: only to report
+/// moderated           images, videos: vendor_d's come with respect_moderation false and empty,
+///                     and are billed; vendor_b refuses the request, as its rules demand
+/// moderated=WHEN      videos: prompt: 400 to the POST; output: as without; late: failed with
+///                     invalid_argument in the end; denied: failed with permission_denied; both
+///                     with a message that speaks of moderation or policy; billed: output only
 /// no-image            images: the entries of data have no image in them
 /// with-usage          embeddings of vendor_c: usage, which is not there otherwise
+/// video-ms=MS         videos: how long one takes; otherwise 400
+/// image-ticks=N       videos: what a reference image adds to the price; otherwise nothing
+/// never               videos: pending for ever; billed: nothing
+/// fails=HOW           videos: failed in the end, with one of the codes internal_error,
+///                     service_unavailable, failed_precondition, invalid_argument and
+///                     permission_denied, or silent, which is without an error; or expired, which
+///                     is a status of its own; or gone: 404 in the end; billed: nothing
+/// url=KIND            videos: the file is said to be elsewhere. other-host: on localhost, or on
+///                     127.0.0.1 if it was localhost before, where it is indeed; metadata: at the
+///                     address where clouds keep secrets; scheme: file:///; relative: without a
+///                     host; empty; none: no url at all
+/// url-port=N          videos: the file is said to be on that port of this host
+/// redirect            videos: the file's address answers 302, to where the file is indeed
 /// fast                a static answer for benchmarks, not recorded; stands alone
 /// ```
 ///
@@ -147,9 +171,17 @@ pub(super) enum Fault {
     Moderated,
     NoImage,
     WithUsage,
+    ModeratedWhen,
+    VideoMs,
+    ImageTicks,
+    Never,
+    Fails,
+    Url,
+    UrlPort,
+    Redirect,
 }
 
-const WITH_NUMBER: [(&str, Fault); 22] = [
+const WITH_NUMBER: [(&str, Fault); 25] = [
     ("status", Fault::Status),
     ("retry-after", Fault::RetryAfter),
     ("times", Fault::Times),
@@ -172,9 +204,12 @@ const WITH_NUMBER: [(&str, Fault); 22] = [
     ("searches", Fault::Searches),
     ("image-bytes", Fault::ImageBytes),
     ("ticks", Fault::Ticks),
+    ("video-ms", Fault::VideoMs),
+    ("image-ticks", Fault::ImageTicks),
+    ("url-port", Fault::UrlPort),
 ];
 
-const BARE: [(&str, Fault); 29] = [
+const BARE: [(&str, Fault); 31] = [
     ("garbage", Fault::Garbage),
     ("wrong-length=long", Fault::LengthLong),
     ("wrong-length=short", Fault::LengthShort),
@@ -204,9 +239,29 @@ const BARE: [(&str, Fault); 29] = [
     ("moderated", Fault::Moderated),
     ("no-image", Fault::NoImage),
     ("with-usage", Fault::WithUsage),
+    ("never", Fault::Never),
+    ("redirect", Fault::Redirect),
 ];
 
-/// The reasons that `stop` knows; as a fault it holds the place of one.
+/// Those which take a word, and the words they know; as a fault each holds the place of one.
+const WITH_WORD: [(&str, Fault, &[&str]); 4] = [
+    ("stop", Fault::Stop, &STOP_REASONS),
+    ("moderated", Fault::ModeratedWhen, &["prompt", "output", "late", "denied"]),
+    ("fails", Fault::Fails, &FAILURES),
+    ("url", Fault::Url, &["other-host", "metadata", "scheme", "relative", "empty", "none"]),
+];
+
+const FAILURES: [&str; 8] = [
+    "internal_error",
+    "service_unavailable",
+    "failed_precondition",
+    "invalid_argument",
+    "permission_denied",
+    "silent",
+    "expired",
+    "gone",
+];
+
 const STOP_REASONS: [&str; 8] = [
     "end_turn",
     "max_tokens",
@@ -218,8 +273,11 @@ const STOP_REASONS: [&str; 8] = [
     "something_new",
 ];
 
+/// What may stand in front of a fault, to aim it.
+const AIMS: [&str; 3] = ["submit", "poll", "file"];
+
 /// Those which break an answer, other than a status.
-const BREAKING: [Fault; 20] = [
+const BREAKING: [Fault; 26] = [
     Fault::Delay,
     Fault::Stall,
     Fault::Cut,
@@ -240,6 +298,12 @@ const BREAKING: [Fault; 20] = [
     Fault::Incomplete,
     Fault::Moderated,
     Fault::NoImage,
+    Fault::ModeratedWhen,
+    Fault::Never,
+    Fault::Fails,
+    Fault::Url,
+    Fault::UrlPort,
+    Fault::Redirect,
 ];
 
 /// The faults of one address.
@@ -249,8 +313,26 @@ pub(super) struct Faults(Vec<(Fault, u64)>);
 impl Faults {
     /// Reads a segment of the path; the error tells what in it is wrong.
     pub(super) fn parse(segment: &str) -> Result<Faults, String> {
-        let words = segment.split(';').filter(|word| !word.is_empty());
-        words.map(parse_one).collect::<Result<_, _>>().map(Faults)
+        Faults::aimed(segment, None)
+    }
+
+    /// The same for an endpoint that faults can be aimed at: those are left out which are aimed at
+    /// another.
+    pub(super) fn aimed(segment: &str, aim: Option<&str>) -> Result<Faults, String> {
+        let (mut aimed, mut general) = (Vec::new(), Vec::new());
+        for word in segment.split(';').filter(|word| !word.is_empty()) {
+            match word.split_once('.') {
+                Some((place, word)) if AIMS.contains(&place) => {
+                    let fault = parse_one(word)?;
+                    if aim == Some(place) {
+                        aimed.push(fault);
+                    }
+                }
+                _ => general.push(parse_one(word)?),
+            }
+        }
+        aimed.append(&mut general);
+        Ok(Faults(aimed))
     }
 
     pub(super) fn has(&self, fault: Fault) -> bool {
@@ -263,8 +345,14 @@ impl Faults {
 
     /// The reason to stop that is asked for.
     pub(super) fn stop_reason(&self) -> Option<&'static str> {
-        let place = usize::try_from(self.number(Fault::Stop)?).expect("a place in a short list");
-        Some(STOP_REASONS[place])
+        self.word(Fault::Stop)
+    }
+
+    /// The word of a fault that takes one.
+    pub(super) fn word(&self, fault: Fault) -> Option<&'static str> {
+        let place = usize::try_from(self.number(fault)?).expect("a place in a short list");
+        let (_, _, words) = WITH_WORD.iter().find(|(_, known, _)| *known == fault)?;
+        Some(words[place])
     }
 
     /// What is left of them when the requests that `times` speaks of are over.
@@ -282,12 +370,12 @@ fn parse_one(word: &str) -> Result<(Fault, u64), String> {
     if let Some((_, fault)) = BARE.iter().find(|(name, _)| *name == word) {
         return Ok((*fault, 0));
     }
-    if let Some(reason) = word.strip_prefix("stop=") {
-        let place = (0..).zip(STOP_REASONS).find(|(_, known)| *known == reason);
-        let unknown = || format!("the simulator knows no reason '{reason}' to stop");
-        return place.map(|(place, _)| (Fault::Stop, place)).ok_or_else(unknown);
-    }
     let (name, value) = word.split_once('=').unwrap_or((word, ""));
+    let wrong = || format!("the simulator cannot take '{value}' for the fault '{name}'");
+    if let Some((_, fault, words)) = WITH_WORD.iter().find(|(known, ..)| *known == name) {
+        let place = (0..).zip(*words).find(|(_, known)| **known == value);
+        return place.map(|(place, _)| (*fault, place)).ok_or_else(wrong);
+    }
     let Some((_, fault)) = WITH_NUMBER.iter().find(|(known, _)| *known == name) else {
         return Err(format!("the simulator knows no fault '{word}'"));
     };
@@ -295,7 +383,7 @@ fn parse_one(word: &str) -> Result<(Fault, u64), String> {
         Ok(number) if *fault != Fault::Status || (200..1000).contains(&number) => {
             Ok((*fault, number))
         }
-        _ => Err(format!("the simulator cannot take '{value}' for the fault '{name}'")),
+        _ => Err(wrong()),
     }
 }
 
@@ -332,12 +420,43 @@ mod tests {
             "stop",
             "stop=boredom",
             "refusal=",
+            "moderated=early",
+            "fails",
+            "fails=often",
+            "url=",
+            "poll.statsu=429",
+            "post.status=429",
+            "poll.",
+            "submit.poll.never",
             "fast;crlf",
             "crlf;fast",
         ];
         for segment in wrong {
             assert!(Faults::parse(segment).is_err(), "{segment}");
         }
+    }
+
+    #[test]
+    fn faults_are_aimed_at_one_request_of_a_video() {
+        let segment = "status=500;poll.status=404;poll.times=2;file.cut=3;fails=gone;moderated";
+        let of = |aim| Faults::aimed(segment, aim).expect("known faults");
+        for (aim, status, times, cut) in [
+            (None, 500, None, None),
+            (Some("submit"), 500, None, None),
+            (Some("poll"), 404, Some(2), None),
+            (Some("file"), 500, None, Some(3)),
+        ] {
+            let faults = of(aim);
+            assert_eq!(faults.number(Fault::Status), Some(status), "{aim:?}");
+            assert_eq!(faults.number(Fault::Times), times, "{aim:?}");
+            assert_eq!(faults.number(Fault::Cut), cut, "{aim:?}");
+            assert_eq!(faults.word(Fault::Fails), Some("gone"), "{aim:?}");
+            assert!(faults.has(Fault::Moderated) && !faults.has(Fault::ModeratedWhen));
+        }
+        let late = Faults::parse("moderated=late;url=other-host").expect("known faults");
+        assert_eq!(late.word(Fault::ModeratedWhen), Some("late"));
+        assert_eq!(late.word(Fault::Url), Some("other-host"));
+        assert!(!late.has(Fault::Moderated));
     }
 
     #[test]

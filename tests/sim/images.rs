@@ -34,6 +34,11 @@ pub(super) fn answer(asked: &Asked) -> Result<Said, Refusal> {
     if asked.vendor == Vendor::D { ticks::answer(asked) } else { tokens::answer(asked) }
 }
 
+/// The image of a data URI, as the vendor who takes them reads it; none of an address elsewhere.
+pub(super) fn source(url: &str) -> Result<Option<SentFile>, Refusal> {
+    ticks::source(url)
+}
+
 /// A PNG of so many bytes; the smallest has 69 and the next 81.
 pub(crate) fn picture(length: usize) -> Vec<u8> {
     let Some(padding) = length.checked_sub(DOT.len() + CHUNK_FRAME) else {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::vendor::Vendor;
+use super::videos::Shelf;
 
 const REQUESTS_MAX: usize = 10_000;
 const PREFIXES_MAX: usize = 100_000;
@@ -82,6 +83,9 @@ pub(crate) struct Billed {
     /// Characters spoken.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) characters: u64,
+    /// Seconds of video.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) seconds: u64,
     /// Searches of the vendor's own.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) searches: u64,
@@ -136,6 +140,7 @@ impl Seen {
         let mut summary = json!({
             "vendor": self.vendor,
             "faults": self.faults,
+            "method": self.method,
             "path": self.path,
             "billed": self.billed,
             "completed": self.completed,
@@ -184,6 +189,7 @@ pub(super) struct Record {
     prefixes: Mutex<HashSet<String>>,
     /// The ids of responses that can be gone on from.
     responses: Mutex<HashSet<String>>,
+    pub(super) videos: Shelf,
 }
 
 #[derive(Default)]

@@ -8,6 +8,7 @@ use super::vendor::Vendor;
 
 /// An answer, complete.
 pub(super) struct Said {
+    pub(super) status: u16,
     pub(super) billed: Option<Billed>,
     /// The bill when nothing was generated yet.
     pub(super) billed_for_prompt: Billed,
@@ -22,6 +23,10 @@ pub(super) enum Words {
     Streamed(Stream),
     /// A content type, and bytes that come in pieces.
     Pieces(&'static str, Vec<Vec<u8>>),
+    /// A content type, and bytes whose number is told first.
+    File(&'static str, Vec<u8>),
+    /// Nothing but another address.
+    Moved(String),
 }
 
 /// What was found in the body of a request beside JSON.
@@ -37,8 +42,15 @@ impl Said {
         Said::new((billed, billed), Words::Whole(body))
     }
 
+    /// An answer that costs nothing.
+    pub(super) fn free(status: u16, words: Words) -> Said {
+        let nothing = Billed::default();
+        Said { status, billed: None, ..Said::new((nothing, nothing), words) }
+    }
+
     pub(super) fn new((billed, billed_for_prompt): (Billed, Billed), words: Words) -> Said {
-        Said { billed: Some(billed), billed_for_prompt, words, form: Form::default() }
+        let billed = Some(billed);
+        Said { status: 200, billed, billed_for_prompt, words, form: Form::default() }
     }
 }
 

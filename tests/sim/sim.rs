@@ -39,6 +39,7 @@ mod script;
 mod speech;
 mod usage;
 mod vendor;
+mod videos;
 mod wire;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub(crate) use {
     images::picture,
     record::{Billed, Seen, SentFile},
     speech::sound,
+    videos::{Calls, Video, film, footage},
 };
 
 /// A running simulator; it stops, with all its connections, when dropped.
@@ -106,6 +108,16 @@ impl Sim {
     /// How many requests a vendor received, recorded or not.
     pub(crate) fn count(&self, vendor: &str) -> u64 {
         self.record.count(vendor)
+    }
+
+    /// The videos ordered so far, oldest first.
+    pub(crate) fn videos(&self) -> Vec<Video> {
+        self.record.videos.videos()
+    }
+
+    /// How many requests there were about videos, whatever the answers.
+    pub(crate) fn video_calls(&self) -> Calls {
+        self.record.videos.calls()
     }
 
     /// Waits until no recorded request is being answered; false when `limit` passed first.

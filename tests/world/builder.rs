@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -12,8 +11,6 @@ use crate::sim::Sim;
 
 const CHAT_VENDORS: [&str; 5] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e"];
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
-/// A call that takes longer has hung.
-const CALL_WAIT: Duration = Duration::from_secs(30);
 
 /// See [`World::start`].
 pub(crate) struct Builder {
@@ -93,7 +90,7 @@ impl Builder {
         let conf = self.toml(&sim, folder.path(), &store, &rules);
         std::fs::write(folder.path().join("tollgate.toml"), conf).expect("a configuration");
         let gateway = Process::start(folder.path(), "gateway").await;
-        let client = reqwest::Client::builder().timeout(CALL_WAIT).build().expect("a client");
+        let client = super::process::client();
         let mut world = World { sim, key: String::new(), gateway, folder, redis, client };
         world.command(&["account", "create", ACCOUNT, "--credit", &self.credit]).await.done();
         let issued = world.command(&["key", "issue", ACCOUNT]).await.done();

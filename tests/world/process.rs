@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
 /// A gateway that is not ready by then never is.
 const START_WAIT: Duration = Duration::from_secs(10);
+/// A call that takes longer has hung.
+const CALL_WAIT: Duration = Duration::from_secs(30);
 /// Below the ports that the system hands out, so that no connection takes one in between.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
@@ -48,7 +50,7 @@ impl Process {
 
     async fn ready(&mut self) -> bool {
         let url = format!("http://{}/readyz", self.admin);
-        let client = reqwest::Client::new();
+        let client = client();
         let end = Instant::now() + START_WAIT;
         while Instant::now() < end && self.is_running() {
             let asked = client.get(&url).timeout(Duration::from_secs(1)).send().await;
@@ -124,6 +126,13 @@ pub(super) fn command(folder: &Path) -> Command {
     command.arg("--conf").arg(folder.join("tollgate.toml"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
     command
+}
+
+/// A client of HTTP. The library has the same TLS as the gateway, which brings its own arithmetic.
+pub(super) fn client() -> reqwest::Client {
+    // Only fails if that is done already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().timeout(CALL_WAIT).build().expect("a client")
 }
 
 /// The base url of a vendor that takes no connection.

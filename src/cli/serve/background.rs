@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use super::reload::Rules;
 use crate::gateway::busy::Busy;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::{Route, Routes};
+use crate::jobs::worker::Worker;
 use crate::ledger::Ledger;
 use crate::metrics::METRICS;
 
@@ -32,8 +34,20 @@ pub(super) struct Background {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) routes: Arc<Routes>,
     pub(super) busy: Busy,
+    /// Whether the worker has ended what it had begun.
+    pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: Rules,
     pub(super) grace_s: u64,
+}
+
+/// The worker, which makes videos beside everything else.
+pub(super) struct Making(pub(super) Arc<Worker>);
+
+#[async_trait]
+impl BackgroundService for Making {
+    async fn start(&self, shutdown: ShutdownWatch) {
+        self.0.clone().run(shutdown).await;
+    }
 }
 
 #[async_trait]
@@ -98,7 +112,7 @@ impl Background {
             // Twice: between a request's end and its settlement nothing may be counted.
             for _ in 0..2 {
                 tokio::time::sleep(COUNT_EVERY).await;
-                while self.busy.count() > 0 {
+                while self.busy.count() > 0 || !self.worker_idle.load(Ordering::SeqCst) {
                     tokio::time::sleep(COUNT_EVERY).await;
                 }
             }

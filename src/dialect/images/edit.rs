@@ -2,13 +2,12 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
 use super::{File, REGIONS, no_region};
 use crate::dialect::CallFault;
-use crate::dialect::form::{Form, PartContent};
+use crate::dialect::form::{Fields, Form, PartContent, check_name};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Value};
 use crate::dialect::payload::Payload;
@@ -24,10 +23,10 @@ const IMAGE: &str = "image";
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
 pub fn edit(form: Form) -> Result<(Document, File), CallFault> {
-    let (mut members, mut names, mut file) = (Vec::new(), BTreeSet::new(), None);
+    let (mut fields, mut file) = (Fields::default(), None);
     for part in form.parts {
         let name = part.name;
-        check_name(&name)?;
+        check_region(&name)?;
         match part.content {
             PartContent::File(upload) if is_image(&name) => {
                 if file.replace(upload).is_some() {
@@ -38,62 +37,44 @@ pub fn edit(form: Form) -> Result<(Document, File), CallFault> {
                 return Err(CallFault::invalid(IMAGE, "a file: a part that has a file name"));
             }
             PartContent::File(_) => {
+                check_name(&name)?;
                 let right = "a text: the one file of an edit is 'image'";
                 return Err(CallFault::invalid(&name, right));
             }
-            PartContent::Text(text) => members.push(member(&name, &text)),
-        }
-        if !is_image(&name) && !names.insert(name.clone()) {
-            return Err(unsound(&name, format!("the field '{name}' stands twice in the form")));
+            PartContent::Text(text) => fields.add(&name, &json_of(&name, text))?,
         }
     }
     let Some(upload) = file else {
         return Err(CallFault::missing(IMAGE, "the image to edit, as a file"));
     };
     let file = File::read(IMAGE, upload)?;
-    let document = Document::parse(Bytes::from(format!("{{{}}}", members.join(","))))?;
-    Ok((document, file))
+    Ok((fields.document()?, file))
 }
 
 fn is_image(name: &str) -> bool {
     matches!(name, "image" | "image[]")
 }
 
-/// A field's name must be one, so that nobody can read another in it, and must not be of a region.
-fn check_name(name: &str) -> Result<(), CallFault> {
+/// A field must not be of a region, however its name goes on.
+fn check_region(name: &str) -> Result<(), CallFault> {
     let stem = name.split('[').next().unwrap_or_default();
-    if let Some(region) = REGIONS.iter().find(|region| **region == stem) {
-        return Err(no_region(region));
+    match REGIONS.iter().find(|region| **region == stem) {
+        Some(region) => Err(no_region(region)),
+        None => Ok(()),
     }
-    // Brackets mean a list to some readers, and a first underscore a setting of the form itself.
-    let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
-    let plain = name.bytes().all(is_of_name) && !name.starts_with('_');
-    if name.len() > NAME_BYTES_MAX || !(plain || is_image(name)) {
-        let shown: String = name.chars().take(40).collect();
-        return Err(unsound(&shown, format!("'{shown}' is no name of a field")));
-    }
-    Ok(())
 }
 
-/// No field of a vendor's has a longer name.
-const NAME_BYTES_MAX: usize = 64;
-
-fn unsound(field: &str, message: String) -> CallFault {
-    CallFault { code: "invalid_form", param: Some(field.to_owned()), message }
-}
-
-/// A member of an object from a field of a form.
-fn member(name: &str, text: &str) -> String {
+/// The value of a field of a form.
+fn json_of(name: &str, text: String) -> String {
     let is_bare = match name {
         // Written in any other way it is no number in JSON, or another one to another reader.
         "n" | "output_compression" | "partial_images" => {
             text.parse::<u64>().is_ok_and(|number| number.to_string() == text)
         }
-        "stream" => matches!(text, "true" | "false"),
+        "stream" => matches!(&*text, "true" | "false"),
         _ => false,
     };
-    let value = if is_bare { text.to_owned() } else { quoted(text) };
-    format!("{}:{value}", quoted(name))
+    if is_bare { text } else { quoted(&text) }
 }
 
 /// A vendor's body: the members of an object, and the image as a data URI in `image.url`.
@@ -106,12 +87,10 @@ pub fn edit_json(fields: &Document, file: &File) -> Payload {
         text.push_str(&String::from_utf8_lossy(value.raw()));
         text.push(',');
     }
-    text.push_str(r#""image":{"url":"data:"#);
-    text.push_str(&file.media_type);
-    text.push_str(";base64,");
+    text.push_str(r#""image":{"url":""#);
     let mut payload = Payload::default();
     payload.plain(Bytes::from(text));
-    payload.base64(file.content.clone());
+    file.add_to(&mut payload);
     payload.plain(Bytes::from_static(br#""}}"#));
     payload
 }

@@ -30,10 +30,6 @@ pub enum Withheld {
     Unreadable,
 }
 
-/// A cost of more ticks, which are ten dollars, is no report but an error of the vendor's; and so
-/// is one of none.
-const TICKS_MAX: u64 = 100_000_000_000;
-
 /// Reads a reply; `created` is its time if the vendor told none.
 ///
 /// # Errors
@@ -53,11 +49,10 @@ pub fn reply(document: &Document, created: i64) -> Result<Reply, Withheld> {
         _ => rewritten(document.body(), &entries, created),
     };
     let usage = document.get("usage");
-    let ticks = usage.and_then(|usage| usage.get("cost_in_usd_ticks")).and_then(Value::whole);
     Ok(Reply {
         body,
         tokens: usage.and_then(|usage| meter::tokens(usage, meter::RESPONSES)),
-        ticks: ticks.filter(|ticks| (1..=TICKS_MAX).contains(ticks)),
+        ticks: usage.and_then(meter::ticks),
     })
 }
 

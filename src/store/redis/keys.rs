@@ -29,6 +29,31 @@ impl AccountKeys {
         format!("{}:hold:{id}", self.tag)
     }
 
+    /// A job's record.
+    pub(super) fn video(&self, id: &str) -> String {
+        format!("{}:video:{id}", self.tag)
+    }
+
+    /// What a job's vendor is to be sent.
+    pub(super) fn video_body(&self, id: &str) -> String {
+        format!("{}:video-body:{id}", self.tag)
+    }
+
+    /// The job of each idempotency key.
+    pub(super) fn video_keys(&self) -> String {
+        format!("{}:video-keys", self.tag)
+    }
+
+    /// The jobs that their client sees.
+    pub(super) fn videos(&self) -> String {
+        format!("{}:videos", self.tag)
+    }
+
+    /// The jobs that are under way.
+    pub(super) fn videos_open(&self) -> String {
+        format!("{}:videos-open", self.tag)
+    }
+
     /// Whatever is in the name, the hash tag stands before it.
     pub(super) fn note(&self, name: &str) -> String {
         format!("{}:note:{name}", self.tag)

@@ -1,9 +1,33 @@
-//! The fixed scripts, embedded. Settling and voiding are allowed when the server's memory is full.
+//! The fixed scripts, embedded. What ends or goes on with something is allowed when the server's
+//! memory is full.
 
 use redis::Script;
 
+const WHEN_FULL: &str = " flags=allow-oom";
+const READING: &str = " flags=no-writes";
+
 /// One of each.
+#[derive(Default)]
 pub(super) struct Scripts {
+    pub(super) money: MoneyScripts,
+    pub(super) videos: VideoScripts,
+    pub(super) index: IndexScripts,
+}
+
+impl Scripts {
+    pub(super) fn all(&self) -> Vec<&Script> {
+        let MoneyScripts { credit, hold, extend, settle, void, expire } = &self.money;
+        let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
+        let IndexScripts { announce, hasten, note, drop, due } = &self.index;
+        let money = [credit, hold, extend, settle, void, expire];
+        let videos = [place, claim, renew, save, delete, remove, page];
+        let index = [announce, hasten, note, drop, due];
+        money.into_iter().chain(videos).chain(index).collect()
+    }
+}
+
+/// On accounts and holds.
+pub(super) struct MoneyScripts {
     pub(super) credit: Script,
     pub(super) hold: Script,
     pub(super) extend: Script,
@@ -12,25 +36,71 @@ pub(super) struct Scripts {
     pub(super) expire: Script,
 }
 
-impl Scripts {
-    pub(super) fn all(&self) -> [&Script; 6] {
-        [&self.credit, &self.hold, &self.extend, &self.settle, &self.void, &self.expire]
+/// On an account's jobs.
+pub(super) struct VideoScripts {
+    pub(super) place: Script,
+    pub(super) claim: Script,
+    pub(super) renew: Script,
+    pub(super) save: Script,
+    pub(super) delete: Script,
+    pub(super) remove: Script,
+    pub(super) page: Script,
+}
+
+/// On the index of all jobs.
+pub(super) struct IndexScripts {
+    pub(super) announce: Script,
+    pub(super) hasten: Script,
+    pub(super) note: Script,
+    pub(super) drop: Script,
+    pub(super) due: Script,
+}
+
+fn script(flags: &str, parts: &[&str]) -> Script {
+    let prelude = include_str!("scripts/prelude.lua");
+    Script::new(&format!("#!lua{flags}\n{prelude}{}", parts.concat()))
+}
+
+impl Default for MoneyScripts {
+    fn default() -> MoneyScripts {
+        let holding = include_str!("scripts/holding.lua");
+        MoneyScripts {
+            credit: script("", &[include_str!("scripts/credit.lua")]),
+            hold: script("", &[holding, include_str!("scripts/hold.lua")]),
+            extend: script(WHEN_FULL, &[include_str!("scripts/extend.lua")]),
+            settle: script(WHEN_FULL, &[include_str!("scripts/settle.lua")]),
+            void: script(WHEN_FULL, &[include_str!("scripts/void.lua")]),
+            expire: script(WHEN_FULL, &[include_str!("scripts/expire.lua")]),
+        }
     }
 }
 
-impl Default for Scripts {
-    fn default() -> Scripts {
-        let prelude = include_str!("scripts/prelude.lua");
-        let script =
-            |flags: &str, body: &str| Script::new(&format!("#!lua{flags}\n{prelude}{body}"));
-        let when_full = " flags=allow-oom";
-        Scripts {
-            credit: script("", include_str!("scripts/credit.lua")),
-            hold: script("", include_str!("scripts/hold.lua")),
-            extend: script(when_full, include_str!("scripts/extend.lua")),
-            settle: script(when_full, include_str!("scripts/settle.lua")),
-            void: script(when_full, include_str!("scripts/void.lua")),
-            expire: script(when_full, include_str!("scripts/expire.lua")),
+impl Default for VideoScripts {
+    fn default() -> VideoScripts {
+        let holding = include_str!("scripts/holding.lua");
+        let record = include_str!("scripts/videos/record.lua");
+        let place = include_str!("scripts/videos/place.lua");
+        VideoScripts {
+            place: script("", &[holding, record, place]),
+            claim: script(WHEN_FULL, &[record, include_str!("scripts/videos/claim.lua")]),
+            renew: script(WHEN_FULL, &[record, include_str!("scripts/videos/renew.lua")]),
+            save: script(WHEN_FULL, &[record, include_str!("scripts/videos/save.lua")]),
+            delete: script(WHEN_FULL, &[record, include_str!("scripts/videos/delete.lua")]),
+            remove: script(WHEN_FULL, &[record, include_str!("scripts/videos/remove.lua")]),
+            page: script(READING, &[include_str!("scripts/videos/page.lua")]),
+        }
+    }
+}
+
+impl Default for IndexScripts {
+    fn default() -> IndexScripts {
+        let index = include_str!("scripts/videos/index.lua");
+        IndexScripts {
+            announce: script("", &[index, include_str!("scripts/videos/announce.lua")]),
+            hasten: script(WHEN_FULL, &[index, include_str!("scripts/videos/hasten.lua")]),
+            note: script(WHEN_FULL, &[index, include_str!("scripts/videos/note.lua")]),
+            drop: script(WHEN_FULL, &[index, include_str!("scripts/videos/drop.lua")]),
+            due: script(READING, &[index, include_str!("scripts/videos/due.lua")]),
         }
     }
 }

@@ -15,6 +15,8 @@ const SWEEP_MAX: u32 = 1_000;
 const FORGET_MAX: u32 = 500;
 /// A hold that ended is remembered so long, in ms, so that a repeat gets the same answer.
 const REMEMBER_MS: i64 = 24 * 60 * 60 * 1_000;
+/// What may stand before the time in an id: nothing, or the name of a job.
+const PREFIXES: [&str; 2] = ["", "video_"];
 
 /// Does an operation on a hold.
 pub(super) fn apply(
@@ -78,13 +80,17 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
     let before_ms = now_ms() - REMEMBER_MS;
     let oldest = format!("{:012x}", before_ms.max(0));
     let bound = format!("{}-{}", &oldest[..8], &oldest[8..]);
+    let mut forgotten = 0;
     let mut delete = c.prepare_cached(
         "DELETE FROM hold WHERE (account, id) IN (
              SELECT hold.account, hold.id FROM account CROSS JOIN hold
-             ON hold.account = account.id AND hold.id >= '0' AND hold.id < ?
-             WHERE hold.state <> 0 LIMIT ?)",
+             ON hold.account = account.id AND hold.id >= ?1 || '0' AND hold.id < ?1 || ?2
+             WHERE hold.state <> 0 LIMIT ?3)",
     )?;
-    delete.execute(params![bound, FORGET_MAX])
+    for prefix in PREFIXES {
+        forgotten += delete.execute(params![prefix, bound, FORGET_MAX])?;
+    }
+    Ok(forgotten)
 }
 
 fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<Record>> {

@@ -1,18 +1,12 @@
-//! Notes in a table. They are large, so they are read on a thread and a connection of their own:
-//! the log lets readers read while the writer writes, and no hold waits for them.
-
-use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
+//! Notes in a table. They are large, so they are read beside the writer.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
-use tokio::sync::oneshot;
 
 use super::super::lookup;
 use super::desk::Desk;
-use super::{BUSY_WAIT, Sqlite, When, now_ms, schema};
+use super::{Sqlite, When, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, ID_PREFIX, NoteRefused, Notes, Shelf};
 
@@ -20,55 +14,6 @@ use crate::notes::{self, ID_PREFIX, NoteRefused, Notes, Shelf};
 const FORGET_MAX: u32 = 16;
 /// An account that is full loses so many at once, so that not every note has to look for the first.
 const ROOM: usize = 32;
-
-/// A few notes of an account that somebody wants to read.
-struct Question {
-    account: AccountName,
-    names: Vec<String>,
-    reply: oneshot::Sender<rusqlite::Result<Vec<Option<Bytes>>>>,
-}
-
-/// The reading thread; it ends with this.
-pub(super) struct Reader(mpsc::Sender<Question>);
-
-impl Reader {
-    pub(super) fn open(path: &Path) -> Result<Reader, String> {
-        let connection = schema::open_to_read(path, BUSY_WAIT).map_err(|e| e.to_string())?;
-        let (ask, questions) = mpsc::channel();
-        let answer = move || answer(&connection, &questions);
-        let reader = thread::Builder::new().name("notes-reader".to_owned());
-        reader.spawn(answer).map_err(|e| e.to_string())?;
-        Ok(Reader(ask))
-    }
-
-    async fn read(
-        &self,
-        account: &AccountName,
-        names: Vec<String>,
-    ) -> Result<Vec<Option<Bytes>>, Unavailable> {
-        let (reply, answer) = oneshot::channel();
-        // Only a panic of the thread closes the channel, and with it the reply's.
-        let _ = self.0.send(Question { account: account.clone(), names, reply });
-        match answer.await {
-            Ok(Ok(notes)) => Ok(notes),
-            Ok(Err(why)) => Err(Unavailable(why.to_string())),
-            Err(_) => Err(Unavailable("the read failed".to_owned())),
-        }
-    }
-}
-
-fn answer(c: &Connection, questions: &mpsc::Receiver<Question>) {
-    while let Ok(Question { account, names, reply }) = questions.recv() {
-        // Nobody waits for it any more.
-        if reply.is_closed() {
-            continue;
-        }
-        let now = now_ms();
-        let notes = names.iter().map(|name| find(c, &account, name, now)).collect();
-        // The caller may have stopped waiting meanwhile.
-        let _ = reply.send(notes);
-    }
-}
 
 fn find(
     c: &Connection,
@@ -180,6 +125,13 @@ impl Notes for Sqlite {
         account: &AccountName,
         names: &[String],
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
-        lookup::find(names, |few| self.reader.read(account, few)).await
+        lookup::find(names, |few| {
+            let account = account.clone();
+            self.reader.read(move |c| {
+                let now = now_ms();
+                few.iter().map(|name| find(c, &account, name, now)).collect()
+            })
+        })
+        .await
     }
 }

@@ -74,6 +74,39 @@ CREATE TABLE IF NOT EXISTS note (
 
 CREATE INDEX IF NOT EXISTS note_of ON note (account, lives_until);
 CREATE INDEX IF NOT EXISTS note_end ON note (lives_until);
+
+-- status: 0 queued, 1 in progress, 2 completed, 3 failed; lease_until is 0 while nobody has it;
+-- saved_from is the revision that the last save was made from, until the next claim
+CREATE TABLE IF NOT EXISTS video (
+    row         INTEGER PRIMARY KEY,
+    account     INTEGER NOT NULL REFERENCES account,
+    id          TEXT    NOT NULL CHECK (length(id) > 0),
+    job         TEXT    NOT NULL,
+    status      INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3),
+    due         INTEGER NOT NULL CHECK (due >= 0),
+    lease_until INTEGER NOT NULL CHECK (lease_until >= 0),
+    revision    INTEGER NOT NULL CHECK (revision >= 0),
+    deleted     INTEGER NOT NULL CHECK (deleted IN (0, 1)),
+    key         TEXT,
+    saved_from  INTEGER CHECK (saved_from < revision),
+    UNIQUE (account, id),
+    UNIQUE (account, key)
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS video_next ON video (max(due, lease_until));
+CREATE INDEX IF NOT EXISTS video_status ON video (status);
+CREATE INDEX IF NOT EXISTS video_open ON video (account) WHERE status < 2;
+
+-- Apart, so that whoever asks for a job does not move it.
+CREATE TABLE IF NOT EXISTS video_body (
+    video INTEGER PRIMARY KEY REFERENCES video,
+    body  BLOB    NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS secret (
+    row    INTEGER PRIMARY KEY CHECK (row = 1),
+    secret BLOB    NOT NULL CHECK (length(secret) = 32)
+) STRICT;
 ";
 
 /// Opens the file and makes what is missing.

@@ -109,7 +109,7 @@ fn sources(root: &Member<'_>) -> Result<Sources, Refusal> {
 }
 
 /// The file of a data URI; none of an address elsewhere.
-fn source(url: &str) -> Result<Option<SentFile>, Refusal> {
+pub(super) fn source(url: &str) -> Result<Option<SentFile>, Refusal> {
     let Some(data) = url.strip_prefix("data:") else {
         let known = ["https://", "http://"].iter().any(|scheme| url.starts_with(scheme));
         let message = "Invalid image url: expected an http(s) address or a base64 data URI";

@@ -1,0 +1,53 @@
+//! The text fields of a form, as the members of an object.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use crate::dialect::CallFault;
+use crate::dialect::json::Document;
+use crate::dialect::json::draft::quoted;
+
+/// The fields of a form that were read so far.
+#[derive(Debug, Default)]
+pub(in crate::dialect) struct Fields {
+    members: Vec<String>,
+    names: BTreeSet<String>,
+}
+
+impl Fields {
+    /// Adds a field with its value, which is JSON. Its name must be one, and stand once.
+    pub(in crate::dialect) fn add(&mut self, name: &str, json: &str) -> Result<(), CallFault> {
+        check_name(name)?;
+        if !self.names.insert(name.to_owned()) {
+            return Err(unsound(name, format!("the field '{name}' stands twice in the form")));
+        }
+        self.members.push(format!("{}:{json}", quoted(name)));
+        Ok(())
+    }
+
+    /// The object, with its members in the order of the fields.
+    pub(in crate::dialect) fn document(self) -> Result<Document, CallFault> {
+        Ok(Document::parse(Bytes::from(format!("{{{}}}", self.members.join(","))))?)
+    }
+}
+
+/// No field of a vendor's has a longer name.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A field's name must be one, so that nobody can read another in it.
+pub(in crate::dialect) fn check_name(name: &str) -> Result<(), CallFault> {
+    // Brackets mean a list to some readers, and a first underscore a setting of the form itself.
+    let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    let plain = name.bytes().all(is_of_name) && !name.starts_with('_');
+    if plain && name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(40).collect();
+    Err(unsound(&shown, format!("'{shown}' is no name of a field")))
+}
+
+fn unsound(field: &str, message: String) -> CallFault {
+    CallFault { code: "invalid_form", param: Some(field.to_owned()), message }
+}

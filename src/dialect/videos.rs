@@ -1,0 +1,146 @@
+//! Videos: the calls that ask for one, the body that a vendor takes, and what the vendor answers.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::CallFault;
+use super::call::{present, wrong};
+use super::images::File;
+use super::json::{Document, Value};
+use super::speech::code_points;
+use crate::money::Resolution;
+
+mod answer;
+mod body;
+mod form;
+mod frame;
+mod shape;
+
+pub use answer::{Polled, Refused, accepted, polled, refused};
+pub use body::body;
+pub use form::form;
+
+/// What a call asks for, as far as it bears on the price and on the vendor's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// The length.
+    pub seconds: u64,
+    /// What it is sold as.
+    pub resolution: Resolution,
+    /// The aspect ratio that the vendor is told; `None` leaves it to the start frame.
+    pub ratio: Option<&'static str>,
+    /// `<width>x<height>`, as the job tells it.
+    pub size: String,
+    /// The field that says the resolution.
+    pub named_by: &'static str,
+    /// Whether the video is to have sound.
+    pub audio: bool,
+}
+
+impl Ask {
+    /// What is wrong if the model is sold in these resolutions only.
+    #[must_use]
+    pub fn unsold(&self, model: &str, sold: &[Resolution]) -> CallFault {
+        let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
+        let right = format!(
+            "of a resolution that '{model}' makes ({}), not of {}",
+            sold.join(", "),
+            self.resolution.name()
+        );
+        CallFault::invalid(self.named_by, &right)
+    }
+}
+
+/// All fields of a call.
+const FIELDS: [&str; 9] = [
+    "model",
+    "prompt",
+    "seconds",
+    "size",
+    "resolution",
+    "aspect_ratio",
+    "input_reference",
+    "image_url",
+    "generate_audio",
+];
+/// Characters of a prompt, at most (spec, limits).
+const CHARACTERS_MAX: u64 = 32_000;
+/// The length of a video, at most, and where the call names none.
+const SECONDS_MAX: u64 = 15;
+const SECONDS: u64 = 4;
+/// So much is shown of the name of a field.
+const NAME_CHARS_MAX: usize = 64;
+
+/// Reads the fields of a call; `file` is the start frame of a form.
+///
+/// # Errors
+/// [`CallFault`] names the field and what would be right.
+pub fn read(document: &Document, file: Option<&File>) -> Result<Ask, CallFault> {
+    let mut others = document.members().filter(|(_, value)| !value.is_null());
+    if let Some((name, _)) = others.find(|(name, _)| !FIELDS.contains(&&**name)) {
+        return Err(unknown(&name));
+    }
+    check_prompt(document)?;
+    let seconds = seconds(document)?;
+    let has_frame = frame::address(document, file)?.is_some() || file.is_some();
+    let shape = shape::read(document, has_frame)?;
+    let audio = audio(document)?;
+    let shape::Shape { resolution, ratio, size, named_by } = shape;
+    Ok(Ask { seconds, resolution, ratio, size, named_by, audio })
+}
+
+fn unknown(name: &str) -> CallFault {
+    let name: String = name.chars().take(NAME_CHARS_MAX).collect();
+    let message = format!("'{name}' is not taken: the fields are {}", FIELDS.join(", "));
+    CallFault { code: "unknown_parameter", param: Some(name), message }
+}
+
+fn check_prompt(document: &Document) -> Result<(), CallFault> {
+    let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
+    let Some(prompt) = present(document, "prompt") else {
+        return Err(CallFault::missing("prompt", &right));
+    };
+    let characters = code_points(prompt).ok_or_else(|| wrong("prompt", &right, prompt))?;
+    if (1..=CHARACTERS_MAX).contains(&characters) {
+        return Ok(());
+    }
+    Err(CallFault::invalid("prompt", &format!("{right}, not of {characters}")))
+}
+
+fn seconds(document: &Document) -> Result<u64, CallFault> {
+    let Some(value) = present(document, "seconds") else { return Ok(SECONDS) };
+    let read = value.whole().or_else(|| {
+        let text = value.text()?;
+        text.parse().ok().filter(|seconds: &u64| seconds.to_string() == text)
+    });
+    let right = format!("a whole number from 1 to {SECONDS_MAX}, as a number or a string");
+    let sound = read.filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
+    sound.ok_or_else(|| wrong("seconds", &right, value))
+}
+
+/// Forms have no booleans but words.
+fn audio(document: &Document) -> Result<bool, CallFault> {
+    let Some(value) = present(document, "generate_audio") else { return Ok(true) };
+    match (value.bool(), value.text().as_deref()) {
+        (Some(audio), _) => Ok(audio),
+        (_, Some("true")) => Ok(true),
+        (_, Some("false")) => Ok(false),
+        _ => Err(wrong("generate_audio", "true or false", value)),
+    }
+}
+
+/// A field that is one of a few words.
+fn choice<T: Copy>(
+    document: &Document,
+    field: &str,
+    known: &[(&'static str, T)],
+) -> Result<Option<(&'static str, T)>, CallFault> {
+    let Some(value) = present(document, field) else { return Ok(None) };
+    let text = value.text();
+    let found = known.iter().find(|(name, _)| text.as_deref() == Some(*name)).copied();
+    found.map(Some).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        wrong(field, &format!("one of {}", names.join(", ")), value)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,363 @@
+//! What a vendor answers: to a video that is submitted, and to the question how far it is.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::Bytes;
+
+use crate::dialect::json::{Document, Kind, Value};
+use crate::dialect::meter;
+use crate::dialect::vendor_error::VendorError;
+
+/// How far a video is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Polled {
+    /// The vendor works on it.
+    Pending {
+        /// How much is done, in percent, at most 99, if the vendor tells.
+        progress: Option<u8>,
+    },
+    /// It is made.
+    Done {
+        /// Where it is.
+        url: String,
+        /// The cost that the vendor reports, in ticks (ten to a nano-USD), if it is sound.
+        ticks: Option<u64>,
+    },
+    /// The vendor's safety rules are against it.
+    Blocked {
+        /// Why, for people, never empty.
+        message: String,
+    },
+    /// It will not be made.
+    Failed {
+        /// Why, for people, never empty.
+        message: String,
+    },
+}
+
+/// Why a vendor does not take a video.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Whether its safety rules are against it.
+    pub is_blocked: bool,
+    /// Why, for people, never empty.
+    pub message: String,
+}
+
+/// A vendor's id has so many bytes, at most.
+const ID_BYTES_MAX: usize = 256;
+/// An address has so many bytes, at most.
+const URL_BYTES_MAX: usize = 8_192;
+/// Longer messages are cut: they are for people, and stay with the job.
+const MESSAGE_CHARS_MAX: usize = 500;
+/// What is longer, has digits and no space may be a key or an id of ours.
+const WORD_BYTES_MAX: usize = 20;
+
+const BLOCKED: &str = "the vendor's safety rules do not allow this video";
+const FAILED: &str = "the vendor could not make this video";
+const EXPIRED: &str = "the vendor gave this video up, since it took too long";
+const NO_FILE: &str = "the vendor made this video, but does not tell where it is";
+
+/// The vendor's id of a video that it took: one that can stand in a path as it is.
+#[must_use]
+pub fn accepted(body: &[u8]) -> Option<String> {
+    let document = received(body)?;
+    let id = document.get("request_id")?.text()?;
+    let is_of_id = |b: u8| b.is_ascii_alphanumeric() || b"_-.~:".contains(&b);
+    // Dots alone lead elsewhere.
+    let is_sound = id.len() <= ID_BYTES_MAX && id.bytes().all(is_of_id);
+    (is_sound && id.bytes().any(|b| b != b'.')).then(|| id.into_owned())
+}
+
+/// Reads how far a video is; `None` if the reply does not tell, and has to be asked for again.
+#[must_use]
+pub fn polled(status: u16, body: &[u8]) -> Option<Polled> {
+    let document = received(body);
+    match (status, document) {
+        (202, document) => Some(pending(document.as_ref())),
+        (200, Some(document)) => told(&document),
+        _ => None,
+    }
+}
+
+fn told(document: &Document) -> Option<Polled> {
+    let video = document.get("video");
+    let url = video.and_then(|video| video.get("url")).and_then(Value::text);
+    let url = url.filter(|url| (1..=URL_BYTES_MAX).contains(&url.len()));
+    let status = document.get("status").filter(|status| !status.is_null());
+    let status = match status {
+        Some(status) => status.text()?,
+        // What has a video needs no word on it.
+        None if url.is_some() => "done".into(),
+        None => return None,
+    };
+    if !matches!(&*status, "done" | "failed" | "expired") {
+        return Some(pending(Some(document)));
+    }
+    let error = VendorError::read(document.body());
+    let verdict = video.and_then(|video| video.get("respect_moderation"));
+    let verdict = verdict.or_else(|| document.get("respect_moderation"));
+    let is_withheld = verdict.and_then(Value::bool) == Some(false);
+    let is_refusal = error.code.as_deref().is_some_and(is_refusal) && speaks_of_rules(&error);
+    let message = |fallback| message(&error, fallback);
+    Some(match (&*status, url) {
+        _ if is_withheld => Polled::Blocked { message: message(BLOCKED) },
+        ("done", Some(url)) => {
+            let ticks = document.get("usage").and_then(meter::ticks);
+            Polled::Done { url: url.into_owned(), ticks }
+        }
+        ("done", None) => Polled::Failed { message: message(NO_FILE) },
+        ("failed", _) if is_refusal => Polled::Blocked { message: message(BLOCKED) },
+        ("failed", _) if is_about_the_call(&error) => Polled::Failed { message: message(FAILED) },
+        ("failed", _) => Polled::Failed { message: FAILED.to_owned() },
+        _ => Polled::Failed { message: message(EXPIRED) },
+    })
+}
+
+/// Reads why a vendor did not take a video.
+#[must_use]
+pub fn refused(status: u16, body: &[u8]) -> Refused {
+    let error = VendorError::read(body);
+    let is_blocked = matches!(status, 400 | 403 | 422) && speaks_of_rules(&error);
+    let message = match status {
+        _ if is_blocked => message(&error, BLOCKED),
+        400 | 413 | 422 => message(&error, FAILED),
+        // That is about the gateway's account, or its words to the vendor.
+        _ => FAILED.to_owned(),
+    };
+    Refused { is_blocked, message }
+}
+
+/// Whether an error is the caller's to mend. Others may speak of the gateway's account.
+fn is_about_the_call(error: &VendorError) -> bool {
+    let code = error.code.as_deref().unwrap_or_default();
+    code.to_ascii_lowercase().replace('-', "_") == "invalid_argument"
+}
+
+fn received(body: &[u8]) -> Option<Document> {
+    Document::received(Bytes::copy_from_slice(body)).ok()
+}
+
+/// Whether a code is one that refusals have; `_` and `-` are the same in one.
+fn is_refusal(code: &str) -> bool {
+    matches!(
+        &*code.to_ascii_lowercase().replace('-', "_"),
+        "invalid_argument" | "permission_denied"
+    )
+}
+
+/// Whether an error is about what may be made.
+fn speaks_of_rules(error: &VendorError) -> bool {
+    let said = [&error.message, &error.code].into_iter().flatten();
+    said.into_iter().any(|text| {
+        let text = text.to_ascii_lowercase();
+        let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        words.iter().enumerate().any(|(i, word)| match *word {
+            // A content type is none of a rule's.
+            "content" => !matches!(words.get(i + 1), Some(&("type" | "length" | "encoding"))),
+            _ => matches!(*word, "moderation" | "moderated" | "policy" | "policies" | "safety"),
+        })
+    })
+}
+
+fn pending(document: Option<&Document>) -> Polled {
+    let progress = document.and_then(|document| document.get("progress"));
+    Polled::Pending { progress: progress.and_then(percent) }
+}
+
+/// A number as percent of what is not done yet; what stands after its point is cut off.
+fn percent(value: Value<'_>) -> Option<u8> {
+    let number = std::str::from_utf8(value.raw()).ok().filter(|_| value.kind() == Kind::Number)?;
+    if number.starts_with('-') {
+        return Some(0);
+    }
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let is_plain = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
+    // So long a number is more than all.
+    let read = whole.parse::<u64>().unwrap_or(u64::MAX).min(99);
+    (is_plain(whole) && is_plain(fraction)).then_some(u8::try_from(read).unwrap_or(99))
+}
+
+/// What a vendor said, without addresses and what may be a key or an id of ours.
+fn message(error: &VendorError, fallback: &str) -> String {
+    let said = error.message.as_deref().unwrap_or_default();
+    let words: Vec<_> = said.split(|c: char| c.is_whitespace() || c.is_control()).collect();
+    let words = words.into_iter().filter(|word| !word.is_empty());
+    let shown: Vec<_> = words.map(|word| if is_ours(word) { "[...]" } else { word }).collect();
+    let cut: String = shown.join(" ").chars().take(MESSAGE_CHARS_MAX).collect();
+    if shown.iter().all(|word| *word == "[...]") { fallback.to_owned() } else { cut }
+}
+
+fn is_ours(word: &str) -> bool {
+    let is_of_run = |b: u8| b.is_ascii_alphanumeric() || b"_-+=".contains(&b);
+    let mut runs = word.as_bytes().split(|b| !is_of_run(*b));
+    let is_secret = |run: &[u8]| run.len() > WORD_BYTES_MAX && run.iter().any(u8::is_ascii_digit);
+    word.contains("://") || word.starts_with("www.") || runs.any(is_secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::usual(r#"{"request_id":"9f1c-2b.x~y:z_A"}"#, Some("9f1c-2b.x~y:z_A"))]
+    #[case::escaped(r#" {"a":1,"request_id":"\u0061"} "#, Some("a"))]
+    #[case::empty(r#"{"request_id":""}"#, None)]
+    #[case::here(r#"{"request_id":"."}"#, None)]
+    #[case::above(r#"{"request_id":".."}"#, None)]
+    #[case::path(r#"{"request_id":"a/b"}"#, None)]
+    #[case::query(r#"{"request_id":"a?b"}"#, None)]
+    #[case::percent(r#"{"request_id":"a%2fb"}"#, None)]
+    #[case::line_break(r#"{"request_id":"a\r\nb"}"#, None)]
+    #[case::not_ascii(r#"{"request_id":"ä"}"#, None)]
+    #[case::number(r#"{"request_id":7}"#, None)]
+    #[case::another_name(r#"{"id":"a"}"#, None)]
+    #[case::list(r#"["a"]"#, None)]
+    #[case::twice(r#"{"request_id":"a","request_id":"b"}"#, None)]
+    #[case::nothing("", None)]
+    fn an_id_can_stand_in_a_path(#[case] body: &str, #[case] expected: Option<&str>) {
+        assert_eq!(accepted(body.as_bytes()).as_deref(), expected);
+    }
+
+    #[rstest]
+    #[case(256, true)]
+    #[case(257, false)]
+    fn an_id_is_as_long_as_may_be(#[case] length: usize, #[case] is_taken: bool) {
+        let body = format!(r#"{{"request_id":"{}"}}"#, "a".repeat(length));
+        assert_eq!(accepted(body.as_bytes()).is_some(), is_taken);
+    }
+
+    #[rstest]
+    #[case::none("0", Some(0))]
+    #[case::some("42", Some(42))]
+    #[case::all("100", Some(99))]
+    #[case::beyond("99999999999999999999999", Some(99))]
+    #[case::negative("-3", Some(0))]
+    #[case::fraction("45.9", Some(45))]
+    #[case::exponent("4e1", None)]
+    #[case::exponent_after_a_point("4.0e1", None)]
+    #[case::text("\"42\"", None)]
+    #[case::null("null", None)]
+    fn progress_is_at_most_99(#[case] written: &str, #[case] expected: Option<u8>) {
+        for (status, body) in [
+            (202, format!(r#"{{"status":"pending","progress":{written}}}"#)),
+            (200, format!(r#"{{"status":"pending","progress":{written}}}"#)),
+            (200, format!(r#"{{"status":"dreaming","progress":{written}}}"#)),
+            (202, format!(r#"{{"progress":{written}}}"#)),
+        ] {
+            let expected = Some(Polled::Pending { progress: expected });
+            assert_eq!(polled(status, body.as_bytes()), expected, "{body}");
+        }
+    }
+
+    #[rstest]
+    #[case::plain("Too  dark.\n", "Too dark.")]
+    #[case::address("See https://a.example/k?x=y for more", "See [...] for more")]
+    #[case::address_in_brackets("Try (http://a.example)", "Try [...]")]
+    #[case::key("Key 'abc-0123456789abcdefghij' is wrong", "Key [...] is wrong")]
+    #[case::id("Team 9f1c2b3a-0000-4000-8000-0123456789ab: no", "Team [...] no")]
+    #[case::long_word("Unverhältnismäßigkeitsprinzipien", "Unverhältnismäßigkeitsprinzipien")]
+    #[case::ratio("Use 16:9 and 1280x720", "Use 16:9 and 1280x720")]
+    #[case::control("a\0b\u{7f}c", "a b c")]
+    #[case::only_an_address("https://a.example/", FAILED)]
+    #[case::blank(" \n", FAILED)]
+    fn messages_hold_nothing_of_ours(#[case] said: &str, #[case] expected: &str) {
+        let error = VendorError { message: Some(said.to_owned()), ..VendorError::default() };
+        assert_eq!(message(&error, FAILED), expected);
+    }
+
+    #[test]
+    fn long_messages_are_cut() {
+        let error = VendorError { message: Some("é ".repeat(900)), ..VendorError::default() };
+        assert_eq!(message(&error, FAILED).chars().count(), MESSAGE_CHARS_MAX);
+    }
+
+    #[rstest]
+    #[case::moderation("Rejected by content moderation", true)]
+    #[case::policy("violates our Policies.", true)]
+    #[case::safety("SAFETY_CHECK", true)]
+    #[case::content("This content is not allowed", true)]
+    #[case::content_type("Unsupported content-type: text/plain", false)]
+    #[case::content_length("Content-Length is missing", false)]
+    #[case::police("A prompt about the police", false)]
+    #[case::contention("resource contention", false)]
+    #[case::other("duration must be at most 15", false)]
+    #[case::nothing("", false)]
+    fn rules_are_told_by_words(#[case] said: &str, #[case] expected: bool) {
+        let in_message = VendorError { message: Some(said.to_owned()), ..VendorError::default() };
+        let in_code = VendorError { code: Some(said.to_owned()), ..VendorError::default() };
+        assert_eq!(speaks_of_rules(&in_message), expected);
+        assert_eq!(speaks_of_rules(&in_code), expected);
+    }
+
+    #[rstest]
+    #[case(400, true, "No.")]
+    #[case(403, true, "No.")]
+    #[case(422, true, "No.")]
+    #[case(413, false, "No.")]
+    #[case(401, false, FAILED)]
+    #[case(404, false, FAILED)]
+    #[case(429, false, FAILED)]
+    #[case(500, false, FAILED)]
+    fn only_some_refusals_are_those_of_rules(
+        #[case] status: u16,
+        #[case] is_blocked: bool,
+        #[case] message: &str,
+    ) {
+        let body = br#"{"code":"content_policy_violation","error":"No."}"#;
+        assert_eq!(refused(status, body), Refused { is_blocked, message: message.to_owned() });
+    }
+
+    /// The messages of a poll.
+    fn said(polled: Option<&Polled>) -> Option<&str> {
+        match polled? {
+            Polled::Blocked { message } | Polled::Failed { message } => Some(message),
+            Polled::Pending { .. } | Polled::Done { .. } => None,
+        }
+    }
+
+    fn is_told(message: &str) -> bool {
+        let chars = message.chars().count();
+        (1..=MESSAGE_CHARS_MAX).contains(&chars) && !message.contains("://")
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(status: u16, bytes: Vec<u8>) {
+            let id = accepted(&bytes);
+            prop_assert!(id.is_none_or(|id| !id.is_empty()));
+            let polled_202 = polled(202, &bytes);
+            let is_pending = matches!(polled_202, Some(Polled::Pending { .. }));
+            prop_assert!(is_pending);
+            for polled in [polled(200, &bytes), polled(status, &bytes)] {
+                prop_assert!(said(polled.as_ref()).is_none_or(is_told));
+            }
+            prop_assert!(is_told(&refused(status, &bytes).message));
+        }
+
+        #[test]
+        fn whatever_a_vendor_says_is_told_in_bounds(
+            status in "done|failed|expired|pending|[a-z]{0,3}",
+            url in "(https://a.example/)?.{0,5}",
+            code in "invalid_argument|permission_denied|internal_error",
+            text in "(.{0,9}https://.{0,9}|content|.{0,600})",
+            withheld: bool,
+        ) {
+            let body = serde_json::json!({
+                "status": status, "video": {"url": url, "respect_moderation": !withheld},
+                "error": {"code": code, "message": text},
+            });
+            let read = polled(200, body.to_string().as_bytes());
+            prop_assert!(said(read.as_ref()).is_none_or(is_told));
+            let is_over = matches!(&*status, "done" | "failed" | "expired");
+            let is_pending = matches!(read, Some(Polled::Pending { .. }));
+            prop_assert_eq!(is_pending, !is_over);
+            if is_over {
+                let is_blocked = matches!(read, Some(Polled::Blocked { .. }));
+                prop_assert!(is_blocked || !withheld);
+            }
+            prop_assert!(is_told(&refused(400, body.to_string().as_bytes()).message));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The body that a vendor takes for a video.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Ask, frame};
+use crate::dialect::images::File;
+use crate::dialect::json::{Document, Value};
+use crate::dialect::payload::Payload;
+
+/// The vendor's body for a call that was read as `ask`. The model, the prompt and an address stand
+/// in it as the client wrote them.
+#[must_use]
+pub fn body(document: &Document, ask: &Ask, file: Option<&File>) -> Bytes {
+    let mut payload = Payload::default();
+    let as_written = |value: Value<'_>| document.body().slice_ref(value.raw());
+    payload.plain(Bytes::from_static(b"{"));
+    for name in ["model", "prompt"] {
+        if let Some(value) = document.get(name) {
+            payload.plain(Bytes::from(format!("\"{name}\":")));
+            payload.plain(as_written(value));
+            payload.plain(Bytes::from_static(b","));
+        }
+    }
+    let ratio = ask.ratio.map_or_else(String::new, |told| format!(r#""aspect_ratio":"{told}","#));
+    let (seconds, resolution) = (ask.seconds, ask.resolution.name());
+    let shape = format!(r#""duration":{seconds},{ratio}"resolution":"{resolution}""#);
+    payload.plain(Bytes::from(shape));
+    // An address that is not sound, or one too many, is not in what was asked for.
+    let address = frame::address(document, file).ok().flatten();
+    if let Some(file) = file {
+        payload.plain(Bytes::from_static(br#","image":{"url":""#));
+        file.add_to(&mut payload);
+        payload.plain(Bytes::from_static(br#""}"#));
+    } else if let Some(address) = address {
+        payload.plain(Bytes::from_static(br#","image":{"url":"#));
+        payload.plain(as_written(address));
+        payload.plain(Bytes::from_static(b"}"));
+    }
+    let end: &[u8] = if ask.audio { b"}" } else { br#","generate_audio":false}"# };
+    payload.plain(Bytes::from_static(end));
+    let mut body = BytesMut::with_capacity(payload.length());
+    payload.chunks().for_each(|chunk| body.extend_from_slice(&chunk));
+    body.freeze()
+}

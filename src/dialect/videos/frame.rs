@@ -1,0 +1,164 @@
+//! The frame that a video begins with: a file, or an address that only the vendor goes to.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::{Value, present, wrong};
+use crate::dialect::CallFault;
+use crate::dialect::images::File;
+use crate::dialect::json::Document;
+
+/// The field of a file, and of an address in JSON.
+pub(super) const REFERENCE: &str = "input_reference";
+/// The field of an address.
+pub(super) const ADDRESS: &str = "image_url";
+
+/// An address has so many bytes, at most.
+const ADDRESS_BYTES_MAX: usize = 8_192;
+/// So does a data URI: as many as the largest file comes to, and what stands before it.
+const DATA_BYTES_MAX: usize = 5_592_600 + 100;
+
+/// Escapes make what is written longer, but not by much where nobody means harm.
+const WRITTEN_BYTES_MAX: usize = 2 * DATA_BYTES_MAX;
+
+const OBJECT: &str = r#"an object {"image_url": "..."}, or a file in a form"#;
+const RIGHT: &str = "an https:// address or data:image/...;base64,...";
+
+/// The address of the start frame, as it stands in the call.
+///
+/// # Errors
+/// [`CallFault`] if there is more than one frame, or this is no address.
+pub(super) fn address<'a>(
+    document: &'a Document,
+    file: Option<&File>,
+) -> Result<Option<Value<'a>>, CallFault> {
+    let (reference, address) = (present(document, REFERENCE), present(document, ADDRESS));
+    let frames = [reference.is_some(), address.is_some(), file.is_some()];
+    if frames.into_iter().filter(|is_there| *is_there).count() > 1 {
+        return Err(CallFault::invalid(ADDRESS, "left out where 'input_reference' is given"));
+    }
+    let (field, value) = match (reference, address) {
+        (Some(reference), _) => ("input_reference.image_url", inside(reference)?),
+        (None, Some(address)) => (ADDRESS, address),
+        (None, None) => return Ok(None),
+    };
+    if value.raw().len() > WRITTEN_BYTES_MAX {
+        return Err(wrong(field, &too_long(DATA_BYTES_MAX), value));
+    }
+    let text = value.text().ok_or_else(|| wrong(field, RIGHT, value))?;
+    match fault(&text) {
+        Some(right) => Err(wrong(field, &right, value)),
+        None => Ok(Some(value)),
+    }
+}
+
+/// The address in an object that has nothing else.
+fn inside(reference: Value<'_>) -> Result<Value<'_>, CallFault> {
+    let mut members = reference.members().filter(|(_, value)| !value.is_null());
+    match (members.next(), members.next()) {
+        (Some((name, value)), None) if name == ADDRESS => Ok(value),
+        _ => Err(wrong(REFERENCE, OBJECT, reference)),
+    }
+}
+
+/// What an address would have to be that is none.
+fn fault(address: &str) -> Option<String> {
+    let bounded = |most| (address.len() > most).then(|| too_long(most));
+    if let Some(rest) = after(address, "https://") {
+        let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
+        let is_sound = rest.starts_with(|c: char| c.is_alphanumeric() || c == '[');
+        let is_sound = is_sound && rest.chars().all(is_plain);
+        return if is_sound { bounded(ADDRESS_BYTES_MAX) } else { Some(RIGHT.to_owned()) };
+    }
+    match after(address, "data:image/").and_then(|rest| rest.split_once(',')) {
+        Some((kind, data)) if is_kind(kind) && is_base64(data) => bounded(DATA_BYTES_MAX),
+        _ => Some(RIGHT.to_owned()),
+    }
+}
+
+fn too_long(most: usize) -> String {
+    format!("of at most {most} bytes")
+}
+
+/// What stands after a beginning, which may be written in capitals.
+fn after<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
+    let (first, rest) = text.split_at_checked(beginning.len())?;
+    first.eq_ignore_ascii_case(beginning).then_some(rest)
+}
+
+/// Whether this is the kind of an image, in base64.
+fn is_kind(kind: &str) -> bool {
+    let is_of_kind = |b: u8| b.is_ascii_alphanumeric() || b"+-.;=_".contains(&b);
+    let end = kind.rsplit_once(';');
+    end.is_some_and(|(kind, encoding)| {
+        encoding.eq_ignore_ascii_case("base64")
+            && kind.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && kind.bytes().all(is_of_kind)
+    })
+}
+
+fn is_base64(data: &str) -> bool {
+    let padding = data.len() - data.trim_end_matches('=').len();
+    let digits = &data.as_bytes()[..data.len() - padding];
+    let is_digit = |b: &u8| b.is_ascii_alphanumeric() || b"+/".contains(b);
+    padding <= 2 && !digits.is_empty() && digits.iter().all(is_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::address("https://a.example/a.png?b=c#d", true)]
+    #[case::host_only("https://a.example", true)]
+    #[case::capitals("HTTPS://A.EXAMPLE/", true)]
+    #[case::numbers("https://[2001:db8::1]:8443/a", true)]
+    #[case::unicode("https://bücher.example/ä.png", true)]
+    #[case::data("data:image/png;base64,iVBORw0KGgo=", true)]
+    #[case::data_in_capitals("DATA:IMAGE/PNG;BASE64,iVBORw0KGgo=", true)]
+    #[case::data_with_more("data:image/svg+xml;charset=utf-8;base64,PHN2Zz4=", true)]
+    #[case::data_without_padding("data:image/png;base64,iVBORw0KGgo", true)]
+    #[case::nothing("", false)]
+    #[case::open("http://a.example/a.png", false)]
+    #[case::file("file:///etc/passwd", false)]
+    #[case::path("/a.png", false)]
+    #[case::begins_later(" https://a.example/", false)]
+    #[case::no_host("https://", false)]
+    #[case::only_a_path("https:///a.png", false)]
+    #[case::space("https://a.example/a b", false)]
+    #[case::line_break("https://a.example/\r\n", false)]
+    #[case::zero("https://a.example/\0", false)]
+    #[case::data_of_text("data:text/plain;base64,YQ==", false)]
+    #[case::data_of_no_kind("data:image/;base64,YQ==", false)]
+    #[case::data_not_in_base64("data:image/png,YQ==", false)]
+    #[case::data_in_percents("data:image/png;base64,YQ%3D%3D", false)]
+    #[case::data_empty("data:image/png;base64,", false)]
+    #[case::data_of_padding("data:image/png;base64,==", false)]
+    #[case::data_padded_thrice("data:image/png;base64,YQ===", false)]
+    #[case::data_with_a_break("data:image/png;base64,YQ\n==", false)]
+    #[case::data_with_two_commas("data:image/png;base64,YQ==,", false)]
+    #[case::data_to_break_out("data:image/p\"ng;base64,YQ==", false)]
+    #[case::cut_in_a_character("https:/é", false)]
+    fn an_address_is_sound_or_not(#[case] address: &str, #[case] is_sound: bool) {
+        assert_eq!(fault(address).is_none(), is_sound, "{address}");
+    }
+
+    #[test]
+    fn addresses_are_as_long_as_may_be() {
+        let address = |n: usize| format!("https://{}", "a".repeat(n - 8));
+        assert_eq!(fault(&address(8_192)), None);
+        assert!(fault(&address(8_193)).is_some_and(|right| right.ends_with("8192 bytes")));
+        let data = |n: usize| format!("data:image/png;base64,{}", "A".repeat(n - 22));
+        assert_eq!(fault(&data(5_592_700)), None);
+        assert!(fault(&data(5_592_701)).is_some_and(|right| right.ends_with("5592700 bytes")));
+    }
+
+    #[rstest]
+    #[case::somewhat(1_000, true)]
+    #[case::much(2_000_000, false)]
+    fn escapes_make_it_longer_within_bounds(#[case] escaped: usize, #[case] is_taken: bool) {
+        let data = r"\u0041".repeat(escaped);
+        let body = format!(r#"{{"image_url":"data:image/png;base64,{data}"}}"#);
+        let document = Document::parse(body.into()).expect("sound");
+        assert_eq!(address(&document, None).is_ok(), is_taken);
+    }
+}

@@ -1,0 +1,111 @@
+//! The shape of a video: sizes that clients name, resolutions and aspect ratios that a vendor is
+//! told.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::choice;
+use crate::dialect::CallFault;
+use crate::dialect::json::Document;
+use crate::money::Resolution::{self, P480, P720, P1080};
+
+/// The shape that a call asks for.
+pub(super) struct Shape {
+    pub(super) resolution: Resolution,
+    pub(super) ratio: Option<&'static str>,
+    pub(super) size: String,
+    pub(super) named_by: &'static str,
+}
+
+/// A name, with the width and height that it stands for.
+type Ratio = (&'static str, (u64, u64));
+
+const WIDE: Ratio = ("16:9", (16, 9));
+const TALL: Ratio = ("9:16", (9, 16));
+const SQUARE: Ratio = ("1:1", (1, 1));
+
+/// All ratios that a vendor is told (spec).
+const RATIOS: [Ratio; 7] =
+    [WIDE, TALL, SQUARE, ("4:3", (4, 3)), ("3:4", (3, 4)), ("3:2", (3, 2)), ("2:3", (2, 3))];
+
+/// All sizes that a client may name (spec).
+const SIZES: [(&str, (Resolution, &str)); 9] = [
+    ("1280x720", (P720, WIDE.0)),
+    ("720x1280", (P720, TALL.0)),
+    ("720x720", (P720, SQUARE.0)),
+    ("854x480", (P480, WIDE.0)),
+    ("480x854", (P480, TALL.0)),
+    ("480x480", (P480, SQUARE.0)),
+    ("1920x1080", (P1080, WIDE.0)),
+    ("1080x1920", (P1080, TALL.0)),
+    ("1080x1080", (P1080, SQUARE.0)),
+];
+
+/// Reads the fields that say a shape. A size wins over the others, which have to be sound all the
+/// same. With a start frame and no word on the shape, the vendor takes the frame's.
+pub(super) fn read(document: &Document, has_frame: bool) -> Result<Shape, CallFault> {
+    let size = choice(document, "size", &SIZES)?;
+    let sold = Resolution::ALL.map(|resolution| (resolution.name(), resolution));
+    let resolution = choice(document, "resolution", &sold)?;
+    let ratio = choice(document, "aspect_ratio", &RATIOS)?;
+    if let Some((name, (resolution, ratio))) = size {
+        let (ratio, size) = (Some(ratio), name.to_owned());
+        return Ok(Shape { resolution, ratio, size, named_by: "size" });
+    }
+    let resolution = resolution.map_or(P720, |(_, resolution)| resolution);
+    let (name, sides) = ratio.unwrap_or(WIDE);
+    let is_told = ratio.is_some() || !has_frame;
+    Ok(Shape {
+        resolution,
+        ratio: is_told.then_some(name),
+        size: size_of(resolution, sides),
+        named_by: "resolution",
+    })
+}
+
+/// The shorter side is the resolution's, the longer one the even number next to the ratio's.
+fn size_of(resolution: Resolution, (width, height): (u64, u64)) -> String {
+    let short = match resolution {
+        P480 => 480,
+        P720 => 720,
+        P1080 => 1_080,
+    };
+    let (most, least) = (width.max(height), width.min(height));
+    let long = (short * most + least) / (2 * least) * 2;
+    if width >= height { format!("{long}x{short}") } else { format!("{short}x{long}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[test]
+    fn every_size_that_has_a_name_is_that_of_its_resolution_and_ratio() {
+        for (name, (resolution, ratio)) in SIZES {
+            let (_, sides) = RATIOS.into_iter().find(|(name, _)| *name == ratio).expect("known");
+            assert_eq!(size_of(resolution, sides), name);
+        }
+    }
+
+    #[test]
+    fn every_ratio_is_what_its_name_says() {
+        for (name, (width, height)) in RATIOS {
+            assert_eq!(name, format!("{width}:{height}"));
+        }
+    }
+
+    #[rstest]
+    #[case::p480_4_3(P480, (4, 3), "640x480")]
+    #[case::p480_3_4(P480, (3, 4), "480x640")]
+    #[case::p480_3_2(P480, (3, 2), "720x480")]
+    #[case::p720_4_3(P720, (4, 3), "960x720")]
+    #[case::p720_2_3(P720, (2, 3), "720x1080")]
+    #[case::p1080_3_4(P1080, (3, 4), "1080x1440")]
+    #[case::p1080_3_2(P1080, (3, 2), "1620x1080")]
+    fn other_shapes_keep_the_shorter_side(
+        #[case] resolution: Resolution,
+        #[case] sides: (u64, u64),
+        #[case] expected: &str,
+    ) {
+        assert_eq!(size_of(resolution, sides), expected);
+    }
+}

@@ -1,0 +1,274 @@
+//! Finished videos in an object store, and short-lived addresses of them.
+//!
+//! The store is a folder, for one node, or a bucket, for a fleet. A file is there whole or not at
+//! all. Of a bucket the client gets an address that the store itself serves; of a folder the
+//! gateway serves it, under an address that a [`seal`] keeps others from making.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{BoxStream, Stream, StreamExt};
+use http::Method;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::signer::Signer;
+use object_store::{
+    Attribute, Attributes, BackoffConfig, GetOptions, GetRange, GetResultPayload, ObjectStore,
+    ObjectStoreExt, RetryConfig,
+};
+
+mod folder;
+pub mod range;
+pub mod seal;
+mod section;
+mod upload;
+
+pub use section::FilesSection;
+
+use section::Place;
+use upload::Upload;
+
+/// What every file is.
+const CONTENT_TYPE: &str = "video/mp4";
+/// A request is tried again so often. One takes 30 s at most (`AWS_TIMEOUT`), 5 of them to connect
+/// (`AWS_CONNECT_TIMEOUT`).
+const RETRIES_MAX: usize = 3;
+/// No request is tried again after so long.
+const RETRIES_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Where finished videos are.
+#[derive(Debug, Clone)]
+pub struct Files {
+    place: Arc<Store>,
+    /// Before every name, with a slash behind it.
+    prefix: String,
+}
+
+#[derive(Debug)]
+enum Store {
+    Folder(LocalFileSystem),
+    Bucket(AmazonS3),
+}
+
+/// Why a file is not read, deleted or addressed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FilesError {
+    /// It is not there.
+    #[error("there is no such file")]
+    Missing,
+    /// The store does not do it.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Why a file is not written. Nothing of it stays.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteFault<E> {
+    /// What was to be written broke off.
+    #[error("{0}")]
+    Source(E),
+    /// There was nothing to write.
+    #[error("the file is empty")]
+    Empty,
+    /// There was too much to write.
+    #[error("the file is too large")]
+    TooLarge,
+    /// The store does not take it.
+    #[error(transparent)]
+    Store(#[from] FilesError),
+}
+
+/// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
+#[must_use]
+pub fn name(account: &str, job: &str) -> String {
+    let escape = if account.starts_with('.') { "=" } else { "" };
+    format!("videos/{escape}{account}/{job}.mp4")
+}
+
+impl Files {
+    /// Opens the store. A folder is made if it is not there, and rid of what killed processes left;
+    /// a bucket is not asked for yet. Keys, region and endpoint of a bucket come from the
+    /// environment, as the vendor's own tools read it.
+    ///
+    /// # Errors
+    /// [`FilesError::Unavailable`] if the folder cannot be made or the environment not be read.
+    pub fn open(section: &FilesSection) -> Result<Files, FilesError> {
+        match section.place() {
+            Some(Place::Folder(path)) => {
+                let store = folder::open(path)?;
+                Ok(Files { place: Arc::new(Store::Folder(store)), prefix: String::new() })
+            }
+            Some(Place::Bucket { bucket, prefix }) => {
+                let store = Store::Bucket(open_bucket(bucket)?);
+                Ok(Files { place: Arc::new(store), prefix })
+            }
+            None => Err(FilesError::Unavailable(section::FORMS.to_owned())),
+        }
+    }
+
+    /// Whether files can be written: writes one and deletes it.
+    ///
+    /// # Errors
+    /// [`FilesError::Unavailable`] if they cannot.
+    pub async fn ready(&self) -> Result<(), FilesError> {
+        let path = self.path("ready")?;
+        self.store().put(&path, Bytes::from_static(b"ready").into()).await?;
+        self.delete("ready").await
+    }
+
+    /// Writes a file, in place of one that is there, and says how long it is. It appears when all
+    /// of it is written. If this future is dropped, it does not appear, unless the store was just
+    /// putting it in its place.
+    ///
+    /// # Errors
+    /// See [`WriteFault`].
+    pub async fn write<E>(
+        &self,
+        name: &str,
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send,
+        bytes_max: u64,
+    ) -> Result<u64, WriteFault<E>> {
+        let path = self.path(name)?;
+        let mut upload = Upload::new(self.store(), path, self.attributes());
+        match upload.fill(pieces, bytes_max).await {
+            Ok(length) => {
+                upload.finish().await?;
+                Ok(length)
+            }
+            Err(fault) => {
+                upload.abort().await;
+                Err(fault)
+            }
+        }
+    }
+
+    /// Deletes a file, and in a folder also what was left of one that was being written when its
+    /// process died. What isn't there is fine.
+    ///
+    /// # Errors
+    /// [`FilesError::Unavailable`] if the store does not do it.
+    pub async fn delete(&self, name: &str) -> Result<(), FilesError> {
+        let path = self.path(name)?;
+        if let Store::Folder(store) = &*self.place {
+            folder::forget_staged(store, &path).await?;
+        }
+        match self.store().delete(&path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// An address at which the store itself serves the file for so long, to anyone; `None` if it
+    /// serves nothing, as a folder. Whether the file is there is not asked.
+    ///
+    /// # Errors
+    /// [`FilesError::Unavailable`] if there are no keys to sign with.
+    pub async fn presigned(
+        &self,
+        name: &str,
+        life: Duration,
+    ) -> Result<Option<String>, FilesError> {
+        let path = self.path(name)?;
+        match &*self.place {
+            Store::Folder(_) => Ok(None),
+            Store::Bucket(store) => {
+                Ok(Some(store.signed_url(Method::GET, &path, life).await?.into()))
+            }
+        }
+    }
+
+    /// How long a file is; `None` if it is not there.
+    ///
+    /// # Errors
+    /// [`FilesError::Unavailable`] if the store does not say.
+    pub async fn length(&self, name: &str) -> Result<Option<u64>, FilesError> {
+        match self.store().head(&self.path(name)?).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// Reads a part of a file, which must not be empty, in pieces of some 100 KiB. From a folder it
+    /// is read to its end even if it is deleted meanwhile.
+    ///
+    /// # Errors
+    /// See [`FilesError`].
+    pub async fn read(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, FilesError>>, FilesError> {
+        let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+        let found = match self.store().get_opts(&self.path(name)?, options).await {
+            Err(object_store::Error::NotFound { .. }) => return Err(FilesError::Missing),
+            found => found?,
+        };
+        Ok(match found.payload {
+            GetResultPayload::File(file, _) => folder::read(file, found.range).boxed(),
+            GetResultPayload::Stream(pieces) => {
+                pieces.map(|piece| piece.map_err(FilesError::from)).boxed()
+            }
+        })
+    }
+
+    fn store(&self) -> &dyn ObjectStore {
+        match &*self.place {
+            Store::Folder(store) => store,
+            Store::Bucket(store) => store,
+        }
+    }
+
+    fn path(&self, name: &str) -> Result<Path, FilesError> {
+        let path = Path::parse(format!("{}{name}", self.prefix));
+        path.map_err(|why| FilesError::Unavailable(why.to_string()))
+    }
+
+    /// A folder has none, and refuses to be given any.
+    fn attributes(&self) -> Attributes {
+        match &*self.place {
+            Store::Folder(_) => Attributes::new(),
+            Store::Bucket(_) => {
+                Attributes::from_iter([(Attribute::ContentType, CONTENT_TYPE.to_owned())])
+            }
+        }
+    }
+}
+
+impl From<object_store::Error> for FilesError {
+    fn from(error: object_store::Error) -> FilesError {
+        // Its sources say what went wrong; each of them may say it again.
+        let mut told = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(inner) = source {
+            let text = inner.to_string();
+            if !told.contains(&text) {
+                told = format!("{told}: {text}");
+            }
+            source = inner.source();
+        }
+        FilesError::Unavailable(told)
+    }
+}
+
+fn open_bucket(bucket: &str) -> Result<AmazonS3, FilesError> {
+    // Without one the HTTP client panics. Whoever was first stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let retry = RetryConfig {
+        backoff: BackoffConfig::default(),
+        max_retries: RETRIES_MAX,
+        retry_timeout: RETRIES_TIME_MAX,
+    };
+    let builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_retry(retry)
+        // One file at a time, so by the request that every store knows.
+        .with_disable_bulk_delete(true);
+    Ok(builder.build()?)
+}
+
+#[cfg(test)]
+mod tests;

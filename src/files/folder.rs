@@ -1,0 +1,155 @@
+//! Files in a folder of this node, and what is left of them when a process dies.
+//!
+//! A file is written beside its place, as `NAME#1` or the next number that is free, synced, and
+//! renamed. A process that is killed leaves it there: nobody ever reads it, but it takes room.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path as FilePath;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+
+use super::FilesError;
+
+/// How long the pieces are in which a file is read.
+const PIECE_BYTES: u64 = 128 << 10;
+/// So many unfinished copies of one file are looked for.
+const STAGED_MAX: u32 = 32;
+/// What nobody wrote to for so long is not being written any more.
+const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Opens a folder, which is made if it is not there, and sweeps it.
+pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
+    let told = |why: io::Error| FilesError::Unavailable(format!("{path}: {why}"));
+    fs::create_dir_all(path).map_err(told)?;
+    let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
+    if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
+        log::warn!(path, why:% = why; "unfinished files could not be swept");
+    }
+    Ok(store)
+}
+
+/// Deletes what is left of a file that was being written.
+pub(super) async fn forget_staged(store: &LocalFileSystem, path: &Path) -> Result<(), FilesError> {
+    let place = store.path_to_filesystem(path)?;
+    blocking(move || {
+        for number in 1..=STAGED_MAX {
+            let mut staged = place.clone().into_os_string();
+            staged.push(format!("#{number}"));
+            present(fs::remove_file(staged))?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Reads a part of an open file.
+pub(super) fn read(
+    file: File,
+    range: Range<u64>,
+) -> impl Stream<Item = Result<Bytes, FilesError>> + Send + 'static {
+    stream::try_unfold((file, range), |(mut file, mut range)| async move {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let read = blocking(move || {
+            let wanted = (range.end - range.start).min(PIECE_BYTES);
+            let mut piece = Vec::with_capacity(usize::try_from(wanted).unwrap_or_default());
+            file.seek(SeekFrom::Start(range.start))?;
+            (&mut file).take(wanted).read_to_end(&mut piece)?;
+            if piece.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            range.start += piece.len() as u64;
+            Ok((Bytes::from(piece), (file, range)))
+        });
+        read.await.map(Some)
+    })
+}
+
+/// Deletes what killed processes left in the folders of all accounts.
+fn sweep(root: &FilePath, now: SystemTime) -> io::Result<()> {
+    let Some(accounts) = present(fs::read_dir(root.join("videos")))? else { return Ok(()) };
+    for account in accounts {
+        let account = account?;
+        if !account.file_type()?.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(account.path())? {
+            let entry = entry?;
+            if !is_staged(&entry.file_name().to_string_lossy()) {
+                continue;
+            }
+            // Another node may be about to rename it.
+            let Some(meta) = present(entry.metadata())? else { continue };
+            if now.duration_since(meta.modified()?).is_ok_and(|age| age > STALE_AFTER) {
+                present(fs::remove_file(entry.path()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_staged(file: &str) -> bool {
+    let number = file.rsplit_once('#').map_or("", |(_, number)| number);
+    !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// What isn't there is fine.
+fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, FilesError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.map_err(|why| FilesError::Unavailable(why.to_string()))?;
+    done.map_err(|why| FilesError::Unavailable(why.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_takes_what_is_unfinished_and_old_and_nothing_else() {
+        let root = tempfile::tempdir().expect("a folder");
+        let account = root.path().join("videos/a");
+        fs::create_dir_all(&account).expect("made");
+        fs::write(root.path().join("videos/no_folder"), "x").expect("written");
+        for file in ["v.mp4", "v.mp4#1", "v.mp4#12", "v.mp4#", "v.mp4#1a", "new.mp4#1"] {
+            fs::write(account.join(file), "x").expect("written");
+        }
+        let now = SystemTime::now();
+        let yesterday = now - STALE_AFTER - Duration::from_secs(1);
+        for file in ["v.mp4", "v.mp4#1", "v.mp4#12", "v.mp4#", "v.mp4#1a"] {
+            let file = File::options().write(true).open(account.join(file)).expect("open");
+            file.set_modified(yesterday).expect("set");
+        }
+        open(root.path().to_str().expect("a text")).expect("opened");
+        let mut left: Vec<_> = fs::read_dir(&account)
+            .expect("read")
+            .map(|entry| entry.expect("read").file_name().into_string().expect("a text"))
+            .collect();
+        left.sort();
+        assert_eq!(left, ["new.mp4#1", "v.mp4", "v.mp4#", "v.mp4#1a"]);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_cut_meanwhile_is_an_error_and_no_endless_stream() {
+        let mut file = tempfile::tempfile().expect("a file");
+        io::Write::write_all(&mut file, b"abc").expect("written");
+        let pieces: Vec<_> = futures_util::StreamExt::collect(read(file, 1..10)).await;
+        assert_eq!(pieces[0], Ok(Bytes::from_static(b"bc")));
+        assert!(matches!(pieces[1..], [Err(FilesError::Unavailable(_))]), "{pieces:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The `[files]` section: which folder or bucket.
+
+use crate::sheet::{Fault, Place as At, Table, Value};
+
+/// What `files.url` may be.
+pub(super) const FORMS: &str = "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"";
+
+/// The `[files]` section, resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilesSection {
+    /// `file:PATH`, or `s3://BUCKET/PREFIX`.
+    pub url: String,
+    /// The address under which clients reach files that the gateway serves itself, without a slash
+    /// at its end.
+    pub public_base: Option<String>,
+}
+
+impl FilesSection {
+    /// Reads the section.
+    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> FilesSection {
+        let default = || "file:var/files".to_owned();
+        let url = text(sheet, "url", faults).map_or_else(default, |(url, at)| {
+            if place(&url).is_none() {
+                faults.push(at.fault(FORMS));
+            }
+            url
+        });
+        let public_base = text(sheet, "public_base", faults).map(|(base, at)| {
+            if !is_base(&base) {
+                faults.push(at.fault(
+                    "files.public_base must be an address such as \"https://video.example\", \
+                     without a query",
+                ));
+            }
+            base.trim_end_matches('/').to_owned()
+        });
+        FilesSection { url, public_base }
+    }
+
+    pub(super) fn place(&self) -> Option<Place<'_>> {
+        place(&self.url)
+    }
+}
+
+/// What an address stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place<'a> {
+    /// A folder.
+    Folder(&'a str),
+    /// A bucket, and what stands before every name in it: nothing, or something that ends in a
+    /// slash.
+    Bucket { bucket: &'a str, prefix: String },
+}
+
+fn text(sheet: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Option<(String, At)> {
+    let node = sheet.take(key)?;
+    if let Value::Text(text) = node.value {
+        return Some((text, node.place));
+    }
+    faults.push(node.place.fault(format!("'{key}' must be a text, not {}", node.value.kind())));
+    None
+}
+
+fn place(url: &str) -> Option<Place<'_>> {
+    if let Some(path) = url.strip_prefix("file:") {
+        // `file://a/b` would mean the folder b of the host a.
+        let is_remote = path.starts_with("//") && !path.starts_with("///");
+        return (!path.is_empty() && !is_remote).then_some(Place::Folder(path));
+    }
+    let rest = url.strip_prefix("s3://")?;
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = prefix.trim_end_matches('/');
+    let plain = |text: &str| {
+        text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    };
+    let is_bucket = !bucket.is_empty() && plain(bucket);
+    let is_segment = |s: &str| !matches!(s, "" | "." | "..") && plain(s);
+    if !is_bucket || !(prefix.is_empty() || prefix.split('/').all(is_segment)) {
+        return None;
+    }
+    let slash = if prefix.is_empty() { "" } else { "/" };
+    Some(Place::Bucket { bucket, prefix: format!("{prefix}{slash}") })
+}
+
+/// Whether paths can be put behind a text to make addresses.
+fn is_base(text: &str) -> bool {
+    let Ok(uri) = text.parse::<http::Uri>() else { return false };
+    let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
+    let has_host =
+        uri.authority().is_some_and(|a| !a.host().is_empty() && !a.as_str().contains('@'));
+    is_web && has_host && !text.contains(['?', '#'])
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn read(text: &str) -> (FilesSection, Vec<String>) {
+        let (root, mut faults) = crate::sheet::parse("t.toml", text);
+        let mut sheet = Table::open(root, &mut faults);
+        let section = FilesSection::parse(&mut sheet, &mut faults);
+        sheet.finish(&mut faults);
+        (section, faults.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn nothing_written_is_a_folder() {
+        let (section, faults) = read("");
+        assert_eq!(
+            (section.url.as_str(), section.public_base, faults.len()),
+            ("file:var/files", None, 0)
+        );
+    }
+
+    #[rstest]
+    #[case("file:var/files", "var/files")]
+    #[case("file:/srv/files", "/srv/files")]
+    #[case("file:///srv/files", "///srv/files")]
+    fn a_folder_is_told(#[case] url: &str, #[case] path: &str) {
+        assert_eq!(place(url), Some(Place::Folder(path)));
+    }
+
+    #[rstest]
+    #[case("s3://videos", "videos", "")]
+    #[case("s3://videos/", "videos", "")]
+    #[case("s3://my-videos.eu/a", "my-videos.eu", "a/")]
+    #[case("s3://videos/a/b_c/", "videos", "a/b_c/")]
+    fn a_bucket_is_told(#[case] url: &str, #[case] bucket: &str, #[case] prefix: &str) {
+        assert_eq!(place(url), Some(Place::Bucket { bucket, prefix: prefix.to_owned() }));
+    }
+
+    #[rstest]
+    fn any_other_address_is_a_fault_that_names_both_forms(
+        #[values(
+            "",
+            "var/files",
+            "file:",
+            "file://host/a",
+            "s3:videos",
+            "s3://",
+            "s3:///a",
+            "s3://a//b",
+            "s3://a/../b",
+            "s3://a/./b",
+            "s3://a/b?c",
+            "s3://a b",
+            "s3://k:s@a",
+            "gs://a"
+        )]
+        url: &str,
+    ) {
+        let (_, faults) = read(&format!("\nurl = \"{url}\"\n"));
+        assert_eq!(faults, [format!("t.toml:2: {FORMS}")]);
+    }
+
+    #[rstest]
+    #[case("https://video.example", "https://video.example")]
+    #[case("https://video.example/", "https://video.example")]
+    #[case("http://127.0.0.1:8080/gateway//", "http://127.0.0.1:8080/gateway")]
+    fn a_base_loses_its_slash(#[case] written: &str, #[case] expected: &str) {
+        let (section, faults) = read(&format!("public_base = \"{written}\""));
+        assert_eq!((section.public_base.as_deref(), faults.len()), (Some(expected), 0));
+    }
+
+    #[rstest]
+    fn a_base_that_is_none_is_a_fault(
+        #[values(
+            "",
+            "/",
+            "video.example",
+            "ftp://video.example",
+            "https://",
+            "https://a b",
+            "https://a?b",
+            "https://a/?",
+            "https://a/#b",
+            "https://user:word@a"
+        )]
+        base: &str,
+    ) {
+        let (_, faults) = read(&format!("\npublic_base = \"{base}\""));
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with("t.toml:2: files.public_base must be"), "{faults:?}");
+    }
+
+    #[test]
+    fn what_is_no_text_is_a_fault() {
+        let (_, faults) = read("url = 1\npublic_base = true\nurll = 2");
+        assert_eq!(
+            faults,
+            [
+                "t.toml:1: 'url' must be a text, not a number",
+                "t.toml:2: 'public_base' must be a text, not true or false",
+                "t.toml:3: unknown key 'urll'; closest is 'url'",
+            ]
+        );
+    }
+}

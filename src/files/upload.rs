@@ -1,0 +1,131 @@
+//! A file on its way into the store: in parts, of which none is seen before the last is there.
+
+use bytes::Bytes;
+use futures_util::stream::{Stream, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    Attributes, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions, PutPayloadMut,
+};
+
+use super::{FilesError, WriteFault};
+
+/// How long each part is but the last, and what is kept in memory of a file. Buckets want 5 MiB at
+/// least, and some of them parts of one length.
+pub(super) const PART_BYTES: usize = 8 << 20;
+/// Parts are gathered in blocks of this length.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// A file being written. What is left of it goes away when it is dropped.
+pub(super) struct Upload<'a> {
+    store: &'a dyn ObjectStore,
+    path: Path,
+    attributes: Attributes,
+    /// The parts that were sent, once there was more than one can be.
+    parts: Option<Box<dyn MultipartUpload>>,
+    /// What is to be sent.
+    gathered: PutPayloadMut,
+}
+
+impl<'a> Upload<'a> {
+    pub(super) fn new(store: &'a dyn ObjectStore, path: Path, attributes: Attributes) -> Self {
+        let gathered = PutPayloadMut::new().with_block_size(BLOCK_BYTES);
+        Upload { store, path, attributes, parts: None, gathered }
+    }
+
+    /// Takes all pieces, and says how long they are together.
+    pub(super) async fn fill<E>(
+        &mut self,
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send,
+        bytes_max: u64,
+    ) -> Result<u64, WriteFault<E>> {
+        let mut pieces = std::pin::pin!(pieces);
+        let mut length = 0_u64;
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(WriteFault::Source)?;
+            length = length.saturating_add(piece.len() as u64);
+            if length > bytes_max {
+                return Err(WriteFault::TooLarge);
+            }
+            self.take(piece).await?;
+        }
+        if length == 0 { Err(WriteFault::Empty) } else { Ok(length) }
+    }
+
+    async fn take(&mut self, mut piece: Bytes) -> Result<(), FilesError> {
+        while !piece.is_empty() {
+            let room = PART_BYTES - self.gathered.content_length();
+            self.gathered.extend_from_slice(&piece.split_to(room.min(piece.len())));
+            if self.gathered.content_length() == PART_BYTES {
+                self.send().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is gathered as a part.
+    async fn send(&mut self) -> Result<(), FilesError> {
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            none => {
+                let attributes = self.attributes.clone();
+                let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+                none.insert(self.store.put_multipart_opts(&self.path, options).await?)
+            }
+        };
+        let fresh = PutPayloadMut::new().with_block_size(BLOCK_BYTES);
+        let part = std::mem::replace(&mut self.gathered, fresh);
+        Ok(parts.put_part(part.freeze()).await?)
+    }
+
+    /// Puts the file in its place.
+    pub(super) async fn finish(mut self) -> Result<(), FilesError> {
+        let finished = self.put().await;
+        if finished.is_err() {
+            self.abort().await;
+        } else {
+            self.parts = None;
+        }
+        finished
+    }
+
+    async fn put(&mut self) -> Result<(), FilesError> {
+        if self.parts.is_none() {
+            let attributes = self.attributes.clone();
+            let options = PutOptions { attributes, ..PutOptions::default() };
+            let whole = std::mem::take(&mut self.gathered).freeze();
+            self.store.put_opts(&self.path, whole, options).await?;
+            return Ok(());
+        }
+        if !self.gathered.is_empty() {
+            self.send().await?;
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.complete().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what was sent.
+    pub(super) async fn abort(mut self) {
+        if let Some(parts) = self.parts.take() {
+            forget(parts).await;
+        }
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        // A bucket keeps the parts of an upload, and bills for them, until it is told.
+        if let Some(parts) = self.parts.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(forget(parts));
+        }
+    }
+}
+
+async fn forget(mut parts: Box<dyn MultipartUpload>) {
+    if let Err(why) = parts.abort().await {
+        log::warn!(why:% = why; "parts of a file could not be taken back");
+    }
+}

@@ -1,0 +1,78 @@
+//! Sending a file that the gateway keeps itself, or a part of it.
+
+use futures_util::StreamExt as _;
+use http::header::RANGE;
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use super::exchange::Exchange;
+use super::passage;
+use super::refusal::Refusal;
+use super::reply::{self, Reply};
+use crate::files::range::{self, Wanted};
+use crate::files::{Files, FilesError};
+
+/// Sends what of a file is asked for.
+///
+/// # Errors
+/// There is no such file. A transfer that breaks ends the connection instead.
+pub(super) async fn send(
+    files: &Files,
+    name: &str,
+    session: &mut Session,
+    exchange: &mut Exchange,
+) -> Result<(), Refusal> {
+    let unreadable = |why| match why {
+        FilesError::Missing => Refusal::NoVideo,
+        why @ FilesError::Unavailable(_) => {
+            log::error!(name, why:% = why; "a file cannot be read");
+            Refusal::Internal
+        }
+    };
+    let length = files.length(name).await.map_err(unreadable)?.ok_or(Refusal::NoVideo)?;
+    // Whoever asks under a condition that cannot be told gets all of it.
+    let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
+    let asked = asked.filter(|_| session.get_header("if-range").is_none());
+    let part = match range::wanted(asked, length) {
+        Wanted::Whole => None,
+        Wanted::Part(part) => Some(part),
+        Wanted::Unsatisfiable => {
+            let none = Reply { status: 416, ..Reply::ok(String::new()) };
+            let none = none.with("content-range", &format!("bytes */{length}"));
+            reply::send(session, exchange, none).await;
+            return Ok(());
+        }
+    };
+    let status = if part.is_some() { 206 } else { 200 };
+    let range = part.clone().unwrap_or(0..length);
+    let mut pieces = files.read(name, range.clone()).await.map_err(unreadable)?;
+    let sending = async {
+        let mut head = ResponseHeader::build_no_case(status, Some(8))?;
+        head.insert_header("content-type", "video/mp4")?;
+        head.insert_header("content-length", range.end - range.start)?;
+        head.insert_header("accept-ranges", "bytes")?;
+        head.insert_header("cache-control", "private, no-store")?;
+        if part.is_some() {
+            let (first, last) = (range.start, range.end.saturating_sub(1));
+            head.insert_header("content-range", format!("bytes {first}-{last}/{length}"))?;
+        }
+        passage::identify(&mut head, exchange)?;
+        let down = &mut session.downstream_session;
+        down.write_response_header(Box::new(head)).await?;
+        let mut left = range.end - range.start;
+        while let Some(piece) = pieces.next().await {
+            let Ok(piece) = piece else { return Ok(false) };
+            left = left.saturating_sub(piece.len() as u64);
+            down.write_response_body(piece, left == 0).await?;
+        }
+        Ok(left == 0)
+    };
+    let sent: pingora_core::Result<bool> = sending.await;
+    exchange.record.status = status;
+    exchange.record.first_byte = Some(exchange.arrived.elapsed());
+    if !matches!(sent, Ok(true)) {
+        session.set_keepalive(None);
+        exchange.record.client_gone = true;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! What the gateway says when it says no.
+
+use super::{Block, INVALID, Refusal, SERVER};
+use crate::catalogue::screen;
+use crate::dialect::relay::Break;
+
+impl Refusal {
+    /// Status, type, code and message of everything that is ours to say.
+    pub(super) fn plain(&self) -> (u16, &'static str, &'static str, String) {
+        let text = str::to_owned;
+        match self {
+            Refusal::NoKey => (
+                401,
+                INVALID,
+                "missing_api_key",
+                text("send your key as 'authorization: Bearer KEY' or as 'x-api-key: KEY'"),
+            ),
+            Refusal::BadKey => (401, INVALID, "invalid_api_key", text("the key is not known")),
+            Refusal::RevokedKey => {
+                (403, "permission_error", "key_revoked", text("the key was revoked"))
+            }
+            Refusal::NoPath(path) => (404, INVALID, "not_found", no_path(path)),
+            Refusal::WrongMethod(right) => {
+                (405, INVALID, "method_not_allowed", format!("use {right} on this path"))
+            }
+            Refusal::Encoded => (
+                415,
+                INVALID,
+                "unsupported_encoding",
+                text("send the body without content-encoding"),
+            ),
+            Refusal::TooLarge(most) => (
+                413,
+                INVALID,
+                "request_too_large",
+                format!("the body may have {most} bytes at most"),
+            ),
+            Refusal::FileTooLarge(_, most) => (
+                413,
+                INVALID,
+                "request_too_large",
+                format!("the image may have {most} bytes at most"),
+            ),
+            Refusal::BodyBroken => {
+                (400, INVALID, "incomplete_body", text("the body did not arrive whole and in time"))
+            }
+            Refusal::NoModel { asked, closest } => {
+                (404, INVALID, "model_not_found", no_model(asked, closest.as_deref()))
+            }
+            Refusal::WrongEndpoint { model, right } => {
+                let path = right.path();
+                (400, INVALID, "wrong_endpoint", format!("model '{model}' is served on {path}"))
+            }
+            Refusal::NotGiven(field) => (
+                404,
+                INVALID,
+                "not_found",
+                format!("'{field}' names nothing that this account was given lately"),
+            ),
+            Refusal::Unpriced(screen::Refusal { field, because, .. }) => (
+                400,
+                INVALID,
+                "unsupported_parameter",
+                format!("field '{field}' is not available: {because}"),
+            ),
+            Refusal::Insufficient { least, available } => (
+                402,
+                "insufficient_credits",
+                "insufficient_credits",
+                format!("the call needs {least} USD at least, {available} USD are available"),
+            ),
+            Refusal::Broken(Break::Withheld) => {
+                (400, INVALID, "content_policy_violation", Break::Withheld.to_string())
+            }
+            _ => self.of_videos(),
+        }
+    }
+
+    /// The same of what only videos are refused for.
+    fn of_videos(&self) -> (u16, &'static str, &'static str, String) {
+        let text = str::to_owned;
+        match self {
+            Refusal::TooManyVideos(most) => (
+                429,
+                "rate_limit_error",
+                "too_many_videos",
+                format!("{most} videos are under way, which is the most; wait for one to end"),
+            ),
+            Refusal::NoVideo => {
+                (404, INVALID, "not_found", text("there is no such video, or not any more"))
+            }
+            Refusal::VideoNotReady => {
+                (400, INVALID, "video_not_ready", text("the video is not finished; ask again"))
+            }
+            Refusal::VideoDeleted => {
+                (404, INVALID, "not_found", text("the video of this idempotency key was deleted"))
+            }
+            _ => self.ours(),
+        }
+    }
+
+    /// The same of what is no fault of the client's.
+    fn ours(&self) -> (u16, &'static str, &'static str, String) {
+        let text = str::to_owned;
+        match self {
+            Refusal::Crowded => {
+                (503, SERVER, "overloaded", text("too many images are being sent at the moment"))
+            }
+            Refusal::NoLedger => (
+                503,
+                SERVER,
+                "ledger_unavailable",
+                text("balances cannot be checked at the moment"),
+            ),
+            Refusal::NoRoute(why) => (503, SERVER, "no_route", why.clone()),
+            Refusal::Blocked(block) => block.plain(),
+            Refusal::NoAnswer => {
+                (504, SERVER, "upstream_timeout", text("the vendor did not answer in time"))
+            }
+            Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
+            _ => (500, SERVER, "internal_error", text("something went wrong here")),
+        }
+    }
+}
+
+impl Block {
+    fn plain(&self) -> (u16, &'static str, &'static str, String) {
+        match self.status {
+            Some(408) => {
+                (504, SERVER, "upstream_timeout", "the vendor did not answer in time".to_owned())
+            }
+            _ if self.overloaded() => {
+                (503, SERVER, "upstream_overloaded", "the vendor is overloaded".to_owned())
+            }
+            Some(_) => (502, SERVER, "upstream_error", "the vendor failed".to_owned()),
+            None => (502, SERVER, "upstream_error", "the vendor could not be reached".to_owned()),
+        }
+    }
+}
+
+fn no_path(path: &str) -> String {
+    let shown: String = path.chars().take(80).collect();
+    if path.starts_with("/v1/v1/") {
+        format!("no such path: {shown}. Leave '/v1' out of your client's base address")
+    } else {
+        format!("no such path: {shown}")
+    }
+}
+
+fn no_model(asked: &str, closest: Option<&str>) -> String {
+    let asked: String = asked.chars().take(80).collect();
+    match closest {
+        Some(closest) => format!("model '{asked}' not found; closest: '{closest}'"),
+        None => format!("model '{asked}' not found"),
+    }
+}

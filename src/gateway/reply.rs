@@ -1,0 +1,96 @@
+//! Answers of our own, and how they go to the client.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora_core::Result;
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use super::exchange::Exchange;
+use super::passage;
+
+/// Of a body that is not wanted so many bytes are read all the same, so that a client that sends
+/// before it listens gets to hear why.
+const LINGER_BYTES_MAX: usize = 64 << 20;
+/// And for so long.
+const LINGER_WAIT: Duration = Duration::from_secs(5);
+/// A client takes one of our own answers within this, if nothing else is set.
+const WRITE_WAIT: Duration = Duration::from_secs(60);
+
+/// What a client gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// The code that programs read.
+    pub code: String,
+    /// The body.
+    pub body: String,
+    /// Headers beside those that every answer has.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+impl Reply {
+    /// A good answer of our own.
+    #[must_use]
+    pub fn ok(body: String) -> Reply {
+        Reply { status: 200, code: String::new(), body, headers: Vec::new() }
+    }
+
+    /// With a header more.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: &impl ToString) -> Reply {
+        self.headers.push((name, value.to_string()));
+        self
+    }
+}
+
+/// Sends a reply; a client that has gone misses it.
+pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
+    exchange.record.status = reply.status;
+    exchange.record.first_byte = Some(exchange.arrived.elapsed());
+    if reply.status >= 400 {
+        exchange.record.code = Some(reply.code.clone());
+    }
+    let patience = session.downstream_session.get_write_timeout().unwrap_or(WRITE_WAIT);
+    let written = tokio::time::timeout(patience, write(session, exchange, reply)).await;
+    if !matches!(written, Ok(Ok(()))) {
+        session.set_keepalive(None);
+        exchange.record.client_gone = true;
+    }
+}
+
+/// Reads what a client still sends, and forgets it.
+pub(super) async fn linger(session: &mut Session) {
+    let reading = async {
+        let mut left = LINGER_BYTES_MAX;
+        while let Ok(Some(piece)) = session.downstream_session.read_request_body().await {
+            match left.checked_sub(piece.len()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // Whoever sends for longer has to do without the answer.
+    let _ = tokio::time::timeout(LINGER_WAIT, reading).await;
+}
+
+async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
+    let body = Bytes::from(reply.body);
+    let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
+    if !body.is_empty() {
+        head.insert_header("content-type", "application/json")?;
+    }
+    head.insert_header("content-length", body.len())?;
+    passage::identify(&mut head, exchange)?;
+    for (name, value) in reply.headers {
+        head.insert_header(name, value)?;
+    }
+    if exchange.record.route.is_some() {
+        head.insert_header("x-gateway-fallback-depth", exchange.record.depth)?;
+    }
+    let down = &mut session.downstream_session;
+    down.write_response_header(Box::new(head)).await?;
+    down.write_response_body(body, true).await
+}

@@ -1,0 +1,418 @@
+//! Video jobs as clients use them: asked for, looked at, fetched, deleted. The worker makes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+use sha2::{Digest, Sha256};
+use tokio::sync::{Notify, OnceCell};
+
+use super::exchange::{Exchange, unix_ms};
+use super::intake::{Caller, Taken};
+use super::local::{decoded, only};
+use super::refusal::Refusal;
+use super::reply::Reply;
+use super::{Gateway, admit, download, funds};
+use crate::catalogue::Model;
+use crate::dialect::call::{Asked, Call};
+use crate::dialect::json::{Document, Draft};
+use crate::dialect::{CallFault, Endpoint, videos};
+use crate::files::seal::Seal;
+use crate::files::{self, Files};
+use crate::jobs::schedule::Schedule;
+use crate::jobs::view::deleted;
+use crate::jobs::{Job, Order, Outcome, Page, Placed, Queue, Stage, Status};
+use crate::ledger::{AccountName, Unavailable};
+
+/// How the id of a job begins.
+const ID_START: &str = "video_";
+/// Jobs on a page of the list.
+const PAGE_JOBS: usize = 20;
+const PAGE_JOBS_MAX: usize = 100;
+/// An address of a file is good for so long.
+const ADDRESS_LIFE: Duration = Duration::from_secs(600);
+/// The name under which clients ask for something once, however often they ask.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// An embedded store waits for its disk before a job counts, and cannot be away.
+const DISK_WAIT: Duration = Duration::from_secs(10);
+
+/// Everything about video jobs that a request needs.
+pub struct Videos {
+    /// Where jobs wait.
+    pub queue: Arc<dyn Queue>,
+    /// Where finished videos are kept.
+    pub files: Arc<Files>,
+    /// The address under which clients reach the gateway, where that is set.
+    pub public_base: Option<String>,
+    /// When what happens.
+    pub schedule: Schedule,
+    /// Tells this process' worker that there is something new.
+    pub bell: Arc<Notify>,
+    seal: OnceCell<Seal>,
+}
+
+/// What a request wants of video jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// A new job.
+    Create,
+    /// A page of them.
+    List(Page),
+    /// One, as it is.
+    One(String),
+    /// One less.
+    Delete(String),
+    /// The way to the file of one.
+    Content(String),
+    /// The file itself, for whoever has an address of ours.
+    File {
+        /// The job.
+        id: String,
+        /// What makes the address good.
+        token: String,
+    },
+}
+
+impl Wanted {
+    /// Reads the method and the path below `/v1/videos`; `None` if there is no such path.
+    ///
+    /// # Errors
+    /// Another method, or a query that cannot be read.
+    pub(super) fn read(head: &RequestHeader) -> Result<Option<Wanted>, Refusal> {
+        let Some(rest) = head.uri.path().strip_prefix(Endpoint::Videos.path()) else {
+            return Ok(None);
+        };
+        let query = head.uri.query().unwrap_or_default();
+        let get = |wanted| only(head, &Method::GET, "GET").map(|()| Some(wanted));
+        if rest.is_empty() {
+            return match head.method {
+                Method::POST => Ok(Some(Wanted::Create)),
+                Method::GET => Ok(Some(Wanted::List(page(query)?))),
+                _ => Err(Refusal::WrongMethod("GET, POST")),
+            };
+        }
+        let Some(rest) = rest.strip_prefix('/') else { return Ok(None) };
+        let mut parts = rest.splitn(2, '/');
+        let Some(id) = parts.next().and_then(decoded) else { return Ok(None) };
+        match (parts.next(), &head.method) {
+            (None, &Method::DELETE) => Ok(Some(Wanted::Delete(id))),
+            (None, &Method::GET) => Ok(Some(Wanted::One(id))),
+            (None, _) => Err(Refusal::WrongMethod("GET, DELETE")),
+            (Some("content"), _) => {
+                match value(query, "variant").as_deref() {
+                    None | Some("video") => {}
+                    Some(_) => return Err(invalid("variant", "video: nothing else is made")),
+                }
+                get(Wanted::Content(id))
+            }
+            (Some("file"), _) => {
+                let token = value(query, "token").unwrap_or_default();
+                get(Wanted::File { id, token })
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Videos {
+    /// Puts it together.
+    #[must_use]
+    pub fn new(
+        queue: Arc<dyn Queue>,
+        files: Arc<Files>,
+        public_base: Option<String>,
+        schedule: Schedule,
+    ) -> Videos {
+        let (bell, seal) = (Arc::default(), OnceCell::new());
+        Videos { queue, files, public_base, schedule, bell, seal }
+    }
+
+    /// What seals addresses. The fleet shares its secret.
+    async fn seal(&self) -> Result<&Seal, Unavailable> {
+        let found = self.seal.get_or_try_init(|| async {
+            let unusable = |why: getrandom::Error| Unavailable(why.to_string());
+            let mut candidate = [0; 32];
+            getrandom::fill(&mut candidate).map_err(unusable)?;
+            self.queue.secret(candidate).await.map(Seal::new)
+        });
+        found.await
+    }
+
+    /// The job, if it is there and its time has not come.
+    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        if !is_id(id) {
+            return Ok(None);
+        }
+        let found = self.queue.find(account, id).await?;
+        Ok(found.filter(|job| !job.is_over(&self.schedule, unix_ms())))
+    }
+}
+
+fn file_name(job: &Job) -> String {
+    files::name(job.account.as_str(), &job.id)
+}
+
+/// Answers what a request wants of an account's jobs.
+///
+/// # Errors
+/// There is no such job, it cannot be had, or the store does not answer.
+pub(super) async fn answer(
+    gateway: &Gateway,
+    account: &AccountName,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    let videos = &gateway.videos;
+    let schedule = &videos.schedule;
+    match wanted {
+        Wanted::List(page) => {
+            if page.after.as_deref().is_some_and(|id| !is_id(id)) {
+                return Err(Refusal::NoVideo);
+            }
+            let listed = gateway.in_time("video_list", videos.queue.list(account, page)).await;
+            let listed = listed.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)?;
+            Ok(Reply::ok(listed.view(schedule)))
+        }
+        Wanted::One(id) => {
+            let job = find(gateway, account, &id).await?;
+            // The name is that of clients, which wait so long before they ask again.
+            Ok(Reply::ok(job.view(schedule)).with("openai-poll-after-ms", &schedule.poll_ms))
+        }
+        Wanted::Delete(id) => {
+            if !is_id(&id) {
+                return Err(Refusal::NoVideo);
+            }
+            let hidden = gateway.in_time("video_delete", videos.queue.delete(account, &id)).await;
+            let job = hidden.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)?;
+            if job.is_over(schedule, unix_ms()) {
+                return Err(Refusal::NoVideo);
+            }
+            // What this does not delete the worker will.
+            if job.status() == Status::Completed
+                && let Err(why) = videos.files.delete(&file_name(&job)).await
+            {
+                log::warn!(job = id, why:% = why; "the file will be deleted later");
+            }
+            videos.bell.notify_one();
+            Ok(Reply::ok(deleted(&id)))
+        }
+        Wanted::Content(id) => {
+            let job = find(gateway, account, &id).await?;
+            let Stage::Ended { outcome, .. } = &job.stage else {
+                return Err(Refusal::VideoNotReady);
+            };
+            if matches!(outcome, Outcome::Failed { .. }) {
+                return Err(Refusal::NoVideo);
+            }
+            let location = address(gateway, &job).await?;
+            let reply = Reply { status: 302, ..Reply::ok(String::new()) };
+            Ok(reply.with("location", &location).with("cache-control", &"no-store"))
+        }
+        // These have roads of their own.
+        Wanted::Create | Wanted::File { .. } => Err(Refusal::Internal),
+    }
+}
+
+async fn find(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job, Refusal> {
+    let found = gateway.in_time("video_find", gateway.videos.find(account, id)).await;
+    found.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)
+}
+
+/// Where the file of a job can be had for a while: at the object store itself, or here.
+async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
+    let videos = &gateway.videos;
+    let presigned = videos.files.presigned(&file_name(job), ADDRESS_LIFE).await;
+    let presigned = presigned.map_err(|why| {
+        log::error!(job = job.id, why:% = why; "no address for a file");
+        Refusal::Internal
+    })?;
+    if let Some(address) = presigned {
+        return Ok(address);
+    }
+    let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| Refusal::NoLedger)?;
+    let life_ms = i64::try_from(ADDRESS_LIFE.as_millis()).unwrap_or(0);
+    let token = seal.token(job.account.as_str(), &job.id, unix_ms().saturating_add(life_ms));
+    let base = videos.public_base.as_deref().unwrap_or_default();
+    Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
+}
+
+/// Sends the file of a job to whoever has an address of it that is good.
+///
+/// # Errors
+/// The address is not good, or the job and its file are gone.
+pub(super) async fn file(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut Exchange,
+    (id, token): (&str, &str),
+) -> Result<(), Refusal> {
+    let videos = &gateway.videos;
+    let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| Refusal::NoLedger)?;
+    let account = seal.open(id, token, unix_ms()).ok_or(Refusal::NoVideo)?;
+    let account = AccountName::parse(&account).ok_or(Refusal::NoVideo)?;
+    exchange.record.account = Some(account.clone());
+    let job = find(gateway, &account, id).await?;
+    if job.status() != Status::Completed {
+        return Err(Refusal::NoVideo);
+    }
+    download::send(&videos.files, &file_name(&job), session, exchange).await
+}
+
+/// Takes a new job in: afterwards it is in the queue, and its money held.
+///
+/// # Errors
+/// Everything that can be wrong with it.
+pub(super) async fn create(
+    gateway: &Gateway,
+    session: &Session,
+    exchange: &mut Exchange,
+    caller: Caller,
+    taken: Taken,
+) -> Result<Reply, Refusal> {
+    let catalogue = gateway.catalogue.load();
+    let model = admit::model(&catalogue, &taken.opened.model, Endpoint::Videos)?;
+    exchange.record.model = Some(model.clone());
+    let call = Call::parse(taken.opened, Endpoint::Videos).map_err(Refusal::Call)?;
+    admit::screen(&model, &call, Endpoint::Videos)?;
+    let Asked::Video { ask, file } = &call.asked else { return Err(Refusal::Internal) };
+    let vendor = &model.vendor.token;
+    if gateway.routes.of(vendor).is_none() {
+        return Err(Refusal::NoRoute(format!("no route to {vendor} is set up")));
+    }
+    let at = exchange.arrived_ms / 1_000;
+    let quote = funds::quote(&model, &call, 0, at)?.ok_or(Refusal::Internal)?;
+    let schedule = &gateway.videos.schedule;
+    let account = &caller.key.account;
+    let job = Job {
+        id: format!("{ID_START}{}", exchange.id),
+        account: account.clone(),
+        key_prefix: caller.key.prefix.clone(),
+        model: model.id.clone(),
+        vendor: vendor.clone(),
+        seconds: ask.seconds,
+        resolution: ask.resolution,
+        size: ask.size.clone(),
+        created_ms: exchange.arrived_ms,
+        held: quote.wanted,
+        price_version: catalogue.version.to_string(),
+        progress: 0,
+        stage: Stage::Queued { refused: 0 },
+    };
+    let order = Order {
+        body: rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?,
+        key: idempotency_key(session)?,
+        quote,
+        lease_ms: schedule.hold_ms(),
+        open_max: schedule.open_max,
+        job: job.clone(),
+    };
+    let view = match place(gateway, order).await.map_err(|_| Refusal::NoLedger)? {
+        Placed::New => job.view(schedule),
+        Placed::Repeat(first) if first.is_over(schedule, unix_ms()) => {
+            return Err(Refusal::VideoDeleted);
+        }
+        Placed::Repeat(first) => first.view(schedule),
+        Placed::Deleted => return Err(Refusal::VideoDeleted),
+        Placed::Insufficient(available) => {
+            return Err(Refusal::Insufficient { least: quote.least, available });
+        }
+        Placed::Crowded => return Err(Refusal::TooManyVideos(schedule.open_max)),
+        Placed::NoAccount => return Err(Refusal::BadKey),
+    };
+    gateway.videos.bell.notify_one();
+    Ok(Reply::ok(view))
+}
+
+/// The body for the vendor, as the rules want it.
+fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, Refusal> {
+    let document = Document::parse(body).map_err(|_| Refusal::Internal)?;
+    let mut draft = Draft::new(&document);
+    model.rewrite(Endpoint::Videos, &mut draft);
+    Ok(draft.finish().concat().into())
+}
+
+/// Places an order, within the ledger's deadline. If that passes, the job may be there all the
+/// same: unless the client can ask for it again, it is taken back.
+async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
+    let queue = gateway.videos.queue.clone();
+    let (account, id) = (order.job.account.clone(), order.job.id.clone());
+    let is_named = order.key.is_some();
+    let placing = queue.place(order);
+    let placed = if gateway.store_name == "sqlite" {
+        let waited = tokio::time::timeout(DISK_WAIT, placing).await;
+        waited.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())))
+    } else {
+        gateway.in_time("video_place", placing).await
+    };
+    if let Err(why) = &placed {
+        log::warn!(job = id, why:% = why; "a job was not placed");
+        if !is_named {
+            take_back(queue, account, id);
+        }
+    }
+    placed
+}
+
+/// Deletes a job of which nobody knows whether it is there.
+fn take_back(queue: Arc<dyn Queue>, account: AccountName, id: String) {
+    const WAIT_MIN: Duration = Duration::from_millis(20);
+    const WAIT_MAX: Duration = Duration::from_secs(5);
+    tokio::spawn(async move {
+        let mut wait = WAIT_MIN;
+        while queue.delete(&account, &id).await.is_err() {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT_MAX);
+        }
+    });
+}
+
+/// The digest of the key under which a client asks once.
+fn idempotency_key(session: &Session) -> Result<Option<String>, Refusal> {
+    let mut keys = session.req_header().headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let key = key.as_bytes();
+    let sound = keys.next().is_none()
+        && (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len())
+        && key.iter().all(u8::is_ascii_graphic);
+    if !sound {
+        return Err(invalid("Idempotency-Key", "one header of 1 to 255 visible ASCII characters"));
+    }
+    Ok(Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+/// Whether a text is an id of a job: no other is looked up anywhere.
+fn is_id(text: &str) -> bool {
+    let uuid = text.strip_prefix(ID_START).and_then(|rest| uuid::Uuid::try_parse(rest).ok());
+    uuid.is_some_and(|uuid| text[ID_START.len()..] == uuid.to_string())
+}
+
+fn page(query: &str) -> Result<Page, Refusal> {
+    let limit = match value(query, "limit") {
+        None => PAGE_JOBS,
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|limit| (1..=PAGE_JOBS_MAX).contains(limit))
+            .ok_or_else(|| invalid("limit", "a whole number from 1 to 100"))?,
+    };
+    let ascending = match value(query, "order").as_deref() {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(invalid("order", "asc or desc")),
+    };
+    Ok(Page { after: value(query, "after"), limit, ascending })
+}
+
+/// A value of a query, decoded.
+fn value(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let (_, value) = pairs.find(|(found, _)| *found == name)?;
+    Some(decoded(value).unwrap_or_default())
+}
+
+fn invalid(field: &str, right: &str) -> Refusal {
+    Refusal::Call(CallFault::invalid(field, right))
+}

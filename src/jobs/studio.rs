@@ -1,0 +1,290 @@
+//! HTTP to the vendors that make videos: submit one, ask for it, fetch it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::TryStreamExt as _;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode, Url};
+
+use crate::catalogue::Vendor;
+use crate::catalogue::route::{BaseUrl, RouteSection};
+use crate::catalogue::{Naming, route};
+use crate::dialect::videos::{self, Polled, Refused};
+
+/// For a connection, TLS included.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// For a whole file.
+const FILE_WAIT: Duration = Duration::from_secs(600);
+/// No answer of a vendor's about a job has more bytes; what is longer is not read.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// A vendor's `retry-after` is honoured up to so long.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+/// One way to a vendor that makes videos.
+pub struct Outlet {
+    /// The vendor's token.
+    pub vendor: String,
+    /// The route's name.
+    pub name: String,
+    base: BaseUrl,
+    key: String,
+    section: RouteSection,
+    naming: Naming,
+    file_hosts: Vec<String>,
+}
+
+impl Outlet {
+    /// The way that a route is, with its key.
+    #[must_use]
+    pub fn new(
+        section: &RouteSection,
+        naming: &Naming,
+        key: &str,
+        file_hosts: &[String],
+    ) -> Outlet {
+        Outlet {
+            vendor: naming.vendor.clone(),
+            name: section.name.clone(),
+            base: section.base.clone(),
+            key: key.to_owned(),
+            section: section.clone(),
+            naming: naming.clone(),
+            file_hosts: file_hosts.to_vec(),
+        }
+    }
+
+    /// What this route calls a model.
+    #[must_use]
+    pub fn upstream<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
+        self.section.upstream(&self.naming, id)
+    }
+
+    fn url(&self, path: &str) -> String {
+        let scheme = if self.base.tls { "https" } else { "http" };
+        format!("{scheme}://{}{}{path}", self.base.authority(), self.base.path)
+    }
+
+    /// Whether a finished video may be fetched from there: only from hosts of the vendor's, so that
+    /// nobody makes the gateway ask others.
+    fn has(&self, url: &Url) -> bool {
+        let secure = url.scheme() == "https" || (url.scheme() == "http" && !self.base.tls);
+        let plain = url.username().is_empty() && url.password().is_none();
+        let Some(host) = url.host_str().map(|host| host.trim_matches(['[', ']'])) else {
+            return false;
+        };
+        let is_near = route::is_near(host, &self.base.host);
+        secure && plain && (is_near || self.file_hosts.iter().any(|known| known == host))
+    }
+}
+
+/// What came of submitting a job.
+#[derive(Debug)]
+pub enum Submitted {
+    /// The vendor has it, under this id.
+    Taken(String),
+    /// The vendor does not make it, and never will.
+    Refused(Refused),
+    /// Nothing was begun, and it may be tried again, here after so long.
+    Busy(Option<Duration>),
+    /// Nothing was begun: the vendor does not take our key or our money.
+    Denied(StatusCode),
+    /// Nobody knows whether the vendor has it.
+    Unknown(String),
+}
+
+/// What came of asking for a job.
+#[derive(Debug)]
+pub enum Answered {
+    /// The vendor says how it is.
+    Said(Polled),
+    /// The vendor does not know it.
+    NoSuch,
+    /// No answer that could be read; it may be asked again after so long.
+    Nothing(Option<Duration>),
+}
+
+/// Why a file cannot be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchFault {
+    /// It is on a host that is not the vendor's.
+    #[error("it is on a host that is not the vendor's: {0}; file_hosts may name it")]
+    Elsewhere(String),
+    /// The host has it not, or shows something else.
+    #[error("its host answered {0}")]
+    Status(StatusCode),
+    /// The host shows a page.
+    #[error("its host answered with {0}")]
+    NoVideo(String),
+    /// The transfer broke.
+    #[error(transparent)]
+    Broken(#[from] reqwest::Error),
+}
+
+/// See the module.
+pub struct Studio {
+    outlets: Vec<Outlet>,
+    /// Connects anew for each call. On a connection that was kept, a call that breaks may have been
+    /// received or not; on a new one that was never made, it was not.
+    fresh: Client,
+    kept: Client,
+    answer_wait: Duration,
+}
+
+impl Studio {
+    /// Makes the clients.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn new(outlets: Vec<Outlet>, answer_wait: Duration) -> Result<Studio, reqwest::Error> {
+        let plain = || {
+            Client::builder()
+                .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
+                .redirect(Policy::none())
+                .no_proxy()
+                .connect_timeout(CONNECT_WAIT)
+        };
+        let fresh = plain().pool_max_idle_per_host(0).http1_only().build()?;
+        let kept = plain().read_timeout(answer_wait).build()?;
+        Ok(Studio { outlets, fresh, kept, answer_wait })
+    }
+
+    /// The ways to a vendor, in order of preference.
+    pub fn outlets<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a Outlet> {
+        self.outlets.iter().filter(move |outlet| outlet.vendor == vendor)
+    }
+
+    /// A way to a vendor by its name.
+    #[must_use]
+    pub fn outlet(&self, vendor: &str, name: &str) -> Option<&Outlet> {
+        self.outlets.iter().find(|outlet| outlet.vendor == vendor && outlet.name == name)
+    }
+
+    /// Sends a job, once.
+    pub async fn submit(&self, outlet: &Outlet, vendor: &Vendor, body: Bytes) -> Submitted {
+        let Some(headers) = headers(outlet, vendor) else {
+            return Submitted::Denied(StatusCode::UNAUTHORIZED);
+        };
+        let post = self.fresh.post(outlet.url("/videos/generations")).headers(headers);
+        let post = post.header(CONTENT_TYPE, "application/json").body(body);
+        let response = match post.timeout(self.answer_wait).send().await {
+            Ok(response) => response,
+            Err(why) if why.is_connect() || why.is_builder() => {
+                log::warn!(route = outlet.name, why:% = told(&why); "no connection");
+                return Submitted::Busy(None);
+            }
+            Err(why) => return Submitted::Unknown(told(&why)),
+        };
+        let (status, wait) = (response.status(), retry_after(&response));
+        let body = read(response).await.unwrap_or_default();
+        match status.as_u16() {
+            200..=299 => match videos::accepted(&body) {
+                Some(id) => Submitted::Taken(id),
+                None => Submitted::Unknown(format!("{status} without an id")),
+            },
+            429 | 503 | 529 => Submitted::Busy(wait),
+            400 | 403 | 404 | 413 | 415 | 422 => {
+                let refused = videos::refused(status.as_u16(), &body);
+                let is_denied = status == StatusCode::FORBIDDEN && !refused.is_blocked;
+                if is_denied { Submitted::Denied(status) } else { Submitted::Refused(refused) }
+            }
+            401 | 402 => Submitted::Denied(status),
+            _ => Submitted::Unknown(status.to_string()),
+        }
+    }
+
+    /// Asks how a job is.
+    pub async fn ask(&self, outlet: &Outlet, vendor: &Vendor, vendor_id: &str) -> Answered {
+        let Some(headers) = headers(outlet, vendor) else { return Answered::Nothing(None) };
+        let get = self.kept.get(outlet.url(&format!("/videos/{vendor_id}"))).headers(headers);
+        let response = match get.timeout(self.answer_wait).send().await {
+            Ok(response) => response,
+            Err(why) => {
+                log::warn!(route = outlet.name, vendor_id, why:% = told(&why); "no answer");
+                return Answered::Nothing(None);
+            }
+        };
+        let (status, wait) = (response.status(), retry_after(&response));
+        if status == StatusCode::NOT_FOUND {
+            return Answered::NoSuch;
+        }
+        let body = read(response).await.unwrap_or_default();
+        if let Some(polled) = videos::polled(status.as_u16(), &body) {
+            return Answered::Said(polled);
+        }
+        log::warn!(route = outlet.name, vendor_id, status = status.as_u16(); "no answer");
+        Answered::Nothing(wait)
+    }
+
+    /// Fetches a finished video. No key goes there, and no redirect is followed.
+    ///
+    /// # Errors
+    /// See [`FetchFault`]; the pieces may end in one too.
+    pub async fn fetch(
+        &self,
+        outlet: &Outlet,
+        url: &str,
+    ) -> Result<impl Stream<Item = Result<Bytes, FetchFault>> + Send + use<>, FetchFault> {
+        let elsewhere = || FetchFault::Elsewhere(url.chars().take(100).collect());
+        let url = Url::parse(url).map_err(|_| elsewhere())?;
+        if !outlet.has(&url) {
+            return Err(elsewhere());
+        }
+        let sending = self.kept.get(url).timeout(FILE_WAIT).send();
+        let response = sending.await.map_err(reqwest::Error::without_url)?;
+        if response.status() != StatusCode::OK {
+            return Err(FetchFault::Status(response.status()));
+        }
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.unwrap_or_default().to_ascii_lowercase();
+        if kind.starts_with("text/") || kind.starts_with("application/json") {
+            return Err(FetchFault::NoVideo(kind));
+        }
+        let pieces = response.bytes_stream();
+        Ok(pieces.map_err(|why| FetchFault::Broken(why.without_url())))
+    }
+}
+
+/// What went wrong, with its causes, without the address.
+fn told(why: &reqwest::Error) -> String {
+    let mut text = String::new();
+    let mut cause: Option<&dyn std::error::Error> = Some(why);
+    while let Some(why) = cause {
+        text = if text.is_empty() { why.to_string() } else { format!("{text}: {why}") };
+        cause = why.source();
+    }
+    text
+}
+
+fn headers(outlet: &Outlet, vendor: &Vendor) -> Option<HeaderMap> {
+    let key = match &vendor.auth_scheme {
+        Some(scheme) => format!("{scheme} {}", outlet.key),
+        None => outlet.key.clone(),
+    };
+    let mut key = HeaderValue::try_from(key).ok()?;
+    key.set_sensitive(true);
+    let mut headers = HeaderMap::new();
+    headers.insert(HeaderName::from_bytes(vendor.auth_header.as_bytes()).ok()?, key);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    Some(headers)
+}
+
+/// The body of an answer; `None` if it broke or is too long.
+async fn read(mut response: Response) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await.ok()? {
+        if body.len() + piece.len() > ANSWER_BYTES_MAX {
+            return None;
+        }
+        body.extend_from_slice(&piece);
+    }
+    Some(body)
+}
+
+/// When the vendor wants to be asked again; only seconds are understood.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}

@@ -1,0 +1,465 @@
+//! The worker: claims jobs that are due, takes each a step further, and saves that.
+//!
+//! A claim is a lease, renewed while the worker waits for somebody. What a job is about to do is
+//! saved before it is done, and a save by somebody who is no longer the claim's owner is refused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::life::{Step, Turn};
+use super::schedule::Schedule;
+use super::studio::{Answered, Outlet, Studio, Submitted};
+use super::{Claim, FailCode, Next, Outcome, Queue, Running, Stage};
+use crate::catalogue::{Catalogue, Vendor};
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Draft};
+use crate::files::{self, Files};
+use crate::ledger::{Answer, Ledger, Line, Operation};
+use crate::metrics::{METRICS, count};
+
+/// Due jobs are looked for ten times as often as a vendor is asked, but not more or less often than
+/// this, in ms; and whenever the bell rings.
+const LOOK_MS_MIN: u64 = 20;
+const LOOK_MS_MAX: u64 = 500;
+/// Where files cannot be kept, that is tried again after so long.
+const FILES_WAIT: Duration = Duration::from_secs(5);
+/// Jobs that one worker has at a time.
+const JOBS_MAX: usize = 64;
+/// Jobs of each status are counted half as often as a vendor is asked, at least so often, in ms.
+const COUNT_MS_MAX: u64 = 10_000;
+/// A store that does not answer is asked again after so long, doubling up to the most, for so long
+/// in all.
+const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(2);
+const RETRY_TIME: Duration = Duration::from_secs(300);
+/// A job whose route or vendor is not set up here is left to others for so long, in ms.
+const ELSEWHERE_MS: u64 = 15_000;
+/// The largest video that is copied: the longest has some tens of MB.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// What a worker is made of.
+pub struct Worker {
+    /// Where jobs wait.
+    pub queue: Arc<dyn Queue>,
+    /// The money.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where finished videos are kept.
+    pub files: Arc<Files>,
+    /// What is for sale, and how vendors are spoken to.
+    pub catalogue: Arc<ArcSwap<Catalogue>>,
+    /// The vendors.
+    pub studio: Studio,
+    /// When what happens.
+    pub schedule: Schedule,
+    /// Rung when there is something new.
+    pub bell: Arc<Notify>,
+    /// Whether it works on nothing, and will not.
+    pub idle: Arc<AtomicBool>,
+}
+
+/// Whether there is more to do for a claim now.
+enum Go {
+    On,
+    Away,
+}
+
+impl Worker {
+    /// Works until it is told to stop, and then ends what it has begun.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        // Nothing is sent to a vendor that could not be kept when it comes.
+        while let Err(why) = self.files.ready().await {
+            log::error!(why:% = why; "finished videos cannot be kept, so none are made here");
+            tokio::select! {
+                () = sleep(FILES_WAIT) => {}
+                _ = stop.changed() => return,
+            }
+        }
+        self.idle.store(false, Ordering::SeqCst);
+        let look_every = (self.schedule.poll_ms / 10).clamp(LOOK_MS_MIN, LOOK_MS_MAX);
+        let look_every = Duration::from_millis(look_every);
+        let count_every = self.schedule.poll_ms.saturating_mul(2).min(COUNT_MS_MAX);
+        let count_every = Duration::from_millis(count_every);
+        let mut working = JoinSet::new();
+        let mut counted: Option<Instant> = None;
+        while !*stop.borrow_and_update() {
+            while working.try_join_next().is_some() {}
+            let room = JOBS_MAX - working.len();
+            let claims = if room == 0 { Ok(Vec::new()) } else { self.claim(room).await };
+            let claims = claims.unwrap_or_else(|why| {
+                log::warn!(why:% = why; "no jobs");
+                Vec::new()
+            });
+            for claim in claims {
+                working.spawn(self.clone().work(claim));
+            }
+            if counted.is_none_or(|when| when.elapsed() >= count_every) {
+                counted = Some(Instant::now());
+                self.count().await;
+            }
+            tokio::select! {
+                () = sleep(look_every) => {}
+                () = self.bell.notified() => {}
+                Some(_) = working.join_next(), if room == 0 => {}
+                _ = stop.changed() => {}
+            }
+        }
+        while working.join_next().await.is_some() {}
+        self.idle.store(true, Ordering::SeqCst);
+    }
+
+    async fn claim(&self, room: usize) -> anyhow::Result<Vec<Claim>> {
+        Ok(self.queue.claim(self.schedule.lease_ms, room).await?)
+    }
+
+    async fn count(&self) {
+        match self.queue.counts().await {
+            Ok(counts) => {
+                for (status, jobs) in counts {
+                    let gauge = METRICS.video_jobs.with_label_values(&[status.name()]);
+                    gauge.set(i64::try_from(jobs).unwrap_or(i64::MAX));
+                }
+            }
+            Err(why) => log::warn!(why:% = why; "jobs not counted"),
+        }
+    }
+
+    /// Takes a job as far as it goes now.
+    async fn work(self: Arc<Self>, mut claim: Claim) {
+        loop {
+            match self.advance(&mut claim).await {
+                Ok(Go::On) => {}
+                Ok(Go::Away) => return,
+                Err(why) => {
+                    // The lease runs out, and somebody takes it over.
+                    log::warn!(job = claim.job.id, why:% = format!("{why:#}"); "a job was left");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn advance(&self, claim: &mut Claim) -> anyhow::Result<Go> {
+        match claim.step(&self.schedule, now_ms()) {
+            Step::Decide(outcome) => {
+                if matches!(claim.job.stage, Stage::Submitting { .. }) {
+                    mourn(claim, "its node died while it was sent");
+                }
+                self.decide(claim, outcome).await
+            }
+            Step::Submit => self.submit(claim).await,
+            Step::Ask(running) => self.ask(claim, &running).await,
+            Step::Settle(outcome) => self.settle(claim, &outcome).await,
+            Step::Hide(left) => {
+                self.drop_file(claim).await?;
+                self.save(claim, Some(left)).await
+            }
+            Step::Forget => {
+                self.drop_file(claim).await?;
+                self.queue.remove(claim).await?;
+                Ok(Go::Away)
+            }
+            Step::Wait(left) => self.save(claim, Some(left)).await,
+        }
+    }
+
+    /// Sends a job over the first route that takes it.
+    async fn submit(&self, claim: &mut Claim) -> anyhow::Result<Go> {
+        let Some(vendor) = self.vendor(&claim.job.vendor) else {
+            return self.save(claim, Some(ELSEWHERE_MS)).await;
+        };
+        let Some(body) = self.queue.body(claim).await? else {
+            bail!("there is no body to send");
+        };
+        let document = Document::parse(body).context("the body cannot be read")?;
+        let (mut wait, mut busy, mut depth) = (Duration::ZERO, false, 0);
+        let vendor_token = claim.job.vendor.clone();
+        for outlet in self.studio.outlets(&vendor_token) {
+            claim.job.submit(&outlet.name);
+            let saving = Instant::now();
+            if let Go::Away = self.save(claim, None).await? {
+                return Ok(Go::Away);
+            }
+            // If that took long, somebody else may have the job by now.
+            let is_late = saving.elapsed() > Duration::from_millis(self.schedule.lease_ms / 3);
+            if is_late && !self.queue.renew(claim, self.schedule.lease_ms).await? {
+                bail!("another worker has the job by now");
+            }
+            let mut draft = Draft::new(&document);
+            draft.set("model", quoted(&outlet.upstream(&claim.job.model)));
+            let body = draft.finish().concat().into();
+            let reason = match self.kept(claim, self.studio.submit(outlet, &vendor, body)).await? {
+                Submitted::Taken(vendor_id) => {
+                    claim.job.run(&outlet.name, depth, vendor_id);
+                    return self.keep(claim, Some(self.poll_ms()), true).await;
+                }
+                Submitted::Refused(refused) => {
+                    let blocked = refused.is_blocked.then_some(FailCode::ModerationBlocked);
+                    let code = blocked.unwrap_or(FailCode::VendorFailed);
+                    return self.decide(claim, Outcome::failed(code, &refused.message)).await;
+                }
+                Submitted::Unknown(why) => {
+                    mourn(claim, &why);
+                    let message = "the vendor's answer did not come, so it is not sent again";
+                    let outcome = Outcome::failed(FailCode::VendorFailed, message);
+                    return self.decide(claim, outcome).await;
+                }
+                Submitted::Busy(after) => {
+                    busy = true;
+                    wait = wait.max(after.unwrap_or_default());
+                    "busy".to_owned()
+                }
+                Submitted::Denied(status) => status.as_u16().to_string(),
+            };
+            passed_by(outlet, &claim.job.id, &reason);
+            depth += 1;
+        }
+        if depth > 0 && !busy {
+            let message = "the vendor does not serve the gateway at the moment";
+            return self.decide(claim, Outcome::failed(FailCode::VendorFailed, message)).await;
+        }
+        let pause = self.schedule.pause_ms(claim.job.back());
+        self.save(claim, Some(pause.max(ms(wait)))).await
+    }
+
+    /// Asks the vendor about a job, and copies the video if it is done.
+    async fn ask(&self, claim: &mut Claim, running: &Running) -> anyhow::Result<Go> {
+        let vendor = self.vendor(&claim.job.vendor);
+        let outlet = self.studio.outlet(&claim.job.vendor, &running.route);
+        let (Some(vendor), Some(outlet)) = (vendor, outlet) else {
+            let (job, route) = (&claim.job.id, &running.route);
+            log::warn!(job, route; "this process does not know the job's route");
+            return self.save(claim, Some(ELSEWHERE_MS)).await;
+        };
+        let asking = self.studio.ask(outlet, &vendor, &running.vendor_id);
+        let turn = match self.kept(claim, asking).await? {
+            Answered::Said(polled) => claim.job.told(Some(polled)),
+            Answered::NoSuch => claim.job.told(None),
+            Answered::Nothing(wait) => {
+                let wait = ms(wait.unwrap_or_default()).max(self.poll_ms());
+                return self.save(claim, Some(wait)).await;
+            }
+        };
+        let (url, outcome) = match turn {
+            Turn::Later => return self.save(claim, Some(self.poll_ms())).await,
+            Turn::Over(outcome) => return self.decide(claim, outcome).await,
+            Turn::Copy { url, outcome } => (url, outcome),
+        };
+        // From here on it cannot run out of time any more, whoever copies it.
+        if let Go::Away = self.save(claim, None).await? {
+            return Ok(Go::Away);
+        }
+        if claim.deleted {
+            return self.decide(claim, outcome).await;
+        }
+        let Err(why) = self.kept(claim, self.copy(outlet, &url, claim)).await? else {
+            return self.decide(claim, outcome).await;
+        };
+        log::warn!(job = claim.job.id, why:% = format!("{why:#}"); "a video was not copied");
+        if let Some(failures) = claim.job.uncopied(&self.schedule) {
+            return self.save(claim, Some(self.schedule.pause_ms(failures))).await;
+        }
+        mourn(claim, "its video could not be copied");
+        self.decide(claim, Outcome::failed(FailCode::Undelivered, "")).await
+    }
+
+    async fn copy(&self, outlet: &Outlet, url: &str, claim: &Claim) -> anyhow::Result<()> {
+        let pieces = self.studio.fetch(outlet, url).await?;
+        let name = files::name(claim.job.account.as_str(), &claim.job.id);
+        self.files.write(&name, pieces, FILE_BYTES_MAX).await?;
+        Ok(())
+    }
+
+    async fn drop_file(&self, claim: &Claim) -> anyhow::Result<()> {
+        let name = files::name(claim.job.account.as_str(), &claim.job.id);
+        Ok(self.files.delete(&name).await?)
+    }
+
+    async fn decide(&self, claim: &mut Claim, outcome: Outcome) -> anyhow::Result<Go> {
+        claim.job.decide(outcome, now_ms());
+        self.keep(claim, None, true).await
+    }
+
+    /// Brings an outcome into the ledger. The same again changes nothing there.
+    async fn settle(&self, claim: &mut Claim, outcome: &Outcome) -> anyhow::Result<Go> {
+        let job = &claim.job;
+        let op = match outcome {
+            Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
+            Outcome::Completed { charge, .. } => {
+                let line = serde_json::to_string(&line(claim).context("no line")?)?;
+                Operation::Settle { id: job.id.clone(), charge: *charge, line }
+            }
+        };
+        let asking = until_done(|| self.ledger.apply(&job.account, op.clone()));
+        let answer = self.kept(claim, asking).await??;
+        let job = &claim.job;
+        match answer {
+            Answer::Posted { amount, written_off } => {
+                let labels = ["videos", &job.model, &job.vendor];
+                METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
+                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+            }
+            Answer::AlreadyPosted(_) | Answer::Voided => {}
+            other => log::error!(job = job.id, answer:? = other; "the hold could not be ended"),
+        }
+        claim.job.end();
+        log::info!(
+            target: "request",
+            job = claim.job.id,
+            account = claim.job.account.as_str(),
+            model = claim.job.model,
+            status = claim.job.status().name(),
+            code = match outcome {
+                Outcome::Failed { code, .. } => code.name(),
+                Outcome::Completed { .. } => "",
+            },
+            charge_nano = match outcome {
+                Outcome::Failed { .. } => 0,
+                Outcome::Completed { charge, .. } => charge.nano(),
+            };
+            "video ended"
+        );
+        let keep = if claim.deleted { 0 } else { self.schedule.keep_ms };
+        self.save(claim, Some(keep)).await
+    }
+
+    async fn save(&self, claim: &mut Claim, due_ms: Option<u64>) -> anyhow::Result<Go> {
+        self.keep(claim, due_ms, false).await
+    }
+
+    /// Saves a claim, for as long as that takes: what has happened must not be forgotten.
+    async fn keep(
+        &self,
+        claim: &mut Claim,
+        due_ms: Option<u64>,
+        forget_body: bool,
+    ) -> anyhow::Result<Go> {
+        let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
+        let saved = loop {
+            match self.queue.save(claim, Next { due_ms, forget_body }).await {
+                Ok(saved) => break saved,
+                Err(why) if began.elapsed() > RETRY_TIME => return Err(why.into()),
+                Err(why) => {
+                    log::warn!(job = claim.job.id, why:% = why; "a job will be saved again");
+                    sleep(wait).await;
+                    wait = (wait * 2).min(RETRY_WAIT_MAX);
+                }
+            }
+        };
+        if !saved {
+            log::warn!(job = claim.job.id; "another worker has the job by now");
+        }
+        Ok(if saved && due_ms.is_none() { Go::On } else { Go::Away })
+    }
+
+    /// Keeps the claim while something is waited for.
+    async fn kept<T>(&self, claim: &Claim, waited: impl Future<Output = T>) -> anyhow::Result<T> {
+        let lease_ms = self.schedule.lease_ms;
+        let renewing = async {
+            loop {
+                sleep(Duration::from_millis(lease_ms / 3)).await;
+                match timeout(Duration::from_millis(lease_ms), self.queue.renew(claim, lease_ms))
+                    .await
+                {
+                    Ok(Ok(false)) => return,
+                    Ok(Ok(true)) => {}
+                    // Whether it is still ours is told by the next save.
+                    Ok(Err(why)) => log::warn!(job = claim.job.id, why:% = why; "not renewed"),
+                    Err(_) => log::warn!(job = claim.job.id; "not renewed in time"),
+                }
+            }
+        };
+        tokio::select! {
+            done = waited => Ok(done),
+            () = renewing => bail!("another worker has the job by now"),
+        }
+    }
+
+    /// How a vendor is spoken to, as its rules say.
+    fn vendor(&self, token: &str) -> Option<Arc<Vendor>> {
+        let catalogue = self.catalogue.load();
+        let model = catalogue.models().iter().find(|model| model.vendor.token == token);
+        model.map(|model| model.vendor.clone())
+    }
+
+    /// When to ask again, in ms: not all jobs at the same moment.
+    fn poll_ms(&self) -> u64 {
+        let spread = self.schedule.poll_ms / 5;
+        let random = getrandom::u32().map_or(0, u64::from);
+        self.schedule.poll_ms - spread / 2 + random % (spread + 1)
+    }
+}
+
+/// Tells of work that a vendor may bill and nobody pays.
+fn mourn(claim: &Claim, why: &str) {
+    let route = match &claim.job.stage {
+        Stage::Submitting { route, .. } | Stage::Running(Running { route, .. }) => route,
+        _ => "",
+    };
+    METRICS.lost_attempts.with_label_values(&[claim.job.vendor.as_str(), route]).inc();
+    log::error!(job = claim.job.id, route, why; "a vendor may bill a video that nobody pays");
+}
+
+/// The journal line of a job that is completed.
+fn line(claim: &Claim) -> Option<Line> {
+    let job = &claim.job;
+    let Stage::Settling { outcome, at_ms } = &job.stage else { return None };
+    let Outcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
+        return None;
+    };
+    Some(Line {
+        request_id: job.id.clone(),
+        at: *at_ms,
+        key_prefix: job.key_prefix.clone(),
+        endpoint: "videos".to_owned(),
+        model: job.model.clone(),
+        vendor: job.vendor.clone(),
+        route: route.clone(),
+        depth: *depth,
+        usage: *usage,
+        basis: *basis,
+        price_version: job.price_version.clone(),
+        vendor_request_id: Some(vendor_id.clone()),
+    })
+}
+
+/// Asks until there is an answer, for a while.
+async fn until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
+where
+    E: std::fmt::Display,
+    F: Future<Output = Result<T, E>>,
+{
+    let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
+    loop {
+        match ask().await {
+            Err(why) if began.elapsed() <= RETRY_TIME => {
+                log::warn!(why:% = why; "the ledger will be asked again");
+                sleep(wait).await;
+                wait = (wait * 2).min(RETRY_WAIT_MAX);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn passed_by(outlet: &Outlet, job: &str, reason: &str) {
+    let (vendor, route) = (&outlet.vendor, &outlet.name);
+    METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
+    log::warn!(job, vendor, route, reason; "blocked");
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Now, in unix ms.
+fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
+}

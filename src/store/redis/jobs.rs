@@ -1,0 +1,323 @@
+//! Jobs in records, each in its account's slot, with their bodies beside them. An index in a slot
+//! of its own says which are due.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use redis::{Script, ScriptInvocation};
+
+use super::super::jobs::{read, read_claimed, repeats, used, written};
+use super::keys::AccountKeys;
+use super::{Redis, answer, words};
+use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
+use crate::ledger::{AccountName, Answer, Unavailable};
+
+mod index;
+mod survey;
+
+pub(super) use survey::Survey;
+
+use index::{Announced, Entry, LOOK_MS, member};
+
+/// No span is longer, in ms: a script adds it to its clock, in a double.
+const SPAN_MS_MAX: u64 = 1 << 52;
+/// So many times a claim looks for more jobs that are due, instead of those that turned out not to
+/// be, at most.
+const LOOKS_MAX: u32 = 8;
+/// So often an order is tried again whose idempotency key's job was just removed, at most.
+const TRIES_MAX: u32 = 3;
+
+const SECRET: &str = "tollgate:secret";
+
+#[async_trait]
+impl Queue for Redis {
+    async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
+        let job = written(&order.job)?;
+        let member = member(&order.job.account, &order.job.id);
+        for _ in 0..TRIES_MAX {
+            let announced = self.announce(&member).await?;
+            let told = self.place_once(&order, &job, &announced).await?;
+            match told.first().map(String::as_str) {
+                Some("placed") => {
+                    self.note(&member, &told).await;
+                    return Ok(Placed::New);
+                }
+                Some("known") => {
+                    self.note(&member, &told).await;
+                    let key = told.get(5).filter(|key| !key.is_empty());
+                    return repeats(&order, read(text_at(&told, 4)?)?, key.map(String::as_str))
+                        .map(|()| Placed::New);
+                }
+                _ => self.take_back(announced).await,
+            }
+            if let Some(placed) = self.refused(&order, &told).await? {
+                return Ok(placed);
+            }
+        }
+        Err(Unavailable("the idempotency key's job comes and goes".to_owned()))
+    }
+
+    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        let record = self.record(account, id).await?;
+        Ok(record.and_then(|(job, deleted)| (!deleted).then_some(job)))
+    }
+
+    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable> {
+        let mut call = self.scripts.videos.page.key(AccountKeys::of(account).videos());
+        let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
+        call.arg(u8::from(page.ascending)).arg(limit);
+        page.after.iter().for_each(|after| {
+            call.arg(after);
+        });
+        let told = self.told(&call).await?;
+        let Some(("page", ids)) = told.split_first().map(|(word, ids)| (word.as_str(), ids)) else {
+            return Ok(None);
+        };
+        let found = ids.iter().take(page.limit).map(|id| self.find(account, id));
+        let found: Result<Vec<_>, _> = join_all(found).await.into_iter().collect();
+        // One may have been deleted just now.
+        let jobs = found?.into_iter().flatten().collect();
+        Ok(Some(Listed { jobs, has_more: ids.len() > page.limit }))
+    }
+
+    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        // Else everybody's attempts at ids that never were would stand in the index.
+        if self.record(account, id).await?.is_none() {
+            return Ok(None);
+        }
+        let (keys, member) = (AccountKeys::of(account), member(account, id));
+        let announced = self.hasten(&member).await?;
+        let mut call = self.scripts.videos.delete.key(keys.video(id));
+        call.key(keys.videos()).arg(id).arg(&announced.deadline);
+        let told = self.told(&call).await?;
+        match told.first().map(String::as_str) {
+            Some("deleted") => {
+                self.note(&member, &told).await;
+                read(text_at(&told, 4)?).map(Some)
+            }
+            Some("hidden") => {
+                self.note(&member, &told).await;
+                Ok(None)
+            }
+            Some("gone") => Ok(None),
+            Some("late") => Err(late()),
+            _ => Err(unexpected(&told)),
+        }
+    }
+
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
+        self.survey().await;
+        let mut claims = Vec::new();
+        for _ in 0..LOOKS_MAX {
+            let due = self.due(limit - claims.len()).await;
+            let due = match due {
+                // What is claimed is claimed.
+                Err(_) if !claims.is_empty() => break,
+                due => due?,
+            };
+            let asked_for_all = due.len() == limit - claims.len();
+            let looks = due.iter().map(|entry| self.look(entry, lease_ms));
+            let looked = join_all(looks).await;
+            let failed = looked.iter().find_map(|look| look.as_ref().err().cloned());
+            claims.extend(looked.into_iter().filter_map(Result::ok).flatten());
+            match failed {
+                Some(why) if claims.is_empty() => return Err(why),
+                Some(_) => break,
+                None if claims.len() == limit || !asked_for_all => break,
+                None => {}
+            }
+        }
+        Ok(claims)
+    }
+
+    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
+        let mut call = of_claim(&self.scripts.videos.renew, claim, |_, _| Vec::new());
+        call.arg(claim.revision).arg(lease_ms.min(SPAN_MS_MAX));
+        self.told_and_noted(&call, claim).await.map(|told| told.is_some())
+    }
+
+    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
+        let body = AccountKeys::of(&claim.job.account).video_body(&claim.job.id);
+        self.connection().await?.query(redis::cmd("GET").arg(body)).await
+    }
+
+    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable> {
+        let (job, status) = (written(&claim.job)?, claim.job.status());
+        let mut call = of_claim(&self.scripts.videos.save, claim, |keys, id| {
+            vec![keys.video_body(id), keys.videos_open()]
+        });
+        call.arg(&claim.job.id).arg(claim.revision).arg(u8::from(claim.deleted));
+        call.arg(job).arg(status.name());
+        match next.due_ms {
+            Some(due_ms) => call.arg(due_ms.min(SPAN_MS_MAX)),
+            None => call.arg(""),
+        };
+        call.arg(u8::from(next.forget_body));
+        let Some(told) = self.told_and_noted(&call, claim).await? else { return Ok(false) };
+        claim.revision = number_at(&told, 4)?;
+        claim.deleted = text_at(&told, 5)? == "1";
+        Ok(true)
+    }
+
+    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
+        let mut call = of_claim(&self.scripts.videos.remove, claim, |keys, id| {
+            vec![keys.video_body(id), keys.video_keys(), keys.videos(), keys.videos_open()]
+        });
+        call.arg(&claim.job.id).arg(claim.revision).arg(LOOK_MS);
+        self.told_and_noted(&call, claim).await.map(|told| told.is_some())
+    }
+
+    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
+        let mut sizes = redis::pipe();
+        for status in Status::ALL {
+            sizes.cmd("SCARD").arg(index::of_status(status));
+        }
+        let sizes: Vec<u64> = self.connection().await?.pipe(&sizes).await?;
+        Ok(Status::ALL.into_iter().zip(sizes).collect())
+    }
+
+    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+        let connection = self.connection().await?;
+        // First, since a server that is full lets nobody set what is set already.
+        let mut known: Option<Vec<u8>> = connection.query(redis::cmd("GET").arg(SECRET)).await?;
+        if known.is_none() {
+            let mut set = redis::cmd("SET");
+            set.arg(SECRET).arg(&candidate[..]).arg("NX").arg("GET");
+            known = connection.query(&set).await?;
+        }
+        let Some(known) = known else { return Ok(candidate) };
+        known
+            .try_into()
+            .map_err(|_| Unavailable("the fleet's secret has another length".to_owned()))
+    }
+}
+
+impl Redis {
+    /// Runs a script that answers in words.
+    async fn told(&self, call: &ScriptInvocation<'_>) -> Result<Vec<String>, Unavailable> {
+        words(&self.connection().await?.run(call).await?)
+    }
+
+    /// The same for a claim's, and notes what it told; `None` if it is no longer a claim.
+    async fn told_and_noted(
+        &self,
+        call: &ScriptInvocation<'_>,
+        claim: &Claim,
+    ) -> Result<Option<Vec<String>>, Unavailable> {
+        let told = self.told(call).await?;
+        if told.first().is_none_or(|word| word == "gone") {
+            return Ok(None);
+        }
+        self.note(&member(&claim.job.account, &claim.job.id), &told).await;
+        Ok(Some(told))
+    }
+
+    async fn place_once(
+        &self,
+        order: &Order,
+        job: &str,
+        announced: &Announced,
+    ) -> Result<Vec<String>, Unavailable> {
+        let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
+        let mut call = self.scripts.videos.place.key(&keys.account);
+        call.key(keys.hold(id)).key(&keys.open);
+        call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
+        call.key(keys.videos()).key(keys.videos_open());
+        call.arg(id).arg(order.quote.wanted.nano()).arg(order.quote.least.nano());
+        call.arg(order.lease_ms.min(SPAN_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
+        call.arg(order.key.as_deref().unwrap_or_default());
+        call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
+        self.told(&call).await
+    }
+
+    /// What an order that was not placed comes to; `None` if it may be tried again.
+    async fn refused(&self, order: &Order, told: &[String]) -> Result<Option<Placed>, Unavailable> {
+        match told.first().map(String::as_str) {
+            Some("used") => {
+                let first = self.record(&order.job.account, text_at(told, 1)?).await?;
+                return Ok(first.map(|(job, deleted)| {
+                    if deleted { Placed::Deleted } else { Placed::Repeat(Box::new(job)) }
+                }));
+            }
+            Some("crowded") => return Ok(Some(Placed::Crowded)),
+            Some("late") => return Err(late()),
+            _ => {}
+        }
+        match answer(told)? {
+            Answer::Insufficient(available) => Ok(Some(Placed::Insufficient(available))),
+            Answer::NoAccount => Ok(Some(Placed::NoAccount)),
+            _ => Err(used(&order.job.id)),
+        }
+    }
+
+    /// A job, and whether it is deleted.
+    async fn record(
+        &self,
+        account: &AccountName,
+        id: &str,
+    ) -> Result<Option<(Job, bool)>, Unavailable> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(AccountKeys::of(account).video(id)).arg(&["job", "deleted"]);
+        let (job, deleted): (Option<String>, Option<bool>) =
+            self.connection().await?.query(&get).await?;
+        job.map(|job| Ok((read(&job)?, deleted.unwrap_or_default()))).transpose()
+    }
+
+    /// Looks at a job that is due, and claims it if it is.
+    async fn look(&self, entry: &Entry, lease_ms: u64) -> Result<Option<Claim>, Unavailable> {
+        let Some((account, id)) = entry.job() else {
+            self.drop_entry(entry).await;
+            return Ok(None);
+        };
+        let mut call = self.scripts.videos.claim.key(AccountKeys::of(&account).video(id));
+        call.arg(lease_ms.min(SPAN_MS_MAX));
+        let told = self.told(&call).await?;
+        match told.first().map(String::as_str) {
+            Some("claimed") => {
+                self.note(&entry.member, &told).await;
+                let (revision, deleted) = (number_at(&told, 4)?, text_at(&told, 5)? == "1");
+                let job = read_claimed(text_at(&told, 6)?);
+                Ok(job.map(|job| Claim { job, deleted, revision }))
+            }
+            Some("later") => {
+                self.note(&entry.member, &told).await;
+                Ok(None)
+            }
+            Some("gone") => {
+                self.drop_entry(entry).await;
+                Ok(None)
+            }
+            _ => Err(unexpected(&told)),
+        }
+    }
+}
+
+/// A script on a claim's record, and on further keys of its account.
+fn of_claim<'a>(
+    script: &'a Script,
+    claim: &Claim,
+    further: impl Fn(&AccountKeys, &str) -> Vec<String>,
+) -> ScriptInvocation<'a> {
+    let (keys, id) = (AccountKeys::of(&claim.job.account), &claim.job.id);
+    let mut call = script.key(keys.video(id));
+    for key in further(&keys, id) {
+        call.key(key);
+    }
+    call
+}
+
+fn text_at(told: &[String], at: usize) -> Result<&str, Unavailable> {
+    told.get(at).map(String::as_str).ok_or_else(|| unexpected(told))
+}
+
+fn number_at(told: &[String], at: usize) -> Result<u64, Unavailable> {
+    text_at(told, at)?.parse().map_err(|_| unexpected(told))
+}
+
+fn late() -> Unavailable {
+    Unavailable("the server took too long to begin".to_owned())
+}
+
+fn unexpected(told: &[String]) -> Unavailable {
+    Unavailable(format!("unexpected answer: {:?}", told.first()))
+}

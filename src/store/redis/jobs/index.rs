@@ -1,0 +1,150 @@
+//! The index of all jobs, in a slot of its own: when to look at which, and how many are how far.
+//!
+//! The truth is each job's record, in its account's slot; no command changes both at once. So:
+//! - A job is announced before it is placed: a minute later it is looked at, whether whoever placed
+//!   it has lived to note it here or not. It is placed within half of that or not at all, so nobody
+//!   who looks in vain can drop an entry whose job comes later. The same before a job is made due
+//!   sooner than the index knows (a deletion).
+//! - What a script did to a record is noted here after it, with the record's version: whichever
+//!   note comes last, the newest counts. If it never comes (its node died, the server did not
+//!   answer) the index says what it said before, which is sooner: somebody looks, finds that the
+//!   job is not due, and notes when it is.
+//! - An entry is dropped by who looks at it in vain, but only as it was when it became due. That of
+//!   a removed job stays for a while, so that no note that comes late brings the job back. One that
+//!   came to nothing is taken back at once by who announced it first, unless it was announced again
+//!   since.
+//! - Counts follow the notes, and are wrong between a crash and the next look.
+
+use redis::ScriptInvocation;
+
+use super::super::scripts::IndexScripts;
+use super::super::{Redis, words};
+use crate::jobs::Status;
+use crate::ledger::{AccountName, Unavailable};
+
+/// A job that was announced is looked at after so long, in ms.
+pub(super) const LOOK_MS: u64 = 60_000;
+/// What was announced is done within so long, in ms, or not at all. The rest is for nodes of a
+/// cluster whose clocks differ.
+const LATE_MS: u64 = 30_000;
+
+const DUE: &str = "tollgate:{:videos}:due";
+const VERSIONS: &str = "tollgate:{:videos}:versions";
+
+/// Where the jobs of a status are. No account's name has a colon, so none shares the hash tag.
+pub(super) fn of_status(status: Status) -> String {
+    format!("tollgate:{{:videos}}:{}", status.name())
+}
+
+/// How the index names a job.
+pub(super) fn member(account: &AccountName, id: &str) -> String {
+    format!("{account} {id}")
+}
+
+/// An entry that is due.
+pub(super) struct Entry {
+    pub(super) member: String,
+    /// When it became so, as the server writes it.
+    seen: String,
+}
+
+impl Entry {
+    /// The job that it is about; `None` if it is about none.
+    pub(super) fn job(&self) -> Option<(AccountName, &str)> {
+        let (account, id) = self.member.split_once(' ')?;
+        Some((AccountName::parse(account)?, id))
+    }
+}
+
+/// A job that is about to be placed, or made due sooner.
+pub(super) struct Announced {
+    /// When it is too late for that, by the server's clock.
+    pub(super) deadline: String,
+    entry: Option<Entry>,
+}
+
+fn asked<'a>(script: &'a redis::Script, member: &str) -> ScriptInvocation<'a> {
+    let mut call = script.key(DUE);
+    call.key(VERSIONS);
+    for status in Status::ALL {
+        call.key(of_status(status));
+    }
+    call.arg(member);
+    call
+}
+
+impl Redis {
+    fn index(&self) -> &IndexScripts {
+        &self.scripts.index
+    }
+
+    /// Before a job is placed.
+    pub(super) async fn announce(&self, member: &str) -> Result<Announced, Unavailable> {
+        self.announced(asked(&self.index().announce, member), member).await
+    }
+
+    /// Before a job is made due sooner.
+    pub(super) async fn hasten(&self, member: &str) -> Result<Announced, Unavailable> {
+        self.announced(asked(&self.index().hasten, member), member).await
+    }
+
+    async fn announced(
+        &self,
+        mut call: ScriptInvocation<'_>,
+        member: &str,
+    ) -> Result<Announced, Unavailable> {
+        call.arg(LOOK_MS).arg(LATE_MS);
+        let mut words = words(&self.connection().await?.run(&call).await?)?.into_iter();
+        let deadline = words.next().unwrap_or_default();
+        // Nothing of one that was there before.
+        let seen = words.next().filter(|seen| !seen.is_empty());
+        let entry = seen.map(|seen| Entry { member: member.to_owned(), seen });
+        Ok(Announced { deadline, entry })
+    }
+
+    /// Takes back what came to nothing.
+    pub(super) async fn take_back(&self, announced: Announced) {
+        if let Some(entry) = announced.entry {
+            self.drop_entry(&entry).await;
+        }
+    }
+
+    /// Notes what a record's script told: after a word the version, when to look next, the status.
+    pub(super) async fn note(&self, member: &str, told: &[String]) {
+        let mut call = asked(&self.index().note, member);
+        told.iter().skip(1).take(3).for_each(|word| {
+            call.arg(word);
+        });
+        self.hint(&call).await;
+    }
+
+    /// Forgets an entry, if it still is as it was.
+    pub(super) async fn drop_entry(&self, entry: &Entry) {
+        let mut call = asked(&self.index().drop, &entry.member);
+        call.arg(&entry.seen);
+        self.hint(&call).await;
+    }
+
+    /// Changes the index where that may fail: whoever looks mends it.
+    async fn hint(&self, call: &ScriptInvocation<'_>) {
+        let changed = match self.connection().await {
+            Ok(connection) => connection.run(call).await.map(drop),
+            Err(why) => Err(why),
+        };
+        if let Err(why) = changed {
+            log::warn!(why:% = why; "the index of video jobs lags behind");
+        }
+    }
+
+    /// Entries that are due, the longest due first.
+    pub(super) async fn due(&self, limit: usize) -> Result<Vec<Entry>, Unavailable> {
+        let mut call = self.index().due.key(DUE);
+        call.arg(limit);
+        let words = words(&self.connection().await?.run(&call).await?)?;
+        let entry = |pair: &[String]| match pair {
+            [member, seen] => Some(Entry { member: member.clone(), seen: seen.clone() }),
+            _ => None,
+        };
+        Ok(words.chunks(2).filter_map(entry).collect())
+    }
+}

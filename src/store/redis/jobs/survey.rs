@@ -1,0 +1,79 @@
+//! Jobs that the index has lost: its server may fall back to an older state by itself, for example
+//! when a cluster's node dies before its replica has everything.
+//!
+//! Now and then whoever claims walks on through the accounts, and has the jobs that are under way
+//! looked at: what the index knows of them then is what their records say.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::super::keys::AccountKeys;
+use super::super::{ACCOUNTS, Redis};
+use super::index;
+use crate::ledger::{AccountName, Unavailable};
+
+/// Between two steps.
+const STEP_EVERY: Duration = Duration::from_secs(60);
+/// About so many accounts are walked through in one.
+const STEP: u32 = 1_000;
+
+/// Where the walk is.
+#[derive(Default)]
+pub(in super::super) struct Survey(Mutex<Walk>);
+
+#[derive(Default)]
+struct Walk {
+    /// The server's word for how far it is.
+    cursor: u64,
+    stepped: Option<Instant>,
+}
+
+impl Survey {
+    /// Where to go on from, if it is time for a step.
+    fn due(&self) -> Option<u64> {
+        let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if walk.stepped.is_some_and(|stepped| stepped.elapsed() < STEP_EVERY) {
+            return None;
+        }
+        walk.stepped = Some(Instant::now());
+        Some(walk.cursor)
+    }
+
+    fn at(&self, cursor: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).cursor = cursor;
+    }
+}
+
+impl Redis {
+    /// Takes a step of the survey, if it is time for one.
+    pub(super) async fn survey(&self) {
+        let Some(cursor) = self.survey.due() else { return };
+        match self.survey_from(cursor).await {
+            Ok(next) => self.survey.at(next),
+            Err(why) => log::warn!(why:% = why; "no survey of the video jobs"),
+        }
+    }
+
+    async fn survey_from(&self, cursor: u64) -> Result<u64, Unavailable> {
+        let mut scan = redis::cmd("SSCAN");
+        scan.arg(ACCOUNTS).arg(cursor).arg("COUNT").arg(STEP);
+        let (next, names): (u64, Vec<String>) = self.connection().await?.query(&scan).await?;
+        let names = names.iter().filter_map(|name| AccountName::parse(name));
+        for open in join_all(names.map(|name| self.open_of(name))).await {
+            for member in open? {
+                self.hasten(&member).await?;
+            }
+        }
+        Ok(next)
+    }
+
+    /// The jobs of an account that are under way, as the index names them.
+    async fn open_of(&self, name: AccountName) -> Result<Vec<String>, Unavailable> {
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(AccountKeys::of(&name).videos_open());
+        let ids: Vec<String> = self.connection().await?.query(&members).await?;
+        Ok(ids.iter().map(|id| index::member(&name, id)).collect())
+    }
+}

@@ -1,0 +1,22 @@
+-- Sets money aside for a hold: as much of `wanted` as there is, but not below `least`.
+local function set_aside(account, hold, open, id, wanted, least, lease)
+  if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
+  local available = redis.call('HGET', account, 'available')
+  if not available then return {'no_account'} end
+  local known = redis.call('HMGET', hold, 'state', 'wanted', 'least', 'held')
+  if known[1] then
+    if known[1] == 'tombstone' then return {'tombstoned'} end
+    if known[2] ~= wanted or known[3] ~= least then return {'conflict'} end
+    return {'hold_exists', known[4], known[1]}
+  end
+  if less(available, least) then return {'insufficient', available} end
+  local held = wanted
+  if less(available, wanted) then held = available end
+  local lease_until = now_ms() + lease
+  subtract(account, 'available', held)
+  add(account, 'held', held)
+  redis.call('HSET', hold, 'state', 'open', 'wanted', wanted, 'least', least, 'held', held,
+    'lease_until', string.format('%.0f', lease_until))
+  redis.call('ZADD', open, string.format('%.0f', lease_until), id)
+  return {'held', held}
+end

@@ -1,0 +1,13 @@
+-- Ids of an account's jobs in their order, at most so many.
+local list, ascending, count, after = KEYS[1], ARGV[1] == '1', ARGV[2], ARGV[3]
+if after and not redis.call('ZSCORE', list, after) then return {'unknown'} end
+local ids
+if ascending then
+  local from = after and '(' .. after or '-'
+  ids = redis.call('ZRANGEBYLEX', list, from, '+', 'LIMIT', '0', count)
+else
+  local from = after and '(' .. after or '+'
+  ids = redis.call('ZREVRANGEBYLEX', list, from, '-', 'LIMIT', '0', count)
+end
+table.insert(ids, 1, 'page')
+return ids

@@ -1,0 +1,241 @@
+//! Jobs in a table, their bodies in another. Whatever changes one is a transaction of the writer's;
+//! clients' questions are answered beside it.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::super::jobs::{read, repeats, used, written};
+use super::desk::Desk;
+use super::{Sqlite, When, holds, now_ms};
+use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
+use crate::ledger::{AccountName, Answer, Operation, Unavailable};
+
+mod claims;
+
+#[async_trait]
+impl Queue for Sqlite {
+    async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
+        let job = written(&order.job)?;
+        self.run(When::Kept, move |desk| place_whole(desk, &order, &job)).await?
+    }
+
+    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        let (account, id) = (account.clone(), id.to_owned());
+        let job = self.reader.read(move |c| find(c, &account, &id)).await?;
+        job.as_deref().map(read).transpose()
+    }
+
+    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable> {
+        let (account, limit) = (account.clone(), page.limit);
+        let Some(texts) = self.reader.read(move |c| list(c, &account, &page)).await? else {
+            return Ok(None);
+        };
+        let jobs = texts.iter().take(limit).map(|text| read(text)).collect::<Result<_, _>>()?;
+        Ok(Some(Listed { jobs, has_more: texts.len() > limit }))
+    }
+
+    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        let (account, id) = (account.clone(), id.to_owned());
+        let job = self.run(When::Kept, move |desk| delete(desk.c, &account, &id)).await?;
+        job.as_deref().map(read).transpose()
+    }
+
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
+        self.run(When::Now, move |desk| claims::claim(desk.c, lease_ms, limit)).await
+    }
+
+    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
+        let claim = claims::Held::of(claim);
+        self.run(When::Now, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
+    }
+
+    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
+        let claim = claims::Held::of(claim);
+        self.reader.read(move |c| claims::body(c, &claim)).await
+    }
+
+    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable> {
+        let (held, job, status) =
+            (claims::Held::of(claim), written(&claim.job)?, claim.job.status());
+        let save = move |desk: &mut Desk<'_>| claims::save(desk.c, &held, &job, status, next);
+        let Some(deleted) = self.run(When::Kept, save).await? else { return Ok(false) };
+        claim.deleted = deleted;
+        claim.revision += 1;
+        Ok(true)
+    }
+
+    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
+        let claim = claims::Held::of(claim);
+        self.run(When::Kept, move |desk| claims::remove(desk.c, &claim)).await
+    }
+
+    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
+        self.reader.read(counts).await
+    }
+
+    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+        self.run(When::Kept, move |desk| secret(desk.c, candidate)).await
+    }
+}
+
+/// A status as the table has it.
+fn number(status: Status) -> i64 {
+    match status {
+        Status::Queued => 0,
+        Status::InProgress => 1,
+        Status::Completed => 2,
+        Status::Failed => 3,
+    }
+}
+
+/// So long after a moment.
+fn after(now: i64, ms: u64) -> i64 {
+    now.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))
+}
+
+/// Places an order, or nothing of it. What cannot be written, for example since the disk is full,
+/// is no error of the transaction, in which others' operations are too, unless it ended that.
+fn place_whole(
+    desk: &mut Desk<'_>,
+    order: &Order,
+    job: &str,
+) -> rusqlite::Result<Result<Placed, Unavailable>> {
+    let c = desk.c;
+    let account = &order.job.account;
+    let Some(before) = desk.balances(account)? else { return Ok(Ok(Placed::NoAccount)) };
+    c.prepare_cached("SAVEPOINT place")?.execute([])?;
+    let placed = place(desk, order, job);
+    if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
+        c.prepare_cached("ROLLBACK TO place")?.execute([])?;
+        desk.set(account, before);
+    }
+    match placed {
+        Err(why) if c.is_autocommit() => Err(why),
+        Err(why) => {
+            c.prepare_cached("RELEASE place")?.execute([])?;
+            Ok(Err(Unavailable(format!("the job cannot be kept: {why}"))))
+        }
+        Ok(placed) => {
+            c.prepare_cached("RELEASE place")?.execute([])?;
+            Ok(placed)
+        }
+    }
+}
+
+fn place(
+    desk: &mut Desk<'_>,
+    order: &Order,
+    job: &str,
+) -> rusqlite::Result<Result<Placed, Unavailable>> {
+    let c = desk.c;
+    let (account, id) = (&order.job.account, &order.job.id);
+    let Some(row) = desk.row(account)?.map(|row| row.id) else { return Ok(Ok(Placed::NoAccount)) };
+    if let Some(earlier) = placed_before(c, row, order)? {
+        return Ok(earlier);
+    }
+    let mut open =
+        c.prepare_cached("SELECT count(*) FROM video WHERE account = ? AND status < 2")?;
+    if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
+        return Ok(Ok(Placed::Crowded));
+    }
+    let hold = Operation::Hold {
+        id: id.clone(),
+        wanted: order.quote.wanted,
+        least: order.quote.least,
+        lease_ms: order.lease_ms,
+    };
+    match holds::apply(desk, account, &hold)? {
+        Answer::Held(_) | Answer::HoldExists { open: true, .. } => {}
+        Answer::Insufficient(available) => return Ok(Ok(Placed::Insufficient(available))),
+        Answer::NoAccount => return Ok(Ok(Placed::NoAccount)),
+        _ => return Ok(Err(used(id))),
+    }
+    let mut insert = c.prepare_cached(
+        "INSERT INTO video (account, id, job, status, due, lease_until, revision, deleted, key)
+         VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?)",
+    )?;
+    let status = number(order.job.status());
+    let video = insert.insert(params![row, id, job, status, now_ms(), order.key])?;
+    let mut insert = c.prepare_cached("INSERT INTO video_body (video, body) VALUES (?, ?)")?;
+    insert.execute(params![video, &order.body[..]])?;
+    Ok(Ok(Placed::New))
+}
+
+/// What became of the order when it, or another with its idempotency key, came before.
+fn placed_before(
+    c: &Connection,
+    account: i64,
+    order: &Order,
+) -> rusqlite::Result<Option<Result<Placed, Unavailable>>> {
+    let mut select = c.prepare_cached("SELECT job, key FROM video WHERE account = ? AND id = ?")?;
+    let same = select.query_row(params![account, order.job.id], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
+    });
+    if let Some((job, key)) = same.optional()? {
+        let same = read(&job).and_then(|job| repeats(order, job, key.as_deref()));
+        return Ok(Some(same.map(|()| Placed::New)));
+    }
+    let Some(key) = &order.key else { return Ok(None) };
+    let mut select =
+        c.prepare_cached("SELECT job, deleted FROM video WHERE account = ? AND key = ?")?;
+    let first = select.query_row(params![account, key], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))
+    });
+    Ok(first.optional()?.map(|(job, deleted)| {
+        if deleted { Ok(Placed::Deleted) } else { Ok(Placed::Repeat(Box::new(read(&job)?))) }
+    }))
+}
+
+fn find(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Option<String>> {
+    let mut select = c.prepare_cached(
+        "SELECT job FROM video
+         WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ? AND deleted = 0",
+    )?;
+    select.query_row(params![account.as_str(), id], |row| row.get(0)).optional()
+}
+
+/// The jobs of a page and one more, if there is one.
+fn list(
+    c: &Connection,
+    account: &AccountName,
+    page: &Page,
+) -> rusqlite::Result<Option<Vec<String>>> {
+    if let Some(after) = &page.after
+        && find(c, account, after)?.is_none()
+    {
+        return Ok(None);
+    }
+    let mut select = c.prepare_cached(if page.ascending {
+        "SELECT job FROM video WHERE account = (SELECT id FROM account WHERE name = ?1)
+             AND deleted = 0 AND (?2 IS NULL OR id > ?2) ORDER BY id LIMIT ?3"
+    } else {
+        "SELECT job FROM video WHERE account = (SELECT id FROM account WHERE name = ?1)
+             AND deleted = 0 AND (?2 IS NULL OR id < ?2) ORDER BY id DESC LIMIT ?3"
+    })?;
+    let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
+    let jobs = select.query_map(params![account.as_str(), page.after, limit], |row| row.get(0))?;
+    jobs.collect::<rusqlite::Result<_>>().map(Some)
+}
+
+fn delete(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Option<String>> {
+    let mut update = c.prepare_cached(
+        "UPDATE video SET deleted = 1, due = ?
+         WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ? AND deleted = 0
+         RETURNING job",
+    )?;
+    update.query_row(params![now_ms(), account.as_str(), id], |row| row.get(0)).optional()
+}
+
+fn counts(c: &Connection) -> rusqlite::Result<Vec<(Status, u64)>> {
+    let mut select = c.prepare_cached("SELECT count(*) FROM video WHERE status = ?")?;
+    let mut count = |status| select.query_row([number(status)], |row| row.get::<_, i64>(0));
+    Status::ALL.into_iter().map(|status| Ok((status, count(status)?.unsigned_abs()))).collect()
+}
+
+fn secret(c: &Connection, candidate: [u8; 32]) -> rusqlite::Result<[u8; 32]> {
+    let mut insert =
+        c.prepare_cached("INSERT OR IGNORE INTO secret (row, secret) VALUES (1, ?)")?;
+    insert.execute([&candidate[..]])?;
+    c.prepare_cached("SELECT secret FROM secret")?.query_row([], |row| row.get(0))
+}

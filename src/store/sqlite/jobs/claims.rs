@@ -1,0 +1,128 @@
+//! What a worker does with the jobs that it claims.
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::super::super::jobs::read_claimed;
+use super::super::now_ms;
+use super::{after, number};
+use crate::jobs::{Claim, Next, Status};
+use crate::ledger::AccountName;
+
+/// Of a claim, what the table needs.
+pub(super) struct Held {
+    account: AccountName,
+    id: String,
+    revision: i64,
+    /// Whether its worker knows that it was deleted.
+    deleted: bool,
+}
+
+impl Held {
+    pub(super) fn of(claim: &Claim) -> Held {
+        Held {
+            account: claim.job.account.clone(),
+            id: claim.job.id.clone(),
+            // None that was given out is so large.
+            revision: i64::try_from(claim.revision).unwrap_or(i64::MAX),
+            deleted: claim.deleted,
+        }
+    }
+
+    /// Whether it is deleted by now, of a claim that was saved just so before: the answer was lost.
+    fn saved_row(&self, c: &Connection, job: &str) -> rusqlite::Result<Option<bool>> {
+        let mut select = c.prepare_cached(
+            "SELECT deleted FROM video
+             WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?
+             AND saved_from = ? AND job = ?",
+        )?;
+        let asked = params![self.account.as_str(), self.id, self.revision, job];
+        select.query_row(asked, |row| row.get(0)).optional()
+    }
+
+    /// Its row, and whether it is deleted by now; `None` if it is no longer a claim.
+    fn row(&self, c: &Connection) -> rusqlite::Result<Option<(i64, bool)>> {
+        let mut select = c.prepare_cached(
+            "SELECT row, deleted FROM video
+             WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?
+             AND revision = ? AND lease_until > 0",
+        )?;
+        let asked = params![self.account.as_str(), self.id, self.revision];
+        select.query_row(asked, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    }
+}
+
+pub(super) fn claim(c: &Connection, lease_ms: u64, limit: usize) -> rusqlite::Result<Vec<Claim>> {
+    let now = now_ms();
+    let mut select = c.prepare_cached(
+        "SELECT row FROM video WHERE max(due, lease_until) <= ?
+         ORDER BY max(due, lease_until), id LIMIT ?",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let due: Vec<i64> =
+        select.query_map([now, limit], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut update = c.prepare_cached(
+        "UPDATE video SET lease_until = ?, revision = revision + 1, saved_from = NULL WHERE row = ?
+         RETURNING job, deleted, revision",
+    )?;
+    let mut claims = Vec::new();
+    for row in due {
+        let claimed = update.query_row(params![after(now, lease_ms).max(1), row], |row| {
+            Ok((row.get::<_, String>(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs()))
+        });
+        let (job, deleted, revision) = claimed?;
+        claims.extend(read_claimed(&job).map(|job| Claim { job, deleted, revision }));
+    }
+    Ok(claims)
+}
+
+pub(super) fn renew(c: &Connection, held: &Held, lease_ms: u64) -> rusqlite::Result<bool> {
+    let Some((row, _)) = held.row(c)? else { return Ok(false) };
+    let mut update = c.prepare_cached("UPDATE video SET lease_until = ? WHERE row = ?")?;
+    update.execute([after(now_ms(), lease_ms).max(1), row])?;
+    Ok(true)
+}
+
+pub(super) fn body(c: &Connection, held: &Held) -> rusqlite::Result<Option<Bytes>> {
+    let mut select = c.prepare_cached(
+        "SELECT body FROM video_body JOIN video ON video.row = video_body.video
+         WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?",
+    )?;
+    let body = select.query_row(params![held.account.as_str(), held.id], |row| row.get(0));
+    Ok(body.optional()?.map(|body: Vec<u8>| Bytes::from(body)))
+}
+
+/// Saves; tells whether the job is deleted. `None` if it is no longer a claim.
+pub(super) fn save(
+    c: &Connection,
+    held: &Held,
+    job: &str,
+    status: Status,
+    next: Next,
+) -> rusqlite::Result<Option<bool>> {
+    let Some((row, deleted)) = held.row(c)? else { return held.saved_row(c, job) };
+    let mut update = c.prepare_cached(
+        "UPDATE video SET job = ?, status = ?, saved_from = revision, revision = revision + 1
+         WHERE row = ?",
+    )?;
+    update.execute(params![job, number(status), row])?;
+    if let Some(due_ms) = next.due_ms {
+        // Whoever did not know of the deletion asked for the time of a video that is to stay.
+        let ended = matches!(status, Status::Completed | Status::Failed);
+        let due_ms = if ended && deleted && !held.deleted { 0 } else { due_ms };
+        let mut update =
+            c.prepare_cached("UPDATE video SET due = ?, lease_until = 0 WHERE row = ?")?;
+        update.execute([after(now_ms(), due_ms), row])?;
+    }
+    if next.forget_body {
+        c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
+    }
+    Ok(Some(deleted))
+}
+
+pub(super) fn remove(c: &Connection, held: &Held) -> rusqlite::Result<bool> {
+    let Some((row, _)) = held.row(c)? else { return Ok(false) };
+    c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
+    c.prepare_cached("DELETE FROM video WHERE row = ?")?.execute([row])?;
+    Ok(true)
+}

@@ -1,0 +1,217 @@
+//! Where jobs wait: the same on every store, and money moves with them or not at all.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tollgate::jobs::{
+    Claim, FailCode, Job, Next, Order, Outcome, Page, Placed, Queue, Running, Stage, Status,
+};
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
+use tollgate::money::price::Quote;
+use tollgate::money::{Basis, Money, Resolution, Units};
+use tollgate::store::Opened;
+
+use super::redis_server::RedisServer;
+use super::script::LONG_MS;
+use super::subject::{name, opened};
+
+mod crashes;
+mod crowd;
+mod random;
+mod suite;
+
+/// Longer than any test waits.
+const LEASE_MS: u64 = 60_000;
+/// A lease that runs out in the course of a test, and what surely is after its end.
+const SHORT_MS: u64 = 40;
+const SHORT_GONE: Duration = Duration::from_millis(60);
+/// What a job costs in these tests.
+const COST: i64 = 10;
+
+/// Keeps the claim.
+const KEEP: Next = Next { due_ms: None, forget_body: false };
+/// Gives the job back; it is due at once.
+const GIVE_BACK: Next = Next { due_ms: Some(0), forget_body: false };
+
+fn sqlite_url(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("ledger.db").display())
+}
+
+/// A store as two nodes of a fleet see it.
+async fn two(url: &str) -> [Opened; 2] {
+    [opened(url).await, opened(url).await]
+}
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+async fn funded(ledger: &dyn Ledger, account: &str, credit: i64) -> AccountName {
+    let account = name(account);
+    assert_eq!(ledger.open(&account).await, Ok(true));
+    let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
+    assert_eq!(ledger.apply(&account, credit).await, Ok(Answer::Done));
+    account
+}
+
+async fn balances(ledger: &dyn Ledger, account: &AccountName) -> Balances {
+    let balances = ledger.balances(account).await.expect("balances").expect("the account");
+    assert!(balances.add_up(), "{balances:?}");
+    balances
+}
+
+fn job(account: &AccountName, id: &str) -> Job {
+    Job {
+        id: id.to_owned(),
+        account: account.clone(),
+        key_prefix: "tg_ä\"{}".to_owned(),
+        model: "film".to_owned(),
+        vendor: "vendor_d".to_owned(),
+        seconds: 4,
+        resolution: Resolution::P720,
+        size: "1280x720".to_owned(),
+        created_ms: 1_800_000_000_123,
+        held: nano(COST),
+        price_version: "1".to_owned(),
+        progress: 0,
+        stage: Stage::Queued { refused: 0 },
+    }
+}
+
+fn order(account: &AccountName, id: &str) -> Order {
+    Order {
+        job: job(account, id),
+        body: Bytes::from(format!("body of {id}")),
+        key: None,
+        quote: Quote::exactly(nano(COST)),
+        lease_ms: LONG_MS,
+        open_max: 1_000,
+    }
+}
+
+fn keyed(account: &AccountName, id: &str, key: &str) -> Order {
+    Order { key: Some(key.to_owned()), ..order(account, id) }
+}
+
+async fn place(queue: &dyn Queue, order: Order) -> Placed {
+    queue.place(order).await.expect("an answer")
+}
+
+/// Places jobs that are taken.
+async fn placed(queue: &dyn Queue, account: &AccountName, ids: &[&str]) {
+    for id in ids {
+        assert_eq!(place(queue, order(account, id)).await, Placed::New, "{id}");
+    }
+}
+
+/// What a stage of this status may be.
+fn stage(status: Status) -> Stage {
+    let at_ms = 1_800_000_000_456;
+    let (route, vendor_id) = ("r".to_owned(), "v".to_owned());
+    match status {
+        Status::Queued => Stage::Submitting { route, refused: 1 },
+        Status::InProgress => Stage::Running(Running {
+            route,
+            depth: 1,
+            vendor_id,
+            made: false,
+            lost: 0,
+            uncopied: 2,
+        }),
+        Status::Completed => {
+            let usage = Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None };
+            let charge = nano(9_007_199_254_740_993);
+            let basis = Basis::Fixed;
+            Stage::Ended {
+                outcome: Outcome::Completed { route, depth: 1, vendor_id, charge, usage, basis },
+                at_ms,
+            }
+        }
+        Status::Failed => {
+            let (code, message) = (FailCode::TimedOut, "it took too long".to_owned());
+            Stage::Ended { outcome: Outcome::Failed { code, message }, at_ms }
+        }
+    }
+}
+
+/// Claims whatever is due.
+async fn claim_all(queue: &dyn Queue) -> Vec<Claim> {
+    queue.claim(LEASE_MS, 1_000).await.expect("claims")
+}
+
+fn ids(claims: &[Claim]) -> Vec<&str> {
+    claims.iter().map(|claim| claim.job.id.as_str()).collect()
+}
+
+/// Claims the one job that is due.
+async fn claim_one(queue: &dyn Queue, lease_ms: u64) -> Claim {
+    let mut claims = queue.claim(lease_ms, 1_000).await.expect("claims");
+    assert_eq!(claims.len(), 1, "{claims:?}");
+    claims.remove(0)
+}
+
+async fn save(queue: &dyn Queue, claim: &mut Claim, next: Next) -> bool {
+    queue.save(claim, next).await.expect("an answer")
+}
+
+/// Takes a claimed job to a status and gives it back, due after so long.
+async fn moved(queue: &dyn Queue, mut claim: Claim, to: Status, due_ms: u64) {
+    claim.job.stage = stage(to);
+    let next = Next { due_ms: Some(due_ms), forget_body: false };
+    assert!(save(queue, &mut claim, next).await, "{claim:?}");
+}
+
+async fn found(queue: &dyn Queue, account: &AccountName, id: &str) -> Option<Job> {
+    queue.find(account, id).await.expect("an answer")
+}
+
+/// A page in words: the ids, `+` if there are more, or `?` where it would begin after nothing.
+async fn listed(
+    queue: &dyn Queue,
+    account: &AccountName,
+    ascending: bool,
+    limit: usize,
+    after: Option<&str>,
+) -> String {
+    let page = Page { after: after.map(str::to_owned), limit, ascending };
+    let Some(listed) = queue.list(account, page).await.expect("a page") else {
+        return "?".to_owned();
+    };
+    let mut words: Vec<_> = listed.jobs.iter().map(|job| job.id.as_str()).collect();
+    words.extend(listed.has_more.then_some("+"));
+    words.join(" ")
+}
+
+/// How many jobs are queued, in progress, completed, failed.
+async fn counts(queue: &dyn Queue) -> [u64; 4] {
+    let counts = queue.counts().await.expect("counts");
+    assert!(counts.iter().map(|count| count.0).eq(Status::ALL), "{counts:?}");
+    [0, 1, 2, 3].map(|n: usize| counts[n].1)
+}
+
+#[tokio::test]
+async fn sqlite_keeps_jobs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    suite::conforms(&two(&sqlite_url(folder.path())).await).await;
+}
+
+#[tokio::test]
+async fn redis_keeps_jobs() {
+    suite::conforms(&two(&RedisServer::shared().fresh_url()).await).await;
+}
+
+#[tokio::test]
+async fn a_redis_cluster_keeps_jobs() {
+    let node = RedisServer::start_cluster();
+    suite::conforms(&two(&node.cluster_url()).await).await;
+}
+
+#[tokio::test]
+async fn a_master_behind_sentinel_keeps_jobs() {
+    let master = RedisServer::start();
+    let sentinel = RedisServer::start_sentinel(&master);
+    let url = format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port());
+    suite::conforms(&two(&url).await).await;
+}
