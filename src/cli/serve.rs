@@ -24,7 +24,7 @@ use crate::gateway::routes::Routes;
 use crate::gateway::videos::Videos;
 use crate::gateway::{Gateway, Parts};
 use crate::jobs::studio::{Outlet, Studio};
-use crate::jobs::worker::Worker;
+use crate::jobs::worker::{Room, Worker};
 use crate::metrics;
 use crate::store::{self, Opened};
 
@@ -151,6 +151,7 @@ fn worker(
         schedule: conf.videos,
         bell: videos.bell.clone(),
         idle: Arc::new(AtomicBool::new(true)),
+        room: Room::default(),
     })
 }
 

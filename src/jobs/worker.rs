@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,8 +21,8 @@ use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
 use crate::files::{self, Files};
-use crate::ledger::{Answer, Ledger, Line, Operation};
-use crate::metrics::{METRICS, count};
+use crate::ledger::Ledger;
+use crate::metrics::METRICS;
 
 /// Due jobs are looked for ten times as often as a vendor is asked, but not more or less often than
 /// this, in ms; and whenever the bell rings.
@@ -32,6 +32,9 @@ const LOOK_MS_MAX: u64 = 500;
 const FILES_WAIT: Duration = Duration::from_secs(5);
 /// Jobs that one worker has at a time.
 const JOBS_MAX: usize = 64;
+/// Of these, so many are sent to a vendor at a time, and so many have their file copied.
+const SUBMISSIONS_MAX: usize = 16;
+const COPIES_MAX: usize = 8;
 /// Jobs of each status are counted half as often as a vendor is asked, at least so often, in ms.
 const COUNT_MS_MAX: u64 = 10_000;
 /// A store that does not answer is asked again after so long, doubling up to the most, for so long
@@ -43,6 +46,8 @@ const RETRY_TIME: Duration = Duration::from_secs(300);
 const ELSEWHERE_MS: u64 = 15_000;
 /// The largest video that is copied: the longest has some tens of MB.
 const FILE_BYTES_MAX: u64 = 1 << 30;
+
+mod settle;
 
 /// What a worker is made of.
 pub struct Worker {
@@ -62,6 +67,21 @@ pub struct Worker {
     pub bell: Arc<Notify>,
     /// Whether it works on nothing, and will not.
     pub idle: Arc<AtomicBool>,
+    /// For steps that take memory.
+    pub room: Room,
+}
+
+/// Room for steps that take memory: a body for a vendor has some MB, and so has a piece of a file.
+pub struct Room {
+    submissions: Semaphore,
+    copies: Semaphore,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        let (submissions, copies) = (SUBMISSIONS_MAX, COPIES_MAX);
+        Room { submissions: Semaphore::new(submissions), copies: Semaphore::new(copies) }
+    }
 }
 
 /// Whether there is more to do for a claim now.
@@ -91,20 +111,24 @@ impl Worker {
         while !*stop.borrow_and_update() {
             while working.try_join_next().is_some() {}
             let room = JOBS_MAX - working.len();
-            let claims = if room == 0 { Ok(Vec::new()) } else { self.claim(room).await };
-            let claims = claims.unwrap_or_else(|why| {
-                log::warn!(why:% = why; "no jobs");
-                Vec::new()
-            });
-            for claim in claims {
-                working.spawn(self.clone().work(claim));
+            let claiming = self.queue.claim(self.schedule.lease_ms, room);
+            let claims = if room == 0 { Ok(Vec::new()) } else { claiming.await };
+            let mut pause = look_every;
+            match claims {
+                Ok(claims) => claims.into_iter().for_each(|claim| {
+                    working.spawn(self.clone().work(claim));
+                }),
+                Err(why) => {
+                    log::warn!(why:% = why; "no jobs");
+                    pause = RETRY_WAIT_MAX;
+                }
             }
             if counted.is_none_or(|when| when.elapsed() >= count_every) {
                 counted = Some(Instant::now());
                 self.count().await;
             }
             tokio::select! {
-                () = sleep(look_every) => {}
+                () = sleep(pause) => {}
                 () = self.bell.notified() => {}
                 Some(_) = working.join_next(), if room == 0 => {}
                 _ = stop.changed() => {}
@@ -112,10 +136,6 @@ impl Worker {
         }
         while working.join_next().await.is_some() {}
         self.idle.store(true, Ordering::SeqCst);
-    }
-
-    async fn claim(&self, room: usize) -> anyhow::Result<Vec<Claim>> {
-        Ok(self.queue.claim(self.schedule.lease_ms, room).await?)
     }
 
     async fn count(&self) {
@@ -174,6 +194,7 @@ impl Worker {
         let Some(vendor) = self.vendor(&claim.job.vendor) else {
             return self.save(claim, Some(ELSEWHERE_MS)).await;
         };
+        let _room = self.kept(claim, self.room.submissions.acquire()).await??;
         let Some(body) = self.queue.body(claim).await? else {
             bail!("there is no body to send");
         };
@@ -270,6 +291,7 @@ impl Worker {
     }
 
     async fn copy(&self, outlet: &Outlet, url: &str, claim: &Claim) -> anyhow::Result<()> {
+        let _room = self.room.copies.acquire().await?;
         let pieces = self.studio.fetch(outlet, url).await?;
         let name = files::name(claim.job.account.as_str(), &claim.job.id);
         self.files.write(&name, pieces, FILE_BYTES_MAX).await?;
@@ -284,49 +306,6 @@ impl Worker {
     async fn decide(&self, claim: &mut Claim, outcome: Outcome) -> anyhow::Result<Go> {
         claim.job.decide(outcome, now_ms());
         self.keep(claim, None, true).await
-    }
-
-    /// Brings an outcome into the ledger. The same again changes nothing there.
-    async fn settle(&self, claim: &mut Claim, outcome: &Outcome) -> anyhow::Result<Go> {
-        let job = &claim.job;
-        let op = match outcome {
-            Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
-            Outcome::Completed { charge, .. } => {
-                let line = serde_json::to_string(&line(claim).context("no line")?)?;
-                Operation::Settle { id: job.id.clone(), charge: *charge, line }
-            }
-        };
-        let asking = until_done(|| self.ledger.apply(&job.account, op.clone()));
-        let answer = self.kept(claim, asking).await??;
-        let job = &claim.job;
-        match answer {
-            Answer::Posted { amount, written_off } => {
-                let labels = ["videos", &job.model, &job.vendor];
-                METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
-                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
-            }
-            Answer::AlreadyPosted(_) | Answer::Voided => {}
-            other => log::error!(job = job.id, answer:? = other; "the hold could not be ended"),
-        }
-        claim.job.end();
-        log::info!(
-            target: "request",
-            job = claim.job.id,
-            account = claim.job.account.as_str(),
-            model = claim.job.model,
-            status = claim.job.status().name(),
-            code = match outcome {
-                Outcome::Failed { code, .. } => code.name(),
-                Outcome::Completed { .. } => "",
-            },
-            charge_nano = match outcome {
-                Outcome::Failed { .. } => 0,
-                Outcome::Completed { charge, .. } => charge.nano(),
-            };
-            "video ended"
-        );
-        let keep = if claim.deleted { 0 } else { self.schedule.keep_ms };
-        self.save(claim, Some(keep)).await
     }
 
     async fn save(&self, claim: &mut Claim, due_ms: Option<u64>) -> anyhow::Result<Go> {
@@ -404,48 +383,6 @@ fn mourn(claim: &Claim, why: &str) {
     };
     METRICS.lost_attempts.with_label_values(&[claim.job.vendor.as_str(), route]).inc();
     log::error!(job = claim.job.id, route, why; "a vendor may bill a video that nobody pays");
-}
-
-/// The journal line of a job that is completed.
-fn line(claim: &Claim) -> Option<Line> {
-    let job = &claim.job;
-    let Stage::Settling { outcome, at_ms } = &job.stage else { return None };
-    let Outcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
-        return None;
-    };
-    Some(Line {
-        request_id: job.id.clone(),
-        at: *at_ms,
-        key_prefix: job.key_prefix.clone(),
-        endpoint: "videos".to_owned(),
-        model: job.model.clone(),
-        vendor: job.vendor.clone(),
-        route: route.clone(),
-        depth: *depth,
-        usage: *usage,
-        basis: *basis,
-        price_version: job.price_version.clone(),
-        vendor_request_id: Some(vendor_id.clone()),
-    })
-}
-
-/// Asks until there is an answer, for a while.
-async fn until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
-where
-    E: std::fmt::Display,
-    F: Future<Output = Result<T, E>>,
-{
-    let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
-    loop {
-        match ask().await {
-            Err(why) if began.elapsed() <= RETRY_TIME => {
-                log::warn!(why:% = why; "the ledger will be asked again");
-                sleep(wait).await;
-                wait = (wait * 2).min(RETRY_WAIT_MAX);
-            }
-            done => return done,
-        }
-    }
 }
 
 fn passed_by(outlet: &Outlet, job: &str, reason: &str) {

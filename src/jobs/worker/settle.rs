@@ -1,0 +1,96 @@
+//! The end of a job: its outcome goes into the ledger, once.
+
+use anyhow::Context as _;
+use tokio::time::{Instant, sleep};
+
+use super::{Go, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN, Worker};
+use crate::jobs::{Claim, Outcome, Stage};
+use crate::ledger::{Answer, Line, Operation};
+use crate::metrics::{METRICS, count};
+
+impl Worker {
+    /// Brings an outcome into the ledger. The same again changes nothing there.
+    pub(super) async fn settle(&self, claim: &mut Claim, outcome: &Outcome) -> anyhow::Result<Go> {
+        let job = &claim.job;
+        let op = match outcome {
+            Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
+            Outcome::Completed { charge, .. } => {
+                let line = serde_json::to_string(&line(claim).context("no line")?)?;
+                Operation::Settle { id: job.id.clone(), charge: *charge, line }
+            }
+        };
+        let asking = until_done(|| self.ledger.apply(&job.account, op.clone()));
+        let answer = self.kept(claim, asking).await??;
+        let job = &claim.job;
+        match answer {
+            Answer::Posted { amount, written_off } => {
+                let labels = ["videos", &job.model, &job.vendor];
+                METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
+                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+            }
+            Answer::AlreadyPosted(_) | Answer::Voided => {}
+            other => log::error!(job = job.id, answer:? = other; "the hold could not be ended"),
+        }
+        claim.job.end();
+        log::info!(
+            target: "request",
+            job = claim.job.id,
+            account = claim.job.account.as_str(),
+            model = claim.job.model,
+            status = claim.job.status().name(),
+            code = match outcome {
+                Outcome::Failed { code, .. } => code.name(),
+                Outcome::Completed { .. } => "",
+            },
+            charge_nano = match outcome {
+                Outcome::Failed { .. } => 0,
+                Outcome::Completed { charge, .. } => charge.nano(),
+            };
+            "video ended"
+        );
+        let keep = if claim.deleted { 0 } else { self.schedule.keep_ms };
+        self.save(claim, Some(keep)).await
+    }
+}
+
+/// The journal line of a job that is completed.
+fn line(claim: &Claim) -> Option<Line> {
+    let job = &claim.job;
+    let Stage::Settling { outcome, at_ms } = &job.stage else { return None };
+    let Outcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
+        return None;
+    };
+    Some(Line {
+        request_id: job.id.clone(),
+        at: *at_ms,
+        key_prefix: job.key_prefix.clone(),
+        endpoint: "videos".to_owned(),
+        model: job.model.clone(),
+        vendor: job.vendor.clone(),
+        route: route.clone(),
+        depth: *depth,
+        usage: *usage,
+        basis: *basis,
+        price_version: job.price_version.clone(),
+        vendor_request_id: Some(vendor_id.clone()),
+    })
+}
+
+/// Asks until there is an answer, for a while.
+async fn until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
+where
+    E: std::fmt::Display,
+    F: Future<Output = Result<T, E>>,
+{
+    let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
+    loop {
+        match ask().await {
+            Err(why) if began.elapsed() <= RETRY_TIME => {
+                log::warn!(why:% = why; "the ledger will be asked again");
+                sleep(wait).await;
+                wait = (wait * 2).min(RETRY_WAIT_MAX);
+            }
+            done => return done,
+        }
+    }
+}
