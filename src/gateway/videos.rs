@@ -60,14 +60,19 @@ pub struct Videos {
 pub enum Wanted {
     /// A new job.
     Create,
-    /// A page of them.
-    List(Page),
+    /// A page of them, as this query says.
+    List(String),
     /// One, as it is.
     One(String),
     /// One less.
     Delete(String),
     /// The way to the file of one.
-    Content(String),
+    Content {
+        /// The job.
+        id: String,
+        /// What of it, if that is said.
+        variant: Option<String>,
+    },
     /// The file itself, for whoever has an address of ours.
     File {
         /// The job.
@@ -81,7 +86,7 @@ impl Wanted {
     /// Reads the method and the path below `/v1/videos`; `None` if there is no such path.
     ///
     /// # Errors
-    /// Another method, or a query that cannot be read.
+    /// Another method.
     pub(super) fn read(head: &RequestHeader) -> Result<Option<Wanted>, Refusal> {
         let Some(rest) = head.uri.path().strip_prefix(Endpoint::Videos.path()) else {
             return Ok(None);
@@ -91,7 +96,7 @@ impl Wanted {
         if rest.is_empty() {
             return match head.method {
                 Method::POST => Ok(Some(Wanted::Create)),
-                Method::GET => Ok(Some(Wanted::List(page(query)?))),
+                Method::GET => Ok(Some(Wanted::List(query.to_owned()))),
                 _ => Err(Refusal::WrongMethod("GET, POST")),
             };
         }
@@ -102,13 +107,7 @@ impl Wanted {
             (None, &Method::DELETE) => Ok(Some(Wanted::Delete(id))),
             (None, &Method::GET) => Ok(Some(Wanted::One(id))),
             (None, _) => Err(Refusal::WrongMethod("GET, DELETE")),
-            (Some("content"), _) => {
-                match value(query, "variant").as_deref() {
-                    None | Some("video") => {}
-                    Some(_) => return Err(invalid("variant", "video: nothing else is made")),
-                }
-                get(Wanted::Content(id))
-            }
+            (Some("content"), _) => get(Wanted::Content { id, variant: value(query, "variant") }),
             (Some("file"), _) => {
                 let token = value(query, "token").unwrap_or_default();
                 get(Wanted::File { id, token })
@@ -168,7 +167,8 @@ pub(super) async fn answer(
     let videos = &gateway.videos;
     let schedule = &videos.schedule;
     match wanted {
-        Wanted::List(page) => {
+        Wanted::List(query) => {
+            let page = page(&query)?;
             if page.after.as_deref().is_some_and(|id| !is_id(id)) {
                 return Err(Refusal::NoVideo);
             }
@@ -199,7 +199,10 @@ pub(super) async fn answer(
             videos.bell.notify_one();
             Ok(Reply::ok(deleted(&id)))
         }
-        Wanted::Content(id) => {
+        Wanted::Content { id, variant } => {
+            if variant.is_some_and(|variant| variant != "video") {
+                return Err(invalid("variant", "video: nothing else is made"));
+            }
             let job = find(gateway, account, &id).await?;
             let Stage::Ended { outcome, .. } = &job.stage else {
                 return Err(Refusal::VideoNotReady);
@@ -392,9 +395,9 @@ fn is_id(text: &str) -> bool {
 fn page(query: &str) -> Result<Page, Refusal> {
     let limit = match value(query, "limit") {
         None => PAGE_JOBS,
-        Some(text) => text
-            .parse()
-            .ok()
+        Some(text) => Some(text)
+            .filter(|text| text.bytes().all(|digit| digit.is_ascii_digit()))
+            .and_then(|text| text.parse().ok())
             .filter(|limit| (1..=PAGE_JOBS_MAX).contains(limit))
             .ok_or_else(|| invalid("limit", "a whole number from 1 to 100"))?,
     };
@@ -403,7 +406,9 @@ fn page(query: &str) -> Result<Page, Refusal> {
         Some("asc") => true,
         Some(_) => return Err(invalid("order", "asc or desc")),
     };
-    Ok(Page { after: value(query, "after"), limit, ascending })
+    // Some write an empty one for the first page.
+    let after = value(query, "after").filter(|after| !after.is_empty());
+    Ok(Page { after, limit, ascending })
 }
 
 /// A value of a query, decoded.
