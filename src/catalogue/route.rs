@@ -141,6 +141,13 @@ impl BaseUrl {
     }
 }
 
+/// Whether a text is the name or the address of a host, and nothing else.
+fn is_host(text: &str) -> bool {
+    let is_of_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    let is_name = text.bytes().all(is_of_name) && !text.starts_with('.') && !text.ends_with('.');
+    !text.is_empty() && (is_name || text.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
 /// Whether a host belongs to the domain of another: it is that one or below it. The domain of
 /// `api.vendor.test` is `vendor.test`; nothing is below an address or a name of one word.
 #[must_use]
@@ -196,8 +203,10 @@ impl VendorRoutes {
         }
         for node in sheet.list("file_hosts", faults) {
             match node.value {
-                crate::sheet::Value::Text(host) => section.file_hosts.push(host.to_lowercase()),
-                _ => faults.push(node.place.fault("a host must be a text")),
+                crate::sheet::Value::Text(host) if is_host(&host) => {
+                    section.file_hosts.push(host.to_ascii_lowercase());
+                }
+                _ => faults.push(node.place.fault("a host must be a name such as files.test")),
             }
         }
         for node in sheet.list("routes", faults) {

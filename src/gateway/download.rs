@@ -61,7 +61,13 @@ pub(super) async fn send(
         down.write_response_header(Box::new(head)).await?;
         let mut left = range.end - range.start;
         while let Some(piece) = pieces.next().await {
-            let Ok(piece) = piece else { return Ok(false) };
+            let piece = match piece {
+                Ok(piece) => piece,
+                Err(why) => {
+                    log::error!(name, why:% = why; "a file broke off");
+                    return Ok(false);
+                }
+            };
             left = left.saturating_sub(piece.len() as u64);
             down.write_response_body(piece, left == 0).await?;
         }
@@ -72,7 +78,7 @@ pub(super) async fn send(
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
     if !matches!(sent, Ok(true)) {
         session.set_keepalive(None);
-        exchange.record.client_gone = true;
+        exchange.record.client_gone = sent.is_err();
     }
     Ok(())
 }

@@ -34,6 +34,8 @@ const PAGE_JOBS: usize = 20;
 const PAGE_JOBS_MAX: usize = 100;
 /// An address of a file is good for so long.
 const ADDRESS_LIFE: Duration = Duration::from_secs(600);
+/// The object store answers within this.
+const FILES_WAIT: Duration = Duration::from_secs(5);
 /// The name under which clients ask for something once, however often they ask.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
@@ -173,7 +175,8 @@ pub(super) async fn answer(
                 return Err(Refusal::NoVideo);
             }
             let listed = gateway.in_time("video_list", videos.queue.list(account, page)).await;
-            let listed = listed.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)?;
+            let mut listed = listed.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)?;
+            listed.jobs.retain(|job| !job.is_over(schedule, unix_ms()));
             Ok(Reply::ok(listed.view(schedule)))
         }
         Wanted::One(id) => {
@@ -191,10 +194,12 @@ pub(super) async fn answer(
                 return Err(Refusal::NoVideo);
             }
             // What this does not delete the worker will.
-            if job.status() == Status::Completed
-                && let Err(why) = videos.files.delete(&file_name(&job)).await
-            {
-                log::warn!(job = id, why:% = why; "the file will be deleted later");
+            if job.status() == Status::Completed {
+                let name = file_name(&job);
+                let deleting = tokio::time::timeout(FILES_WAIT, videos.files.delete(&name)).await;
+                if !matches!(deleting, Ok(Ok(()))) {
+                    log::warn!(job = id, deleting:?; "the file will be deleted later");
+                }
             }
             videos.bell.notify_one();
             Ok(Reply::ok(deleted(&id)))
@@ -227,13 +232,15 @@ async fn find(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job,
 /// Where the file of a job can be had for a while: at the object store itself, or here.
 async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
     let videos = &gateway.videos;
-    let presigned = videos.files.presigned(&file_name(job), ADDRESS_LIFE).await;
-    let presigned = presigned.map_err(|why| {
-        log::error!(job = job.id, why:% = why; "no address for a file");
-        Refusal::Internal
-    })?;
-    if let Some(address) = presigned {
-        return Ok(address);
+    let name = file_name(job);
+    let signing = videos.files.presigned(&name, ADDRESS_LIFE);
+    match tokio::time::timeout(FILES_WAIT, signing).await {
+        Ok(Ok(Some(address))) => return Ok(address),
+        Ok(Ok(None)) => {}
+        failed => {
+            log::error!(job = job.id, failed:?; "no address for a file");
+            return Err(Refusal::Internal);
+        }
     }
     let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| Refusal::NoLedger)?;
     let life_ms = i64::try_from(ADDRESS_LIFE.as_millis()).unwrap_or(0);
@@ -359,15 +366,20 @@ async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
     placed
 }
 
-/// Deletes a job of which nobody knows whether it is there.
+/// Deletes a job of which nobody knows whether it is there, and once more when whatever was on its
+/// way has arrived or been refused.
 fn take_back(queue: Arc<dyn Queue>, account: AccountName, id: String) {
     const WAIT_MIN: Duration = Duration::from_millis(20);
     const WAIT_MAX: Duration = Duration::from_secs(5);
+    const ARRIVAL: Duration = Duration::from_secs(35);
     tokio::spawn(async move {
-        let mut wait = WAIT_MIN;
-        while queue.delete(&account, &id).await.is_err() {
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(WAIT_MAX);
+        for pause in [Duration::ZERO, ARRIVAL] {
+            tokio::time::sleep(pause).await;
+            let mut wait = WAIT_MIN;
+            while queue.delete(&account, &id).await.is_err() {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(WAIT_MAX);
+            }
         }
     });
 }

@@ -7,7 +7,7 @@ use crate::dialect::videos::Polled;
 use crate::money::{Basis, Money, Units};
 
 /// What a vendor knows nothing of so many times in a row, it does not have.
-const LOST_MAX: u32 = 3;
+const LOST_MAX: u32 = 6;
 /// While a video is not there, no more of it is done than this.
 const PROGRESS_MAX: u8 = 99;
 
@@ -63,7 +63,7 @@ impl FailCode {
             FailCode::ModerationBlocked => "the vendor's safety rules do not allow this video",
             FailCode::VendorFailed => "the vendor did not produce the video",
             FailCode::TimedOut => "the video was not finished in time",
-            FailCode::Undelivered => "the finished video could not be fetched from the vendor",
+            FailCode::Undelivered => "the video was made, but could not be handed over",
         }
     }
 
@@ -84,19 +84,24 @@ impl Claim {
     #[must_use]
     pub fn step(&self, schedule: &Schedule, now_ms: i64) -> Step {
         let job = &self.job;
-        let late = now_ms.saturating_sub(job.created_ms) >= whole(schedule.timeout_ms);
+        let age_ms = now_ms.saturating_sub(job.created_ms);
+        let late = age_ms >= whole(schedule.timeout_ms);
         let failed = |code, message| Step::Decide(Outcome::failed(code, message));
         match &job.stage {
             Stage::Queued { .. } if self.deleted => {
                 failed(FailCode::VendorFailed, "deleted before a vendor had it")
             }
             Stage::Queued { .. } if late => failed(FailCode::TimedOut, ""),
+            // The vendor would hardly finish it in what is left, and bill it all the same.
+            Stage::Queued { .. } if !self.is_wanted(schedule, now_ms) => {
+                let left = whole(schedule.timeout_ms).saturating_sub(age_ms);
+                Step::Wait(u64::try_from(left).unwrap_or(0))
+            }
             Stage::Queued { .. } => Step::Submit,
             Stage::Submitting { .. } => failed(
                 FailCode::VendorFailed,
                 "it is not known whether the vendor received it, so it is not sent again",
             ),
-            Stage::Running(running) if late && !running.made => failed(FailCode::TimedOut, ""),
             Stage::Running(running) => Step::Ask(running.clone()),
             Stage::Settling { outcome, .. } => Step::Settle(outcome.clone()),
             Stage::Ended { at_ms, .. } => match left_ms(*at_ms, schedule, now_ms) {
@@ -105,6 +110,28 @@ impl Claim {
                 left => Step::Wait(left),
             },
         }
+    }
+}
+
+impl Claim {
+    /// Whether a job that no vendor has yet is still to be sent, at a time (unix ms).
+    #[must_use]
+    pub fn is_wanted(&self, schedule: &Schedule, now_ms: i64) -> bool {
+        let age_ms = now_ms.saturating_sub(self.job.created_ms);
+        !self.deleted && age_ms < whole(schedule.timeout_ms / 4 * 3)
+    }
+
+    /// How a job ends, at a time (unix ms), of which the vendor has just said nothing that ends it.
+    /// That comes after a last question, which finds what was finished while nobody asked.
+    #[must_use]
+    pub fn overdue(&self, schedule: &Schedule, now_ms: i64) -> Option<Outcome> {
+        let Stage::Running(running) = &self.job.stage else { return None };
+        let age_ms = now_ms.saturating_sub(self.job.created_ms);
+        // What the vendor has made is worth as much time again.
+        let (periods, code) =
+            if running.made { (2, FailCode::Undelivered) } else { (1, FailCode::TimedOut) };
+        let most = whole(schedule.timeout_ms).saturating_mul(periods);
+        (age_ms >= most).then(|| Outcome::failed(code, ""))
     }
 }
 
@@ -127,6 +154,17 @@ impl Job {
     pub fn is_over(&self, schedule: &Schedule, now_ms: i64) -> bool {
         match self.stage {
             Stage::Ended { at_ms, .. } => left_ms(at_ms, schedule, now_ms) == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether a vendor may bill it although it ends so: it was made, or may have been.
+    #[must_use]
+    pub fn may_be_billed(&self, outcome: &Outcome) -> bool {
+        let Outcome::Failed { code, .. } = outcome else { return false };
+        match &self.stage {
+            Stage::Submitting { .. } => *code == FailCode::VendorFailed,
+            Stage::Running(running) => *code != FailCode::VendorFailed || running.lost > 0,
             _ => false,
         }
     }
@@ -332,8 +370,6 @@ mod tests {
     #[rstest]
     #[case::queued_in_time(job(), 20 * MINUTE + 999, None)]
     #[case::queued_too_long(job(), 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
-    #[case::running_in_time(running(), 20 * MINUTE + 999, None)]
-    #[case::running_too_long(running(), 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
     fn a_job_has_twenty_minutes(
         #[case] job: Job,
         #[case] now: i64,
@@ -342,12 +378,32 @@ mod tests {
         assert_eq!(code(&claim(job, false).step(&Schedule::default(), now)), expected);
     }
 
-    #[test]
-    fn a_video_that_is_made_is_copied_however_late_it_is() {
+    #[rstest]
+    #[case::in_time(false, 20, 999, None)]
+    #[case::too_long(false, 20, 1_000, Some(FailCode::TimedOut))]
+    #[case::made_in_time(true, 40, 999, None)]
+    #[case::made_and_never_copied(true, 40, 1_000, Some(FailCode::Undelivered))]
+    fn a_job_that_runs_is_asked_for_once_more_and_then_is_over(
+        #[case] made: bool,
+        #[case] minutes: i64,
+        #[case] ms: i64,
+        #[case] expected: Option<FailCode>,
+    ) {
         let mut job = running();
-        let _ = job.told(Some(done(None)));
-        let step = claim(job, false).step(&Schedule::default(), DAY);
-        assert!(matches!(step, Step::Ask(Running { made: true, .. })));
+        if made {
+            let _ = job.told(Some(done(None)));
+        }
+        let (claim, now) = (claim(job, false), minutes * MINUTE + ms);
+        assert!(matches!(claim.step(&Schedule::default(), now), Step::Ask(_)));
+        let overdue = claim.overdue(&Schedule::default(), now).map(Step::Decide);
+        assert_eq!(overdue.as_ref().and_then(code), expected);
+    }
+
+    #[test]
+    fn nothing_is_sent_that_could_not_be_finished_in_time() {
+        let step = |now| claim(job(), false).step(&Schedule::default(), now);
+        assert_eq!(step(15 * MINUTE + 999), Step::Submit);
+        assert_eq!(step(15 * MINUTE + 1_000), Step::Wait(300_000));
     }
 
     #[test]
@@ -382,12 +438,16 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_may_lose_sight_of_a_job_twice() {
+    fn a_vendor_may_lose_sight_of_a_job_for_a_while() {
         let mut job = running();
-        assert_eq!([job.told(None), job.told(None)], [Turn::Later, Turn::Later]);
-        assert_eq!(job.told(Some(Polled::Pending { progress: None })), Turn::Later);
-        assert_eq!([job.told(None), job.told(None)], [Turn::Later, Turn::Later]);
-        assert!(matches!(job.told(None), Turn::Over(Outcome::Failed { .. })));
+        for _ in 0..2 {
+            for _ in 1..LOST_MAX {
+                assert_eq!(job.told(None), Turn::Later);
+            }
+            assert_eq!(job.told(Some(Polled::Pending { progress: None })), Turn::Later);
+        }
+        let last = (0..LOST_MAX).map(|_| job.told(None)).last();
+        assert!(matches!(last, Some(Turn::Over(Outcome::Failed { .. }))));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::TryStreamExt as _;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{
+    ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
+};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 
@@ -20,6 +22,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const FILE_WAIT: Duration = Duration::from_secs(600);
 /// No answer of a vendor's about a job has more bytes; what is longer is not read.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// How the types of files begin that may be videos; vendors' storage does not always know better.
+const KINDS: [&str; 4] =
+    ["video/", "application/octet-stream", "binary/octet-stream", "application/mp4"];
 /// A vendor's `retry-after` is honoured up to so long.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
@@ -72,10 +77,11 @@ impl Outlet {
     fn has(&self, url: &Url) -> bool {
         let secure = url.scheme() == "https" || (url.scheme() == "http" && !self.base.tls);
         let plain = url.username().is_empty() && url.password().is_none();
-        let Some(host) = url.host_str().map(|host| host.trim_matches(['[', ']'])) else {
-            return false;
-        };
-        let is_near = route::is_near(host, &self.base.host);
+        let Some(host) = url.host_str() else { return false };
+        let host = host.trim_matches(['[', ']']).trim_end_matches('.');
+        let usual = url.scheme() == "https" && url.port().is_none();
+        let port = usual || url.port_or_known_default() == Some(self.base.port);
+        let is_near = port && route::is_near(host, &self.base.host.to_ascii_lowercase());
         secure && plain && (is_near || self.file_hosts.iter().any(|known| known == host))
     }
 }
@@ -172,10 +178,10 @@ impl Studio {
         let response = match post.timeout(self.answer_wait).send().await {
             Ok(response) => response,
             Err(why) if why.is_connect() || why.is_builder() => {
-                log::warn!(route = outlet.name, why:% = told(&why); "no connection");
+                log::warn!(route = outlet.name, why:% = told(why); "no connection");
                 return Submitted::Busy(None);
             }
-            Err(why) => return Submitted::Unknown(told(&why)),
+            Err(why) => return Submitted::Unknown(told(why)),
         };
         let (status, wait) = (response.status(), retry_after(&response));
         let body = read(response).await.unwrap_or_default();
@@ -202,12 +208,12 @@ impl Studio {
         let response = match get.timeout(self.answer_wait).send().await {
             Ok(response) => response,
             Err(why) => {
-                log::warn!(route = outlet.name, vendor_id, why:% = told(&why); "no answer");
+                log::warn!(route = outlet.name, vendor_id, why:% = told(why); "no answer");
                 return Answered::Nothing(None);
             }
         };
         let (status, wait) = (response.status(), retry_after(&response));
-        if status == StatusCode::NOT_FOUND {
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
             return Answered::NoSuch;
         }
         let body = read(response).await.unwrap_or_default();
@@ -227,10 +233,11 @@ impl Studio {
         outlet: &Outlet,
         url: &str,
     ) -> Result<impl Stream<Item = Result<Bytes, FetchFault>> + Send + use<>, FetchFault> {
-        let elsewhere = || FetchFault::Elsewhere(url.chars().take(100).collect());
-        let url = Url::parse(url).map_err(|_| elsewhere())?;
+        // What stands behind the host may be good for whoever reads it in a log.
+        let elsewhere = |host: &str| FetchFault::Elsewhere(host.to_owned());
+        let url = Url::parse(url).map_err(|_| elsewhere("none"))?;
         if !outlet.has(&url) {
-            return Err(elsewhere());
+            return Err(elsewhere(url.host_str().unwrap_or("none")));
         }
         let sending = self.kept.get(url).timeout(FILE_WAIT).send();
         let response = sending.await.map_err(reqwest::Error::without_url)?;
@@ -239,8 +246,15 @@ impl Studio {
         }
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_ascii_lowercase();
-        if kind.starts_with("text/") || kind.starts_with("application/json") {
+        if !kind.is_empty() && !KINDS.iter().any(|known| kind.starts_with(known)) {
             return Err(FetchFault::NoVideo(kind));
+        }
+        // One that only ends with its connection may end too early.
+        let framed = response.headers().contains_key(TRANSFER_ENCODING)
+            || response.content_length().is_some()
+            || response.version() == reqwest::Version::HTTP_2;
+        if !framed {
+            return Err(FetchFault::NoVideo("a body of no told length".to_owned()));
         }
         let pieces = response.bytes_stream();
         Ok(pieces.map_err(|why| FetchFault::Broken(why.without_url())))
@@ -248,9 +262,10 @@ impl Studio {
 }
 
 /// What went wrong, with its causes, without the address.
-fn told(why: &reqwest::Error) -> String {
+fn told(why: reqwest::Error) -> String {
+    let why = why.without_url();
     let mut text = String::new();
-    let mut cause: Option<&dyn std::error::Error> = Some(why);
+    let mut cause: Option<&dyn std::error::Error> = Some(&why);
     while let Some(why) = cause {
         text = if text.is_empty() { why.to_string() } else { format!("{text}: {why}") };
         cause = why.source();

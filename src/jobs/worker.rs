@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::life::{Step, Turn};
 use super::schedule::Schedule;
-use super::studio::{Answered, Outlet, Studio, Submitted};
+use super::studio::{Answered, FetchFault, Outlet, Studio, Submitted};
 use super::{Claim, FailCode, Next, Outcome, Queue, Running, Stage};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
-use crate::files::{self, Files};
+use crate::files::{self, Files, FilesError, WriteFault};
 use crate::ledger::Ledger;
 use crate::metrics::METRICS;
 
@@ -44,10 +44,14 @@ const RETRY_WAIT_MAX: Duration = Duration::from_secs(2);
 const RETRY_TIME: Duration = Duration::from_secs(300);
 /// A job whose route or vendor is not set up here is left to others for so long, in ms.
 const ELSEWHERE_MS: u64 = 15_000;
+/// A job for which there is no room is left to others for so long, in ms.
+const CROWDED_MS: u64 = 1_000;
 /// The largest video that is copied: the longest has some tens of MB.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 mod settle;
+
+use settle::until_done;
 
 /// What a worker is made of.
 pub struct Worker {
@@ -75,12 +79,45 @@ pub struct Worker {
 pub struct Room {
     submissions: Semaphore,
     copies: Semaphore,
+    /// Whether files could not be kept lately.
+    unkept: AtomicBool,
 }
 
 impl Default for Room {
     fn default() -> Room {
         let (submissions, copies) = (SUBMISSIONS_MAX, COPIES_MAX);
-        Room { submissions: Semaphore::new(submissions), copies: Semaphore::new(copies) }
+        Room {
+            submissions: Semaphore::new(submissions),
+            copies: Semaphore::new(copies),
+            unkept: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Why a video was not copied.
+#[derive(Debug, thiserror::Error)]
+enum CopyFault {
+    /// It was not had from the vendor.
+    #[error("{0}")]
+    Vendor(String),
+    /// It could not be kept.
+    #[error("our own store: {0}")]
+    Store(FilesError),
+}
+
+impl From<FetchFault> for CopyFault {
+    fn from(fault: FetchFault) -> CopyFault {
+        CopyFault::Vendor(fault.to_string())
+    }
+}
+
+impl From<WriteFault<FetchFault>> for CopyFault {
+    fn from(fault: WriteFault<FetchFault>) -> CopyFault {
+        match fault {
+            WriteFault::Store(fault) => CopyFault::Store(fault),
+            WriteFault::Source(fault) => fault.into(),
+            other => CopyFault::Vendor(other.to_string()),
+        }
     }
 }
 
@@ -94,8 +131,7 @@ impl Worker {
     /// Works until it is told to stop, and then ends what it has begun.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         // Nothing is sent to a vendor that could not be kept when it comes.
-        while let Err(why) = self.files.ready().await {
-            log::error!(why:% = why; "finished videos cannot be kept, so none are made here");
+        while !self.can_keep().await {
             tokio::select! {
                 () = sleep(FILES_WAIT) => {}
                 _ = stop.changed() => return,
@@ -167,12 +203,7 @@ impl Worker {
 
     async fn advance(&self, claim: &mut Claim) -> anyhow::Result<Go> {
         match claim.step(&self.schedule, now_ms()) {
-            Step::Decide(outcome) => {
-                if matches!(claim.job.stage, Stage::Submitting { .. }) {
-                    mourn(claim, "its node died while it was sent");
-                }
-                self.decide(claim, outcome).await
-            }
+            Step::Decide(outcome) => self.decide(claim, outcome).await,
             Step::Submit => self.submit(claim).await,
             Step::Ask(running) => self.ask(claim, &running).await,
             Step::Settle(outcome) => self.settle(claim, &outcome).await,
@@ -194,7 +225,13 @@ impl Worker {
         let Some(vendor) = self.vendor(&claim.job.vendor) else {
             return self.save(claim, Some(ELSEWHERE_MS)).await;
         };
-        let _room = self.kept(claim, self.room.submissions.acquire()).await??;
+        let Ok(_room) = self.room.submissions.try_acquire() else {
+            return self.save(claim, Some(CROWDED_MS)).await;
+        };
+        // What could not be kept when it comes is not bought.
+        if self.room.unkept.load(Ordering::Relaxed) && !self.can_keep().await {
+            return self.save(claim, Some(self.schedule.pause_ms(1))).await;
+        }
         let Some(body) = self.queue.body(claim).await? else {
             bail!("there is no body to send");
         };
@@ -203,13 +240,15 @@ impl Worker {
         let vendor_token = claim.job.vendor.clone();
         for outlet in self.studio.outlets(&vendor_token) {
             claim.job.submit(&outlet.name);
-            let saving = Instant::now();
             if let Go::Away = self.save(claim, None).await? {
                 return Ok(Go::Away);
             }
-            // If that took long, somebody else may have the job by now.
-            let is_late = saving.elapsed() > Duration::from_millis(self.schedule.lease_ms / 3);
-            if is_late && !self.queue.renew(claim, self.schedule.lease_ms).await? {
+            // Others may have taken long: it is sent only while it is wanted, and by nobody else.
+            if !claim.is_wanted(&self.schedule, now_ms()) {
+                claim.job.back();
+                return self.save(claim, None).await;
+            }
+            if !until_done(|| self.queue.renew(claim, self.schedule.lease_ms)).await? {
                 bail!("another worker has the job by now");
             }
             let mut draft = Draft::new(&document);
@@ -223,10 +262,11 @@ impl Worker {
                 Submitted::Refused(refused) => {
                     let blocked = refused.is_blocked.then_some(FailCode::ModerationBlocked);
                     let code = blocked.unwrap_or(FailCode::VendorFailed);
+                    claim.job.back();
                     return self.decide(claim, Outcome::failed(code, &refused.message)).await;
                 }
                 Submitted::Unknown(why) => {
-                    mourn(claim, &why);
+                    log::error!(job = claim.job.id, route = outlet.name, why; "no answer");
                     let message = "the vendor's answer did not come, so it is not sent again";
                     let outcome = Outcome::failed(FailCode::VendorFailed, message);
                     return self.decide(claim, outcome).await;
@@ -241,11 +281,12 @@ impl Worker {
             passed_by(outlet, &claim.job.id, &reason);
             depth += 1;
         }
+        let refused = claim.job.back();
         if depth > 0 && !busy {
             let message = "the vendor does not serve the gateway at the moment";
             return self.decide(claim, Outcome::failed(FailCode::VendorFailed, message)).await;
         }
-        let pause = self.schedule.pause_ms(claim.job.back());
+        let pause = self.schedule.pause_ms(refused);
         self.save(claim, Some(pause.max(ms(wait)))).await
     }
 
@@ -256,46 +297,75 @@ impl Worker {
         let (Some(vendor), Some(outlet)) = (vendor, outlet) else {
             let (job, route) = (&claim.job.id, &running.route);
             log::warn!(job, route; "this process does not know the job's route");
-            return self.save(claim, Some(ELSEWHERE_MS)).await;
+            return self.later(claim, ELSEWHERE_MS).await;
         };
+        if running.made && self.room.copies.available_permits() == 0 {
+            return self.later(claim, CROWDED_MS).await;
+        }
         let asking = self.studio.ask(outlet, &vendor, &running.vendor_id);
         let turn = match self.kept(claim, asking).await? {
             Answered::Said(polled) => claim.job.told(Some(polled)),
             Answered::NoSuch => claim.job.told(None),
             Answered::Nothing(wait) => {
                 let wait = ms(wait.unwrap_or_default()).max(self.poll_ms());
-                return self.save(claim, Some(wait)).await;
+                return self.later(claim, wait).await;
             }
         };
         let (url, outcome) = match turn {
-            Turn::Later => return self.save(claim, Some(self.poll_ms())).await,
+            Turn::Later => return self.later(claim, self.poll_ms()).await,
             Turn::Over(outcome) => return self.decide(claim, outcome).await,
             Turn::Copy { url, outcome } => (url, outcome),
         };
-        // From here on it cannot run out of time any more, whoever copies it.
+        // From here on it has more time, whoever copies it.
         if let Go::Away = self.save(claim, None).await? {
             return Ok(Go::Away);
         }
         if claim.deleted {
             return self.decide(claim, outcome).await;
         }
+        let Ok(_room) = self.room.copies.try_acquire() else {
+            return self.later(claim, CROWDED_MS).await;
+        };
         let Err(why) = self.kept(claim, self.copy(outlet, &url, claim)).await? else {
             return self.decide(claim, outcome).await;
         };
-        log::warn!(job = claim.job.id, why:% = format!("{why:#}"); "a video was not copied");
-        if let Some(failures) = claim.job.uncopied(&self.schedule) {
-            return self.save(claim, Some(self.schedule.pause_ms(failures))).await;
+        log::warn!(job = claim.job.id, why:% = why; "a video was not copied");
+        // The vendor's file is given up after some tries; our own store has to come back.
+        if matches!(why, CopyFault::Store(_)) {
+            return self.later(claim, self.schedule.pause_ms(2)).await;
         }
-        mourn(claim, "its video could not be copied");
+        if let Some(failures) = claim.job.uncopied(&self.schedule) {
+            return self.later(claim, self.schedule.pause_ms(failures)).await;
+        }
         self.decide(claim, Outcome::failed(FailCode::Undelivered, "")).await
     }
 
-    async fn copy(&self, outlet: &Outlet, url: &str, claim: &Claim) -> anyhow::Result<()> {
-        let _room = self.room.copies.acquire().await?;
+    /// Comes back to a job that a vendor has after so long (ms), unless its time is over.
+    async fn later(&self, claim: &mut Claim, due_ms: u64) -> anyhow::Result<Go> {
+        match claim.overdue(&self.schedule, now_ms()) {
+            Some(outcome) => self.decide(claim, outcome).await,
+            None => self.save(claim, Some(due_ms)).await,
+        }
+    }
+
+    /// Whether files can be kept.
+    async fn can_keep(&self) -> bool {
+        let ready = self.files.ready().await;
+        if let Err(why) = &ready {
+            log::error!(why:% = why; "finished videos cannot be kept, so none are made here");
+        }
+        self.room.unkept.store(ready.is_err(), Ordering::Relaxed);
+        ready.is_ok()
+    }
+
+    async fn copy(&self, outlet: &Outlet, url: &str, claim: &Claim) -> Result<(), CopyFault> {
         let pieces = self.studio.fetch(outlet, url).await?;
         let name = files::name(claim.job.account.as_str(), &claim.job.id);
-        self.files.write(&name, pieces, FILE_BYTES_MAX).await?;
-        Ok(())
+        let written = self.files.write(&name, pieces, FILE_BYTES_MAX).await;
+        if let Err(WriteFault::Store(_)) = &written {
+            self.room.unkept.store(true, Ordering::Relaxed);
+        }
+        written.map_err(CopyFault::from).map(|_| ())
     }
 
     async fn drop_file(&self, claim: &Claim) -> anyhow::Result<()> {
@@ -304,6 +374,11 @@ impl Worker {
     }
 
     async fn decide(&self, claim: &mut Claim, outcome: Outcome) -> anyhow::Result<Go> {
+        if let Outcome::Failed { message, .. } = &outcome
+            && claim.job.may_be_billed(&outcome)
+        {
+            mourn(claim, message);
+        }
         claim.job.decide(outcome, now_ms());
         self.keep(claim, None, true).await
     }
@@ -319,17 +394,16 @@ impl Worker {
         due_ms: Option<u64>,
         forget_body: bool,
     ) -> anyhow::Result<Go> {
+        let next = Next { due_ms, forget_body };
         let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
         let saved = loop {
-            match self.queue.save(claim, Next { due_ms, forget_body }).await {
+            match self.queue.save(claim, next).await {
                 Ok(saved) => break saved,
                 Err(why) if began.elapsed() > RETRY_TIME => return Err(why.into()),
-                Err(why) => {
-                    log::warn!(job = claim.job.id, why:% = why; "a job will be saved again");
-                    sleep(wait).await;
-                    wait = (wait * 2).min(RETRY_WAIT_MAX);
-                }
+                Err(why) => log::warn!(job = claim.job.id, why:% = why; "it will be saved again"),
             }
+            sleep(wait).await;
+            wait = (wait * 2).min(RETRY_WAIT_MAX);
         };
         if !saved {
             log::warn!(job = claim.job.id; "another worker has the job by now");

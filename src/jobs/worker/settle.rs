@@ -28,7 +28,8 @@ impl Worker {
                 METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
                 METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
             }
-            Answer::AlreadyPosted(_) | Answer::Voided => {}
+            // A lease that ran out first has released what was held.
+            Answer::AlreadyPosted(_) | Answer::Voided | Answer::Gone => {}
             other => log::error!(job = job.id, answer:? = other; "the hold could not be ended"),
         }
         claim.job.end();
@@ -77,7 +78,7 @@ fn line(claim: &Claim) -> Option<Line> {
 }
 
 /// Asks until there is an answer, for a while.
-async fn until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
+pub(super) async fn until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
 where
     E: std::fmt::Display,
     F: Future<Output = Result<T, E>>,
@@ -86,7 +87,7 @@ where
     loop {
         match ask().await {
             Err(why) if began.elapsed() <= RETRY_TIME => {
-                log::warn!(why:% = why; "the ledger will be asked again");
+                log::warn!(why:% = why; "the store will be asked again");
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY_WAIT_MAX);
             }

@@ -153,10 +153,12 @@ fn place(
     }
     let mut insert = c.prepare_cached(
         "INSERT INTO video (account, id, job, status, due, lease_until, revision, deleted, key)
-         VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?)",
+         VALUES (?, ?, ?, ?, ?, 0, ?, 0, ?)",
     )?;
-    let status = number(order.job.status());
-    let video = insert.insert(params![row, id, job, status, now_ms(), order.key])?;
+    let (status, now) = (number(order.job.status()), now_ms());
+    // Far from those of an earlier job of this id, whose claims somebody may still have.
+    let revision = now.saturating_mul(1_000);
+    let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
     let mut insert = c.prepare_cached("INSERT INTO video_body (video, body) VALUES (?, ?)")?;
     insert.execute(params![video, &order.body[..]])?;
     Ok(Ok(Placed::New))

@@ -380,7 +380,16 @@ async fn what_is_removed_leaves_nothing([one, other]: &[Opened; 2]) {
     // Its money is the ledger's matter.
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
     assert_eq!(place(&*other.queue, keyed(&account, "b", "k")).await, Placed::New);
-    clear(&*one.queue).await;
+    // The same id again, while its money is still held, is another job.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(place(&*other.queue, order(&account, "a")).await, Placed::New);
+    let new = claim_all(&*other.queue).await;
+    assert_eq!(one.queue.renew(&claim, LEASE_MS).await, Ok(false));
+    assert_eq!(one.queue.remove(&claim).await, Ok(false));
+    assert_eq!(new.len(), 2);
+    for claim in new {
+        assert_eq!(one.queue.remove(&claim).await, Ok(true));
+    }
 }
 
 async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[Opened; 2]) {

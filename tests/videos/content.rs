@@ -1,0 +1,173 @@
+//! The file of a finished video: a redirect to an address that is good for a while, for one video.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{proven, swift};
+use crate::sim::film;
+use crate::world::{Store, World, quick};
+
+/// Where the file of a finished video is.
+async fn location(world: &World, id: &str) -> String {
+    let answer = world.get_there(&format!("/v1/videos/{id}/content"), Some(&world.key), None).await;
+    assert_eq!((answer.status, answer.body.len()), (302, 0), "{answer:?}");
+    assert_eq!(answer.header("cache-control"), Some("no-store"), "{answer:?}");
+    answer.header("location").expect("an address").to_owned()
+}
+
+/// A world with a finished video, and the bytes that the vendor made of it.
+async fn made(store: Store) -> (World, String, Vec<u8>) {
+    let world = swift(store).run().await;
+    let id = world.place(json!({ "seconds": 2 })).await;
+    proven(&world, std::slice::from_ref(&id)).await;
+    let film = film(&world.sim.videos()[0].id, 2);
+    (world, id, film)
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_content_leads_to_the_file_which_needs_no_key(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let (world, id, film) = made(store).await;
+    let place = location(&world, &id).await;
+    assert!(!place.contains(&world.key) && !world.log().contains(&place), "{place}");
+    let file = world.get_there(&place, None, None).await;
+    assert_eq!(file.status, 200, "{}", file.status);
+    assert!(file.body == film, "every byte of it");
+    assert_eq!(file.header("content-type"), Some("video/mp4"));
+    assert_eq!(file.header("accept-ranges"), Some("bytes"));
+    assert_eq!(file.header("content-length"), Some(&*film.len().to_string()));
+    // With a key it is the same: clients keep it on the way to the same host.
+    assert!(world.get_there(&place, Some(&world.key), None).await.body == film);
+    let led = world.get(&format!("/v1/videos/{id}/content?variant=video")).await;
+    assert!(led.status == 200 && led.body == film);
+    world.settled(1).await;
+}
+
+#[rstest]
+#[case::begin("bytes=0-99", 0, 100)]
+#[case::middle("bytes=1000-1999", 1_000, 2_000)]
+#[case::rest("bytes=204000-", 204_000, 204_800)]
+#[case::last("bytes=-100", 204_700, 204_800)]
+#[case::beyond("bytes=204799-999999", 204_799, 204_800)]
+#[tokio::test]
+async fn a_part_of_the_file_can_be_asked_for(
+    #[case] range: &str,
+    #[case] begin: usize,
+    #[case] end: usize,
+) {
+    let (world, id, film) = made(Store::Sqlite).await;
+    let place = location(&world, &id).await;
+    let part = world.get_there(&place, None, Some(range)).await;
+    assert_eq!(part.status, 206, "{}", part.status);
+    assert!(part.body == film[begin..end]);
+    let told = format!("bytes {begin}-{}/{}", end - 1, film.len());
+    assert_eq!(part.header("content-range"), Some(&*told));
+    assert_eq!(part.header("content-length"), Some(&*(end - begin).to_string()));
+    let none = world.get_there(&place, None, Some("bytes=204800-")).await;
+    assert_eq!((none.status, none.header("content-range")), (416, Some("bytes */204800")));
+}
+
+#[tokio::test]
+async fn what_clients_are_led_to_can_be_behind_another_address() {
+    let base = ("TOLLGATE__FILES__PUBLIC_BASE", "https://files.test/a");
+    let world = swift(Store::Sqlite).env(base.0, base.1).run().await;
+    let id = world.place(json!({})).await;
+    proven(&world, std::slice::from_ref(&id)).await;
+    let place = location(&world, &id).await;
+    let path = place.strip_prefix("https://files.test/a").expect("the public address");
+    assert_eq!(world.get_there(path, None, None).await.status, 200);
+}
+
+/// Whoever changes anything of an address has none.
+#[rstest]
+#[tokio::test]
+async fn an_address_is_for_one_video_and_cannot_be_made_up(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = swift(store).run().await;
+    let mut ids = Vec::new();
+    for prompt in ["a", "b"] {
+        ids.push(world.place(json!({ "prompt": prompt })).await);
+    }
+    proven(&world, &ids).await;
+    let place = location(&world, &ids[0]).await;
+    let (path, token) = place.split_once("?token=").expect("a token");
+    assert_eq!(path, format!("/v1/videos/{}/file", ids[0]));
+    let mut forged = vec![
+        path.to_owned(),
+        format!("{path}?token="),
+        format!("{path}?token=a"),
+        format!("{path}?other={token}"),
+        format!("{path}?token={token}A"),
+        format!("{path}?token={token}="),
+        format!("{path}?token=={token}"),
+        format!("{path}?token={}", token.to_uppercase()),
+        place.replace(&ids[0], &ids[1]),
+        place.replace(&ids[0], &ids[0].to_uppercase()),
+    ];
+    for at in 0..token.len() {
+        let mut bytes = token.as_bytes().to_vec();
+        // Each character in turn, so that each bit that counts is another one.
+        bytes[at] = if bytes[at] == b'Q' { b'g' } else { b'Q' };
+        forged.push(format!("{path}?token={}", String::from_utf8(bytes).expect("ASCII")));
+    }
+    for address in forged {
+        let answer = world.get_there(&address, Some(&world.key), None).await;
+        assert_eq!(answer.refusal(), (404, "not_found".to_owned()), "{address}");
+    }
+    assert_eq!(world.get_there(&place, None, None).await.status, 200);
+}
+
+/// The fleet has one secret, which outlives all of its nodes.
+#[rstest]
+#[tokio::test]
+async fn an_address_is_good_at_every_node_and_after_a_crash(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let (mut world, id, film) = made(store).await;
+    let place = location(&world, &id).await;
+    if store == Store::Redis {
+        let second = world.second_gateway().await;
+        let there = format!("http://{}{place}", second.http);
+        assert!(world.get_there(&there, None, None).await.body == film);
+    }
+    world.kill_and_start_again().await;
+    assert!(world.get_there(&place, None, None).await.body == film);
+}
+
+#[rstest]
+#[case::thumbnail("variant=thumbnail", 400)]
+#[case::spritesheet("variant=spritesheet", 400)]
+#[case::nothing("variant=", 400)]
+#[case::another_word("other=thumbnail", 302)]
+#[tokio::test]
+async fn only_the_video_itself_is_there(#[case] query: &str, #[case] status: u16) {
+    let (world, id, _) = made(Store::Sqlite).await;
+    let path = format!("/v1/videos/{id}/content?{query}");
+    let answer = world.get_there(&path, Some(&world.key), None).await;
+    assert_eq!(answer.status, status, "{answer:?}");
+    if status == 400 {
+        assert_eq!(answer.refusal().1, "invalid_value");
+        assert_eq!(answer.json()["error"]["param"], "variant");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn before_it_is_finished_there_is_nothing_to_fetch(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values("never", "submit.status=503", "file.stall=1")] faults: &str,
+) {
+    let world = World::start(store).vendor("vendor_d", &[faults]).conf(&quick(&[])).run().await;
+    let id = world.place(json!({})).await;
+    if faults.starts_with("file") {
+        world.vendor_hears("the file", |world| !world.fetches().is_empty()).await;
+    }
+    let answer = world.get(&format!("/v1/videos/{id}/content")).await;
+    assert_eq!(answer.refusal(), (400, "video_not_ready".to_owned()));
+    for path in [format!("/v1/videos/{id}/file"), format!("/v1/videos/{id}/file?token=abc")] {
+        assert_eq!(world.get(&path).await.refusal(), (404, "not_found".to_owned()));
+    }
+}

@@ -1,0 +1,188 @@
+//! The image that a video begins with: a file, an address, or a data URI.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{proven, swift};
+use crate::sim::picture;
+use crate::world::{Answer, Form, Store, VIDEO, Video, World};
+
+const FILE_BYTES_MAX: usize = 4 << 20;
+
+async fn world() -> World {
+    swift(Store::Sqlite).run().await
+}
+
+/// What the vendor was told of the image, after its job is done.
+async fn image_of(world: &World, answer: &Answer) -> Value {
+    proven(world, &[Video::of(answer).id().to_owned()]).await;
+    world.submissions()[0].json()["image"].clone()
+}
+
+fn form() -> Form {
+    Form::new().field("model", VIDEO.model).field("prompt", "It moves.")
+}
+
+#[rstest]
+#[case::png("image/png", &picture(0))]
+#[case::jpeg("image/jpeg", b"\xff\xd8\xff\xe0and so on")]
+#[case::webp("image/webp", b"RIFF\x10\x00\x00\x00WEBPVP8 and so on")]
+#[tokio::test]
+async fn a_file_reaches_the_vendor_as_a_data_uri(#[case] media: &str, #[case] file: &[u8]) {
+    let world = world().await;
+    let sent = form().file("input_reference", media, file).sent();
+    let image = image_of(&world, &world.send(VIDEO.path, &sent).await).await;
+    let url = image["url"].as_str().expect("an address");
+    assert!(url.starts_with(&format!("data:{media};base64,")), "{url}");
+    assert_eq!(image.as_object().map(serde_json::Map::len), Some(1), "{image}");
+    let files = &world.submissions()[0].files;
+    assert_eq!((files.len(), files[0].len), (1, file.len()));
+}
+
+#[rstest]
+#[case::address("https://a.test/first%20frame.png?b=c&d=%22#e")]
+#[case::data("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB")]
+#[tokio::test]
+async fn an_address_reaches_the_vendor_as_it_came_and_nobody_fetches_it(
+    #[values("json", "an object", "a form", "a part of an object")] way: &str,
+    #[case] url: &str,
+) {
+    let world = world().await;
+    let sent = match way {
+        "json" => VIDEO.sent(&json!({ "image_url": url })),
+        "an object" => VIDEO.sent(&json!({ "input_reference": { "image_url": url } })),
+        "a form" => form().field("image_url", url).sent(),
+        _ => form().field("input_reference[image_url]", url).sent(),
+    };
+    let image = image_of(&world, &world.send(VIDEO.path, &sent).await).await;
+    assert_eq!(image, json!({ "url": url }));
+}
+
+/// With a ratio the vendor would stretch the image.
+#[rstest]
+#[case::not_told(json!({}), None, "720p", "1280x720")]
+#[case::a_resolution(json!({ "resolution": "480p" }), None, "480p", "854x480")]
+#[case::a_ratio(json!({ "aspect_ratio": "1:1" }), Some("1:1"), "720p", "720x720")]
+#[case::a_size(json!({ "size": "480x854" }), Some("9:16"), "480p", "480x854")]
+#[tokio::test]
+async fn a_video_follows_its_image_unless_told_otherwise(
+    #[case] mut members: Value,
+    #[case] ratio: Option<&str>,
+    #[case] resolution: &str,
+    #[case] size: &str,
+) {
+    let world = world().await;
+    members["image_url"] = "https://a.test/b.png".into();
+    let answer = world.call(VIDEO, members).await;
+    assert_eq!(answer.json()["size"], size);
+    image_of(&world, &answer).await;
+    let body = world.submissions()[0].json();
+    assert_eq!(body.get("aspect_ratio"), ratio.map(Value::from).as_ref(), "{body}");
+    assert_eq!(body["resolution"], resolution);
+}
+
+#[rstest]
+#[case::unsafe_address(json!({ "image_url": "http://a.test/b.png" }), "image_url")]
+#[case::another_scheme(json!({ "image_url": "file:///etc/passwd" }), "image_url")]
+#[case::no_address(json!({ "image_url": "b.png" }), "image_url")]
+#[case::empty(json!({ "image_url": "" }), "image_url")]
+#[case::no_text(json!({ "image_url": { "url": "https://a.test" } }), "image_url")]
+#[case::a_page(json!({ "image_url": "data:text/html;base64,QUJD" }), "image_url")]
+#[case::not_encoded(json!({ "image_url": "data:image/png,QUJD" }), "image_url")]
+#[case::too_long(
+    json!({ "image_url": format!("https://a.test/{}", "b".repeat(8_192)) }), "image_url"
+)]
+#[case::a_text_for_a_file(json!({ "input_reference": "QUJD" }), "input_reference")]
+#[case::a_file_of_the_vendors(
+    json!({ "input_reference": { "file_id": "file_1" } }), "input_reference"
+)]
+#[case::two(
+    json!({
+        "image_url": "https://a.test/b.png",
+        "input_reference": { "image_url": "https://a.test/c.png" },
+    }),
+    ""
+)]
+#[tokio::test]
+async fn what_is_no_image_is_refused_and_costs_nothing(
+    #[case] members: Value,
+    #[case] param: &str,
+) {
+    let world = world().await;
+    let answer = world.call(VIDEO, members).await;
+    assert_eq!(answer.refusal().0, 400, "{answer:?}");
+    let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+    assert!(named.starts_with(param), "{answer:?}");
+    world.free_of_charge().await;
+    assert_eq!(world.sim.count("vendor_d"), 0);
+}
+
+#[rstest]
+#[case::a_text(form().field("input_reference", "QUJD"), 400)]
+#[case::a_page(form().file("input_reference", "text/html", b"<html>"), 400)]
+#[case::an_address_too(
+    form().file("input_reference", "image/png", &picture(0)).field("image_url", "https://a.test"),
+    400
+)]
+#[case::two_files(
+    form()
+        .file("input_reference", "image/png", &picture(0))
+        .file("input_reference", "image/png", &picture(0)),
+    400
+)]
+#[case::empty(form().file("input_reference", "image/png", b""), 400)]
+#[tokio::test]
+async fn a_form_with_a_wrong_file_is_refused_and_costs_nothing(
+    #[case] form: Form,
+    #[case] status: u16,
+) {
+    let world = world().await;
+    let answer = world.send(VIDEO.path, &form.sent()).await;
+    assert_eq!(answer.refusal().0, status, "{answer:?}");
+    world.free_of_charge().await;
+    assert_eq!(world.sim.count("vendor_d"), 0);
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_largest_file_passes_and_a_byte_more_does_not(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] in_chunks: bool,
+) {
+    let world = swift(store).run().await;
+    let mut ids = Vec::new();
+    for (length, status) in [(FILE_BYTES_MAX, 200), (FILE_BYTES_MAX + 1, 413)] {
+        let mut file = vec![7; length];
+        file[..8].copy_from_slice(b"\x89PNG\r\n\x1a\n");
+        let sent = form().file("input_reference", "image/png", &file).sent();
+        let request = world.sending(VIDEO.path, &sent.media, Some(&world.key));
+        let body = if in_chunks { sent.in_chunks() } else { sent.bytes.into() };
+        match Answer::try_read(request.body(body)).await {
+            Ok(answer) if status == 200 => ids.push(Video::of(&answer).id().to_owned()),
+            Ok(answer) => {
+                assert_eq!(answer.refusal(), (413, "request_too_large".to_owned()));
+                assert_eq!(answer.json()["error"]["param"], "input_reference");
+            }
+            // A server may close before it has read what it does not want.
+            Err(error) => assert_eq!(status, 413, "{error}"),
+        }
+    }
+    proven(&world, &ids).await;
+    let posts = world.submissions();
+    assert_eq!(posts.len(), 1);
+    assert_eq!((posts[0].files.len(), posts[0].files[0].len), (1, FILE_BYTES_MAX));
+}
+
+/// A data URI may be as long as a file of the largest size makes it.
+#[tokio::test]
+async fn the_longest_data_uri_passes_and_a_longer_one_does_not() {
+    let world = world().await;
+    let url = |length: usize| format!("data:image/png;base64,{}", "A".repeat(length));
+    let longest = world.call(VIDEO, json!({ "image_url": url(5_592_408) })).await;
+    let image = image_of(&world, &longest).await;
+    assert_eq!(image["url"].as_str().map(str::len), Some(url(5_592_408).len()));
+    let longer = world.call(VIDEO, json!({ "image_url": url(5_593_000) })).await;
+    assert!([400, 413].contains(&longer.refusal().0), "{}", longer.status);
+    assert_eq!(world.submissions().len(), 1);
+    world.settled(1).await;
+}
