@@ -24,4 +24,5 @@ mod thinking;
 mod translated;
 mod translation;
 mod uploads;
+mod videos;
 mod world;

@@ -16,10 +16,12 @@ mod books;
 mod builder;
 mod canned;
 mod endpoints;
+mod gate;
 mod messages;
 mod process;
 mod raw;
 mod shape;
+mod videos;
 
 pub(crate) use answer::{Answer, Opened, Streamed};
 pub(crate) use books::Charge;
@@ -27,11 +29,13 @@ pub(crate) use builder::Builder;
 pub(crate) use canned::{Canned, events, http};
 pub(crate) use endpoints::{
     CHAT, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D, MESSAGES, MODERATION,
-    OFFERS, Offer, RESPONSES, SPEECH, Sent, usd,
+    OFFERS, Offer, RESPONSES, SPEECH, Sent, VIDEO, usd,
 };
+pub(crate) use gate::{Gate, Hold};
 pub(crate) use process::{Process, closed_port};
 pub(crate) use raw::RawAnswer;
 pub(crate) use shape::{chat_of, messages_of, model_of, with};
+pub(crate) use videos::{Video, quick};
 
 /// The key that the gateway shows to every simulated vendor.
 pub(crate) const VENDOR_KEY: &str = "vk-canary-0123456789";
@@ -59,6 +63,7 @@ pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) key: String,
     pub(crate) gateway: Process,
+    gate: Option<Gate>,
     folder: TempDir,
     redis: Redis,
     client: reqwest::Client,
@@ -134,13 +139,23 @@ impl World {
 
     /// Another gateway on the same store, with the same routes.
     pub(crate) async fn second_gateway(&self) -> Process {
-        Process::start(self.folder.path(), "second").await
+        self.gateway_with("second", &[]).await
+    }
+
+    /// The same, with a name for its log and settings of its own, as variables of its environment.
+    pub(crate) async fn gateway_with(&self, name: &str, env: &[(&str, &str)]) -> Process {
+        Process::start(self.folder.path(), name, env).await
+    }
+
+    /// What stands between some gateways and Redis.
+    pub(crate) fn gate(&self) -> &Gate {
+        self.gate.as_ref().expect("the world is gated")
     }
 
     /// Ends the gateway at once, without its consent, and starts another in its place.
     pub(crate) async fn kill_and_start_again(&mut self) {
         self.gateway.kill();
-        self.gateway = Process::start(self.folder.path(), "again").await;
+        self.gateway = self.gateway_with("again", &[]).await;
     }
 
     /// The same world as a client of another gateway sees it.

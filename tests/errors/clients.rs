@@ -5,7 +5,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{Expected, Table};
-use crate::world::{ACCOUNT, Answer, MODERATION, OFFERS, Offer, RawAnswer, Sent, Store, World};
+use crate::world::{
+    ACCOUNT, Answer, Form, MODERATION, OFFERS, Offer, RawAnswer, Sent, Store, VIDEO, World,
+};
 
 const INVALID: &str = "invalid_request_error";
 
@@ -25,7 +27,7 @@ fn needed(offer: Offer) -> &'static str {
     match offer.endpoint {
         "chat" => "messages",
         "messages" => "max_tokens",
-        "images" | "image_edits" => "prompt",
+        "images" | "image_edits" | "videos" => "prompt",
         "speech" => "voice",
         _ => "input",
     }
@@ -127,12 +129,21 @@ async fn bodies(world: &World, offer: Offer, table: &mut Table) {
         let answer = world.send(offer.path, &Sent::json(&offer.call())).await;
         table.judge(offer, "JSON for a form", &answer, &Expected::new(400, code, INVALID));
     }
+    if offer == VIDEO {
+        let mut form = Form::new().field("model", offer.model).field("prompt", "A dot.").sent();
+        form.bytes.truncate(form.bytes.len() - 20);
+        let answer = world.send(offer.path, &form).await;
+        table.judge(offer, "a broken form", &answer, &Expected::new(400, "invalid_form", INVALID));
+    }
     let packed = world.sending(offer.path, &media, Some(&world.key));
     let packed = packed.header("content-encoding", "gzip").body(bytes);
     let expected = Expected::new(415, "unsupported_encoding", INVALID);
     table.judge(offer, "a packed body", &Answer::read(packed).await, &expected);
     let expected = Expected::new(405, "method_not_allowed", INVALID);
-    table.judge(offer, "another method", &world.get(offer.path).await, &expected);
+    // A list is a page of its own.
+    let answer =
+        if offer == VIDEO { world.delete(offer.path).await } else { world.get(offer.path).await };
+    table.judge(offer, "another method", &answer, &expected);
     let head = format!(
         "POST {} HTTP/1.1\r\nhost: tollgate\r\nauthorization: Bearer {}\r\n\
          content-type: {media}\r\ncontent-length: {}\r\n\r\n",
@@ -157,7 +168,7 @@ fn answer_of(raw: &RawAnswer) -> Answer {
 }
 
 /// All cells of these, for the endpoints that have them: keys, fields and bodies.
-const CELLS: usize = 11 * (4 + 5 + 4) - 3 + 2 * 2;
+const CELLS: usize = 12 * (4 + 5 + 4) - 3 + 2 * 2 + 1;
 
 #[rstest]
 #[tokio::test]
@@ -167,7 +178,7 @@ async fn what_is_wrong_with_a_call_is_told_and_no_vendor_hears_of_it(
     let world = World::start(store).run().await;
     let issued = Keys::issue(&world).await;
     let mut table = Table::default();
-    for offer in OFFERS {
+    for offer in OFFERS.into_iter().chain([VIDEO]) {
         keys(&world, &issued, offer, &mut table).await;
         // The moderation that needs no balance was made.
         let heard: Vec<_> = world.sim.take_seen().into_iter().map(|seen| seen.path).collect();
@@ -193,7 +204,9 @@ async fn paths_around_the_endpoints_are_not_found(
         "/v1/images/variations",
         "/v1/audio/transcriptions",
         "/v1/embeddings/",
-        "/v1/v1/embeddings"
+        "/v1/v1/embeddings",
+        "/v1/videos/",
+        "/v1/videos/video_00000000-0000-7000-8000-000000000000/other"
     )]
     path: &str,
 ) {

@@ -152,6 +152,13 @@ impl RedisServer {
         }
     }
 
+    /// Sends it a signal such as `STOP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.child.as_ref().expect("a running server").id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &process]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "Redis takes no {name}");
+    }
+
     /// Where it keeps its files.
     #[expect(dead_code, reason = "for tests of other rooms")]
     pub(crate) fn folder(&self) -> &Path {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{ACCOUNT, Process, Redis, Store, VENDOR_KEY, World};
+use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_server::RedisServer;
 use crate::sim::Sim;
 
@@ -20,6 +20,8 @@ pub(crate) struct Builder {
     vendors: Vec<(String, Vec<String>)>,
     credit: String,
     conf: String,
+    env: Vec<(&'static str, &'static str)>,
+    gated: bool,
 }
 
 impl Builder {
@@ -31,6 +33,8 @@ impl Builder {
             vendors: CHAT_VENDORS.map(|name| (name.to_owned(), vec![String::new()])).into(),
             credit: "5".to_owned(),
             conf: String::new(),
+            env: Vec::new(),
+            gated: false,
         }
     }
 
@@ -52,6 +56,18 @@ impl Builder {
     pub(crate) fn conf(mut self, toml: &str) -> Builder {
         self.conf.push_str(toml);
         self.conf.push('\n');
+        self
+    }
+
+    /// A setting of the first gateway alone, as a variable in its environment.
+    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Builder {
+        self.env.push((name, value));
+        self
+    }
+
+    /// A gate in front of Redis, for the gateways that are sent through it.
+    pub(crate) fn gated(mut self) -> Builder {
+        self.gated = true;
         self
     }
 
@@ -89,9 +105,10 @@ impl Builder {
         let rules = self.rules(folder.path());
         let conf = self.toml(&sim, folder.path(), &store, &rules);
         std::fs::write(folder.path().join("tollgate.toml"), conf).expect("a configuration");
-        let gateway = Process::start(folder.path(), "gateway").await;
+        let gate = if self.gated { Some(Gate::start(&store).await) } else { None };
+        let gateway = Process::start(folder.path(), "gateway", &self.env).await;
         let client = super::process::client();
-        let mut world = World { sim, key: String::new(), gateway, folder, redis, client };
+        let mut world = World { sim, key: String::new(), gateway, gate, folder, redis, client };
         world.command(&["account", "create", ACCOUNT, "--credit", &self.credit]).await.done();
         let issued = world.command(&["key", "issue", ACCOUNT]).await.done();
         issued.trim().clone_into(&mut world.key);

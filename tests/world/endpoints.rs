@@ -49,6 +49,8 @@ pub(crate) const EMBEDDING_C: Offer =
     offer("embeddings", "/v1/embeddings", "vendor_c", "lmc-embedding-2");
 pub(crate) const MODERATION: Offer =
     offer("moderations", "/v1/moderations", "vendor_b", "omni-moderation-latest");
+/// Answered before a vendor hears of it, so it stands beside the others.
+pub(crate) const VIDEO: Offer = offer("videos", "/v1/videos", "vendor_d", "lmd-imagine-video");
 
 /// Every endpoint, with every vendor whose way it is another one.
 pub(crate) const OFFERS: [Offer; 11] = [
@@ -73,7 +75,7 @@ impl Offer {
             "chat" => chat_of(model),
             "messages" => messages_of(model),
             "responses" => json!({ "model": model, "input": "How much is 2 + 2?" }),
-            "images" => json!({ "model": model, "prompt": "A red dot." }),
+            "images" | "videos" => json!({ "model": model, "prompt": "A red dot." }),
             "image_edits" => json!({ "model": model, "prompt": "Redder.", "image": "a file" }),
             "speech" => json!({ "model": model, "input": "hello", "voice": "alloy" }),
             _ => json!({ "model": model, "input": "hello" }),

@@ -26,8 +26,9 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the gateway of a folder's `tollgate.toml`, and waits until it is ready.
-    pub(super) async fn start(folder: &Path, name: &str) -> Process {
+    /// Starts the gateway of a folder's `tollgate.toml`, with these settings in the place of those
+    /// that are there, and waits until it is ready.
+    pub(super) async fn start(folder: &Path, name: &str, env: &[(&str, &str)]) -> Process {
         let log = folder.join(format!("{name}.log"));
         // Another process may take a port before the gateway does, so a few are tried.
         for _ in 0..3 {
@@ -36,6 +37,7 @@ impl Process {
             let child = command(folder)
                 .env("TOLLGATE__LISTEN__HTTP", &http)
                 .env("TOLLGATE__LISTEN__ADMIN", &admin)
+                .envs(env.iter().copied())
                 .arg("serve")
                 .stderr(File::create(&log).expect("the gateway's log"))
                 .spawn()
