@@ -114,9 +114,12 @@ pub struct Running {
     pub depth: u32,
     /// The vendor's id of it.
     pub vendor_id: String,
-    /// Whether the vendor has made it, and only our copy is missing.
+    /// When the vendor was found to have made it, in unix ms: only our copy is missing.
     #[serde(default)]
-    pub made: bool,
+    pub made_ms: Option<i64>,
+    /// How many questions about it had no answer, in a row.
+    #[serde(default)]
+    pub silent: u32,
     /// How many times the vendor knew nothing of it, in a row.
     #[serde(default)]
     pub lost: u32,

@@ -20,6 +20,7 @@ start_stack() {
   # vendor_e's first route always answers 503, so that its requests succeed at depth 1.
   {
     conf_head "$folder" "sqlite:$folder/tollgate.db" "$http" "$admin"
+    printf '[videos]\npoll_ms = 100\n'
     vendor vendor_a "$(route simulator vendor_a)"
     vendor vendor_b "$(route simulator vendor_b)"
     vendor vendor_c "$(route simulator vendor_c)"
@@ -193,6 +194,39 @@ other_endpoints() {
   echo "  free"
 }
 
+# look JOB: asks after a job; succeeds when it is over.
+look() {
+  curl -sS --max-time 5 -H "authorization: Bearer $key" -o "$folder/reply" "$base/videos/$1"
+  status=$(text status <"$folder/reply")
+  [ "$status" = "${seen##* }" ] || { seen+=" $status"; printf ', %s' "$status"; }
+  [ "$status" = completed ] || [ "$status" = failed ]
+}
+
+# A job: it is asked for, asked after until it is over, and its file fetched from where it is.
+a_video() {
+  local id model=lmd-imagine-video status seen film=$folder/film.mp4 length ticks
+  send "a video, vendor_d: by the vendor's bill" /videos $model \
+    -F model=$model -F "prompt=a dot that turns red" -F seconds=4 -F size=854x480
+  id=$(text id <"$folder/reply")
+  seen=$(text status <"$folder/reply")
+  printf '  %s' "$seen"
+  until_true 100 look "$id" || fail "$id is still $status"
+  echo
+  [ "$status" = completed ] || fail "$id failed: $(head -c 500 "$folder/reply")"
+  echo "  curl -L $base/videos/$id/content"
+  curl -sSL --max-time 30 -D "$folder/head" -H "authorization: Bearer $key" -o "$film" \
+    "$base/videos/$id/content"
+  [ "$(sed -n 's/^HTTP[^ ]* \([0-9]*\).*/\1/p' "$folder/head" | tr '\n' ' ')" = "302 200 " ] ||
+    fail "the file of $id is no redirect away: $(cat "$folder/head")"
+  length=$(wc -c <"$film")
+  [ "$(head -c 8 "$film" | tail -c 4)" = ftyp ] || fail "the file of $id is no video"
+  echo "  302, then $length bytes of $(header '[Cc]ontent-[Tt]ype')"
+  until_true 50 charge_line "$id" || fail "no charge for $id"
+  ticks=$(charged number cost_in_usd_ticks)
+  costs $model $(((ticks + 9) / 10)) \
+    "$(charged number seconds) seconds of $(charged text resolution), billed $ticks ticks"
+}
+
 statement() {
   local line amount sum=0 count=0 json
   json=$(tollgate --json account show "$account")
@@ -209,7 +243,7 @@ statement() {
   echo "charges"
   while IFS= read -r line; do
     amount=$(number amount_nano <<<"$line")
-    printf '  %s  %-22s %s\n' \
+    printf '  %-42s  %-22s %s\n' \
       "$(text request_id <<<"$line")" "$(text model <<<"$line")" "$(usd "$amount")"
     sum=$((sum + amount)) count=$((count + 1))
   done < <(tollgate --json charges "$account")
@@ -240,4 +274,5 @@ for stream in true false; do
   ask "$how, vendor_e, whose first route is down" orgA/famA-V3.2 $stream 1
 done
 other_endpoints
+a_video
 statement

@@ -7,7 +7,11 @@ use crate::dialect::videos::Polled;
 use crate::money::{Basis, Money, Units};
 
 /// What a vendor knows nothing of so many times in a row, it does not have.
-const LOST_MAX: u32 = 6;
+const LOST_MAX: u32 = 24;
+/// A job whose time is over is given up after so many questions without an answer.
+const SILENT_MAX: u32 = 6;
+/// And without any question asked, if nobody could, after so much more time, in ms.
+const UNASKED_MS: i64 = 12 * 60 * 60 * 1_000;
 /// While a video is not there, no more of it is done than this.
 const PROGRESS_MAX: u8 = 99;
 
@@ -121,17 +125,30 @@ impl Claim {
         !self.deleted && age_ms < whole(schedule.timeout_ms / 4 * 3)
     }
 
-    /// How a job ends, at a time (unix ms), of which the vendor has just said nothing that ends it.
-    /// That comes after a last question, which finds what was finished while nobody asked.
+    /// How a job of a vendor's ends at a time (unix ms), if that is over. Where the vendor could be
+    /// asked it is asked once more, and finds what was finished while nobody was there; what it has
+    /// made gets as much time again to be copied.
     #[must_use]
-    pub fn overdue(&self, schedule: &Schedule, now_ms: i64) -> Option<Outcome> {
+    pub fn overdue(&self, schedule: &Schedule, now_ms: i64, asked: bool) -> Option<Outcome> {
         let Stage::Running(running) = &self.job.stage else { return None };
-        let age_ms = now_ms.saturating_sub(self.job.created_ms);
-        // What the vendor has made is worth as much time again.
-        let (periods, code) =
-            if running.made { (2, FailCode::Undelivered) } else { (1, FailCode::TimedOut) };
-        let most = whole(schedule.timeout_ms).saturating_mul(periods);
-        (age_ms >= most).then(|| Outcome::failed(code, ""))
+        let (since_ms, code) = match running.made_ms {
+            Some(made_ms) => (made_ms, FailCode::Undelivered),
+            None => (self.job.created_ms, FailCode::TimedOut),
+        };
+        let heard = asked && (running.silent == 0 || running.silent >= SILENT_MAX);
+        let more_ms = if heard { 0 } else { UNASKED_MS };
+        let most_ms = whole(schedule.timeout_ms).saturating_add(more_ms);
+        (now_ms.saturating_sub(since_ms) >= most_ms).then(|| Outcome::failed(code, ""))
+    }
+
+    /// How long (ms) such a job may be left alone, of what was asked for: not beyond its time.
+    #[must_use]
+    pub fn pause_ms(&self, schedule: &Schedule, now_ms: i64, wanted_ms: u64) -> u64 {
+        let end_ms = self.job.created_ms.saturating_add(whole(schedule.timeout_ms));
+        match u64::try_from(end_ms.saturating_sub(now_ms)) {
+            Ok(left_ms) if left_ms > 0 => wanted_ms.min(left_ms),
+            _ => wanted_ms,
+        }
     }
 }
 
@@ -164,7 +181,10 @@ impl Job {
         let Outcome::Failed { code, .. } = outcome else { return false };
         match &self.stage {
             Stage::Submitting { .. } => *code == FailCode::VendorFailed,
-            Stage::Running(running) => *code != FailCode::VendorFailed || running.lost > 0,
+            Stage::Running(running) => {
+                let made_or_lost = running.made_ms.is_some() || running.lost > 0;
+                *code != FailCode::VendorFailed || made_or_lost
+            }
             _ => false,
         }
     }
@@ -179,7 +199,8 @@ impl Job {
     /// A vendor has it, after so many routes did not take it.
     pub fn run(&mut self, route: &str, depth: u32, vendor_id: String) {
         let route = route.to_owned();
-        let running = Running { route, depth, vendor_id, made: false, lost: 0, uncopied: 0 };
+        let running =
+            Running { route, depth, vendor_id, made_ms: None, silent: 0, lost: 0, uncopied: 0 };
         self.stage = Stage::Running(running);
     }
 
@@ -195,10 +216,18 @@ impl Job {
         }
     }
 
-    /// Takes what the vendor says about it; `None` if it knows nothing of it.
-    pub fn told(&mut self, polled: Option<Polled>) -> Turn {
+    /// The vendor did not answer.
+    pub fn unanswered(&mut self) {
+        if let Stage::Running(running) = &mut self.stage {
+            running.silent = running.silent.saturating_add(1);
+        }
+    }
+
+    /// Takes what the vendor says about it, at a time (unix ms); `None` if it knows nothing of it.
+    pub fn told(&mut self, polled: Option<Polled>, now_ms: i64) -> Turn {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
         let Stage::Running(running) = &mut self.stage else { return Turn::Later };
+        running.silent = 0;
         let Some(polled) = polled else {
             running.lost += 1;
             if running.lost < LOST_MAX {
@@ -215,7 +244,7 @@ impl Job {
                 Turn::Later
             }
             Polled::Done { url, ticks } => {
-                running.made = true;
+                running.made_ms.get_or_insert(now_ms);
                 let billed = ticks.and_then(|ticks| Some((ticks, Money::from_ticks(ticks).ok()?)));
                 let outcome = Outcome::Completed {
                     route: running.route.clone(),
@@ -231,8 +260,14 @@ impl Job {
             Polled::Blocked { message } => {
                 Turn::Over(Outcome::failed(FailCode::ModerationBlocked, &message))
             }
+            Polled::Failed { .. } if running.made_ms.is_some() => {
+                Turn::Over(Outcome::failed(FailCode::Undelivered, ""))
+            }
             Polled::Failed { message } => {
                 Turn::Over(Outcome::failed(FailCode::VendorFailed, &message))
+            }
+            Polled::NoFile { message } => {
+                Turn::Over(Outcome::failed(FailCode::Undelivered, &message))
             }
         }
     }
@@ -322,10 +357,10 @@ mod tests {
         claim.job.run("main", 0, "v1".to_owned());
         assert_eq!(claim.job.status(), Status::InProgress);
         assert!(matches!(next(&claim), Step::Ask(_)));
-        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(40) })), Turn::Later);
-        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(30) })), Turn::Later);
+        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(40) }), 0), Turn::Later);
+        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(30) }), 0), Turn::Later);
         assert_eq!(claim.job.progress, 40, "progress does not go back");
-        let Turn::Copy { url, outcome } = claim.job.told(Some(done(Some(2_900_000_001)))) else {
+        let Turn::Copy { url, outcome } = claim.job.told(Some(done(Some(2_900_000_001))), 0) else {
             panic!("it is done")
         };
         assert_eq!(url, "https://v.test/a.mp4");
@@ -342,7 +377,7 @@ mod tests {
 
     #[test]
     fn without_a_bill_the_price_of_its_seconds_is_charged() {
-        let Turn::Copy { outcome, .. } = running().told(Some(done(None))) else {
+        let Turn::Copy { outcome, .. } = running().told(Some(done(None)), 0) else {
             panic!("it is done")
         };
         let expected = Outcome::Completed {
@@ -379,24 +414,52 @@ mod tests {
     }
 
     #[rstest]
-    #[case::in_time(false, 20, 999, None)]
-    #[case::too_long(false, 20, 1_000, Some(FailCode::TimedOut))]
-    #[case::made_in_time(true, 40, 999, None)]
-    #[case::made_and_never_copied(true, 40, 1_000, Some(FailCode::Undelivered))]
+    #[case::in_time(None, 0, true, 20 * MINUTE + 999, None)]
+    #[case::too_long(None, 0, true, 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
+    #[case::nobody_asked(None, 0, false, 99 * MINUTE, None)]
+    #[case::nobody_can_ask(None, 0, false, DAY, Some(FailCode::TimedOut))]
+    #[case::no_answer_yet(None, 5, true, 99 * MINUTE, None)]
+    #[case::no_answer_at_all(None, 6, true, 99 * MINUTE, Some(FailCode::TimedOut))]
+    #[case::found_made_late(Some(DAY), 0, true, DAY + 20 * MINUTE - 1, None)]
+    #[case::never_copied(Some(DAY), 0, true, DAY + 20 * MINUTE, Some(FailCode::Undelivered))]
     fn a_job_that_runs_is_asked_for_once_more_and_then_is_over(
-        #[case] made: bool,
-        #[case] minutes: i64,
-        #[case] ms: i64,
+        #[case] made_ms: Option<i64>,
+        #[case] unanswered: u32,
+        #[case] asked: bool,
+        #[case] now: i64,
         #[case] expected: Option<FailCode>,
     ) {
         let mut job = running();
-        if made {
-            let _ = job.told(Some(done(None)));
+        if let Some(made_ms) = made_ms {
+            let _ = job.told(Some(done(None)), made_ms);
         }
-        let (claim, now) = (claim(job, false), minutes * MINUTE + ms);
+        (0..unanswered).for_each(|_| job.unanswered());
+        let claim = claim(job, false);
         assert!(matches!(claim.step(&Schedule::default(), now), Step::Ask(_)));
-        let overdue = claim.overdue(&Schedule::default(), now).map(Step::Decide);
+        let overdue = claim.overdue(&Schedule::default(), now, asked).map(Step::Decide);
         assert_eq!(overdue.as_ref().and_then(code), expected);
+    }
+
+    #[test]
+    fn no_pause_passes_the_end_of_a_job() {
+        let pause = |now| claim(running(), false).pause_ms(&Schedule::default(), now, 300_000);
+        assert_eq!([2_000, 19 * MINUTE, DAY].map(pause), [300_000, 61_000, 300_000]);
+    }
+
+    #[test]
+    fn what_a_vendor_may_bill_is_told_apart() {
+        let billed = |job: &Job, code| job.may_be_billed(&failed(code));
+        let mut job = job();
+        assert!(!billed(&job, FailCode::VendorFailed));
+        job.submit("main");
+        assert!(billed(&job, FailCode::VendorFailed));
+        job.run("main", 0, "v1".to_owned());
+        assert!(!billed(&job, FailCode::VendorFailed));
+        assert!(billed(&job, FailCode::TimedOut) && billed(&job, FailCode::ModerationBlocked));
+        let _ = job.told(Some(done(None)), 0);
+        assert!(billed(&job, FailCode::VendorFailed));
+        let given_up = job.told(Some(Polled::Failed { message: "gone".to_owned() }), 0);
+        assert_eq!(given_up, Turn::Over(Outcome::failed(FailCode::Undelivered, "")));
     }
 
     #[test]
@@ -431,7 +494,7 @@ mod tests {
         #[case] polled: Polled,
         #[case] expected: FailCode,
     ) {
-        let Turn::Over(Outcome::Failed { code, message }) = running().told(Some(polled)) else {
+        let Turn::Over(Outcome::Failed { code, message }) = running().told(Some(polled), 0) else {
             panic!("it failed")
         };
         assert_eq!((code, message.as_str()), (expected, "no"));
@@ -442,11 +505,11 @@ mod tests {
         let mut job = running();
         for _ in 0..2 {
             for _ in 1..LOST_MAX {
-                assert_eq!(job.told(None), Turn::Later);
+                assert_eq!(job.told(None, 0), Turn::Later);
             }
-            assert_eq!(job.told(Some(Polled::Pending { progress: None })), Turn::Later);
+            assert_eq!(job.told(Some(Polled::Pending { progress: None }), 0), Turn::Later);
         }
-        let last = (0..LOST_MAX).map(|_| job.told(None)).last();
+        let last = (0..LOST_MAX).map(|_| job.told(None, 0)).last();
         assert!(matches!(last, Some(Turn::Over(Outcome::Failed { .. }))));
     }
 
@@ -481,9 +544,12 @@ mod tests {
             match stage {
                 0 => job.stage = Stage::Queued { refused: 3 },
                 1 => job.submit("other"),
-                2 => if let Stage::Running(running) = &mut job.stage { running.made = made },
+                2 => {
+                    let polled = if made { done(None) } else { Polled::Pending { progress: None } };
+                    let _ = job.told(Some(polled), 5);
+                }
                 _ => {
-                    let turn = job.told(Some(done(Some(1))));
+                    let turn = job.told(Some(done(Some(1))), 0);
                     let Turn::Copy { outcome, .. } = turn else { panic!("it is done") };
                     job.decide(outcome, 77);
                     if stage == 4 { job.end(); }

@@ -82,8 +82,10 @@ impl Schedule {
         if schedule.lease_ms < LEASE_MS_MIN {
             faults.push(sheet.place.fault(format!("'lease_ms' must be {LEASE_MS_MIN} at least")));
         }
-        if schedule.poll_ms >= schedule.timeout_ms {
-            faults.push(sheet.place.fault("'poll_ms' must be below 'timeout_ms'"));
+        for (key, ms) in [("poll_ms", schedule.poll_ms), ("lease_ms", schedule.lease_ms)] {
+            if ms >= schedule.timeout_ms {
+                faults.push(sheet.place.fault(format!("'{key}' must be below 'timeout_ms'")));
+            }
         }
         schedule
     }
@@ -98,7 +100,7 @@ impl Schedule {
     /// How long the hold of a job stands, in ms.
     #[must_use]
     pub fn hold_ms(&self) -> u64 {
-        self.timeout_ms.saturating_add(HOLD_MARGIN_MS)
+        self.timeout_ms.saturating_mul(2).saturating_add(HOLD_MARGIN_MS)
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::life::{Step, Turn};
 use super::schedule::Schedule;
 use super::studio::{Answered, FetchFault, Outlet, Studio, Submitted};
-use super::{Claim, FailCode, Next, Outcome, Queue, Running, Stage};
+use super::{Claim, FailCode, Next, Outcome, Queue, Running};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
@@ -40,7 +40,13 @@ const COUNT_MS_MAX: u64 = 10_000;
 /// A store that does not answer is asked again after so long, doubling up to the most, for so long
 /// in all.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
-const RETRY_WAIT_MAX: Duration = Duration::from_secs(2);
+const RETRY_WAIT_MAX: Duration = Duration::from_millis(500);
+/// A claim that could not be renewed is tried to be after so long.
+const AGAIN: Duration = Duration::from_millis(250);
+/// In thirds of a lease: who has heard nothing of its claim for so long gives it up.
+const DEAF_MAX: u32 = 9;
+/// When the store is back, those who have jobs come before those who look for some, by so long.
+const AFTER_YOU: Duration = Duration::from_secs(3);
 const RETRY_TIME: Duration = Duration::from_secs(300);
 /// A job whose route or vendor is not set up here is left to others for so long, in ms.
 const ELSEWHERE_MS: u64 = 15_000;
@@ -50,8 +56,10 @@ const CROWDED_MS: u64 = 1_000;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 mod settle;
+mod tell;
 
 use settle::until_done;
+use tell::{mourn, passed_by};
 
 /// What a worker is made of.
 pub struct Worker {
@@ -149,24 +157,30 @@ impl Worker {
             let room = JOBS_MAX - working.len();
             let claiming = self.queue.claim(self.schedule.lease_ms, room);
             let claims = if room == 0 { Ok(Vec::new()) } else { claiming.await };
-            let mut pause = look_every;
+            let (mut pause, mut full) = (look_every, room == 0);
             match claims {
-                Ok(claims) => claims.into_iter().for_each(|claim| {
-                    working.spawn(self.clone().work(claim));
-                }),
+                Ok(claims) => {
+                    full |= claims.len() == room;
+                    claims.into_iter().for_each(|claim| {
+                        working.spawn(self.clone().work(claim));
+                    });
+                }
                 Err(why) => {
                     log::warn!(why:% = why; "no jobs");
-                    pause = RETRY_WAIT_MAX;
+                    while !*stop.borrow() && !self.count().await {
+                        sleep(RETRY_WAIT_MAX).await;
+                    }
+                    pause = AFTER_YOU;
                 }
             }
             if counted.is_none_or(|when| when.elapsed() >= count_every) {
                 counted = Some(Instant::now());
-                self.count().await;
+                let _ = self.count().await;
             }
             tokio::select! {
                 () = sleep(pause) => {}
-                () = self.bell.notified() => {}
-                Some(_) = working.join_next(), if room == 0 => {}
+                () = self.bell.notified(), if pause == look_every => {}
+                Some(_) = working.join_next(), if full => {}
                 _ = stop.changed() => {}
             }
         }
@@ -174,16 +188,17 @@ impl Worker {
         self.idle.store(true, Ordering::SeqCst);
     }
 
-    async fn count(&self) {
-        match self.queue.counts().await {
-            Ok(counts) => {
-                for (status, jobs) in counts {
-                    let gauge = METRICS.video_jobs.with_label_values(&[status.name()]);
-                    gauge.set(i64::try_from(jobs).unwrap_or(i64::MAX));
-                }
-            }
-            Err(why) => log::warn!(why:% = why; "jobs not counted"),
+    /// Counts the jobs; tells whether the store answers.
+    async fn count(&self) -> bool {
+        let counts = self.queue.counts().await;
+        if let Err(why) = &counts {
+            log::warn!(why:% = why; "jobs not counted");
         }
+        for (status, jobs) in counts.iter().flatten() {
+            let gauge = METRICS.video_jobs.with_label_values(&[status.name()]);
+            gauge.set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+        }
+        counts.is_ok()
     }
 
     /// Takes a job as far as it goes now.
@@ -244,12 +259,12 @@ impl Worker {
                 return Ok(Go::Away);
             }
             // Others may have taken long: it is sent only while it is wanted, and by nobody else.
+            if !until_done(|| self.queue.renew(claim, self.schedule.lease_ms)).await? {
+                bail!("another worker has the job by now");
+            }
             if !claim.is_wanted(&self.schedule, now_ms()) {
                 claim.job.back();
                 return self.save(claim, None).await;
-            }
-            if !until_done(|| self.queue.renew(claim, self.schedule.lease_ms)).await? {
-                bail!("another worker has the job by now");
             }
             let mut draft = Draft::new(&document);
             draft.set("model", quoted(&outlet.upstream(&claim.job.model)));
@@ -297,22 +312,23 @@ impl Worker {
         let (Some(vendor), Some(outlet)) = (vendor, outlet) else {
             let (job, route) = (&claim.job.id, &running.route);
             log::warn!(job, route; "this process does not know the job's route");
-            return self.later(claim, ELSEWHERE_MS).await;
+            return self.later(claim, ELSEWHERE_MS, false).await;
         };
-        if running.made && self.room.copies.available_permits() == 0 {
-            return self.later(claim, CROWDED_MS).await;
+        if running.made_ms.is_some() && self.room.copies.available_permits() == 0 {
+            return self.later(claim, CROWDED_MS, false).await;
         }
         let asking = self.studio.ask(outlet, &vendor, &running.vendor_id);
         let turn = match self.kept(claim, asking).await? {
-            Answered::Said(polled) => claim.job.told(Some(polled)),
-            Answered::NoSuch => claim.job.told(None),
+            Answered::Said(polled) => claim.job.told(Some(polled), now_ms()),
+            Answered::NoSuch => claim.job.told(None, now_ms()),
             Answered::Nothing(wait) => {
+                claim.job.unanswered();
                 let wait = ms(wait.unwrap_or_default()).max(self.poll_ms());
-                return self.later(claim, wait).await;
+                return self.later(claim, wait, true).await;
             }
         };
         let (url, outcome) = match turn {
-            Turn::Later => return self.later(claim, self.poll_ms()).await,
+            Turn::Later => return self.later(claim, self.poll_ms(), true).await,
             Turn::Over(outcome) => return self.decide(claim, outcome).await,
             Turn::Copy { url, outcome } => (url, outcome),
         };
@@ -324,7 +340,7 @@ impl Worker {
             return self.decide(claim, outcome).await;
         }
         let Ok(_room) = self.room.copies.try_acquire() else {
-            return self.later(claim, CROWDED_MS).await;
+            return self.later(claim, CROWDED_MS, false).await;
         };
         let Err(why) = self.kept(claim, self.copy(outlet, &url, claim)).await? else {
             return self.decide(claim, outcome).await;
@@ -332,20 +348,23 @@ impl Worker {
         log::warn!(job = claim.job.id, why:% = why; "a video was not copied");
         // The vendor's file is given up after some tries; our own store has to come back.
         if matches!(why, CopyFault::Store(_)) {
-            return self.later(claim, self.schedule.pause_ms(2)).await;
+            return self.later(claim, self.schedule.pause_ms(2), false).await;
         }
         if let Some(failures) = claim.job.uncopied(&self.schedule) {
-            return self.later(claim, self.schedule.pause_ms(failures)).await;
+            return self.later(claim, self.schedule.pause_ms(failures), true).await;
         }
         self.decide(claim, Outcome::failed(FailCode::Undelivered, "")).await
     }
 
-    /// Comes back to a job that a vendor has after so long (ms), unless its time is over.
-    async fn later(&self, claim: &mut Claim, due_ms: u64) -> anyhow::Result<Go> {
-        match claim.overdue(&self.schedule, now_ms()) {
-            Some(outcome) => self.decide(claim, outcome).await,
-            None => self.save(claim, Some(due_ms)).await,
+    /// Comes back to a job that a vendor has after so long (ms), unless its time is over. Tells
+    /// whether the vendor was asked.
+    async fn later(&self, claim: &mut Claim, due_ms: u64, asked: bool) -> anyhow::Result<Go> {
+        let now_ms = now_ms();
+        if let Some(outcome) = claim.overdue(&self.schedule, now_ms, asked) {
+            return self.decide(claim, outcome).await;
         }
+        let due_ms = claim.pause_ms(&self.schedule, now_ms, due_ms);
+        self.save(claim, Some(due_ms)).await
     }
 
     /// Whether files can be kept.
@@ -374,13 +393,15 @@ impl Worker {
     }
 
     async fn decide(&self, claim: &mut Claim, outcome: Outcome) -> anyhow::Result<Go> {
-        if let Outcome::Failed { message, .. } = &outcome
-            && claim.job.may_be_billed(&outcome)
+        let before = claim.job.clone();
+        claim.job.decide(outcome.clone(), now_ms());
+        let go = self.keep(claim, None, true).await?;
+        if let (Go::On, Outcome::Failed { message, .. }) = (&go, &outcome)
+            && before.may_be_billed(&outcome)
         {
-            mourn(claim, message);
+            mourn(&before, message);
         }
-        claim.job.decide(outcome, now_ms());
-        self.keep(claim, None, true).await
+        Ok(go)
     }
 
     async fn save(&self, claim: &mut Claim, due_ms: Option<u64>) -> anyhow::Result<Go> {
@@ -415,16 +436,18 @@ impl Worker {
     async fn kept<T>(&self, claim: &Claim, waited: impl Future<Output = T>) -> anyhow::Result<T> {
         let lease_ms = self.schedule.lease_ms;
         let renewing = async {
-            loop {
-                sleep(Duration::from_millis(lease_ms / 3)).await;
-                match timeout(Duration::from_millis(lease_ms), self.queue.renew(claim, lease_ms))
-                    .await
-                {
+            let every = Duration::from_millis(lease_ms / 3);
+            let (mut pause, mut heard) = (every, Instant::now());
+            // Who hears nothing for so long has to let go: what it says may be heard all the same.
+            while heard.elapsed() < every * DEAF_MAX {
+                sleep(pause).await;
+                match timeout(every, self.queue.renew(claim, lease_ms)).await {
                     Ok(Ok(false)) => return,
-                    Ok(Ok(true)) => {}
-                    // Whether it is still ours is told by the next save.
-                    Ok(Err(why)) => log::warn!(job = claim.job.id, why:% = why; "not renewed"),
-                    Err(_) => log::warn!(job = claim.job.id; "not renewed in time"),
+                    Ok(Ok(true)) => (pause, heard) = (every, Instant::now()),
+                    _ => {
+                        log::warn!(job = claim.job.id; "not renewed");
+                        pause = AGAIN.min(every);
+                    }
                 }
             }
         };
@@ -447,22 +470,6 @@ impl Worker {
         let random = getrandom::u32().map_or(0, u64::from);
         self.schedule.poll_ms - spread / 2 + random % (spread + 1)
     }
-}
-
-/// Tells of work that a vendor may bill and nobody pays.
-fn mourn(claim: &Claim, why: &str) {
-    let route = match &claim.job.stage {
-        Stage::Submitting { route, .. } | Stage::Running(Running { route, .. }) => route,
-        _ => "",
-    };
-    METRICS.lost_attempts.with_label_values(&[claim.job.vendor.as_str(), route]).inc();
-    log::error!(job = claim.job.id, route, why; "a vendor may bill a video that nobody pays");
-}
-
-fn passed_by(outlet: &Outlet, job: &str, reason: &str) {
-    let (vendor, route) = (&outlet.vendor, &outlet.name);
-    METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
-    log::warn!(job, vendor, route, reason; "blocked");
 }
 
 fn ms(time: Duration) -> u64 {

@@ -27,7 +27,8 @@ def stacks(tmp_path_factory):
 @pytest.fixture
 def gateway(stacks, store, vendor_kind):
     """gateway() is the healthy one that tests share; gateway(vendor_b=["status=503", ""]) is one of
-    this test's own, with two routes to vendor_b of which the first has a fault."""
+    this test's own, with two routes to vendor_b of which the first has a fault, and
+    gateway(videos={"open_max": 2}) one with that in its configuration."""
     yield from gateways(stacks, store, vendor_kind, tapped=False)
 
 
@@ -42,7 +43,7 @@ def gateways(stacks, store, vendor_kind, tapped):
     if tapped:
         shared.wire.forget()
     mark = len(stacks.running)
-    yield lambda **faults: stacks.gateway(store, vendor_kind, faults, tapped)
+    yield lambda **wishes: stacks.gateway(store, vendor_kind, wishes, tapped)
     stacks.stop_since(mark)
 
 

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 REPO = HERE.parent.parent
 GATEWAY = Path(os.environ.get("TOLLGATE_BIN", REPO / "target/debug/tollgate"))
 SIM = Path(os.environ.get("TOLLGATE_SIM", REPO / "target/debug/examples/sim"))
-AIMOCK = HERE / "node_modules/@copilotkit/aimock/dist/cli.js"
+AIMOCK = HERE / "aimock/serve.mjs"
 
 VENDOR_KEY = "vk-test"
 # How each vendor's base URL ends; the endpoint's path after /v1 is appended to it.
@@ -51,6 +51,8 @@ HTTP_CLIENTS = {
     anthropic.AsyncAnthropic: anthropic.DefaultAsyncHttpxClient,
 }
 ROUTE_NAMES = ("main", "second", "third")
+# How often jobs are looked at, so that one is over in about a second.
+PAUSES = {"poll_ms": 100, "retry_ms": 100}
 NANO = 10**9
 
 
@@ -131,9 +133,22 @@ class Sim:
         """How many requests have arrived."""
         return total(get_json(f"{self.url}/_count"))
 
-    def received(self):
-        """The bodies that arrived; a form's as its text."""
-        return [request["body"] for request in get_json(f"{self.url}/_bodies")]
+    def received(self, path=""):
+        """The bodies that arrived there; a form's as its text."""
+        return [request.body for request in self.requests(path)]
+
+    def requests(self, path=""):
+        """What arrived at addresses that have this in them: path, headers and body of each."""
+        requests = get_json(f"{self.url}/_bodies")
+        return [SimpleNamespace(**request) for request in requests if path in request["path"]]
+
+    def videos(self):
+        """The videos that were ordered, oldest first, as the vendor has them."""
+        return [SimpleNamespace(**video) for video in get_json(f"{self.url}/_videos")["videos"]]
+
+    def calls(self):
+        """How many submissions, polls and fetches of videos have arrived, whatever became of them."""
+        return SimpleNamespace(**get_json(f"{self.url}/_videos"))
 
     def files(self):
         """What arrived as a file: its part, name, content_type, len and sha256."""
@@ -143,24 +158,30 @@ class Sim:
 class Aimock:
     """@copilotkit/aimock: others' idea of the vendors. Refuses any key but the vendor's."""
 
+    # Its videos are on another port of this host, which is another's unless we are told.
+    file_hosts = ("127.0.0.1",)
+
     def __init__(self, folder):
-        # Without --strict: embeddings and verdicts follow from the text then, and need no fixtures.
-        command = ["node", AIMOCK, "--port", "0", "--fixtures", HERE / "aimock", "--validate-on-load"]
-        self.process = Process("aimock", command, folder, AIMOCK_API_KEYS=VENDOR_KEY)
+        self.process = Process("aimock", ["node", AIMOCK], folder, AIMOCK_API_KEYS=VENDOR_KEY)
         self.url = self.process.said(r"listening on (http://\S+)")
         self.stop = self.process.stop
 
     def address(self, vendor, fault=""):
-        # It knows most endpoints behind any prefix; those of messages and of moderations behind none.
-        prefix = "" if vendor in ("vendor_a", "vendor_b") else f"/{vendor}"
+        # It knows most endpoints behind any prefix; those of messages, of moderations and of videos behind none.
+        prefix = "" if vendor in ("vendor_a", "vendor_b", "vendor_d") else f"/{vendor}"
         return f"{self.url}{prefix}/{VERSION_SEGMENT[vendor]}"
 
     def count(self):
         return len(self.received())
 
-    def received(self):
-        """The bodies that arrived, as aimock's journal has them."""
-        return [entry["body"] for entry in get_json(f"{self.url}/__aimock/journal", VENDOR_KEY)]
+    def received(self, path=""):
+        """The bodies that arrived there, as aimock's journal has them."""
+        return [request.body for request in self.requests(path)]
+
+    def requests(self, path=""):
+        """What arrived at addresses that have this in them."""
+        entries = get_json(f"{self.url}/__aimock/journal", VENDOR_KEY)
+        return [SimpleNamespace(**entry) for entry in entries if path in entry["path"]]
 
 
 VENDORS = {"sim": Sim, "aimock": Aimock}
@@ -196,7 +217,7 @@ class Redis:
 
     def __init__(self, folder):
         port = free_port()
-        options = "--appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
+        options = "--appendonly yes --appendfsync everysec --maxmemory-policy noeviction --databases 10000"
         command = ["redis-server", "--port", port, "--save", "", *options.split(), "--dir", folder]
         self.process = Process("redis", command, folder)
         self.process.said("(Ready to accept connections)")
@@ -205,17 +226,22 @@ class Redis:
 
 
 class Gateway:
-    """A running tollgate. `routes` maps a vendor to its addresses, in order of preference;
-    `wire` is what listens between it and vendor_a, if anything does."""
+    """A running tollgate. `routes` maps a vendor to its addresses, in order of preference; `wire` is what
+    listens between it and vendor_a, if anything does; `more` has sections of its configuration, and the
+    `environment` beside it."""
 
-    def __init__(self, vendor, routes, store_url, folder, wire=None):
+    def __init__(self, vendor, routes, store_url, folder, wire=None, more=None):
         self.vendor, self.conf, self.wire = vendor, folder / "tollgate.toml", wire
         self.routes, self.store_url = routes, store_url
+        # The nodes of a fleet have their files in common.
+        self.more = {"files": {"url": f"file:{folder}/files"}} | (more or {})
         http, admin = free_port(), free_port()
-        self.conf.write_text(configuration(http, admin, store_url, folder, routes))
+        file_hosts = getattr(vendor, "file_hosts", ())
+        self.conf.write_text(configuration(http, admin, store_url, routes, file_hosts, self.more))
         self.root = f"http://127.0.0.1:{http}"
         self.base_url = f"{self.root}/v1"
-        self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder)
+        environment = self.more.get("environment", {})
+        self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder, **environment)
         until(lambda: self._ready(f"http://127.0.0.1:{admin}/readyz"), "tollgate is ready", seconds=15)
         self.stop = self.process.stop
 
@@ -248,13 +274,14 @@ class Gateway:
         return sdk(self.root, key, kind, **options)
 
 
-def configuration(http, admin, store_url, folder, routes):
+def configuration(http, admin, store_url, routes, file_hosts, more):
     sections = {
         "listen": {"http": f"127.0.0.1:{http}", "admin": f"127.0.0.1:{admin}"},
         "store": {"url": store_url},
-        "files": {"url": f"file:{folder}/files"},
         "rules": {"dir": f"{REPO}/lua-free-rules"},
     }
+    sections |= {section: values for section, values in more.items() if section != "environment"}
+    sections["videos"] = PAUSES | sections.get("videos", {})
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
@@ -266,6 +293,7 @@ def configuration(http, admin, store_url, folder, routes):
             pairs = [f'{ours} = "{theirs}"' for ours, theirs in table.get(vendor, {}).items()]
             lines += [f"{setting} = {{ {', '.join(pairs)} }}"] if pairs else []
         lines += ["aliases = true"] if vendor in NAMES else []
+        lines += [f"file_hosts = {json.dumps(file_hosts)}"] if vendor == "vendor_d" and file_hosts else []
     return "\n".join(lines) + "\n"
 
 
@@ -339,6 +367,7 @@ class Price:
 
     def __init__(self, pricing):
         kinds = ("prompt", "completion", "character", "image_reservation")
+        self.second = {name: Decimal(price) * NANO for name, price in pricing.get("second", {}).items()}
         self.prompt, self.completion, self.character, self.reservation = (
             Decimal(pricing.get(kind, "0")) * NANO for kind in kinds
         )
@@ -372,7 +401,7 @@ class Stacks:
     """Makes gateways, each in a folder of its own; shares the healthy ones; stops everything at the end."""
 
     def __init__(self, folder):
-        self.folder, self.numbers = folder, itertools.count()
+        self.folder, self.numbers, self.databases = folder, itertools.count(), itertools.count()
         self.running, self.healthy = [], {}
 
     def new_folder(self):
@@ -384,35 +413,38 @@ class Stacks:
         self.running.append(part)
         return part
 
-    def gateway(self, store, vendor_kind, faults, tapped=False):
-        if not faults and (shared := self.healthy.get((store, vendor_kind, tapped))):
+    def gateway(self, store, vendor_kind, wishes, tapped=False):
+        if not wishes and (shared := self.healthy.get((store, vendor_kind, tapped))):
             return shared
         folder = self.new_folder()
         vendor = self.start(VENDORS[vendor_kind](folder))
-        routes = {name: self.addresses(vendor, name, faults.get(name, "")) for name in VERSION_SEGMENT}
+        routes = {name: self.addresses(vendor, name, wishes.get(name, "")) for name in VERSION_SEGMENT}
+        more = {name: wish for name, wish in wishes.items() if name not in routes}
         wire = self.start(Wiretap(routes["vendor_a"][0])) if tapped else None
         if wire:
             routes["vendor_a"][0] = wire.url
         store_url = f"sqlite:{folder}/tollgate.db" if store == "sqlite" else self.redis_url()
-        gateway = self.start(Gateway(vendor, routes, store_url, folder, wire))
-        if not faults:
+        gateway = self.start(Gateway(vendor, routes, store_url, folder, wire, more))
+        if not wishes:
             self.healthy[store, vendor_kind, tapped] = gateway
         return gateway
 
-    def twin(self, gateway):
-        """Another node of the fleet that this gateway belongs to."""
-        folder = self.new_folder()
-        return self.start(Gateway(gateway.vendor, gateway.routes, gateway.store_url, folder, gateway.wire))
+    def twin(self, gateway, **more):
+        """Another node of the fleet that this gateway belongs to, with other settings where they are given."""
+        folder, same = self.new_folder(), (gateway.vendor, gateway.routes, gateway.store_url)
+        return self.start(Gateway(*same, folder, gateway.wire, gateway.more | more))
 
     def addresses(self, vendor, name, faults):
         faults = [faults] if isinstance(faults, str) else faults
         return [self.start(Unreachable()).url if f == "unreachable" else vendor.address(name, f) for f in faults]
 
     def redis_url(self):
+        """A database that no other gateway has: those that share one are a fleet, and share its jobs."""
         if "redis" not in self.__dict__:
             given = os.environ.get("TOLLGATE_TEST_REDIS_URL")
             self.redis = SimpleNamespace(url=given) if given else self.start(Redis(self.new_folder()))
-        return self.redis.url
+        server, database = re.fullmatch(r"(rediss?://[^/]+)/?(\d*)", self.redis.url).groups()
+        return f"{server}/{int(database or 0) + next(self.databases)}"
 
     def stop_since(self, mark):
         while len(self.running) > mark:

@@ -3,7 +3,10 @@
 import base64
 from types import SimpleNamespace
 
+import httpx2
+from openai.types import Video
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from stack import until
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -118,6 +121,45 @@ def judge(client, text="hello", **more):
     return client.moderations.create(input=text, **more)
 
 
+SDK_FIELDS = ("seconds", "size", "input_reference", "extra_headers")
+
+
+def film(client, text="hello", model="lmd-imagine-video", **more):
+    """Asks for a video; what the SDK has no parameter for goes beside it."""
+    known = {name: more.pop(name) for name in SDK_FIELDS if name in more}
+    return client.videos.create(model=model, prompt=text, extra_body=more or None, **known)
+
+
+def film_by_json(client, text="hello", model="lmd-imagine-video", **more):
+    """The same by JSON, which the SDK never sends of its own accord."""
+    options = {"headers": more.pop("extra_headers", {})}
+    body = {"model": model, "prompt": text} | more
+    return client.post("/videos", body=body, options=options, cast_to=Video)
+
+
+def ended(client, job):
+    """The job once it is over. The SDK's own way of waiting for that would wait for ever."""
+
+    def over():
+        seen = client.videos.retrieve(job.id)
+        return seen.status in ("completed", "failed") and seen
+
+    return until(over, f"{job.id} is over", seconds=30)
+
+
+def filmed(client, *text, **more):
+    """A video, asked for and waited for."""
+    return ended(client, film(client, *text, **more))
+
+
+def address_of(account, job):
+    """Where the file of a job is, for whoever asks with this account's key."""
+    key = {"authorization": f"Bearer {account.key}"}
+    reply = httpx2.get(f"{account.gateway.base_url}/videos/{job.id}/content", headers=key)
+    assert reply.status_code == 302 and reply.headers["cache-control"] == "no-store" and not reply.content
+    return str(reply.url.join(reply.headers["location"]))
+
+
 def verdict(refused):
     """What a refusal says to programs: its status, its code, and the field at fault."""
     return refused.value.status_code, refused.value.code, refused.value.param
@@ -132,3 +174,16 @@ def noise(text, length):
     for byte in text.encode():
         seed = (seed ^ byte) * 0x100000001B3 & MASK
     return bytes((seed * (2 * i + 1) & MASK) >> 56 for i in range(length))
+
+
+SECOND_BYTES = 100 << 10
+
+
+def footage(kind, vendor_id, seconds=4):
+    """The file of a video that the simulators made; aimock's are all alike."""
+    if kind == "aimock":
+        path = b"/hello.mp4"
+        return bytes.fromhex("00000018667479706d703432000000006d70343269736f6d") + (path * 5_000)[:50_000]
+    length = SECOND_BYTES * seconds - 32
+    box = b"\0\0\0\x18ftypisom\0\0\2\0isommp42" + (length + 8).to_bytes(4, "big") + b"mdat"
+    return box + noise(vendor_id, length)

@@ -33,9 +33,13 @@ class Wiretap:
         for line in self.lines:
             line.told = len(messages(line.there))
 
+    def requests(self):
+        """What the vendor was asked."""
+        return [request for line in self.lines for request in messages(line.there)[line.told :]]
+
     def request(self):
         """The only thing that the vendor was asked."""
-        (request,) = [request for line in self.lines for request in messages(line.there)[line.told :]]
+        (request,) = self.requests()
         return request
 
     def reply(self):
@@ -46,7 +50,12 @@ class Wiretap:
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
-                line = Line(self.listener.accept()[0], socket.create_connection(self.behind))
+                caller = self.listener.accept()[0]
+                try:
+                    line = Line(caller, socket.create_connection(self.behind))
+                except OSError:
+                    caller.close()
+                    continue
                 self.lines.append(line)
                 line.open()
 

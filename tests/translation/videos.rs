@@ -103,5 +103,6 @@ fn told(polled: Polled) -> Json {
         Polled::Done { url, ticks } => json!({ "done": url, "ticks": ticks }),
         Polled::Blocked { message } => json!({ "blocked": message }),
         Polled::Failed { message } => json!({ "failed": message }),
+        Polled::NoFile { message } => json!({ "no_file": message }),
     }
 }

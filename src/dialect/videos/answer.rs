@@ -27,6 +27,11 @@ pub enum Polled {
         /// Why, for people, never empty.
         message: String,
     },
+    /// It is made, but where it is cannot be read.
+    NoFile {
+        /// The same for people, never empty.
+        message: String,
+    },
     /// It will not be made.
     Failed {
         /// Why, for people, never empty.
@@ -105,7 +110,7 @@ fn told(document: &Document) -> Option<Polled> {
             let ticks = document.get("usage").and_then(meter::ticks);
             Polled::Done { url: url.into_owned(), ticks }
         }
-        ("done", None) => Polled::Failed { message: message(NO_FILE) },
+        ("done", None) => Polled::NoFile { message: message(NO_FILE) },
         ("failed", _) if is_refusal => Polled::Blocked { message: message(BLOCKED) },
         ("failed", _) if is_about_the_call(&error) => Polled::Failed { message: message(FAILED) },
         ("failed", _) => Polled::Failed { message: FAILED.to_owned() },
@@ -312,7 +317,9 @@ mod tests {
     /// The messages of a poll.
     fn said(polled: Option<&Polled>) -> Option<&str> {
         match polled? {
-            Polled::Blocked { message } | Polled::Failed { message } => Some(message),
+            Polled::Blocked { message }
+            | Polled::Failed { message }
+            | Polled::NoFile { message } => Some(message),
             Polled::Pending { .. } | Polled::Done { .. } => None,
         }
     }

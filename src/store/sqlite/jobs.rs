@@ -210,10 +210,10 @@ fn list(
     }
     let mut select = c.prepare_cached(if page.ascending {
         "SELECT job FROM video WHERE account = (SELECT id FROM account WHERE name = ?1)
-             AND deleted = 0 AND (?2 IS NULL OR id > ?2) ORDER BY id LIMIT ?3"
+             AND deleted = 0 AND id > coalesce(?2, '') ORDER BY id LIMIT ?3"
     } else {
         "SELECT job FROM video WHERE account = (SELECT id FROM account WHERE name = ?1)
-             AND deleted = 0 AND (?2 IS NULL OR id < ?2) ORDER BY id DESC LIMIT ?3"
+             AND deleted = 0 AND id < coalesce(?2, '~') ORDER BY id DESC LIMIT ?3"
     })?;
     let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
     let jobs = select.query_map(params![account.as_str(), page.after, limit], |row| row.get(0))?;

@@ -18,6 +18,8 @@ use crate::ledger::{AccountName, Unavailable};
 const STEP_EVERY: Duration = Duration::from_secs(60);
 /// About so many accounts are walked through in one.
 const STEP: u32 = 1_000;
+/// So many jobs are brought back under watch at a time.
+const TOGETHER: usize = 200;
 
 /// Where the walk is.
 #[derive(Default)]
@@ -61,10 +63,12 @@ impl Redis {
         scan.arg(ACCOUNTS).arg(cursor).arg("COUNT").arg(STEP);
         let (next, names): (u64, Vec<String>) = self.connection().await?.query(&scan).await?;
         let names = names.iter().filter_map(|name| AccountName::parse(name));
-        for open in join_all(names.map(|name| self.open_of(name))).await {
-            for member in open? {
-                self.hasten(&member).await?;
-            }
+        // An account that cannot be read just now keeps nobody from the others.
+        let open = join_all(names.map(|name| self.open_of(name))).await;
+        let members: Vec<String> = open.into_iter().flatten().flatten().collect();
+        for few in members.chunks(TOGETHER) {
+            let hastened = join_all(few.iter().map(|member| self.hasten(member))).await;
+            hastened.into_iter().try_for_each(|one| one.map(|_| ()))?;
         }
         Ok(next)
     }

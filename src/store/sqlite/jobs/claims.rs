@@ -107,9 +107,8 @@ pub(super) fn save(
     )?;
     update.execute(params![job, number(status), row])?;
     if let Some(due_ms) = next.due_ms {
-        // Whoever did not know of the deletion asked for the time of a video that is to stay.
-        let ended = matches!(status, Status::Completed | Status::Failed);
-        let due_ms = if ended && deleted && !held.deleted { 0 } else { due_ms };
+        // Whoever did not know of the deletion asked for the time of a video that is wanted.
+        let due_ms = if deleted && !held.deleted { 0 } else { due_ms };
         let mut update =
             c.prepare_cached("UPDATE video SET due = ?, lease_until = 0 WHERE row = ?")?;
         update.execute([after(now_ms(), due_ms), row])?;

@@ -8,8 +8,8 @@ if known[2] == revision and known[3] == job then return told('saved', record, kn
 if not is_claim(record, revision) then return {'gone'} end
 redis.call('HSET', record, 'job', job, 'status', status, 'saved_from', revision)
 if due then
-  -- Whoever did not know of the deletion asked for the time of a video that is to stay.
-  if deleted == '1' and knew == '0' and not is_open(status) then due = 0 end
+  -- Whoever did not know of the deletion asked for the time of a video that is wanted.
+  if deleted == '1' and knew == '0' then due = 0 end
   redis.call('HSET', record, 'due', text(now_ms() + due), 'until', '0')
 end
 if forget == '1' then redis.call('DEL', body) end

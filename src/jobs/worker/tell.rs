@@ -1,0 +1,22 @@
+//! What operators hear of jobs that do not go as they should.
+
+use crate::jobs::studio::Outlet;
+use crate::jobs::{Job, Running, Stage};
+use crate::metrics::METRICS;
+
+/// Tells of work that a vendor may bill and nobody pays.
+pub(super) fn mourn(job: &Job, why: &str) {
+    let route = match &job.stage {
+        Stage::Submitting { route, .. } | Stage::Running(Running { route, .. }) => route,
+        _ => "",
+    };
+    METRICS.lost_attempts.with_label_values(&[job.vendor.as_str(), route]).inc();
+    log::error!(job = job.id, route, why; "a vendor may bill a video that nobody pays");
+}
+
+/// Tells of a route that did not take a job.
+pub(super) fn passed_by(outlet: &Outlet, job: &str, reason: &str) {
+    let (vendor, route) = (&outlet.vendor, &outlet.name);
+    METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
+    log::warn!(job, vendor, route, reason; "blocked");
+}
