@@ -6,8 +6,10 @@ use crate::sheet::{Fault, Table};
 /// No time is longer than a year, in ms.
 const MS_MAX: u64 = 365 * DAY_MS;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// Within a shorter lease, in ms, a worker that lives could lose its jobs.
+/// Within a shorter lease, in ms, a worker that lives could lose its jobs; within a longer one those
+/// of a dead one would lie about.
 const LEASE_MS_MIN: u64 = 300;
+const LEASE_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Pauses after a failure double up to this, in ms.
 const PAUSE_MS_MAX: u64 = 60_000;
 /// The hold of a job stands for so much longer than the job may take, in ms: a fleet that was away
@@ -79,13 +81,12 @@ impl Schedule {
         count("copies_max", &mut schedule.copies_max);
         count("open_max", &mut schedule.open_max);
         schedule.worker = sheet.bool("worker", faults).unwrap_or(true);
-        if schedule.lease_ms < LEASE_MS_MIN {
-            faults.push(sheet.place.fault(format!("'lease_ms' must be {LEASE_MS_MIN} at least")));
+        if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&schedule.lease_ms) {
+            let right = format!("'lease_ms' must be from {LEASE_MS_MIN} to {LEASE_MS_MAX}");
+            faults.push(sheet.place.fault(right));
         }
-        for (key, ms) in [("poll_ms", schedule.poll_ms), ("lease_ms", schedule.lease_ms)] {
-            if ms >= schedule.timeout_ms {
-                faults.push(sheet.place.fault(format!("'{key}' must be below 'timeout_ms'")));
-            }
+        if schedule.poll_ms >= schedule.timeout_ms {
+            faults.push(sheet.place.fault("'poll_ms' must be below 'timeout_ms'"));
         }
         schedule
     }

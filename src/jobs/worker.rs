@@ -346,9 +346,9 @@ impl Worker {
             return self.decide(claim, outcome).await;
         };
         log::warn!(job = claim.job.id, why:% = why; "a video was not copied");
-        // The vendor's file is given up after some tries; our own store has to come back.
+        // The vendor's file is given up after some tries; our own store has its time to come back.
         if matches!(why, CopyFault::Store(_)) {
-            return self.later(claim, self.schedule.pause_ms(2), false).await;
+            return self.later(claim, self.schedule.pause_ms(2), true).await;
         }
         if let Some(failures) = claim.job.uncopied(&self.schedule) {
             return self.later(claim, self.schedule.pause_ms(failures), true).await;
@@ -356,8 +356,8 @@ impl Worker {
         self.decide(claim, Outcome::failed(FailCode::Undelivered, "")).await
     }
 
-    /// Comes back to a job that a vendor has after so long (ms), unless its time is over. Tells
-    /// whether the vendor was asked.
+    /// Comes back to a job that a vendor has after so long (ms), unless its time is over. `asked` is
+    /// whether the vendor was.
     async fn later(&self, claim: &mut Claim, due_ms: u64, asked: bool) -> anyhow::Result<Go> {
         let now_ms = now_ms();
         if let Some(outcome) = claim.overdue(&self.schedule, now_ms, asked) {

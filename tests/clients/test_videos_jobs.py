@@ -167,9 +167,9 @@ def test_another_port_of_the_vendors_host_is_another_host(gateway, stacks):
 
 @sim
 @pytest.mark.parametrize("url", ["empty", "none"])
-def test_a_video_without_an_address_is_none(gateway, url):
+def test_a_video_that_was_made_without_an_address_is_undelivered(gateway, url):
     alice = gateway(vendor_d=f"url={url}").account()
-    assert_failed(alice, filmed(alice.client()), "vendor_failed")
+    assert_failed(alice, filmed(alice.client()), "undelivered")
 
 
 @sim

@@ -105,6 +105,10 @@ def own_bucket(stacks):
     bucket.stop()
 
 
+# A video takes the simulator so long.
+VENDOR_SECONDS = 0.4
+
+
 def test_a_video_that_no_bucket_takes_in_time_is_undelivered_and_costs_nothing(own_bucket, on_s3):
     gw = on_s3(own_bucket, copies_max=1, timeout_ms=1500)
     alice, begun = gw.account(credit="0.28"), time.monotonic()
@@ -114,8 +118,8 @@ def test_a_video_that_no_bucket_takes_in_time_is_undelivered_and_costs_nothing(o
     assert (job.status, job.error.code) == ("failed", "undelivered") and job.error.message
     assert alice.charges(0) == [] and alice.balance().available_nano == 280_000_000
     assert len(gw.vendor.requests("/generations")) == 1
-    # It was not the vendor's file that failed, and what was made is worth as much time again.
-    assert time.monotonic() - begun > 2.9
+    # It was not the vendor's file that failed: from when it was made there is as much time again.
+    assert time.monotonic() - begun > 1.5 + VENDOR_SECONDS
     # Nothing of where the files are is told.
     assert own_bucket.name not in job.error.message and str(own_bucket.wire.url) not in job.error.message
 
