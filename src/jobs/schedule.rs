@@ -6,8 +6,8 @@ use crate::sheet::{Fault, Table};
 /// No time is longer than a year, in ms.
 const MS_MAX: u64 = 365 * DAY_MS;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// Within a shorter lease, in ms, a worker that lives could lose its jobs; within a longer one those
-/// of a dead one would lie about.
+/// Within a shorter lease, in ms, a worker that lives could lose its jobs; within a longer one
+/// those of a dead one would lie about.
 const LEASE_MS_MIN: u64 = 300;
 const LEASE_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Pauses after a failure double up to this, in ms.

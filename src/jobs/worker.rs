@@ -356,8 +356,8 @@ impl Worker {
         self.decide(claim, Outcome::failed(FailCode::Undelivered, "")).await
     }
 
-    /// Comes back to a job that a vendor has after so long (ms), unless its time is over. `asked` is
-    /// whether the vendor was.
+    /// Comes back to a job that a vendor has after so long (ms), unless its time is over. `asked`
+    /// is whether the vendor was.
     async fn later(&self, claim: &mut Claim, due_ms: u64, asked: bool) -> anyhow::Result<Go> {
         let now_ms = now_ms();
         if let Some(outcome) = claim.overdue(&self.schedule, now_ms, asked) {
