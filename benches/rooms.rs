@@ -168,7 +168,7 @@ fn call(n: u64) -> [Operation; 2] {
     let amount = Money::from_nano(1_000).expect("not negative");
     [
         Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 60_000 },
-        Operation::Settle { id, charge: amount, line: "{}".to_owned() },
+        Operation::Settle { id, charge: amount, line: "{}".to_owned(), origin: None },
     ]
 }
 

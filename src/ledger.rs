@@ -17,9 +17,11 @@ use crate::money::{Basis, Money, Units};
 
 pub mod account;
 pub mod key;
+pub mod lease;
 
 pub use account::Balances;
 pub use key::{KeyHash, KeyRecord};
+pub use lease::{Lease, Leases};
 
 /// The name of an account: 1 to 64 letters, digits, `-`, `_` and `.`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -83,6 +85,14 @@ pub enum Operation {
         /// For how long, in ms.
         lease_ms: u64,
     },
+    /// Sets more money aside for a hold that stands: so much in all, as far as there is any. It
+    /// never holds less afterwards.
+    Extend {
+        /// The hold.
+        id: String,
+        /// What is to be held in all.
+        wanted: Money,
+    },
     /// Lengthens a hold's life to at least so many ms from now.
     Renew {
         /// The hold.
@@ -107,12 +117,40 @@ pub enum Operation {
         charge: Money,
         /// The journal line, as JSON.
         line: String,
+        /// How the hold began: with it a store that lost the hold can settle it all the same.
+        /// Without, a hold that is not known stays unknown.
+        origin: Option<Origin>,
     },
     /// Ends a hold without a charge. Of an unknown id it leaves a tombstone.
     Void {
         /// The hold.
         id: String,
     },
+}
+
+impl Operation {
+    /// The id of the hold it is about; `None` for a payment.
+    #[must_use]
+    pub fn hold_id(&self) -> Option<&str> {
+        match self {
+            Operation::Credit { .. } => None,
+            Operation::Hold { id, .. }
+            | Operation::Extend { id, .. }
+            | Operation::Renew { id, .. }
+            | Operation::Checkpoint { id, .. }
+            | Operation::Settle { id, .. }
+            | Operation::Void { id } => Some(id),
+        }
+    }
+}
+
+/// What a hold was asked for with: the content by which a store knows it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// What covers the call to the full.
+    pub wanted: Money,
+    /// Below it nothing is held.
+    pub least: Money,
 }
 
 /// What came of an operation.
@@ -258,6 +296,7 @@ pub struct Hold {
     account: AccountName,
     id: String,
     held: Money,
+    origin: Origin,
 }
 
 /// Why nothing is held.
@@ -298,7 +337,8 @@ pub async fn hold(
     let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
     match ledger.apply(account, op).await? {
         Answer::Held(held) | Answer::HoldExists { held, open: true } => {
-            Ok(Hold { account: account.clone(), id: id.to_owned(), held })
+            let origin = Origin { wanted, least };
+            Ok(Hold { account: account.clone(), id: id.to_owned(), held, origin })
         }
         Answer::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
         Answer::NoAccount => Err(HoldRefused::NoAccount),
@@ -313,10 +353,41 @@ impl Hold {
         &self.account
     }
 
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// How much it is.
     #[must_use]
     pub fn held(&self) -> Money {
         self.held
+    }
+
+    /// What it was asked for with.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Sets more money aside, so much in all, as far as there is any; tells how much it is now.
+    ///
+    /// # Errors
+    /// The store could not be reached, or knows no such hold that stands.
+    pub async fn extend(
+        &mut self,
+        ledger: &dyn Ledger,
+        wanted: Money,
+    ) -> Result<Money, Unavailable> {
+        let op = Operation::Extend { id: self.id.clone(), wanted };
+        match ledger.apply(&self.account, op).await? {
+            Answer::Held(held) => {
+                self.held = held;
+                Ok(held)
+            }
+            other => Err(Unavailable(format!("the hold was not extended: {other:?}"))),
+        }
     }
 
     /// Charges the call and ends the hold.
@@ -329,7 +400,8 @@ impl Hold {
         charge: Money,
         line: &str,
     ) -> Result<Answer, (Hold, Unavailable)> {
-        let op = Operation::Settle { id: self.id.clone(), charge, line: line.to_owned() };
+        let (id, line) = (self.id.clone(), line.to_owned());
+        let op = Operation::Settle { id, charge, line, origin: Some(self.origin) };
         ledger.apply(&self.account, op).await.map_err(|why| (self, why))
     }
 

@@ -11,5 +11,6 @@ pub mod ledger;
 pub mod metrics;
 pub mod money;
 pub mod notes;
+pub mod repeats;
 pub mod sheet;
 pub mod store;

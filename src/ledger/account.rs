@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Entry, Operation};
+use super::{Answer, Entry, Operation, Origin};
 use crate::money::{Money, MoneyError};
 
 /// Where an account's money is.
@@ -164,6 +164,10 @@ fn decide(
             Ok(Step::told(held_before(known, *wanted, *least)))
         }
         (
+            Operation::Extend { wanted, .. },
+            Some(known @ Record { state: State::Open { .. }, .. }),
+        ) => extend(balances, known, *wanted),
+        (
             Operation::Renew { lease_ms, .. },
             Some(known @ Record { state: State::Open { .. }, .. }),
         ) => {
@@ -179,11 +183,19 @@ fn decide(
             let record = Record { state, ..known.clone() };
             Ok(if behind { changed(Answer::Done, record) } else { Step::told(Answer::Done) })
         }
-        (Operation::Renew { .. } | Operation::Checkpoint { .. }, _) => Ok(Step::told(Answer::Gone)),
+        (Operation::Extend { .. } | Operation::Renew { .. } | Operation::Checkpoint { .. }, _) => {
+            Ok(Step::told(Answer::Gone))
+        }
         (Operation::Settle { charge, line, .. }, Some(known)) => {
             settle(balances, known, *charge, line)
         }
-        (Operation::Settle { .. }, None) | (Operation::Credit { .. }, _) => {
+        (Operation::Settle { charge, line, origin: Some(Origin { wanted, least }), .. }, None) => {
+            // The store lost it. What it held is available again, as far as nobody else took it.
+            let (held, state) = (Money::ZERO, State::Expired(Money::ZERO));
+            let lost = Record { wanted: *wanted, least: *least, held, lease_until: now, state };
+            settle(balances, &lost, *charge, line)
+        }
+        (Operation::Settle { origin: None, .. }, None) | (Operation::Credit { .. }, _) => {
             Ok(Step::told(Answer::Unknown))
         }
         (Operation::Void { .. }, Some(known)) => void(balances, known),
@@ -218,6 +230,17 @@ fn hold(
     balances.held = balances.held.plus(held)?;
     let state = State::Open { checkpoint: None };
     Ok(changed(Answer::Held(held), Record { wanted, least, held, lease_until, state }))
+}
+
+fn extend(balances: &mut Balances, known: &Record, wanted: Money) -> Result<Step, MoneyError> {
+    let more = wanted.above(known.held).min(balances.available);
+    if more == Money::ZERO {
+        return Ok(Step::told(Answer::Held(known.held)));
+    }
+    let held = known.held.plus(more)?;
+    balances.available = balances.available.minus(more)?;
+    balances.held = balances.held.plus(more)?;
+    Ok(changed(Answer::Held(held), Record { held, ..known.clone() }))
 }
 
 fn held_before(known: &Record, wanted: Money, least: Money) -> Answer {
@@ -278,9 +301,13 @@ fn void(balances: &mut Balances, known: &Record) -> Result<Step, MoneyError> {
             balances.available = balances.available.plus(known.held)?;
             Ok(changed(Answer::Voided, Record { state: State::Voided, ..known.clone() }))
         }
-        State::Voided | State::Tombstone => Ok(Step::told(Answer::Voided)),
-        State::Posted(amount) => Ok(Step::told(Answer::AlreadyPosted(amount))),
-        State::Expired(_) => Ok(Step::told(Answer::Gone)),
+        // What expired for nothing is as if it had been voided in time.
+        State::Voided | State::Tombstone | State::Expired(Money::ZERO) => {
+            Ok(Step::told(Answer::Voided))
+        }
+        State::Posted(amount) | State::Expired(amount) => {
+            Ok(Step::told(Answer::AlreadyPosted(amount)))
+        }
     }
 }
 
@@ -298,20 +325,14 @@ pub struct Account {
 impl Account {
     /// Does an operation at a moment (unix ms).
     pub fn apply(&mut self, op: &Operation, now: i64) -> Answer {
-        let id = match op {
-            Operation::Credit { tx, amount } => {
-                let answer = credit(&mut self.balances, self.payments.get(tx).copied(), *amount);
-                if answer == Answer::Done {
-                    self.payments.insert(tx.clone(), *amount);
-                }
-                return answer;
+        if let Operation::Credit { tx, amount } = op {
+            let answer = credit(&mut self.balances, self.payments.get(tx).copied(), *amount);
+            if answer == Answer::Done {
+                self.payments.insert(tx.clone(), *amount);
             }
-            Operation::Hold { id, .. }
-            | Operation::Renew { id, .. }
-            | Operation::Checkpoint { id, .. }
-            | Operation::Settle { id, .. }
-            | Operation::Void { id } => id,
-        };
+            return answer;
+        }
+        let Some(id) = op.hold_id() else { return Answer::Unknown };
         let step = step(&mut self.balances, self.holds.get(id), op, now);
         self.keep(id, step)
     }

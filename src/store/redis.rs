@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use super::StoreSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
+    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Origin, Swept, Unavailable,
 };
 use crate::money::Money;
 
@@ -183,8 +183,9 @@ impl Ledger for Redis {
         let (script, id) = match &op {
             Operation::Credit { tx, amount } => return self.credit(&keys, tx, *amount).await,
             Operation::Hold { id, .. } => (&self.scripts.money.hold, id),
+            Operation::Extend { id, .. } => (&self.scripts.money.extend, id),
             Operation::Renew { id, .. } | Operation::Checkpoint { id, .. } => {
-                (&self.scripts.money.extend, id)
+                (&self.scripts.money.renew, id)
             }
             Operation::Settle { id, .. } => (&self.scripts.money.settle, id),
             Operation::Void { id } => (&self.scripts.money.void, id),
@@ -195,14 +196,20 @@ impl Ledger for Redis {
             Operation::Hold { wanted, least, lease_ms, .. } => {
                 call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
             }
+            Operation::Extend { wanted, .. } => {
+                call.arg(wanted.nano());
+            }
             Operation::Renew { lease_ms, .. } => {
                 call.arg(*lease_ms);
             }
             Operation::Checkpoint { charge, line, .. } => {
                 call.arg("").arg(charge.nano()).arg(line);
             }
-            Operation::Settle { charge, line, .. } => {
+            Operation::Settle { charge, line, origin, .. } => {
                 call.key(&keys.journal).arg(charge.nano()).arg(line);
+                if let Some(Origin { wanted, least }) = origin {
+                    call.arg(wanted.nano()).arg(least.nano());
+                }
             }
             Operation::Void { .. } | Operation::Credit { .. } => {}
         }

@@ -227,7 +227,10 @@ impl Ledger for Sqlite {
         let when = match op {
             Operation::Credit { .. } => When::Kept,
             Operation::Settle { .. } | Operation::Checkpoint { .. } => When::Later,
-            Operation::Hold { .. } | Operation::Renew { .. } | Operation::Void { .. } => When::Now,
+            Operation::Hold { .. }
+            | Operation::Extend { .. }
+            | Operation::Renew { .. }
+            | Operation::Void { .. } => When::Now,
         };
         self.run(when, move |desk| match &op {
             Operation::Credit { tx, amount } => accounts::credit(desk, &account, tx, *amount),

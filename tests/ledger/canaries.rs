@@ -188,7 +188,7 @@ impl Canary {
                 let unknown = matches!(self.foreseen(&settlement(id), now), Answer::Unknown);
                 unknown.then_some(Answer::Voided)
             }
-            Operation::Settle { id, charge, line } => {
+            Operation::Settle { id, charge, line, .. } => {
                 let void = Operation::Void { id: id.clone() };
                 let late = self.foreseen(&void, now) == Answer::Gone;
                 if late && self.is(F::LateChargeIsRefused) {

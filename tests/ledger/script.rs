@@ -113,7 +113,7 @@ pub(crate) fn checkpoint(id: &str, charge: Money) -> Operation {
 /// A settlement whose journal line tells where it came from.
 pub(crate) fn settle(id: &str, charge: Money) -> Operation {
     let line = format!("\"{id}.settle.{}\"", charge.nano());
-    Operation::Settle { id: id.to_owned(), charge, line }
+    Operation::Settle { id: id.to_owned(), charge, line, origin: None }
 }
 
 fn money(word: &str) -> Option<Money> {

@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Go, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN, Worker};
 use crate::jobs::{Claim, Outcome, Stage};
-use crate::ledger::{Answer, Line, Operation};
+use crate::ledger::{Answer, Line, Operation, Origin};
 use crate::metrics::{METRICS, count};
 
 impl Worker {
@@ -16,7 +16,8 @@ impl Worker {
             Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
             Outcome::Completed { charge, .. } => {
                 let line = serde_json::to_string(&line(claim).context("no line")?)?;
-                Operation::Settle { id: job.id.clone(), charge: *charge, line }
+                let origin = Some(Origin { wanted: job.held, least: job.held });
+                Operation::Settle { id: job.id.clone(), charge: *charge, line, origin }
             }
         };
         let asking = until_done(|| self.ledger.apply(&job.account, op.clone()));

@@ -16,10 +16,11 @@ pub(super) struct Scripts {
 
 impl Scripts {
     pub(super) fn all(&self) -> Vec<&Script> {
-        let MoneyScripts { credit, hold, extend, settle, void, expire } = &self.money;
-        let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
+        let MoneyScripts { credit, hold, extend, renew, settle, void, expire } = &self.money;
+        let videos = &self.videos;
         let IndexScripts { announce, hasten, note, drop, due } = &self.index;
-        let money = [credit, hold, extend, settle, void, expire];
+        let money = [credit, hold, extend, renew, settle, void, expire];
+        let VideoScripts { place, claim, renew, save, delete, remove, page } = videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let index = [announce, hasten, note, drop, due];
         money.into_iter().chain(videos).chain(index).collect()
@@ -31,6 +32,7 @@ pub(super) struct MoneyScripts {
     pub(super) credit: Script,
     pub(super) hold: Script,
     pub(super) extend: Script,
+    pub(super) renew: Script,
     pub(super) settle: Script,
     pub(super) void: Script,
     pub(super) expire: Script,
@@ -68,6 +70,7 @@ impl Default for MoneyScripts {
             credit: script("", &[include_str!("scripts/credit.lua")]),
             hold: script("", &[holding, include_str!("scripts/hold.lua")]),
             extend: script(WHEN_FULL, &[include_str!("scripts/extend.lua")]),
+            renew: script(WHEN_FULL, &[include_str!("scripts/renew.lua")]),
             settle: script(WHEN_FULL, &[include_str!("scripts/settle.lua")]),
             void: script(WHEN_FULL, &[include_str!("scripts/void.lua")]),
             expire: script(WHEN_FULL, &[include_str!("scripts/expire.lua")]),

@@ -24,14 +24,7 @@ pub(super) fn apply(
     name: &AccountName,
     op: &Operation,
 ) -> rusqlite::Result<Answer> {
-    let id = match op {
-        Operation::Credit { .. } => return Ok(Answer::Unknown),
-        Operation::Hold { id, .. }
-        | Operation::Renew { id, .. }
-        | Operation::Checkpoint { id, .. }
-        | Operation::Settle { id, .. }
-        | Operation::Void { id } => id,
-    };
+    let Some(id) = op.hold_id() else { return Ok(Answer::Unknown) };
     let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
     let known = find(desk.c, account, id)?;
@@ -136,18 +129,20 @@ fn keep(
         let posted = posted.map(Money::nano);
         if known {
             let mut update = c.prepare_cached(
-                "UPDATE hold SET lease_until = ?, state = ?, posted = ?, line = ?
+                "UPDATE hold SET held = ?, lease_until = ?, state = ?, posted = ?, line = ?
                  WHERE account = ? AND id = ?",
             )?;
-            update.execute(params![record.lease_until, state, posted, line, account, id])?;
+            let (held, until) = (record.held.nano(), record.lease_until);
+            update.execute(params![held, until, state, posted, line, account, id])?;
         } else {
             let mut insert = c.prepare_cached(
-                "INSERT INTO hold (account, id, wanted, least, held, lease_until, state)
-                 VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted, line)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?;
             let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
             let until = record.lease_until;
-            insert.execute(params![account, id, wanted, least, held, until, state])?;
+            insert
+                .execute(params![account, id, wanted, least, held, until, state, posted, line])?;
         }
     }
     if let Some(posting) = &step.posting {

@@ -1,17 +1,15 @@
--- Renews a hold's lease, or takes a checkpoint of its cost.
-local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
-local id, lease, charge, line = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('EXISTS', account) == 0 then return {'no_account'} end
-local known = redis.call('HMGET', hold, 'state', 'lease_until', 'posted')
+-- Sets more money aside for a hold that stands: `wanted` in all, as far as there is any.
+local account, hold = KEYS[1], KEYS[2]
+local wanted = ARGV[2]
+if not sound(wanted) then return redis.error_reply('ERR amount') end
+local available = redis.call('HGET', account, 'available')
+if not available then return {'no_account'} end
+local known = redis.call('HMGET', hold, 'state', 'held')
 if known[1] ~= 'open' then return {'gone'} end
-if lease ~= '' then
-  local lease_until = math.max(tonumber(known[2]), now_ms() + tonumber(lease))
-  redis.call('HSET', hold, 'lease_until', string.format('%.0f', lease_until))
-  redis.call('ZADD', open, string.format('%.0f', lease_until), id)
-  return {'done'}
-end
-if not sound(charge) then return redis.error_reply('ERR amount') end
-if not known[3] or less(known[3], charge) then
-  redis.call('HSET', hold, 'posted', charge, 'line', line)
-end
-return {'done'}
+if not less(known[2], wanted) then return {'held', known[2]} end
+local more = difference(hold, wanted, known[2])
+if less(available, more) then more = available end
+subtract(account, 'available', more)
+add(account, 'held', more)
+add(hold, 'held', more)
+return {'held', redis.call('HGET', hold, 'held')}

@@ -1,10 +1,17 @@
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
+local wanted, least = ARGV[4], ARGV[5]
 if not sound(charge) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
 local state = known[1]
-if not state then return {'unknown'} end
+local is_lost = not state
+if is_lost then
+  if not wanted then return {'unknown'} end
+  if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
+  -- This server lost it. What it held is available again, as far as nobody else took it.
+  state, known = 'expired', {'expired', '0', '0'}
+end
 if state == 'posted' then return {'already_posted', known[3]} end
 if state == 'voided' or state == 'tombstone' then return {'voided'} end
 local amount, total, lost = charge, charge, '0'
@@ -20,6 +27,7 @@ else
   if not fits(account, amount) then return {'out_of_range'} end
   lost = take(account, hold, amount)
 end
+if is_lost then redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0') end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
 redis.call('HDEL', hold, 'line')
 redis.call('PEXPIRE', hold, REMEMBER_MS)

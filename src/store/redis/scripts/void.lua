@@ -9,7 +9,8 @@ if not state then
   return {'voided'}
 end
 if state == 'posted' then return {'already_posted', known[3]} end
-if state == 'expired' then return {'gone'} end
+-- What expired for nothing is as if it had been voided in time.
+if state == 'expired' and known[3] ~= '0' then return {'already_posted', known[3]} end
 if state == 'open' then
   subtract(account, 'held', known[2])
   add(account, 'available', known[2])

@@ -1,0 +1,148 @@
+//! The leases that this process keeps alive: of holds whose calls run, and of names that repeats
+//! are known by. Whoever stops keeping one, in whatever way, lets it run out.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{AccountName, Operation, Origin};
+use crate::money::Money;
+
+/// So many parts, so that calls seldom wait for each other.
+const PARTS: usize = 16;
+
+/// What is kept alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// The hold of a call.
+    Hold {
+        /// What it was asked for with.
+        origin: Origin,
+        /// What it holds now.
+        held: Money,
+    },
+    /// The name under which a call is known to its repeats.
+    Name {
+        /// The id of the call that has the name.
+        owner: String,
+    },
+}
+
+/// Something of an account's that is kept alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose it is.
+    pub account: AccountName,
+    /// The hold's id, or the name.
+    pub id: String,
+    /// What it is.
+    pub kept: Kept,
+}
+
+impl Entry {
+    /// What makes a hold again that a store lost, as it stood; nothing for a name.
+    #[must_use]
+    pub fn again(&self, lease_ms: u64) -> Vec<Operation> {
+        let Kept::Hold { origin: Origin { wanted, least }, held } = self.kept else {
+            return Vec::new();
+        };
+        let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms };
+        vec![hold, Operation::Extend { id: self.id.clone(), wanted: held }]
+    }
+}
+
+type Part = Mutex<HashMap<(AccountName, String), Kept>>;
+
+/// All that this process keeps alive.
+#[derive(Debug, Clone, Default)]
+pub struct Leases(Arc<[Part; PARTS]>);
+
+/// Keeps one lease alive until it is dropped.
+#[derive(Debug)]
+#[must_use = "a lease that nobody keeps runs out"]
+pub struct Lease {
+    leases: Leases,
+    key: (AccountName, String),
+}
+
+impl Leases {
+    /// Keeps something alive.
+    pub fn keep(&self, Entry { account, id, kept }: Entry) -> Lease {
+        let key = (account, id);
+        lock(self.part(&key.1)).insert(key.clone(), kept);
+        Lease { leases: self.clone(), key }
+    }
+
+    /// All that is kept alive now.
+    #[must_use]
+    pub fn all(&self) -> Vec<Entry> {
+        let of = |part: &Part| {
+            let kept = lock(part);
+            let entry = |((account, id), kept): (&(AccountName, String), &Kept)| Entry {
+                account: account.clone(),
+                id: id.clone(),
+                kept: kept.clone(),
+            };
+            kept.iter().map(entry).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+
+    fn part(&self, id: &str) -> &Part {
+        // Ids end in what is random of them.
+        let end = id.bytes().rev().take(4).fold(0, |sum, byte| sum * 31 + usize::from(byte));
+        &self.0[end % PARTS]
+    }
+}
+
+impl Lease {
+    /// Notes that its hold holds so much now.
+    pub fn now_holds(&self, amount: Money) {
+        if let Some(Kept::Hold { held, .. }) =
+            lock(self.leases.part(&self.key.1)).get_mut(&self.key)
+        {
+            *held = amount;
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        lock(self.leases.part(&self.key.1)).remove(&self.key);
+    }
+}
+
+fn lock(part: &Part) -> std::sync::MutexGuard<'_, HashMap<(AccountName, String), Kept>> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_kept_until_it_is_dropped_and_knows_what_it_holds_now() {
+        let leases = Leases::default();
+        let account = AccountName::parse("a").expect("a name");
+        let nano = |n| Money::from_nano(n).expect("money");
+        let origin = Origin { wanted: nano(9), least: nano(1) };
+        let kept = Kept::Hold { origin, held: nano(4) };
+        let lease = leases.keep(Entry { account: account.clone(), id: "h".to_owned(), kept });
+        lease.now_holds(nano(7));
+        let all = leases.all();
+        assert_eq!(
+            all.iter().flat_map(|entry| entry.again(5)).collect::<Vec<_>>(),
+            [
+                Operation::Hold {
+                    id: "h".to_owned(),
+                    wanted: nano(9),
+                    least: nano(1),
+                    lease_ms: 5
+                },
+                Operation::Extend { id: "h".to_owned(), wanted: nano(7) },
+            ]
+        );
+        drop(lease);
+        assert!(leases.all().is_empty());
+    }
+}
