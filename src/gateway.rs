@@ -32,6 +32,7 @@ pub mod drive;
 pub mod exchange;
 pub mod funds;
 pub mod given;
+pub mod growth;
 pub mod intake;
 pub mod limits;
 pub mod local;
@@ -46,6 +47,7 @@ pub mod videos;
 
 use busy::Busy;
 use exchange::{Exchange, Relaying, Stage};
+use growth::Growth;
 use intake::{Caller, Taken};
 use limits::{Limits, Timeouts};
 use local::Target;
@@ -302,6 +304,7 @@ impl ProxyHttp for Gateway {
         exchange.record.first_byte = Some(exchange.arrived.elapsed());
         let ours = passage::head(session, exchange, &admitted, head);
         let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
+        let growth = Growth::of(&admitted);
         exchange.stage = Stage::Relaying(Box::new(Relaying {
             funds: admitted.funds,
             terms: admitted.terms,
@@ -310,6 +313,7 @@ impl ProxyHttp for Gateway {
             room: admitted.room,
             vendor_request_id,
             relay,
+            growth,
         }));
         *head = ours?;
         Ok(())

@@ -7,6 +7,7 @@ mod endpoints;
 mod errors;
 mod fallback;
 mod features;
+mod growth;
 mod house;
 mod keys;
 mod ledger;

@@ -357,7 +357,7 @@ async fn thoughts_are_kept_for_an_hour_and_when_they_are_lost_the_call_goes_on(
 
 #[rstest]
 #[case::enough("0.05", RESTORED)]
-#[case::only_the_least("0.016", DROPPED)]
+#[case::only_the_least("0.013", DROPPED)]
 #[tokio::test]
 async fn thoughts_that_the_balance_does_not_cover_do_not_come_back(
     #[values(Store::Sqlite, Store::Redis)] store: Store,

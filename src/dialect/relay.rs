@@ -89,6 +89,12 @@ pub enum Break {
     /// The client had gone, and it was not waited for any longer.
     #[error("the vendor's reply was not waited for")]
     Abandoned,
+    /// The balance does not cover more of it.
+    #[error("the balance does not cover more of the reply")]
+    Insufficient,
+    /// Nobody could tell whether the balance covers more of it.
+    #[error("balances cannot be checked at the moment, and what is held covers no more")]
+    NoLedger,
     /// It was made, but the vendor keeps it back.
     #[error("the vendor's safety rules keep back what was made")]
     Withheld,
@@ -101,7 +107,8 @@ impl Break {
     /// The body of an error that tells the client, in the chat dialect.
     #[must_use]
     pub fn chat_body(&self) -> String {
-        chat_body("server_error", "upstream_error", None, &self.said())
+        let (kind, code) = self.named();
+        chat_body(kind, code, None, &self.said())
     }
 
     /// The body of an error that tells the client, in the messages dialect. The vendor's own type
@@ -110,9 +117,25 @@ impl Break {
     pub fn messages_body(&self, request_id: &str) -> String {
         let (kind, details) = match self {
             Break::Told(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
+            Break::Insufficient => ("billing_error", &None),
             _ => ("api_error", &None),
         };
         messages_body(kind, &self.said(), details.as_deref(), request_id)
+    }
+
+    /// Whether it is not the vendor that broke it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Break::Insufficient | Break::NoLedger)
+    }
+
+    /// The type and the code of an error that tells, in the chat dialect.
+    fn named(&self) -> (&'static str, &'static str) {
+        match self {
+            Break::Insufficient => ("insufficient_credits", "insufficient_credits"),
+            Break::NoLedger => ("server_error", "ledger_unavailable"),
+            _ => ("server_error", "upstream_error"),
+        }
     }
 
     fn said(&self) -> String {

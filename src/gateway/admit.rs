@@ -54,6 +54,7 @@ pub async fn admit(
     let pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
     untried.retain(|r| !pinned || Some(&r.name) == earlier.route.as_ref());
     let mut quote = funds::quote(&model, &call, earlier.tokens, at)?;
+    let wanted = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
     }
@@ -70,7 +71,7 @@ pub async fn admit(
         call,
         way,
         funds,
-        terms: Terms { model, price_version, at, endpoint, input_tokens },
+        terms: Terms { model, price_version, at, endpoint, input_tokens, wanted },
         room: taken.room,
         untried: untried.into(),
         pinned,

@@ -11,9 +11,11 @@ use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session};
+use tokio::time::{Sleep, sleep};
 
 use super::Gateway;
 use super::exchange::{Exchange, Relaying};
+use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
 use super::{close, upstream};
 use crate::dialect::relay::{Break, Progress};
@@ -52,22 +54,16 @@ pub(super) async fn relay(
         waited: Duration::ZERO,
     };
     let deadline = exchange.arrived + gateway.timeouts.total;
+    let mut notes = Notes::of(stream);
     loop {
-        let began = Instant::now();
-        let read = vendor.read().await;
-        exchange.vendor_time += began.elapsed();
+        let read = notes.beside(gateway, exchange, vendor.read()).await;
         let read = match client.gone {
             None if Instant::now() < deadline => read,
             None => Read::Failed(Break::Stalled),
             Some(gone) if gone.patient(&vendor, gateway.timeouts.drain) => read,
             Some(_) => Read::Failed(Break::Abandoned),
         };
-        let mut out = filter(gateway, session, exchange, read)?;
-        // What is there already goes out in the same write.
-        while out.len() < MERGED_BYTES_MAX && open(exchange) {
-            let Some(read) = vendor.read_ready().await else { break };
-            out.append(filter(gateway, session, exchange, read)?);
-        }
+        let out = passed(gateway, session, exchange, &mut vendor, read).await?;
         let progress = exchange.relaying().map(|r| r.relay.progress().clone());
         match progress {
             Some(Progress::Open) => client.pass(session, out, false, &vendor).await,
@@ -79,7 +75,9 @@ pub(super) async fn relay(
             }
             Some(Progress::Broken(why)) => {
                 vendor.up.shutdown().await;
-                upstream::note_loss(exchange);
+                if !why.is_ours() {
+                    upstream::note_loss(exchange);
+                }
                 let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
                 let due = exchange.relaying().and_then(input);
                 if client.head.is_some() && due.is_none() {
@@ -104,8 +102,65 @@ pub(super) async fn relay(
     Ok(())
 }
 
+/// What the client is to see of what was read, and of what is there already: that goes out in the
+/// same write.
+async fn passed(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut Exchange,
+    vendor: &mut Vendor,
+    read: Read,
+) -> Result<Out, Refusal> {
+    let mut out = filter(gateway, session, exchange, read)?;
+    while out.len() < MERGED_BYTES_MAX && open(exchange) {
+        let Some(read) = vendor.read_ready().await else { break };
+        out.append(filter(gateway, session, exchange, read)?);
+    }
+    if open(exchange)
+        && let Some(why) = growth::cover(gateway, exchange).await
+    {
+        // What nothing covers is not passed on.
+        out = filter(gateway, session, exchange, Read::Failed(why))?;
+    }
+    Ok(out)
+}
+
 fn open(exchange: &mut Exchange) -> bool {
     exchange.relaying().is_some_and(|r| *r.relay.progress() == Progress::Open)
+}
+
+/// Notes in the ledger of what a stream has cost so far.
+struct Notes(Option<std::pin::Pin<Box<Sleep>>>);
+
+impl Notes {
+    /// Only of a stream the client has anything before it ends.
+    fn of(stream: bool) -> Notes {
+        Notes(stream.then(|| Box::pin(sleep(CHECKPOINT_EVERY))))
+    }
+
+    /// Takes them while something else is waited for, be it for long.
+    async fn beside(
+        &mut self,
+        gateway: &Gateway,
+        exchange: &mut Exchange,
+        reading: impl Future<Output = Read>,
+    ) -> Read {
+        let began = Instant::now();
+        let mut reading = std::pin::pin!(reading);
+        let read = loop {
+            let Some(due) = &mut self.0 else { break reading.await };
+            tokio::select! {
+                biased;
+                () = due.as_mut() => {
+                    growth::checkpoint(gateway, exchange).await;
+                    due.as_mut().reset(tokio::time::Instant::now() + CHECKPOINT_EVERY);
+                }
+                read = &mut reading => break read,
+            }
+        };
+        exchange.vendor_time += began.elapsed();
+        read
+    }
 }
 
 /// Runs what was read through the body phase.

@@ -12,7 +12,7 @@ use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::funds::Funds;
 use super::{Gateway, given, thinking};
 use crate::dialect::relay::Keep;
-use crate::ledger::{AccountName, Answer, Hold, Ledger, Line, Operation};
+use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation};
 use crate::metrics::{METRICS, count};
 use crate::money::{Basis, Money, Usage};
 
@@ -29,35 +29,22 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
             return;
         }
     };
-    let Relaying { funds, terms, route, depth, room: _, vendor_request_id, mut relay } = relaying;
     exchange.record.client_gone = client_gone;
-    let (hold, key) = match funds {
-        Funds::Held { hold, key } => (hold, key),
-        Funds::Free => return,
-    };
-    let Some(usage) = relay.due(terms.input_tokens) else {
-        void(gateway, Funds::Held { hold, key }).await;
+    let input_tokens = relaying.terms.input_tokens;
+    let cut = relaying.growth.cut(input_tokens);
+    let Some(usage) = cut.or_else(|| relaying.relay.due(input_tokens)) else {
+        void(gateway, relaying.funds).await;
         return;
     };
-    let Ok(charge) = terms.model.price.cost(usage.units, terms.at) else {
+    let Funds::Held { key, .. } = &relaying.funds else { return };
+    let line = line(exchange.id.clone(), &relaying, key, usage);
+    let Ok(charge) = relaying.terms.model.price.cost(usage.units, relaying.terms.at) else {
         log::error!(request_id = exchange.id; "the usage has no price; nothing is charged");
-        void(gateway, Funds::Held { hold, key }).await;
+        void(gateway, relaying.funds).await;
         return;
     };
-    let line = Line {
-        request_id: exchange.id.clone(),
-        at: unix_ms(),
-        key_prefix: key.prefix.clone(),
-        endpoint: terms.endpoint.name().to_owned(),
-        model: terms.model.id.clone(),
-        vendor: terms.model.vendor.token.clone(),
-        route: route.name.clone(),
-        depth,
-        usage: usage.units,
-        basis: usage.basis,
-        price_version: terms.price_version.to_string(),
-        vendor_request_id,
-    };
+    let Relaying { funds, route, mut relay, .. } = relaying;
+    let Funds::Held { hold, .. } = funds else { return };
     told(&mut exchange.record, usage, charge);
     count_charge(&line, usage, charge);
     let line = serde_json::to_string(&line).unwrap_or_default();
@@ -76,6 +63,25 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
             given::keep(gateway, &account, ids, (usage.tokens(), &route.name)).await;
         }
         None => {}
+    }
+}
+
+/// The journal line of an answer that used so much.
+pub(super) fn line(request_id: String, relaying: &Relaying, key: &KeyRecord, usage: Usage) -> Line {
+    let terms = &relaying.terms;
+    Line {
+        request_id,
+        at: unix_ms(),
+        key_prefix: key.prefix.clone(),
+        endpoint: terms.endpoint.name().to_owned(),
+        model: terms.model.id.clone(),
+        vendor: terms.model.vendor.token.clone(),
+        route: relaying.route.name.clone(),
+        depth: relaying.depth,
+        usage: usage.units,
+        basis: usage.basis,
+        price_version: terms.price_version.to_string(),
+        vendor_request_id: relaying.vendor_request_id.clone(),
     }
 }
 
@@ -102,7 +108,7 @@ pub(super) async fn void(gateway: &Gateway, funds: Funds) {
 }
 
 /// Starts a task now, so that its first step is taken, and leaves the rest to the runtime.
-async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
+pub(super) async fn in_background(task: impl Future<Output = ()> + Send + 'static) {
     let mut task = Box::pin(task);
     if poll!(&mut task).is_pending() {
         tokio::spawn(task);
@@ -128,6 +134,10 @@ async fn until_kept(
         match done {
             Ok(Answer::Posted { written_off, .. }) => {
                 METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+                return;
+            }
+            Ok(Answer::Voided) if charge.is_some() => {
+                log::error!(op; "the hold was taken back before its charge came: the work is lost");
                 return;
             }
             Ok(Answer::Voided | Answer::AlreadyPosted(_)) => return,

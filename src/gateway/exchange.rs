@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::funds::Funds;
+use super::growth::Growth;
 use super::refusal::Block;
 use super::refusal::Tongue;
 use super::routes::Route;
@@ -124,6 +125,8 @@ pub struct Terms {
     pub endpoint: Endpoint,
     /// Its input in tokens, as counted where the vendor reports nothing.
     pub input_tokens: u64,
+    /// What covers it to the full.
+    pub wanted: Money,
 }
 
 /// An answer on its way.
@@ -142,6 +145,8 @@ pub struct Relaying {
     pub vendor_request_id: Option<String>,
     /// The answer.
     pub relay: Relay,
+    /// How far it may grow.
+    pub growth: Growth,
 }
 
 /// What the log and the metrics tell of a request. What never came about is empty.

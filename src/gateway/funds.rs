@@ -8,9 +8,9 @@ use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallFault;
 use crate::dialect::call::{Asked, Call, Content};
 use crate::dialect::videos::Ask;
-use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord};
+use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Unavailable};
 use crate::money::price::{Price, Quote, TokenPrice};
-use crate::money::{Resolution, Units};
+use crate::money::{Money, Resolution, Units};
 
 /// What stands behind a call. No vendor is called without.
 #[derive(Debug)]
@@ -33,6 +33,15 @@ impl Funds {
         match self {
             Funds::Held { hold, .. } => Some(hold.account()),
             Funds::Free => None,
+        }
+    }
+
+    /// How much is held.
+    #[must_use]
+    pub fn held(&self) -> Money {
+        match self {
+            Funds::Held { hold, .. } => hold.held(),
+            Funds::Free => Money::ZERO,
         }
     }
 }
@@ -133,5 +142,16 @@ impl Gateway {
             self.take_back(account.clone(), id.to_owned());
         }
         held
+    }
+
+    /// Sets more money aside for a call, so much in all, as far as there is any. Tells how much it
+    /// is now; of what costs nothing, nothing.
+    pub(super) async fn extend(
+        &self,
+        funds: &mut Funds,
+        wanted: Money,
+    ) -> Result<Money, Unavailable> {
+        let Funds::Held { hold, .. } = funds else { return Ok(Money::ZERO) };
+        self.in_time("extend", hold.extend(&*self.ledger, wanted)).await
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::exchange::{Admitted, Exchange, Way};
-use super::funds::{self, Funds};
-use super::{Gateway, close};
+use super::{Gateway, funds};
 use crate::dialect::call::Call;
 use crate::dialect::translate::request::{Restored, Translation};
 use crate::dialect::translate::thinking::Kept;
@@ -50,18 +49,17 @@ pub(super) async fn restore(
     mut translation: Translation,
 ) {
     let ids = translation.loop_ids();
-    let hold_id = format!("{}:2", exchange.id);
     let Some(admitted) = exchange.admitted() else { return };
     let found = if ids.len() > TURNS_MAX { None } else { find(gateway, admitted, &ids).await };
     let restored = found.and_then(|kept| translation.restored(&kept));
     let bytes = restored.as_ref().map_or(0, Restored::bytes);
     let thinking = match restored {
-        Some(restored) if afford(gateway, &hold_id, admitted, bytes).await || bytes == 0 => {
+        Some(restored) if afford(gateway, admitted, bytes).await || bytes == 0 => {
             translation.put_back(restored);
             Thinking::Restored
         }
         _ => {
-            afford(gateway, &hold_id, admitted, 0).await;
+            afford(gateway, admitted, 0).await;
             Thinking::Dropped
         }
     };
@@ -79,10 +77,8 @@ async fn find(
     found.inspect_err(|why| log::warn!(why:% = why; "thinking is not found")).ok()
 }
 
-/// Holds money for an input that is so many bytes longer; that hold takes the place of the first.
-async fn afford(gateway: &Gateway, id: &str, admitted: &mut Admitted, bytes: u64) -> bool {
-    let Funds::Held { key, .. } = &admitted.funds else { return true };
-    let key = key.clone();
+/// Holds money for an input that is so many bytes longer.
+async fn afford(gateway: &Gateway, admitted: &mut Admitted, bytes: u64) -> bool {
     let longer = |call: &mut Call, text_bytes: u64| {
         let text = call.chat_text();
         text.map_or(0, |text| std::mem::replace(&mut text.content.text_bytes, text_bytes))
@@ -90,16 +86,19 @@ async fn afford(gateway: &Gateway, id: &str, admitted: &mut Admitted, bytes: u64
     let (terms, call) = (&mut admitted.terms, &mut admitted.call);
     let before = longer(call, 0);
     longer(call, before.saturating_add(bytes));
-    let made = match funds::quote(&terms.model, call, 0, terms.at) {
-        Ok(Some(quote)) => gateway.hold(&key.account, id, quote).await.ok(),
+    let covered = match funds::quote(&terms.model, call, 0, terms.at) {
+        Ok(Some(quote)) => {
+            let extended = gateway.extend(&mut admitted.funds, quote.wanted).await;
+            extended.ok().filter(|held| *held >= quote.least).map(|_| quote.wanted)
+        }
         Ok(None) | Err(_) => None,
     };
-    let Some(hold) = made else {
+    let Some(wanted) = covered else {
         longer(call, before);
         return false;
     };
+    terms.wanted = wanted;
     terms.input_tokens = call.input_counted();
-    close::void(gateway, std::mem::replace(&mut admitted.funds, Funds::Held { hold, key })).await;
     true
 }
 

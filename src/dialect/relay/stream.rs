@@ -202,7 +202,7 @@ impl Voice {
                 format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
             }
             Voice::Responses(told) => {
-                responses::error_event(&why.said(), told.next_sequence_number())
+                responses::error_event(why.named(), &why.said(), told.next_sequence_number())
             }
             Voice::Chat { .. } | Voice::Translated(_) => {
                 format!("data: {}\n\n", why.chat_body())

@@ -171,13 +171,11 @@ pub enum Step {
 /// The error event that ends a stream which broke. Its error stands there twice: members of the
 /// event are what the format knows, and clients raise what is in `error`.
 #[must_use]
-pub fn error_event(message: &str, sequence_number: u64) -> String {
+pub fn error_event((kind, code): (&str, &str), message: &str, sequence_number: u64) -> String {
     let message = quoted(message);
-    let error = format!(
-        r#"{{"message":{message},"type":"server_error","param":null,"code":"upstream_error"}}"#
-    );
+    let error = format!(r#"{{"message":{message},"type":"{kind}","param":null,"code":"{code}"}}"#);
     format!(
-        "event: error\ndata: {{\"type\":\"error\",\"code\":\"upstream_error\",\
+        "event: error\ndata: {{\"type\":\"error\",\"code\":\"{code}\",\
          \"message\":{message},\"param\":null,\"sequence_number\":{sequence_number},\
          \"error\":{error}}}\n\n"
     )
@@ -471,7 +469,7 @@ mod tests {
             r#""error":{"message":"a \"b\"","type":"server_error","param":null,"code":"upstream_error"}}"#,
             "\n\n"
         );
-        assert_eq!(error_event("a \"b\"", 7), expected);
+        assert_eq!(error_event(("server_error", "upstream_error"), "a \"b\"", 7), expected);
         assert_eq!(Told::default().next_sequence_number(), 0);
     }
 

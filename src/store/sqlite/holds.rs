@@ -136,7 +136,8 @@ fn keep(
             update.execute(params![held, until, state, posted, line, account, id])?;
         } else {
             let mut insert = c.prepare_cached(
-                "INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted, line)
+                "INSERT INTO hold
+                     (account, id, wanted, least, held, lease_until, state, posted, line)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?;
             let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);

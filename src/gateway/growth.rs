@@ -1,0 +1,143 @@
+//! The growth of a streamed answer: while it runs, what it has cost so far stays within what is
+//! held for it, and the ledger hears of it now and then.
+
+use std::time::Duration;
+
+use super::Gateway;
+use super::close;
+use super::exchange::{Admitted, Exchange, Relaying};
+use super::funds::Funds;
+use crate::dialect::call::Asked;
+use crate::dialect::relay::Break;
+use crate::ledger::Operation;
+use crate::money::{Basis, Money, Tokens, Units, Usage};
+
+/// A stream's cost so far is noted in the ledger so often: a node that dies loses no more of it.
+pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+
+/// How far an answer may grow.
+#[derive(Debug, Default)]
+pub struct Growth {
+    /// More must be held from this cost on; `None` if the hold covers whatever may come.
+    ask_from: Option<Money>,
+    /// The usage up to which the client got the answer, and the hold covers it.
+    covered: Option<Usage>,
+    /// Whether it was ended since nothing covered more of it.
+    cut: bool,
+    /// The cost that the ledger heard of last.
+    noted: Money,
+}
+
+impl Growth {
+    /// Of an answer that is about to come.
+    #[must_use]
+    pub fn of(admitted: &Admitted) -> Growth {
+        let Funds::Held { hold, .. } = &admitted.funds else { return Growth::default() };
+        let output_max = match &admitted.call.asked {
+            Asked::Chat { text, .. } | Asked::Messages(text) => text.output_max,
+            Asked::Responses(ask) => ask.output_max,
+            _ => return Growth::default(),
+        };
+        // A vendor keeps to the output asked for, so a hold for all of it covers whatever comes.
+        let is_covered = output_max.is_some() && hold.held() >= admitted.terms.wanted;
+        let grows = admitted.call.stream && !is_covered;
+        Growth { ask_from: grows.then(|| early(hold.held())), ..Growth::default() }
+    }
+
+    /// What is charged for an answer that was ended since nothing covered more of it; `None` if it
+    /// was not.
+    #[must_use]
+    pub fn cut(&self, input_tokens: u64) -> Option<Usage> {
+        let tokens = Tokens { input: input_tokens, ..Tokens::default() };
+        let read = Usage { units: Units::Tokens(tokens), basis: Basis::Counted };
+        self.cut.then(|| self.covered.unwrap_or(read))
+    }
+}
+
+/// More is asked for at three quarters of what is held.
+fn early(held: Money) -> Money {
+    held.above(part(held, 4))
+}
+
+/// A part of a sum, rounded down.
+fn part(sum: Money, of: i64) -> Money {
+    Money::from_nano(sum.nano() / of).unwrap_or_default()
+}
+
+/// Sees to it that the answer so far is covered. Gives why it must end if nothing covers it.
+pub(super) async fn cover(gateway: &Gateway, exchange: &mut Exchange) -> Option<Break> {
+    let Relaying { growth, relay, terms, funds, .. } = exchange.relaying()?;
+    let ask_from = growth.ask_from?;
+    let usage = relay.due(terms.input_tokens)?;
+    // What has no price is found out at the end.
+    let cost = terms.model.price.cost(usage.units, terms.at).ok()?;
+    if cost < ask_from {
+        growth.covered = Some(usage);
+        return None;
+    }
+    // Half as much again: a stream that goes on asks seldom, and one that ends blocks little.
+    let base = funds.held().max(cost);
+    let wanted = base.plus(part(base, 2)).unwrap_or(base);
+    let asked = gateway.extend(funds, wanted).await;
+    let held = funds.held();
+    if cost > held {
+        growth.cut = true;
+        return Some(if asked.is_ok() { Break::Insufficient } else { Break::NoLedger });
+    }
+    growth.covered = Some(usage);
+    let next = early(held);
+    // Where nothing more is to be had now, it may be later.
+    growth.ask_from = Some(if next > cost { next } else { middle(cost, held) });
+    None
+}
+
+/// Above the first, halfway to the second, rounded up.
+fn middle(cost: Money, held: Money) -> Money {
+    let half = part(held.above(cost), 2);
+    held.above(half).max(cost)
+}
+
+/// Tells the ledger what the answer has cost so far: should this process die, that is what is
+/// charged.
+pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut Exchange) {
+    let request_id = exchange.id.clone();
+    let Some(relaying) = exchange.relaying() else { return };
+    let Some(usage) = relaying.relay.due(relaying.terms.input_tokens) else { return };
+    let Ok(charge) = relaying.terms.model.price.cost(usage.units, relaying.terms.at) else {
+        return;
+    };
+    if charge <= relaying.growth.noted {
+        return;
+    }
+    let Funds::Held { hold, key, .. } = &relaying.funds else { return };
+    let line = close::line(request_id, relaying, key, usage);
+    let line = serde_json::to_string(&line).unwrap_or_default();
+    let (ledger, account, id) =
+        (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());
+    relaying.growth.noted = charge;
+    close::in_background(async move {
+        let noted = ledger.apply(&account, Operation::Checkpoint { id, charge, line }).await;
+        if let Err(why) = noted {
+            log::debug!(why:% = why; "no checkpoint");
+        }
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano(amount: i64) -> Money {
+        Money::from_nano(amount).expect("money")
+    }
+
+    #[test]
+    fn more_is_asked_for_early_and_then_ever_closer_to_the_end() {
+        assert_eq!(early(nano(100)), nano(75));
+        assert_eq!(early(nano(3)), nano(3));
+        assert_eq!(middle(nano(80), nano(100)), nano(90));
+        assert_eq!(middle(nano(99), nano(100)), nano(100));
+        assert_eq!(middle(nano(100), nano(100)), nano(100));
+    }
+}

@@ -1,0 +1,126 @@
+//! Streams that outgrow what was held for them.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::world::{Store, World, chat_of, messages_of, with};
+
+/// Nano-USD of a token of lmb-5.5, in and out.
+const INPUT: i64 = 5_000;
+const OUTPUT: i64 = 30_000;
+
+/// A stream of so many words, without end as far as a small balance is concerned.
+const LONG: &str = "prompt=20;chunks=3000;chunk-delay=1";
+
+struct Format {
+    path: &'static str,
+    vendor: &'static str,
+    call: Value,
+    code: &'static str,
+}
+
+fn format(name: &str) -> Format {
+    let (path, vendor, call, code) = match name {
+        "chat" => ("/v1/chat/completions", "vendor_b", chat_of("lmb-5.5"), "/error/code"),
+        "translated" => {
+            ("/v1/chat/completions", "vendor_a", chat_of("lma-sonnet-4-6"), "/error/code")
+        }
+        "messages" => {
+            let call = with(messages_of("lma-sonnet-4-6"), &json!({ "max_tokens": 50_000 }));
+            ("/v1/messages", "vendor_a", call, "/error/type")
+        }
+        _ => {
+            let call = json!({ "model": "lmb-5.5", "input": "How much is 2 + 2?" });
+            ("/v1/responses", "vendor_b", call, "/code")
+        }
+    };
+    Format { path, vendor, call: with(call, &json!({ "stream": true })), code }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_stream_that_the_balance_covers_no_longer_ends_there_and_no_nano_is_owed(
+    #[values("chat", "translated", "messages", "responses")] name: &str,
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let Format { path, vendor, call, code } = format(name);
+    let world = World::start(store).credit("0.01").vendor(vendor, &[LONG]).run().await;
+    let request = world.request(path).body(call.to_string());
+    let streamed = crate::world::Opened::open(request).await.rest().await;
+    let last: Value = serde_json::from_str(streamed.data.last().expect("events")).expect("JSON");
+    let expected = if name == "messages" { "billing_error" } else { "insufficient_credits" };
+    assert_eq!(last.pointer(code), Some(&json!(expected)), "{last}");
+    let charge = world.charge().await;
+    assert_eq!((charge.basis.as_str(), charge.written_off_nano), ("counted", 0));
+    let amount = charge.amount_nano;
+    assert!((6_000_000..=10_000_000).contains(&amount), "most of it was delivered: {amount}");
+    assert_eq!(world.balances().await.available, 10_000_000 - amount);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_stream_that_outgrows_its_hold_goes_on_as_long_as_the_balance_covers_it(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let faults = "prompt=20;chunks=9000";
+    let world = World::start(store).vendor("vendor_b", &[faults]).run().await;
+    let streamed = world.stream(chat_of("lmb-5.5")).await;
+    assert!(streamed.is_done());
+    let charge = world.charge().await;
+    let amount = 20 * INPUT + 9_000 * OUTPUT;
+    assert_eq!((charge.amount_nano, charge.written_off_nano), (amount, 0));
+    let name = match store {
+        Store::Sqlite => "sqlite",
+        Store::Redis => "redis",
+    };
+    let labels = ["op=\"extend\"", &format!("store=\"{name}\"")];
+    let asked = world.metric("tollgate_ledger_seconds_count", &labels).await;
+    assert!((1..=8).contains(&asked), "more is asked for seldom: {asked} times");
+}
+
+#[tokio::test]
+async fn a_stream_in_many_small_pieces_is_not_cut_when_all_it_may_cost_is_held() {
+    let faults = "prompt=20;reply-bytes=90;chunks=60;completion=10;chunk-delay=2";
+    let call = with(chat_of("lmb-5.5"), &json!({ "max_tokens": 10, "stream": true }));
+    let bytes = i64::try_from(call.to_string().len()).expect("a short call");
+    let credit = format!("0.{:09}", bytes * INPUT + 10 * OUTPUT);
+    let world =
+        World::start(Store::Sqlite).credit(&credit).vendor("vendor_b", &[faults]).run().await;
+    let streamed = world.stream(call).await;
+    assert!(streamed.is_done(), "{streamed:?}");
+    assert_eq!(world.charge().await.amount_nano, 20 * INPUT + 10 * OUTPUT);
+}
+
+#[tokio::test]
+async fn a_stream_ends_where_its_hold_does_if_nobody_can_tell_what_the_balance_is() {
+    let faults = "prompt=20;chunks=6000;chunk-delay=1";
+    let world = World::start(Store::Redis).own_redis().vendor("vendor_b", &[faults]);
+    let mut world = world.credit("0.05").run().await;
+    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    stream.take(3).await;
+    world.redis().stop();
+    let streamed = stream.rest().await;
+    let last: Value = serde_json::from_str(streamed.data.last().expect("events")).expect("JSON");
+    assert_eq!(last["error"]["code"], "ledger_unavailable");
+    assert!(world.redis().start_again());
+    let charge = world.charge().await;
+    assert_eq!(charge.written_off_nano, 0);
+    assert!((30_000_000..=50_000_000).contains(&charge.amount_nano), "{charge:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn whoever_hung_up_pays_no_more_than_the_balance_covers(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).credit("0.01").vendor("vendor_b", &[LONG]).run().await;
+    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    stream.take(2).await;
+    drop(stream);
+    let charge = world.charge().await;
+    assert_eq!((charge.basis.as_str(), charge.written_off_nano), ("counted", 0));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(world.balances().await.available, 10_000_000 - charge.amount_nano);
+}
