@@ -124,6 +124,10 @@ async fn depth_64_and_odd_but_sound_json_pass() {
 #[case::limit_as_text(json!({ "max_tokens": "5" }), "max_tokens")]
 #[case::limit_of_zero(json!({ "max_tokens": 0 }), "max_tokens")]
 #[case::other_limit_negative(json!({ "max_completion_tokens": -1 }), "max_completion_tokens")]
+#[case::limit_that_not_every_reader_reads_alike(
+    json!({ "max_tokens": 9_007_199_254_740_993_u64 }),
+    "max_tokens"
+)]
 #[case::no_choices(json!({ "n": 0 }), "n")]
 #[case::too_many_choices(json!({ "n": 129 }), "n")]
 #[case::choices_as_text(json!({ "n": "1" }), "n")]
@@ -140,6 +144,21 @@ async fn a_wrong_field_is_named(#[case] members: Value, #[case] param: &str) {
     let (status, code, named) = refused(&world, body.to_string()).await;
     assert_eq!((status, named.as_str()), (400, Some(param)), "{code}");
     assert!(["missing_required_parameter", "invalid_value"].contains(&code.as_str()), "{code}");
+    world.free_of_charge().await;
+}
+
+#[tokio::test]
+async fn a_body_of_two_types_was_read_as_the_first() {
+    let world = World::start(Store::Sqlite).run().await;
+    let typed = |first: &str, second: &str| {
+        let request =
+            world.client().post(format!("http://{}/v1/chat/completions", world.gateway.http));
+        let request = request.bearer_auth(&world.key).body(with(""));
+        request.header("content-type", first).header("content-type", second)
+    };
+    let answer = Answer::read(typed("application/json", "text/plain")).await;
+    assert_eq!(answer.refusal(), (400, "invalid_value".to_owned()));
+    assert_eq!(answer.json()["error"]["param"], "content-type");
     world.free_of_charge().await;
 }
 

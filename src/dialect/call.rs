@@ -256,7 +256,8 @@ pub(super) fn whole(
 ) -> Result<Option<u64>, CallFault> {
     let Some(value) = present(document, field) else { return Ok(None) };
     let read = value.whole().filter(|n| *n >= least);
-    read.map(Some).ok_or_else(|| wrong(field, &format!("a whole number from {least}"), value))
+    let right = || format!("a whole number from {least} to 9007199254740991");
+    read.map(Some).ok_or_else(|| wrong(field, &right(), value))
 }
 
 /// What is wrong with a value, with its beginning.

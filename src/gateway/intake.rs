@@ -10,8 +10,8 @@ use super::Gateway;
 use super::refusal::{Refusal, Tongue};
 use super::uploads::{self, Room};
 use crate::catalogue::Kind;
-use crate::dialect::Endpoint;
 use crate::dialect::call::Opened;
+use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::{KeyHash, KeyRecord};
 
 /// Bodies whose length is not told begin with room for so many bytes.
@@ -150,6 +150,10 @@ pub(super) async fn announced(
     let encoded = session.get_header(CONTENT_ENCODING).is_some_and(|v| v != "identity");
     if encoded {
         return Err(Refusal::Encoded);
+    }
+    if session.req_header().headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
+        // Whoever reads the other one reads another body.
+        return Err(Refusal::Call(CallFault::invalid("content-type", "one header")));
     }
     let told: Option<usize> =
         session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());

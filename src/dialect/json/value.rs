@@ -95,10 +95,13 @@ impl<'a> Value<'a> {
         (self.kind() == Kind::Bool).then(|| self.raw == b"true")
     }
 
-    /// A whole number from 0 that is written as one, without sign, point or exponent.
+    /// A whole number from 0 to 2^53 - 1 that is written as one, without sign, point or exponent.
+    /// Larger ones are not the same number to every reader of JSON.
     #[must_use]
     pub fn whole(self) -> Option<u64> {
-        std::str::from_utf8(self.raw).ok()?.parse().ok().filter(|_| self.raw[0].is_ascii_digit())
+        let is_written_as_one = self.raw.first().is_some_and(u8::is_ascii_digit);
+        let read = std::str::from_utf8(self.raw).ok()?.parse().ok();
+        read.filter(|n| is_written_as_one && *n < 1 << 53)
     }
 
     /// The members of an object, in order; of anything else, none.

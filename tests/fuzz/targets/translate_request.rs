@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(checker::check(&made), Ok(()), "{shown}");
     assert!(translated.dropped.iter().all(|field| document.get(field).is_some()));
     // Blocks that nobody kept change nothing.
-    let mut again = Translation::read(&document, &draft, manner(model)).expect("read before");
+    let again = Translation::read(&document, &draft, manner(model)).expect("read before");
     assert!(again.restored(&vec![None; steps]).is_none());
     assert_eq!(again.finish().with_model(&model.id).concat(), made);
 });

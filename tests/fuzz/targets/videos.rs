@@ -51,7 +51,9 @@ fn answered(body: &[u8]) {
         Some(Polled::Done { url, ticks }) => {
             assert!(!url.is_empty() && ticks.is_none_or(|ticks| ticks > 0));
         }
-        Some(Polled::Blocked { message } | Polled::Failed { message }) => is_told(&message),
+        Some(
+            Polled::Blocked { message } | Polled::Failed { message } | Polled::NoFile { message },
+        ) => is_told(&message),
     }
     is_told(&videos::refused(400, body).message);
 }
