@@ -116,7 +116,9 @@ impl BaseUrl {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<BaseUrl, String> {
-        let wrong = || format!("'{text}' is no address such as https://host/v1");
+        // What stands before an @ may be a password.
+        let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
+        let wrong = || format!("'{shown}' is no address such as https://host/v1");
         let uri: http::Uri = text.parse().map_err(|_| wrong())?;
         let tls = match uri.scheme_str() {
             Some("https") => true,

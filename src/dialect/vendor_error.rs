@@ -1,11 +1,16 @@
 //! Errors as the vendors write them, read into one shape.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::borrow::Cow;
+
 use super::json::compact::compact;
 use super::json::{Document, Kind, Value, draft::quoted, scan};
 
 /// Longer messages are cut: they are for people.
 const MESSAGE_CHARS_MAX: usize = 2_000;
+
+/// Keys of vendors are longer than this.
+const KEY_BYTES_MIN: usize = 8;
 
 /// What a vendor said went wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -74,6 +79,24 @@ impl VendorError {
     }
 }
 
+/// What a vendor said, without our key: some repeat the head of the request that they refuse.
+#[must_use]
+pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
+    // A shorter one is a placeholder, and may be a word of the answer.
+    if key.len() < KEY_BYTES_MIN || memchr::memmem::find(said, key.as_bytes()).is_none() {
+        return Cow::Borrowed(said);
+    }
+    let mut clean = Vec::with_capacity(said.len());
+    let mut from = 0;
+    for at in memchr::memmem::find_iter(said, key.as_bytes()) {
+        clean.extend_from_slice(&said[from..at]);
+        clean.extend_from_slice(b"[redacted]");
+        from = at + key.len();
+    }
+    clean.extend_from_slice(&said[from..]);
+    Cow::Owned(clean)
+}
+
 fn details(value: Value<'_>) -> Option<String> {
     let short = value.raw().len() <= MESSAGE_CHARS_MAX && value.kind() == Kind::Object;
     short.then(|| String::from_utf8_lossy(&compact(value.raw())).into_owned())
@@ -111,6 +134,20 @@ pub fn messages_body(kind: &str, message: &str, details: Option<&str>, request_i
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[rstest]
+    #[case::once("key vk-secret-1 is bad", "vk-secret-1", "key [redacted] is bad")]
+    #[case::twice("vk-secret-1vk-secret-1.", "vk-secret-1", "[redacted][redacted].")]
+    #[case::not_at_all("a key is bad", "vk-secret-1", "a key is bad")]
+    #[case::too_short_to_be_one("a key is bad", "key", "a key is bad")]
+    #[case::none("a key is bad", "", "a key is bad")]
+    fn our_key_went_to_the_client_in_the_vendors_words(
+        #[case] said: &str,
+        #[case] key: &str,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(&*redacted(said.as_bytes(), key), expected.as_bytes());
+    }
 
     #[rstest]
     #[case::usual(r#"{"error":{"message":"no","type":"t","param":"p","code":"c"}}"#, "no", "c")]

@@ -180,6 +180,14 @@ fn filter(
     };
     let filtered = gateway.response_body_filter(session, &mut body, end, exchange);
     filtered.map_err(|_| Refusal::Internal)?;
+    if !open(exchange) {
+        // The end of an answer may be an error in the vendor's words.
+        let redact = |bytes: Bytes| match &exchange.record.route {
+            Some(route) if bytes.len() <= MERGED_BYTES_MAX => route.redacted(bytes),
+            _ => bytes,
+        };
+        body = body.map(redact);
+    }
     Ok(Out(body.into_iter().collect()))
 }
 

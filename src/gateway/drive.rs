@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use pingora_core::ErrorType;
+use bytes::Bytes;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType};
 use pingora_http::RequestHeader;
 use pingora_proxy::{ProxyHttp, Session};
 
@@ -78,6 +79,9 @@ pub(super) async fn run(
         // A part is no answer to a call that asked for all.
         if !(head.status.is_success() && status != 206) {
             let body = error_body(gateway, answered, sent_whole, &peer).await;
+            let route = exchange.admitted().and_then(|a| a.route.clone());
+            let body = Bytes::from(body);
+            let body = route.map_or_else(|| body.clone(), |route| route.redacted(body.clone()));
             let error = VendorError::read(&body);
             let ours = error.message.as_deref().is_some_and(|message| {
                 exchange.admitted().is_some_and(|a| a.terms.model.vendor.blocked.says(message))
@@ -176,7 +180,11 @@ async fn exchange_heads(
         };
     }
     drop(body);
-    let reading = read_head(up);
+    // As a whole: a vendor that lets its head trickle in has not answered either.
+    let reading = async {
+        let read = tokio::time::timeout(gateway.timeouts.answer, read_head(up)).await;
+        read.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no head in time"))
+    };
     if exchange.admitted().is_none_or(|a| a.room.is_none()) {
         return reading.await.map(|()| true);
     }

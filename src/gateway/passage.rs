@@ -95,8 +95,14 @@ pub(super) fn identify(head: &mut ResponseHeader, exchange: &Exchange) -> pingor
     Ok(())
 }
 
-/// The vendor's id of a request, under either name that vendors have for it.
+/// An id has so many bytes, at most.
+const ID_BYTES_MAX: usize = 128;
+
+/// The vendor's id of a request, under either name that vendors have for it, if it is one: it goes
+/// into the journal and the log.
 pub(super) fn vendor_request_id(head: &ResponseHeader) -> Option<String> {
     let value = head.headers.get("x-request-id").or_else(|| head.headers.get("request-id"))?;
-    value.to_str().ok().map(str::to_owned)
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
+    let is_id = |id: &&str| (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(fits);
+    value.to_str().ok().filter(is_id).map(str::to_owned)
 }

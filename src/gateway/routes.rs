@@ -1,5 +1,6 @@
 //! The routes to each vendor as they are now: addresses, keys, and which are blocked.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,9 +8,11 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 
 use crate::catalogue::route::{BaseUrl, KeySource, RouteSection};
 use crate::catalogue::{Naming, VendorRoutes};
+use crate::dialect::vendor_error;
 use crate::metrics::METRICS;
 
 /// So many blocks in a row make a route be tried last for a while.
@@ -61,7 +64,7 @@ pub struct Route {
 impl Route {
     /// What this route calls a model.
     #[must_use]
-    pub fn upstream<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
+    pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.section.upstream(&self.naming, id)
     }
 
@@ -69,6 +72,15 @@ impl Route {
     #[must_use]
     pub fn section(&self) -> (&RouteSection, &Naming) {
         (&self.section, &self.naming)
+    }
+
+    /// What its vendor said, without the key.
+    #[must_use]
+    pub fn redacted(&self, said: Bytes) -> Bytes {
+        match vendor_error::redacted(&said, &self.key.0) {
+            Cow::Owned(clean) => clean.into(),
+            Cow::Borrowed(_) => said,
+        }
     }
 
     /// An address to connect to; `None` while the name is not resolved.

@@ -14,6 +14,7 @@ use reqwest::{Client, Response, StatusCode, Url};
 use crate::catalogue::Vendor;
 use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{Naming, route};
+use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, Polled, Refused};
 
 /// For a connection, TLS included.
@@ -184,7 +185,7 @@ impl Studio {
             Err(why) => return Submitted::Unknown(told(why)),
         };
         let (status, wait) = (response.status(), retry_after(&response));
-        let body = read(response).await.unwrap_or_default();
+        let body = read(response, outlet).await.unwrap_or_default();
         match status.as_u16() {
             200..=299 => match videos::accepted(&body) {
                 Some(id) => Submitted::Taken(id),
@@ -216,7 +217,7 @@ impl Studio {
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
             return Answered::NoSuch;
         }
-        let body = read(response).await.unwrap_or_default();
+        let body = read(response, outlet).await.unwrap_or_default();
         if let Some(polled) = videos::polled(status.as_u16(), &body) {
             return Answered::Said(polled);
         }
@@ -286,8 +287,8 @@ fn headers(outlet: &Outlet, vendor: &Vendor) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// The body of an answer; `None` if it broke or is too long.
-async fn read(mut response: Response) -> Option<Vec<u8>> {
+/// The body of an answer, without our key; `None` if it broke or is too long.
+async fn read(mut response: Response, outlet: &Outlet) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.ok()? {
         if body.len() + piece.len() > ANSWER_BYTES_MAX {
@@ -295,7 +296,7 @@ async fn read(mut response: Response) -> Option<Vec<u8>> {
         }
         body.extend_from_slice(&piece);
     }
-    Some(body)
+    Some(vendor_error::redacted(&body, &outlet.key).into_owned())
 }
 
 /// When the vendor wants to be asked again; only seconds are understood.

@@ -1,9 +1,14 @@
 //! What the vendor refuses or fails at: told at every endpoint alike, and free.
 
+use std::time::Duration;
+
 use rstest::rstest;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 use super::{Expected, Table};
-use crate::world::{OFFERS, Offer, Store, World};
+use crate::world::{Canned, OFFERS, Offer, Store, VENDOR_KEY, World, chat_of, events, with};
 
 const VENDORS: [&str; 4] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d"];
 
@@ -62,4 +67,54 @@ async fn what_the_vendor_refuses_or_fails_at_is_told_and_free(
         table.hold(&format!("{} was heard {heard} times, not once", offer.path), heard == 1);
     }
     table.end(&world, cells).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_vendor_whose_head_trickled_in_was_waited_for_without_end(
+    #[values("HTTP/1.1 200 OK\r\nx: ", "HTTP/1.1 103 Early Hints\r\n\r\n")] word: &'static str,
+) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("its address"));
+    let vendor = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.expect("a call");
+        let interim = word.ends_with("\r\n\r\n");
+        let mut said = client.write_all(word.as_bytes()).await;
+        while said.is_ok() {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            said = client.write_all(if interim { word.as_bytes() } else { b"a" }).await;
+        }
+    });
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&url]);
+    let world = world.conf("[timeouts]\nanswer_ms = 400").run().await;
+    let answer = tokio::time::timeout(Duration::from_secs(5), world.chat(chat_of("lmb-5.5"))).await;
+    assert_eq!(answer.expect("an answer in time").refusal().0, 504);
+    world.free_of_charge().await;
+    vendor.await.expect("the vendor was hung up on");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_vendor_that_repeats_our_key_told_it_to_the_client(#[values(false, true)] stream: bool) {
+    let said = format!(
+        "{{\"error\":{{\"message\":\"bad head: {VENDOR_KEY}\",\"code\":\"{VENDOR_KEY}\"}}}}"
+    );
+    let answer = if stream {
+        let event = format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}}}}]}}\n\ndata: {said}\n\n"
+        );
+        events(&event)
+    } else {
+        let length = said.len();
+        let head =
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nx-request-id: a b";
+        format!("{head}\r\ncontent-length: {length}\r\n\r\n{said}").into_bytes()
+    };
+    let vendor = Canned::start(answer, 1).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
+    let call = with(chat_of("lmb-5.5"), &json!({ "stream": stream }));
+    let answer = world.chat(call).await;
+    let body = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(body.contains("bad head: [redacted]") && !body.contains(VENDOR_KEY), "{body}");
+    assert!(!world.log().contains(VENDOR_KEY), "the key is in the log");
 }

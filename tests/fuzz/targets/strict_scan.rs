@@ -32,7 +32,7 @@ fn agree(ours: Value<'_>, serde: &Serde) {
         Serde::Number(number) => {
             assert_eq!(ours.kind(), Kind::Number);
             // serde takes -0 for a float, so that every u64 it sees was written as one.
-            assert_eq!(ours.whole(), number.as_u64());
+            assert_eq!(ours.whole(), number.as_u64().filter(|n| *n < 1 << 53));
         }
         Serde::String(text) => assert_eq!(ours.text().as_deref(), Some(text.as_str())),
         Serde::Array(list) => {
