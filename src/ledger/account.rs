@@ -301,10 +301,12 @@ fn void(balances: &mut Balances, known: &Record) -> Result<Step, MoneyError> {
             balances.available = balances.available.plus(known.held)?;
             Ok(changed(Answer::Voided, Record { state: State::Voided, ..known.clone() }))
         }
-        // What expired for nothing is as if it had been voided in time.
-        State::Voided | State::Tombstone | State::Expired(Money::ZERO) => {
-            Ok(Step::told(Answer::Voided))
+        // What expired for nothing is as if it had been voided in time: nor is it charged later,
+        // since whoever is told so may make the call once more.
+        State::Expired(Money::ZERO) => {
+            Ok(changed(Answer::Voided, Record { state: State::Voided, ..known.clone() }))
         }
+        State::Voided | State::Tombstone => Ok(Step::told(Answer::Voided)),
         State::Posted(amount) | State::Expired(amount) => {
             Ok(Step::told(Answer::AlreadyPosted(amount)))
         }

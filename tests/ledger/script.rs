@@ -5,7 +5,7 @@
 //! A lease is `short`, so that the next `expire` finds it run out, or `long`.
 
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{Answer, Entry, Operation};
+use tollgate::ledger::{Answer, Entry, Operation, Origin};
 use tollgate::money::Money;
 
 /// 1 ms: whoever sweeps waits a little longer first.
@@ -94,11 +94,16 @@ fn operation(words: &[&str]) -> Option<Operation> {
             least: money(least)?,
             lease_ms: lease_ms(length)?,
         },
+        ["extend", id, wanted] => Operation::Extend { id: id.to_owned(), wanted: money(wanted)? },
         ["renew", id, "lease", length] => {
             Operation::Renew { id: id.to_owned(), lease_ms: lease_ms(length)? }
         }
         ["checkpoint", id, charge] => checkpoint(id, money(charge)?),
         ["settle", id, charge] => settle(id, money(charge)?),
+        ["settle", id, charge, "origin", wanted, least] => {
+            let origin = Origin { wanted: money(wanted)?, least: money(least)? };
+            settle_even_if_lost(id, money(charge)?, origin)
+        }
         ["void", id] => Operation::Void { id: id.to_owned() },
         _ => return None,
     })
@@ -114,6 +119,15 @@ pub(crate) fn checkpoint(id: &str, charge: Money) -> Operation {
 pub(crate) fn settle(id: &str, charge: Money) -> Operation {
     let line = format!("\"{id}.settle.{}\"", charge.nano());
     Operation::Settle { id: id.to_owned(), charge, line, origin: None }
+}
+
+/// A settlement that counts even where the hold was lost; its line is that of any other.
+pub(crate) fn settle_even_if_lost(id: &str, charge: Money, origin: Origin) -> Operation {
+    let mut op = settle(id, charge);
+    if let Operation::Settle { origin: known, .. } = &mut op {
+        *known = Some(origin);
+    }
+    op
 }
 
 fn money(word: &str) -> Option<Money> {

@@ -9,8 +9,10 @@ if not state then
   return {'voided'}
 end
 if state == 'posted' then return {'already_posted', known[3]} end
--- What expired for nothing is as if it had been voided in time.
 if state == 'expired' and known[3] ~= '0' then return {'already_posted', known[3]} end
+-- What expired for nothing is as if it had been voided in time: nor is it charged later, since
+-- whoever is told so may make the call once more.
+if state == 'expired' then redis.call('HSET', hold, 'state', 'voided') end
 if state == 'open' then
   subtract(account, 'held', known[2])
   add(account, 'available', known[2])
