@@ -3,6 +3,9 @@
 mod canaries;
 mod conformance;
 mod durability;
+mod laws;
+mod loss;
+mod memory;
 mod notes;
 mod outage;
 mod parallel;
@@ -11,3 +14,4 @@ mod queue;
 pub(crate) mod redis_server;
 mod script;
 mod subject;
+mod tables;

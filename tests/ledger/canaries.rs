@@ -3,69 +3,16 @@
 use std::collections::BTreeMap;
 
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{Answer, Entry, Operation};
+use tollgate::ledger::{Answer, Entry, Operation, Origin};
 use tollgate::money::Money;
 
-use super::conformance::tables;
-use super::subject::{self, Machine, Memory};
+use super::memory::{self, Machine, Memory};
+use super::script::{LONG_MS, settle, settle_even_if_lost};
+use super::tables::tables;
 
-/// What is wrong with a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    SettledTwicePostsTwice,
-    LeastIsIgnored,
-    PartialHoldIsRefused,
-    VoidReleasesNothing,
-    VoidRefundsACharge,
-    VoidedHoldCanBeCharged,
-    LossBecomesCredit,
-    ChargeStopsAtTheHold,
-    RestOfTheHoldIsLost,
-    ExpiryIgnoresTheCheckpoint,
-    ExpiryReleasesNothing,
-    CheckpointGoesBack,
-    LateChargePostsTheWhole,
-    LateChargeIsRefused,
-    RepeatedCreditAddsAgain,
-    OtherCreditIsNoConflict,
-    OtherHoldIsNoConflict,
-    OverflowIsSwallowed,
-    TombstoneIsForgotten,
-    RenewalIsIgnored,
-    RenewalRevivesTheDead,
-    LastBitIsLost,
-    JournalLosesZeroes,
-    JournalForgetsTheLoss,
-}
+mod fault;
 
-use Fault as F;
-
-const FAULTS: [Fault; 24] = [
-    F::SettledTwicePostsTwice,
-    F::LeastIsIgnored,
-    F::PartialHoldIsRefused,
-    F::VoidReleasesNothing,
-    F::VoidRefundsACharge,
-    F::VoidedHoldCanBeCharged,
-    F::LossBecomesCredit,
-    F::ChargeStopsAtTheHold,
-    F::RestOfTheHoldIsLost,
-    F::ExpiryIgnoresTheCheckpoint,
-    F::ExpiryReleasesNothing,
-    F::CheckpointGoesBack,
-    F::LateChargePostsTheWhole,
-    F::LateChargeIsRefused,
-    F::RepeatedCreditAddsAgain,
-    F::OtherCreditIsNoConflict,
-    F::OtherHoldIsNoConflict,
-    F::OverflowIsSwallowed,
-    F::TombstoneIsForgotten,
-    F::RenewalIsIgnored,
-    F::RenewalRevivesTheDead,
-    F::LastBitIsLost,
-    F::JournalLosesZeroes,
-    F::JournalForgetsTheLoss,
-];
+use fault::{FAULTS, Fault, Fault as F};
 
 /// A machine with a fault; with none it is the right one.
 #[derive(Default)]
@@ -76,6 +23,8 @@ struct Canary {
     checkpoints: BTreeMap<String, Operation>,
     /// What is held for each open hold.
     held: BTreeMap<String, Money>,
+    /// What each hold that was extended held at first.
+    extended: BTreeMap<String, Money>,
 }
 
 impl Canary {
@@ -100,8 +49,8 @@ impl Canary {
                     *charge = (*charge).max(held.unwrap_or(*charge));
                 }
             }
-            Operation::Checkpoint { id, .. } if self.keeps_checkpoints() => {
-                return Operation::Renew { id: id.clone(), lease_ms: 0 };
+            Operation::Checkpoint { charge, .. } if self.keeps_checkpoints() => {
+                *charge = Money::ZERO;
             }
             Operation::Credit { amount, .. } if self.is(F::LastBitIsLost) => {
                 let nano = amount.nano();
@@ -114,7 +63,9 @@ impl Canary {
     }
 
     fn keeps_checkpoints(&self) -> bool {
-        self.is(F::ExpiryIgnoresTheCheckpoint) || self.is(F::CheckpointGoesBack)
+        self.is(F::ExpiryIgnoresTheCheckpoint)
+            || self.is(F::CheckpointGoesBack)
+            || self.is(F::ExtensionForgetsTheCheckpoint)
     }
 
     /// Takes a sum from what is available and writes off the rest, as a charge does.
@@ -184,26 +135,135 @@ impl Canary {
     /// What the machine does instead of the operation, if it does something else altogether.
     fn instead(&mut self, op: &Operation, now: i64) -> Option<Answer> {
         match op {
+            Operation::Hold { id, .. } if self.is(F::ExtensionChangesWhatWasAsked) => {
+                self.extended.contains_key(id).then_some(Answer::Conflict)
+            }
+            Operation::Extend { id, wanted } => self.extend(id, *wanted, now),
             Operation::Void { id } if self.is(F::TombstoneIsForgotten) => {
                 let unknown = matches!(self.foreseen(&settlement(id), now), Answer::Unknown);
                 unknown.then_some(Answer::Voided)
             }
-            Operation::Settle { id, charge, line, .. } => {
-                let void = Operation::Void { id: id.clone() };
-                let late = self.foreseen(&void, now) == Answer::Gone;
-                if late && self.is(F::LateChargeIsRefused) {
+            Operation::Void { id } if self.has_expired(id, now) => self.void_late(op, now),
+            Operation::Settle { id, charge, line, .. } if self.has_expired(id, now) => {
+                if self.is(F::LateChargeIsRefused) {
                     return Some(Answer::Gone);
                 }
-                if late && self.is(F::LateChargePostsTheWhole) {
-                    self.account.apply(&settlement(id), now);
-                    self.account.journal.pop();
-                    self.charge(*charge, line);
-                    return Some(Answer::Posted { amount: *charge, written_off: Money::ZERO });
+                if !self.is(F::LateChargePostsTheWhole) {
+                    return None;
                 }
+                self.account.apply(&settlement(id), now);
+                self.account.journal.pop();
+                self.charge(*charge, line);
+                Some(Answer::Posted { amount: *charge, written_off: Money::ZERO })
+            }
+            Operation::Settle { origin: Some(origin), .. } => self.settle_lost(op, *origin, now),
+            Operation::Settle { origin: None, id, charge, .. }
+                if self.is(F::LostHoldNeedsNoOrigin) =>
+            {
+                let origin = Origin { wanted: *charge, least: *charge };
+                let op = settle_even_if_lost(id, *charge, origin);
+                Some(self.account.apply(&op, now))
+            }
+            _ => None,
+        }
+    }
+
+    fn extend(&mut self, id: &str, wanted: Money, now: i64) -> Option<Answer> {
+        let op = Operation::Extend { id: id.to_owned(), wanted };
+        let before = self.held.get(id).copied().unwrap_or_default();
+        let answer = self.foreseen(&op, now);
+        let Answer::Held(held) = answer else {
+            let revived = self.is(F::ExtensionRevivesTheDead) && answer == Answer::Gone;
+            return revived.then_some(Answer::Held(wanted));
+        };
+        if self.is(F::ExtensionTakesWhatIsNotThere) {
+            let tx = format!("out of nothing {now}");
+            self.account.apply(&Operation::Credit { tx, amount: wanted.above(held) }, now);
+        }
+        if self.is(F::ExtensionIsAllOrNothing) && held < wanted {
+            return Some(Answer::Held(before));
+        }
+        if self.is(F::ExtensionShrinks) && wanted < before {
+            let balances = &mut self.account.balances;
+            balances.held = balances.held.above(before.above(wanted));
+            balances.available = more(balances.available, before.above(wanted));
+            return Some(Answer::Held(wanted));
+        }
+        if self.is(F::ExtensionLengthensTheLease) {
+            self.account.apply(&Operation::Renew { id: id.to_owned(), lease_ms: LONG_MS }, now);
+        }
+        if held > before {
+            self.extended.entry(id.to_owned()).or_insert(before);
+            self.checkpoints.remove(id);
+        }
+        None
+    }
+
+    /// Voids what has expired.
+    fn void_late(&mut self, op: &Operation, now: i64) -> Option<Answer> {
+        match self.foreseen(op, now) {
+            _ if self.is(F::VoidOfTheExpiredIsRefused) => Some(Answer::Gone),
+            Answer::Voided if self.is(F::VoidOfTheExpiredIsForgotten) => Some(Answer::Voided),
+            Answer::AlreadyPosted(_) if self.is(F::VoidOfAnExpiredChargeSaysVoided) => {
+                Some(Answer::Voided)
+            }
+            Answer::AlreadyPosted(amount) if self.is(F::VoidOfAnExpiredChargeRefunds) => {
+                let balances = &mut self.account.balances;
+                balances.posted = balances.posted.above(amount);
+                balances.available = more(balances.available, amount);
                 None
             }
             _ => None,
         }
+    }
+
+    /// Settles what the store may have lost.
+    fn settle_lost(&mut self, op: &Operation, origin: Origin, now: i64) -> Option<Answer> {
+        let Operation::Settle { id, charge, line, .. } = op else { return None };
+        let Origin { wanted, least } = origin;
+        let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0 };
+        let known = self.foreseen(&again, now);
+        if self.is(F::LostHoldOutranksTheTombstone) && known == Answer::Tombstoned {
+            self.charge(*charge, line);
+            return Some(Answer::Posted { amount: *charge, written_off: Money::ZERO });
+        }
+        if self.is(F::OtherOriginIsAConflict) && known == Answer::Conflict {
+            return Some(Answer::Conflict);
+        }
+        if self.foreseen(&settlement(id), now) != Answer::Unknown {
+            return None;
+        }
+        match self.fault? {
+            F::LostHoldIsRefused => Some(Answer::Unknown),
+            F::LostHoldIsFree => {
+                let free = settle_even_if_lost(id, Money::ZERO, origin);
+                self.account.apply(&free, now);
+                Some(Answer::Posted { amount: *charge, written_off: Money::ZERO })
+            }
+            F::LostHoldIsAllLoss => {
+                let before = self.account.balances.available;
+                let answer = self.account.apply(op, now);
+                let balances = &mut self.account.balances;
+                let paid = before.above(balances.available);
+                balances.available = before;
+                balances.written_off = more(balances.written_off, paid);
+                Some(answer)
+            }
+            F::LostHoldIsSettledTwice => {
+                let mut forgetful = self.account.clone();
+                let answer = forgetful.apply(op, now);
+                self.account.balances = forgetful.balances;
+                self.account.journal = forgetful.journal;
+                Some(answer)
+            }
+            _ => None,
+        }
+    }
+
+    fn has_expired(&self, id: &str, now: i64) -> bool {
+        let extension = Operation::Extend { id: id.to_owned(), wanted: Money::ZERO };
+        matches!(self.foreseen(&settlement(id), now), Answer::Posted { .. })
+            && self.foreseen(&extension, now) == Answer::Gone
     }
 
     /// What the right machine would answer.
@@ -213,15 +273,28 @@ impl Canary {
 
     fn remember(&mut self, op: &Operation, answer: &Answer) {
         match (op, answer) {
-            (Operation::Hold { id, .. }, Answer::Held(held)) => {
+            (Operation::Hold { id, .. } | Operation::Extend { id, .. }, Answer::Held(held)) => {
                 self.held.insert(id.clone(), *held);
             }
             (Operation::Settle { id, .. } | Operation::Void { id }, _) => {
+                let first = self.extended.remove(id).unwrap_or_default();
+                if self.is(F::ExtensionLosesTheOldPart) {
+                    let balances = &mut self.account.balances;
+                    let stuck = first.min(balances.available);
+                    balances.available = balances.available.above(stuck);
+                    balances.held = more(balances.held, stuck);
+                }
                 self.held.remove(id);
                 self.checkpoints.remove(id);
             }
-            (Operation::Checkpoint { id, .. }, Answer::Done) => {
-                self.checkpoints.insert(id.clone(), op.clone());
+            (Operation::Checkpoint { id, charge, .. }, Answer::Done) => {
+                let is_more = match self.checkpoints.get(id) {
+                    Some(Operation::Checkpoint { charge: before, .. }) => before < charge,
+                    _ => true,
+                };
+                if is_more || self.is(F::CheckpointGoesBack) {
+                    self.checkpoints.insert(id.clone(), op.clone());
+                }
             }
             _ => {}
         }
@@ -246,7 +319,7 @@ impl Machine for Canary {
     }
 
     fn expire(&mut self, now: i64) -> u64 {
-        if self.is(F::CheckpointGoesBack) {
+        if self.is(F::CheckpointGoesBack) || self.is(F::ExtensionForgetsTheCheckpoint) {
             for op in std::mem::take(&mut self.checkpoints).into_values() {
                 self.account.apply(&op, now);
             }
@@ -269,7 +342,7 @@ impl Machine for Canary {
 }
 
 fn settlement(id: &str) -> Operation {
-    super::script::settle(id, Money::ZERO)
+    settle(id, Money::ZERO)
 }
 
 fn money(nano: i64) -> Money {
@@ -287,8 +360,8 @@ fn machine(fault: Option<Fault>) -> Canary {
 /// The first line of the tables at which a machine is caught.
 async fn caught(make: impl Fn() -> Canary + Copy + Send + Sync + 'static) -> Option<String> {
     for (file, cases) in tables() {
-        let mut subject = Memory::new(make);
-        if let Err(why) = subject::run(&mut subject, &cases).await {
+        let mut memory = Memory::new(make);
+        if let Err(why) = memory::run(&mut memory, &cases).await {
             return Some(format!("{file} {why}"));
         }
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tollgate::ledger::key::Key;
 use tollgate::ledger::{
-    self, AccountName, Answer, HoldRefused, KeyHash, KeyRecord, Ledger, Operation,
+    self, AccountName, Answer, HoldRefused, KeyHash, KeyRecord, Ledger, Operation, Origin,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
 
 use super::redis_server::RedisServer;
-use super::script::{LONG_MS, balances_text, journal_text, settle};
+use super::script::{LONG_MS, balances_text, journal_text, settle, settle_even_if_lost};
 use super::subject::{name, open};
 
 fn nano(nano: i64) -> Money {
@@ -51,6 +51,88 @@ async fn a_charge_and_a_credit_outlive_the_store_that_took_them() {
         assert_eq!(journal_text(&again.journal(&account, 0, 9).await.expect("lines")), "a=55/0");
         let repeat = again.apply(&account, settle("a", nano(55))).await;
         assert_eq!(repeat, Ok(Answer::AlreadyPosted(nano(55))));
+    }
+}
+
+#[tokio::test]
+async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (url, account) = (sqlite_url(folder.path()), name("lasting"));
+    let first = open(&url).await;
+    charged(&*first, &account).await;
+    let quote = Quote { wanted: nano(20), least: nano(20) };
+    let mut hold = ledger::hold(&*first, &account, "b", quote, LONG_MS).await.expect("a hold");
+    assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
+    let origin = Origin { wanted: nano(9), least: nano(9) };
+    let lost = settle_even_if_lost("c", nano(7), origin);
+    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    assert_eq!(first.apply(&account, lost.clone()).await, Ok(posted));
+    drop(first);
+
+    let again = open(&url).await;
+    let books = "credit 100 available 8 held 30 posted 62 lost 0";
+    assert_eq!(balances_text(again.balances(&account).await.expect("balances")), books);
+    assert_eq!(again.apply(&account, lost).await, Ok(Answer::AlreadyPosted(nano(7))));
+    assert_eq!(hold.extend(&*again, nano(30)).await, Ok(nano(30)));
+    assert_eq!(
+        hold.settle(&*again, nano(25), "\"b\"").await.expect("an answer"),
+        Answer::Posted { amount: nano(25), written_off: Money::ZERO }
+    );
+    let journal = journal_text(&again.journal(&account, 0, 9).await.expect("lines"));
+    assert_eq!(journal, "a=55/0 c.settle.7=7/0 b=25/0");
+}
+
+#[tokio::test]
+async fn a_hold_knows_what_it_holds_and_how_it_began() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = RedisServer::shared();
+    for url in [sqlite_url(folder.path()), server.fresh_url()] {
+        let (ledger, account) = (open(&url).await, name("growing"));
+        charged(&*ledger, &account).await;
+        let quote = Quote { wanted: nano(20), least: nano(10) };
+        let hold = async || ledger::hold(&*ledger, &account, "b", quote, LONG_MS).await;
+        let mut first = hold().await.expect("a hold");
+        assert_eq!((first.id(), first.held()), ("b", nano(20)));
+        assert_eq!(first.origin(), Origin { wanted: nano(20), least: nano(10) });
+        // Less changes nothing, more is more as far as there is any.
+        for (wanted, held) in [(5, 20), (30, 30), (60, 45), (30, 45)] {
+            assert_eq!(first.extend(&*ledger, nano(wanted)).await, Ok(nano(held)), "{url}");
+            assert_eq!(first.held(), nano(held));
+        }
+        // The same call again, whose first answers were lost, finds all of it.
+        let mut again = hold().await.expect("the same hold");
+        assert_eq!((again.held(), again.origin()), (nano(45), first.origin()));
+        assert_eq!(first.void(&*ledger).await.expect("an answer"), Answer::Voided);
+        assert!(again.extend(&*ledger, nano(50)).await.is_err(), "it does not stand any more");
+        assert_eq!(again.held(), nano(45));
+        assert_eq!(again.settle(&*ledger, nano(9), "{}").await.expect("told"), Answer::Voided);
+    }
+}
+
+/// The other store is as the first one would be had it lost its last second.
+#[tokio::test]
+async fn a_hold_is_settled_where_nobody_knows_it() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let server = RedisServer::shared();
+    let [first, second] = folders.each_ref().map(|f| sqlite_url(f.path()));
+    for (url, other) in [(first, second), (server.fresh_url(), server.fresh_url())] {
+        let (before, after, account) = (open(&url).await, open(&other).await, name("lost"));
+        charged(&*before, &account).await;
+        charged(&*after, &account).await;
+        let quote = Quote { wanted: nano(20), least: nano(10) };
+        let hold = async |id| ledger::hold(&*before, &account, id, quote, LONG_MS).await;
+        let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
+        let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
+        assert_eq!(settled, Answer::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
+        assert_eq!(voided.void(&*after).await.expect("an answer"), Answer::Voided);
+        for id in ["b", "c"] {
+            let late = ledger::hold(&*after, &account, id, quote, LONG_MS).await;
+            assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
+        }
+        let books = "credit 100 available 0 held 0 posted 105 lost 5";
+        assert_eq!(balances_text(after.balances(&account).await.expect("balances")), books);
+        let journal = journal_text(&after.journal(&account, 0, 9).await.expect("lines"));
+        assert_eq!(journal, "a=55/0 b=50/5", "{url}");
     }
 }
 

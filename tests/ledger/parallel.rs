@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Swept};
+use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Origin, Swept};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
-use super::script::{LONG_MS, settle};
+use super::script::{LONG_MS, settle, settle_even_if_lost};
 use super::subject::{name, open};
 
 type Stores = [Arc<dyn Ledger>; 2];
@@ -106,6 +106,44 @@ async fn one_settlement_of_many_counts(stores: Stores) {
     assert_eq!(stores[0].journal(&account, 0, 10).await.expect("the journal").len(), 1);
 }
 
+/// A hold that the store lost is settled by all who remember it, and is charged once.
+async fn one_settlement_of_a_lost_hold_counts(stores: Stores) {
+    let account = funded(&stores, nano(1_000)).await;
+    let origin = Origin { wanted: nano(500), least: nano(500) };
+    let ops = (0..200).map(|n| match n % 4 {
+        // It may be made again at the same time.
+        3 => hold("a".to_owned(), nano(500)),
+        _ => settle_even_if_lost("a", nano(300), origin),
+    });
+    let answers = at_once(&stores, &account, ops.collect()).await;
+    let posted = Answer::Posted { amount: nano(300), written_off: Money::ZERO };
+    let of = |told: &Answer| answers.iter().filter(|a| *a == told).count();
+    assert_eq!((of(&posted), of(&Answer::AlreadyPosted(nano(300)))), (1, 149));
+    let after = balances(&stores, &account).await;
+    assert_eq!((after.held, after.posted, after.available), (Money::ZERO, nano(300), nano(700)));
+    assert_eq!(stores[0].journal(&account, 0, 10).await.expect("the journal").len(), 1);
+}
+
+/// Holds that grow at once share what there is, and none of it twice.
+async fn holds_that_grow_at_once_share_what_there_is(stores: Stores) {
+    let (each, all) = (9_007_199_254_740_993, 100);
+    let account = funded(&stores, nano(each * all * 3)).await;
+    at_once(&stores, &account, (0..all).map(|n| hold(format!("g{n}"), nano(each))).collect()).await;
+    // Each wants five times as much as it has: there is three times as much.
+    let more = |n| Operation::Extend { id: format!("g{}", n % all), wanted: nano(each * 5) };
+    let answers = at_once(&stores, &account, (0..all * 3).map(more).collect()).await;
+    assert!(answers.iter().all(|a| matches!(a, Answer::Held(held) if *held >= nano(each))));
+    let after = balances(&stores, &account).await;
+    assert_eq!((after.available, after.held), (Money::ZERO, nano(each * all * 3)));
+    let open = Swept { expired: 0, open: 100, held: after.held };
+    assert_eq!(stores[1].expire().await, Ok(open));
+
+    let voids = (0..all).map(|n| Operation::Void { id: format!("g{n}") });
+    at_once(&stores, &account, voids.collect()).await;
+    let after = balances(&stores, &account).await;
+    assert_eq!((after.available, after.held), (nano(each * all * 3), Money::ZERO));
+}
+
 /// A hold and its void may overtake each other, and nothing stays held.
 async fn nothing_stays_held_when_void_races_hold(stores: Stores) {
     let account = funded(&stores, nano(300)).await;
@@ -154,10 +192,13 @@ async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sqlite_keeps_its_head_in_a_crowd() {
-    let folders = [(); 5].map(|()| tempfile::tempdir().expect("a folder"));
-    let [holds, charges, races, sweeps, turns] = folders.each_ref().map(tempfile::TempDir::path);
+    let folders = [(); 7].map(|()| tempfile::tempdir().expect("a folder"));
+    let [holds, charges, races, sweeps, turns, lost, growth] =
+        folders.each_ref().map(tempfile::TempDir::path);
     exactly_as_many_holds_stand_as_are_paid_for(sqlite(holds).await).await;
     one_settlement_of_many_counts(sqlite(charges).await).await;
+    one_settlement_of_a_lost_hold_counts(sqlite(lost).await).await;
+    holds_that_grow_at_once_share_what_there_is(sqlite(growth).await).await;
     nothing_stays_held_when_void_races_hold(sqlite(races).await).await;
     sweeps_at_once_end_each_hold_once(sqlite(sweeps).await).await;
     writers_in_turns_wait_for_each_other(sqlite(turns).await).await;
@@ -168,6 +209,8 @@ async fn redis_keeps_its_head_in_a_crowd() {
     let server = RedisServer::shared();
     exactly_as_many_holds_stand_as_are_paid_for(redis(&server).await).await;
     one_settlement_of_many_counts(redis(&server).await).await;
+    one_settlement_of_a_lost_hold_counts(redis(&server).await).await;
+    holds_that_grow_at_once_share_what_there_is(redis(&server).await).await;
     nothing_stays_held_when_void_races_hold(redis(&server).await).await;
     sweeps_at_once_end_each_hold_once(redis(&server).await).await;
     writers_in_turns_wait_for_each_other(redis(&server).await).await;

@@ -1,107 +1,19 @@
-//! What a script runs against: a machine in memory, or a store.
+//! Stores that a script runs against.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tollgate::ledger::account::{Account, Balances};
+use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, Answer, Entry, Ledger, Operation};
 use tollgate::store::{self, Opened, StoreSection};
 
-use super::script::{self, Action, Case, LONG_MS};
+pub(crate) use super::memory::{Memory, Subject, name, perform, run};
+use super::script::LONG_MS;
 
 /// Short leases are this far apart, so that all subjects sweep in the same order.
 const APART: Duration = Duration::from_millis(2);
-
-/// An account's machine: the right one, or one of the canaries.
-pub(crate) trait Machine: Send {
-    /// Does an operation at a moment (unix ms).
-    fn apply(&mut self, op: &Operation, now: i64) -> Answer;
-    /// Ends what is due; tells how many holds.
-    fn expire(&mut self, now: i64) -> u64;
-    /// The balances.
-    fn balances(&self) -> Balances;
-    /// The journal.
-    fn journal(&self) -> &[Entry];
-}
-
-impl Machine for Account {
-    fn apply(&mut self, op: &Operation, now: i64) -> Answer {
-        Account::apply(self, op, now)
-    }
-
-    fn expire(&mut self, now: i64) -> u64 {
-        Account::expire(self, now)
-    }
-
-    fn balances(&self) -> Balances {
-        self.balances
-    }
-
-    fn journal(&self) -> &[Entry] {
-        &self.journal
-    }
-}
-
-/// Whatever a script can run against.
-#[async_trait]
-pub(crate) trait Subject: Send {
-    /// Opens an account; `false` if it was there.
-    async fn open(&mut self, account: &AccountName) -> bool;
-    /// Does an operation.
-    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Answer;
-    /// Waits until short leases have run out, and sweeps; tells how many holds ended.
-    async fn expire(&mut self) -> u64;
-    /// The balances.
-    async fn balances(&mut self, account: &AccountName) -> Option<Balances>;
-    /// The journal.
-    async fn journal(&mut self, account: &AccountName) -> Vec<Entry>;
-}
-
-/// Machines in memory, under a clock that only operations move.
-pub(crate) struct Memory<M> {
-    accounts: BTreeMap<AccountName, M>,
-    make: Box<dyn Fn() -> M + Send + Sync>,
-    now: i64,
-}
-
-impl<M> Memory<M> {
-    /// No accounts yet; `make` makes one.
-    pub(crate) fn new(make: impl Fn() -> M + Send + Sync + 'static) -> Memory<M> {
-        Memory { accounts: BTreeMap::new(), make: Box::new(make), now: 0 }
-    }
-}
-
-#[async_trait]
-impl<M: Machine> Subject for Memory<M> {
-    async fn open(&mut self, account: &AccountName) -> bool {
-        let new = !self.accounts.contains_key(account);
-        self.accounts.entry(account.clone()).or_insert_with(|| (self.make)());
-        new
-    }
-
-    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Answer {
-        self.now += 2;
-        let now = self.now;
-        self.accounts.get_mut(account).map_or(Answer::NoAccount, |a| a.apply(op, now))
-    }
-
-    async fn expire(&mut self) -> u64 {
-        self.now += 2;
-        let now = self.now;
-        self.accounts.values_mut().map(|a| a.expire(now)).sum()
-    }
-
-    async fn balances(&mut self, account: &AccountName) -> Option<Balances> {
-        self.accounts.get(account).map(Machine::balances)
-    }
-
-    async fn journal(&mut self, account: &AccountName) -> Vec<Entry> {
-        self.accounts.get(account).map_or_else(Vec::new, |a| a.journal().to_vec())
-    }
-}
 
 /// A store.
 pub(crate) struct Stored(pub(crate) Arc<dyn Ledger>);
@@ -158,48 +70,4 @@ impl Subject for Stored {
     async fn journal(&mut self, account: &AccountName) -> Vec<Entry> {
         self.0.journal(account, 0, 1_000).await.expect("journal")
     }
-}
-
-/// An account's name.
-pub(crate) fn name(text: &str) -> AccountName {
-    AccountName::parse(text).unwrap_or_else(|| panic!("no name: {text}"))
-}
-
-/// Does one thing; tells in the tables' words what came of it.
-pub(crate) async fn perform(
-    subject: &mut dyn Subject,
-    account: &AccountName,
-    action: &Action,
-) -> String {
-    match action {
-        Action::Open if subject.open(account).await => "new".to_owned(),
-        Action::Open => "there".to_owned(),
-        Action::Apply(op) => script::answer_text(&subject.apply(account, op).await),
-        Action::Expire => subject.expire().await.to_string(),
-        Action::Balances => script::balances_text(subject.balances(account).await),
-        Action::Journal => script::journal_text(&subject.journal(account).await),
-    }
-}
-
-/// Runs the cases; tells how many lines held, or which line did not and why.
-pub(crate) async fn run(subject: &mut dyn Subject, cases: &[Case]) -> Result<usize, String> {
-    let mut held = 0;
-    for (number, case) in (1..).zip(cases) {
-        // Nothing of an earlier case may be left to sweep.
-        subject.expire().await;
-        for line in &case.lines {
-            let account = name(&format!("case-{number}-{}", line.account));
-            let came = perform(subject, &account, &line.action).await;
-            let place = format!("line {} ({}): {:?}", line.number, case.name, line.action);
-            if came != line.expected {
-                return Err(format!("{place}\n  expected {}\n  came     {came}", line.expected));
-            }
-            let balances = subject.balances(&account).await.unwrap_or_default();
-            if !balances.add_up() {
-                return Err(format!("{place}\n  {balances:?} do not add up"));
-            }
-            held += 1;
-        }
-    }
-    Ok(held)
 }
