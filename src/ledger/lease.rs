@@ -3,6 +3,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{AccountName, Operation, Origin};
@@ -51,11 +52,18 @@ impl Entry {
     }
 }
 
-type Part = Mutex<HashMap<(AccountName, String), Kept>>;
+/// What is kept alive, and the number of the lease that does.
+type Part = HashMap<(AccountName, String), (u64, Kept)>;
 
 /// All that this process keeps alive.
 #[derive(Debug, Clone, Default)]
-pub struct Leases(Arc<[Part; PARTS]>);
+pub struct Leases(Arc<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    parts: [Mutex<Part>; PARTS],
+    leases: AtomicU64,
+}
 
 /// Keeps one lease alive until it is dropped.
 #[derive(Debug)]
@@ -63,43 +71,42 @@ pub struct Leases(Arc<[Part; PARTS]>);
 pub struct Lease {
     leases: Leases,
     key: (AccountName, String),
+    number: u64,
 }
 
 impl Leases {
-    /// Keeps something alive.
+    /// Keeps something alive. A name that another call of this process had is this one's from now
+    /// on.
     pub fn keep(&self, Entry { account, id, kept }: Entry) -> Lease {
         let key = (account, id);
-        lock(self.part(&key.1)).insert(key.clone(), kept);
-        Lease { leases: self.clone(), key }
+        let number = self.0.leases.fetch_add(1, Ordering::Relaxed);
+        lock(self.part(&key.1)).insert(key.clone(), (number, kept));
+        Lease { leases: self.clone(), key, number }
     }
 
     /// All that is kept alive now.
     #[must_use]
     pub fn all(&self) -> Vec<Entry> {
-        let of = |part: &Part| {
-            let kept = lock(part);
-            let entry = |((account, id), kept): (&(AccountName, String), &Kept)| Entry {
-                account: account.clone(),
-                id: id.clone(),
-                kept: kept.clone(),
-            };
-            kept.iter().map(entry).collect::<Vec<_>>()
+        let of = |part: &Mutex<Part>| {
+            let kept = lock(part).clone();
+            kept.into_iter().map(|((account, id), (_, kept))| Entry { account, id, kept })
         };
-        self.0.iter().flat_map(of).collect()
+        self.0.parts.iter().flat_map(of).collect()
     }
 
-    fn part(&self, id: &str) -> &Part {
+    fn part(&self, id: &str) -> &Mutex<Part> {
         // Ids end in what is random of them.
         let end = id.bytes().rev().take(4).fold(0, |sum, byte| sum * 31 + usize::from(byte));
-        &self.0[end % PARTS]
+        &self.0.parts[end % PARTS]
     }
 }
 
 impl Lease {
     /// Notes that its hold holds so much now.
     pub fn now_holds(&self, amount: Money) {
-        if let Some(Kept::Hold { held, .. }) =
+        if let Some((number, Kept::Hold { held, .. })) =
             lock(self.leases.part(&self.key.1)).get_mut(&self.key)
+            && *number == self.number
         {
             *held = amount;
         }
@@ -108,17 +115,36 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        lock(self.leases.part(&self.key.1)).remove(&self.key);
+        let mut part = lock(self.leases.part(&self.key.1));
+        if part.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+            part.remove(&self.key);
+        }
     }
 }
 
-fn lock(part: &Part) -> std::sync::MutexGuard<'_, HashMap<(AccountName, String), Kept>> {
+fn lock(part: &Mutex<Part>) -> std::sync::MutexGuard<'_, Part> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_lost_its_name_to_another_one_took_that_ones_lease_along() {
+        let leases = Leases::default();
+        let keep = |owner: &str| {
+            let account = AccountName::parse("a").expect("a name");
+            let kept = Kept::Name { owner: owner.to_owned() };
+            leases.keep(Entry { account, id: "name".to_owned(), kept })
+        };
+        let owners = || leases.all().into_iter().map(|entry| entry.kept).collect::<Vec<_>>();
+        let (first, second) = (keep("first"), keep("second"));
+        drop(first);
+        assert_eq!(owners(), [Kept::Name { owner: "second".to_owned() }]);
+        drop(second);
+        assert_eq!(owners(), []);
+    }
 
     #[test]
     fn a_lease_is_kept_until_it_is_dropped_and_knows_what_it_holds_now() {
