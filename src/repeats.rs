@@ -15,22 +15,24 @@ use crate::ledger::{AccountName, Unavailable};
 /// Of an account's replies so many bytes are kept, at most; after that a name is remembered without
 /// its reply.
 pub const REPLIES_BYTES_MAX: u64 = 256 << 20;
+/// Bodies are written and read in pieces of so many bytes, of which only the last one is shorter:
+/// nothing waits long behind one, and nobody needs all of a body at a time.
+pub const PIECE_BYTES: usize = 256 << 10;
+/// The name of a call that runs is remembered for so many leases, at least, from when it was last
+/// kept alive: long enough to be asked about after its lease ran out.
+pub const RUNNING_LEASES: u64 = 10;
 
-/// A name for a call.
+/// A call, and the name that it is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Naming {
-    /// The name: what the call is known by, at most 512 bytes.
+    /// The name, at most 512 bytes.
     pub name: String,
     /// The digest of the call's content.
     pub content: [u8; 32],
-    /// The id of the call, and of its hold.
+    /// The id of the call, and of its hold. No two calls of an account have the same.
     pub owner: String,
-    /// How long the name is the call's unless it is kept alive, in ms.
-    pub lease_ms: u64,
-    /// How long it is remembered from now on, in ms.
+    /// How long the name is remembered, in ms: from when it is taken, and from the call's end.
     pub life_ms: u64,
-    /// What may be done with a name that is taken.
-    pub taking: Taking,
 }
 
 /// What may be done with a name that is taken.
@@ -56,12 +58,23 @@ pub enum Taken {
         /// The id of that call.
         owner: String,
     },
-    /// The call has ended, with this reply.
-    Replied(Reply),
+    /// The call has ended, and this is kept of it.
+    Replied(Kept),
     /// The call has ended and was paid for, but its reply is not kept.
     NotKept,
     /// It stands for a call of other content.
     OtherContent,
+}
+
+/// A reply that is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The id of the call that it was given to; its body is found by it.
+    pub owner: String,
+    /// Its head.
+    pub head: Head,
+    /// How many bytes its body has.
+    pub bytes: u64,
 }
 
 /// A reply as the client got it.
@@ -82,12 +95,21 @@ pub struct Head {
     pub headers: Vec<(String, String)>,
 }
 
-/// Where names and replies are kept. What one account has no other finds.
+/// Where names and replies are kept. What one account has no other finds. A name or a reply whose
+/// life has ended is not there. Operations of one caller are done in the order in which their
+/// futures were first polled.
 #[async_trait]
 pub trait Repeats: Send + Sync {
-    /// Takes a name, if it may be taken. A reply or a name whose life has ended is not there.
-    async fn take(&self, account: &AccountName, naming: &Naming) -> Result<Taken, Unavailable>;
-    /// Keeps a name alive for so long from now (ms); `false` if it is not this owner's any more.
+    /// Takes a name for so long (ms), if it may be taken.
+    async fn take(
+        &self,
+        account: &AccountName,
+        naming: &Naming,
+        taking: &Taking,
+        lease_ms: u64,
+    ) -> Result<Taken, Unavailable>;
+    /// Keeps a name alive for so long (ms) from now; `false` if it is not this owner's any more, or
+    /// its call has ended.
     async fn renew(
         &self,
         account: &AccountName,
@@ -95,17 +117,23 @@ pub trait Repeats: Send + Sync {
         owner: &str,
         lease_ms: u64,
     ) -> Result<bool, Unavailable>;
-    /// Ends a call with its reply, which is kept for so long from now (ms), or with none where it
-    /// is too large; `false` if the name is not this owner's any more. The same again changes
-    /// nothing.
+    /// Ends a call, with its reply if that is to be kept and there is room for it. A name that a
+    /// store has lost is there again afterwards. `false` if it is another owner's by now. The same
+    /// again changes nothing.
     async fn end(
         &self,
         account: &AccountName,
-        name: &str,
-        owner: &str,
-        ending: (Option<Reply>, u64),
+        naming: &Naming,
+        reply: Option<Reply>,
     ) -> Result<bool, Unavailable>;
     /// Gives a name free, if it is this owner's and its call has not ended.
     async fn free(&self, account: &AccountName, name: &str, owner: &str)
     -> Result<(), Unavailable>;
+    /// A piece of the body of an owner's reply, counted from 0; `None` if it is not there.
+    async fn piece(
+        &self,
+        account: &AccountName,
+        owner: &str,
+        piece: u32,
+    ) -> Result<Option<Bytes>, Unavailable>;
 }

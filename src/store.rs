@@ -1,10 +1,12 @@
-//! Where the ledger, the notes and the jobs live: embedded in this process, or shared by a fleet.
+//! Where the ledger, the notes, the jobs and the replies live: embedded in this process, or shared
+//! by a fleet.
 
 use std::sync::Arc;
 
 use crate::jobs::Queue;
 use crate::ledger::{Ledger, Unavailable};
 use crate::notes::Notes;
+use crate::repeats::Repeats;
 
 mod jobs;
 mod lookup;
@@ -31,12 +33,15 @@ pub struct Opened {
     /// Where video jobs wait. To a server it has a connection of its own too, since what belongs to
     /// a job is longer still.
     pub queue: Arc<dyn Queue>,
+    /// Names of calls, and replies. They have a connection of their own as well: a name is asked
+    /// for before money is held, and must not wait behind a note.
+    pub repeats: Arc<dyn Repeats>,
 }
 
 impl Opened {
-    fn of<S: Ledger + Notes + Queue + 'static>(store: S) -> Opened {
+    fn of<S: Ledger + Notes + Queue + Repeats + 'static>(store: S) -> Opened {
         let store = Arc::new(store);
-        Opened { ledger: store.clone(), notes: store.clone(), queue: store }
+        Opened { ledger: store.clone(), notes: store.clone(), queue: store.clone(), repeats: store }
     }
 }
 
@@ -68,6 +73,7 @@ pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
             ledger: Arc::new(redis::Redis::new(section.clone())),
             notes: Arc::new(redis::Redis::new(section.clone())),
             queue: Arc::new(redis::Redis::new(section.clone())),
+            repeats: Arc::new(redis::Redis::new(section.clone())),
         }),
     }
 }
@@ -84,6 +90,7 @@ pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
             ledger: Arc::new(redis::Redis::open(section).await?),
             notes: Arc::new(redis::Redis::new(section.clone())),
             queue: Arc::new(redis::Redis::new(section.clone())),
+            repeats: Arc::new(redis::Redis::new(section.clone())),
         }),
     }
 }

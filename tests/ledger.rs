@@ -12,6 +12,7 @@ mod parallel;
 mod properties;
 mod queue;
 pub(crate) mod redis_server;
+mod repeats;
 mod script;
 mod subject;
 mod tables;

@@ -23,6 +23,7 @@ mod connection;
 mod jobs;
 mod keys;
 mod notes;
+mod repeats;
 mod safety;
 mod scripts;
 

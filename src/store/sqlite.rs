@@ -28,6 +28,7 @@ mod keys;
 mod notes;
 mod queue;
 mod reader;
+mod repeats;
 mod schema;
 
 use desk::{Desk, Rows};
@@ -51,6 +52,8 @@ const BUSY_WAIT: Duration = Duration::from_secs(5);
 const FORGET_STEPS_MAX: u32 = 40;
 /// The same for notes whose time has come. They are large, so the steps are smaller.
 const NOTE_STEPS_MAX: u32 = 400;
+/// The same for names of calls, and for replies.
+const REPEAT_STEPS_MAX: u32 = 100;
 
 /// Tells a caller how its job went.
 type Acknowledge = Box<dyn FnOnce(bool) + Send>;
@@ -268,6 +271,11 @@ impl Ledger for Sqlite {
         }
         for _ in 0..NOTE_STEPS_MAX {
             if self.run(When::Now, |desk| notes::forget(desk.c)).await? == 0 {
+                break;
+            }
+        }
+        for _ in 0..REPEAT_STEPS_MAX {
+            if self.run(When::Now, |desk| repeats::forget(desk.c)).await? == 0 {
                 break;
             }
         }

@@ -54,6 +54,21 @@ impl AccountKeys {
         format!("{}:videos-open", self.tag)
     }
 
+    /// What a name of a call stands for.
+    pub(super) fn repeat(&self, name: &str) -> String {
+        format!("{}:repeat:{name}", self.tag)
+    }
+
+    /// The body of the reply to a call.
+    pub(super) fn reply(&self, owner: &str) -> String {
+        format!("{}:reply:{owner}", self.tag)
+    }
+
+    /// The bodies that there are, by when they go; and how many bytes they have.
+    pub(super) fn replies(&self) -> [String; 2] {
+        ["replies", "replies-bytes"].map(|part| format!("{}:{part}", self.tag))
+    }
+
     /// Whatever is in the name, the hash tag stands before it.
     pub(super) fn note(&self, name: &str) -> String {
         format!("{}:note:{name}", self.tag)

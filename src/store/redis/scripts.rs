@@ -12,6 +12,7 @@ pub(super) struct Scripts {
     pub(super) money: MoneyScripts,
     pub(super) videos: VideoScripts,
     pub(super) index: IndexScripts,
+    pub(super) repeats: RepeatScripts,
 }
 
 impl Scripts {
@@ -23,7 +24,9 @@ impl Scripts {
         let VideoScripts { place, claim, renew, save, delete, remove, page } = videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let index = [announce, hasten, note, drop, due];
-        money.into_iter().chain(videos).chain(index).collect()
+        let RepeatScripts { take, renew, end, free } = &self.repeats;
+        let repeats = [take, renew, end, free];
+        money.into_iter().chain(videos).chain(index).chain(repeats).collect()
     }
 }
 
@@ -56,6 +59,14 @@ pub(super) struct IndexScripts {
     pub(super) note: Script,
     pub(super) drop: Script,
     pub(super) due: Script,
+}
+
+/// On names of calls.
+pub(super) struct RepeatScripts {
+    pub(super) take: Script,
+    pub(super) renew: Script,
+    pub(super) end: Script,
+    pub(super) free: Script,
 }
 
 fn script(flags: &str, parts: &[&str]) -> Script {
@@ -104,6 +115,18 @@ impl Default for IndexScripts {
             note: script(WHEN_FULL, &[index, include_str!("scripts/videos/note.lua")]),
             drop: script(WHEN_FULL, &[index, include_str!("scripts/videos/drop.lua")]),
             due: script(READING, &[index, include_str!("scripts/videos/due.lua")]),
+        }
+    }
+}
+
+impl Default for RepeatScripts {
+    fn default() -> RepeatScripts {
+        let name = include_str!("scripts/repeats/name.lua");
+        RepeatScripts {
+            take: script("", &[name, include_str!("scripts/repeats/take.lua")]),
+            renew: script(WHEN_FULL, &[name, include_str!("scripts/repeats/renew.lua")]),
+            end: script(WHEN_FULL, &[name, include_str!("scripts/repeats/end.lua")]),
+            free: script(WHEN_FULL, &[name, include_str!("scripts/repeats/free.lua")]),
         }
     }
 }

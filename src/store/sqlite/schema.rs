@@ -75,6 +75,50 @@ CREATE TABLE IF NOT EXISTS note (
 CREATE INDEX IF NOT EXISTS note_of ON note (account, lives_until);
 CREATE INDEX IF NOT EXISTS note_end ON note (lives_until);
 
+-- Names of calls. head is null while the call runs, '' if it ended without a reply.
+CREATE TABLE IF NOT EXISTS repeat (
+    row         INTEGER PRIMARY KEY,
+    account     TEXT    NOT NULL CHECK (length(account) BETWEEN 1 AND 64),
+    name        TEXT    NOT NULL,
+    content     BLOB    NOT NULL CHECK (length(content) = 32),
+    owner       TEXT    NOT NULL,
+    lease_until INTEGER NOT NULL CHECK (lease_until >= 0),
+    lives_until INTEGER NOT NULL CHECK (lives_until >= 0),
+    head        TEXT,
+    bytes       INTEGER NOT NULL CHECK (bytes >= 0),
+    UNIQUE (account, name)
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS repeat_end ON repeat (lives_until);
+
+-- Their bodies, in pieces.
+CREATE TABLE IF NOT EXISTS reply (
+    row         INTEGER PRIMARY KEY,
+    account     TEXT    NOT NULL CHECK (length(account) BETWEEN 1 AND 64),
+    owner       TEXT    NOT NULL,
+    piece       INTEGER NOT NULL CHECK (piece >= 0),
+    lives_until INTEGER NOT NULL CHECK (lives_until >= 0),
+    body        BLOB    NOT NULL CHECK (length(body) <= 262144),
+    UNIQUE (account, owner, piece)
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS reply_end ON reply (lives_until);
+
+-- How many bytes these are, so that nobody has to add them up.
+CREATE TABLE IF NOT EXISTS replies (
+    account TEXT    NOT NULL PRIMARY KEY,
+    bytes   INTEGER NOT NULL CHECK (bytes >= 0)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER IF NOT EXISTS reply_kept AFTER INSERT ON reply BEGIN
+    INSERT INTO replies (account, bytes) VALUES (new.account, length(new.body))
+    ON CONFLICT (account) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER IF NOT EXISTS reply_forgotten AFTER DELETE ON reply BEGIN
+    UPDATE replies SET bytes = bytes - length(old.body) WHERE account = old.account;
+END;
+
 -- status: 0 queued, 1 in progress, 2 completed, 3 failed; lease_until is 0 while nobody has it;
 -- saved_from is the revision that the last save was made from, until the next claim
 CREATE TABLE IF NOT EXISTS video (

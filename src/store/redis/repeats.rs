@@ -1,0 +1,165 @@
+//! Names of calls in records of their own, under their account's hash tag, and the bodies of
+//! replies beside them. The server drops both when their time has come.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redis::ScriptInvocation;
+
+use super::keys::AccountKeys;
+use super::{Redis, words};
+use crate::ledger::{AccountName, Unavailable};
+use crate::repeats::{
+    Kept, Naming, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES, Repeats, Reply, Taken, Taking,
+};
+
+/// Bodies up to this come along with the end of their call.
+const SHORT_BYTES_MAX: usize = 64 << 10;
+/// What was written of a body whose call does not end goes after so long, in ms.
+const WRITING_MS_MAX: u64 = 10 * 60 * 1_000;
+/// No life is longer, in ms: a script adds it to its clock, in a double.
+const LIFE_MS_MAX: u64 = 1 << 52;
+
+impl Redis {
+    /// Runs a script on names; what it says.
+    async fn named(&self, call: &ScriptInvocation<'_>) -> Result<Vec<String>, Unavailable> {
+        self.connection().await?.run(call).await.and_then(|reply| words(&reply))
+    }
+
+    /// Writes a body, piece by piece: each time others get their turn in between.
+    async fn write(&self, key: &str, body: &Bytes) -> Result<(), Unavailable> {
+        for (number, piece) in body.chunks(PIECE_BYTES).enumerate() {
+            // The same again, after an answer that was lost, is the same body.
+            let write = if number == 0 {
+                redis::cmd("SET").arg(key).arg(piece).arg("PX").arg(WRITING_MS_MAX).to_owned()
+            } else {
+                let offset = number * PIECE_BYTES;
+                redis::cmd("SETRANGE").arg(key).arg(offset).arg(piece).to_owned()
+            };
+            let _: redis::Value = self.connection().await?.query(&write).await?;
+        }
+        Ok(())
+    }
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn running_ms(lease_ms: u64) -> u64 {
+    lease_ms.saturating_mul(RUNNING_LEASES).min(LIFE_MS_MAX)
+}
+
+fn unexpected(told: &[String]) -> Unavailable {
+    Unavailable(format!("unexpected answer: {told:?}"))
+}
+
+fn taken(told: &[String]) -> Result<Taken, Unavailable> {
+    let told: Vec<&str> = told.iter().map(String::as_str).collect();
+    Ok(match told.as_slice() {
+        ["mine"] => Taken::Mine,
+        ["running"] => Taken::Running,
+        ["lapsed", owner] => Taken::Lapsed { owner: (*owner).to_owned() },
+        ["not_kept"] => Taken::NotKept,
+        ["other_content"] => Taken::OtherContent,
+        ["replied", owner, head, bytes] => {
+            let unreadable = |why: String| Unavailable(format!("a reply cannot be read: {why}"));
+            Taken::Replied(Kept {
+                owner: (*owner).to_owned(),
+                head: serde_json::from_str(head).map_err(|why| unreadable(why.to_string()))?,
+                bytes: bytes.parse().map_err(|_| unreadable((*bytes).to_owned()))?,
+            })
+        }
+        other => return Err(Unavailable(format!("unexpected answer: {other:?}"))),
+    })
+}
+
+#[async_trait]
+impl Repeats for Redis {
+    async fn take(
+        &self,
+        account: &AccountName,
+        naming: &Naming,
+        taking: &Taking,
+        lease_ms: u64,
+    ) -> Result<Taken, Unavailable> {
+        let (taking, from) = match taking {
+            Taking::Free => ("free", ""),
+            Taking::From(owner) => ("from", owner.as_str()),
+            Taking::Anew => ("anew", ""),
+        };
+        let life_ms = naming.life_ms.max(running_ms(lease_ms)).min(LIFE_MS_MAX);
+        let record = AccountKeys::of(account).repeat(&naming.name);
+        let mut call = self.scripts.repeats.take.key(record);
+        call.arg(hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(LIFE_MS_MAX));
+        call.arg(life_ms).arg(taking).arg(from);
+        taken(&self.named(&call).await?)
+    }
+
+    async fn renew(
+        &self,
+        account: &AccountName,
+        name: &str,
+        owner: &str,
+        lease_ms: u64,
+    ) -> Result<bool, Unavailable> {
+        let mut call = self.scripts.repeats.renew.key(AccountKeys::of(account).repeat(name));
+        call.arg(owner).arg(lease_ms.min(LIFE_MS_MAX)).arg(running_ms(lease_ms));
+        Ok(self.named(&call).await? == ["done"])
+    }
+
+    async fn end(
+        &self,
+        account: &AccountName,
+        naming: &Naming,
+        reply: Option<Reply>,
+    ) -> Result<bool, Unavailable> {
+        let keys = AccountKeys::of(account);
+        let body_key = keys.reply(&naming.owner);
+        let (head, body) = match reply {
+            Some(Reply { head, body }) => (serde_json::to_string(&head).ok(), body),
+            None => (None, Bytes::new()),
+        };
+        if body.len() > SHORT_BYTES_MAX {
+            self.write(&body_key, &body).await?;
+        }
+        let mut call = self.scripts.repeats.end.key(keys.repeat(&naming.name));
+        call.key(body_key).key(&keys.replies());
+        call.arg(hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(LIFE_MS_MAX));
+        call.arg(head.unwrap_or_default()).arg(body.len()).arg(REPLIES_BYTES_MAX);
+        if body.len() <= SHORT_BYTES_MAX {
+            call.arg(&body[..]);
+        }
+        let told = self.named(&call).await?;
+        match told.first().map(String::as_str) {
+            Some("done") => Ok(true),
+            Some("gone") => Ok(false),
+            _ => Err(unexpected(&told)),
+        }
+    }
+
+    async fn free(
+        &self,
+        account: &AccountName,
+        name: &str,
+        owner: &str,
+    ) -> Result<(), Unavailable> {
+        let mut call = self.scripts.repeats.free.key(AccountKeys::of(account).repeat(name));
+        call.arg(owner);
+        self.named(&call).await.map(|_| ())
+    }
+
+    async fn piece(
+        &self,
+        account: &AccountName,
+        owner: &str,
+        piece: u32,
+    ) -> Result<Option<Bytes>, Unavailable> {
+        let start = u64::from(piece) * PIECE_BYTES as u64;
+        let mut read = redis::cmd("GETRANGE");
+        read.arg(AccountKeys::of(account).reply(owner)).arg(start);
+        read.arg(start + PIECE_BYTES as u64 - 1);
+        let bytes: Vec<u8> = self.connection().await?.query(&read).await?;
+        // What is not there is no different from an end.
+        Ok((!bytes.is_empty()).then(|| Bytes::from(bytes)))
+    }
+}

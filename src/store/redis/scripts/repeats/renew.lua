@@ -1,0 +1,6 @@
+local record = KEYS[1]
+local owner, lease, life = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if not is_running(record, owner) then return {'gone'} end
+redis.call('HSET', record, 'lease_until', text(now_ms() + lease))
+if redis.call('PTTL', record) < life then redis.call('PEXPIRE', record, text(life)) end
+return {'done'}

@@ -1,0 +1,19 @@
+local record = KEYS[1]
+local content, owner, lease, life = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local taking, from = ARGV[5], ARGV[6]
+local now = now_ms()
+local known = redis.call('HMGET', record, 'owner', 'content', 'lease_until', 'ended', 'head',
+  'bytes')
+if known[1] and taking ~= 'anew' then
+  if known[2] ~= content then return {'other_content'} end
+  if known[4] and not known[5] then return {'not_kept'} end
+  if known[4] then return {'replied', known[1], known[5], known[6]} end
+  if known[1] ~= owner and known[1] ~= from then
+    if tonumber(known[3]) > now then return {'running'} end
+    return {'lapsed', known[1]}
+  end
+end
+redis.call('DEL', record)
+redis.call('HSET', record, 'owner', owner, 'content', content, 'lease_until', text(now + lease))
+redis.call('PEXPIRE', record, text(life))
+return {'mine'}

@@ -1,0 +1,219 @@
+//! What every store must do with names and replies beyond the tables: times, sizes, bounds.
+
+use rusqlite::Connection;
+use tollgate::repeats::{Kept, REPLIES_BYTES_MAX};
+
+use super::*;
+
+/// A time that runs out in the course of a test, and what surely is after its end.
+const SHORT_MS: u64 = 40;
+const SHORT_GONE: Duration = Duration::from_millis(60);
+/// Longer than any sweep takes.
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+
+async fn conforms(nodes: &[Opened; 2]) {
+    a_name_lapses_with_its_time_and_is_kept_alive_by_renewal(nodes).await;
+    a_name_is_remembered_for_its_life_and_not_longer(nodes).await;
+    a_body_of_any_size_comes_back_byte_for_byte(nodes).await;
+    any_text_is_a_name(nodes).await;
+    a_body_that_is_written_twice_is_there_once(nodes).await;
+}
+
+/// Bytes that are different wherever two pieces could be mistaken for each other.
+fn pattern(bytes: usize) -> Bytes {
+    (0..=250).cycle().take(bytes).collect()
+}
+
+async fn take(repeats: &dyn Repeats, account: &AccountName, naming: &Naming, ms: u64) -> Taken {
+    repeats.take(account, naming, &Taking::Free, ms).await.expect("an answer")
+}
+
+async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: &[Opened; 2]) {
+    let account = name("times");
+    let (first, second) = (naming("n", "first"), naming("n", "second"));
+    assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, Taken::Mine);
+    let began = Instant::now();
+    let found = take(&*other.repeats, &account, &second, SHORT_MS).await;
+    // Else the machine was too busy for the question to mean anything.
+    if began.elapsed() < Duration::from_millis(SHORT_MS / 2) {
+        assert_eq!(found, Taken::Running);
+    }
+    tokio::time::sleep(SHORT_GONE).await;
+    let lapsed = Taken::Lapsed { owner: "first".to_owned() };
+    assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, lapsed);
+    assert_eq!(one.repeats.renew(&account, "n", "first", LONG_MS).await, Ok(true));
+    tokio::time::sleep(SHORT_GONE).await;
+    assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, Taken::Running);
+}
+
+async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[Opened; 2]) {
+    let account = name("lives");
+    let short = |name: &str| Naming { life_ms: SHORT_MS, ..naming(name, name) };
+    let body_of = |account, owner| body(&*one.repeats, account, owner);
+    for (name, reply) in [("kept", Some(reply("hello"))), ("not-kept", None)] {
+        assert_eq!(take(&*one.repeats, &account, &short(name), SHORT_MS).await, Taken::Mine);
+        assert_eq!(one.repeats.end(&account, &short(name), reply).await, Ok(true));
+    }
+    // A call that runs is remembered for longer than its own life, if that is kept alive.
+    assert_eq!(take(&*one.repeats, &account, &short("runs"), 1).await, Taken::Mine);
+    assert_eq!(one.repeats.renew(&account, "runs", "runs", LONG_MS).await, Ok(true));
+    tokio::time::sleep(SHORT_GONE).await;
+    assert_eq!(body_of(&account, "kept").await, Vec::<Bytes>::new());
+    for name in ["kept", "not-kept"] {
+        assert_eq!(take(&*other.repeats, &account, &naming(name, "z"), 1).await, Taken::Mine);
+    }
+    let found = take(&*other.repeats, &account, &naming("runs", "z"), 1).await;
+    assert_eq!(found, Taken::Running);
+    // The end begins another life.
+    let ending = naming("runs", "runs");
+    assert_eq!(one.repeats.end(&account, &ending, Some(reply("long"))).await, Ok(true));
+    tokio::time::sleep(SHORT_GONE).await;
+    assert_eq!(body_of(&account, "runs").await.concat(), b"long");
+}
+
+async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[Opened; 2]) {
+    let account = name("sizes");
+    let sizes = [1, 65_536, 65_537, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1];
+    for bytes in sizes.into_iter().chain([3 * PIECE_BYTES, 8 << 20]) {
+        let naming = naming(&bytes.to_string(), &bytes.to_string());
+        let written = pattern(bytes);
+        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, Taken::Mine);
+        let ended = one.repeats.end(&account, &naming, Some(reply(written.clone()))).await;
+        assert_eq!(ended, Ok(true));
+        let kept = Kept { owner: naming.owner.clone(), head: head(), bytes: written.len() as u64 };
+        let found = take(&*other.repeats, &account, &naming, LONG_MS).await;
+        assert_eq!(found, Taken::Replied(kept));
+        let pieces = body(&*other.repeats, &account, &naming.owner).await;
+        assert_eq!(pieces.len(), bytes.div_ceil(PIECE_BYTES));
+        assert!(pieces.iter().rev().skip(1).all(|piece| piece.len() == PIECE_BYTES));
+        assert!(pieces.concat() == written, "{bytes}");
+    }
+}
+
+async fn any_text_is_a_name([one, other]: &[Opened; 2]) {
+    let account = name("texts");
+    for text in ["{a}b", "*", "a b\r\n", "a:b", "ä\u{0}\"'", &"n".repeat(512)] {
+        let naming = naming(text, "o");
+        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, Taken::Mine, "{text}");
+        let stranger = Naming { owner: "z".to_owned(), ..naming };
+        assert_eq!(take(&*other.repeats, &account, &stranger, LONG_MS).await, Taken::Running);
+    }
+}
+
+/// The answer to the first end was lost, so that it comes again.
+async fn a_body_that_is_written_twice_is_there_once([one, other]: &[Opened; 2]) {
+    let account = name("twice");
+    let written = pattern(3 * PIECE_BYTES + 5);
+    let naming = naming("n", "o");
+    for node in [one, other] {
+        let ended = node.repeats.end(&account, &naming, Some(reply(written.clone()))).await;
+        assert_eq!(ended, Ok(true));
+        assert!(body(&*other.repeats, &account, "o").await.concat() == written);
+    }
+}
+
+#[tokio::test]
+async fn sqlite_keeps_replies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    conforms(&two(&sqlite_url(folder.path())).await).await;
+}
+
+#[tokio::test]
+async fn redis_keeps_replies() {
+    conforms(&two(&RedisServer::shared().fresh_url()).await).await;
+}
+
+#[tokio::test]
+async fn a_redis_cluster_keeps_replies() {
+    let node = RedisServer::start_cluster();
+    conforms(&two(&node.cluster_url()).await).await;
+}
+
+/// Ends calls with replies of 8 MiB until they are not kept any more; tells how many were.
+async fn fill(repeats: &dyn Repeats, account: &AccountName, life_ms: u64) -> u64 {
+    let large = Bytes::from(vec![7; 8 << 20]);
+    for number in 0.. {
+        let id = format!("o{number}");
+        let naming = Naming { life_ms, ..naming(&id, &id) };
+        let ended = repeats.end(account, &naming, Some(reply(large.clone()))).await;
+        assert_eq!(ended, Ok(true));
+        if take(repeats, account, &naming, LONG_MS).await == Taken::NotKept {
+            assert_eq!(body(repeats, account, &id).await, Vec::<Bytes>::new());
+            return number;
+        }
+    }
+    unreachable!("there is a bound")
+}
+
+async fn an_account_keeps_so_much_and_no_more(node: &Opened) {
+    let (account, repeats) = (name("full"), &*node.repeats);
+    assert_eq!(fill(repeats, &account, LONG_MS).await, REPLIES_BYTES_MAX / (8 << 20));
+    // Others have room of their own.
+    let naming = naming("n", "o");
+    let beside = name("beside");
+    assert_eq!(repeats.end(&beside, &naming, Some(reply("hello"))).await, Ok(true));
+    let found = take(repeats, &beside, &naming, LONG_MS).await;
+    assert!(matches!(found, Taken::Replied(_)), "{found:?}");
+}
+
+#[tokio::test]
+async fn sqlite_keeps_so_many_replies_of_an_account_and_no_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    an_account_keeps_so_much_and_no_more(&opened(&sqlite_url(folder.path())).await).await;
+}
+
+#[tokio::test]
+async fn redis_keeps_so_many_replies_of_an_account_and_no_more() {
+    let server = RedisServer::start();
+    an_account_keeps_so_much_and_no_more(&opened(&server.fresh_url()).await).await;
+}
+
+/// Some calls whose names and replies will be over soon.
+async fn passing(repeats: &dyn Repeats) {
+    let account = name("passing");
+    for number in 0..50 {
+        let id = format!("o{number}");
+        let naming = Naming { life_ms: SHORT_MS, ..naming(&id, &id) };
+        take(repeats, &account, &naming, 1).await;
+        let bytes = if number == 7 { 5 * PIECE_BYTES } else { 1_000 };
+        let body = Some(reply(vec![0; bytes]));
+        assert_eq!(repeats.end(&account, &naming, body).await, Ok(true));
+    }
+}
+
+#[tokio::test]
+async fn sqlite_forgets_what_is_over_and_counts_it_no_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = opened(&sqlite_url(folder.path())).await;
+    passing(&*node.repeats).await;
+    let lasting = naming("lasting", "lasting");
+    let ended = node.repeats.end(&name("passing"), &lasting, Some(reply("hello"))).await;
+    assert_eq!(ended, Ok(true));
+    tokio::time::sleep(SHORT_GONE).await;
+    node.ledger.expire().await.expect("a sweep");
+    let file = Connection::open(folder.path().join("ledger.db")).expect("the file");
+    let count = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
+    assert_eq!(count("SELECT count(*) FROM repeat"), 1);
+    assert_eq!(count("SELECT count(*) FROM reply"), 1);
+    assert_eq!(count("SELECT bytes FROM replies"), 5);
+}
+
+#[tokio::test]
+async fn redis_forgets_what_is_over_and_counts_it_no_more() {
+    let server = RedisServer::start();
+    let node = opened(&server.url()).await;
+    passing(&*node.repeats).await;
+    let keys = || format!("{:?}", server.command(&["KEYS", "*"]));
+    let end = Instant::now() + GONE_WITHIN;
+    while keys().contains("repeat:") || keys().contains("reply:") {
+        assert!(Instant::now() < end, "{}", keys());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let lasting = naming("lasting", "lasting");
+    let ended = node.repeats.end(&name("passing"), &lasting, Some(reply("hello"))).await;
+    assert_eq!(ended, Ok(true));
+    let total = server.command(&["GET", "tollgate:{passing}:replies-bytes"]);
+    assert_eq!(total, redis::Value::BulkString(b"5".to_vec()));
+    let counted = server.command(&["ZCARD", "tollgate:{passing}:replies"]);
+    assert_eq!(counted, redis::Value::Int(1));
+}
