@@ -19,9 +19,10 @@ use pingora_proxy::{ProxyHttp, Session};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
-use crate::ledger::{KeyHash, KeyRecord, Ledger, Unavailable};
+use crate::ledger::{KeyHash, KeyRecord, Leases, Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::notes::Notes;
+use crate::repeats::Repeats;
 
 pub mod admit;
 pub mod answer;
@@ -38,6 +39,7 @@ pub mod limits;
 pub mod local;
 pub mod passage;
 pub mod refusal;
+pub mod repeat;
 pub mod reply;
 pub mod routes;
 pub mod thinking;
@@ -52,6 +54,7 @@ use intake::{Caller, Taken};
 use limits::{Limits, Timeouts};
 use local::Target;
 use refusal::Refusal;
+use repeat::{Entered, Way};
 use reply::{Reply, linger, send};
 use routes::Routes;
 use uploads::Uploads;
@@ -86,6 +89,12 @@ pub struct Gateway {
     pub uploads: Uploads,
     /// Video jobs.
     pub videos: Videos,
+    /// Where calls are known by their names.
+    pub repeats: Arc<dyn Repeats>,
+    /// What this process keeps alive.
+    pub leases: Leases,
+    /// The room for replies that may be asked for again.
+    pub replies: repeat::Room,
     connector: Arc<Connector>,
     keys: Cache<KeyHash, Arc<KeyRecord>>,
     /// Keys that are none of ours, so that guessing does not reach the ledger each time.
@@ -106,6 +115,10 @@ pub struct Parts {
     pub store_name: &'static str,
     /// See [`Gateway::videos`].
     pub videos: Videos,
+    /// See [`Gateway::repeats`].
+    pub repeats: Arc<dyn Repeats>,
+    /// See [`Gateway::leases`].
+    pub leases: Leases,
     /// See [`Gateway::limits`].
     pub limits: Limits,
     /// See [`Gateway::timeouts`].
@@ -126,6 +139,9 @@ impl Gateway {
             store_name: parts.store_name,
             uploads: uploads::room(&parts.limits),
             videos: parts.videos,
+            repeats: parts.repeats,
+            leases: parts.leases,
+            replies: repeat::Room::default(),
             limits: parts.limits,
             timeouts: parts.timeouts,
             busy: Busy::default(),
@@ -150,15 +166,22 @@ impl Gateway {
         exchange.record.account = caller.as_ref().map(|c| c.key.account.clone());
         match target {
             Target::Endpoint(endpoint) => {
-                let taken = self.take(session, exchange, endpoint).await?;
+                let mut taken = self.take(session, exchange, endpoint).await?;
+                let at = (caller.as_ref(), endpoint);
+                if self.repeats(session, exchange, at, &mut taken).await? {
+                    return Ok(());
+                }
                 admit::admit(self, exchange, caller, taken, endpoint).await?;
                 drive::run(self, session, exchange).await
             }
             Target::Video(wanted) => {
                 let caller = caller.ok_or(Refusal::NoLedger)?;
                 // Boxed: few requests are for videos, and all would grow by it.
-                let reply = Box::pin(self.video(session, exchange, caller, wanted)).await?;
-                send(session, exchange, reply).await;
+                let answer = Box::pin(self.video(session, exchange, caller, wanted)).await?;
+                // Else it was a repeat, and is answered.
+                if let Some(reply) = answer {
+                    send(session, exchange, reply).await;
+                }
                 Ok(())
             }
             Target::Models(wanted) => {
@@ -178,12 +201,34 @@ impl Gateway {
         exchange: &mut Exchange,
         caller: Caller,
         wanted: Wanted,
-    ) -> std::result::Result<Reply, Refusal> {
+    ) -> std::result::Result<Option<Reply>, Refusal> {
         if wanted != Wanted::Create {
-            return videos::answer(self, &caller.key.account, wanted).await;
+            return videos::answer(self, &caller.key.account, wanted).await.map(Some);
         }
-        let taken = self.take(session, exchange, Endpoint::Videos).await?;
-        videos::create(self, session, exchange, caller, taken).await
+        let mut taken = self.take(session, exchange, Endpoint::Videos).await?;
+        let at = (Some(&caller), Endpoint::Videos);
+        if self.repeats(session, exchange, at, &mut taken).await? {
+            return Ok(None);
+        }
+        let reply = videos::create(self, session, exchange, caller, taken).await?;
+        repeat::answered(self, exchange, &reply).await;
+        Ok(Some(reply))
+    }
+
+    /// Answers a call that repeats another one; `false` if it does not.
+    async fn repeats(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        (caller, endpoint): (Option<&Caller>, Endpoint),
+        taken: &mut Taken,
+    ) -> std::result::Result<bool, Refusal> {
+        let Some(caller) = caller else { return Ok(false) };
+        let Some(way) = Way::read(session, endpoint)? else { return Ok(false) };
+        let (account, what) = (&caller.key.account, (way, endpoint));
+        // Boxed: few calls say so, and all would grow by it.
+        let entering = repeat::enter(self, session, exchange, account, what, taken);
+        Ok(Box::pin(entering).await? == Entered::Answered)
     }
 
     async fn take(
@@ -237,6 +282,7 @@ impl ProxyHttp for Gateway {
         session.set_write_timeout(Some(self.timeouts.client_write));
         if let Err(refusal) = self.serve(session, exchange).await {
             close::abandon(self, exchange).await;
+            repeat::close(self, exchange, false).await;
             let reply = refusal.reply(exchange.tongue, &exchange.id);
             send(session, exchange, reply).await;
             linger(session).await;
@@ -316,6 +362,7 @@ impl ProxyHttp for Gateway {
             growth,
         }));
         *head = ours?;
+        repeat::begin(exchange, head);
         Ok(())
     }
 
@@ -342,6 +389,7 @@ impl ProxyHttp for Gateway {
             log::error!(request_id = exchange.id, why:?; "a call ended with its money held");
             close::abandon(self, exchange).await;
         }
+        repeat::close(self, exchange, true).await;
         close::tell(exchange);
     }
 }

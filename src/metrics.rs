@@ -43,6 +43,8 @@ pub struct Metrics {
     pub video_jobs: IntGaugeVec,
     /// Whether a route is in use (1) or tried last for a while (0).
     pub route_up: IntGaugeVec,
+    /// Calls that came again, by endpoint and what became of them.
+    pub repeats: IntCounterVec,
     /// Attempts that failed after the vendor may have begun paid work.
     pub lost_attempts: IntCounterVec,
 }
@@ -90,6 +92,7 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
     ledger_seconds: times("ledger_seconds", "Ledger operations", &["op", "store"], OWN_SECONDS),
     video_jobs: gauges("video_jobs", "Video jobs", &["status"]),
     route_up: gauges("route_up", "Whether a route is in use", &["vendor", "route"]),
+    repeats: counters("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
     lost_attempts: counters(
         "lost_attempts_total",
         "Attempts that failed after the vendor may have begun paid work",

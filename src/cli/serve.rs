@@ -25,6 +25,7 @@ use crate::gateway::videos::Videos;
 use crate::gateway::{Gateway, Parts};
 use crate::jobs::studio::{Outlet, Studio};
 use crate::jobs::worker::{Room, Worker};
+use crate::ledger::Leases;
 use crate::metrics;
 use crate::store::{self, Opened};
 
@@ -45,7 +46,7 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     // Only fails if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
-    let (Opened { ledger, notes, queue }, own, workers) = stores(conf)?;
+    let (Opened { ledger, notes, queue, repeats }, own, workers) = stores(conf)?;
     let routes = Arc::new(Routes::new(&conf.vendors));
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
@@ -58,6 +59,8 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
         ledger,
         notes,
         videos,
+        repeats,
+        leases: Leases::default(),
         store_name: store::name(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,

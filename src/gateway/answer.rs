@@ -17,7 +17,7 @@ use super::Gateway;
 use super::exchange::{Exchange, Relaying};
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
-use super::{close, upstream};
+use super::{close, repeat, upstream};
 use crate::dialect::relay::{Break, Progress};
 
 /// What is there already goes out in one write, up to so many bytes.
@@ -69,7 +69,7 @@ pub(super) async fn relay(
             Some(Progress::Open) => client.pass(session, out, false, &vendor).await,
             Some(Progress::Complete) => {
                 close::settle(gateway, exchange, client.gone.is_some()).await;
-                client.pass(session, out, true, &vendor).await;
+                last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
                 tail(gateway, vendor, peer).await;
                 break;
             }
@@ -86,7 +86,7 @@ pub(super) async fn relay(
                 exchange.record.code = Some(why.to_string());
                 let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
                 close::settle(gateway, exchange, client.gone.is_some()).await;
-                client.pass(session, out, tells, &vendor).await;
+                last(gateway, session, exchange, &mut client, (out, tells), &vendor).await;
                 if !tells && client.gone.is_none() {
                     // It must not look like an end.
                     session.set_keepalive(None);
@@ -122,7 +122,27 @@ async fn passed(
         // What nothing covers is not passed on.
         out = filter(gateway, session, exchange, Read::Failed(why))?;
     }
+    repeat::add(exchange, &out.0);
     Ok(out)
+}
+
+/// Passes the last bytes on of an answer whose money side is over. What they are worth to whoever
+/// asks again is known by then.
+async fn last(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut Exchange,
+    client: &mut Client,
+    (out, end): (Out, bool),
+    vendor: &Vendor,
+) {
+    let broke = exchange.record.code.is_some();
+    if broke && !(client.stream && end) {
+        repeat::spoil(exchange);
+    }
+    repeat::promise(gateway, session, exchange).await;
+    client.pass(session, out, end, vendor).await;
+    repeat::close(gateway, exchange, client.gone.is_some()).await;
 }
 
 fn open(exchange: &mut Exchange) -> bool {

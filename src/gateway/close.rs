@@ -225,6 +225,7 @@ pub(super) fn tell(exchange: &Exchange) {
         basis,
         charge_nano = record.charge.unwrap_or_default().nano(),
         client_gone = record.client_gone,
+        repeat = record.repeat,
         vendor_us = micros(exchange.vendor_time),
         gateway_us = micros(own);
         "served"

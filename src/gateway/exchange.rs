@@ -7,6 +7,7 @@ use super::funds::Funds;
 use super::growth::Growth;
 use super::refusal::Block;
 use super::refusal::Tongue;
+use super::repeat::Repeat;
 use super::routes::Route;
 use super::thinking::Thinking;
 use super::uploads::Room;
@@ -37,6 +38,8 @@ pub struct Exchange {
     pub record: Record,
     /// How far it is.
     pub stage: Stage,
+    /// The name that it is known by to its repeats, if it has any.
+    pub repeat: Option<Box<Repeat>>,
 }
 
 /// The stages of a request, in order.
@@ -172,6 +175,8 @@ pub struct Record {
     pub charge: Option<Money>,
     /// Whether the client left before the end.
     pub client_gone: bool,
+    /// What came of it as a repeat.
+    pub repeat: &'static str,
     /// To the first byte of the answer.
     pub first_byte: Option<Duration>,
 }
@@ -196,6 +201,7 @@ impl Exchange {
             client_time: Duration::ZERO,
             record: Record { endpoint: "other", ..Record::default() },
             stage: Stage::Arrived,
+            repeat: None,
         }
     }
 

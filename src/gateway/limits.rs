@@ -15,6 +15,8 @@ pub struct Limits {
     pub video_image_bytes_max: usize,
     /// Bytes of images in memory at a time.
     pub uploads_bytes_max: usize,
+    /// Bytes of a reply that is kept for those who ask for it again, at most.
+    pub reply_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -24,6 +26,7 @@ impl Default for Limits {
             image_bytes_max: 25 << 20,
             video_image_bytes_max: 4 << 20,
             uploads_bytes_max: 48 << 20,
+            reply_bytes_max: 8 << 20,
         }
     }
 }
@@ -40,6 +43,7 @@ impl Limits {
         read("image_bytes_max", &mut limits.image_bytes_max);
         read("video_image_bytes_max", &mut limits.video_image_bytes_max);
         read("uploads_bytes_max", &mut limits.uploads_bytes_max);
+        read("reply_bytes_max", &mut limits.reply_bytes_max);
         limits
     }
 }

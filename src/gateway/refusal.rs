@@ -56,6 +56,14 @@ pub enum Refusal {
     VideoNotReady,
     /// The video asked for under this idempotency key was deleted.
     VideoDeleted,
+    /// The idempotency key stands for a call of other content.
+    KeyReused,
+    /// The call of the idempotency key still runs.
+    KeyInUse,
+    /// The call was made and paid for, but its reply is not kept.
+    ReplyNotKept,
+    /// The call was paid for, but nobody has its reply.
+    ReplyLost,
     /// The body did not come in time, or not whole.
     BodyBroken,
     /// Something is wrong with the call.
@@ -214,14 +222,14 @@ impl Refusal {
             Refusal::Unpriced(rule) => Some(&rule.field),
             Refusal::NotGiven(field) => Some(field),
             Refusal::FileTooLarge(field, _) => Some(field),
-            Refusal::VideoDeleted => Some("Idempotency-Key"),
+            Refusal::VideoDeleted | Refusal::KeyReused => Some("Idempotency-Key"),
             _ => None,
         }
     }
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Refusal::NoLedger | Refusal::Crowded => Some(RETRY_AFTER_S),
+            Refusal::NoLedger | Refusal::Crowded | Refusal::KeyInUse => Some(RETRY_AFTER_S),
             Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
@@ -233,7 +241,12 @@ impl Refusal {
 
     fn no_retry(&self) -> bool {
         match self {
-            Refusal::NoAnswer | Refusal::Broken(_) | Refusal::NoRoute(_) => true,
+            Refusal::NoAnswer
+            | Refusal::Broken(_)
+            | Refusal::NoRoute(_)
+            | Refusal::KeyReused
+            | Refusal::ReplyNotKept
+            | Refusal::ReplyLost => true,
             Refusal::Blocked(block) => block.work_begun || block.ours_to_mend(),
             _ => false,
         }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::Method;
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
-use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, OnceCell};
 
 use super::exchange::{Exchange, unix_ms};
@@ -15,7 +14,7 @@ use super::intake::{Caller, Taken};
 use super::local::{decoded, only};
 use super::refusal::Refusal;
 use super::reply::Reply;
-use super::{Gateway, admit, download, funds};
+use super::{Gateway, admit, download, funds, repeat};
 use crate::catalogue::Model;
 use crate::dialect::call::{Asked, Call};
 use crate::dialect::json::{Document, Draft};
@@ -28,7 +27,7 @@ use crate::jobs::{Job, Order, Outcome, Page, Placed, Queue, Stage, Status};
 use crate::ledger::{AccountName, Unavailable};
 
 /// How the id of a job begins.
-const ID_START: &str = "video_";
+pub(super) const ID_START: &str = "video_";
 /// Jobs on a page of the list.
 const PAGE_JOBS: usize = 20;
 const PAGE_JOBS_MAX: usize = 100;
@@ -36,9 +35,6 @@ const PAGE_JOBS_MAX: usize = 100;
 const ADDRESS_LIFE: Duration = Duration::from_secs(600);
 /// The object store answers within this.
 const FILES_WAIT: Duration = Duration::from_secs(5);
-/// The name under which clients ask for something once, however often they ask.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// An embedded store waits for its disk before a job counts, and cannot be away.
 const DISK_WAIT: Duration = Duration::from_secs(10);
 
@@ -271,6 +267,11 @@ pub(super) async fn file(
     download::send(&videos.files, &file_name(&job), session, exchange).await
 }
 
+/// The id of the job that a request asks for.
+pub(super) fn id(exchange: &Exchange) -> String {
+    format!("{ID_START}{}", exchange.id)
+}
+
 /// Takes a new job in: afterwards it is in the queue, and its money held.
 ///
 /// # Errors
@@ -297,7 +298,7 @@ pub(super) async fn create(
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
-        id: format!("{ID_START}{}", exchange.id),
+        id: id(exchange),
         account: account.clone(),
         key_prefix: caller.key.prefix.clone(),
         model: model.id.clone(),
@@ -313,7 +314,7 @@ pub(super) async fn create(
     };
     let order = Order {
         body: rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?,
-        key: idempotency_key(session)?,
+        key: repeat::key(session)?,
         quote,
         lease_ms: schedule.hold_ms(),
         open_max: schedule.open_max,
@@ -382,20 +383,6 @@ fn take_back(queue: Arc<dyn Queue>, account: AccountName, id: String) {
             }
         }
     });
-}
-
-/// The digest of the key under which a client asks once.
-fn idempotency_key(session: &Session) -> Result<Option<String>, Refusal> {
-    let mut keys = session.req_header().headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(key) = keys.next() else { return Ok(None) };
-    let key = key.as_bytes();
-    let sound = keys.next().is_none()
-        && (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len())
-        && key.iter().all(u8::is_ascii_graphic);
-    if !sound {
-        return Err(invalid("Idempotency-Key", "one header of 1 to 255 visible ASCII characters"));
-    }
-    Ok(Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 /// Whether a text is an id of a job: no other is looked up anywhere.

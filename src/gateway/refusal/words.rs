@@ -95,6 +95,38 @@ impl Refusal {
             Refusal::VideoDeleted => {
                 (404, INVALID, "not_found", text("the video of this idempotency key was deleted"))
             }
+            _ => self.of_repeats(),
+        }
+    }
+
+    /// The same of what only calls are refused for that repeat others.
+    fn of_repeats(&self) -> (u16, &'static str, &'static str, String) {
+        let text = str::to_owned;
+        match self {
+            Refusal::KeyReused => (
+                422,
+                INVALID,
+                "idempotency_key_reused",
+                text("the idempotency key was used before, for a call of other content"),
+            ),
+            Refusal::KeyInUse => (
+                409,
+                INVALID,
+                "idempotency_key_in_use",
+                text("the first call of this kind still runs; ask again"),
+            ),
+            Refusal::ReplyNotKept => (
+                409,
+                INVALID,
+                "reply_not_kept",
+                text("the call was made before and paid for; its reply was too large to be kept"),
+            ),
+            Refusal::ReplyLost => (
+                409,
+                INVALID,
+                "reply_lost",
+                text("the call was made before and paid for; its reply was lost"),
+            ),
             _ => self.ours(),
         }
     }

@@ -1,0 +1,363 @@
+//! Repeats of paid calls. Under an idempotency key the same call is made once; and when an official
+//! client tries again by itself, it gets what it had asked for, instead of paying for it twice.
+//!
+//! A call takes its name before anything is looked up or held for it. When its money side is over
+//! the name keeps the reply, if it was charged, and else is free again. A call that ends in any
+//! other way lets its name lapse, and the ledger tells what became of it.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::poll;
+use pingora_proxy::Session;
+use tokio::sync::oneshot;
+
+use super::exchange::{Exchange, unix_ms};
+use super::intake::Taken as Body;
+use super::refusal::Refusal;
+use super::{Gateway, videos};
+use crate::dialect::{CallFault, Endpoint};
+use crate::ledger::lease::{Entry, Kept as Alive, Lease};
+use crate::ledger::{AccountName, Answer, Operation};
+use crate::metrics::METRICS;
+use crate::repeats::{Kept, Naming, Taken, Taking};
+
+mod collected;
+mod content;
+mod ending;
+mod replay;
+
+use collected::Collected;
+pub use collected::Room;
+pub(super) use ending::{answered, begin, close, promise};
+
+/// The name under which clients ask for something once, however often they ask.
+const KEY: &str = "idempotency-key";
+const KEY_BYTES_MAX: usize = 255;
+/// How often a client has tried before, as official ones tell.
+const RETRIES: &str = "x-stainless-retry-count";
+/// Names and replies are remembered for so long: of keys, and of calls without one.
+const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+const RETRY_LIFE: Duration = Duration::from_secs(10 * 60);
+/// Whoever waits for the end of a call looks so often.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// What the log has for a client that did not wait.
+const CLIENT_LEFT: u16 = 499;
+
+/// How a call says what it may be a repeat of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has a key, whose digest this is.
+    Keyed(String),
+    /// It has none; it is no repeat, but may be repeated.
+    First,
+    /// It is what a client that got no answer does next.
+    Again,
+}
+
+/// The name of a call that is under way, and its reply as far as the client was given it.
+#[derive(Debug)]
+pub struct Repeat {
+    account: AccountName,
+    naming: Naming,
+    is_keyed: bool,
+    /// Whether the client had gone before the end of its answer.
+    missed: bool,
+    /// Ends when the name was taken, where nobody waited for that.
+    taken: Option<oneshot::Receiver<()>>,
+    reply: Collected,
+    _lease: Lease,
+}
+
+/// What becomes of a call that may be a repeat.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// It is none, and is made.
+    New,
+    /// It was answered.
+    Answered,
+}
+
+impl Way {
+    /// Reads the headers of a call; `None` if they say nothing.
+    ///
+    /// # Errors
+    /// There is more than one key, or none that could be one.
+    pub(super) fn read(session: &Session, endpoint: Endpoint) -> Result<Option<Way>, Refusal> {
+        if endpoint == Endpoint::Moderations {
+            return Ok(None);
+        }
+        if let Some(key) = key(session)? {
+            // A video's key leads to its job, for as long as that is there.
+            return Ok((endpoint != Endpoint::Videos).then_some(Way::Keyed(key)));
+        }
+        let count = session.get_header(RETRIES).and_then(|count| count.to_str().ok());
+        Ok(match count.and_then(|count| count.parse::<u64>().ok()) {
+            None => None,
+            Some(0) => Some(Way::First),
+            Some(_) => Some(Way::Again),
+        })
+    }
+
+    fn name(&self, endpoint: Endpoint, content: &[u8; 32]) -> String {
+        let endpoint = endpoint.name();
+        match self {
+            Way::Keyed(key) => format!("key:{endpoint}:{key}"),
+            Way::First | Way::Again => format!("retry:{endpoint}:{}", content::hex(content)),
+        }
+    }
+
+    fn life_ms(&self) -> u64 {
+        let life = if matches!(self, Way::Keyed(_)) { KEY_LIFE } else { RETRY_LIFE };
+        u64::try_from(life.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The digest of the key under which a client asks once.
+///
+/// # Errors
+/// There is more than one, or it is none.
+pub(super) fn key(session: &Session) -> Result<Option<String>, Refusal> {
+    let mut keys = session.req_header().headers.get_all(KEY).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let key = key.as_bytes();
+    let sound = keys.next().is_none()
+        && (1..=KEY_BYTES_MAX).contains(&key.len())
+        && key.iter().all(u8::is_ascii_graphic);
+    if !sound {
+        let right = "one header of 1 to 255 visible ASCII characters";
+        return Err(Refusal::Call(CallFault::invalid("Idempotency-Key", right)));
+    }
+    Ok(Some(content::hex(&content::of_text(key))))
+}
+
+/// Takes the name of a call, or answers with what stands under it.
+///
+/// # Errors
+/// What stands there is no answer.
+pub(super) async fn enter(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut Exchange,
+    account: &AccountName,
+    (way, endpoint): (Way, Endpoint),
+    body: &mut Body,
+) -> Result<Entered, Refusal> {
+    let content = content::of(&body.opened).await;
+    let name = way.name(endpoint, &content);
+    // As its hold.
+    let owner =
+        if endpoint == Endpoint::Videos { videos::id(exchange) } else { exchange.id.clone() };
+    let naming = Naming { name, content, owner, life_ms: way.life_ms() };
+    let mut taken = None;
+    if way == Way::First {
+        taken = Some(ending::take_anew(gateway, account, &naming).await);
+    } else {
+        let (waited, let_go) = (false, false);
+        let mut asking =
+            Asking { gateway, account, naming: &naming, way: &way, endpoint, waited, let_go };
+        if asking.ask(session, exchange, body).await? == Entered::Answered {
+            return Ok(Entered::Answered);
+        }
+    }
+    let kept = Alive::Name { owner: naming.owner.clone() };
+    let entry = Entry { account: account.clone(), id: naming.name.clone(), kept };
+    exchange.repeat = Some(Box::new(Repeat {
+        account: account.clone(),
+        naming,
+        is_keyed: matches!(way, Way::Keyed(_)),
+        missed: false,
+        taken,
+        reply: Collected::new(gateway.limits.reply_bytes_max, &gateway.replies),
+        _lease: gateway.leases.keep(entry),
+    }));
+    Ok(Entered::New)
+}
+
+/// Adds to a call's reply what goes to its client, be the client still there or not.
+pub(super) fn add(exchange: &mut Exchange, bytes: &[Bytes]) {
+    if let Some(repeat) = &mut exchange.repeat {
+        bytes.iter().for_each(|piece| repeat.reply.add(piece));
+    }
+}
+
+/// Forgets what there is of a reply: it broke, and its bytes do not say so.
+pub(super) fn spoil(exchange: &mut Exchange) {
+    if let Some(repeat) = &mut exchange.repeat {
+        repeat.reply.give_up();
+    }
+}
+
+/// Whether the client has closed its connection. A client that sends more before it has its answer
+/// cannot use the connection again.
+async fn has_left(session: &mut Session) -> bool {
+    let left = poll!(Box::pin(session.downstream_session.read_body_or_idle(true))).is_ready();
+    if left {
+        session.set_keepalive(None);
+    }
+    left
+}
+
+/// Somebody who asks what stands under a name.
+struct Asking<'a> {
+    gateway: &'a Gateway,
+    account: &'a AccountName,
+    naming: &'a Naming,
+    way: &'a Way,
+    endpoint: Endpoint,
+    waited: bool,
+    /// Whether the call's file was dropped, to make room for others.
+    let_go: bool,
+}
+
+impl Asking<'_> {
+    async fn ask(
+        &mut self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        body: &mut Body,
+    ) -> Result<Entered, Refusal> {
+        let mut taking = Taking::Free;
+        loop {
+            match self.take(&taking).await? {
+                Taken::Mine if self.let_go => {
+                    ending::free(self.gateway, self.account, self.naming).await;
+                    return Err(Refusal::Crowded);
+                }
+                Taken::Mine => return Ok(Entered::New),
+                Taken::Replied(kept) => return self.replay(session, exchange, &kept).await,
+                Taken::NotKept => return Err(self.refused(exchange, Refusal::ReplyNotKept)),
+                Taken::OtherContent => return Err(self.refused(exchange, Refusal::KeyReused)),
+                Taken::Running if *self.way != Way::Again => {
+                    return Err(self.refused(exchange, Refusal::KeyInUse));
+                }
+                Taken::Running => {
+                    if !self.wait(session, exchange, body).await? {
+                        exchange.record.status = CLIENT_LEFT;
+                        exchange.record.client_gone = true;
+                        return Ok(Entered::Answered);
+                    }
+                }
+                Taken::Lapsed { owner } if self.endpoint == Endpoint::Videos => {
+                    if let Some(reply) = self.job(&owner).await? {
+                        self.count(exchange, self.met());
+                        super::reply::send(session, exchange, reply).await;
+                        return Ok(Entered::Answered);
+                    }
+                    taking = Taking::From(owner);
+                }
+                Taken::Lapsed { owner } => {
+                    self.void(exchange, &owner).await?;
+                    taking = Taking::From(owner);
+                }
+            }
+        }
+    }
+
+    async fn take(&self, taking: &Taking) -> Result<Taken, Refusal> {
+        let Asking { gateway, account, naming, .. } = self;
+        let lease_ms = gateway.timeouts.lease_ms();
+        let taking = gateway.repeats.take(account, naming, taking, lease_ms);
+        match gateway.in_time("repeat", taking).await {
+            Ok(taken) => Ok(taken),
+            Err(why) => {
+                log::warn!(owner = naming.owner, why:% = why; "no name");
+                // It may have been taken all the same.
+                ending::free(gateway, account, naming).await;
+                Err(Refusal::NoLedger)
+            }
+        }
+    }
+
+    /// Makes sure that nothing comes any more of a call that nobody keeps alive.
+    async fn void(&self, exchange: &mut Exchange, owner: &str) -> Result<(), Refusal> {
+        let voiding = Operation::Void { id: owner.to_owned() };
+        let voiding = self.gateway.ledger.apply(self.account, voiding);
+        match self.gateway.in_time("void", voiding).await {
+            Ok(Answer::Voided) => Ok(()),
+            Ok(Answer::AlreadyPosted(_)) => Err(self.refused(exchange, Refusal::ReplyLost)),
+            Ok(other) => {
+                log::error!(owner, answer:? = other; "a call that lapsed could not be ended");
+                Err(Refusal::Internal)
+            }
+            Err(_) => Err(Refusal::NoLedger),
+        }
+    }
+
+    /// The answer to whoever asked for a job, if it was placed.
+    async fn job(&self, id: &str) -> Result<Option<super::reply::Reply>, Refusal> {
+        let videos = &self.gateway.videos;
+        let finding = videos.queue.find(self.account, id);
+        let job = self.gateway.in_time("video_find", finding).await;
+        let job = job.map_err(|_| Refusal::NoLedger)?;
+        let job = job.filter(|job| !job.is_over(&videos.schedule, unix_ms()));
+        Ok(job.map(|job| super::reply::Reply::ok(job.view(&videos.schedule))))
+    }
+
+    /// Waits for a look at a call that runs; `false` if the client has gone.
+    async fn wait(
+        &mut self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        body: &mut Body,
+    ) -> Result<bool, Refusal> {
+        self.waited = true;
+        if exchange.arrived.elapsed() >= self.gateway.timeouts.total {
+            return Err(Refusal::NoAnswer);
+        }
+        if session.is_process_shutting_down() {
+            return Err(self.refused(exchange, Refusal::KeyInUse));
+        }
+        // A file is not needed, unless the call that runs comes to nothing.
+        if self.gateway.uploads.is_crowded() && body.opened.file.take().is_some() {
+            self.let_go = true;
+            body.room = None;
+        }
+        let began = Instant::now();
+        let stays = tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => true,
+            _ = session.downstream_session.read_body_or_idle(true) => false,
+        };
+        exchange.vendor_time += began.elapsed();
+        if !stays {
+            session.set_keepalive(None);
+        }
+        Ok(stays)
+    }
+
+    async fn replay(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        kept: &Kept,
+    ) -> Result<Entered, Refusal> {
+        // Without its body the head says nothing.
+        if !replay::send((self.gateway, self.account), session, exchange, kept).await? {
+            return Err(self.refused(exchange, Refusal::ReplyNotKept));
+        }
+        self.count(exchange, self.met());
+        Ok(Entered::Answered)
+    }
+
+    fn met(&self) -> &'static str {
+        if self.waited { "joined" } else { "replayed" }
+    }
+
+    fn refused(&self, exchange: &mut Exchange, why: Refusal) -> Refusal {
+        self.count(
+            exchange,
+            match why {
+                Refusal::KeyReused => "mismatch",
+                Refusal::ReplyNotKept => "not_kept",
+                Refusal::ReplyLost => "lost",
+                _ => "in_use",
+            },
+        );
+        why
+    }
+
+    fn count(&self, exchange: &mut Exchange, outcome: &'static str) {
+        exchange.record.repeat = outcome;
+        METRICS.repeats.with_label_values(&[self.endpoint.name(), outcome]).inc();
+    }
+}
