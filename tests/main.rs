@@ -17,6 +17,7 @@ mod models;
 mod outage;
 mod parallel;
 mod reload;
+mod repeats;
 #[path = "sim/sim.rs"]
 mod sim;
 mod streaming;
