@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::lease::{self, Entry};
 use crate::ledger::{AccountName, Unavailable};
 
 /// Of an account's replies so many bytes are kept, at most; after that a name is remembered without
@@ -33,6 +34,24 @@ pub struct Naming {
     pub owner: String,
     /// How long the name is remembered, in ms: from when it is taken, and from the call's end.
     pub life_ms: u64,
+}
+
+impl Naming {
+    /// What keeps the name alive while the call runs.
+    #[must_use]
+    pub fn kept_alive(&self, account: &AccountName) -> Entry {
+        let Naming { name, content, owner, life_ms } = self.clone();
+        let kept = lease::Kept::Name { owner, content, life_ms };
+        Entry { account: account.clone(), id: name, kept }
+    }
+
+    /// The name that is kept alive so; `None` if that is something else. Who takes it again for
+    /// the same call has it, even where a store has lost it.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Option<Naming> {
+        let lease::Kept::Name { owner, content, life_ms } = entry.kept.clone() else { return None };
+        Some(Naming { name: entry.id.clone(), content, owner, life_ms })
+    }
 }
 
 /// What may be done with a name that is taken.
@@ -136,4 +155,19 @@ pub trait Repeats: Send + Sync {
         owner: &str,
         piece: u32,
     ) -> Result<Option<Bytes>, Unavailable>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_name_alive_says_all_of_it() {
+        let account = AccountName::parse("a").expect("a name");
+        let (name, owner) = ("n".to_owned(), "o".to_owned());
+        let naming = Naming { name, content: [7; 32], owner, life_ms: 5 };
+        let entry = naming.kept_alive(&account);
+        assert_eq!((&entry.account, Naming::of(&entry)), (&account, Some(naming)));
+        assert!(entry.again(9).is_empty(), "it is no hold");
+    }
 }

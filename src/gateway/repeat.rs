@@ -17,8 +17,7 @@ use super::intake::Taken as Body;
 use super::refusal::Refusal;
 use super::{Gateway, videos};
 use crate::dialect::{CallFault, Endpoint};
-use crate::ledger::lease::{Entry, Kept as Alive, Lease};
-use crate::ledger::{AccountName, Answer, Operation};
+use crate::ledger::{AccountName, Answer, Lease, Operation};
 use crate::metrics::METRICS;
 use crate::repeats::{Kept, Naming, Taken, Taking};
 
@@ -66,7 +65,7 @@ pub struct Repeat {
     /// Ends when the name was taken, where nobody waited for that.
     taken: Option<oneshot::Receiver<()>>,
     reply: Collected,
-    _lease: Lease,
+    lease: Lease,
 }
 
 /// What becomes of a call that may be a repeat.
@@ -160,8 +159,7 @@ pub(super) async fn enter(
             return Ok(Entered::Answered);
         }
     }
-    let kept = Alive::Name { owner: naming.owner.clone() };
-    let entry = Entry { account: account.clone(), id: naming.name.clone(), kept };
+    let lease = gateway.leases.keep(naming.kept_alive(account));
     exchange.repeat = Some(Box::new(Repeat {
         account: account.clone(),
         naming,
@@ -169,7 +167,7 @@ pub(super) async fn enter(
         missed: false,
         taken,
         reply: Collected::new(gateway.limits.reply_bytes_max, &gateway.replies),
-        _lease: gateway.leases.keep(entry),
+        lease,
     }));
     Ok(Entered::New)
 }

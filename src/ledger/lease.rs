@@ -26,6 +26,10 @@ pub enum Kept {
     Name {
         /// The id of the call that has the name.
         owner: String,
+        /// The digest of its content.
+        content: [u8; 32],
+        /// How long the name is remembered, in ms.
+        life_ms: u64,
     },
 }
 
@@ -135,15 +139,19 @@ mod tests {
         let leases = Leases::default();
         let keep = |owner: &str| {
             let account = AccountName::parse("a").expect("a name");
-            let kept = Kept::Name { owner: owner.to_owned() };
+            let kept = Kept::Name { owner: owner.to_owned(), content: [1; 32], life_ms: 9 };
             leases.keep(Entry { account, id: "name".to_owned(), kept })
         };
-        let owners = || leases.all().into_iter().map(|entry| entry.kept).collect::<Vec<_>>();
+        let owner = |entry: Entry| match entry.kept {
+            Kept::Name { owner, .. } => owner,
+            Kept::Hold { .. } => String::new(),
+        };
+        let owners = || leases.all().into_iter().map(owner).collect::<Vec<_>>();
         let (first, second) = (keep("first"), keep("second"));
         drop(first);
-        assert_eq!(owners(), [Kept::Name { owner: "second".to_owned() }]);
+        assert_eq!(owners(), ["second"]);
         drop(second);
-        assert_eq!(owners(), []);
+        assert!(owners().is_empty());
     }
 
     #[test]

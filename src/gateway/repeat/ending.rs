@@ -28,6 +28,10 @@ const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 const RETRY_TIME: Duration = Duration::from_secs(60);
 const REPLY_TIME: Duration = Duration::from_secs(10);
 
+/// The end of a call with a key is said to a server once more after so long, when it has on disk
+/// what it was told before.
+const AGAIN_AFTER: Duration = Duration::from_millis(2_500);
+
 /// Headers that belong to a reply; each call has the others for itself.
 const KEPT_HEADERS: [&str; 2] = ["content-type", "cache-control"];
 const KEPT_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
@@ -104,7 +108,7 @@ pub(in crate::gateway) async fn close(gateway: &Gateway, exchange: &mut Exchange
 pub(super) async fn free(gateway: &Gateway, account: &AccountName, naming: &Naming) {
     let (repeats, account, naming) = (gateway.repeats.clone(), account.clone(), naming.clone());
     in_background(async move {
-        insist(&*repeats, (&account, &naming), Ending::Free).await;
+        insist(&*repeats, (&account, &naming), &mut Ending::Free).await;
     })
     .await;
 }
@@ -112,22 +116,25 @@ pub(super) async fn free(gateway: &Gateway, account: &AccountName, naming: &Nami
 impl Repeat {
     /// Only what was charged is kept.
     async fn end(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
-        let ending = match charged {
+        let mut ending = match charged {
             true if wanted => Ending::Charged(self.reply.reply()),
             true => Ending::Charged(None),
             false => Ending::Free,
         };
-        let repeats = gateway.repeats.clone();
+        let (repeats, store) = (gateway.repeats.clone(), gateway.store_name);
         let busy = gateway.busy.enter();
         in_background(async move {
-            let _busy = busy;
-            // Until then the name is kept alive, and what was collected is counted.
-            let Repeat { account, naming, taken, .. } = &mut *self;
+            let Repeat { account, naming, is_keyed, reply, taken, lease, .. } = *self;
             if let Some(taken) = taken {
                 // It ends without a word.
                 let _ = taken.await;
             }
-            insist(&*repeats, (account, naming), ending).await;
+            insist(&*repeats, (&account, &naming), &mut ending).await;
+            // Until then the name was kept alive, and what was collected was counted.
+            drop((lease, reply, busy));
+            if is_keyed && charged && store != "sqlite" {
+                say_again(&*repeats, (&account, &naming), ending).await;
+            }
         })
         .await;
     }
@@ -140,16 +147,26 @@ enum Ending {
     Charged(Option<Reply>),
 }
 
+/// A server may lose the last second of what it acknowledged. What it has by then is not changed.
+async fn say_again(repeats: &dyn Repeats, named: (&AccountName, &Naming), mut ending: Ending) {
+    if let Ending::Charged(reply) = &mut ending {
+        // A long one is not kept in memory for that: the name is what must not be forgotten.
+        *reply = reply.take().filter(|reply| reply.body.len() <= GOT_BYTES_MAX);
+    }
+    tokio::time::sleep(AGAIN_AFTER).await;
+    insist(repeats, named, &mut ending).await;
+}
+
 /// Ends a name until the store has said that it did, but not for ever.
 async fn insist(
     repeats: &dyn Repeats,
     (account, naming): (&AccountName, &Naming),
-    mut end: Ending,
+    end: &mut Ending,
 ) {
     let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
     loop {
         let Naming { name, owner, .. } = naming;
-        let done = match &end {
+        let done = match end {
             Ending::Free => repeats.free(account, name, owner).await,
             Ending::Charged(reply) => repeats.end(account, naming, reply.clone()).await.map(|_| ()),
         };
@@ -159,7 +176,7 @@ async fn insist(
             return;
         }
         log::warn!(owner, why:% = why; "the store of names will be asked again");
-        if let Ending::Charged(reply) = &mut end
+        if let Ending::Charged(reply) = end
             && began.elapsed() > REPLY_TIME
         {
             *reply = None;
