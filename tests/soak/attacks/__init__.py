@@ -1,0 +1,1 @@
+"""What hostile clients send: each module makes shots of its families."""
