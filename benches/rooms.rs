@@ -10,6 +10,7 @@ use tollgate::dialect::relay::{Passage, Relay};
 use tollgate::dialect::sse::Splitter;
 use tollgate::dialect::translate::reply::Stamp;
 use tollgate::dialect::translate::request::{Manner, Translation};
+use tollgate::gateway::edge::head;
 use tollgate::ledger::account::Account;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
 use tollgate::money::Money;
@@ -42,6 +43,25 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
     bencher
         .counter(divan::counter::BytesCount::new(body.len()))
         .bench(|| Document::parse(body.clone()).expect("sound"));
+}
+
+/// The head of a call as official clients send it.
+const HEAD: &[u8] = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
+    Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nAccept: application/json\r\n\
+    Content-Type: application/json\r\nUser-Agent: Client/Python 2.31.0\r\n\
+    X-Stainless-Lang: python\r\nX-Stainless-Package-Version: 2.31.0\r\nX-Stainless-OS: Linux\r\n\
+    X-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\n\
+    X-Stainless-Runtime-Version: 3.12.3\r\n\
+    Authorization: Bearer sk-0123456789abcdef0123456789abcdef0123456789ab\r\n\
+    X-Stainless-Async: false\r\nx-stainless-retry-count: 0\r\nx-stainless-read-timeout: 600\r\n\
+    Content-Length: 1024\r\n\r\n";
+
+#[divan::bench]
+fn check_a_head(bencher: Bencher<'_, '_>) {
+    bencher.bench(|| {
+        let end = head::end(divan::black_box(HEAD), 0).expect("sound").expect("whole");
+        head::check(&HEAD[..end]).expect("sound")
+    });
 }
 
 #[divan::bench(args = [1_000, 100_000])]

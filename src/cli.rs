@@ -39,7 +39,12 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway.
-    Serve,
+    Serve {
+        /// Take over from the gateway that runs with the same configuration, which then ends with
+        /// its last answer.
+        #[arg(long)]
+        upgrade: bool,
+    },
     /// Read the configuration and the rules, run the rules' examples, and tell what is wrong.
     Check,
     /// Accounts and their balances.
@@ -81,7 +86,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let conf = conf(&cli.conf)?;
     let out = Out { json: cli.json };
     match &cli.command {
-        Command::Serve => serve::run(&conf),
+        Command::Serve { upgrade } => serve::run(&conf, *upgrade),
         Command::Check => check::run(&conf, out),
         Command::Account(command) => {
             on_ledger(&conf, async |l| account::run(l, command, out).await)

@@ -56,12 +56,16 @@ pub struct Tls {
 }
 
 /// The `[server]` section.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSection {
     /// Threads that serve; 0 for one per core.
     pub threads: usize,
     /// How long a stop waits for the last answer, in seconds.
     pub grace_s: u64,
+    /// The socket by which a process hands its connections' entrance to the next one.
+    pub upgrade_sock: String,
+    /// The file that the number of the running process is written to, if it is to be.
+    pub pid_file: Option<String>,
 }
 
 /// The `[log]` section.
@@ -169,8 +173,11 @@ fn listen(mut table: Table, faults: &mut Vec<Fault>) -> Listen {
 fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {
     let threads = table.whole("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
     let grace_s = table.whole("grace_s", faults).unwrap_or(300);
+    let upgrade_sock = table.text("upgrade_sock", faults);
+    let upgrade_sock = upgrade_sock.unwrap_or_else(|| "var/tollgate.sock".to_owned());
+    let pid_file = table.text("pid_file", faults).filter(|path| !path.is_empty());
     table.finish(faults);
-    ServerSection { threads, grace_s }
+    ServerSection { threads, grace_s, upgrade_sock, pid_file }
 }
 
 fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {

@@ -26,16 +26,19 @@ use crate::repeats::Repeats;
 
 pub mod admit;
 pub mod answer;
+pub mod bodies;
 pub mod busy;
 pub mod close;
 pub mod download;
 pub mod drive;
+pub mod edge;
 pub mod exchange;
 pub mod funds;
 pub mod given;
 pub mod growth;
 pub mod intake;
 pub mod limits;
+pub mod load;
 pub mod local;
 pub mod passage;
 pub mod refusal;
@@ -47,11 +50,13 @@ pub mod uploads;
 pub mod upstream;
 pub mod videos;
 
+use bodies::Bodies;
 use busy::Busy;
 use exchange::{Exchange, Relaying, Stage};
 use growth::Growth;
 use intake::{Caller, Taken};
 use limits::{Limits, Timeouts};
+use load::Load;
 use local::Target;
 use refusal::Refusal;
 use repeat::{Entered, Way};
@@ -85,8 +90,12 @@ pub struct Gateway {
     pub timeouts: Timeouts,
     /// What is under way.
     pub busy: Busy,
+    /// How much there is to do.
+    pub load: Load,
     /// The room for uploads.
     pub uploads: Uploads,
+    /// The room for all other bodies.
+    pub bodies: Bodies,
     /// Video jobs.
     pub videos: Videos,
     /// Where calls are known by their names.
@@ -137,7 +146,9 @@ impl Gateway {
             ledger: parts.ledger,
             notes: parts.notes,
             store_name: parts.store_name,
+            load: Load::new(parts.limits.requests_max, parts.timeouts.shed_lag),
             uploads: uploads::room(&parts.limits),
+            bodies: Bodies::new(parts.limits.bodies_bytes_max),
             videos: parts.videos,
             repeats: parts.repeats,
             leases: parts.leases,
@@ -153,6 +164,7 @@ impl Gateway {
 
     async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
         exchange.tongue = local::tongue(session.req_header().uri.path());
+        let _running = self.load.enter()?;
         let target = local::target(session.req_header())?;
         exchange.record.endpoint = target.name();
         if let Target::Video(Wanted::File { id, token }) = &target {
@@ -285,7 +297,7 @@ impl ProxyHttp for Gateway {
             repeat::close(self, exchange, false).await;
             let reply = refusal.reply(exchange.tongue, &exchange.id);
             send(session, exchange, reply).await;
-            linger(session).await;
+            linger(session, &refusal).await;
         }
         Ok(true)
     }
@@ -300,6 +312,11 @@ impl ProxyHttp for Gateway {
         let Stage::Admitted(admitted) = stage else { return Err(none()) };
         let (peer, route) = loop {
             let route = admitted.untried.pop_front().ok_or_else(none)?;
+            admitted.lane = route.enter();
+            if admitted.lane.is_none() {
+                upstream::note_crowd(admitted, &route);
+                continue;
+            }
             match upstream::peer(self, &route) {
                 Some(peer) => break (peer, route),
                 None => admitted.failed.push(route.rank),
@@ -355,6 +372,7 @@ impl ProxyHttp for Gateway {
             funds: admitted.funds,
             terms: admitted.terms,
             route,
+            lane: admitted.lane,
             depth: exchange.record.depth,
             room: admitted.room,
             vendor_request_id,

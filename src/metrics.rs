@@ -47,6 +47,11 @@ pub struct Metrics {
     pub repeats: IntCounterVec,
     /// Attempts that failed after the vendor may have begun paid work.
     pub lost_attempts: IntCounterVec,
+    /// Connections of clients.
+    pub connections: IntGauge,
+    /// What was turned away or given up because there is too much of it or it is too slow, by
+    /// reason.
+    pub shed: IntCounterVec,
 }
 
 /// The metrics of this process.
@@ -98,6 +103,8 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
         "Attempts that failed after the vendor may have begun paid work",
         &["vendor", "route"],
     ),
+    connections: gauge("connections", "Connections of clients"),
+    shed: counters("shed_total", "What was turned away or given up", &["reason"]),
 });
 
 /// Makes every metric known, so that a first scrape shows them.

@@ -3,6 +3,7 @@
 mod billing;
 mod chat;
 mod cli;
+mod edges;
 mod endpoints;
 mod errors;
 mod fallback;

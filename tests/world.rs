@@ -33,7 +33,7 @@ pub(crate) use endpoints::{
 };
 pub(crate) use gate::{Gate, Hold};
 pub(crate) use process::{Process, closed_port};
-pub(crate) use raw::RawAnswer;
+pub(crate) use raw::{RawAnswer, parse};
 pub(crate) use shape::{chat_of, messages_of, model_of, with};
 pub(crate) use videos::{Video, quick};
 
@@ -145,6 +145,13 @@ impl World {
     /// The same, with a name for its log and settings of its own, as variables of its environment.
     pub(crate) async fn gateway_with(&self, name: &str, env: &[(&str, &str)]) -> Process {
         Process::start(self.folder.path(), name, env).await
+    }
+
+    /// A gateway that takes the place of the running one.
+    pub(crate) fn successor(&self, name: &str) -> impl Future<Output = Process> + use<> {
+        let (folder, name) = (self.folder.path().to_owned(), name.to_owned());
+        let place = (self.gateway.http.clone(), self.gateway.admin.clone());
+        async move { Process::take_over(&folder, &name, place).await }
     }
 
     /// What stands between some gateways and Redis.

@@ -171,6 +171,8 @@ pub struct RouteSection {
     pub key: KeySource,
     /// Names that differ from the vendor's other routes.
     pub names: Names,
+    /// Calls under way, at most; 0 for no bound.
+    pub requests_max: usize,
 }
 
 /// Everything configured for a vendor.
@@ -231,6 +233,7 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
     let key = required(&mut row, "key", &place, faults);
     let base = required(&mut row, "base_url", &place, faults);
     let names = Names::parse(row.members("names", faults), faults);
+    let requests_max = row.whole("requests_max", faults).and_then(|n| n.try_into().ok());
     row.finish(faults);
     let base = match BaseUrl::parse(&base?) {
         Ok(base) => base,
@@ -239,7 +242,8 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
             return None;
         }
     };
-    Some(RouteSection { name: name?, base, key: KeySource::parse(&key?), names })
+    let requests_max = requests_max.unwrap_or(0);
+    Some(RouteSection { name: name?, base, key: KeySource::parse(&key?), names, requests_max })
 }
 
 fn required(

@@ -17,6 +17,8 @@ pub(super) fn start(section: LogSection) {
         .filter_level(others)
         .filter_module("tollgate", section.level)
         .filter_module("request", section.level)
+        // It calls it an error that the other process has not come yet.
+        .filter_module("pingora_core::server::transfer_fd", LevelFilter::Off)
         .format(write)
         .init();
 }

@@ -6,20 +6,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use pingora_core::apps::HttpServerOptions;
 use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::Connector;
-use pingora_core::listeners::tls::TlsSettings;
-use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
-use pingora_core::server::Server;
-use pingora_core::server::configuration::ServerConf;
+use pingora_core::server::configuration::{Opt, ServerConf};
+use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
-use pingora_proxy::ProxyServiceBuilder;
 
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
 use crate::files::Files;
+use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::routes::Routes;
 use crate::gateway::videos::Videos;
 use crate::gateway::{Gateway, Parts};
@@ -31,16 +28,17 @@ use crate::store::{self, Opened};
 
 mod admin;
 mod background;
+mod descriptors;
+mod entrance;
 mod reload;
+mod takeover;
 
 /// Idle connections to vendors that are kept, for each thread.
 const IDLE_MAX: usize = 512;
-/// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
-/// way.
-const H2_STREAMS_MAX: u32 = 32;
-const H2_STREAM_WINDOW: u32 = 256 << 10;
+/// Names are waited for so long before connections are taken.
+const RESOLVE_WAIT: Duration = Duration::from_secs(2);
 
-pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     super::logging::start(conf.log);
     metrics::init();
     // Only fails if a provider is installed already, which then serves as well.
@@ -51,8 +49,13 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
     let worker = worker(conf, &routes, &catalogue, workers, (&videos, files))?;
-    let mut server = Server::new_with_opt_and_conf(None, server_conf(conf));
-    server.bootstrap();
+    let crowd = Crowd::new(
+        descriptors::connections_max(conf.limits.connections_max),
+        conf.limits.connections_per_address_max,
+    );
+    let opt = Opt { upgrade, ..Opt::default() };
+    let socket = takeover::socket(&conf.server)?;
+    let mut server = Server::new_with_opt_and_conf(Some(opt), server_conf(conf, socket.clone()));
     let gateway = Gateway::new(Parts {
         catalogue: catalogue.clone(),
         routes: routes.clone(),
@@ -70,49 +73,44 @@ pub(super) fn run(conf: &Conf) -> anyhow::Result<()> {
         ledger: own.ledger.clone(),
         routes: routes.clone(),
         busy: gateway.busy.clone(),
+        crowd: crowd.clone(),
         worker_idle: worker.idle.clone(),
         rules: reload::Rules::new(conf, catalogue),
         grace_s: conf.server.grace_s,
     };
-    let mut options = HttpServerOptions::default();
-    options.h2_idle_timeout = Some(conf.timeouts.keepalive);
-    let mut proxy = ProxyServiceBuilder::new(&server.configuration, gateway)
-        .name("gateway")
-        .server_options(options)
-        .build();
-    if let Some(proxy) = proxy.app_logic_mut() {
-        proxy.h2_options = Some(h2_options());
-    }
-    match &conf.listen.tls {
-        None => proxy.add_tcp(&conf.listen.http),
-        Some(tls) => {
-            let mut settings = TlsSettings::intermediate(&tls.cert, &tls.key)
-                .map_err(|why| anyhow::anyhow!("listen.tls: {why}"))?;
-            settings.enable_h2();
-            proxy.add_tls_with_settings(&conf.listen.http, None, settings);
-        }
-    }
-    let admin = admin::Admin { ledger: own.ledger, routes, wait: conf.timeouts.ledger };
+    let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
+    let wait = conf.timeouts.ledger;
+    let admin = admin::Admin { ledger: own.ledger, routes: routes.clone(), wait };
     let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&conf.listen.admin);
-    server.add_service(proxy);
+    server.add_service(entrance);
     server.add_service(admin);
     server.add_service(background_service("background", background));
     if conf.videos.worker {
         server.add_service(background_service("worker", background::Making(Arc::new(worker))));
     }
-    log::info!(http = conf.listen.http, admin = conf.listen.admin; "serving");
-    server.run_forever()
+    find_vendors(&routes)?;
+    // From here on nothing can go wrong any more: the running process may give up its place.
+    if upgrade {
+        takeover::begin(&conf.server, &socket)?;
+    }
+    server.bootstrap();
+    takeover::sign(&conf.server);
+    log::info!(http = conf.listen.http, admin = conf.listen.admin, upgrade; "serving");
+    server.run(RunArgs { shutdown_signal: Box::new(takeover::Signals { socket }) });
+    std::process::exit(0)
 }
 
-/// A body that waits for room is not read. All that may lie about of such bodies must fit into the
-/// window of their connection, or it would stop the others on it.
-fn h2_options() -> H2Options {
-    let mut options = default_h2_options();
-    options.max_concurrent_streams(H2_STREAMS_MAX);
-    options.initial_window_size(H2_STREAM_WINDOW);
-    options.initial_connection_window_size((H2_STREAMS_MAX + 16) * H2_STREAM_WINDOW);
-    options
+/// Looks up where the vendors are, so that the first calls find them.
+fn find_vendors(routes: &Routes) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let looking = async { tokio::time::timeout(RESOLVE_WAIT, background::look_up(routes)).await };
+    if runtime.block_on(looking).is_err() {
+        log::warn!("not all vendors' names are resolved yet");
+    }
+    // A name that hangs must not hold it up any longer.
+    runtime.shutdown_background();
+    Ok(())
 }
 
 /// The store of the requests, that of the background, and that of the worker. An embedded store is
@@ -158,13 +156,14 @@ fn worker(
     })
 }
 
-fn server_conf(conf: &Conf) -> ServerConf {
+fn server_conf(conf: &Conf, upgrade_sock: String) -> ServerConf {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = if conf.server.threads == 0 { cores } else { conf.server.threads };
     ServerConf {
         threads,
         upstream_keepalive_pool_size: IDLE_MAX,
         grace_period_seconds: Some(conf.server.grace_s),
+        upgrade_sock,
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }

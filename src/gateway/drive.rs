@@ -16,6 +16,7 @@ use pingora_proxy::{ProxyHttp, Session};
 use super::Gateway;
 use super::answer::{self, Vendor};
 use super::exchange::{Admitted, Exchange, Way};
+use super::load::shed;
 use super::refusal::{Block, Refusal};
 use super::upstream;
 use crate::dialect::payload::Payload;
@@ -246,9 +247,10 @@ async fn error_body(
 
 /// Every route failed, or there was none to try.
 fn exhausted(exchange: &mut Exchange) -> Refusal {
-    match exchange.admitted().and_then(|a| a.block.clone()) {
-        Some(block) => Refusal::Blocked(block),
-        None => Refusal::NoRoute("no route to the vendor can be used at the moment".to_owned()),
+    match exchange.admitted().map(|a| (a.block.clone(), a.crowded)) {
+        Some((Some(block), _)) => Refusal::Blocked(block),
+        Some((None, true)) => shed("routes"),
+        _ => Refusal::NoRoute("no route to the vendor can be used at the moment".to_owned()),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::bodies::Weight;
 use super::funds::Funds;
 use super::growth::Growth;
 use super::refusal::Block;
 use super::refusal::Tongue;
 use super::repeat::Repeat;
-use super::routes::Route;
+use super::routes::{Lane, Route};
 use super::thinking::Thinking;
 use super::uploads::Room;
 use crate::catalogue::Model;
@@ -74,12 +75,18 @@ pub struct Admitted {
     pub terms: Terms,
     /// The room that a large body takes up.
     pub room: Option<Room>,
+    /// What any other body weighs.
+    pub weight: Option<Weight>,
     /// The routes still to be tried, next one first.
     pub untried: std::collections::VecDeque<Arc<Route>>,
     /// Whether there is only one that it could take.
     pub pinned: bool,
     /// The route being tried.
     pub route: Option<Arc<Route>>,
+    /// The call's place on it.
+    pub lane: Option<Lane>,
+    /// Whether a route was passed over because all of its places were taken.
+    pub crowded: bool,
     /// The body for that route.
     pub body: Payload,
     /// The ranks of routes that failed.
@@ -140,6 +147,8 @@ pub struct Relaying {
     pub terms: Terms,
     /// The route that serves.
     pub route: Arc<Route>,
+    /// The call's place on it.
+    pub lane: Option<Lane>,
     /// How many routes failed before it.
     pub depth: u32,
     /// The room of a large body, which the answer takes over.

@@ -3,10 +3,15 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use http::Version;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use pingora_core::ErrorType;
 use pingora_proxy::Session;
+use tokio::time::Instant;
 
 use super::Gateway;
+use super::bodies::{Pace, Weight};
+use super::load::shed;
 use super::refusal::{Refusal, Tongue};
 use super::uploads::{self, Room};
 use crate::catalogue::Kind;
@@ -28,8 +33,10 @@ pub struct Caller {
 pub struct Taken {
     /// What it says.
     pub opened: Opened,
-    /// The room that it takes up, if it is large.
+    /// The room that it takes up, if it is an upload.
     pub room: Option<Room>,
+    /// What it weighs, if it is none.
+    pub weight: Option<Weight>,
 }
 
 /// Takes in the body of a call.
@@ -49,14 +56,14 @@ pub async fn take(
         }
         _ => {}
     }
-    let body = body(gateway, session).await?;
+    let (body, weight) = body(gateway, session).await?;
     let opened = if endpoint == Endpoint::Moderations {
         Opened::parse(body, gateway.catalogue.load().unnamed(Kind::Moderation))
     } else {
         Opened::parse(body, None)
     };
     let opened = opened.map_err(Refusal::Call)?;
-    Ok(Taken { opened, room: None })
+    Ok(Taken { opened, room: None, weight: Some(weight) })
 }
 
 fn is_form(session: &Session) -> bool {
@@ -117,26 +124,34 @@ fn presented(session: &Session, tongue: Tongue) -> Result<KeyHash, Refusal> {
 }
 
 /// Reads the whole body.
-async fn body(gateway: &Gateway, session: &mut Session) -> Result<Bytes, Refusal> {
+async fn body(gateway: &Gateway, session: &mut Session) -> Result<(Bytes, Weight), Refusal> {
     let most = gateway.limits.json_bytes_max;
+    let began = Instant::now();
     let told = announced(session, most).await?;
-    let reading = async {
-        let mut next = pieces(session, most);
-        let Some(first) = next.next().await? else { return Ok(Bytes::new()) };
-        if told == Some(first.len()) {
-            return Ok(first);
+    let pace = Pace::new(&gateway.limits, &gateway.timeouts);
+    let mut weight = gateway.bodies.weight();
+    let mut body = BytesMut::new();
+    let mut next = pieces(session, most);
+    loop {
+        let deadline = began + pace.allows(body.len());
+        let piece = tokio::time::timeout_at(deadline, next.next()).await.map_err(|_| slow())??;
+        let Some(piece) = piece else { break };
+        weight.grow(piece.len())?;
+        if body.is_empty() {
+            if told == Some(piece.len()) {
+                return Ok((piece, weight));
+            }
+            body.reserve(told.unwrap_or(BODY_BYTES_FIRST).max(piece.len()));
         }
-        let mut body = BytesMut::with_capacity(told.unwrap_or(BODY_BYTES_FIRST).max(first.len()));
-        body.extend_from_slice(&first);
-        while let Some(piece) = next.next().await? {
-            body.extend_from_slice(&piece);
-        }
-        Ok(body.freeze())
-    };
-    match tokio::time::timeout(gateway.timeouts.body, reading).await {
-        Ok(body) => body,
-        Err(_) => Err(Refusal::BodyBroken),
+        body.extend_from_slice(&piece);
     }
+    Ok((body.freeze(), weight))
+}
+
+/// A body that came too slowly.
+pub(super) fn slow() -> Refusal {
+    shed("body");
+    Refusal::BodySlow
 }
 
 /// Reads what the head says of a body, and asks for it. Gives its length, if that is told.
@@ -147,21 +162,27 @@ pub(super) async fn announced(
     session: &mut Session,
     most: usize,
 ) -> Result<Option<usize>, Refusal> {
-    let encoded = session.get_header(CONTENT_ENCODING).is_some_and(|v| v != "identity");
-    if encoded {
+    let head = session.req_header();
+    let is_plain = |v: &http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
         return Err(Refusal::Encoded);
     }
-    if session.req_header().headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
+    if head.headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
         // Whoever reads the other one reads another body.
         return Err(Refusal::Call(CallFault::invalid("content-type", "one header")));
     }
+    // The older version knows no answer before the answer.
+    let expects = head.version != Version::HTTP_10 && head.headers.contains_key(EXPECT);
     let told: Option<usize> =
         session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if told.is_some_and(|length| length > most) {
         return Err(Refusal::TooLarge(most));
     }
-    if session.get_header(EXPECT).is_some() {
+    if expects {
+        // To say so before the body has been read must not close the connection.
+        let keepalive = session.downstream_session.get_keepalive();
         session.write_continue_response().await.map_err(|_| Refusal::BodyBroken)?;
+        session.set_keepalive(keepalive);
     }
     Ok(told)
 }
@@ -185,7 +206,10 @@ impl Pieces<'_> {
     /// The body has more than the most, or does not come whole.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         let read = self.session.downstream_session.read_request_body().await;
-        let piece = read.map_err(|_| Refusal::BodyBroken)?;
+        let piece = read.map_err(|why| match why.etype() {
+            ErrorType::ReadTimedout => slow(),
+            _ => Refusal::BodyBroken,
+        })?;
         let length = piece.as_ref().map_or(0, Bytes::len);
         self.left = self.left.checked_sub(length).ok_or(Refusal::TooLarge(self.most))?;
         Ok(piece)

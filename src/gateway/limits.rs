@@ -17,7 +17,23 @@ pub struct Limits {
     pub uploads_bytes_max: usize,
     /// Bytes of a reply that is kept for those who ask for it again, at most.
     pub reply_bytes_max: usize,
+    /// Bytes of all other bodies in memory at a time.
+    pub bodies_bytes_max: usize,
+    /// Bytes of a body that have to come in a second, on average, once its first time is over.
+    pub body_rate_min: u64,
+    /// Bytes of a request's head, at most.
+    pub head_bytes_max: usize,
+    /// Connections, at most; 0 for as many as the system allows.
+    pub connections_max: usize,
+    /// Connections from one address, at most; 0 for no bound.
+    pub connections_per_address_max: usize,
+    /// Requests under way, at most; 0 for no bound.
+    pub requests_max: usize,
 }
+
+/// The least and the most that a head may be allowed: below it no client gets in, and above it
+/// pingora refuses it.
+const HEAD_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -27,6 +43,12 @@ impl Default for Limits {
             video_image_bytes_max: 4 << 20,
             uploads_bytes_max: 48 << 20,
             reply_bytes_max: 8 << 20,
+            bodies_bytes_max: 512 << 20,
+            body_rate_min: 1_000,
+            head_bytes_max: 32 << 10,
+            connections_max: 0,
+            connections_per_address_max: 1_024,
+            requests_max: 8_192,
         }
     }
 }
@@ -44,6 +66,17 @@ impl Limits {
         read("video_image_bytes_max", &mut limits.video_image_bytes_max);
         read("uploads_bytes_max", &mut limits.uploads_bytes_max);
         read("reply_bytes_max", &mut limits.reply_bytes_max);
+        read("bodies_bytes_max", &mut limits.bodies_bytes_max);
+        read("head_bytes_max", &mut limits.head_bytes_max);
+        read("connections_max", &mut limits.connections_max);
+        read("connections_per_address_max", &mut limits.connections_per_address_max);
+        read("requests_max", &mut limits.requests_max);
+        limits.body_rate_min = sheet.whole("body_rate_min", faults).unwrap_or(limits.body_rate_min);
+        if !HEAD_BYTES.contains(&limits.head_bytes_max) {
+            let (least, most) = (HEAD_BYTES.start(), HEAD_BYTES.end());
+            let told = format!("'head_bytes_max' must be between {least} and {most}");
+            faults.push(sheet.place.fault(told));
+        }
         limits
     }
 }
@@ -54,6 +87,8 @@ const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// The `[timeouts]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
+    /// For a client to send the head of a request, and again for its body to get going.
+    pub head: Duration,
     /// For a client to send its whole body.
     pub body: Duration,
     /// For a client to take a piece of its answer.
@@ -74,11 +109,14 @@ pub struct Timeouts {
     pub drain: Duration,
     /// For an idle connection to a vendor.
     pub idle: Duration,
+    /// While the gateway itself is so late, requests are refused; 0 for never.
+    pub shed_lag: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
+            head: Duration::from_secs(10),
             body: Duration::from_secs(120),
             client_write: Duration::from_secs(60),
             keepalive: Duration::from_secs(75),
@@ -89,6 +127,7 @@ impl Default for Timeouts {
             total: Duration::from_secs(1_800),
             drain: Duration::from_secs(600),
             idle: Duration::from_secs(55),
+            shed_lag: Duration::from_millis(500),
         }
     }
 }
@@ -104,6 +143,7 @@ impl Timeouts {
             }
             *time = Duration::from_millis(ms.min(TIMEOUT_MS_MAX));
         };
+        read("head_ms", &mut times.head);
         read("body_ms", &mut times.body);
         read("client_write_ms", &mut times.client_write);
         read("keepalive_ms", &mut times.keepalive);
@@ -114,6 +154,10 @@ impl Timeouts {
         read("total_ms", &mut times.total);
         read("drain_ms", &mut times.drain);
         read("idle_ms", &mut times.idle);
+        read("shed_lag_ms", &mut times.shed_lag);
+        if times.head.is_zero() {
+            faults.push(sheet.place.fault("'head_ms' must be 1 at least"));
+        }
         times
     }
 

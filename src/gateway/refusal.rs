@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::edge::head;
 use super::reply::Reply;
 use crate::catalogue::screen;
 use crate::dialect::relay::Break;
@@ -9,6 +10,7 @@ use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
 use crate::dialect::{CallFault, Endpoint};
 use crate::money::Money;
 
+mod edges;
 mod words;
 
 /// Clients are told to come back after so long when a vendor or the ledger is overloaded.
@@ -64,8 +66,18 @@ pub enum Refusal {
     ReplyNotKept,
     /// The call was paid for, but nobody has its reply.
     ReplyLost,
-    /// The body did not come in time, or not whole.
+    /// The body did not come whole.
     BodyBroken,
+    /// The body came too slowly.
+    BodySlow,
+    /// Something is wrong with the head of the request.
+    Head(head::Fault),
+    /// The head is too large; so many bytes are the most.
+    HeadTooLarge(usize),
+    /// The head came too slowly.
+    HeadSlow,
+    /// There is too much to do at the moment.
+    Overloaded,
     /// Something is wrong with the call.
     Call(CallFault),
     /// No such model; this one comes closest.
@@ -223,13 +235,16 @@ impl Refusal {
             Refusal::NotGiven(field) => Some(field),
             Refusal::FileTooLarge(field, _) => Some(field),
             Refusal::VideoDeleted | Refusal::KeyReused => Some("Idempotency-Key"),
+            Refusal::Head(fault) => fault.field(),
             _ => None,
         }
     }
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Refusal::NoLedger | Refusal::Crowded | Refusal::KeyInUse => Some(RETRY_AFTER_S),
+            Refusal::NoLedger | Refusal::Crowded | Refusal::KeyInUse | Refusal::Overloaded => {
+                Some(RETRY_AFTER_S)
+            }
             Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());

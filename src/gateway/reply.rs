@@ -9,12 +9,16 @@ use pingora_proxy::Session;
 
 use super::exchange::Exchange;
 use super::passage;
+use super::refusal::Refusal;
 
 /// Of a body that is not wanted so many bytes are read all the same, so that a client that sends
 /// before it listens gets to hear why.
 const LINGER_BYTES_MAX: usize = 64 << 20;
 /// And for so long.
 const LINGER_WAIT: Duration = Duration::from_secs(5);
+/// The same where nobody has time: the client is slow, or there is too much to do.
+const LINGER_BYTES_MAX_SHORT: usize = 1 << 20;
+const LINGER_WAIT_SHORT: Duration = Duration::from_secs(1);
 /// A client takes one of our own answers within this, if nothing else is set.
 const WRITE_WAIT: Duration = Duration::from_secs(60);
 
@@ -61,10 +65,14 @@ pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: 
     }
 }
 
-/// Reads what a client still sends, and forgets it.
-pub(super) async fn linger(session: &mut Session) {
+/// Reads what a client that was refused still sends, and forgets it.
+pub(super) async fn linger(session: &mut Session, refusal: &Refusal) {
+    let (most, wait) = match refusal {
+        Refusal::BodySlow | Refusal::Overloaded => (LINGER_BYTES_MAX_SHORT, LINGER_WAIT_SHORT),
+        _ => (LINGER_BYTES_MAX, LINGER_WAIT),
+    };
     let reading = async {
-        let mut left = LINGER_BYTES_MAX;
+        let mut left = most;
         while let Ok(Some(piece)) = session.downstream_session.read_request_body().await {
             match left.checked_sub(piece.len()) {
                 Some(rest) => left = rest,
@@ -73,7 +81,7 @@ pub(super) async fn linger(session: &mut Session) {
         }
     };
     // Whoever sends for longer has to do without the answer.
-    let _ = tokio::time::timeout(LINGER_WAIT, reading).await;
+    let _ = tokio::time::timeout(wait, reading).await;
 }
 
 async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {

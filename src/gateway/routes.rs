@@ -52,6 +52,7 @@ pub struct Route {
     pub key: VendorKey,
     section: RouteSection,
     naming: Naming,
+    running: Arc<AtomicUsize>,
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
     streak: AtomicU32,
@@ -81,6 +82,15 @@ impl Route {
             Cow::Owned(clean) => clean.into(),
             Cow::Borrowed(_) => said,
         }
+    }
+
+    /// A place for a call; `None` if as many are under way as may be.
+    #[must_use]
+    pub fn enter(&self) -> Option<Lane> {
+        let before = self.running.fetch_add(1, Ordering::Relaxed);
+        let lane = Lane(self.running.clone());
+        let most = self.section.requests_max;
+        (most == 0 || before < most).then_some(lane)
     }
 
     /// An address to connect to; `None` while the name is not resolved.
@@ -137,6 +147,15 @@ impl Route {
     pub fn show(&self, now_ms: i64) {
         let up = i64::from(!self.cooling(now_ms));
         METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(up);
+    }
+}
+
+/// A call's place on a route, until it is dropped.
+pub struct Lane(Arc<AtomicUsize>);
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -235,6 +254,7 @@ impl Route {
             authority: section.base.authority(),
             key: VendorKey(key),
             section: section.clone(),
+            running: Arc::default(),
             naming: naming.clone(),
             addresses: ArcSwap::from_pointee(address.into_iter().collect()),
             next_address: AtomicUsize::new(0),
@@ -267,6 +287,7 @@ mod tests {
             base: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
             key: KeySource::Literal("k".to_owned()),
             names: Names::default(),
+            requests_max: 0,
         };
         let naming = Naming { vendor: "vendor_t".to_owned(), ..Naming::default() };
         let routes = vec![section("one"), section("two"), section("three")];
@@ -301,6 +322,19 @@ mod tests {
         first.blocked(0, Some(Duration::from_secs(7)));
         first.succeeded();
         assert_eq!(names(&line, 6_999)[2], "one");
+    }
+
+    #[test]
+    fn a_route_has_as_many_places_as_it_is_given() {
+        let mut route = Arc::into_inner(line().routes.remove(0)).expect("nobody else has it");
+        let endless: Vec<_> = (0..100).map_while(|_| route.enter()).collect();
+        assert_eq!(endless.len(), 100);
+        drop(endless);
+        route.section.requests_max = 2;
+        let mut lanes: Vec<_> = (0..9).map_while(|_| route.enter()).collect();
+        assert_eq!(lanes.len(), 2);
+        lanes.pop();
+        assert!(route.enter().is_some());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use pingora_proxy::Session;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use super::Gateway;
+use super::bodies;
 use super::intake::{self, Pieces, Taken};
 use super::limits::Limits;
 use super::refusal::Refusal;
@@ -155,8 +156,10 @@ impl Drop for Waiting<'_> {
 
 /// How long an upload takes.
 struct Pace {
-    /// For waiting for room, and again for the client.
+    /// For waiting for room.
     patience: Duration,
+    /// For the client.
+    client: bodies::Pace,
     room_time: Duration,
     client_time: Duration,
     /// How long the client had been waited for, and how much had come, when it first took room.
@@ -164,13 +167,14 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(patience: Duration) -> Pace {
-        Pace { patience, room_time: Duration::ZERO, client_time: Duration::ZERO, since: None }
+    fn new(patience: Duration, client: bodies::Pace) -> Pace {
+        let [room_time, client_time] = [Duration::ZERO; 2];
+        Pace { patience, client, room_time, client_time, since: None }
     }
 
-    /// What is left for the client to send.
-    fn left(&self, waited: Duration) -> Duration {
-        self.patience.saturating_sub(self.client_time).saturating_sub(waited)
+    /// What is left for the client that has sent so many bytes.
+    fn left(&self, bytes: usize, waited: Duration) -> Duration {
+        self.client.allows(bytes).saturating_sub(self.client_time).saturating_sub(waited)
     }
 
     /// A client that is too slow has to go, all the more if others wait for its room.
@@ -180,7 +184,7 @@ impl Pace {
             let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
             waited >= SLOW_WAIT && (bytes.saturating_sub(before) as u64) < due
         });
-        if too_slow || self.left(waited).is_zero() { Err(Refusal::BodyBroken) } else { Ok(()) }
+        if too_slow || self.left(bytes, waited).is_zero() { Err(intake::slow()) } else { Ok(()) }
     }
 }
 
@@ -252,7 +256,7 @@ async fn read(
         let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());
         let piece = loop {
-            let wait = pace.left(began.elapsed()).min(SLOW_WAIT);
+            let wait = pace.left(bytes, began.elapsed()).min(SLOW_WAIT);
             if let Ok(piece) = tokio::time::timeout(wait, &mut next).await {
                 break piece?;
             }
@@ -324,7 +328,7 @@ fn opened(
     let file_bytes = file.as_ref().map_or(0, |file| file.length);
     room.shrink(file_bytes.saturating_add(document.body().len()), &gateway.uploads);
     let opened = Opened::form(document, file).map_err(Refusal::Call)?;
-    Ok(Taken { opened, room: Some(room) })
+    Ok(Taken { opened, room: Some(room), weight: None })
 }
 
 impl FileForm {
@@ -347,7 +351,8 @@ impl FileForm {
             other => other,
         })?;
         let pieces = intake::pieces(session, most);
-        let pace = Pace::new(gateway.timeouts.body);
+        let client = bodies::Pace::new(&gateway.limits, &gateway.timeouts);
+        let pace = Pace::new(gateway.timeouts.body, client);
         let gathered = Gathered::new(reader, told);
         read(&gateway.uploads, pieces, gathered, pace).await.map_err(|why| match why {
             Unread::Form(fault) => self.refused(fault),

@@ -232,6 +232,7 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     let now_ms = super::exchange::unix_ms();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
+    admitted.lane = None;
     // A body that goes as it came may ask for what an account lacks, or have the vendor repeat
     // words that block; that says nothing of others' calls.
     let unpaid_or_denied = matches!(block.status, Some(402 | 403));
@@ -250,6 +251,13 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     admitted.failed.push(route.rank);
     let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
     admitted.block = Some(Block { work_begun: block.work_begun || before, ..block.clone() });
+}
+
+/// Notes that a route has as many calls as it may, so that the next one gets its turn.
+pub(super) fn note_crowd(admitted: &mut Admitted, route: &Route) {
+    METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, "full"]).inc();
+    admitted.failed.push(route.rank);
+    admitted.crowded = true;
 }
 
 /// Notes that an attempt was given up after the vendor may have begun paid work.

@@ -22,6 +22,7 @@ pub(crate) struct Builder {
     conf: String,
     env: Vec<(&'static str, &'static str)>,
     gated: bool,
+    requests_max: u32,
 }
 
 impl Builder {
@@ -35,6 +36,7 @@ impl Builder {
             conf: String::new(),
             env: Vec::new(),
             gated: false,
+            requests_max: 0,
         }
     }
 
@@ -62,6 +64,12 @@ impl Builder {
     /// A setting of the first gateway alone, as a variable in its environment.
     pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Builder {
         self.env.push((name, value));
+        self
+    }
+
+    /// So many calls at a time on each route; 0 for any number.
+    pub(crate) fn requests_max(mut self, most: u32) -> Builder {
+        self.requests_max = most;
         self
     }
 
@@ -141,9 +149,11 @@ impl Builder {
                 } else {
                     sim.base_url(vendor, faults)
                 };
+                let most = self.requests_max;
                 write!(
                     rows,
-                    "{{ name = \"r{rank}\", base_url = {base:?}, key = {VENDOR_KEY:?} }}, "
+                    "{{ name = \"r{rank}\", base_url = {base:?}, key = {VENDOR_KEY:?}, \
+                     requests_max = {most} }}, "
                 )
                 .expect("a String takes everything");
             }

@@ -33,21 +33,43 @@ impl Process {
         // Another process may take a port before the gateway does, so a few are tried.
         for _ in 0..3 {
             let address = || format!("127.0.0.1:{}", free_port());
-            let (http, admin) = (address(), address());
-            let child = command(folder)
-                .env("TOLLGATE__LISTEN__HTTP", &http)
-                .env("TOLLGATE__LISTEN__ADMIN", &admin)
-                .envs(env.iter().copied())
-                .arg("serve")
-                .stderr(File::create(&log).expect("the gateway's log"))
-                .spawn()
-                .expect("the gateway");
-            let mut process = Process { child, http, admin, log: log.clone() };
+            let mut process = Process::spawn(folder, &log, (address(), address()), env, &["serve"]);
             if process.ready().await {
                 return process;
             }
         }
         panic!("the gateway does not start:\n{}", std::fs::read_to_string(log).unwrap_or_default());
+    }
+
+    /// Starts another gateway of the folder in the place of one that runs, and waits until it is
+    /// there.
+    pub(super) async fn take_over(folder: &Path, name: &str, place: (String, String)) -> Process {
+        let log = folder.join(format!("{name}.log"));
+        let mut process = Process::spawn(folder, &log, place, &[], &["serve", "--upgrade"]);
+        let end = Instant::now() + START_WAIT;
+        while !process.log().contains("serving") {
+            assert!(process.is_running() && Instant::now() < end, "{}", process.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        process
+    }
+
+    fn spawn(
+        folder: &Path,
+        log: &Path,
+        (http, admin): (String, String),
+        env: &[(&str, &str)],
+        words: &[&str],
+    ) -> Process {
+        let child = command(folder)
+            .env("TOLLGATE__LISTEN__HTTP", &http)
+            .env("TOLLGATE__LISTEN__ADMIN", &admin)
+            .envs(env.iter().copied())
+            .args(words)
+            .stderr(File::create(log).expect("the gateway's log"))
+            .spawn()
+            .expect("the gateway");
+        Process { child, http, admin, log: log.to_owned() }
     }
 
     async fn ready(&mut self) -> bool {

@@ -53,7 +53,8 @@ pub(super) async fn exchange(address: &str, bytes: &[u8]) -> Vec<RawAnswer> {
     parse(&all)
 }
 
-fn parse(mut bytes: &[u8]) -> Vec<RawAnswer> {
+/// The answers in these bytes, the last of which may not be whole.
+pub(crate) fn parse(mut bytes: &[u8]) -> Vec<RawAnswer> {
     let mut answers = Vec::new();
     while let Some((answer, length)) = one(bytes) {
         bytes = &bytes[length..];

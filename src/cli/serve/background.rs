@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use pingora_core::server::ShutdownWatch;
@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::reload::Rules;
 use crate::gateway::busy::Busy;
+use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::{Route, Routes};
 use crate::jobs::worker::Worker;
@@ -26,6 +27,9 @@ const RESOLVE_SOON: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// The rules' files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Clients that stay connected have so long for a last request each, whose answer tells them to go:
+/// who finds its connection closed cannot know whether what it just sent was read.
+const FAREWELL_WAIT: Duration = Duration::from_millis(500);
 /// While the process stops, what is under way is counted so often.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 
@@ -34,6 +38,7 @@ pub(super) struct Background {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) routes: Arc<Routes>,
     pub(super) busy: Busy,
+    pub(super) crowd: Arc<Crowd>,
     /// Whether the worker has ended what it had begun.
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: Rules,
@@ -62,12 +67,16 @@ impl BackgroundService for Background {
     }
 }
 
+/// Looks the names of all routes up. Together: one that hangs must not keep the others from their
+/// addresses.
+pub(super) async fn look_up(routes: &Routes) {
+    futures_util::future::join_all(routes.all().map(|route| resolve(route))).await;
+}
+
 impl Background {
     async fn resolve(&self) {
         loop {
-            // Together: one name that hangs must not keep the others from their addresses.
-            let looking = self.routes.all().map(|route| resolve(route));
-            futures_util::future::join_all(looking).await;
+            look_up(&self.routes).await;
             let all = self.routes.all().all(|route| route.address().is_some());
             tokio::time::sleep(if all { RESOLVE_EVERY } else { RESOLVE_SOON }).await;
         }
@@ -108,7 +117,11 @@ impl Background {
     /// Waits for the last answer and the last settlement, then leaves: pingora itself would sleep
     /// for the whole of its grace period.
     async fn leave(&self) {
+        let farewell = Instant::now() + FAREWELL_WAIT;
         let last = async {
+            while self.crowd.count() > 0 && Instant::now() < farewell {
+                tokio::time::sleep(COUNT_EVERY).await;
+            }
             // Twice: between a request's end and its settlement nothing may be counted.
             for _ in 0..2 {
                 tokio::time::sleep(COUNT_EVERY).await;

@@ -42,7 +42,7 @@ impl Refusal {
                 format!("the image may have {most} bytes at most"),
             ),
             Refusal::BodyBroken => {
-                (400, INVALID, "incomplete_body", text("the body did not arrive whole and in time"))
+                (400, INVALID, "incomplete_body", text("the body did not arrive whole"))
             }
             Refusal::NoModel { asked, closest } => {
                 (404, INVALID, "model_not_found", no_model(asked, closest.as_deref()))
@@ -72,12 +72,12 @@ impl Refusal {
             Refusal::Broken(Break::Withheld) => {
                 (400, INVALID, "content_policy_violation", Break::Withheld.to_string())
             }
-            _ => self.of_videos(),
+            _ => self.at_the_edge(),
         }
     }
 
     /// The same of what only videos are refused for.
-    fn of_videos(&self) -> (u16, &'static str, &'static str, String) {
+    pub(super) fn of_videos(&self) -> (u16, &'static str, &'static str, String) {
         let text = str::to_owned;
         match self {
             Refusal::TooManyVideos(most) => (

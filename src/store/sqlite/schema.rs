@@ -8,6 +8,8 @@ use rusqlite::{Connection, ErrorCode};
 
 /// Between two tries to turn a new file's log on.
 const LOG_PAUSE: Duration = Duration::from_millis(5);
+/// Between two tries to write while another process does.
+const TURN_PAUSE: Duration = Duration::from_micros(300);
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS account (
@@ -155,8 +157,8 @@ CREATE TABLE IF NOT EXISTS secret (
 
 /// Opens the file and makes what is missing.
 pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(busy_wait)?;
+    let mut connection = Connection::open(path)?;
+    take_turns(&mut connection, busy_wait)?;
     use_log(&connection, busy_wait)?;
     // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
     // Before the log is copied into the file, SQLite syncs both by itself.
@@ -166,6 +168,19 @@ pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connect
     connection.execute_batch(SCHEMA)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Waits for other processes in short steps. SQLite's own grow until whoever writes beside a busy
+/// writer hardly ever gets a turn.
+fn take_turns(connection: &mut Connection, busy_wait: Duration) -> rusqlite::Result<()> {
+    let mut end = Instant::now();
+    connection.busy_handler(Some(move |tries| {
+        if tries == 0 {
+            end = Instant::now() + busy_wait;
+        }
+        sleep(TURN_PAUSE);
+        Instant::now() < end
+    }))
 }
 
 /// A connection beside the first, to a file that has its tables and its log.

@@ -1,0 +1,56 @@
+//! How many files and connections the process may have open.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What is open beside the connections of clients and to vendors.
+const RESERVE: u64 = 128;
+/// However little there is, so many connections are taken.
+const CONNECTIONS_MIN: usize = 16;
+/// Where the system names no bound, so much is asked for.
+const UNBOUNDED: u64 = 1 << 20;
+
+/// Asks the system for as much as it gives, and tells how many connections of clients that is good
+/// for. If fewer are wanted, it is these; 0 stands for all.
+pub(super) fn connections_max(wanted: usize) -> usize {
+    let fit = fitting(raised());
+    if wanted > fit {
+        log::warn!(wanted, fit; "more connections are allowed than the system has descriptors for");
+    }
+    if wanted == 0 { fit } else { wanted }
+}
+
+/// A request has one connection of its client's, and one to a vendor.
+fn fitting(descriptors: u64) -> usize {
+    let each = descriptors.saturating_sub(RESERVE) / 2;
+    usize::try_from(each).unwrap_or(usize::MAX).max(CONNECTIONS_MIN)
+}
+
+/// Descriptors that the process may have, after it has asked for more.
+fn raised() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let most = maximum.unwrap_or(UNBOUNDED);
+    let before = current.unwrap_or(most);
+    if before >= most {
+        return before;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }) {
+        Ok(()) => most,
+        Err(why) => {
+            log::warn!(why:% = why, before; "the system gives no more descriptors");
+            before
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_what_is_not_needed_otherwise_is_for_clients() {
+        assert_eq!(fitting(0), 16);
+        assert_eq!(fitting(64), 16);
+        assert_eq!(fitting(1_024), 448);
+        assert_eq!(fitting(1 << 20), 524_224);
+    }
+}

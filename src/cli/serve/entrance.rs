@@ -1,0 +1,69 @@
+//! Where clients connect: the edge, with the gateway behind it.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use pingora_core::apps::HttpServerOptions;
+use pingora_core::listeners::tls::Acceptor;
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora_core::server::configuration::ServerConf;
+use pingora_core::services::listening::Service;
+use pingora_proxy::{HttpProxy, http_proxy};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::conf::{Conf, Tls};
+use crate::gateway::Gateway;
+use crate::gateway::edge::crowd::Crowd;
+use crate::gateway::edge::{Edge, Parts};
+
+/// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
+/// way.
+const H2_STREAMS_MAX: u32 = 32;
+const H2_STREAM_WINDOW: u32 = 256 << 10;
+
+/// Puts it together.
+pub(super) fn build(
+    conf: &Conf,
+    server: &Arc<ServerConf>,
+    gateway: Gateway,
+    crowd: Arc<Crowd>,
+) -> anyhow::Result<Service<Edge<HttpProxy<Gateway>>>> {
+    let (busy, load) = (gateway.busy.clone(), gateway.load.clone());
+    let mut app = http_proxy(server, gateway);
+    let mut options = HttpServerOptions::default();
+    options.h2_idle_timeout = Some(conf.timeouts.keepalive);
+    app.server_options = Some(options);
+    app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
+    let tls = conf.listen.tls.as_ref().map(acceptor).transpose().context("listen.tls")?;
+    let parts = Parts { app, tls, crowd, busy, load };
+    let edge = Edge::new(parts, &conf.limits, &conf.timeouts);
+    let mut service = Service::new("gateway".to_owned(), edge);
+    service.add_tcp(&conf.listen.http);
+    Ok(service)
+}
+
+/// A body that waits for room is not read. All that may lie about of such bodies must fit into the
+/// window of their connection, or it would stop the others on it.
+fn h2_options(head_bytes_max: usize) -> H2Options {
+    let mut options = default_h2_options();
+    options.max_concurrent_streams(H2_STREAMS_MAX);
+    options.initial_window_size(H2_STREAM_WINDOW);
+    options.initial_connection_window_size((H2_STREAMS_MAX + 16) * H2_STREAM_WINDOW);
+    options.max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX));
+    options
+}
+
+/// What TLS is spoken with: the certificate, and both versions of HTTP.
+fn acceptor(tls: &Tls) -> anyhow::Result<Acceptor> {
+    let unread = |path: &str| format!("cannot read {path}");
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&tls.cert)
+        .and_then(Iterator::collect)
+        .with_context(|| unread(&tls.cert))?;
+    ensure!(!chain.is_empty(), "there is no certificate in {}", tls.cert);
+    let key = PrivateKeyDer::from_pem_file(&tls.key).with_context(|| unread(&tls.key))?;
+    let builder = rustls::ServerConfig::builder().with_no_client_auth();
+    let mut config = builder.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Acceptor::from_server_config(Arc::new(config)))
+}

@@ -1,0 +1,201 @@
+//! Where connections come in: how many there may be, how long a head may take, and what it may be.
+//!
+//! pingora reads requests from a connection as long as the client likes to send them, and takes
+//! heads that another server might read in another way. Here they are read first, within bounds,
+//! and checked; what has passed goes on to pingora as bytes that were read already. The same is
+//! done for every request of a connection that is used again.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::apps::{HttpServerApp, ServerApp};
+use pingora_core::listeners::tls::Acceptor;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::l4::stream::Stream as Socket;
+use pingora_core::protocols::{ALPN, GetSocketDigest, Stream};
+use pingora_core::server::ShutdownWatch;
+use tokio::time::{Instant, timeout_at};
+
+use super::busy::{Busy, Underway};
+use super::limits::{Limits, Timeouts};
+use super::load::{self, Load};
+use super::local;
+
+pub mod chunks;
+pub mod crowd;
+mod ear;
+mod followed;
+pub mod head;
+mod many;
+mod turned_away;
+
+use crowd::{Crowd, Full};
+use ear::{Ear, Heard};
+use followed::Followed;
+use many::Many;
+
+/// Once the process stops, what a client has begun to say has to come within this.
+const LEAVING_WAIT: Duration = Duration::from_millis(500);
+
+/// See the module. `A` is what serves the requests.
+pub struct Edge<A> {
+    app: Arc<A>,
+    tls: Option<Acceptor>,
+    crowd: Arc<Crowd>,
+    load: Load,
+    probed: Once,
+    patience: Patience,
+}
+
+/// What a client is allowed before it has said what it wants.
+struct Patience {
+    head_wait: Duration,
+    head_bytes_max: usize,
+    /// Between two requests.
+    idle_wait: Duration,
+    /// Counts those who have begun to say it.
+    busy: Busy,
+}
+
+/// What an edge stands between, and what it counts.
+pub struct Parts<A> {
+    /// What serves the requests.
+    pub app: A,
+    /// What TLS is spoken with, if it is.
+    pub tls: Option<Acceptor>,
+    /// Who is connected.
+    pub crowd: Arc<Crowd>,
+    /// What is under way.
+    pub busy: Busy,
+    /// How much there is to do.
+    pub load: Load,
+}
+
+impl<A> Edge<A> {
+    /// Puts an edge together.
+    #[must_use]
+    pub fn new(parts: Parts<A>, limits: &Limits, timeouts: &Timeouts) -> Edge<A> {
+        let Parts { app, tls, crowd, busy, load } = parts;
+        Edge {
+            app: Arc::new(app),
+            tls,
+            crowd,
+            load,
+            probed: Once::new(),
+            patience: Patience {
+                head_wait: timeouts.head,
+                head_bytes_max: limits.head_bytes_max,
+                idle_wait: timeouts.keepalive,
+                busy,
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
+    async fn process_new(
+        self: &Arc<Self>,
+        stream: Stream,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let deadline = Instant::now() + self.patience.head_wait;
+        // It has to run where the requests do.
+        self.probed.call_once(|| drop(tokio::spawn(self.load.clone().probe())));
+        let _seat = match self.crowd.enter(address(&*stream)) {
+            Ok(seat) => seat,
+            Err(full) => {
+                let reason = match full {
+                    Full::All => "connections",
+                    Full::Client => "address",
+                };
+                let refusal = load::shed(reason);
+                if self.tls.is_none() {
+                    turned_away::at_once(stream, &refusal);
+                }
+                return None;
+            }
+        };
+        // A connection that was taken is waited for before the process ends.
+        let busy = self.patience.busy.enter();
+        let stream = match &self.tls {
+            None => stream,
+            Some(acceptor) => {
+                let encrypting = Box::pin(over_tls(acceptor, stream));
+                timeout_at(deadline, encrypting).await.ok()??
+            }
+        };
+        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            let many = Arc::new(Many::new(self.app.clone(), busy));
+            many.serve(stream, shutdown, deadline).await;
+        } else {
+            self.one_by_one(stream, shutdown.clone(), deadline, busy).await;
+        }
+        None
+    }
+
+    async fn cleanup(&self) {
+        self.app.http_cleanup().await;
+    }
+}
+
+/// The connection, encrypted.
+async fn over_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
+    let socket = stream.into_any().downcast::<Socket>().ok()?;
+    match acceptor.tls_handshake(*socket).await {
+        Ok(stream) => Some(Box::new(stream)),
+        Err(why) => {
+            log::debug!(why:% = why; "no TLS");
+            None
+        }
+    }
+}
+
+/// Waits until the process is to stop.
+async fn stopped(shutdown: &mut ShutdownWatch) {
+    // Who could say so is gone only if the process is.
+    let _ = shutdown.wait_for(|stopping| *stopping).await;
+}
+
+fn address(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
+    let digest = stream.get_socket_digest()?;
+    digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
+}
+
+impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
+    /// Serves the requests of a connection, one after the other.
+    async fn one_by_one(
+        &self,
+        mut stream: Stream,
+        mut shutdown: ShutdownWatch,
+        deadline: Instant,
+        busy: Underway,
+    ) {
+        let mut ear = Ear::of_new(busy, deadline);
+        loop {
+            let heard = match ear.hear(&mut stream, &mut shutdown, &self.patience).await {
+                Ok(Some(heard)) => heard,
+                Ok(None) => return,
+                Err(refusal) => {
+                    let tongue = local::tongue(&ear.path());
+                    // Boxed: few connections end so, and all would grow by it.
+                    return Box::pin(turned_away::with_reason(stream, &refusal, tongue)).await;
+                }
+            };
+            let Heard { bytes, chunks, busy } = heard;
+            if let Some(chunks) = chunks {
+                stream = Followed::wrap(stream, chunks);
+            }
+            let mut session = ServerSession::new_http1(stream);
+            session.set_pipelined_prefix(bytes);
+            let served = self.app.process_new_http(session, &shutdown).await;
+            drop(busy);
+            let reused = served.and_then(|reused| Followed::unwrap(reused.consume().0));
+            let Some(reused) = reused else { return };
+            stream = reused;
+            ear = Ear::of_used(&self.patience);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Who is connected: how many in all, and how many from one address.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::metrics::METRICS;
+
+/// Everybody who is connected.
+#[derive(Debug)]
+pub struct Crowd {
+    count: AtomicUsize,
+    count_max: usize,
+    by_client: Mutex<HashMap<IpAddr, usize>>,
+    /// 0 for no bound.
+    by_client_max: usize,
+}
+
+/// A connection's place, until it is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    crowd: Arc<Crowd>,
+    client: Option<IpAddr>,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// There are too many connections.
+    All,
+    /// There are too many from this address.
+    Client,
+}
+
+impl Crowd {
+    /// Nobody yet, of so many in all and from one address. A bound of 0 for the latter is none.
+    #[must_use]
+    pub fn new(count_max: usize, by_client_max: usize) -> Arc<Crowd> {
+        let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(Crowd { count, count_max, by_client, by_client_max })
+    }
+
+    /// How many are connected.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place for a connection from an address, if that is known.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn enter(self: &Arc<Crowd>, address: Option<IpAddr>) -> Result<Seat, Full> {
+        let before = self.count.fetch_add(1, Ordering::Relaxed);
+        METRICS.connections.inc();
+        // From here on the seat counts back.
+        let mut seat = Seat { crowd: self.clone(), client: None };
+        if before >= self.count_max {
+            return Err(Full::All);
+        }
+        let Some(client) = address.map(client).filter(|_| self.by_client_max > 0) else {
+            return Ok(seat);
+        };
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = by_client.entry(client).or_default();
+        if *theirs >= self.by_client_max {
+            drop(by_client);
+            return Err(Full::Client);
+        }
+        *theirs += 1;
+        drop(by_client);
+        seat.client = Some(client);
+        Ok(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.crowd.count.fetch_sub(1, Ordering::Relaxed);
+        METRICS.connections.dec();
+        let Some(client) = self.client else { return };
+        let mut by_client = self.crowd.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = by_client.get_mut(&client) {
+            *theirs -= 1;
+            if *theirs == 0 {
+                by_client.remove(&client);
+            }
+        }
+    }
+}
+
+/// Whom an address belongs to: of the newer kind each client has as many as there are in 64 bits.
+fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        old @ IpAddr::V4(_) => old,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(crowd: &Arc<Crowd>, address: &str) -> Result<Seat, Full> {
+        crowd.enter(Some(address.parse().expect("an address")))
+    }
+
+    #[test]
+    fn places_are_counted_in_all_and_by_client_and_come_back() {
+        let crowd = Crowd::new(3, 2);
+        let first = from(&crowd, "10.0.0.1").expect("a place");
+        let second = from(&crowd, "::ffff:10.0.0.1").expect("a place");
+        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(Full::Client));
+        let third = from(&crowd, "10.0.0.2").expect("a place");
+        assert_eq!(from(&crowd, "10.0.0.3").err(), Some(Full::All));
+        assert_eq!(crowd.count(), 3);
+        drop(first);
+        let again = from(&crowd, "10.0.0.1").expect("a place");
+        drop((second, third, again));
+        assert_eq!(crowd.count(), 0);
+        assert!(crowd.by_client.lock().expect("no panic").is_empty());
+    }
+
+    #[test]
+    fn neighbours_in_64_bits_are_one_client() {
+        let crowd = Crowd::new(9, 1);
+        let _one = from(&crowd, "2001:db8:1:2::1").expect("a place");
+        assert_eq!(from(&crowd, "2001:db8:1:2:ffff::9").err(), Some(Full::Client));
+        assert!(from(&crowd, "2001:db8:1:3::1").is_ok());
+    }
+
+    #[test]
+    fn without_a_bound_one_client_may_take_all_places() {
+        let crowd = Crowd::new(2, 0);
+        let _seats = [from(&crowd, "10.0.0.1").ok(), from(&crowd, "10.0.0.1").ok()];
+        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(Full::All));
+    }
+}

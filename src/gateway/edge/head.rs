@@ -1,0 +1,366 @@
+//! The head of a request, read strictly: what two readers could read in two ways is refused.
+//!
+//! pingora reads the head once more, by itself. It takes more than is taken here and reads it as it
+//! is read here, so whatever stands behind it never sees a head that nobody has looked at.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use memchr::{memchr, memchr_iter};
+
+/// Fields of a head, at most.
+pub const FIELDS_MAX: usize = 128;
+/// Bytes of a method, at most.
+const METHOD_BYTES_MAX: usize = 32;
+/// Digits of a length, at most.
+const LENGTH_DIGITS_MAX: usize = 15;
+
+/// What is wrong with a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A line does not end with CR LF.
+    Line,
+    /// It does not begin with a request line.
+    Start,
+    /// It is of another version of the protocol.
+    Version,
+    /// The target is none that a server takes.
+    Target,
+    /// It asks for a tunnel.
+    Connect,
+    /// It names no host.
+    NoHost,
+    /// It names several hosts.
+    Hosts,
+    /// The host is none.
+    Host,
+    /// A field has no name.
+    Name,
+    /// There is space between a field's name and its colon.
+    Space,
+    /// A field goes on in the next line.
+    Folded,
+    /// A field has control characters in it.
+    Value,
+    /// There are several lengths, or a length beside an encoding.
+    Lengths,
+    /// The length is no plain number.
+    Length,
+    /// The transfer encoding is not exactly `chunked`, or there are several.
+    Coding,
+    /// It expects something that is not done here.
+    Expectation,
+    /// It wants to change the protocol.
+    Upgrade,
+    /// It has too many fields.
+    Fields,
+    /// Its body is to come in chunks, and begins with none.
+    Chunks,
+}
+
+/// How the end of a body is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// By its length, which may be 0.
+    Length,
+    /// By its last chunk.
+    Chunks,
+}
+
+/// Where the head ends that these bytes begin with; `None` if it is not whole yet. So many of them
+/// were looked at before.
+///
+/// # Errors
+/// What there is of it is wrong already.
+pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, Fault> {
+    for found in memchr_iter(b'\n', &bytes[looked..]) {
+        let at = looked + found;
+        if at == 0 || bytes[at - 1] != b'\r' {
+            return Err(Fault::Line);
+        }
+        // Of an empty line the end of the line before is two bytes away.
+        if at >= 2 && bytes[at - 2] == b'\n' {
+            return Ok(Some(at + 1));
+        }
+    }
+    // No need to wait for the end of what has none.
+    let begun = bytes.first().is_none_or(|first| is_token_byte(*first));
+    let rest = &bytes[looked.saturating_sub(1)..];
+    let alone = |at: usize| rest.get(at + 1).is_some_and(|next| *next != b'\n');
+    match memchr_iter(b'\r', rest).any(alone) {
+        _ if !begun => Err(Fault::Start),
+        true => Err(Fault::Line),
+        false => Ok(None),
+    }
+}
+
+/// Checks a whole head, with the empty line at its end. Tells what comes after it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(head: &[u8]) -> Result<Framing, Fault> {
+    let mut lines = Lines(head);
+    let request = Request::read(lines.next().ok_or(Fault::Start)??)?;
+    let mut fields = Fields::default();
+    for line in lines {
+        let line = line?;
+        if line.is_empty() {
+            break;
+        }
+        fields.take(line)?;
+    }
+    fields.fit(&request)?;
+    Ok(if fields.has_coding { Framing::Chunks } else { Framing::Length })
+}
+
+/// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.
+#[must_use]
+pub fn path(head: &[u8]) -> String {
+    let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    let rest = absolute(target).map_or(target, |(_, rest)| rest);
+    let path = rest.split(|byte| *byte == b'?').next().unwrap_or_default();
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// The lines of a head, without their ends.
+struct Lines<'a>(&'a [u8]);
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = Result<&'a [u8], Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let at = memchr(b'\n', self.0)?;
+        let (line, rest) = self.0.split_at(at);
+        self.0 = &rest[1..];
+        Some(line.strip_suffix(b"\r").ok_or(Fault::Line))
+    }
+}
+
+/// What the first line says of the rest.
+struct Request<'a> {
+    /// Whether it is of version 1.0.
+    old: bool,
+    /// The host, if the target names it.
+    authority: Option<&'a [u8]>,
+}
+
+impl<'a> Request<'a> {
+    fn read(line: &'a [u8]) -> Result<Request<'a>, Fault> {
+        let mut words = line.split(|byte| *byte == b' ');
+        let [Some(method), Some(target), Some(version), None] =
+            [words.next(), words.next(), words.next(), words.next()]
+        else {
+            return Err(Fault::Start);
+        };
+        if method.len() > METHOD_BYTES_MAX || !is_token(method) {
+            return Err(Fault::Start);
+        }
+        let old = match version {
+            b"HTTP/1.1" => false,
+            b"HTTP/1.0" => true,
+            _ if version.starts_with(b"HTTP/") => return Err(Fault::Version),
+            _ => return Err(Fault::Start),
+        };
+        if method == b"CONNECT" {
+            return Err(Fault::Connect);
+        }
+        if !all(target, TARGET) {
+            return Err(Fault::Target);
+        }
+        let authority = match target {
+            [b'/', ..] => None,
+            b"*" if method == b"OPTIONS" => None,
+            _ => {
+                let named = absolute(target).map(|(authority, _)| authority);
+                Some(named.filter(|host| is_host(host)).ok_or(Fault::Target)?)
+            }
+        };
+        Ok(Request { old, authority })
+    }
+}
+
+/// Host and path of a target that names both.
+fn absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (scheme, rest) = target.split_at(memchr(b':', target)?);
+    if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
+        return None;
+    }
+    let rest = rest.strip_prefix(b"://")?;
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    Some(rest.split_at(end))
+}
+
+/// The fields that bear on where a request goes and where it ends.
+#[derive(Default)]
+struct Fields<'a> {
+    count: usize,
+    host: Option<&'a [u8]>,
+    has_length: bool,
+    has_coding: bool,
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, line: &'a [u8]) -> Result<(), Fault> {
+        if matches!(line.first(), Some(b' ' | b'\t')) {
+            return Err(Fault::Folded);
+        }
+        let colon = memchr(b':', line).ok_or(Fault::Name)?;
+        let (name, value) = (&line[..colon], trimmed(&line[colon + 1..]));
+        if matches!(name.last(), Some(b' ' | b'\t')) {
+            return Err(Fault::Space);
+        }
+        if !is_token(name) {
+            return Err(Fault::Name);
+        }
+        if has_controls(value) {
+            return Err(Fault::Value);
+        }
+        self.count += 1;
+        if self.count > FIELDS_MAX {
+            return Err(Fault::Fields);
+        }
+        let called = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        match name.len() {
+            4 if called(b"host") => self.host(value),
+            6 if called(b"expect") => {
+                let known = value.eq_ignore_ascii_case(b"100-continue");
+                known.then_some(()).ok_or(Fault::Expectation)
+            }
+            // What is offered here is the other version by its name alone, and may be passed over.
+            7 if called(b"upgrade") => {
+                let known = value.eq_ignore_ascii_case(b"h2c");
+                known.then_some(()).ok_or(Fault::Upgrade)
+            }
+            14 if called(b"content-length") => self.length(value),
+            17 if called(b"transfer-encoding") => self.coding(value),
+            _ => Ok(()),
+        }
+    }
+
+    fn host(&mut self, value: &'a [u8]) -> Result<(), Fault> {
+        if self.host.is_some() {
+            return Err(Fault::Hosts);
+        }
+        self.host = Some(value);
+        is_host(value).then_some(()).ok_or(Fault::Host)
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), Fault> {
+        if self.has_length || self.has_coding {
+            return Err(Fault::Lengths);
+        }
+        self.has_length = true;
+        let plain = match value {
+            [] => false,
+            [b'0', rest @ ..] => rest.is_empty(),
+            digits => digits.len() <= LENGTH_DIGITS_MAX && digits.iter().all(u8::is_ascii_digit),
+        };
+        plain.then_some(()).ok_or(Fault::Length)
+    }
+
+    fn coding(&mut self, value: &[u8]) -> Result<(), Fault> {
+        if self.has_length {
+            return Err(Fault::Lengths);
+        }
+        if self.has_coding || !value.eq_ignore_ascii_case(b"chunked") {
+            return Err(Fault::Coding);
+        }
+        self.has_coding = true;
+        Ok(())
+    }
+
+    /// Whether they go together with the first line.
+    fn fit(&self, request: &Request<'_>) -> Result<(), Fault> {
+        if self.host.is_none() && !request.old {
+            return Err(Fault::NoHost);
+        }
+        let differs = |authority: &[u8]| self.host.is_some_and(|host| host != authority);
+        if request.authority.is_some_and(differs) {
+            return Err(Fault::Hosts);
+        }
+        // The older version knows no encodings: it would take the chunks for the body.
+        if self.has_coding && request.old { Err(Fault::Coding) } else { Ok(()) }
+    }
+}
+
+/// Whether it is `host`, `host:port` or `[address]:port`.
+fn is_host(value: &[u8]) -> bool {
+    let (host, port) = if let [b'[', rest @ ..] = value {
+        let Some(end) = memchr(b']', rest) else { return false };
+        let inside = &rest[..end];
+        let of_address = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+        (!inside.is_empty() && inside.iter().all(of_address), &rest[end + 1..])
+    } else {
+        let end = memchr(b':', value).unwrap_or(value.len());
+        (end > 0 && all(&value[..end], HOST), &value[end..])
+    };
+    let digits =
+        |digits: &[u8]| (1..=5).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    host && (port.is_empty() || port.strip_prefix(b":").is_some_and(digits))
+}
+
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// Whether anything in it is a control character. It looks at all of them, which is quicker than to
+/// stop at the first.
+fn has_controls(value: &[u8]) -> bool {
+    let is_control = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7F;
+    value.iter().fold(false, |found, byte| found | is_control(*byte))
+}
+
+/// Whether a byte may stand in the name of a field.
+pub(super) fn is_token_byte(byte: u8) -> bool {
+    is(byte, TOKEN)
+}
+
+fn is_token(name: &[u8]) -> bool {
+    !name.is_empty() && all(name, TOKEN)
+}
+
+fn all(bytes: &[u8], class: u8) -> bool {
+    bytes.iter().fold(true, |sound, byte| sound & is(*byte, class))
+}
+
+fn is(byte: u8, class: u8) -> bool {
+    CLASSES[usize::from(byte)] & class != 0
+}
+
+/// May stand in a name or a method.
+const TOKEN: u8 = 1;
+/// May stand in a target.
+const TARGET: u8 = 2;
+/// May stand in a host that is no address in brackets.
+const HOST: u8 = 4;
+/// What each byte may stand in.
+const CLASSES: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    let mut classes = [0; 256];
+    let sets: [(&[u8], u8); 4] = [
+        (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", TOKEN | TARGET | HOST),
+        (b"!#$%&'*+-.^_`|~", TOKEN),
+        (b"-._~!$&'()*+,;=%", TARGET | HOST),
+        (b":@/?[]", TARGET),
+    ];
+    let mut set = 0;
+    while set < sets.len() {
+        let (bytes, class) = sets[set];
+        let mut at = 0;
+        while at < bytes.len() {
+            classes[bytes[at] as usize] |= class;
+            at += 1;
+        }
+        set += 1;
+    }
+    classes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! What heads are taken, and that another reader reads those in the same way.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+/// The ending of every test below: what a server makes of these bytes.
+fn read(head: &[u8]) -> Result<Option<usize>, Fault> {
+    let Some(end) = end(head, 0)? else { return Ok(None) };
+    check(&head[..end]).map(|_| Some(end))
+}
+
+#[rstest]
+#[case::short("GET / HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[case::post("POST /v1/x HTTP/1.1\r\nhost: a.test:8080\r\ncontent-length: 12\r\n\r\n")]
+#[case::empty_body("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")]
+#[case::chunks("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n")]
+#[case::space_about_a_value("GET / HTTP/1.1\r\nHost:\t a \t\r\nX:\r\nY: \r\n\r\n")]
+#[case::no_space("GET / HTTP/1.1\r\nHost:a\r\nX:b:c\r\n\r\n")]
+#[case::odd_name("GET / HTTP/1.1\r\nHost: a\r\n!#$%&'*+-.^_`|~09azAZ: x\r\n\r\n")]
+#[case::foreign_letters("GET / HTTP/1.1\r\nHost: a\r\nX: \u{e9}\u{4e16}\r\n\r\n")]
+#[case::address("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n")]
+#[case::address_alone("GET / HTTP/1.1\r\nHost: [fe80::1.2.3.4]\r\n\r\n")]
+#[case::underscore("GET / HTTP/1.1\r\nHost: a_b:1\r\n\r\n")]
+#[case::absolute("GET http://a:80/v1?x=1 HTTP/1.1\r\nHost: a:80\r\n\r\n")]
+#[case::absolute_without_path("GET HTTPS://a HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[case::of_the_server("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[case::old("GET / HTTP/1.0\r\n\r\n")]
+#[case::old_with_host("GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n")]
+#[case::target("GET /a-._~!$&'()*+,;=%41:@/?[] HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[case::two_slashes("GET //a/b HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[case::expects("PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\n\r\n")]
+#[case::other_version_offered(
+    "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+)]
+fn what_is_sound_is_taken(#[case] head: &str) {
+    assert_eq!(read(head.as_bytes()), Ok(Some(head.len())));
+    let more = format!("{head}GET / HTTP");
+    assert_eq!(read(more.as_bytes()), Ok(Some(head.len())));
+    assert!(agrees(head.as_bytes()));
+}
+
+/// A head of which the second line is this.
+fn with(line: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n")
+}
+
+#[rstest]
+#[case::two_lengths("Content-Length: 1\r\nContent-Length: 1", Fault::Lengths)]
+#[case::length_then_chunks("Content-Length: 1\r\nTransfer-Encoding: chunked", Fault::Lengths)]
+#[case::chunks_then_length("Transfer-Encoding: chunked\r\nContent-Length: 1", Fault::Lengths)]
+#[case::list_of_lengths("Content-Length: 1, 1", Fault::Length)]
+#[case::no_length("Content-Length:", Fault::Length)]
+#[case::plus("Content-Length: +1", Fault::Length)]
+#[case::minus("Content-Length: -1", Fault::Length)]
+#[case::hexadecimal("Content-Length: 0x1", Fault::Length)]
+#[case::leading_zero("Content-Length: 01", Fault::Length)]
+#[case::two_zeros("Content-Length: 00", Fault::Length)]
+#[case::space_inside("Content-Length: 1 1", Fault::Length)]
+#[case::fraction("Content-Length: 1.0", Fault::Length)]
+#[case::endless("Content-Length: 1000000000000000", Fault::Length)]
+#[case::other_digits("Content-Length: \u{661}", Fault::Length)]
+#[case::two_encodings("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", Fault::Coding)]
+#[case::compressed("Transfer-Encoding: gzip, chunked", Fault::Coding)]
+#[case::chunked_first("Transfer-Encoding: chunked, identity", Fault::Coding)]
+#[case::identity("Transfer-Encoding: identity", Fault::Coding)]
+#[case::quoted("Transfer-Encoding: \"chunked\"", Fault::Coding)]
+#[case::parameter("Transfer-Encoding: chunked;a=b", Fault::Coding)]
+#[case::comma("Transfer-Encoding: chunked,", Fault::Coding)]
+#[case::no_encoding("Transfer-Encoding:", Fault::Coding)]
+#[case::letter("Transfer-Encoding: chunke", Fault::Coding)]
+#[case::space_before_colon("Content-Length : 1", Fault::Space)]
+#[case::tab_before_colon("Transfer-Encoding\t: chunked", Fault::Space)]
+#[case::space_in_name("Content Length: 1", Fault::Name)]
+#[case::no_colon("Content-Length", Fault::Name)]
+#[case::no_name(": a", Fault::Name)]
+#[case::quoted_name("\"a\": b", Fault::Name)]
+#[case::foreign_name("\u{e9}: b", Fault::Name)]
+#[case::zero_in_name("Host\0: b", Fault::Name)]
+#[case::folded("X: a\r\n b", Fault::Folded)]
+#[case::folded_by_tab("X: a\r\n\tContent-Length: 1", Fault::Folded)]
+#[case::folded_at_once(" X: a", Fault::Folded)]
+#[case::bare_lf("X: a\nContent-Length: 1", Fault::Line)]
+#[case::bare_cr("X: a\rContent-Length: 1", Fault::Value)]
+#[case::zero("X: a\0b", Fault::Value)]
+#[case::bell("X: a\u{7}b", Fault::Value)]
+#[case::deleted("X: a\u{7f}b", Fault::Value)]
+#[case::vertical_tab("Transfer-Encoding: \u{b}chunked", Fault::Value)]
+#[case::another_host("Host: b", Fault::Hosts)]
+#[case::the_same_host("hOST: a", Fault::Hosts)]
+#[case::wonders("Expect: wonders", Fault::Expectation)]
+#[case::websocket("Connection: Upgrade\r\nUpgrade: websocket", Fault::Upgrade)]
+#[case::either("Upgrade: h2c, websocket", Fault::Upgrade)]
+#[case::upgrade_to_nothing("Upgrade:", Fault::Upgrade)]
+fn what_could_be_read_in_two_ways_is_refused(#[case] line: &str, #[case] fault: Fault) {
+    assert_eq!(read(with(line).as_bytes()), Err(fault));
+}
+
+#[rstest]
+#[case::nothing_but_a_method("GET\r\n\r\n", Fault::Start)]
+#[case::without_version("GET /\r\n\r\n", Fault::Start)]
+#[case::four_words("GET / x HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::two_spaces("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::tab("GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::space_at_the_end("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::space_first(" GET / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::empty_line_first("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::method("G(T / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::small_letters("GET / http/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
+#[case::next_version("GET / HTTP/2.0\r\nHost: a\r\n\r\n", Fault::Version)]
+#[case::unknown_version("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Fault::Version)]
+#[case::long_version("GET / HTTP/1.10\r\nHost: a\r\n\r\n", Fault::Version)]
+#[case::preface("PRI * HTTP/2.0\r\n\r\n", Fault::Version)]
+#[case::tunnel("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", Fault::Connect)]
+#[case::relative("GET a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::query_alone("GET ?a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::star("GET * HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::fragment("GET /#a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::backslash("GET /\\a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::foreign_target("GET /\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::zero_in_target("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::other_scheme("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::one_slash("GET http:/a/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::no_authority("GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::user("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
+#[case::other_authority("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Hosts)]
+#[case::without_host("GET / HTTP/1.1\r\n\r\n", Fault::NoHost)]
+#[case::absolute_without_host("GET http://a/ HTTP/1.1\r\n\r\n", Fault::NoHost)]
+#[case::empty_host("GET / HTTP/1.1\r\nHost:\r\n\r\n", Fault::Host)]
+#[case::two_in_one("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", Fault::Host)]
+#[case::user_in_host("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", Fault::Host)]
+#[case::path_in_host("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", Fault::Host)]
+#[case::port_of_letters("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", Fault::Host)]
+#[case::no_port("GET / HTTP/1.1\r\nHost: a:\r\n\r\n", Fault::Host)]
+#[case::open_bracket("GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", Fault::Host)]
+#[case::bare_address("GET / HTTP/1.1\r\nHost: ::1\r\n\r\n", Fault::Host)]
+#[case::old_and_chunked("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Fault::Coding)]
+#[case::lf_alone("GET / HTTP/1.1\nHost: a\n\n", Fault::Line)]
+#[case::lf_at_the_end("GET / HTTP/1.1\r\nHost: a\r\n\n", Fault::Line)]
+#[case::cr_alone("GET / HTTP/1.1\rHost: a\r\r", Fault::Line)]
+#[case::two_crs("GET / HTTP/1.1\r\r\nHost: a\r\n\r\n", Fault::Version)]
+#[case::another_protocol("\u{16}\u{3}\u{1}", Fault::Start)]
+fn first_lines_and_hosts_are_read_strictly(#[case] head: &str, #[case] fault: Fault) {
+    assert_eq!(read(head.as_bytes()), Err(fault));
+}
+
+#[test]
+fn fields_are_counted() {
+    let head = |count: usize| with(&vec!["X: y"; count - 1].join("\r\n"));
+    assert!(read(head(FIELDS_MAX).as_bytes()).is_ok());
+    assert_eq!(read(head(FIELDS_MAX + 1).as_bytes()), Err(Fault::Fields));
+}
+
+#[rstest]
+#[case("GET /v1/messages?a HTTP/1.1\r\nHost", "/v1/messages")]
+#[case("GET http://a/v1/b?c HTTP/9\r\n", "/v1/b")]
+#[case("GET /v1/m", "/v1/m")]
+#[case("GET", "")]
+#[case("\u{16}\u{3} \u{ff}", "\u{ff}")]
+fn the_path_is_found_in_whatever_there_is(#[case] head: &str, #[case] found: &str) {
+    assert_eq!(path(head.as_bytes()), found);
+}
+
+/// Whether the reader that pingora uses ends a head where we do, with the same fields.
+fn agrees(head: &[u8]) -> bool {
+    let mut fields = [httparse::EMPTY_HEADER; 256];
+    let mut request = httparse::Request::new(&mut fields);
+    let Ok(httparse::Status::Complete(length)) = request.parse(head) else { return false };
+    let ours: Vec<_> = Lines(head).skip(1).take(request.headers.len()).collect();
+    let same = |(line, theirs): (&Result<&[u8], Fault>, &httparse::Header<'_>)| {
+        let Ok(line) = line else { return false };
+        let colon = memchr(b':', line).expect("a colon");
+        line[..colon] == *theirs.name.as_bytes() && trimmed(&line[colon + 1..]) == theirs.value
+    };
+    length == head.len()
+        && Lines(head).count() == ours.len() + 2
+        && ours.iter().zip(request.headers.iter()).all(same)
+}
+
+/// Heads that are nearly sound, and some that are.
+fn heads() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop_oneof![
+        "[A-Za-z-]{1,12}:[ \t]{0,2}[ -~]{0,12}",
+        "(Host|host): [a-z:.\\[\\]0-9]{1,8}",
+        "Content-Length: [0-9+ ]{1,3}",
+        "Transfer-Encoding: (chunked|gzip|chunked,)",
+        "[ -~\t]{0,12}",
+    ];
+    let first = "(GET|POST|P.ST) [ -~]{1,12} HTTP/1\\.[01]";
+    let ends = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r"]);
+    (first, ends.clone(), prop::collection::vec((line, ends), 0..5), any::<Option<(u8, u8)>>())
+        .prop_map(|(first, end, lines, spot)| {
+            let mut head = format!("{first}{end}").into_bytes();
+            lines.iter().for_each(|(line, end)| head.extend(format!("{line}{end}").bytes()));
+            head.extend(b"\r\n");
+            if let Some((at, byte)) = spot {
+                let at = usize::from(at) % head.len();
+                head[at] = byte;
+            }
+            head
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn what_is_taken_another_reader_reads_in_the_same_way(head in heads()) {
+        if let Ok(Some(end)) = read(&head) {
+            prop_assert!(agrees(&head[..end]), "{}", head.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn it_does_not_matter_in_which_pieces_a_head_comes(
+        head in heads(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+    ) {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(head.len())).collect();
+        cuts.push(head.len());
+        cuts.sort_unstable();
+        let mut looked = 0;
+        let mut found = Ok(None);
+        for cut in cuts {
+            found = end(&head[..cut], looked);
+            looked = cut;
+            if found != Ok(None) {
+                break;
+            }
+        }
+        match (found, end(&head, 0)) {
+            (Ok(pieces), Ok(whole)) => prop_assert_eq!(pieces, whole),
+            // In pieces some faults are found that a later one hides, or the other way round.
+            (Err(_), Ok(Some(end))) => prop_assert!(check(&head[..end]).is_err()),
+            (pieces, whole) => prop_assert_eq!(pieces.is_err(), whole.is_err()),
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = (read(&bytes), check(&bytes), path(&bytes));
+    }
+}

@@ -1,0 +1,89 @@
+//! Answers to those who never get as far as pingora.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::StatusCode;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::date::get_cached_date;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::gateway::close;
+use crate::gateway::exchange::Exchange;
+use crate::gateway::refusal::{Refusal, Tongue};
+
+/// A client that sends before it listens is read from for so long, so that it gets to hear why: a
+/// connection that is closed with bytes unread takes back what was written to it.
+const LINGER_WAIT: Duration = Duration::from_secs(1);
+/// And so many bytes.
+const LINGER_BYTES_MAX: usize = 256 << 10;
+/// The answer has to be taken within this.
+const WRITE_WAIT: Duration = Duration::from_secs(1);
+
+/// Tells a client why it is not served, and closes the connection.
+pub(super) async fn with_reason(mut stream: Stream, refusal: &Refusal, tongue: Tongue) {
+    let mut exchange = Exchange::begin();
+    exchange.tongue = tongue;
+    let told = told(refusal, &mut exchange);
+    let telling = async {
+        stream.write_all(told.as_bytes()).await?;
+        stream.flush().await?;
+        AsyncWriteExt::shutdown(&mut stream).await
+    };
+    exchange.record.client_gone = !matches!(timeout(WRITE_WAIT, telling).await, Ok(Ok(())));
+    close::tell(&exchange);
+    if exchange.record.client_gone {
+        return;
+    }
+    let listening = async {
+        let (mut buffer, mut left) = ([0; 4 << 10], LINGER_BYTES_MAX);
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            match left.checked_sub(count) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // Whoever sends for longer has to do without the answer.
+    let _ = timeout(LINGER_WAIT, listening).await;
+}
+
+/// The same without waiting for anything: there are too many of them.
+pub(super) fn at_once(mut stream: Stream, refusal: &Refusal) {
+    let told = told(refusal, &mut Exchange::begin());
+    let telling = async {
+        stream.write_all(told.as_bytes()).await?;
+        stream.flush().await?;
+        AsyncWriteExt::shutdown(&mut stream).await?;
+        stream.read(&mut [0; 4 << 10]).await
+    };
+    // Whom it does not reach at once, it does not reach.
+    let _ = telling.now_or_never();
+}
+
+/// The answer as it goes over the wire.
+fn told(refusal: &Refusal, exchange: &mut Exchange) -> String {
+    let reply = refusal.reply(exchange.tongue, &exchange.id);
+    exchange.record.status = reply.status;
+    exchange.record.code = Some(reply.code);
+    exchange.record.first_byte = Some(exchange.arrived.elapsed());
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut told = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
+    let mut field = |name: &str, value: &str| {
+        // A String takes everything.
+        let _ = write!(told, "{name}: {value}\r\n");
+    };
+    field("date", get_cached_date().to_str().unwrap_or_default());
+    field("content-type", "application/json");
+    field("content-length", &reply.body.len().to_string());
+    field("x-request-id", &exchange.id);
+    if exchange.tongue == Tongue::Messages {
+        field("request-id", &exchange.id);
+    }
+    for (name, value) in &reply.headers {
+        field(name, value);
+    }
+    told + "\r\n" + &reply.body
+}

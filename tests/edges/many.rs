@@ -1,0 +1,130 @@
+//! Encrypted connections, with one request at a time or many.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use http::Version;
+use rstest::rstest;
+use tempfile::TempDir;
+
+use super::{Client, PATIENCE, chat};
+use crate::world::{Store, World, chat_of};
+
+/// A world that speaks TLS, with more configuration.
+async fn encrypted(conf: &str) -> (World, TempDir) {
+    let folder = TempDir::new().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (cert, key) = (file("cert.pem"), file("key.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=localhost", "-keyout", &key, "-out", &cert])
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.is_ok_and(|status| status.success()) && Path::new(&cert).exists());
+    let conf = format!("[listen.tls]\ncert = {cert:?}\nkey = {key:?}\n{conf}");
+    (World::start(Store::Sqlite).conf(&conf).run().await, folder)
+}
+
+/// A client that takes any certificate.
+fn client(one_at_a_time: bool) -> reqwest::Client {
+    let builder = reqwest::Client::builder().danger_accept_invalid_certs(true).timeout(PATIENCE);
+    let builder = if one_at_a_time { builder.http1_only() } else { builder };
+    builder.build().expect("a client")
+}
+
+#[rstest]
+#[case::one(true, Version::HTTP_11)]
+#[case::many(false, Version::HTTP_2)]
+#[tokio::test]
+async fn encrypted_calls_are_served(#[case] one_at_a_time: bool, #[case] version: Version) {
+    let (world, _folder) = encrypted("").await;
+    let client = client(one_at_a_time);
+    for _ in 0..3 {
+        let url = format!("https://{}/v1/chat/completions", world.gateway.http);
+        let call = client.post(url).bearer_auth(&world.key).body(chat_of("lmb-5.5").to_string());
+        let answer = call.header("content-type", "application/json").send().await;
+        let answer = answer.expect("an answer");
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, version));
+        answer.bytes().await.expect("a body");
+    }
+    assert_eq!(world.metric("tollgate_connections", &[]).await, 1);
+    world.settled(3).await;
+}
+
+#[tokio::test]
+async fn a_head_of_a_stream_has_its_bound_as_well() {
+    let (world, _folder) = encrypted("").await;
+    let url = format!("https://{}/v1/models", world.gateway.http);
+    let client = client(false);
+    let call = |bytes: usize| {
+        client.get(&url).bearer_auth(&world.key).header("x", "y".repeat(bytes)).send()
+    };
+    assert_eq!(call(20 << 10).await.expect("an answer").status(), 200);
+    let refused = call(40 << 10).await;
+    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status() == 431));
+}
+
+/// What a client of TLS said and heard.
+struct Speaker(Child);
+
+impl Speaker {
+    fn open(world: &World, protocol: &str) -> Speaker {
+        let child = Command::new("openssl")
+            .args(["s_client", "-quiet", "-connect", &world.gateway.http, "-alpn", protocol])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        Speaker(child.expect("openssl"))
+    }
+
+    fn say(&mut self, bytes: &str) {
+        let said = self.0.stdin.as_mut().expect("an input").write_all(bytes.as_bytes());
+        said.expect("it is taken");
+    }
+
+    /// Waits until the other side closes, and tells what it said.
+    fn rest(mut self) -> String {
+        let end = Instant::now() + PATIENCE;
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                let _ = self.0.kill();
+                panic!("the connection is not closed");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut heard = Vec::new();
+        let output = self.0.stdout.as_mut().expect("an output");
+        output.read_to_end(&mut heard).expect("what it said");
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_get_as_far_as_a_request_is_hung_up_on() {
+    let (world, _folder) = encrypted("[timeouts]\nhead_ms = 500").await;
+    let silent = Client::of(&world).await;
+    assert!(silent.rest().await.is_empty());
+    let mut babbling = Client::of(&world).await;
+    babbling.send("\u{16}\u{3}\u{1}\u{2}").await;
+    assert!(babbling.rest().await.is_empty());
+    for protocol in ["h2", "http/1.1"] {
+        let speaker = Speaker::open(&world, protocol);
+        let rest = tokio::task::spawn_blocking(|| speaker.rest());
+        rest.await.expect("it was closed");
+    }
+    world.metric_becomes("tollgate_connections", &[], 0).await;
+    world.metric_becomes("tollgate_shed_total", &["reason=\"silence\""], 2).await;
+}
+
+#[tokio::test]
+async fn heads_are_read_as_strictly_under_a_cover() {
+    let (world, _folder) = encrypted("").await;
+    let mut speaker = Speaker::open(&world, "http/1.1");
+    speaker.say(&chat(&world, "transfer-encoding: chunked\r\n"));
+    let heard = tokio::task::spawn_blocking(|| speaker.rest()).await.expect("it was closed");
+    assert!(heard.starts_with("HTTP/1.1 400 "), "{heard}");
+    assert_eq!(world.sim.seen().len(), 0);
+}
