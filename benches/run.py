@@ -220,6 +220,7 @@ http = "127.0.0.1:{http}"
 admin = "127.0.0.1:{admin}"
 [store]
 url = "{store or f'sqlite:{folder}/tollgate.db'}"
+outbox = "{folder}/outbox"
 [files]
 url = "file:{folder}/files"
 [rules]

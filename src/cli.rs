@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Parser, Subcommand};
 
 use crate::conf::Conf;
-use crate::ledger::{AccountName, Ledger};
+use crate::ledger::AccountName;
 use crate::sheet::Fault;
-use crate::store;
+use crate::store::{self, Opened};
 
 mod account;
 mod charges;
@@ -88,13 +87,13 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Serve { upgrade } => serve::run(&conf, *upgrade),
         Command::Check => check::run(&conf, out),
-        Command::Account(command) => {
-            on_ledger(&conf, async |l| account::run(l, command, out).await)
-        }
-        Command::Credit(command) => on_ledger(&conf, async |l| credit::run(l, command, out).await),
-        Command::Key(command) => on_ledger(&conf, async |l| key::run(l, command, out).await),
+        Command::Account(command) => on_store(&conf, async |s| account::run(s, command, out).await),
+        Command::Credit(command) => on_store(&conf, async |s| credit::run(s, command, out).await),
+        Command::Key(command) => on_store(&conf, async |s| key::run(s, command, out).await),
         Command::Models => models::run(&conf, out),
-        Command::Charges { name } => on_ledger(&conf, async |l| charges::run(l, name, out).await),
+        Command::Charges { name } => {
+            on_store(&conf, async |s| charges::run(s.ledger, name, out).await)
+        }
     }
 }
 
@@ -127,14 +126,14 @@ fn faults(faults: &[Fault]) -> anyhow::Error {
 }
 
 /// Runs something on the store of a configuration.
-fn on_ledger(
+fn on_store(
     conf: &Conf,
-    run: impl AsyncFnOnce(Arc<dyn Ledger>) -> anyhow::Result<()>,
+    run: impl AsyncFnOnce(Opened) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let opened = store::open(&conf.store).await?;
-        run(opened.ledger).await
+        run(opened).await
     })
 }
 

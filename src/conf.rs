@@ -187,8 +187,9 @@ fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
         faults.push(place.fault(format!("store.url must begin with one of {}", SCHEMES.join(" "))));
     }
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(false);
+    let outbox = table.text("outbox", faults).unwrap_or_else(|| "var/outbox".to_owned());
     table.finish(faults);
-    StoreSection { url, allow_volatile }
+    StoreSection { url, allow_volatile, outbox }
 }
 
 fn rules(mut table: Table, faults: &mut Vec<Fault>) -> String {

@@ -92,6 +92,8 @@ pub struct Gateway {
     pub busy: Busy,
     /// How much there is to do.
     pub load: Load,
+    /// Calls that are over and whose holds are being ended.
+    pub settling: Busy,
     /// The room for uploads.
     pub uploads: Uploads,
     /// The room for all other bodies.
@@ -156,6 +158,7 @@ impl Gateway {
             limits: parts.limits,
             timeouts: parts.timeouts,
             busy: Busy::default(),
+            settling: Busy::default(),
             connector: Arc::new(parts.connector),
             keys: Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_LIFE).build(),
             strangers: Cache::builder().max_capacity(KEYS_MAX).time_to_live(STRANGER_LIFE).build(),

@@ -45,6 +45,12 @@ pub struct Metrics {
     pub route_up: IntGaugeVec,
     /// Calls that came again, by endpoint and what became of them.
     pub repeats: IntCounterVec,
+    /// Ends of holds that the store has not acknowledged.
+    pub outbox_pending: IntGauge,
+    /// Ends of holds that were sent again, since the store might lack them.
+    pub outbox_replayed: IntCounter,
+    /// Failures to write or read the outbox.
+    pub outbox_errors: IntCounter,
     /// Attempts that failed after the vendor may have begun paid work.
     pub lost_attempts: IntCounterVec,
     /// Connections of clients.
@@ -90,14 +96,17 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
     ),
     holds_open: gauge("holds_open", "Holds that stand"),
     held_nanousd: gauge("held_nanousd", "What open holds hold, in nano-USD"),
-    written_off_nanousd: registered(IntCounter::new(
-        "tollgate_written_off_nanousd_total",
+    written_off_nanousd: counter(
+        "written_off_nanousd_total",
         "Charges that accounts could not pay, in nano-USD",
-    )),
+    ),
     ledger_seconds: times("ledger_seconds", "Ledger operations", &["op", "store"], OWN_SECONDS),
     video_jobs: gauges("video_jobs", "Video jobs", &["status"]),
     route_up: gauges("route_up", "Whether a route is in use", &["vendor", "route"]),
     repeats: counters("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
+    outbox_pending: gauge("outbox_pending", "Ends of holds that the store has not acknowledged"),
+    outbox_replayed: counter("outbox_replayed_total", "Ends of holds that were sent again"),
+    outbox_errors: counter("outbox_errors_total", "Failures to write or read the outbox"),
     lost_attempts: counters(
         "lost_attempts_total",
         "Attempts that failed after the vendor may have begun paid work",
@@ -120,6 +129,10 @@ pub fn count(nano: i64) -> u64 {
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
     registered(IntCounterVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    registered(IntCounter::new(format!("tollgate_{name}"), help))
 }
 
 fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {

@@ -2,16 +2,21 @@
 //! by a fleet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::jobs::Queue;
-use crate::ledger::{Ledger, Unavailable};
+use crate::ledger::{Leases, Ledger, Unavailable};
 use crate::notes::Notes;
 use crate::repeats::Repeats;
 
 mod jobs;
 mod lookup;
+mod outbox;
 pub mod redis;
 pub mod sqlite;
+pub mod upkeep;
+
+use upkeep::Upkeep;
 
 /// The `[store]` section, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub struct StoreSection {
     pub url: String,
     /// Run even on a Redis that may lose or drop what was acknowledged.
     pub allow_volatile: bool,
+    /// The folder where a gateway writes down how holds end before it tells a shared store.
+    pub outbox: String,
 }
 
 /// A store that is open.
@@ -36,12 +43,42 @@ pub struct Opened {
     /// Names of calls, and replies. They have a connection of their own as well: a name is asked
     /// for before money is held, and must not wait behind a note.
     pub repeats: Arc<dyn Repeats>,
+    /// What the store has acknowledged, and may lose all the same.
+    pub lasting: Lasting,
+}
+
+/// Where a write is waited for that nobody could repeat.
+#[derive(Clone)]
+pub struct Lasting(Option<Arc<redis::Redis>>);
+
+impl Lasting {
+    /// Writes, and waits until the store would not lose that any more. It may write once more, so
+    /// the same write again must change nothing.
+    ///
+    /// # Errors
+    /// Those of the write; [`Unavailable`] if it is not known to be kept.
+    pub async fn write<T, E: From<Unavailable>>(
+        &self,
+        write: impl AsyncFn() -> Result<T, E>,
+    ) -> Result<T, E> {
+        match &self.0 {
+            // An embedded store has written when it says so.
+            None => write().await,
+            Some(redis) => redis.lasting(write).await,
+        }
+    }
 }
 
 impl Opened {
     fn of<S: Ledger + Notes + Queue + Repeats + 'static>(store: S) -> Opened {
         let store = Arc::new(store);
-        Opened { ledger: store.clone(), notes: store.clone(), queue: store.clone(), repeats: store }
+        Opened {
+            ledger: store.clone(),
+            notes: store.clone(),
+            queue: store.clone(),
+            repeats: store,
+            lasting: Lasting(None),
+        }
     }
 }
 
@@ -62,6 +99,47 @@ pub fn name(section: &StoreSection) -> &'static str {
     if section.url.starts_with("sqlite:") { "sqlite" } else { "redis" }
 }
 
+/// A store as a process that serves has it.
+pub struct Serving {
+    /// For requests.
+    pub requests: Opened,
+    /// For what goes on beside them.
+    pub background: Opened,
+    /// For video jobs.
+    pub worker: Opened,
+    /// What keeps it.
+    pub upkeep: Upkeep,
+}
+
+/// Opens a store for a process that serves. An embedded one is shared; to a server, each part has
+/// connections on its own runtime, made when it is first asked. No hold is made before the upkeep
+/// runs; `leases` are what it keeps alive, each for so long.
+///
+/// # Errors
+/// [`Unavailable`] if a file cannot be opened.
+pub fn serving(
+    section: &StoreSection,
+    leases: Leases,
+    lease: Duration,
+) -> Result<Serving, Unavailable> {
+    if let Some(path) = section.url.strip_prefix("sqlite:") {
+        let opened = Opened::of(sqlite::Sqlite::open(path.as_ref())?);
+        let upkeep = Upkeep::embedded(&opened, leases, lease);
+        let [requests, background, worker] = [opened.clone(), opened.clone(), opened];
+        return Ok(Serving { requests, background, worker, upkeep });
+    }
+    let shared = outbox::Shared::open(section)?;
+    let guarded = || redis::Redis::guarded_by(section.clone(), shared.guard.clone());
+    let opened = || Opened {
+        ledger: Arc::new(outbox::Outbox::new(guarded(), shared.clone())),
+        queue: Arc::new(guarded()),
+        ..unguarded(section, redis::Redis::new(section.clone()))
+    };
+    let [requests, background, worker] = [opened(), opened(), opened()];
+    let upkeep = Upkeep::shared(guarded(), &background, shared.clone(), (leases, lease));
+    Ok(Serving { requests, background, worker, upkeep })
+}
+
 /// Opens a store that is used on one runtime: a shared one connects when it is first asked.
 ///
 /// # Errors
@@ -69,12 +147,7 @@ pub fn name(section: &StoreSection) -> &'static str {
 pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(Opened {
-            ledger: Arc::new(redis::Redis::new(section.clone())),
-            notes: Arc::new(redis::Redis::new(section.clone())),
-            queue: Arc::new(redis::Redis::new(section.clone())),
-            repeats: Arc::new(redis::Redis::new(section.clone())),
-        }),
+        None => Ok(unguarded(section, redis::Redis::new(section.clone()))),
     }
 }
 
@@ -86,11 +159,18 @@ pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
 pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(Opened {
-            ledger: Arc::new(redis::Redis::open(section).await?),
-            notes: Arc::new(redis::Redis::new(section.clone())),
-            queue: Arc::new(redis::Redis::new(section.clone())),
-            repeats: Arc::new(redis::Redis::new(section.clone())),
-        }),
+        None => Ok(unguarded(section, redis::Redis::open(section).await?)),
+    }
+}
+
+/// A server for somebody who makes no calls, and so has nothing to make up for.
+fn unguarded(section: &StoreSection, ledger: redis::Redis) -> Opened {
+    let ledger = Arc::new(ledger);
+    Opened {
+        ledger: ledger.clone(),
+        notes: Arc::new(redis::Redis::new(section.clone())),
+        queue: Arc::new(redis::Redis::new(section.clone())),
+        repeats: Arc::new(redis::Redis::new(section.clone())),
+        lasting: Lasting(Some(ledger)),
     }
 }

@@ -16,7 +16,7 @@ const ARROWS: [(&str, &str); 14] = [
     ("notes", "ledger"),
     ("repeats", "ledger"),
     ("catalogue", "money dialect sheet"),
-    ("store", "jobs ledger money notes repeats sheet"),
+    ("store", "jobs ledger money metrics notes repeats sheet"),
     ("jobs", "ledger catalogue dialect money metrics files sheet"),
     ("gateway", "jobs ledger notes repeats catalogue dialect money metrics files sheet"),
     ("conf", "gateway jobs store files catalogue sheet"),

@@ -16,6 +16,7 @@ mod messages;
 mod metrics;
 mod models;
 mod outage;
+mod outbox;
 mod parallel;
 mod reload;
 mod repeats;

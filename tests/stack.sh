@@ -71,6 +71,7 @@ http = "127.0.0.1:$3"
 admin = "127.0.0.1:$4"
 [store]
 url = "$2"
+outbox = "$1/outbox"
 [files]
 url = "file:$1/files"
 [rules]

@@ -25,7 +25,7 @@ mod videos;
 
 pub(crate) use answer::{Answer, Opened, Streamed};
 pub(crate) use books::Charge;
-pub(crate) use builder::Builder;
+pub(crate) use builder::{Builder, RedisKind};
 pub(crate) use canned::{Canned, events, http};
 pub(crate) use endpoints::{
     CHAT, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D, MESSAGES, MODERATION,
@@ -55,7 +55,8 @@ pub(crate) enum Store {
 enum Redis {
     None,
     Shared(#[expect(dead_code, reason = "kept so that it runs")] Arc<RedisServer>),
-    Own(RedisServer),
+    /// With the Sentinel that watches it, where there is one.
+    Own(RedisServer, Option<RedisServer>),
 }
 
 /// Everything a test needs; it stops when dropped.
@@ -83,8 +84,16 @@ impl World {
     /// Redis, of a world that has one of its own.
     pub(crate) fn redis(&mut self) -> &mut RedisServer {
         match &mut self.redis {
-            Redis::Own(server) => server,
+            Redis::Own(server, _) => server,
             _ => panic!("the world has no Redis of its own"),
+        }
+    }
+
+    /// The same, from now on the test's own.
+    pub(crate) fn take_redis(&mut self) -> RedisServer {
+        match std::mem::replace(&mut self.redis, Redis::None) {
+            Redis::Own(server, None) => server,
+            _ => panic!("the world has no Redis of its own and nothing else"),
         }
     }
 
@@ -152,6 +161,11 @@ impl World {
         let (folder, name) = (self.folder.path().to_owned(), name.to_owned());
         let place = (self.gateway.http.clone(), self.gateway.admin.clone());
         async move { Process::take_over(&folder, &name, place).await }
+    }
+
+    /// Another gateway, whose files a test may forbid to grow: the system does not end it for that.
+    pub(crate) async fn unlimited_gateway(&self) -> Process {
+        Process::start_as(self.folder.path(), "unlimited", &[], process::undaunted).await
     }
 
     /// What stands between some gateways and Redis.

@@ -1,6 +1,6 @@
 //! `tollgate account`: open accounts, list them, show one.
 
-use std::sync::Arc;
+use std::cell::Cell;
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{Out, account_name, no_account};
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, Ledger};
+use crate::store::Opened;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -29,30 +30,31 @@ pub(super) enum Command {
     },
 }
 
-pub(super) async fn run(
-    ledger: Arc<dyn Ledger>,
-    command: &Command,
-    out: Out,
-) -> anyhow::Result<()> {
+pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
+    let ledger = &*store.ledger;
     match command {
         Command::Create { name, credit } => {
             let name = account_name(name)?;
             let amount = credit.as_deref().map(super::credit::amount).transpose()?;
-            if !ledger.open(&name).await? {
-                bail!("account '{name}' is there already");
-            }
-            if let Some(amount) = amount {
-                super::credit::add(&*ledger, &name, &format!("opening-{name}"), amount).await?;
-            }
-            show(&*ledger, &name, out).await
+            let is_new = Cell::new(false);
+            let opening = async || {
+                is_new.set(ledger.open(&name).await? || is_new.get());
+                if !is_new.get() {
+                    bail!("account '{name}' is there already");
+                }
+                let Some(amount) = amount else { return Ok(()) };
+                super::credit::add(ledger, &name, &format!("opening-{name}"), amount).await
+            };
+            store.lasting.write(opening).await?;
+            show(ledger, &name, out).await
         }
         Command::List => {
             for name in ledger.accounts().await? {
-                show(&*ledger, &name, out).await?;
+                show(ledger, &name, out).await?;
             }
             Ok(())
         }
-        Command::Show { name } => show(&*ledger, &account_name(name)?, out).await,
+        Command::Show { name } => show(ledger, &account_name(name)?, out).await,
     }
 }
 

@@ -1,13 +1,12 @@
 //! `tollgate credit`: take payments.
 
-use std::sync::Arc;
-
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 
 use super::{Out, account_name, no_account};
 use crate::ledger::{AccountName, Answer, Ledger, Operation};
 use crate::money::Money;
+use crate::store::Opened;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -23,16 +22,14 @@ pub(super) enum Command {
     },
 }
 
-pub(super) async fn run(
-    ledger: Arc<dyn Ledger>,
-    command: &Command,
-    out: Out,
-) -> anyhow::Result<()> {
+pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
+    let ledger = &*store.ledger;
     let Command::Add { name, usd, id } = command;
     let (name, amount) = (account_name(name)?, amount(usd)?);
     let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    add(&*ledger, &name, &tx, amount).await?;
-    super::account::show(&*ledger, &name, out).await
+    let taking = store.lasting.write(async || add(ledger, &name, &tx, amount).await).await;
+    taking.with_context(|| format!("payment '{tx}': taken or not, the same again does no harm"))?;
+    super::account::show(ledger, &name, out).await
 }
 
 /// Reads an amount.

@@ -1,6 +1,5 @@
 //! `tollgate key`: issue, list and revoke keys.
 
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, bail};
@@ -10,6 +9,7 @@ use serde_json::json;
 use super::{Out, account_name, no_account};
 use crate::ledger::key::Key;
 use crate::ledger::{KeyRecord, Ledger};
+use crate::store::Opened;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -30,16 +30,13 @@ pub(super) enum Command {
     },
 }
 
-pub(super) async fn run(
-    ledger: Arc<dyn Ledger>,
-    command: &Command,
-    out: Out,
-) -> anyhow::Result<()> {
+pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
     match command {
-        Command::Issue { name } => issue(&*ledger, name, out).await,
-        Command::List { name } => list(&*ledger, name, out).await,
+        Command::Issue { name } => issue(&store, name, out).await,
+        Command::List { name } => list(&*store.ledger, name, out).await,
         Command::Revoke { prefix } => {
-            if !ledger.revoke_key(prefix, now()?).await? {
+            let at = now()?;
+            if !store.lasting.write(async || store.ledger.revoke_key(prefix, at).await).await? {
                 bail!("there is no key listed as '{prefix}'");
             }
             if out.json {
@@ -50,8 +47,8 @@ pub(super) async fn run(
     }
 }
 
-async fn issue(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> {
-    let name = account_name(name)?;
+async fn issue(store: &Opened, name: &str, out: Out) -> anyhow::Result<()> {
+    let (name, ledger) = (account_name(name)?, &*store.ledger);
     if ledger.balances(&name).await?.is_none() {
         return Err(no_account(&name));
     }
@@ -60,7 +57,8 @@ async fn issue(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> 
     let key = Key::from_random(bits);
     let prefix = key.prefix().to_owned();
     let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
-    ledger.add_key(key.hash(), record).await?;
+    let adding = store.lasting.write(async || ledger.add_key(key.hash(), record.clone()).await);
+    adding.await?;
     if out.json {
         super::say(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {

@@ -24,7 +24,7 @@ use crate::jobs::studio::{Outlet, Studio};
 use crate::jobs::worker::{Room, Worker};
 use crate::ledger::Leases;
 use crate::metrics;
-use crate::store::{self, Opened};
+use crate::store::{self, Opened, Serving};
 
 mod admin;
 mod background;
@@ -44,7 +44,10 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     // Only fails if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
-    let (Opened { ledger, notes, queue, repeats }, own, workers) = stores(conf)?;
+    let leases = Leases::default();
+    let Serving { requests, background: own, worker: workers, upkeep } = stores(conf, &leases)?;
+    let Opened { ledger, notes, queue, repeats, .. } = requests;
+    let upkeep = Arc::new(upkeep);
     let routes = Arc::new(Routes::new(&conf.vendors));
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
@@ -61,9 +64,9 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         routes: routes.clone(),
         ledger,
         notes,
+        leases,
         videos,
         repeats,
-        leases: Leases::default(),
         store_name: store::name(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
@@ -71,9 +74,12 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     });
     let background = background::Background {
         ledger: own.ledger.clone(),
+        upkeep,
+        sweep_every: background::SWEEP_EVERY.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
         busy: gateway.busy.clone(),
         crowd: crowd.clone(),
+        settling: gateway.settling.clone(),
         worker_idle: worker.idle.clone(),
         rules: reload::Rules::new(conf, catalogue),
         grace_s: conf.server.grace_s,
@@ -113,16 +119,14 @@ fn find_vendors(routes: &Routes) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The store of the requests, that of the background, and that of the worker. An embedded store is
-/// shared; to a server, each has connections on its own runtime.
-fn stores(conf: &Conf) -> anyhow::Result<(Opened, Opened, Opened)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let opened = runtime.block_on(store::open(&conf.store)).context("cannot open the store")?;
-    if store::name(&conf.store) == "sqlite" {
-        return Ok((opened.clone(), opened.clone(), opened));
+/// The store, which is asked first whether it is one.
+fn stores(conf: &Conf, leases: &Leases) -> anyhow::Result<Serving> {
+    let cannot = "cannot open the store";
+    if store::name(&conf.store) != "sqlite" {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(store::open(&conf.store)).context(cannot)?;
     }
-    let lazy = || store::lazy(&conf.store);
-    Ok((lazy()?, lazy()?, lazy()?))
+    store::serving(&conf.store, leases.clone(), conf.timeouts.lease).context(cannot)
 }
 
 /// The worker, which reaches the vendors by the same routes as the gateway.

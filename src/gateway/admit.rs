@@ -98,8 +98,7 @@ async fn fund(
 ) -> Result<Funds, Refusal> {
     let Some(quote) = quote else { return Ok(Funds::Free) };
     let key = caller.ok_or(Refusal::NoLedger)?.key;
-    let hold = gateway.hold(&key.account, id, quote).await?;
-    Ok(Funds::Held { hold, key })
+    Ok(gateway.hold(&key, id, quote).await?)
 }
 
 /// The call in the vendor's format, if that is another one.

@@ -1,4 +1,4 @@
-//! How many requests and settlements are under way, so that a stop can wait for the last.
+//! How much is under way, requests and settlements each, so that a stop can wait for the last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

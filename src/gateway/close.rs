@@ -44,19 +44,20 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         return;
     };
     let Relaying { funds, route, mut relay, .. } = relaying;
-    let Funds::Held { hold, .. } = funds else { return };
+    let Funds::Held { hold, lease, .. } = funds else { return };
     told(&mut exchange.record, usage, charge);
     count_charge(&line, usage, charge);
     let line = serde_json::to_string(&line).unwrap_or_default();
     let account = hold.account().clone();
     let ledger = gateway.ledger.clone();
-    let busy = gateway.busy.enter();
+    let settling = gateway.settling.enter();
     let store = gateway.store_name;
     in_background(async move {
-        let _busy = busy;
+        let _settling = settling;
         until_kept(&ledger, hold, Some((charge, line)), store).await;
     })
     .await;
+    drop(lease);
     match relay.keep() {
         Some(Keep::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
         Some(Keep::Given(ids)) => {
@@ -96,15 +97,16 @@ pub(super) async fn abandon(gateway: &Gateway, exchange: &mut Exchange) {
 }
 
 pub(super) async fn void(gateway: &Gateway, funds: Funds) {
-    let Funds::Held { hold, .. } = funds else { return };
+    let Funds::Held { hold, lease, .. } = funds else { return };
     let ledger = gateway.ledger.clone();
-    let busy = gateway.busy.enter();
+    let settling = gateway.settling.enter();
     let store = gateway.store_name;
     in_background(async move {
-        let _busy = busy;
+        let _settling = settling;
         until_kept(&ledger, hold, None, store).await;
     })
     .await;
+    drop(lease);
 }
 
 /// Starts a task now, so that its first step is taken, and leaves the rest to the runtime.

@@ -8,7 +8,7 @@ use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallFault;
 use crate::dialect::call::{Asked, Call, Content};
 use crate::dialect::videos::Ask;
-use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Unavailable};
+use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Lease, Unavailable, lease};
 use crate::money::price::{Price, Quote, TokenPrice};
 use crate::money::{Money, Resolution, Units};
 
@@ -21,6 +21,8 @@ pub enum Funds {
         hold: Hold,
         /// The key that it was made for.
         key: Arc<KeyRecord>,
+        /// What keeps it alive while the call runs.
+        lease: Lease,
     },
     /// It costs nothing.
     Free,
@@ -125,23 +127,28 @@ impl From<HoldRefused> for Refusal {
 }
 
 impl Gateway {
-    /// Holds money, within the ledger's deadline. If it passes, the hold is taken back, since it
-    /// may have been made all the same.
+    /// Holds money, within the ledger's deadline, and keeps the hold alive. If the deadline passes,
+    /// the hold is taken back, since it may have been made all the same.
     pub(super) async fn hold(
         &self,
-        account: &AccountName,
+        key: &Arc<KeyRecord>,
         id: &str,
         quote: Quote,
-    ) -> Result<Hold, HoldRefused> {
-        let lease_ms = self.timeouts.lease_ms();
-        let ledger = &*self.ledger;
-        let holding = ledger::hold(ledger, account, id, quote, lease_ms);
-        let held = self.in_time("hold", holding).await;
-        if let Err(HoldRefused::Unavailable(why)) = &held {
+    ) -> Result<Funds, HoldRefused> {
+        let (account, lease_ms) = (&key.account, self.timeouts.lease_ms());
+        let holding = ledger::hold(&*self.ledger, account, id, quote, lease_ms);
+        let made = self.in_time("hold", holding).await;
+        if let Err(HoldRefused::Unavailable(why)) = &made {
             log::warn!(request_id = id, why:% = why; "no hold");
             self.take_back(account.clone(), id.to_owned());
         }
-        held
+        let hold = made?;
+        let lease = self.leases.keep(lease::Entry {
+            account: account.clone(),
+            id: id.to_owned(),
+            kept: lease::Kept::Hold { origin: hold.origin(), held: hold.held() },
+        });
+        Ok(Funds::Held { hold, key: key.clone(), lease })
     }
 
     /// Sets more money aside for a call, so much in all, as far as there is any. Tells how much it
@@ -151,7 +158,9 @@ impl Gateway {
         funds: &mut Funds,
         wanted: Money,
     ) -> Result<Money, Unavailable> {
-        let Funds::Held { hold, .. } = funds else { return Ok(Money::ZERO) };
-        self.in_time("extend", hold.extend(&*self.ledger, wanted)).await
+        let Funds::Held { hold, lease, .. } = funds else { return Ok(Money::ZERO) };
+        let held = self.in_time("extend", hold.extend(&*self.ledger, wanted)).await?;
+        lease.now_holds(held);
+        Ok(held)
     }
 }

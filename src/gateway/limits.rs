@@ -1,5 +1,6 @@
 //! Bounds of what the gateway takes in and waits for, from the configuration.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::sheet::{Fault, Table};
@@ -84,6 +85,10 @@ impl Limits {
 /// No wait is longer than a day, in ms.
 const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
+/// A hold that is renewed four times in its lease should not be so too often, and whoever lost its
+/// gateway wants its money back.
+const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
+
 /// The `[timeouts]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -111,6 +116,8 @@ pub struct Timeouts {
     pub idle: Duration,
     /// While the gateway itself is so late, requests are refused; 0 for never.
     pub shed_lag: Duration,
+    /// For a hold, unless it is renewed.
+    pub lease: Duration,
 }
 
 impl Default for Timeouts {
@@ -128,6 +135,7 @@ impl Default for Timeouts {
             drain: Duration::from_secs(600),
             idle: Duration::from_secs(55),
             shed_lag: Duration::from_millis(500),
+            lease: Duration::from_secs(60),
         }
     }
 }
@@ -155,19 +163,20 @@ impl Timeouts {
         read("drain_ms", &mut times.drain);
         read("idle_ms", &mut times.idle);
         read("shed_lag_ms", &mut times.shed_lag);
+        read("lease_ms", &mut times.lease);
         if times.head.is_zero() {
             faults.push(sheet.place.fault("'head_ms' must be 1 at least"));
+        }
+        if !LEASE.contains(&times.lease) {
+            let (least, most) = (LEASE.start().as_millis(), LEASE.end().as_millis());
+            faults.push(sheet.place.fault(format!("'lease_ms' may be {least} to {most}")));
         }
         times
     }
 
-    /// How long a hold must stand: longer than any call can take.
+    /// How long a hold stands unless it is renewed, in ms.
     #[must_use]
     pub fn lease_ms(&self) -> u64 {
-        // A call tries no further route after `total`; the last one still gets its time to answer.
-        let last = self.connect + self.answer + self.stall;
-        let longest = self.body + self.total + last + self.drain + self.client_write;
-        let margin = Duration::from_secs(60);
-        u64::try_from((longest + margin).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)
     }
 }

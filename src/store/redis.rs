@@ -20,17 +20,23 @@ use crate::ledger::{
 use crate::money::Money;
 
 mod connection;
+mod incarnation;
 mod jobs;
 mod keys;
+mod lasting;
 mod notes;
 mod repeats;
 mod safety;
 mod scripts;
 
+pub(super) use incarnation::{Guard, Seen};
+pub(super) use scripts::Stamped;
+
 use connection::Connection;
+use incarnation::Needs;
 use jobs::Survey;
 use keys::AccountKeys;
-use scripts::Scripts;
+use scripts::{Call, Scripts};
 
 /// No answer within this is no answer. Callers set shorter deadlines of their own.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
@@ -49,6 +55,8 @@ pub struct Redis {
     connected: Arc<OnceCell<Connection>>,
     scripts: Scripts,
     survey: Survey,
+    /// Where a process has one, nothing moves money without it.
+    guard: Option<Arc<Guard>>,
 }
 
 impl From<RedisError> for Unavailable {
@@ -66,7 +74,13 @@ impl Redis {
             connected: Arc::default(),
             scripts: Scripts::default(),
             survey: Survey::default(),
+            guard: None,
         }
+    }
+
+    /// A store that is not connected yet, and moves money only as its guard allows.
+    pub(super) fn guarded_by(section: StoreSection, guard: Arc<Guard>) -> Redis {
+        Redis { guard: Some(guard), ..Redis::new(section) }
     }
 
     /// Connects, and refuses a server that may lose or drop what it acknowledged.
@@ -92,20 +106,16 @@ impl Redis {
         self.connected.get().ok_or_else(|| Unavailable("not connected".to_owned()))
     }
 
-    async fn credit(
+    /// Does an operation in whatever run the server is.
+    async fn apply_plainly(
         &self,
-        keys: &AccountKeys,
-        tx: &str,
-        amount: Money,
+        account: &AccountName,
+        op: &Operation,
     ) -> Result<Answer, Unavailable> {
-        let mut call = self.scripts.money.credit.key(&keys.account);
-        call.key(&keys.payments).arg(tx).arg(amount.nano());
-        self.connection()
-            .await?
-            .run(&call)
-            .await
-            .and_then(|reply| words(&reply))
-            .and_then(|words| answer(&words))
+        let call = call(&AccountKeys::of(account), op);
+        let script = self.scripts.money.of(op);
+        let reply = self.connection().await?.run(&call.of(script)).await?;
+        answer(&words(&reply)?)
     }
 
     async fn balances_of(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
@@ -180,46 +190,10 @@ impl Ledger for Redis {
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
-        let keys = AccountKeys::of(account);
-        let (script, id) = match &op {
-            Operation::Credit { tx, amount } => return self.credit(&keys, tx, *amount).await,
-            Operation::Hold { id, .. } => (&self.scripts.money.hold, id),
-            Operation::Extend { id, .. } => (&self.scripts.money.extend, id),
-            Operation::Renew { id, .. } | Operation::Checkpoint { id, .. } => {
-                (&self.scripts.money.renew, id)
-            }
-            Operation::Settle { id, .. } => (&self.scripts.money.settle, id),
-            Operation::Void { id } => (&self.scripts.money.void, id),
-        };
-        let mut call = script.key(&keys.account);
-        call.key(keys.hold(id)).key(&keys.open).arg(id);
-        match &op {
-            Operation::Hold { wanted, least, lease_ms, .. } => {
-                call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
-            }
-            Operation::Extend { wanted, .. } => {
-                call.arg(wanted.nano());
-            }
-            Operation::Renew { lease_ms, .. } => {
-                call.arg(*lease_ms);
-            }
-            Operation::Checkpoint { charge, line, .. } => {
-                call.arg("").arg(charge.nano()).arg(line);
-            }
-            Operation::Settle { charge, line, origin, .. } => {
-                call.key(&keys.journal).arg(charge.nano()).arg(line);
-                if let Some(Origin { wanted, least }) = origin {
-                    call.arg(wanted.nano()).arg(least.nano());
-                }
-            }
-            Operation::Void { .. } | Operation::Credit { .. } => {}
+        match &self.guard {
+            Some(guard) => Ok(self.apply_guarded(guard, account, &op).await?.0),
+            None => self.apply_plainly(account, &op).await,
         }
-        self.connection()
-            .await?
-            .run(&call)
-            .await
-            .and_then(|reply| words(&reply))
-            .and_then(|words| answer(&words))
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -280,8 +254,45 @@ impl Ledger for Redis {
 
     async fn ping(&self) -> Result<(), Unavailable> {
         let _: Value = self.connection().await?.query(&redis::cmd("PING")).await?;
-        Ok(())
+        match &self.guard {
+            Some(guard) => guard.granted(Needs::Outbox).map(drop),
+            None => Ok(()),
+        }
     }
+}
+
+/// What an operation's script is told.
+fn call(keys: &AccountKeys, op: &Operation) -> Call {
+    let mut call = Call::default();
+    call.key(&keys.account);
+    if let Some(id) = op.hold_id() {
+        call.key(keys.hold(id)).key(&keys.open).arg(id);
+    }
+    match op {
+        Operation::Credit { tx, amount } => {
+            call.key(&keys.payments).arg(tx).arg(amount.nano());
+        }
+        Operation::Hold { wanted, least, lease_ms, .. } => {
+            call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
+        }
+        Operation::Extend { wanted, .. } => {
+            call.arg(wanted.nano());
+        }
+        Operation::Renew { lease_ms, .. } => {
+            call.arg(*lease_ms);
+        }
+        Operation::Checkpoint { charge, line, .. } => {
+            call.arg("").arg(charge.nano()).arg(line);
+        }
+        Operation::Settle { charge, line, origin, .. } => {
+            call.key(&keys.journal).arg(charge.nano()).arg(line);
+            if let Some(Origin { wanted, least }) = origin {
+                call.arg(wanted.nano()).arg(least.nano());
+            }
+        }
+        Operation::Void { .. } => {}
+    }
+    call
 }
 
 /// A script's reply.

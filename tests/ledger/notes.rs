@@ -11,11 +11,11 @@ use tollgate::notes::{
     FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX, NOTES_MAX, NoteRefused,
     Notes,
 };
-use tollgate::store::{self, Opened, StoreSection};
+use tollgate::store::{self, Opened};
 
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, settle};
-use super::subject::{name, opened};
+use super::subject::{at, name, opened};
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 /// Longer than any test waits, shorter than a note that is to stay.
@@ -269,7 +269,7 @@ async fn nodes_of_a_fleet_find_each_others_notes() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = RedisServer::shared();
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
-        let section = StoreSection { url: url.clone(), allow_volatile: false };
+        let section = at(url.clone());
         let (one, other) =
             (opened(&url).await.notes, store::lazy(&section).expect("it opens").notes);
         let account = name("fleet");

@@ -8,7 +8,7 @@ use tollgate::store::{self, StoreSection};
 
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, settle};
-use super::subject::{name, open};
+use super::subject::{at, name, open};
 
 /// Nobody waits longer for a server that is gone.
 const FAILS_WITHIN: Duration = Duration::from_secs(3);
@@ -45,7 +45,7 @@ async fn a_redis_that_may_lose_money_is_refused_by_the_name_of_the_setting() {
     ];
     for (setting, value) in wrong {
         let server = RedisServer::start_with(&[&format!("--{setting}"), value]);
-        let section = StoreSection { url: server.url(), allow_volatile: false };
+        let section = at(server.url());
         let Err(refused) = store::open(&section).await else { panic!("{setting} {value} opens") };
         let said = refused.to_string();
         for part in [setting, value, "allow_volatile"] {
@@ -61,7 +61,7 @@ async fn a_redis_that_may_lose_money_is_refused_by_the_name_of_the_setting() {
 async fn every_wrong_setting_is_named_at_once() {
     let server =
         RedisServer::start_with(&["--appendonly", "no", "--maxmemory-policy", "allkeys-lru"]);
-    let section = StoreSection { url: server.url(), allow_volatile: false };
+    let section = at(server.url());
     let Err(refused) = store::open(&section).await else { panic!("it opens") };
     let said = refused.to_string();
     assert!(said.contains("appendonly") && said.contains("maxmemory-policy"), "{said}");
@@ -70,7 +70,7 @@ async fn every_wrong_setting_is_named_at_once() {
 #[tokio::test]
 async fn an_address_of_no_store_is_refused_without_its_password() {
     for url in ["postgres://me:secret@host/db", "redis://me:secret@127.0.0.1:1/0", "redis:", ""] {
-        let section = StoreSection { url: url.to_owned(), allow_volatile: false };
+        let section = at(url.to_owned());
         let Err(refused) = store::open(&section).await else { panic!("{url} opens") };
         assert!(!refused.to_string().contains("secret"), "{refused}");
     }

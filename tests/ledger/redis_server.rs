@@ -30,6 +30,9 @@ const SAFE: [&str; 8] = [
     "noeviction",
 ];
 
+/// Where in its folder it writes what it is told.
+const WRITTEN: &str = "appendonlydir";
+
 /// A running `redis-server`.
 pub(crate) struct RedisServer {
     child: Option<Child>,
@@ -159,10 +162,21 @@ impl RedisServer {
         assert!(sent.is_ok_and(|status| status.success()), "Redis takes no {name}");
     }
 
-    /// Where it keeps its files.
-    #[expect(dead_code, reason = "for tests of other rooms")]
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    /// A copy of what it has written so far.
+    pub(crate) fn copy(&self) -> TempDir {
+        let copy = TempDir::new().expect("a folder for the copy");
+        copy_files(&self.folder.path().join(WRITTEN), copy.path());
+        copy
+    }
+
+    /// Kills it, and starts it as it was when that copy was made: all that came after is lost.
+    pub(crate) fn fall_back_to(&mut self, copy: &TempDir) {
+        self.stop();
+        let written = self.folder.path().join(WRITTEN);
+        std::fs::remove_dir_all(&written).expect("what it has written");
+        std::fs::create_dir(&written).expect("a folder");
+        copy_files(copy.path(), &written);
+        assert!(self.start_again(), "Redis does not start from its copy");
     }
 
     /// Its port.
@@ -201,6 +215,13 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).expect("what was written") {
+        let file = file.expect("a file");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
     }
 }
 

@@ -30,6 +30,11 @@ impl Stored {
     }
 }
 
+/// The section of a store.
+pub(crate) fn at(url: String) -> StoreSection {
+    StoreSection { url, allow_volatile: false, outbox: String::new() }
+}
+
 /// Opens a store that must open, for its ledger.
 pub(crate) async fn open(url: &str) -> Arc<dyn Ledger> {
     opened(url).await.ledger
@@ -37,7 +42,7 @@ pub(crate) async fn open(url: &str) -> Arc<dyn Ledger> {
 
 /// Opens a store that must open.
 pub(crate) async fn opened(url: &str) -> Opened {
-    let section = StoreSection { url: url.to_owned(), allow_volatile: false };
+    let section = at(url.to_owned());
     store::open(&section).await.unwrap_or_else(|why| panic!("{url}: {why}"))
 }
 

@@ -12,10 +12,46 @@ use crate::sim::Sim;
 const CHAT_VENDORS: [&str; 5] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e"];
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
 
+/// A world need not outlive a power cut, so nobody waits for Redis' disk while it is made.
+const IN_HASTE: [(&str, &str); 1] = [("TOLLGATE__STORE__ALLOW_VOLATILE", "true")];
+
+/// What kind of Redis a world has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RedisKind {
+    Server,
+    Sentinel,
+    Cluster,
+}
+
+impl RedisKind {
+    /// One, and its address.
+    fn start(self) -> (Redis, String) {
+        match self {
+            RedisKind::Server => {
+                let server = RedisServer::start();
+                let url = server.fresh_url();
+                (Redis::Own(server, None), url)
+            }
+            RedisKind::Sentinel => {
+                let server = RedisServer::start();
+                let sentinel = RedisServer::start_sentinel(&server);
+                let url = format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port());
+                (Redis::Own(server, Some(sentinel)), url)
+            }
+            RedisKind::Cluster => {
+                let server = RedisServer::start_cluster();
+                let url = server.cluster_url();
+                (Redis::Own(server, None), url)
+            }
+        }
+    }
+}
+
 /// See [`World::start`].
 pub(crate) struct Builder {
     store: Store,
     own_redis: bool,
+    kind: RedisKind,
     own_rules: bool,
     vendors: Vec<(String, Vec<String>)>,
     credit: String,
@@ -30,6 +66,7 @@ impl Builder {
         Builder {
             store,
             own_redis: false,
+            kind: RedisKind::Server,
             own_rules: false,
             vendors: CHAT_VENDORS.map(|name| (name.to_owned(), vec![String::new()])).into(),
             credit: "5".to_owned(),
@@ -85,6 +122,12 @@ impl Builder {
         self
     }
 
+    /// A Redis of that kind that the test may stop.
+    pub(crate) fn redis_kind(mut self, kind: RedisKind) -> Builder {
+        self.kind = kind;
+        self.own_redis()
+    }
+
     /// Rules that the test may change: a copy in the folder `rules` of the world.
     pub(crate) fn own_rules(mut self) -> Builder {
         self.own_rules = true;
@@ -104,11 +147,7 @@ impl Builder {
                 let url = server.fresh_url();
                 (Redis::Shared(server), url)
             }
-            (Store::Redis, true) => {
-                let server = RedisServer::start();
-                let url = server.fresh_url();
-                (Redis::Own(server), url)
-            }
+            (Store::Redis, true) => self.kind.start(),
         };
         let rules = self.rules(folder.path());
         let conf = self.toml(&sim, folder.path(), &store, &rules);
@@ -117,8 +156,9 @@ impl Builder {
         let gateway = Process::start(folder.path(), "gateway", &self.env).await;
         let client = super::process::client();
         let mut world = World { sim, key: String::new(), gateway, gate, folder, redis, client };
-        world.command(&["account", "create", ACCOUNT, "--credit", &self.credit]).await.done();
-        let issued = world.command(&["key", "issue", ACCOUNT]).await.done();
+        let create = ["account", "create", ACCOUNT, "--credit", &self.credit];
+        world.command_with(&create, &IN_HASTE).await.done();
+        let issued = world.command_with(&["key", "issue", ACCOUNT], &IN_HASTE).await.done();
         issued.trim().clone_into(&mut world.key);
         world
     }

@@ -29,11 +29,23 @@ impl Process {
     /// Starts the gateway of a folder's `tollgate.toml`, with these settings in the place of those
     /// that are there, and waits until it is ready.
     pub(super) async fn start(folder: &Path, name: &str, env: &[(&str, &str)]) -> Process {
+        Process::start_as(folder, name, env, command).await
+    }
+
+    /// The same, with a command of its own.
+    pub(super) async fn start_as(
+        folder: &Path,
+        name: &str,
+        env: &[(&str, &str)],
+        command: fn(&Path) -> Command,
+    ) -> Process {
         let log = folder.join(format!("{name}.log"));
         // Another process may take a port before the gateway does, so a few are tried.
         for _ in 0..3 {
             let address = || format!("127.0.0.1:{}", free_port());
-            let mut process = Process::spawn(folder, &log, (address(), address()), env, &["serve"]);
+            let mut started = command(folder);
+            started.envs(env.iter().copied()).arg("serve");
+            let mut process = Process::spawn(started, &log, (address(), address()));
             if process.ready().await {
                 return process;
             }
@@ -45,7 +57,9 @@ impl Process {
     /// there.
     pub(super) async fn take_over(folder: &Path, name: &str, place: (String, String)) -> Process {
         let log = folder.join(format!("{name}.log"));
-        let mut process = Process::spawn(folder, &log, place, &[], &["serve", "--upgrade"]);
+        let mut started = command(folder);
+        started.args(["serve", "--upgrade"]);
+        let mut process = Process::spawn(started, &log, place);
         let end = Instant::now() + START_WAIT;
         while !process.log().contains("serving") {
             assert!(process.is_running() && Instant::now() < end, "{}", process.log());
@@ -54,18 +68,17 @@ impl Process {
         process
     }
 
-    fn spawn(
-        folder: &Path,
-        log: &Path,
-        (http, admin): (String, String),
-        env: &[(&str, &str)],
-        words: &[&str],
-    ) -> Process {
-        let child = command(folder)
-            .env("TOLLGATE__LISTEN__HTTP", &http)
-            .env("TOLLGATE__LISTEN__ADMIN", &admin)
-            .envs(env.iter().copied())
-            .args(words)
+    /// What is set in the environment of the command already wins over these addresses.
+    fn spawn(mut command: Command, log: &Path, (http, admin): (String, String)) -> Process {
+        let set: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+        for (name, address) in
+            [("TOLLGATE__LISTEN__HTTP", &http), ("TOLLGATE__LISTEN__ADMIN", &admin)]
+        {
+            if !set.iter().any(|known| known == name) {
+                command.env(name, address);
+            }
+        }
+        let child = command
             .stderr(File::create(log).expect("the gateway's log"))
             .spawn()
             .expect("the gateway");
@@ -143,13 +156,23 @@ impl Drop for Process {
 
 /// The binary with the configuration of a folder, and nothing of the tests' own environment.
 pub(super) fn command(folder: &Path) -> Command {
-    let mut command = Command::new(BINARY);
+    of_folder(Command::new(BINARY), folder)
+}
+
+fn of_folder(mut command: Command, folder: &Path) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE__")) {
         command.env_remove(name);
     }
     command.arg("--conf").arg(folder.join("tollgate.toml"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
     command
+}
+
+/// The same, but that a file which must not grow is an error like any other.
+pub(super) fn undaunted(folder: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY]);
+    of_folder(command, folder)
 }
 
 /// A client of HTTP. The library has the same TLS as the gateway, which brings its own arithmetic.

@@ -19,26 +19,32 @@ use crate::gateway::routes::{Route, Routes};
 use crate::jobs::worker::Worker;
 use crate::ledger::Ledger;
 use crate::metrics::METRICS;
+use crate::store::upkeep::Upkeep;
 
 /// Names are resolved again after so long; those that never were, much sooner.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 const RESOLVE_SOON: Duration = Duration::from_secs(1);
-/// Holds whose lease ran out are looked for so often.
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// Holds whose lease ran out are looked for so often, or more often where leases are short.
+pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// The rules' files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Clients that stay connected have so long for a last request each, whose answer tells them to go:
 /// who finds its connection closed cannot know whether what it just sent was read.
 const FAREWELL_WAIT: Duration = Duration::from_millis(500);
+/// At the end so long is waited for the store to say that it knows how holds ended.
+const SETTLE_WAIT: Duration = Duration::from_secs(2);
 /// While the process stops, what is under way is counted so often.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// See the module.
 pub(super) struct Background {
     pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) upkeep: Arc<Upkeep>,
+    pub(super) sweep_every: Duration,
     pub(super) routes: Arc<Routes>,
     pub(super) busy: Busy,
     pub(super) crowd: Arc<Crowd>,
+    pub(super) settling: Busy,
     /// Whether the worker has ended what it had begun.
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: Rules,
@@ -58,12 +64,20 @@ impl BackgroundService for Making {
 #[async_trait]
 impl BackgroundService for Background {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = self.resolve() => {}
-            () = self.sweep() => {}
-            () = self.reload() => {}
-            _ = shutdown.changed() => self.leave().await,
-        }
+        let until_told = async {
+            tokio::select! {
+                () = self.resolve() => {}
+                () = self.sweep() => {}
+                () = self.reload() => {}
+                _ = shutdown.changed() => {}
+            }
+        };
+        let serving = async {
+            until_told.await;
+            self.leave().await;
+        };
+        // The last calls need their leases too.
+        tokio::join!(self.upkeep.run(), serving);
     }
 }
 
@@ -84,6 +98,10 @@ impl Background {
 
     async fn sweep(&self) {
         loop {
+            tokio::time::sleep(self.sweep_every).await;
+            if !self.upkeep.may_sweep() {
+                continue;
+            }
             match self.ledger.expire().await {
                 Ok(swept) => {
                     METRICS.holds_open.set(i64::try_from(swept.open).unwrap_or(i64::MAX));
@@ -94,7 +112,6 @@ impl Background {
                 }
                 Err(why) => log::warn!(why:% = why; "no sweep"),
             }
-            tokio::time::sleep(SWEEP_EVERY).await;
         }
     }
 
@@ -114,7 +131,7 @@ impl Background {
         }
     }
 
-    /// Waits for the last answer and the last settlement, then leaves: pingora itself would sleep
+    /// Waits for the last answer and its settlement, then leaves: pingora itself would sleep
     /// for the whole of its grace period.
     async fn leave(&self) {
         let farewell = Instant::now() + FAREWELL_WAIT;
@@ -122,7 +139,7 @@ impl Background {
             while self.crowd.count() > 0 && Instant::now() < farewell {
                 tokio::time::sleep(COUNT_EVERY).await;
             }
-            // Twice: between a request's end and its settlement nothing may be counted.
+            // Twice: a request may have begun that is not counted yet.
             for _ in 0..2 {
                 tokio::time::sleep(COUNT_EVERY).await;
                 while self.busy.count() > 0 || !self.worker_idle.load(Ordering::SeqCst) {
@@ -130,7 +147,21 @@ impl Background {
                 }
             }
         };
-        let done = tokio::time::timeout(Duration::from_secs(self.grace_s), last).await;
+        let grace = Duration::from_secs(self.grace_s);
+        let began = Instant::now();
+        let done = tokio::time::timeout(grace, last).await;
+        // What is written down somebody will send when the store is there again.
+        let rest = grace.saturating_sub(began.elapsed());
+        let patience = if self.upkeep.writes_down() { rest.min(SETTLE_WAIT) } else { rest };
+        let settled = async {
+            while self.settling.count() > 0 {
+                tokio::time::sleep(COUNT_EVERY).await;
+            }
+        };
+        if tokio::time::timeout(patience, settled).await.is_err() {
+            log::warn!(holds = self.settling.count(); "the store does not know how holds ended");
+        }
+        self.upkeep.leave();
         log::info!(cut = self.busy.count(), in_time = done.is_ok(); "stopped");
         std::process::exit(0);
     }

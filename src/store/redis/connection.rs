@@ -103,10 +103,23 @@ impl Connection {
 
     /// Asks every node: all of a cluster, else the one there is.
     pub(super) async fn query_nodes(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
+        self.query_all(cmd, MultipleNodeRoutingInfo::AllNodes).await
+    }
+
+    /// Asks every master: all of a cluster, else the one there is.
+    pub(super) async fn query_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
+        self.query_all(cmd, MultipleNodeRoutingInfo::AllMasters).await
+    }
+
+    async fn query_all(
+        &self,
+        cmd: &Cmd,
+        nodes: MultipleNodeRoutingInfo,
+    ) -> RedisResult<Vec<Value>> {
         let Connection::Cluster(cluster) = self else {
             return Ok(vec![self.query_raw(cmd).await?]);
         };
-        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllNodes, None));
+        let everywhere = RoutingInfo::MultiNode((nodes, None));
         let answers = cluster.clone().route_command(cmd.clone(), everywhere).await?;
         Ok(match answers {
             Value::Map(by_node) => by_node.into_iter().map(|(_, answer)| answer).collect(),
@@ -142,12 +155,19 @@ impl Connection {
 
     /// After a failure Sentinel is asked anew who the master is; the others mend themselves.
     async fn mind<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
-        if let (Connection::Sentinel(watched), Err(why)) = (self, &answered)
+        if let Err(why) = &answered
             && lost_master(why)
         {
-            watched.lock().await.master = None;
+            self.lost_master().await;
         }
         answered
+    }
+
+    /// The master that is known is none any more.
+    pub(super) async fn lost_master(&self) {
+        if let Connection::Sentinel(watched) = self {
+            watched.lock().await.master = None;
+        }
     }
 }
 

@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use redis::{Script, ScriptInvocation};
 
 use super::super::jobs::{read, read_claimed, repeats, used, written};
+use super::incarnation::Needs;
 use super::keys::AccountKeys;
+use super::scripts::Call;
 use super::{Redis, answer, words};
 use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
 use crate::ledger::{AccountName, Answer, Unavailable};
@@ -32,6 +34,9 @@ const SECRET: &str = "tollgate:secret";
 #[async_trait]
 impl Queue for Redis {
     async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
+        if let Some(guard) = &self.guard {
+            guard.granted(Needs::Outbox)?;
+        }
         let job = written(&order.job)?;
         let member = member(&order.job.account, &order.job.id);
         for _ in 0..TRIES_MAX {
@@ -219,15 +224,18 @@ impl Redis {
         announced: &Announced,
     ) -> Result<Vec<String>, Unavailable> {
         let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
-        let mut call = self.scripts.videos.place.key(&keys.account);
-        call.key(keys.hold(id)).key(&keys.open);
+        let mut call = Call::default();
+        call.key(&keys.account).key(keys.hold(id)).key(&keys.open);
         call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
         call.key(keys.videos()).key(keys.videos_open());
         call.arg(id).arg(order.quote.wanted.nano()).arg(order.quote.least.nano());
         call.arg(order.lease_ms.min(SPAN_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
-        self.told(&call).await
+        match &self.guard {
+            Some(guard) => words(&self.guarded(guard, Needs::Outbox, &call, |s| &s.place).await?.0),
+            None => self.told(&call.of(&self.scripts.videos.place)).await,
+        }
     }
 
     /// What an order that was not placed comes to; `None` if it may be tried again.

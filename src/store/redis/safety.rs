@@ -48,7 +48,10 @@ pub(super) async fn check(
 }
 
 /// A setting, as every node has it.
-async fn setting(connection: &Connection, name: &str) -> Result<Vec<String>, Unavailable> {
+pub(super) async fn setting(
+    connection: &Connection,
+    name: &str,
+) -> Result<Vec<String>, Unavailable> {
     let get = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
     let answers = connection.query_nodes(&get).await.map_err(|why| {
         Unavailable(format!(

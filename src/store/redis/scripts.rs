@@ -1,7 +1,9 @@
 //! The fixed scripts, embedded. What ends or goes on with something is allowed when the server's
 //! memory is full.
 
-use redis::Script;
+use redis::{Cmd, Script, ScriptInvocation, ToRedisArgs};
+
+use crate::ledger::Operation;
 
 const WHEN_FULL: &str = " flags=allow-oom";
 const READING: &str = " flags=no-writes";
@@ -41,6 +43,20 @@ pub(super) struct MoneyScripts {
     pub(super) expire: Script,
 }
 
+impl MoneyScripts {
+    /// That of an operation.
+    pub(super) fn of(&self, op: &Operation) -> &Script {
+        match op {
+            Operation::Credit { .. } => &self.credit,
+            Operation::Hold { .. } => &self.hold,
+            Operation::Extend { .. } => &self.extend,
+            Operation::Renew { .. } | Operation::Checkpoint { .. } => &self.renew,
+            Operation::Settle { .. } => &self.settle,
+            Operation::Void { .. } => &self.void,
+        }
+    }
+}
+
 /// On an account's jobs.
 pub(super) struct VideoScripts {
     pub(super) place: Script,
@@ -69,21 +85,109 @@ pub(super) struct RepeatScripts {
     pub(super) free: Script,
 }
 
-fn script(flags: &str, parts: &[&str]) -> Script {
+/// What moves money, stamped with the run of the server that it is for: no other run knows them.
+pub(in crate::store) struct Stamped {
+    /// The run.
+    pub(in crate::store) run: Box<str>,
+    pub(super) hold: Script,
+    pub(super) extend: Script,
+    pub(super) settle: Script,
+    pub(super) void: Script,
+    pub(super) place: Script,
+}
+
+impl Stamped {
+    pub(super) fn for_run(run: &str) -> Stamped {
+        Stamped {
+            run: run.into(),
+            hold: stamped(HOLD, run),
+            extend: stamped(EXTEND, run),
+            settle: stamped(SETTLE, run),
+            void: stamped(VOID, run),
+            place: stamped(PLACE, run),
+        }
+    }
+
+    pub(super) fn all(&self) -> [&Script; 5] {
+        let Stamped { run: _, hold, extend, settle, void, place } = self;
+        [hold, extend, settle, void, place]
+    }
+}
+
+/// The keys and arguments of a script that is about to run.
+#[derive(Default)]
+pub(super) struct Call {
+    keys: Vec<String>,
+    args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    pub(super) fn key(&mut self, key: impl Into<String>) -> &mut Call {
+        self.keys.push(key.into());
+        self
+    }
+
+    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Call {
+        arg.write_redis_args(&mut self.args);
+        self
+    }
+
+    /// Of a script that is loaded where the server does not have it.
+    pub(super) fn of<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
+        let mut call = script.prepare_invoke();
+        call.key(&self.keys[..]);
+        for arg in &self.args {
+            call.arg(&arg[..]);
+        }
+        call
+    }
+
+    /// Of a script that the server has, or else refuses to run.
+    pub(super) fn of_known(&self, script: &Script) -> Cmd {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(script.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        call
+    }
+}
+
+/// What a script may do, and the parts of its text.
+type Source = (&'static str, &'static [&'static str]);
+
+const HOLDING: &str = include_str!("scripts/holding.lua");
+const RECORD: &str = include_str!("scripts/videos/record.lua");
+
+const HOLD: Source = ("", &[HOLDING, include_str!("scripts/hold.lua")]);
+const EXTEND: Source = (WHEN_FULL, &[include_str!("scripts/extend.lua")]);
+const SETTLE: Source = (WHEN_FULL, &[include_str!("scripts/settle.lua")]);
+const VOID: Source = (WHEN_FULL, &[include_str!("scripts/void.lua")]);
+const PLACE: Source = ("", &[HOLDING, RECORD, include_str!("scripts/videos/place.lua")]);
+
+fn text(flags: &str, parts: &[&str]) -> String {
     let prelude = include_str!("scripts/prelude.lua");
-    Script::new(&format!("#!lua{flags}\n{prelude}{}", parts.concat()))
+    format!("#!lua{flags}\n{prelude}{}", parts.concat())
+}
+
+fn script(flags: &str, parts: &[&str]) -> Script {
+    Script::new(&text(flags, parts))
+}
+
+fn plain((flags, parts): Source) -> Script {
+    script(flags, parts)
+}
+
+fn stamped((flags, parts): Source, run: &str) -> Script {
+    Script::new(&format!("{}\n-- {run}\n", text(flags, parts)))
 }
 
 impl Default for MoneyScripts {
     fn default() -> MoneyScripts {
-        let holding = include_str!("scripts/holding.lua");
         MoneyScripts {
             credit: script("", &[include_str!("scripts/credit.lua")]),
-            hold: script("", &[holding, include_str!("scripts/hold.lua")]),
-            extend: script(WHEN_FULL, &[include_str!("scripts/extend.lua")]),
+            hold: plain(HOLD),
+            extend: plain(EXTEND),
             renew: script(WHEN_FULL, &[include_str!("scripts/renew.lua")]),
-            settle: script(WHEN_FULL, &[include_str!("scripts/settle.lua")]),
-            void: script(WHEN_FULL, &[include_str!("scripts/void.lua")]),
+            settle: plain(SETTLE),
+            void: plain(VOID),
             expire: script(WHEN_FULL, &[include_str!("scripts/expire.lua")]),
         }
     }
@@ -91,16 +195,13 @@ impl Default for MoneyScripts {
 
 impl Default for VideoScripts {
     fn default() -> VideoScripts {
-        let holding = include_str!("scripts/holding.lua");
-        let record = include_str!("scripts/videos/record.lua");
-        let place = include_str!("scripts/videos/place.lua");
         VideoScripts {
-            place: script("", &[holding, record, place]),
-            claim: script(WHEN_FULL, &[record, include_str!("scripts/videos/claim.lua")]),
-            renew: script(WHEN_FULL, &[record, include_str!("scripts/videos/renew.lua")]),
-            save: script(WHEN_FULL, &[record, include_str!("scripts/videos/save.lua")]),
-            delete: script(WHEN_FULL, &[record, include_str!("scripts/videos/delete.lua")]),
-            remove: script(WHEN_FULL, &[record, include_str!("scripts/videos/remove.lua")]),
+            place: plain(PLACE),
+            claim: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/claim.lua")]),
+            renew: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/renew.lua")]),
+            save: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/save.lua")]),
+            delete: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/delete.lua")]),
+            remove: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/remove.lua")]),
             page: script(READING, &[include_str!("scripts/videos/page.lua")]),
         }
     }

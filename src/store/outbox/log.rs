@@ -1,0 +1,288 @@
+//! What this process has written to its outbox, and what of it waits for the store.
+//!
+//! An entry is written with one plain `write` before its operation is sent, so that it outlives the
+//! process; a thread of its own syncs what was written, many entries at a time, so that it outlives
+//! the machine too. Files have their length from the beginning, with nothing in it: otherwise a write
+//! that makes one longer waits whenever a sync is under way. What acknowledges entries is written
+//! with whatever comes next, and may be lost: then something is sent once more.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::record;
+use super::shelf::Shelf;
+use super::sync::Syncer;
+use crate::ledger::{AccountName, Operation, Unavailable};
+use crate::metrics::METRICS;
+
+/// A file ends when it has about so many bytes, or after so long.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+const FILE_TIME: Duration = Duration::from_secs(60);
+/// What was acknowledged is kept for so long, in case the store falls back to an older state.
+const KEEP: Duration = Duration::from_secs(15 * 60);
+/// Written to see whether there is room again: lines that say nothing.
+const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
+/// Acknowledgements wait for the next entry, up to so many bytes of them.
+const ACKS_BYTES_MAX: usize = 64 << 10;
+
+/// See the module.
+pub(super) struct Log {
+    pub(super) root: PathBuf,
+    shelf: Shelf,
+    state: Mutex<State>,
+    syncer: Arc<Syncer>,
+    /// Whether it can be written. While it cannot, nobody should buy anything.
+    sound: Arc<AtomicBool>,
+}
+
+struct State {
+    file: Arc<File>,
+    number: u64,
+    bytes: u64,
+    begun: Instant,
+    seq: u64,
+    acks: Vec<u8>,
+    pending: HashMap<Key, Pending>,
+    /// Lines that are in no file, and when they should have been written.
+    unwritten: Vec<(Instant, Vec<u8>)>,
+    /// Files that ended, and when.
+    past: Vec<(u64, Instant)>,
+}
+
+/// An operation that ends a hold: whose, which, and whether it charges nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    account: AccountName,
+    id: String,
+    is_void: bool,
+}
+
+/// An entry that the store has not acknowledged.
+#[derive(Debug, Clone)]
+pub(super) struct Pending {
+    pub(super) op: Arc<Operation>,
+    seq: u64,
+    /// The file that it is in.
+    number: u64,
+    since: Instant,
+}
+
+impl Key {
+    pub(super) fn of(account: &AccountName, op: &Operation) -> Key {
+        let id = op.hold_id().unwrap_or_default().to_owned();
+        Key { account: account.clone(), id, is_void: matches!(op, Operation::Void { .. }) }
+    }
+
+    pub(super) fn account(&self) -> &AccountName {
+        &self.account
+    }
+}
+
+impl Log {
+    /// A new log in a folder of the outbox.
+    pub(super) fn open(root: &Path, sound: Arc<AtomicBool>) -> Result<Log, Unavailable> {
+        let cannot = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
+        let shelf = Shelf::make(root).map_err(cannot)?;
+        let syncer = Syncer::start(sound.clone()).map_err(cannot)?;
+        let file = begun(&shelf, 1, &syncer).map_err(cannot)?;
+        let state = State {
+            file,
+            number: 1,
+            bytes: 0,
+            begun: Instant::now(),
+            seq: 0,
+            acks: Vec::new(),
+            pending: HashMap::new(),
+            unwritten: Vec::new(),
+            past: Vec::new(),
+        };
+        Ok(Log { root: root.to_owned(), shelf, state: Mutex::new(state), syncer, sound })
+    }
+
+    /// Writes an operation down before it is sent. One that waits already is not written again.
+    pub(super) fn enter(&self, account: &AccountName, op: &Arc<Operation>) -> Key {
+        let key = Key::of(account, op);
+        let mut state = self.state();
+        if state.pending.get(&key).is_some_and(|known| known.op == *op) {
+            return key;
+        }
+        state.seq += 1;
+        let Some(line) = record::entry(state.seq, unix_ms(), account, op) else { return key };
+        self.write(&mut state, line);
+        let (seq, number) = (state.seq, state.number);
+        let pending = Pending { op: op.clone(), seq, number, since: Instant::now() };
+        state.pending.insert(key.clone(), pending);
+        METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
+        key
+    }
+
+    /// Notes that a run of the store acknowledged it.
+    pub(super) fn acked(&self, key: &Key, by: &str) {
+        let mut state = self.state();
+        let Some(pending) = state.pending.remove(key) else { return };
+        METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
+        state.acks.extend(record::acked(by, pending.seq));
+        if state.acks.len() > ACKS_BYTES_MAX {
+            self.write(&mut state, Vec::new());
+        }
+    }
+
+    /// What the store has not acknowledged for so long, oldest first, at most so many.
+    pub(super) fn waiting(&self, since: Duration, most: usize) -> Vec<(Key, Pending)> {
+        let state = self.state();
+        let waiting = state.pending.iter().filter(|(_, p)| p.since.elapsed() >= since);
+        let mut waiting: Vec<_> = waiting.map(|(k, p)| (k.clone(), p.clone())).collect();
+        waiting.sort_by_key(|(_, pending)| pending.seq);
+        waiting.truncate(most);
+        waiting
+    }
+
+    /// Its files, the number of the last entry in them, and the lines that are in none.
+    pub(super) fn all(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
+        let state = self.state();
+        let unwritten = state.unwritten.iter().flat_map(|(_, line)| line.clone()).collect();
+        let seq = state.seq;
+        drop(state);
+        Ok((self.shelf.files()?, seq, unwritten))
+    }
+
+    /// Notes that a run of the store acknowledged all entries up to one.
+    pub(super) fn all_acked(&self, by: &str, seq: u64) {
+        let mut state = self.state();
+        state.acks.extend(record::all_acked(by, seq));
+        self.write(&mut state, Vec::new());
+    }
+
+    /// What is to be done now and then: a file ends, old files go, what could not be written is
+    /// tried again.
+    pub(super) fn tidy(&self) {
+        let mut state = self.state();
+        state.unwritten.retain(|(since, _)| since.elapsed() < KEEP);
+        if !self.sound.load(Ordering::SeqCst) {
+            self.mend(&mut state);
+        }
+        if state.bytes > 0 && state.begun.elapsed() > FILE_TIME {
+            self.turn(&mut state);
+        }
+        let needed: HashSet<u64> = state.pending.values().map(|p| p.number).collect();
+        let place = &self.shelf;
+        state.past.retain(|(number, ended)| {
+            let is_done = ended.elapsed() > KEEP && !needed.contains(number);
+            !(is_done && fs::remove_file(place.file(*number)).is_ok())
+        });
+    }
+
+    /// Writes what it knows before the process leaves.
+    pub(super) fn flush(&self) {
+        let mut state = self.state();
+        self.write(&mut state, Vec::new());
+        trim(&state);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line, and before it what was acknowledged.
+    fn write(&self, state: &mut State, line: Vec<u8>) {
+        if state.bytes + line.len() as u64 > FILE_BYTES_MAX {
+            self.turn(state);
+        }
+        let mut bytes = std::mem::take(&mut state.acks);
+        let acks = bytes.len();
+        bytes.extend_from_slice(&line);
+        if !bytes.is_empty() && !self.put(state, &bytes) {
+            bytes.truncate(acks);
+            // They spare a replay something, and no more than that.
+            state.acks = if acks > ACKS_BYTES_MAX { Vec::new() } else { bytes };
+            if !line.is_empty() {
+                state.unwritten.push((Instant::now(), line));
+            }
+        }
+    }
+
+    /// Whether that could be written. A piece that was is written over by what comes next.
+    fn put(&self, state: &mut State, bytes: &[u8]) -> bool {
+        if let Err(why) = state.file.write_all_at(bytes, state.bytes) {
+            log::error!(why:% = why; "the outbox cannot be written; no call is let in meanwhile");
+            METRICS.outbox_errors.inc();
+            self.sound.store(false, Ordering::SeqCst);
+            return false;
+        }
+        state.bytes += bytes.len() as u64;
+        self.syncer.sync(&state.file);
+        true
+    }
+
+    /// Tries whether it can be written again, in a new file.
+    fn mend(&self, state: &mut State) {
+        if state.bytes > 0 {
+            self.turn(state);
+        }
+        let missing: Vec<u8> = state.unwritten.iter().flat_map(|(_, line)| line.clone()).collect();
+        if self.put(state, &[&TRIAL, &missing[..]].concat()) {
+            let number = state.number;
+            // Whichever file they were meant for, now they are here.
+            state.pending.values_mut().for_each(|p| p.number = number);
+            state.unwritten.clear();
+            self.sound.store(true, Ordering::SeqCst);
+            log::info!("the outbox can be written again");
+        }
+    }
+
+    /// Goes on in a new file. If there is none to be had, in the old one.
+    fn turn(&self, state: &mut State) {
+        match begun(&self.shelf, state.number + 1, &self.syncer) {
+            Ok(file) => {
+                trim(state);
+                state.past.push((state.number, Instant::now()));
+                state.number += 1;
+                state.file = file;
+                (state.bytes, state.begun) = (0, Instant::now());
+            }
+            Err(why) => {
+                log::error!(why:% = why; "the outbox gets no new file");
+                METRICS.outbox_errors.inc();
+            }
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.syncer.stop();
+    }
+}
+
+/// Takes off the file what nothing was written into.
+fn trim(state: &State) {
+    // It only takes up room, and not even that.
+    let _ = state.file.set_len(state.bytes);
+}
+
+/// A new file of a shelf. Its name is synced with its first bytes.
+fn begun(shelf: &Shelf, number: u64, syncer: &Syncer) -> std::io::Result<Arc<File>> {
+    let path = shelf.file(number);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.set_len(FILE_BYTES_MAX)?;
+    syncer.sync(&Arc::new(File::open(&shelf.folder)?));
+    Ok(Arc::new(file))
+}
+
+/// What was acknowledged is kept for so long.
+pub(super) fn is_kept(file: &Path) -> bool {
+    let written = fs::metadata(file).and_then(|about| about.modified());
+    let age = written.ok().and_then(|written| written.elapsed().ok());
+    age.is_none_or(|age| age < KEEP)
+}
+
+/// Now, in unix ms.
+pub(super) fn unix_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
+}

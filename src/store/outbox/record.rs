@@ -1,0 +1,338 @@
+//! What a line of the outbox says, and how it is read again after whatever happened to the file.
+//!
+//! A line is the CRC-32 of its JSON in eight digits, a space, and the JSON.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{AccountName, Operation, Origin};
+use crate::money::Money;
+
+/// An entry that is older when it is replayed goes without its origin, in ms: the store remembers
+/// for a day what became of a hold, and after that would charge it once more.
+const ORIGIN_MS_MAX: i64 = 12 * 60 * 60 * 1_000;
+
+/// The end of a hold, on its way to the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Its number in its shelf.
+    pub(super) seq: u64,
+    /// When it was written, in unix ms.
+    pub(super) at: i64,
+    /// Whose hold it is.
+    pub(super) account: AccountName,
+    /// A settlement or a void.
+    pub(super) op: Operation,
+}
+
+impl Entry {
+    /// What is sent when it is replayed at a moment (unix ms).
+    pub(super) fn replayed(&self, now: i64) -> Operation {
+        let mut op = self.op.clone();
+        if let Operation::Settle { origin, .. } = &mut op
+            && now.saturating_sub(self.at) > ORIGIN_MS_MAX
+        {
+            *origin = None;
+        }
+        op
+    }
+}
+
+/// What a line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A hold is to end.
+    Entry(Entry),
+    /// A run of the store has acknowledged the entry with this number.
+    Acked {
+        /// The run.
+        by: String,
+        /// The entry.
+        seq: u64,
+    },
+    /// A run of the store has acknowledged all entries up to this number.
+    AllAcked {
+        /// The run.
+        by: String,
+        /// The last of them.
+        seq: u64,
+    },
+}
+
+/// The same as JSON has it.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+enum Written<'a> {
+    Settle {
+        seq: u64,
+        at: i64,
+        account: Cow<'a, str>,
+        id: Cow<'a, str>,
+        charge: Money,
+        line: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        origin: Option<Origin>,
+    },
+    Void {
+        seq: u64,
+        at: i64,
+        account: Cow<'a, str>,
+        id: Cow<'a, str>,
+    },
+    Acked {
+        by: Cow<'a, str>,
+        seq: u64,
+    },
+    AllAcked {
+        by: Cow<'a, str>,
+        seq: u64,
+    },
+}
+
+impl Record {
+    /// Reads the JSON of a line; `None` if it says nothing that is known.
+    fn read(json: &[u8]) -> Option<Record> {
+        Some(match serde_json::from_slice(json).ok()? {
+            Written::Settle { seq, at, account, id, charge, line, origin } => {
+                let (id, line) = (id.into_owned(), line.into_owned());
+                let op = Operation::Settle { id, charge, line, origin };
+                Record::Entry(Entry { seq, at, account: AccountName::parse(&account)?, op })
+            }
+            Written::Void { seq, at, account, id } => {
+                let op = Operation::Void { id: id.into_owned() };
+                Record::Entry(Entry { seq, at, account: AccountName::parse(&account)?, op })
+            }
+            Written::Acked { by, seq } => Record::Acked { by: by.into_owned(), seq },
+            Written::AllAcked { by, seq } => Record::AllAcked { by: by.into_owned(), seq },
+        })
+    }
+}
+
+/// What a run of the store has said that it has, across the files of a shelf.
+#[derive(Debug, Default)]
+pub(super) struct Acks {
+    up_to: u64,
+    single: HashSet<u64>,
+}
+
+impl Acks {
+    /// Takes note of what a file says that this run acknowledged.
+    pub(super) fn note(&mut self, records: &[Record], run: &str) {
+        for record in records {
+            match record {
+                Record::Acked { by, seq } if by == run => drop(self.single.insert(*seq)),
+                Record::AllAcked { by, seq } if by == run => self.up_to = self.up_to.max(*seq),
+                _ => {}
+            }
+        }
+    }
+
+    /// The entries of a file that the run may lack.
+    pub(super) fn lacking(&self, records: Vec<Record>) -> Vec<Entry> {
+        let lacks = |seq: u64| seq > self.up_to && !self.single.contains(&seq);
+        let entry = |record| match record {
+            Record::Entry(entry) if lacks(entry.seq) => Some(entry),
+            _ => None,
+        };
+        records.into_iter().filter_map(entry).collect()
+    }
+}
+
+/// The line of an entry; `None` for an operation that ends no hold.
+pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) -> Option<Vec<u8>> {
+    let account = Cow::Borrowed(account.as_str());
+    Some(line(&match op {
+        Operation::Settle { id, charge, line, origin } => Written::Settle {
+            seq,
+            at,
+            account,
+            id: id.into(),
+            charge: *charge,
+            line: line.into(),
+            origin: *origin,
+        },
+        Operation::Void { id } => Written::Void { seq, at, account, id: id.into() },
+        _ => return None,
+    }))
+}
+
+/// The line that says that a run of the store acknowledged an entry.
+pub(super) fn acked(by: &str, seq: u64) -> Vec<u8> {
+    line(&Written::Acked { by: by.into(), seq })
+}
+
+/// The line that says that a run of the store acknowledged all entries up to one.
+pub(super) fn all_acked(by: &str, seq: u64) -> Vec<u8> {
+    line(&Written::AllAcked { by: by.into(), seq })
+}
+
+fn line(written: &Written<'_>) -> Vec<u8> {
+    const CRC: &[u8; 9] = b"00000000 ";
+    let mut line = Vec::with_capacity(768);
+    line.extend_from_slice(CRC);
+    // A value of these types can always be written.
+    let _ = serde_json::to_writer(&mut line, written);
+    let sum = format!("{:08x}", crc32fast::hash(&line[CRC.len()..]));
+    line[..8].copy_from_slice(sum.as_bytes());
+    line.push(b'\n');
+    line
+}
+
+/// Reads a file: what is sound of it, and how many lines are not. One at the end was being written
+/// when the process or the machine ended; any other is told apart from its neighbours all the same.
+pub(super) fn read(file: &[u8]) -> (Vec<Record>, usize) {
+    let mut torn = 0;
+    let lines = file[..length(file)].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let sound = lines.filter_map(|line| {
+        let record = sound(line).and_then(Record::read);
+        torn += usize::from(record.is_none());
+        record
+    });
+    let sound = sound.collect();
+    (sound, torn)
+}
+
+/// How long a file is without what nothing was written into.
+pub(super) fn length(file: &[u8]) -> usize {
+    file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+}
+
+/// The JSON of a line, if it is what was written.
+fn sound(line: &[u8]) -> Option<&[u8]> {
+    let (sum, json) = line.split_at_checked(9)?;
+    let digits = std::str::from_utf8(sum.strip_suffix(b" ")?).ok()?;
+    (u32::from_str_radix(digits, 16).ok()? == crc32fast::hash(json)).then_some(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn money() -> impl Strategy<Value = Money> {
+        (0..=i64::MAX).prop_map(|nano| Money::from_nano(nano).expect("not negative"))
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        let origin = proptest::option::of((money(), money()));
+        let settle =
+            (".{0,9}", money(), ".{0,40}", origin).prop_map(|(id, charge, line, origin)| {
+                let origin = origin.map(|(wanted, least)| Origin { wanted, least });
+                Operation::Settle { id, charge, line, origin }
+            });
+        prop_oneof![3 => settle, 1 => ".{0,9}".prop_map(|id| Operation::Void { id })]
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let account = "[a-z]{1,9}".prop_map(|name| AccountName::parse(&name).expect("a name"));
+        let entry = (any::<u64>(), any::<i64>(), account, operation())
+            .prop_map(|(seq, at, account, op)| Record::Entry(Entry { seq, at, account, op }));
+        let acked = ("[0-9a-f]{32}", any::<u64>());
+        prop_oneof![
+            3 => entry,
+            1 => acked.prop_map(|(by, seq)| Record::Acked { by, seq }),
+            1 => acked.prop_map(|(by, seq)| Record::AllAcked { by, seq }),
+        ]
+    }
+
+    fn written(record: &Record) -> Vec<u8> {
+        match record {
+            Record::Entry(e) => entry(e.seq, e.at, &e.account, &e.op).expect("it ends a hold"),
+            Record::Acked { by, seq } => acked(by, *seq),
+            Record::AllAcked { by, seq } => all_acked(by, *seq),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_reads_back(records in prop::collection::vec(record(), 0..9)) {
+            let mut file: Vec<u8> = records.iter().flat_map(written).collect();
+            prop_assert_eq!(length(&file), file.len());
+            prop_assert_eq!(read(&file), (records.clone(), 0));
+            file.extend([0; 99]);
+            prop_assert_eq!(read(&file), (records, 0));
+        }
+
+        #[test]
+        fn a_file_that_was_cut_off_has_all_whole_lines_before_the_cut(
+            records in prop::collection::vec(record(), 1..9),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let file: Vec<u8> = records.iter().flat_map(written).collect();
+            let cut = cut.index(file.len());
+            let (sound, torn) = read(&file[..cut]);
+            let mut ends = records.iter().scan(0, |end, r| {
+                *end += written(r).len();
+                Some(*end)
+            });
+            // Without its newline a line is whole all the same.
+            let whole = ends.by_ref().take_while(|end| end - 1 <= cut).count();
+            prop_assert_eq!(&sound[..], &records[..whole]);
+            prop_assert!(torn <= 1);
+        }
+
+        #[test]
+        fn a_byte_that_changed_invents_nothing_and_costs_its_line_and_at_most_the_next(
+            records in prop::collection::vec(record(), 1..9),
+            at in any::<prop::sample::Index>(),
+            by in 1u8..,
+        ) {
+            let mut file: Vec<u8> = records.iter().flat_map(written).collect();
+            let at = at.index(file.len());
+            file[at] ^= by;
+            let (sound, _) = read(&file);
+            let mut left = records.iter();
+            prop_assert!(sound.iter().all(|r| left.any(|known| known == r)), "{sound:?}");
+            prop_assert!(sound.len() + 2 >= records.len());
+        }
+
+        #[test]
+        fn any_bytes_can_be_read(file in prop::collection::vec(any::<u8>(), 0..200)) {
+            let (sound, _) = read(&file);
+            prop_assert_eq!(sound, []);
+        }
+    }
+
+    #[test]
+    fn what_one_run_has_another_may_lack() {
+        let account = AccountName::parse("a").expect("a name");
+        let op = Operation::Void { id: "h".to_owned() };
+        let entry =
+            |seq| Record::Entry(Entry { seq, at: 0, account: account.clone(), op: op.clone() });
+        let by = |run: &str| run.to_owned();
+        let mut records: Vec<_> = (1..=6).map(entry).collect();
+        records.push(Record::AllAcked { by: by("one"), seq: 3 });
+        records.push(Record::Acked { by: by("one"), seq: 5 });
+        records.push(Record::Acked { by: by("two"), seq: 6 });
+        let lacking = |run: &str| {
+            let mut acks = Acks::default();
+            acks.note(&records, run);
+            acks.lacking(records.clone()).iter().map(|e| e.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(lacking("one"), [4, 6]);
+        assert_eq!(lacking("two"), [1, 2, 3, 4, 5]);
+        assert_eq!(lacking("three"), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn after_half_a_day_a_settlement_goes_without_its_origin() {
+        let account = AccountName::parse("a").expect("a name");
+        let origin = Some(Origin { wanted: Money::ZERO, least: Money::ZERO });
+        let op = Operation::Settle {
+            id: "h".to_owned(),
+            charge: Money::ZERO,
+            line: "{}".to_owned(),
+            origin,
+        };
+        let entry = Entry { seq: 1, at: 1_000, account, op: op.clone() };
+        assert_eq!(entry.replayed(1_000 + ORIGIN_MS_MAX), op);
+        let Operation::Settle { origin, .. } = entry.replayed(1_001 + ORIGIN_MS_MAX) else {
+            panic!("it is a settlement");
+        };
+        assert_eq!(origin, None);
+    }
+}

@@ -1,0 +1,241 @@
+//! Which run of the server this is. One that starts again, or a replica that takes over, may lack
+//! what was acknowledged last: until that is made up for, nothing new may be bought there.
+//!
+//! So the scripts that move money are stamped with the run that they are for. What a server knows
+//! of scripts it forgets when it ends, and never tells its replicas: another run refuses them by
+//! itself, however quickly it took the place of the first, and then nothing happens until
+//! [`upkeep`](crate::store::upkeep) has had a look.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::{ErrorKind, FromRedisValue, InfoDict, RedisError, Script, ServerErrorKind, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Notify, watch};
+
+use super::scripts::{Call, Stamped};
+use super::{AccountKeys, Redis, answer, call, words};
+use crate::ledger::{AccountName, Answer, Operation, Unavailable};
+
+/// Whoever was refused by another run waits so long for a word on it, at most.
+const WORD_WAIT: Duration = Duration::from_secs(1);
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) struct Seen {
+    /// The run: of a cluster, those of all masters.
+    pub(in crate::store) run: String,
+    /// How long it has lasted: of a cluster, the youngest.
+    pub(in crate::store) uptime: Duration,
+}
+
+/// What the connections of a process know of the run, so that each money operation can be refused.
+pub(in crate::store) struct Guard {
+    state: watch::Sender<State>,
+    /// Rung when a server does not know the scripts of the run.
+    pub(in crate::store) bell: Notify,
+    /// Whether the end of a hold can be written down.
+    sound: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    stamped: Option<Arc<Stamped>>,
+    is_open: bool,
+}
+
+/// What an operation asks of the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// It ends what was bought, so the run must be known.
+    Run,
+    /// It sets money aside, so the run must lack nothing as well.
+    Open,
+    /// It buys something new, so its end must be writable too.
+    Outbox,
+}
+
+/// One of the stamped scripts.
+type Pick = fn(&Stamped) -> &Script;
+
+/// The stamped script of an operation, and what it needs; `None` if it moves no money.
+fn stamped(op: &Operation) -> Option<(Needs, Pick)> {
+    match op {
+        Operation::Hold { .. } => Some((Needs::Outbox, |s| &s.hold)),
+        Operation::Extend { .. } => Some((Needs::Open, |s| &s.extend)),
+        Operation::Settle { .. } => Some((Needs::Run, |s| &s.settle)),
+        Operation::Void { .. } => Some((Needs::Run, |s| &s.void)),
+        Operation::Credit { .. } | Operation::Renew { .. } | Operation::Checkpoint { .. } => None,
+    }
+}
+
+impl Guard {
+    pub(in crate::store) fn new(sound: Arc<AtomicBool>) -> Guard {
+        Guard { state: watch::Sender::default(), bell: Notify::new(), sound }
+    }
+
+    /// Nobody knows which run it is.
+    pub(in crate::store) fn forget(&self) {
+        self.state.send_replace(State::default());
+    }
+
+    /// Holds may end in this run.
+    pub(in crate::store) fn know(&self, stamped: &Arc<Stamped>) {
+        self.state.send_replace(State { stamped: Some(stamped.clone()), is_open: false });
+    }
+
+    /// This run lacks nothing.
+    pub(in crate::store) fn open(&self, stamped: &Arc<Stamped>) {
+        self.state.send_replace(State { stamped: Some(stamped.clone()), is_open: true });
+    }
+
+    /// The run that lacks nothing, if there is one.
+    pub(in crate::store) fn opened(&self) -> Option<Arc<Stamped>> {
+        let state = self.state.borrow();
+        state.stamped.clone().filter(|_| state.is_open)
+    }
+
+    /// Whether it is the run of now.
+    pub(in crate::store) fn is_now(&self, stamped: &Stamped) -> bool {
+        self.state.borrow().stamped.as_ref().is_some_and(|now| now.run == stamped.run)
+    }
+
+    /// Whether the end of a hold can be written down.
+    pub(in crate::store) fn writes_down(&self) -> bool {
+        self.sound.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn granted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
+        if needs == Needs::Outbox && !self.writes_down() {
+            return Err(Unavailable("the outbox cannot be written".to_owned()));
+        }
+        let state = self.state.borrow();
+        match &state.stamped {
+            Some(stamped) if state.is_open || needs == Needs::Run => Ok(stamped.clone()),
+            _ => Err(Unavailable("the store came up and may lack something yet".to_owned())),
+        }
+    }
+
+    /// After a server did not know the scripts: shuts, and waits for a word.
+    async fn word(
+        &self,
+        refused: &Arc<Stamped>,
+        needs: Needs,
+    ) -> Result<Arc<Stamped>, Unavailable> {
+        let is_same = |state: &State| {
+            state.stamped.as_ref().is_some_and(|stamped| Arc::ptr_eq(stamped, refused))
+        };
+        self.state.send_if_modified(|state| {
+            let shuts = state.is_open && is_same(state);
+            state.is_open &= !shuts;
+            shuts
+        });
+        self.bell.notify_one();
+        let mut changes = self.state.subscribe();
+        let other = |state: &State| {
+            state.stamped.is_some() && !is_same(state) && (state.is_open || needs == Needs::Run)
+        };
+        // In either case it is looked at again.
+        let _ = tokio::time::timeout(WORD_WAIT, changes.wait_for(other)).await;
+        drop(changes);
+        let granted = self.granted(needs)?;
+        if Arc::ptr_eq(&granted, refused) {
+            return Err(Unavailable("it is another run of the store".to_owned()));
+        }
+        Ok(granted)
+    }
+}
+
+impl Redis {
+    /// Runs a stamped script as the guard allows it; tells for which run.
+    pub(super) async fn guarded(
+        &self,
+        guard: &Guard,
+        needs: Needs,
+        call: &Call,
+        pick: impl Fn(&Stamped) -> &Script,
+    ) -> Result<(Value, Arc<Stamped>), Unavailable> {
+        let stamped = guard.granted(needs)?;
+        match self.connection().await?.query_raw(&call.of_known(pick(&stamped))).await {
+            Err(why) if is_unknown(&why) => {
+                let stamped = guard.word(&stamped, needs).await?;
+                let call = call.of_known(pick(&stamped));
+                Ok((self.connection().await?.query(&call).await?, stamped))
+            }
+            answered => Ok((answered?, stamped)),
+        }
+    }
+
+    /// Does an operation as the guard allows it; tells for which run, if that matters to it.
+    pub(in crate::store) async fn apply_guarded(
+        &self,
+        guard: &Guard,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<(Answer, Option<Arc<Stamped>>), Unavailable> {
+        let Some((needs, pick)) = stamped(op) else {
+            return Ok((self.apply_plainly(account, op).await?, None));
+        };
+        let call = call(&AccountKeys::of(account), op);
+        let (reply, run) = self.guarded(guard, needs, &call, pick).await?;
+        Ok((answer(&words(&reply)?)?, Some(run)))
+    }
+
+    /// Does an operation in one run, whatever the guard says.
+    pub(in crate::store) async fn apply_in(
+        &self,
+        run: &Stamped,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<Answer, Unavailable> {
+        let Some((_, pick)) = stamped(op) else { return self.apply_plainly(account, op).await };
+        let call = call(&AccountKeys::of(account), op);
+        let reply: Value = self.connection().await?.query(&call.of_known(pick(run))).await?;
+        answer(&words(&reply)?)
+    }
+
+    /// Asks the server what it is.
+    pub(in crate::store) async fn seen(&self) -> Result<Seen, Unavailable> {
+        let connection = self.connection().await?;
+        let asked = redis::cmd("INFO").arg("server").arg("replication").to_owned();
+        let (mut runs, mut uptime) = (Vec::new(), u64::MAX);
+        for info in connection.query_masters(&asked).await? {
+            let info = InfoDict::from_redis_value_ref(&info)
+                .map_err(|e| Unavailable(format!("INFO cannot be read: {e}")))?;
+            let told = |name| info.get::<String>(name).unwrap_or_default();
+            let (run, role) = (told("run_id"), told("role"));
+            if role != "master" {
+                connection.lost_master().await;
+                return Err(Unavailable(format!("the store's master is a {role} now")));
+            }
+            if run.is_empty() {
+                return Err(Unavailable("the store does not tell its run".to_owned()));
+            }
+            // A master that was a replica meanwhile goes on as the same process with another past.
+            runs.push(run + &told("master_replid2"));
+            uptime = uptime.min(info.get("uptime_in_seconds").unwrap_or(0));
+        }
+        runs.sort();
+        let digest = Sha256::digest(runs.concat());
+        let run = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Seen { run, uptime: Duration::from_secs(uptime) })
+    }
+
+    /// Gives a run its scripts.
+    pub(in crate::store) async fn stamp(&self, run: &str) -> Result<Arc<Stamped>, Unavailable> {
+        let stamped = Stamped::for_run(run);
+        for script in stamped.all() {
+            self.connection().await?.load(script).await?;
+        }
+        // Asked afterwards: had another run taken them, it would answer now.
+        if self.seen().await?.run != run {
+            return Err(Unavailable("the store came up again meanwhile".to_owned()));
+        }
+        Ok(Arc::new(stamped))
+    }
+}
+
+fn is_unknown(why: &RedisError) -> bool {
+    why.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

@@ -1,0 +1,192 @@
+//! The upkeep of a shared store: which run of the server answers, and what it may lack.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::{Answers, PROBE_WAIT, TOGETHER, millis};
+use crate::ledger::lease::Entry;
+use crate::ledger::{Leases, Unavailable};
+use crate::repeats::{Naming, Repeats, Taking};
+use crate::store::outbox::{Replay, Shared};
+use crate::store::redis::{Redis, Seen, Stamped};
+
+/// The server is asked which run it is so often.
+const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// After a new run was noticed nothing is bought for so long at least, while other nodes notice it
+/// and say how their holds ended.
+const OTHERS: Duration = Duration::from_millis(750);
+/// When this process starts, a run that is older is nobody's news.
+const NEWS: Duration = Duration::from_secs(2);
+/// The outbox is put in order so often.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// What ended processes left is looked for so often.
+const ADOPT_EVERY: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(super) struct Fleet {
+    redis: Redis,
+    shared: Shared,
+    leases: Leases,
+    repeats: Arc<dyn Repeats>,
+    lease: Duration,
+    replay: tokio::sync::Mutex<Replay>,
+    /// How long the run lasts, as far as is known, and since when that is.
+    lasting: Mutex<Option<(Duration, Instant)>>,
+}
+
+/// How far this process is with the runs of the server.
+#[derive(Default)]
+struct Progress {
+    /// The run that lacks nothing.
+    made_up: Option<String>,
+    /// The run that may, and when it was noticed.
+    noticed: Option<(String, Instant)>,
+    /// Whether the store is away, so that this is told once.
+    is_away: bool,
+}
+
+impl Fleet {
+    pub(super) fn new(
+        redis: Redis,
+        shared: Shared,
+        (leases, repeats, lease): (Leases, Arc<dyn Repeats>, Duration),
+    ) -> Fleet {
+        let replay = tokio::sync::Mutex::new(Replay::new(shared.clone()));
+        Fleet { redis, shared, leases, repeats, lease, replay, lasting: Mutex::default() }
+    }
+
+    pub(super) fn has_lasted(&self, span: Duration) -> bool {
+        let lasting = *self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        lasting.is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
+            && self.shared.guard.opened().is_some()
+    }
+
+    pub(super) fn writes_down(&self) -> bool {
+        self.shared.guard.writes_down()
+    }
+
+    pub(super) fn leave(&self) {
+        self.shared.flush();
+    }
+
+    /// Asks the server which run it is, now and whenever it refuses the scripts of the last.
+    pub(super) async fn watch(&self, answers: &Answers) {
+        let mut progress = Progress::default();
+        loop {
+            let seen = timeout(PROBE_WAIT, self.redis.seen()).await;
+            match seen.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
+                Ok(seen) => {
+                    progress.is_away = false;
+                    self.saw(&seen, &mut progress, answers).await;
+                }
+                Err(why) => {
+                    answers.began_again();
+                    if !progress.is_away {
+                        log::warn!(why:% = why; "the store is away");
+                    }
+                    progress.is_away = true;
+                }
+            }
+            tokio::select! {
+                () = sleep(PROBE_EVERY) => {}
+                () = self.shared.guard.bell.notified() => {}
+            }
+        }
+    }
+
+    async fn saw(&self, seen: &Seen, progress: &mut Progress, answers: &Answers) {
+        if progress.made_up.as_ref() != Some(&seen.run) {
+            answers.began_again();
+        }
+        answers.answered();
+        let lasting = Some((seen.uptime, Instant::now()));
+        *self.lasting.lock().unwrap_or_else(PoisonError::into_inner) = lasting;
+        let is_open = self.shared.guard.opened().is_some_and(|now| *now.run == *seen.run);
+        if is_open {
+            return;
+        }
+        if let Err(why) = self.make_up(seen, progress).await {
+            log::warn!(why:% = why; "what the store may lack is not made up for yet");
+        }
+    }
+
+    /// Lets calls in again: at once where the server only lost its scripts, else when nothing that
+    /// this process or one before it knows of is missing there.
+    async fn make_up(&self, seen: &Seen, progress: &mut Progress) -> Result<(), Unavailable> {
+        let guard = &self.shared.guard;
+        if progress.made_up.as_ref() == Some(&seen.run) {
+            guard.open(&self.redis.stamp(&seen.run).await?);
+            return Ok(());
+        }
+        guard.forget();
+        let is_first = progress.made_up.is_none();
+        let noticed = match &progress.noticed {
+            Some((run, at)) if *run == seen.run => *at,
+            _ => {
+                let now = Instant::now();
+                progress.noticed = Some((seen.run.clone(), now));
+                if !is_first {
+                    log::warn!(run = seen.run; "another run of the store: calls wait for it");
+                }
+                now
+            }
+        };
+        let run = self.redis.stamp(&seen.run).await?;
+        guard.know(&run);
+        self.replay.lock().await.all(&self.redis, &run).await?;
+        self.hold_again(&run).await;
+        if !is_first || seen.uptime < NEWS {
+            sleep_until(noticed + OTHERS).await;
+        }
+        progress.made_up = Some(seen.run.clone());
+        guard.open(&run);
+        log::info!(run = seen.run, after_ms = millis(noticed.elapsed()); "the store is complete");
+        Ok(())
+    }
+
+    /// Makes the holds of calls that run again, and their names, where the server lost them.
+    async fn hold_again(&self, run: &Stamped) {
+        for few in self.leases.all().chunks(TOGETHER) {
+            for held in join_all(few.iter().map(|entry| self.hold_one(run, entry))).await {
+                // What ends the call settles it all the same.
+                if let Err(why) = held {
+                    log::warn!(why:% = why; "a hold or a name may be missing");
+                }
+            }
+        }
+    }
+
+    async fn hold_one(&self, run: &Stamped, entry: &Entry) -> Result<(), Unavailable> {
+        if let Some(naming) = Naming::of(entry) {
+            let (lease_ms, free) = (millis(self.lease), &Taking::Free);
+            self.repeats.take(&entry.account, &naming, free, lease_ms).await?;
+        }
+        for op in entry.again(millis(self.lease)) {
+            self.redis.apply_in(run, &entry.account, &op).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the outbox in order.
+    pub(super) async fn tidy(&self) {
+        let mut adopted = Instant::now();
+        loop {
+            sleep(TIDY_EVERY).await;
+            let shared = self.shared.clone();
+            // Only a panic of it fails; the next does the same.
+            let _ = tokio::task::spawn_blocking(move || shared.tidy()).await;
+            let Some(run) = self.shared.guard.opened() else { continue };
+            self.shared.insist(&self.redis).await;
+            if adopted.elapsed() < ADOPT_EVERY {
+                continue;
+            }
+            adopted = Instant::now();
+            if let Err(why) = self.replay.lock().await.adopt(&self.redis, &run).await {
+                log::warn!(why:% = why; "what ended processes left waits");
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A Redis that comes back without what it acknowledged last.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use rstest::rstest;
+
+use super::let_in_again;
+use crate::world::{ACCOUNT, Answer, Process, RedisKind, Store, World, chat_of};
+
+#[rstest]
+#[tokio::test]
+async fn charges_that_it_lost_are_made_again_before_anybody_is_let_in(
+    #[values(RedisKind::Server, RedisKind::Sentinel, RedisKind::Cluster)] kind: RedisKind,
+) {
+    let mut world = World::start(Store::Redis).redis_kind(kind).run().await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    world.settled(1).await;
+    let copy = world.redis().copy();
+    for _ in 0..3 {
+        assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    }
+    let before = world.settled(4).await;
+    world.redis().fall_back_to(&copy);
+    let (_, refused) = let_in_again(&world).await;
+    assert!(refused > 0, "somebody is let in at once");
+    let after = world.settled(5).await;
+    let ids = |charges: &[crate::world::Charge]| {
+        charges.iter().map(|charge| charge.request_id.clone()).collect::<BTreeSet<_>>()
+    };
+    assert!(ids(&after).is_superset(&ids(&before)) && ids(&after).len() == 5);
+    assert!(world.metric("tollgate_outbox_replayed_total", &[]).await >= 3);
+    world.logged(&["the store was told again", "charged=3"]).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_it_lost_is_made_again_while_its_call_runs() {
+    let faults = "chunk-delay=100;chunks=40";
+    let builder = World::start(Store::Redis).own_redis().vendor("vendor_b", &[faults]);
+    let mut world = builder.run().await;
+    let copy = world.redis().copy();
+    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    stream.take(2).await;
+    let held = world.balances().await.held;
+    assert!(held > 0);
+    world.redis().fall_back_to(&copy);
+    assert_eq!(world.balances().await.held, 0, "Redis has kept more than a test of this can use");
+    let end = Instant::now() + Duration::from_secs(3);
+    while world.balances().await.held != held {
+        assert!(Instant::now() < end, "the hold is not made again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(stream.rest().await.is_done());
+    assert_eq!(world.charge().await.basis, "reported");
+}
+
+/// A charge whose gateway has stopped is made again by the next, long after it was acknowledged.
+#[rstest]
+#[case::which_came_before_redis_forgot(true)]
+#[case::which_came_after_redis_forgot(false)]
+#[tokio::test]
+async fn what_an_ended_gateway_had_acknowledged_is_made_again_by_its_successor(
+    #[case] is_there: bool,
+) {
+    let mut world = World::start(Store::Redis).own_redis().run().await;
+    let copy = world.redis().copy();
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    world.settled(1).await;
+    world.gateway.signal("TERM");
+    world.gateway.ended(Duration::from_secs(3)).await;
+    if is_there {
+        world.gateway = world.second_gateway().await;
+        world.settled(1).await;
+    }
+    world.redis().fall_back_to(&copy);
+    if !is_there {
+        world.gateway = world.second_gateway().await;
+    }
+    let_in_again(&world).await;
+    world.settled(2).await;
+}
+
+/// Makes calls to one gateway after the other until `end`; gives the ids of those that were
+/// answered.
+async fn calls(world: &World, gateways: &[&Process], end: Instant) -> Vec<String> {
+    let mut answered = Vec::new();
+    for gateway in gateways.iter().cycle() {
+        if Instant::now() > end {
+            break;
+        }
+        let request = world.url_of(gateway, "/v1/chat/completions");
+        let answer = Answer::read(request.body(chat_of("lmb-5.5").to_string())).await;
+        match answer.status {
+            200 => answered.push(answer.header("x-request-id").expect("an id").to_owned()),
+            503 => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => panic!("{other}: {answer:?}"),
+        }
+    }
+    answered
+}
+
+#[tokio::test]
+async fn under_load_from_two_gateways_every_answer_is_one_charge() {
+    let builder = World::start(Store::Redis).own_redis().vendor("vendor_b", &["delay=5"]);
+    let mut world = builder.run().await;
+    let second = world.second_gateway().await;
+    let end = Instant::now() + Duration::from_millis(4_500);
+    let mut server = world.take_redis();
+    let falls = async {
+        for _ in 0..2 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let copy = server.copy();
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            server = tokio::task::spawn_blocking(move || {
+                server.fall_back_to(&copy);
+                server
+            })
+            .await
+            .expect("no panic");
+            tokio::time::sleep(Duration::from_millis(900)).await;
+        }
+        server
+    };
+    let gateways = [&world.gateway, &second];
+    let many = join_all((0..6).map(|_| calls(&world, &gateways, end)));
+    let (answered, _server) = tokio::join!(many, falls);
+    let answered: BTreeSet<String> = answered.into_iter().flatten().collect();
+    assert!(answered.len() > 50, "only {} calls were answered", answered.len());
+    let made = world.settled(answered.len()).await;
+    let charged: BTreeSet<String> = made.iter().map(|c| c.request_id.clone()).collect();
+    assert_eq!(charged, answered);
+    let price = made[0].amount_nano;
+    assert!(made.iter().all(|charge| charge.amount_nano == price));
+    let sum = price * i64::try_from(made.len()).expect("few");
+    assert_eq!(world.balances().await.posted, sum);
+}
+
+#[tokio::test]
+async fn a_payment_that_it_lost_is_taken_once_more_before_the_command_returns() {
+    let mut world = World::start(Store::Redis).own_redis().run().await;
+    let copy = world.redis().copy();
+    let before = world.balances().await.credited;
+    // Redis syncs its file every second, and a payment waits for that.
+    let mut server = world.take_redis();
+    let adding = world.command(&["credit", "add", ACCOUNT, "1.5", "--id", "p"]);
+    let falling = async {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        tokio::task::spawn_blocking(move || {
+            server.fall_back_to(&copy);
+            server
+        })
+        .await
+        .expect("no panic")
+    };
+    let (added, _server) = tokio::join!(adding, falling);
+    added.done();
+    assert_eq!(world.balances().await.credited, before + 1_500_000_000);
+}
