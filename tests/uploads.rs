@@ -109,7 +109,7 @@ async fn who_finds_no_room_in_time_is_told_to_come_back() {
         world.send(EDIT_B.path, &sent).await
     };
     let (first, second, third) = tokio::join!(slow(0), slow(200), late);
-    assert_eq!([first[0].status, second[0].status], [400, 400]);
+    assert_eq!([first[0].status, second[0].status], [408, 408]);
     assert_eq!(third.refusal(), (503, "overloaded".to_owned()));
     assert!(third.header("retry-after").is_some(), "{third:?}");
     assert_eq!(world.sim.seen().len(), 0);
@@ -151,7 +151,7 @@ async fn who_stops_in_the_middle_has_to_go_when_others_wait() {
         String::from_utf8_lossy(&answer).into_owned()
     };
     let (stopped, next) = tokio::join!(waits, next);
-    assert_eq!((stopped.as_str(), next.status), ("HTTP/1.1 400", 200));
+    assert_eq!((stopped.as_str(), next.status), ("HTTP/1.1 408", 200));
     world.settled(1).await;
 }
 

@@ -96,7 +96,8 @@ impl Chunks {
     /// Where a byte leads to that is no data.
     fn step(&mut self, byte: u8) -> Option<At> {
         let visible = byte == b'\t' || matches!(byte, b' '..=b'~');
-        self.extra += usize::from(!matches!(self.at, At::Size { .. } | At::DataEnd { .. }));
+        let needed = matches!(self.at, At::Size { .. } | At::SizeEnd { .. } | At::DataEnd { .. });
+        self.extra += usize::from(!needed);
         Some(match (self.at, byte) {
             (At::Size { digits, size }, b'\r') if digits > 0 => At::SizeEnd { size },
             (At::Size { digits, size }, b';') if digits > 0 => At::Extension { size },
@@ -173,6 +174,12 @@ mod tests {
     #[case::bare_lf_at_the_end("0\r\n\n")]
     fn others_are_not(#[case] body: &str) {
         assert_eq!(read(body.as_bytes()), Err(Unsound));
+    }
+
+    #[test]
+    fn there_may_be_any_number_of_chunks() {
+        let many = "1\r\nx\r\n".repeat(100_000);
+        assert_eq!(read(format!("{many}0\r\n\r\n").as_bytes()), Ok(true));
     }
 
     #[test]
