@@ -187,6 +187,7 @@ impl Gateway {
                     return Ok(());
                 }
                 admit::admit(self, exchange, caller, taken, endpoint).await?;
+                repeat::named(self, exchange).await;
                 drive::run(self, session, exchange).await
             }
             Target::Video(wanted) => {
@@ -225,6 +226,7 @@ impl Gateway {
         if self.repeats(session, exchange, at, &mut taken).await? {
             return Ok(None);
         }
+        repeat::named(self, exchange).await;
         let reply = videos::create(self, session, exchange, caller, taken).await?;
         repeat::answered(self, exchange, &reply).await;
         Ok(Some(reply))

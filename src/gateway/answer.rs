@@ -140,8 +140,11 @@ async fn last(
     if broke && !(client.stream && end) {
         repeat::spoil(exchange);
     }
-    repeat::promise(gateway, session, exchange).await;
+    repeat::promise(gateway, exchange).await;
     client.pass(session, out, end, vendor).await;
+    if client.gone.is_none() {
+        repeat::look_after(session, exchange).await;
+    }
     repeat::close(gateway, exchange, client.gone.is_some()).await;
 }
 

@@ -8,7 +8,6 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::poll;
 use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
@@ -28,7 +27,7 @@ mod replay;
 
 use collected::Collected;
 pub use collected::Room;
-pub(super) use ending::{answered, begin, close, promise};
+pub(super) use ending::{answered, begin, close, look_after, named, promise};
 
 /// The name under which clients ask for something once, however often they ask.
 const KEY: &str = "idempotency-key";
@@ -38,6 +37,8 @@ const RETRIES: &str = "x-stainless-retry-count";
 /// Names and replies are remembered for so long: of keys, and of calls without one.
 const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 const RETRY_LIFE: Duration = Duration::from_secs(10 * 60);
+/// See [`Repeat::got_bytes_max`].
+const GOT_BYTES_MAX: usize = 64 << 10;
 /// Whoever waits for the end of a call looks so often.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// What the log has for a client that did not wait.
@@ -60,9 +61,12 @@ pub struct Repeat {
     account: AccountName,
     naming: Naming,
     is_keyed: bool,
-    /// Whether the client had gone before the end of its answer.
+    /// Up to so many bytes the reply is kept though its client has got it, as far as anybody can
+    /// tell: a line may have failed behind our back.
+    got_bytes_max: usize,
+    /// Whether the client has not got all of it.
     missed: bool,
-    /// Ends when the name was taken, where nobody waited for that.
+    /// Ends when the name was taken, where nobody has waited for that yet.
     taken: Option<oneshot::Receiver<()>>,
     reply: Collected,
     lease: Lease,
@@ -164,6 +168,11 @@ pub(super) async fn enter(
         account: account.clone(),
         naming,
         is_keyed: matches!(way, Way::Keyed(_)),
+        got_bytes_max: match endpoint {
+            // One is dear, and large.
+            Endpoint::Images | Endpoint::ImageEdits => usize::MAX,
+            _ => GOT_BYTES_MAX,
+        },
         missed: false,
         taken,
         reply: Collected::new(gateway.limits.reply_bytes_max, &gateway.replies),
@@ -184,16 +193,6 @@ pub(super) fn spoil(exchange: &mut Exchange) {
     if let Some(repeat) = &mut exchange.repeat {
         repeat.reply.give_up();
     }
-}
-
-/// Whether the client has closed its connection. A client that sends more before it has its answer
-/// cannot use the connection again.
-async fn has_left(session: &mut Session) -> bool {
-    let left = poll!(Box::pin(session.downstream_session.read_body_or_idle(true))).is_ready();
-    if left {
-        session.set_keepalive(None);
-    }
-    left
 }
 
 /// Somebody who asks what stands under a name.

@@ -11,15 +11,17 @@ use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
 use super::super::close::in_background;
-use super::{Gateway, Repeat, has_left};
+use super::{GOT_BYTES_MAX, Gateway, Repeat};
 use crate::gateway::exchange::Exchange;
 use crate::gateway::reply::Reply as Answer;
 use crate::ledger::AccountName;
 use crate::repeats::{Head, Naming, Repeats, Reply, Taking};
 
-/// A reply that its client has got, as far as anybody can tell, is kept all the same if it is no
-/// longer than this: a line may have failed behind our back.
-const GOT_BYTES_MAX: usize = 64 << 10;
+/// The system has heard within this that a client has an answer; else the client counts as gone.
+const HEARD_WAIT: Duration = Duration::from_secs(2);
+const HEARD_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How the kernel calls a connection that both sides have open.
+const ESTABLISHED: u8 = 1;
 /// A store that cannot be reached is asked again after so long, doubling up to the most.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -36,8 +38,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(2_500);
 const KEPT_HEADERS: [&str; 2] = ["content-type", "cache-control"];
 const KEPT_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
 
-/// Takes a name whoever has it. No call waits for that: nobody can refuse it, and the end of the
-/// call says it once more. Tells when it is done, as far as it can be.
+/// Takes a name whoever has it, while the call goes on: nobody can refuse it. Tells when it is done,
+/// as far as it can be; the end of the call says it once more.
 pub(super) async fn take_anew(
     gateway: &Gateway,
     account: &AccountName,
@@ -56,6 +58,16 @@ pub(super) async fn take_anew(
     is_done
 }
 
+/// Waits until a call has its name, which was asked for before its money. Without a name in time it
+/// goes on all the same.
+pub(in crate::gateway) async fn named(gateway: &Gateway, exchange: &mut Exchange) {
+    let Some(repeat) = &mut exchange.repeat else { return };
+    let Some(taken) = &mut repeat.taken else { return };
+    if tokio::time::timeout(gateway.timeouts.ledger, taken).await.is_ok() {
+        repeat.taken = None;
+    }
+}
+
 /// Notes the head of a call's reply.
 pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) {
     let Some(repeat) = &mut exchange.repeat else { return };
@@ -68,20 +80,31 @@ pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) 
     repeat.reply.begin(Head { status: head.status.as_u16(), headers: headers.collect() });
 }
 
-/// What has to be done before the last bytes go to the client, so that whoever has them finds the
-/// reply under its key; and so that a client is noticed which has gone without a word.
-pub(in crate::gateway) async fn promise(
-    gateway: &Gateway,
-    session: &mut Session,
-    exchange: &mut Exchange,
-) {
+/// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
+/// finds the reply.
+pub(in crate::gateway) async fn promise(gateway: &Gateway, exchange: &mut Exchange) {
     let charged = exchange.record.charge.is_some();
-    let Some(mut repeat) = exchange.repeat.take() else { return };
-    if repeat.is_keyed {
-        return repeat.end(gateway, charged, true).await;
+    if let Some(repeat) = exchange.repeat.take_if(|repeat| repeat.is_keyed) {
+        repeat.end(gateway, charged, true).await;
     }
-    repeat.missed = repeat.reply.bytes() > GOT_BYTES_MAX && has_left(session).await;
-    exchange.repeat = Some(repeat);
+}
+
+/// Sees whether a client gets what was written for it, where that matters: most of those that gave
+/// up have closed their end without a word.
+pub(in crate::gateway) async fn look_after(session: &Session, exchange: &mut Exchange) {
+    let Some(repeat) = exchange.repeat.as_mut().filter(|repeat| !repeat.is_short()) else { return };
+    let began = Instant::now();
+    repeat.missed = loop {
+        let digest = session.digest().and_then(|digest| digest.socket_digest.as_ref());
+        let Some(line) = digest.and_then(|digest| digest.tcp_info()) else { break true };
+        let is_open = line.tcpi_state == ESTABLISHED;
+        let is_there = line.tcpi_unacked == 0 && line.tcpi_notsent_bytes == 0;
+        if is_there || !is_open || began.elapsed() > HEARD_WAIT {
+            break !(is_there && is_open);
+        }
+        tokio::time::sleep(HEARD_LOOK_EVERY).await;
+    };
+    exchange.client_time += began.elapsed();
 }
 
 /// Ends the name of a call that was answered by ourselves.
@@ -100,7 +123,7 @@ pub(in crate::gateway) async fn answered(
 /// Ends whatever name a call still has: its money side is over.
 pub(in crate::gateway) async fn close(gateway: &Gateway, exchange: &mut Exchange, gone: bool) {
     let Some(repeat) = exchange.repeat.take() else { return };
-    let wanted = repeat.is_keyed || repeat.missed || gone || repeat.reply.bytes() <= GOT_BYTES_MAX;
+    let wanted = repeat.is_keyed || repeat.missed || gone || repeat.is_short();
     repeat.end(gateway, exchange.record.charge.is_some(), wanted).await;
 }
 
@@ -114,6 +137,11 @@ pub(super) async fn free(gateway: &Gateway, account: &AccountName, naming: &Nami
 }
 
 impl Repeat {
+    /// Whether its reply is kept though the client has got it.
+    fn is_short(&self) -> bool {
+        self.reply.bytes() <= self.got_bytes_max
+    }
+
     /// Only what was charged is kept.
     async fn end(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
         let mut ending = match charged {
