@@ -17,7 +17,7 @@ class Wiretap:
 
     def __init__(self, address):
         parts = urlsplit(address)
-        self.behind, self.lines = (parts.hostname, parts.port), []
+        self.behind, self.lines, self.cuts = (parts.hostname, parts.port), [], []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}{parts.path}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -27,6 +27,10 @@ class Wiretap:
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
+
+    def cut(self, after, times=1):
+        """The next lines are cut when so many bytes have come back over them; the rest is lost."""
+        self.cuts = [after] * times
 
     def forget(self):
         """What was said so far is no longer told."""
@@ -52,7 +56,8 @@ class Wiretap:
             while True:
                 caller = self.listener.accept()[0]
                 try:
-                    line = Line(caller, socket.create_connection(self.behind))
+                    cut = self.cuts.pop() if self.cuts else None
+                    line = Line(caller, socket.create_connection(self.behind), cut)
                 except OSError:
                     caller.close()
                     continue
@@ -61,21 +66,26 @@ class Wiretap:
 
 
 class Line:
-    """One connection; of its exchanges, `told` are over and forgotten."""
+    """One connection; of its exchanges, `told` are over and forgotten. It is cut when `cut` bytes have come back."""
 
-    def __init__(self, gateway, vendor):
-        self.gateway, self.vendor = gateway, vendor
+    def __init__(self, gateway, vendor, cut=None):
+        self.gateway, self.vendor, self.cut = gateway, vendor, cut
         self.there, self.back, self.told = bytearray(), bytearray(), 0
 
     def open(self):
-        for ends in (self.gateway, self.vendor, self.there), (self.vendor, self.gateway, self.back):
+        back = (self.vendor, self.gateway, self.back, self.cut)
+        for ends in (self.gateway, self.vendor, self.there), back:
             threading.Thread(target=pass_on, args=ends, daemon=True).start()
 
 
-def pass_on(source, target, kept):
+def pass_on(source, target, kept, cut=None):
     with contextlib.suppress(OSError):
         while piece := source.recv(1 << 16):
             kept += piece
+            if cut is not None and len(kept) >= cut:
+                # What the other end had yet to get it never does.
+                target.sendall(piece[: len(piece) - (len(kept) - cut)])
+                break
             target.sendall(piece)
     # However one end was closed, the other one is told.
     for end in (source, target):
