@@ -98,7 +98,7 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
     println!(
         "| {} answered | {lost} lost | {} charged | {:?} |",
         answered.len(),
-        charged.len(),
+        paid.len(),
         began.elapsed()
     );
     assert!(answered.len() > 40, "only {} calls were answered", answered.len());
