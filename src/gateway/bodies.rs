@@ -55,29 +55,40 @@ impl Drop for Weight {
     }
 }
 
-/// How long a client may take for a body.
+/// How long a client may take for a body: not too long in all, nor for each part of it that has to
+/// come in a certain time. So a client that sent much at once does not live on that.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// However fast it is.
+    /// For all of it.
     most: Duration,
-    /// However little has come.
-    least: Duration,
-    /// Bytes in a second, from then on.
-    rate: u64,
+    /// For a part.
+    part: Duration,
+    /// Bytes that make a part.
+    part_bytes: u128,
+    /// When the last part was there, and how much that was in all.
+    since: Duration,
+    before: usize,
 }
 
 impl Pace {
     pub(super) fn new(limits: &Limits, timeouts: &Timeouts) -> Pace {
-        Pace { most: timeouts.body, least: timeouts.head, rate: limits.body_rate_min }
+        let most = timeouts.body;
+        // Whatever speed will do is a part that may take as long as all.
+        let part = if limits.body_rate_min == 0 { most } else { timeouts.head };
+        let part_bytes = u128::from(limits.body_rate_min) * part.as_millis() / 1_000;
+        Pace { most, part, part_bytes, since: Duration::ZERO, before: 0 }
     }
 
-    /// How long it may have taken until more comes than so many bytes.
-    pub(super) fn allows(self, bytes: usize) -> Duration {
-        if self.rate == 0 {
-            return self.most;
+    /// So much has come in all, after such a time.
+    pub(super) fn came(&mut self, bytes: usize, after: Duration) {
+        if (bytes - self.before) as u128 >= self.part_bytes {
+            (self.before, self.since) = (bytes, after);
         }
-        let earned = (bytes as u64).saturating_mul(1_000) / self.rate;
-        self.least.max(Duration::from_millis(earned)).min(self.most)
+    }
+
+    /// The time by which more has to come.
+    pub(super) fn deadline(&self) -> Duration {
+        (self.since + self.part).min(self.most)
     }
 }
 
@@ -97,14 +108,32 @@ mod tests {
         assert_eq!(bodies.bytes.load(Ordering::Relaxed), 0);
     }
 
+    fn pace(rate: u64) -> Pace {
+        let limits = Limits { body_rate_min: rate, ..Limits::default() };
+        Pace::new(&limits, &Timeouts::default())
+    }
+
     #[test]
-    fn a_body_has_as_long_as_its_bytes_earn_it() {
+    fn a_body_has_to_come_part_by_part() {
         let seconds = Duration::from_secs;
-        let pace = Pace { most: seconds(120), least: seconds(10), rate: 1_000 };
-        assert_eq!(pace.allows(0), seconds(10));
-        assert_eq!(pace.allows(10_000), seconds(10));
-        assert_eq!(pace.allows(50_000), seconds(50));
-        assert_eq!(pace.allows(usize::MAX), seconds(120));
-        assert_eq!(Pace { rate: 0, ..pace }.allows(0), seconds(120));
+        let mut pace = pace(1_000);
+        assert_eq!(pace.deadline(), seconds(10));
+        pace.came(9_999, seconds(3));
+        assert_eq!(pace.deadline(), seconds(10), "that is no part yet");
+        pace.came(10_000, seconds(4));
+        assert_eq!(pace.deadline(), seconds(14));
+        pace.came(500_000, seconds(5));
+        assert_eq!(pace.deadline(), seconds(15), "much at once is one part");
+        pace.came(510_000, seconds(14));
+        assert_eq!(pace.deadline(), seconds(24));
+        pace.came(900_000, seconds(119));
+        assert_eq!(pace.deadline(), seconds(120));
+    }
+
+    #[test]
+    fn where_any_speed_will_do_all_of_it_has_its_time() {
+        let mut pace = pace(0);
+        pace.came(1, Duration::from_secs(100));
+        assert_eq!(pace.deadline(), Duration::from_secs(120));
     }
 }

@@ -128,12 +128,12 @@ async fn body(gateway: &Gateway, session: &mut Session) -> Result<(Bytes, Weight
     let most = gateway.limits.json_bytes_max;
     let began = Instant::now();
     let told = announced(session, most).await?;
-    let pace = Pace::new(&gateway.limits, &gateway.timeouts);
+    let mut pace = Pace::new(&gateway.limits, &gateway.timeouts);
     let mut weight = gateway.bodies.weight();
     let mut body = BytesMut::new();
     let mut next = pieces(session, most);
     loop {
-        let deadline = began + pace.allows(body.len());
+        let deadline = began + pace.deadline();
         let piece = tokio::time::timeout_at(deadline, next.next()).await.map_err(|_| slow())??;
         let Some(piece) = piece else { break };
         weight.grow(piece.len())?;
@@ -144,6 +144,7 @@ async fn body(gateway: &Gateway, session: &mut Session) -> Result<(Bytes, Weight
             body.reserve(told.unwrap_or(BODY_BYTES_FIRST).max(piece.len()));
         }
         body.extend_from_slice(&piece);
+        pace.came(body.len(), began.elapsed());
     }
     Ok((body.freeze(), weight))
 }

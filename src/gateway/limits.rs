@@ -20,7 +20,7 @@ pub struct Limits {
     pub reply_bytes_max: usize,
     /// Bytes of all other bodies in memory at a time.
     pub bodies_bytes_max: usize,
-    /// Bytes of a body that have to come in a second, on average, once its first time is over.
+    /// Bytes of a body that have to come in a second; 0 for any number.
     pub body_rate_min: u64,
     /// Bytes of a request's head, at most.
     pub head_bytes_max: usize,

@@ -172,9 +172,9 @@ impl Pace {
         Pace { patience, client, room_time, client_time, since: None }
     }
 
-    /// What is left for the client that has sent so many bytes.
-    fn left(&self, bytes: usize, waited: Duration) -> Duration {
-        self.client.allows(bytes).saturating_sub(self.client_time).saturating_sub(waited)
+    /// What is left for the client to send more.
+    fn left(&self, waited: Duration) -> Duration {
+        self.client.deadline().saturating_sub(self.client_time).saturating_sub(waited)
     }
 
     /// A client that is too slow has to go, all the more if others wait for its room.
@@ -184,7 +184,7 @@ impl Pace {
             let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
             waited >= SLOW_WAIT && (bytes.saturating_sub(before) as u64) < due
         });
-        if too_slow || self.left(bytes, waited).is_zero() { Err(intake::slow()) } else { Ok(()) }
+        if too_slow || self.left(waited).is_zero() { Err(intake::slow()) } else { Ok(()) }
     }
 }
 
@@ -256,7 +256,7 @@ async fn read(
         let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());
         let piece = loop {
-            let wait = pace.left(bytes, began.elapsed()).min(SLOW_WAIT);
+            let wait = pace.left(began.elapsed()).min(SLOW_WAIT);
             if let Ok(piece) = tokio::time::timeout(wait, &mut next).await {
                 break piece?;
             }
@@ -266,6 +266,7 @@ async fn read(
         bytes += piece.len();
         pace.check(bytes, began.elapsed(), uploads)?;
         pace.client_time += began.elapsed();
+        pace.client.came(bytes, pace.client_time);
         let began = Instant::now();
         while !room.covers(bytes) {
             let left = pace.patience.saturating_sub(pace.room_time);

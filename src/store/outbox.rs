@@ -63,11 +63,10 @@ impl Shared {
 
     /// Sends again what nobody has acknowledged for a while: whoever sent it first may be gone.
     pub(super) async fn insist(&self, redis: &Redis) {
-        let again =
-            self.log.waiting(AGAIN, AGAIN_MAX).into_iter().map(|(key, pending)| async move {
-                // It is tried again if that fails.
-                let _ = self.send(redis, &key, &pending.op).await;
-            });
+        let again = self.log.waiting(AGAIN, AGAIN_MAX).into_iter().map(|(key, op)| async move {
+            // It is tried again if that fails.
+            let _ = self.send(redis, &key, &op).await;
+        });
         join_all(again).await;
     }
 

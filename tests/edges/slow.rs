@@ -80,6 +80,18 @@ async fn a_body_has_to_come_at_some_speed(#[values(0, 1, 2)] kind: usize) {
     world.free_of_charge().await;
 }
 
+/// What it sent at once is no reason to wait for the rest for longer.
+#[tokio::test]
+async fn a_body_that_stops_is_not_waited_for() {
+    let world = World::start(Store::Sqlite).conf(QUICK).run().await;
+    let first = "POST /v1/chat/completions HTTP/1.1";
+    let mut client = Client::of(&world).await;
+    client.send(head(&world, first, "content-length: 60000\r\n") + &" ".repeat(50_000)).await;
+    let began = Instant::now();
+    assert_eq!(client.rest().await[0].status, 408);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn a_body_at_that_speed_may_take_longer() {
     let world = World::start(Store::Sqlite).conf(QUICK).run().await;

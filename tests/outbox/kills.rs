@@ -87,18 +87,18 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
     let (seen, _server) = tokio::join!(many, dying);
     let lost: usize = seen.iter().map(|seen| seen.lost).sum();
     let answered: BTreeSet<String> = seen.into_iter().flat_map(|seen| seen.answered).collect();
-    let charges = world.nothing_held().await;
-    let paid: BTreeSet<String> = charges.iter().map(|c| c.request_id.clone()).collect();
-    assert_eq!(paid.len(), charges.len(), "a call is charged twice");
-    let free: Vec<_> = answered.difference(&paid).collect();
+    let made = world.nothing_held().await;
+    let charged: BTreeSet<String> = made.iter().map(|c| c.request_id.clone()).collect();
+    assert_eq!(charged.len(), made.len(), "a call is charged twice");
+    let free: Vec<_> = answered.difference(&charged).collect();
     assert!(free.is_empty(), "answered and not charged: {free:?}");
-    assert!(paid.len() <= answered.len() + lost, "{} + {lost}", answered.len());
-    let price = charges[0].amount_nano;
-    assert!(charges.iter().all(|charge| charge.amount_nano == price));
+    assert!(charged.len() <= answered.len() + lost, "{} + {lost}", answered.len());
+    let price = made[0].amount_nano;
+    assert!(made.iter().all(|charge| charge.amount_nano == price));
     println!(
         "| {} answered | {lost} lost | {} charged | {:?} |",
         answered.len(),
-        paid.len(),
+        charged.len(),
         began.elapsed()
     );
     assert!(answered.len() > 40, "only {} calls were answered", answered.len());

@@ -38,9 +38,9 @@ async fn a_call_whose_gateway_was_killed_gives_its_money_back_after_its_lease(
     let mut world = builder.own_redis().run().await;
     let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
     stream.take(2).await;
+    assert!(world.balances().await.held > 0);
     let killed = Instant::now();
     world.kill_and_start_again().await;
-    assert!(world.balances().await.held > 0);
     world.nothing_held().await;
     assert!(killed.elapsed() > Duration::from_millis(900), "its lease was cut short");
     world.logged(&["holds that nobody ended", "expired=1"]).await;

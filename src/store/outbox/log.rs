@@ -2,8 +2,8 @@
 //!
 //! An entry is written with one plain `write` before its operation is sent, so that it outlives the
 //! process; a thread of its own syncs what was written, many entries at a time, so that it outlives
-//! the machine too. Files have their length from the beginning, with nothing in it: otherwise a write
-//! that makes one longer waits whenever a sync is under way. What acknowledges entries is written
+//! the machine too. Files have their length from the beginning, with nothing in it: a write that
+//! makes one longer would wait whenever a sync is under way. What acknowledges entries is written
 //! with whatever comes next, and may be lost: then something is sent once more.
 
 use std::collections::{HashMap, HashSet};
@@ -63,13 +63,12 @@ pub(super) struct Key {
 }
 
 /// An entry that the store has not acknowledged.
-#[derive(Debug, Clone)]
-pub(super) struct Pending {
-    pub(super) op: Arc<Operation>,
+struct Pending {
+    op: Arc<Operation>,
     seq: u64,
     /// The file that it is in.
     number: u64,
-    since: Instant,
+    tried: Instant,
 }
 
 impl Key {
@@ -115,7 +114,7 @@ impl Log {
         let Some(line) = record::entry(state.seq, unix_ms(), account, op) else { return key };
         self.write(&mut state, line);
         let (seq, number) = (state.seq, state.number);
-        let pending = Pending { op: op.clone(), seq, number, since: Instant::now() };
+        let pending = Pending { op: op.clone(), seq, number, tried: Instant::now() };
         state.pending.insert(key.clone(), pending);
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         key
@@ -132,14 +131,19 @@ impl Log {
         }
     }
 
-    /// What the store has not acknowledged for so long, oldest first, at most so many.
-    pub(super) fn waiting(&self, since: Duration, most: usize) -> Vec<(Key, Pending)> {
-        let state = self.state();
-        let waiting = state.pending.iter().filter(|(_, p)| p.since.elapsed() >= since);
-        let mut waiting: Vec<_> = waiting.map(|(k, p)| (k.clone(), p.clone())).collect();
-        waiting.sort_by_key(|(_, pending)| pending.seq);
+    /// What the store has not acknowledged for so long, the longest first, at most so many: they
+    /// are tried again now.
+    pub(super) fn waiting(&self, span: Duration, most: usize) -> Vec<(Key, Arc<Operation>)> {
+        let mut state = self.state();
+        let waiting = state.pending.iter_mut().filter(|(_, p)| p.tried.elapsed() >= span);
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_by_key(|(_, pending)| (pending.tried, pending.seq));
         waiting.truncate(most);
-        waiting
+        let again = |(key, pending): (&Key, &mut Pending)| {
+            pending.tried = Instant::now();
+            (key.clone(), pending.op.clone())
+        };
+        waiting.into_iter().map(again).collect()
     }
 
     /// Its files, the number of the last entry in them, and the lines that are in none.

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 
 use super::scripts::{Call, Stamped};
-use super::{AccountKeys, Redis, answer, call, words};
+use super::{ACCOUNTS, AccountKeys, Redis, answer, call, words};
 use crate::ledger::{AccountName, Answer, Operation, Unavailable};
 
 /// Whoever was refused by another run waits so long for a word on it, at most.
@@ -198,7 +198,8 @@ impl Redis {
     /// Asks the server what it is.
     pub(in crate::store) async fn seen(&self) -> Result<Seen, Unavailable> {
         let connection = self.connection().await?;
-        let asked = redis::cmd("INFO").arg("server").arg("replication").to_owned();
+        let sections = ["server", "replication", "persistence"];
+        let asked = redis::cmd("INFO").arg(&sections).to_owned();
         let (mut runs, mut uptime) = (Vec::new(), u64::MAX);
         for info in connection.query_masters(&asked).await? {
             let info = InfoDict::from_redis_value_ref(&info)
@@ -208,6 +209,9 @@ impl Redis {
             if role != "master" {
                 connection.lost_master().await;
                 return Err(Unavailable(format!("the store's master is a {role} now")));
+            }
+            if told("loading") != "0" {
+                return Err(Unavailable("the store is loading what it has".to_owned()));
             }
             if run.is_empty() {
                 return Err(Unavailable("the store does not tell its run".to_owned()));
@@ -220,6 +224,11 @@ impl Redis {
         let digest = Sha256::digest(runs.concat());
         let run = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         Ok(Seen { run, uptime: Duration::from_secs(uptime) })
+    }
+
+    /// Whether anybody can have money here.
+    pub(in crate::store) async fn has_accounts(&self) -> Result<bool, Unavailable> {
+        self.connection().await?.query(redis::cmd("EXISTS").arg(ACCOUNTS)).await
     }
 
     /// Gives a run its scripts.

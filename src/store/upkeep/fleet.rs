@@ -138,7 +138,9 @@ impl Fleet {
         guard.know(&run);
         self.replay.lock().await.all(&self.redis, &run).await?;
         self.hold_again(&run).await;
-        if !is_first || seen.uptime < NEWS {
+        // Of a store without accounts nobody can have known anything.
+        let is_news = !is_first || seen.uptime < NEWS && self.redis.has_accounts().await?;
+        if is_news {
             sleep_until(noticed + OTHERS).await;
         }
         progress.made_up = Some(seen.run.clone());
