@@ -294,7 +294,7 @@ async fn a_body_that_does_not_come_whole_is_not_served() {
     let world = World::start(Store::Sqlite).conf("[timeouts]\nbody_ms = 200").run().await;
     let bytes = head(&world, "content-length: 1000") + r#"{"model":"lmb-5.5","#;
     let answers = world.raw(bytes.as_bytes()).await;
-    assert_eq!(answers[0].status, 400, "{answers:?}");
+    assert_eq!(answers[0].status, 408, "{answers:?}");
     assert_eq!(world.sim.seen().len(), 0);
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
 }

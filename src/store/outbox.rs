@@ -154,7 +154,8 @@ impl Ledger for Outbox {
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.redis.ping().await
+        self.redis.ping().await?;
+        self.shared.guard.is_open()
     }
 }
 

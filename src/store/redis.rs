@@ -255,7 +255,7 @@ impl Ledger for Redis {
     async fn ping(&self) -> Result<(), Unavailable> {
         let _: Value = self.connection().await?.query(&redis::cmd("PING")).await?;
         match &self.guard {
-            Some(guard) => guard.granted(Needs::Outbox).map(drop),
+            Some(guard) => guard.is_open(),
             None => Ok(()),
         }
     }

@@ -76,7 +76,7 @@ async fn a_body_that_is_shorter_than_it_says_is_not_served() {
     let mut bytes = head(&world, &framing);
     bytes.extend_from_slice(&sent.bytes);
     let answers = world.raw(&bytes).await;
-    assert_eq!(answers[0].status, 400, "{answers:?}");
+    assert_eq!(answers[0].status, 408, "{answers:?}");
     assert_eq!(world.sim.seen().len(), 0);
     world.free_of_charge().await;
 }

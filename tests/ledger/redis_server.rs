@@ -162,8 +162,15 @@ impl RedisServer {
         assert!(sent.is_ok_and(|status| status.success()), "Redis takes no {name}");
     }
 
-    /// A copy of what it has written so far.
+    /// A copy of what it has written so far, which is all that it was told by now.
     pub(crate) fn copy(&self) -> TempDir {
+        let waits = |info: &str| {
+            let none = ["aof_buffer_length:0", "aof_pending_bio_fsync:0"];
+            none.iter().any(|none| !info.contains(none))
+        };
+        while waits(&format!("{:?}", self.command(&["INFO", "persistence"]))) {
+            sleep(Duration::from_millis(5));
+        }
         let copy = TempDir::new().expect("a folder for the copy");
         copy_files(&self.folder.path().join(WRITTEN), copy.path());
         copy

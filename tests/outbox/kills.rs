@@ -87,11 +87,18 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
     let (seen, _server) = tokio::join!(many, dying);
     let lost: usize = seen.iter().map(|seen| seen.lost).sum();
     let answered: BTreeSet<String> = seen.into_iter().flat_map(|seen| seen.answered).collect();
-    let made = world.nothing_held().await;
-    let charged: BTreeSet<String> = made.iter().map(|c| c.request_id.clone()).collect();
-    assert_eq!(charged.len(), made.len(), "a call is charged twice");
-    let free: Vec<_> = answered.difference(&charged).collect();
-    assert!(free.is_empty(), "answered and not charged: {free:?}");
+    // What Redis lost last may not be made up for yet.
+    let end = Instant::now() + Duration::from_secs(10);
+    let (made, charged) = loop {
+        let made = world.nothing_held().await;
+        let charged: BTreeSet<String> = made.iter().map(|c| c.request_id.clone()).collect();
+        assert_eq!(charged.len(), made.len(), "a call is charged twice");
+        let free = answered.difference(&charged).count();
+        if free == 0 {
+            break (made, charged);
+        }
+        assert!(Instant::now() < end, "{free} calls were answered and not charged");
+    };
     assert!(charged.len() <= answered.len() + lost, "{} + {lost}", answered.len());
     let price = made[0].amount_nano;
     assert!(made.iter().all(|charge| charge.amount_nano == price));

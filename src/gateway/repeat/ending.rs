@@ -38,8 +38,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(2_500);
 const KEPT_HEADERS: [&str; 2] = ["content-type", "cache-control"];
 const KEPT_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
 
-/// Takes a name whoever has it, while the call goes on: nobody can refuse it. Tells when it is done,
-/// as far as it can be; the end of the call says it once more.
+/// Takes a name whoever has it, while the call goes on: nobody can refuse it. Tells when it is
+/// done, as far as it can be; the end of the call says it once more.
 pub(super) async fn take_anew(
     gateway: &Gateway,
     account: &AccountName,

@@ -101,6 +101,11 @@ impl Guard {
         self.state.borrow().stamped.as_ref().is_some_and(|now| now.run == stamped.run)
     }
 
+    /// Whether anything can be bought: the store lacks nothing, and ends can be written down.
+    pub(in crate::store) fn is_open(&self) -> Result<(), Unavailable> {
+        self.granted(Needs::Outbox).map(drop)
+    }
+
     /// Whether the end of a hold can be written down.
     pub(in crate::store) fn writes_down(&self) -> bool {
         self.sound.load(Ordering::SeqCst)
@@ -115,6 +120,19 @@ impl Guard {
             Some(stamped) if state.is_open || needs == Needs::Run => Ok(stamped.clone()),
             _ => Err(Unavailable("the store came up and may lack something yet".to_owned())),
         }
+    }
+
+    /// The run that an operation may be done in, waited for if need be: a process that has just
+    /// begun will know it in a moment.
+    async fn admitted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
+        if self.granted(needs).is_err() && self.writes_down() {
+            let mut changes = self.state.subscribe();
+            let will_do =
+                |state: &State| state.stamped.is_some() && (state.is_open || needs == Needs::Run);
+            // Who asked waits no longer than it likes; in either case it is looked at again.
+            let _ = tokio::time::timeout(WORD_WAIT, changes.wait_for(will_do)).await;
+        }
+        self.granted(needs)
     }
 
     /// After a server did not know the scripts: shuts, and waits for a word.
@@ -156,7 +174,7 @@ impl Redis {
         call: &Call,
         pick: impl Fn(&Stamped) -> &Script,
     ) -> Result<(Value, Arc<Stamped>), Unavailable> {
-        let stamped = guard.granted(needs)?;
+        let stamped = guard.admitted(needs).await?;
         match self.connection().await?.query_raw(&call.of_known(pick(&stamped))).await {
             Err(why) if is_unknown(&why) => {
                 let stamped = guard.word(&stamped, needs).await?;
