@@ -33,7 +33,6 @@ pub(super) use incarnation::{Guard, Seen};
 pub(super) use scripts::Stamped;
 
 use connection::Connection;
-use incarnation::Needs;
 use jobs::Survey;
 use keys::AccountKeys;
 use scripts::{Call, Scripts};
