@@ -126,7 +126,7 @@ pub struct Parts {
     pub store_name: &'static str,
     /// See [`Gateway::videos`].
     pub videos: Videos,
-    /// See [`Gateway::repeats`].
+    /// Where calls are known by their names.
     pub repeats: Arc<dyn Repeats>,
     /// See [`Gateway::leases`].
     pub leases: Leases,
