@@ -31,8 +31,6 @@ lint: setup ## formatting, clippy and rustdoc; any warning fails
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
-	cargo clippy --manifest-path tests/fuzz/Cargo.toml --target-dir target \
-		-- -D warnings -A clippy::disallowed-types -A clippy::disallowed-methods
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 
 bench: ## compare with no proxy, nginx and a bare pingora proxy; then the rooms' own benches
