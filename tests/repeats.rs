@@ -11,6 +11,7 @@ mod crowds;
 mod endpoints;
 mod failures;
 mod keys;
+mod kills;
 mod lapses;
 mod retries;
 mod retries_of_large;

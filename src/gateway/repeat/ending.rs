@@ -150,7 +150,7 @@ impl Repeat {
             false => Ending::Free,
         };
         let (repeats, store) = (gateway.repeats.clone(), gateway.store_name);
-        let busy = gateway.busy.enter();
+        let settling = gateway.settling.enter();
         in_background(async move {
             let Repeat { account, naming, is_keyed, reply, taken, lease, .. } = *self;
             if let Some(taken) = taken {
@@ -159,7 +159,7 @@ impl Repeat {
             }
             insist(&*repeats, (&account, &naming), &mut ending).await;
             // Until then the name was kept alive, and what was collected was counted.
-            drop((lease, reply, busy));
+            drop((lease, reply, settling));
             if is_keyed && charged && store != "sqlite" {
                 say_again(&*repeats, (&account, &naming), ending).await;
             }
