@@ -14,6 +14,8 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from processes import free_port, get_json
+
 import attacks.documents
 import attacks.drafts
 import attacks.fields
@@ -39,7 +41,6 @@ from attacks.shot import (
 from firing import Battery, Line
 from parrot import KINDS, Parrot
 from planted import Secrets, around, files_of
-from processes import free_port, get_json
 from report import Report
 from stack import GATEWAY, VENDORS, Stack, route, until
 

@@ -7,11 +7,10 @@ to the gateway, to Python and to JSON.parse in all fields that the price depends
 
 import contextlib
 import json
-import os
 import random
 import threading
 import time
-from pathlib import Path
+import urllib.request
 
 import attacks.documents
 import attacks.drafts
@@ -36,7 +35,6 @@ from judging import Judge
 from report import Report, percentile
 from stack import VENDORS, Stack, route, until
 
-HERE = Path(__file__).parent
 SHOTS_LONG, SHOTS_SHORT = 100_000, 3_000
 # Shots a second. What is measured is what they do to the gateway, not what making them takes from it.
 RATE_LONG, RATE_SHORT = 450, 400
@@ -102,8 +100,6 @@ class Attack:
         return self.ask(account, path, None)
 
     def ask(self, account, path, body):
-        import urllib.request
-
         headers = {"authorization": f"Bearer {account.key}", "content-type": "application/json"}
         url = f"http://127.0.0.1:{self.gateway.port}{path}"
         with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=10) as reply:
@@ -115,8 +111,6 @@ class Attack:
         plan = self.plan(total)
         client = GoodClient(self.gateway, self.accounts["good"].key, self.good_model(), GOOD_RATE)
         with client, Memory(self.gateway) as memory:
-            # A machine that stands between others and their money has CPU of its own.
-            os.nice(5)
             self.rest(3.0 if self.options.long else 1.5)
             memory.begin()
             fired, firing = 0, 0.0
@@ -190,6 +184,7 @@ class Attack:
         self.latency(good)
         memory.tell(report)
         self.judge.books(self.accounts)
+        self.judge.end()
         try:
             until(lambda: gateway.metric("tollgate_holds_open") == 0, "no hold is open", 15)
         except AssertionError:

@@ -3,11 +3,13 @@
 import json
 import re
 import time
+import urllib.request
 from collections import Counter
+
+from processes import VENDOR_KEY, get_json, total
 
 from attacks.shot import ACCEPT, CHAT, EDITS, EITHER, IMAGES, LOCAL, MODERATIONS, REFUSE, VIDEOS
 from meaning import LENIENT, PRICED, OtherReader, Unsound, canonical, insane, priced, strict
-from processes import VENDOR_KEY, get_json, total
 
 MARK = re.compile(rb"mk[0-9]{7}[0-9a-f]{8}(?:-inner)?")
 PAGE_MAX = 200
@@ -27,6 +29,8 @@ class Judge:
         # Of what was paid for: the id of the request, the model that the vendor was asked for, its bill.
         self.paid = []
         self.seen_marks = Counter()
+        # Marks of what must be refused, and how often a vendor heard of one.
+        self.forbidden, self.betrayed = {}, 0
 
     def stop(self):
         self.reader.stop()
@@ -38,16 +42,35 @@ class Judge:
         for call in heard:
             for mark in set(MARK.findall(call["raw"])):
                 by_mark.setdefault(mark.decode(), []).append(call)
+        # A mark may itself have been mutated; then the body is what came, if nothing had to be edited.
+        by_body = {call["raw"]: call for call in heard}
         able = sum(len(shot.marks) or 1 for shot in shots if shot.label in (EITHER, ACCEPT))
         orders = [call for call in heard if not call["path"].endswith(".mp4") and call["method"] == "POST"]
         if len(orders) > able:
             self.report.violation("vendors heard of more than could be served", f"{len(orders)} of {able}")
         for shot in shots:
+            if shot.label in (REFUSE, LOCAL):
+                self.forbidden |= dict.fromkeys(shot.marks, shot.family)
+        self.refused(by_mark)
+        for shot in shots:
             self.families[shot.family] += 1
             self.answers(shot)
-            self.marks(shot, by_mark)
+            self.marks(shot, by_mark, by_body)
         for call in heard:
             self.head_of(call)
+
+    def refused(self, by_mark):
+        """No vendor heard of what must be refused, in this round or in an earlier one."""
+        for mark in by_mark.keys() & self.forbidden.keys():
+            self.betrayed += 1
+            sample = by_mark[mark][0]["raw"][:300]
+            self.report.violation(f"a vendor heard of what must be refused: {self.forbidden[mark]}", sample)
+
+    def end(self):
+        """Looks once more, for what came late."""
+        late = [mark.decode() for call in self.heard() for mark in MARK.findall(call["raw"])]
+        self.report.check(not late, "vendors heard of something after the last round", late[:20])
+        self.report.figure("calls to vendors for what must be refused", self.betrayed)
 
     def heard(self):
         """What reached the vendors since the last time, oldest first, with the bills."""
@@ -112,21 +135,30 @@ class Judge:
             if answer.status == 200 and not answer.whole:
                 violation("an answer broke off")
 
-    def marks(self, shot, by_mark):
+    def marks(self, shot, by_mark, by_body):
+        heard = [mark for mark in shot.marks if by_mark.get(mark)]
+        if shot.one_of and len(heard) > 1:
+            self.report.violation(f"a vendor heard of a call and of its repeat: {shot.family}", shown(shot))
         for mark in shot.marks:
             calls = by_mark.get(mark, [])
             self.seen_marks[mark] += len(calls)
-            if shot.label in (REFUSE, LOCAL) and calls:
-                self.report.violation(f"a vendor heard of what must be refused: {shot.family}", shown(shot))
-            elif self.seen_marks[mark] > 1:
+            if shot.label in (REFUSE, LOCAL):
+                continue
+            if self.seen_marks[mark] > 1:
                 self.report.violation(f"a vendor heard of one request twice: {shot.family}", shown(shot))
             elif shot.label == ACCEPT and not calls:
                 self.report.violation(f"no vendor heard of an honest request: {shot.family}", shown(shot))
         calls = by_mark.get(shot.marks[0], []) if shot.marks else []
+        if not calls and shot.body and shot.body in by_body:
+            calls = [by_body[shot.body]]
+        if shot.label in (EITHER, ACCEPT) and not calls and any(answer.status == 200 for answer in shot.answers):
+            self.outcomes["served and not traced to a vendor"] += 1
         if shot.label in (EITHER, ACCEPT) and len(calls) == 1 and len(shot.answers) == 1:
             answer = shot.answers[0]
-            if answer.status == 200 and shot.path not in (MODERATIONS, VIDEOS):
-                self.paid.append((answer.header("x-request-id"), calls[0], shot))
+            if answer.status == 200 and shot.path != MODERATIONS:
+                # A video is charged under its own id.
+                id = json.loads(answer.body)["id"] if shot.path == VIDEOS else answer.header("x-request-id")
+                self.paid.append((id, calls[0], shot))
             if shot.body:
                 self.meaning(shot, calls[0])
 
@@ -142,13 +174,13 @@ class Judge:
         for wrong in insane(shot.path, read):
             self.report.violation("served a field of no clear meaning", f"{wrong}; {told}")
         for which, body in ("sent", shot.body), ("passed on", call["raw"]):
-            if call["raw"][:1] != b"{":
+            if not is_json(call):
                 break
             ours, theirs = priced(LENIENT.decode(body.decode())), self.reader.priced(body)
             if ours != theirs:
                 fields = [name for name in {*ours, *(theirs or {})} if ours.get(name) != (theirs or {}).get(name)]
                 self.report.violation(f"two readers differ on what was {which}", f"{fields} {told}")
-        if call["raw"][:1] == b"{":
+        if is_json(call):
             got = LENIENT.decode(call["raw"].decode())
             for name, value in passed_on(shot.path, read).items():
                 if canonical(got.get(name)) != canonical(value):
@@ -191,22 +223,30 @@ class Judge:
             asked = model_of(call)
             if asked != charge["model"]:
                 self.report.violation("charged as another model than the vendor heard", f"{asked} {charge} {told}")
-            usage, billed = charge["usage"], call["billed"] or {}
-            differs = [
-                (ours, usage[ours], billed[theirs])
-                for ours, theirs in (
-                    ("input_tokens", "prompt"),
-                    ("prompt_tokens", "prompt"),
-                    ("characters", "characters"),
-                )
-                if ours in usage and theirs in billed and usage[ours] != billed[theirs]
-            ]
+            differs = unlike(charge["usage"], call["billed"] or {})
             self.report.check(not differs, "charged other units than the vendor bills", f"{differs} {told}")
         self.report.figure("served calls whose charge was compared", len(self.paid))
 
 
+def unlike(usage, billed):
+    """Units that a journal line has otherwise than the vendor's bill."""
+    output = billed.get("total", 0) - billed.get("prompt", 0)
+    same = {
+        "prompt_tokens": billed.get("prompt"),
+        "completion_tokens": max(output, billed.get("completion", 0)),
+        "characters": billed.get("characters"),
+        "seconds": billed.get("seconds"),
+        "cost_in_usd_ticks": billed.get("ticks"),
+    }
+    return [(name, usage[name], same[name]) for name in usage.keys() & same.keys() if usage[name] != same[name]]
+
+
+def is_json(call):
+    return call["raw"].lstrip()[:1] == b"{"
+
+
 def model_of(call):
-    if call["raw"][:1] == b"{":
+    if is_json(call):
         return LENIENT.decode(call["raw"].decode()).get("model")
     found = re.search(rb'name="model"\r\n\r\n(.*?)\r\n', call["raw"])
     return found[1].decode() if found else None
@@ -237,8 +277,6 @@ def passed_on(path, read):
 
 def pages(sim):
     """The last requests that a simulator got, with their bodies as they came."""
-    import urllib.request
-
     with urllib.request.urlopen(f"{sim.url}/_bodies", timeout=30) as reply:
         text = reply.read().decode("utf-8", "surrogateescape")
     calls, at, decoder = [], 1, json.JSONDecoder(strict=False)

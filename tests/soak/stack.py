@@ -140,7 +140,7 @@ class Stack:
         self.place = "/dev/shm" if in_memory and os.access("/dev/shm", os.W_OK) else None
 
     def __enter__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="tollgate-soak-", dir=self.place))
+        self.folder = Path(tempfile.mkdtemp(prefix="tollgate-stack-", dir=self.place))
         self.running = []
         return self
 

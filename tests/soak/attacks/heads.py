@@ -361,6 +361,34 @@ def names_of_repeats(a):
     return passed(a, [f"idempotency-key: {name}"])
 
 
+def twice(a, first, second, same_body):
+    """A call and right behind it another one, which may be meant as its repeat."""
+    mark, inner = two_marks(a)
+    path = a.rng.choice([CHAT, SPEECH])
+    bodies = a.more["calls"](path, mark), a.more["calls"](path, mark if same_body else inner)
+    pieces = [a.request(EITHER, path, body, more=lines) for body, lines in zip(bodies, (first, second))]
+    return Shot("", [b"".join(pieces)], EITHER, (mark, inner), path=path, linger=0.3, one_of=True)
+
+
+@family()
+def repeats(a):
+    """The same name and body: the first answer once more, and nothing paid twice."""
+    lines = [f"idempotency-key: {a.mark()}"]
+    return twice(a, lines, lines, same_body=True)
+
+
+@family()
+def repeats_of_another_call(a):
+    lines = [f"idempotency-key: {a.mark()}"]
+    return twice(a, lines, lines, same_body=False)
+
+
+@family()
+def retries(a):
+    """As official clients do it: without a name, and with a count."""
+    return twice(a, ["x-stainless-retry-count: 0"], ["x-stainless-retry-count: 1"], same_body=True)
+
+
 @family(2)
 def retry_counts(a):
     value = a.rng.choice(

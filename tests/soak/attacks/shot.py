@@ -33,6 +33,8 @@ class Shot:
     label: str = REFUSE
     # No vendor may see one of these in a refused shot, nor one of them twice in any.
     marks: tuple = ()
+    # Whether a vendor may hear of one of its marks only.
+    one_of: bool = False
     # If it must be refused, with one of these; nothing means any 4xx, or a close.
     statuses: tuple = ()
     # The endpoint and the body that was meant, for comparing what was understood.

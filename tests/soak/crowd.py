@@ -1,0 +1,187 @@
+"""Machine 2: a thousand calls at once, on credit for a few of them, through two gateways.
+
+Of calls whose price is known beforehand exactly as many reach the vendor as are paid for. Of chats
+nobody knows the price: what is charged never exceeds the credit, and nothing stays held.
+"""
+
+import os
+import random
+import selectors
+import socket
+import time
+
+import calls
+from books import Books, Part, check, wait_for_no_holds
+from children import HOST
+from fleet import Fleet
+from report import Report, percentile
+
+CALLS = 1_000
+# After this a call has hung.
+WAIT_S = 60
+LEASE_MS = 30_000
+# The first node's vendors take their time, so that all holds stand at once; the second's do not.
+SLOW = "delay=300"
+KNOWN = ("speech", "image by bill")
+CHATS = ("chat", "chat stream", "messages stream", "translated")
+
+
+def run(options):
+    """Runs all rounds on one fleet."""
+    report = Report("crowd", options)
+    rounds = int(os.environ.get("SOAK_ROUNDS", 100 if options.long else 3))
+    roll = random.Random(f"crowd/{options.seed}")
+    # A machine that is busy with other things must not pass for a ledger that is away, nor as drowning.
+    conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000}}
+    conf["limits"] = {"shed_lag_ms": 0}
+    with Fleet("redis", 1, {"vendor_b": SLOW, "vendor_d": SLOW}, conf, "crowd") as fleet:
+        vendors = {vendor: fleet.sim.base_url(vendor) for vendor in fleet.vendors}
+        fleet.node(vendors=vendors).start()
+        for name in KNOWN:
+            crowd = Crowd(Part(report, name), fleet, calls.KINDS[name])
+            crowd.known(rounds, roll)
+            crowd.told()
+        for name in CHATS:
+            crowd = Crowd(Part(report, name), fleet, calls.KINDS[name])
+            crowd.unknown(max(rounds // 2, 1), roll)
+            crowd.told()
+        everything = Part(report, "all accounts")
+        check(Books(fleet), everything, vendor_calls=fleet.sim.count())
+        fleet.keep = bool(report.violations)
+    return report
+
+
+class Crowd:
+    """Rounds with one kind of call."""
+
+    def __init__(self, found, fleet, kind):
+        self.found, self.fleet, self.kind, self.name = found, fleet, kind, kind.name.replace(" ", "-")
+        self.rounds, self.paid, self.refused, self.others = 0, 0, 0, 0
+        self.seconds, self.charged, self.credit, self.written_off = [], 0, 0, 0
+
+    def known(self, rounds, roll):
+        """Credit for some calls of one price, and a bit that is too little for one more."""
+        plans = {}
+        for number in range(rounds):
+            size, few = roll.randint(1, 60), roll.choice([0, 1, 2, roll.randint(3, 50)])
+            affordable = roll.choice([few, roll.randint(50, 600)]) if number else roll.randint(50, 600)
+            price = self.kind.cost(size, b"")
+            credit = affordable * price + roll.randrange(price)
+            plans[f"{self.name}-{number}"] = (size, affordable, price, credit)
+        keys = self.fleet.accounts({name: credit for name, (*_, credit) in plans.items()})
+        for name, (size, affordable, price, _) in plans.items():
+            self.known_round(name, keys[name], size, affordable, price)
+
+    def known_round(self, name, key, size, affordable, price):
+        before = self.fleet.sim.count()
+        replies = self.burst(size, key)
+        charges, balance = self.books(name)
+        reached = self.fleet.sim.count() - before
+        paid = {reply.id for reply in replies if reply.status == 200 and reply.whole}
+        refused = [reply for reply in replies if reply.status == 402 and reply.whole]
+        here, check = f"{name}: credit for {affordable}", self.found.check
+        check(len(paid) == affordable, "answered calls are not those affordable", f"{here}, {len(paid)}")
+        check(reached == affordable, "calls at the vendor are not those affordable", f"{here}, {reached}")
+        check(len(charges) == affordable, "charges are not those affordable", f"{here}, {len(charges)}")
+        check(paid == set(charges), "charges are not the answered calls", here)
+        wrong = [amount for amount in charges.values() if amount != price]
+        check(not wrong, "charged another price", f"{here}, {wrong[:3]} instead of {price}")
+        told = f"{here}, {len(refused)}: {statuses(replies)}"
+        check(len(refused) == CALLS - affordable, "the others were not all refused with 402", told)
+        self.count(len(paid), len(refused), charges, balance)
+
+    def unknown(self, rounds, roll):
+        """Credit for about so many chats."""
+        ((_, sample),) = self.fleet.accounts({f"{self.name}-sample": 10**10}).items()
+        plans = {}
+        for number in range(rounds):
+            size, about = roll.randint(1, 30), roll.choice([0, 1, 2, 10, 50, 200]) if number else 10
+            reply, _ = calls.one(self.fleet.gateways[1].http, self.kind, size, sample)
+            cost = self.kind.cost(size, reply.body())
+            plans[f"{self.name}-{number}"] = (size, about * cost + roll.randrange(cost))
+        keys = self.fleet.accounts({name: credit for name, (_, credit) in plans.items()})
+        for name, (size, credit) in plans.items():
+            self.unknown_round(name, keys[name], size, credit)
+
+    def unknown_round(self, name, key, size, credit):
+        replies = self.burst(size, key)
+        charges, balance = self.books(name)
+        here, check = f"{name}: credit {credit}, {len(charges)} charges, {balance}", self.found.check
+        check(sum(charges.values()) <= credit, "more was charged than there was", here)
+        check(balance["available_nano"] >= 0, "less than nothing is available", here)
+        check(balance["written_off_nano"] == 0, "something was written off", here)
+        answered = {reply.id for reply in replies if reply.status == 200}
+        check(answered == set(charges), "charges are not the answered calls", here)
+        others = [reply for reply in replies if reply.status not in (200, 402)]
+        check(not others, "the others were not all refused with 402", f"{here}: {statuses(replies)}")
+        self.count(len(answered), CALLS - len(answered) - len(others), charges, balance)
+
+    def books(self, name):
+        """The charges of an account by the id of their request, and its balances, when nothing is held."""
+        waited = wait_for_no_holds(self.fleet, 20)
+        self.found.check(waited < 20, "something is still held", name)
+        books = Books(self.fleet, [name])
+        charges = {charge["request_id"]: charge["amount_nano"] for charge in books.charges[name]}
+        return charges, books.balances[name]
+
+    def count(self, paid, refused, charges, balance):
+        self.rounds += 1
+        self.paid += paid
+        self.refused += refused
+        self.others += CALLS - paid - refused
+        self.charged += sum(charges.values())
+        self.credit += balance["credited_nano"]
+        self.written_off += balance["written_off_nano"]
+
+    def told(self):
+        for name, value in (
+            ("rounds of 1,000", self.rounds),
+            ("paid", self.paid),
+            ("refused with 402", self.refused),
+            ("anything else", self.others),
+            ("credit", self.credit),
+            ("charged", self.charged),
+            ("written off", self.written_off),
+        ):
+            self.found.figure(name, value)
+        self.found.figure("seconds of a round, median", percentile(self.seconds, 0.5))
+
+    def burst(self, size, key):
+        """All calls at once, half of them to each node; the answers."""
+        lines = []
+        for number in range(CALLS):
+            port = self.fleet.gateways[number % 2].http
+            line = socket.create_connection((HOST, port), timeout=WAIT_S)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            lines.append(line)
+        text = calls.request(self.kind, size, key)
+        replies = [calls.Reply() for _ in lines]
+        began = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            for line, reply in zip(lines, replies, strict=True):
+                line.sendall(text)
+                line.setblocking(False)
+                selector.register(line, selectors.EVENT_READ, reply)
+            open_lines = CALLS
+            while open_lines and time.monotonic() - began < WAIT_S:
+                for event, _ in selector.select(1):
+                    try:
+                        data = event.fileobj.recv(65536)
+                    except OSError:
+                        data = b""
+                    if not data or event.data.feed(data):
+                        selector.unregister(event.fileobj)
+                        open_lines -= 1
+        self.seconds.append(time.monotonic() - began)
+        for line in lines:
+            line.close()
+        return replies
+
+
+def statuses(replies):
+    """How many answers of each status there were."""
+    count = {}
+    for reply in replies:
+        name = f"{reply.status} {reply.code()}" if reply.status not in (0, 200) else f"{reply.status}"
+        count[name] = count.get(name, 0) + 1
+    return count

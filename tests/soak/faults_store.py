@@ -1,0 +1,159 @@
+"""Faults of the store: away, paused, read-only, full, restarted from what it was earlier."""
+
+import time
+
+from children import free_port
+from faults import rows_of
+
+ROWS, row = rows_of()
+# Within this a gateway has to say that its ledger is away: its deadline of 250 ms and some work.
+REFUSED_WITHIN_S = 1.0
+RECOVERS_WITHIN_S = 3.0
+REFUSED = "503 within 1 s, the free go on, streams under way end well, service is back within 3 s, money exact"
+
+
+def store_fault(bench, begin, end, seconds, steady=False, **redis):
+    """Traffic before, during and after a fault of Redis."""
+    with bench.fleet(redis=redis) as fleet:
+        traffic = bench.traffic(fleet)
+        traffic.phase = "during"
+        began = time.monotonic()
+        begin(fleet)
+        time.sleep(seconds)
+        traffic.phase = "after"
+        end(fleet)
+        healed = time.monotonic()
+        time.sleep(RECOVERS_WITHIN_S + 2)
+        traffic.stop()
+        streams = [
+            seen
+            for seen in traffic.seen
+            if seen.told.kind == "slow stream" and seen.told.outcome != "refused" and seen.began < healed
+        ]
+        cut = [seen.said() for seen in streams if seen.told.outcome != "whole"]
+        late = traffic.latest("during", "503")
+        recovery = traffic.recovery(healed)
+        bench.did(f"for {seconds:g} s: {traffic.summary('during')}")
+        bench.did(f"free: {traffic.summary('during', free=True)}")
+        bench.did(f"{len(streams) - len(cut)} of {len(streams)} streams under way ended well")
+        bench.did(f"back {recovery:.2f} s after it was healed")
+        bench.check(late < REFUSED_WITHIN_S, "refused too late", f"{late:.2f} s")
+        bench.check(not cut, "streams under way were cut", cut)
+        bench.check(recovery < RECOVERS_WITHIN_S, "not back in time", f"{recovery:.2f} s")
+        free = [seen.said() for seen in traffic.seen if seen.told.kind == "moderation"]
+        bad = [said for said in free if said != "200 whole"]
+        bench.check(not bad, "what is free did not go on", bad[:5])
+        failed = traffic.failed_after(healed + RECOVERS_WITHIN_S)
+        bench.check(not failed, "refused though all is well again", [seen.said() for seen in failed][:5])
+        if not steady:
+            during = [s for s in traffic.seen if s.began > began + 0.5 and s.began + s.took < healed]
+            served = [s.told.kind for s in during if s.told.outcome == "whole" and s.told.kind != "moderation"]
+            bench.check(not served, "paid calls were served without the ledger", served[:5])
+        bench.money(fleet, traffic.told())
+
+
+@row("Redis down (kill -9)", REFUSED)
+def down(bench):
+    store_fault(bench, lambda fleet: fleet.redis.kill(), lambda fleet: fleet.redis.start(), bench.seconds(5, 60))
+
+
+@row("Redis paused (SIGSTOP)", REFUSED, short=False)
+def paused(bench):
+    store_fault(bench, lambda fleet: fleet.redis.pause(), lambda fleet: fleet.redis.resume(), bench.seconds(5, 60))
+
+
+@row("Redis read-only (replica of a dead address)", REFUSED, short=False)
+def read_only(bench):
+    store_fault(
+        bench,
+        lambda fleet: fleet.redis.ask("REPLICAOF", "127.0.0.1", free_port()),
+        lambda fleet: fleet.redis.ask("REPLICAOF", "NO", "ONE"),
+        bench.seconds(5, 60),
+    )
+
+
+@row("Redis full (maxmemory)", REFUSED, short=False)
+def full(bench):
+    store_fault(
+        bench,
+        lambda fleet: fleet.redis.ask("CONFIG", "SET", "maxmemory", "1"),
+        lambda fleet: fleet.redis.ask("CONFIG", "SET", "maxmemory", "0"),
+        bench.seconds(5, 20),
+    )
+
+
+@row(
+    "Redis slow (DEBUG SLEEP of 200 ms again and again)", "no error worse than 503 within 1 s, money exact", short=False
+)
+def slow(bench):
+    with bench.fleet(redis={"enable_debug_command": "local"}) as fleet:
+        traffic = bench.traffic(fleet)
+        traffic.phase = "during"
+        end = time.monotonic() + bench.seconds(4, 20)
+        while time.monotonic() < end:
+            fleet.redis.ask("DEBUG", "SLEEP", "0.2", seconds=5)
+            time.sleep(0.1)
+        healed, traffic.phase = time.monotonic(), "after"
+        time.sleep(RECOVERS_WITHIN_S)
+        traffic.stop()
+        worse = [s.said() for s in traffic.seen if s.told.outcome != "whole" and s.told.status[:3] != "503"]
+        bench.did(traffic.summary("during"))
+        bench.did(f"back after {traffic.recovery(healed):.2f} s")
+        bench.check(not worse, "worse than 503", worse[:5])
+        bench.check(traffic.latest("during", "503") < REFUSED_WITHIN_S, "refused too late", "")
+        bench.money(fleet, traffic.told())
+
+
+def older(bench, seconds):
+    with bench.fleet() as fleet:
+        traffic = bench.traffic(fleet)
+        copy = fleet.redis.save_copy()
+        traffic.phase = "lost"
+        time.sleep(seconds)
+        traffic.phase = "after"
+        fleet.redis.put_back(copy)
+        fleet.redis.start()
+        healed = time.monotonic()
+        time.sleep(RECOVERS_WITHIN_S + 2)
+        traffic.stop()
+        paid = [s for s in traffic.seen if s.phase == "lost" and s.told.outcome == "whole" and s.told.cost]
+        bench.did(f"{len(paid)} whole answers, paid in the {seconds:g} s that Redis forgot")
+        bench.did(f"back {traffic.recovery(healed):.2f} s after Redis")
+        bench.check(traffic.recovery(healed) < RECOVERS_WITHIN_S, "not back in time", traffic.recovery(healed))
+        bench.money(fleet, traffic.told())
+
+
+@row("Redis restarted with an older snapshot", "every whole answer is charged all the same, money exact")
+def snapshot(bench):
+    older(bench, bench.seconds(3, 60))
+
+
+@row("Redis restarted again and again with what it was half a second before", "as above", short=False)
+def flapping(bench):
+    with bench.fleet() as fleet:
+        fleet.redis.watch()
+        traffic = bench.traffic(fleet)
+        lost = 0
+        time.sleep(1.5)
+        rounds = bench.seconds(3, 20)
+        for _ in range(rounds):
+            lost += fleet.redis.lose_power(0.5)
+            fleet.redis.start()
+            time.sleep(2.5)
+        traffic.stop()
+        bench.did(f"{rounds} power failures, {lost} bytes of log lost; {traffic.summary('before')}")
+        bench.money(fleet, traffic.told())
+
+
+@row("all scripts of Redis gone (SCRIPT FLUSH)", "nobody notices", short=False)
+def flush(bench):
+    with bench.fleet() as fleet:
+        traffic = bench.traffic(fleet)
+        for _ in range(bench.seconds(4, 20)):
+            fleet.redis.ask("SCRIPT", "FLUSH")
+            time.sleep(0.5)
+        traffic.stop()
+        bad = [seen.said() for seen in traffic.seen if seen.told.outcome != "whole"]
+        bench.did(traffic.summary("before"))
+        bench.check(len(bad) <= len(traffic.seen) // 20, "more than one in twenty was refused", bad[:5])
+        bench.money(fleet, traffic.told())

@@ -1,0 +1,124 @@
+"""A simulator, a store and one gateway or two, set up to be tormented."""
+
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from children import REPO, TOLLGATE, VERSION_SEGMENT, Gateway, Redis, Sim, many_files, toml
+
+# Commands at a time.
+AT_ONCE = 16
+
+
+class Fleet:
+    """Simulator, store and gateways in a folder of their own. Use it in a `with`."""
+
+    def __init__(self, store, nodes=1, faults=None, conf=None, name="soak", redis=None):
+        many_files()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"tollgate-{name}-"))
+        self.keep = False
+        self.sim = Sim(self.folder).start()
+        self.redis = Redis(self.folder, **(redis or {})).start() if store == "redis" else None
+        self.store_url = self.redis.url if self.redis else f"sqlite:{self.folder}/tollgate.db"
+        faults = faults or {}
+        self.vendors = {
+            vendor: [self.sim.base_url(vendor, one) for one in listed(faults.get(vendor, ""))]
+            for vendor in VERSION_SEGMENT
+        }
+        self.conf = conf or {}
+        self.gateways = []
+        for _ in range(nodes):
+            self.node()
+        for gateway in self.gateways:
+            gateway.start(wait=False)
+        for gateway in self.gateways:
+            gateway.wait_ready()
+
+    def node(self, environment=None, prefix=(), store_url=None, vendors=None, **more):
+        """One more gateway, not started."""
+        number = len(self.gateways)
+        sections = {
+            "store": {"url": store_url or self.store_url},
+            "files": {"url": f"file:{self.folder}/files"},
+            "rules": {"dir": f"{REPO}/lua-free-rules"},
+        }
+        if self.redis and knows("store", "outbox", "x"):
+            sections["store"]["outbox"] = f"{self.folder}/outbox{number}"
+        for section, values in (self.conf | more).items():
+            known = {key: value for key, value in values.items() if knows(section, key, value)}
+            sections[section] = sections.get(section, {}) | known
+        self.gateways.append(Gateway(self.folder, number, sections, vendors or self.vendors, environment, prefix))
+        return self.gateways[-1]
+
+    def cli(self, *arguments, node=0, seconds=120):
+        """What a command of the gateway prints; an error when it fails."""
+        done = self.try_cli(*arguments, node=node, seconds=seconds)
+        if done.returncode:
+            raise RuntimeError(f"tollgate {' '.join(map(str, arguments))}: {done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    def try_cli(self, *arguments, node=0, seconds=120):
+        gateway = self.gateways[node]
+        command = [str(part) for part in (TOLLGATE, "--conf", gateway.conf, *arguments)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, cwd=self.folder, env=gateway.environment
+        )
+
+    def account(self, name, credit):
+        """A new account with this credit; its key."""
+        self.cli("account", "create", name, "--credit", credit)
+        return self.cli("key", "issue", name)
+
+    def accounts(self, credits):
+        """The keys of new accounts, by their names, each with so much credit in nano-USD. All at once: a
+        payment is taken only when it will survive, for which a shared store may need a second or two.
+        """
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            made = pool.map(lambda pair: self.account(pair[0], usd(pair[1])), credits.items())
+            return dict(zip(credits, made, strict=True))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        for gateway in self.gateways:
+            gateway.resume()
+            gateway.kill()
+        for process in (self.redis, self.sim):
+            if process:
+                process.resume()
+                process.kill()
+        if self.redis:
+            self.redis.watching = None
+        if kind is None and not self.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            print(f"kept for a look: {self.folder}", flush=True)
+
+
+def usd(nano):
+    """An amount as the command line takes it."""
+    return f"{nano // 10**9}.{nano % 10**9:09}"
+
+
+def listed(value):
+    return [value] if isinstance(value, str) else value
+
+
+_known = {}
+
+
+def knows(section, key, value):
+    """Whether this binary has that setting."""
+    if (section, key) not in _known:
+        with tempfile.TemporaryDirectory() as folder:
+            conf = Path(folder) / "t.toml"
+            sections = {"rules": {"dir": f"{REPO}/lua-free-rules"}}
+            sections[section] = sections.get(section, {}) | {key: value}
+            conf.write_text(toml(sections, {}))
+            command = [str(TOLLGATE), "--conf", str(conf), "check"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=folder)
+            _known[section, key] = f"'{key}'" not in done.stdout + done.stderr or done.returncode == 0
+    return _known[section, key]

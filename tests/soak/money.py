@@ -1,0 +1,253 @@
+"""Machine 1: ledger operations by the hundred thousand, while a random process is killed every second.
+
+Two gateways on one Redis (or one on SQLite) answer priced calls of every kind for many accounts,
+payments come in by the command line, and about every second a gateway or Redis is killed with -9 and
+started again. Some of Redis' deaths lose up to a second of its log, as a power failure does. In the
+end the books must agree with each other, with the vendors, and with every answer a client got.
+"""
+
+import os
+import random
+import threading
+import time
+
+import calls
+from books import Books, Part, check, compare, wait_for_no_holds
+from fleet import Fleet, knows
+from load import Load, Plan
+from report import Report
+
+LEASE_MS = 2_000
+# How many accounts of a kind, and what each begins with: some are rich, some run dry, and some ask
+# again until they are answered.
+GROUPS = {"rich": (48, 10**14), "poor": (8, 2 * 10**7), "keyed": (6, 10**13), "probe": (1, 10**9)}
+KILL_EVERY_S = 1.0
+POWER_SHARE = 0.4
+FAULTS = {"vendor_c": "chunk-delay=50;chunks=60", "vendor_e": "status=400"}
+MIX = [
+    ("embedding", 40),
+    ("speech", 25),
+    ("chat", 12),
+    ("chat stream", 4),
+    ("messages", 5),
+    ("messages stream", 2),
+    ("translated", 3),
+    ("translated stream", 2),
+    ("response", 2),
+    ("response stream", 1),
+    ("image", 1),
+    ("image by bill", 1),
+    ("refused by vendor", 2),
+    ("slow stream", 0.15),
+]
+# For binaries whose holds live as long as the longest call and a minute.
+OLD_TIMEOUTS = {
+    "body_ms": 5_000,
+    "total_ms": 15_000,
+    "answer_ms": 5_000,
+    "stall_ms": 5_000,
+    "drain_ms": 5_000,
+    "client_write_ms": 5_000,
+    "connect_ms": 2_000,
+}
+OLD_LEASE_S = 105
+
+
+def run(options):
+    """Runs it for each store and seed."""
+    report = Report("money", options)
+    stores = os.environ.get("SOAK_STORES", "redis,sqlite").split(",")
+    seeds = int(os.environ.get("SOAK_SEEDS", 3 if options.long else 1))
+    operations = int(os.environ.get("SOAK_OPERATIONS", 1_000_000 if options.long else 10_000))
+    seconds = float(os.environ.get("SOAK_SECONDS", 3_600 if options.long else 20))
+    for store in stores:
+        for seed in range(options.seed, options.seed + seeds):
+            Run(Part(report, f"{store}, seed {seed}"), store, seed, operations, seconds).all()
+    return report
+
+
+class Payments(threading.Thread):
+    """Pays into accounts by the command line, each payment again until it was taken."""
+
+    def __init__(self, fleet, names, seed, credited):
+        super().__init__(daemon=True)
+        self.fleet, self.names, self.random = fleet, names, random.Random(f"pay/{seed}")
+        self.credited, self.done, self.tries, self.over = credited, 0, 0, threading.Event()
+
+    def run(self):
+        while not self.over.is_set():
+            name, nano = self.random.choice(self.names), self.random.randint(1, 5_000_000)
+            usd, node = f"0.{nano:09}", self.random.randrange(len(self.fleet.gateways))
+            while True:
+                self.tries += 1
+                taken = self.fleet.try_cli("credit", "add", name, usd, "--id", f"tx{self.done}", node=node)
+                if taken.returncode == 0:
+                    break
+                time.sleep(0.1)
+            self.credited[name] += nano
+            self.done += 1
+            self.over.wait(0.2)
+
+
+class Killer:
+    """Kills a random process about every second, and starts again whatever is down."""
+
+    def __init__(self, fleet, seed):
+        self.fleet, self.random = fleet, random.Random(f"kill/{seed}")
+        self.victims = [*fleet.gateways, *([fleet.redis] if fleet.redis else [])]
+        # A node's death takes half of the fleet away, Redis' all of it: so it is half as frequent.
+        self.shares = [1 if victim is fleet.redis else 2 for victim in self.victims]
+        self.kills, self.power, self.lost_bytes = {v.name: 0 for v in self.victims}, 0, 0
+        self.next = time.monotonic() + KILL_EVERY_S
+        self.again = {}
+
+    def tick(self):
+        """What is due now; called often."""
+        now = time.monotonic()
+        if now >= self.next:
+            self.next = now + KILL_EVERY_S * self.random.uniform(0.6, 1.4)
+            self.kill(self.random.choices(self.victims, self.shares)[0])
+        self.revive(now)
+
+    def revive(self, now):
+        for process in self.victims:
+            if not process.alive() and now >= self.again.get(process.name, 0):
+                process.start(wait=False)
+                # A gateway whose store is away ends at once; it is not to eat all of the machine.
+                self.again[process.name] = now + 0.2
+
+    def kill(self, victim):
+        self.kills[victim.name] += 1
+        if victim is self.fleet.redis and self.random.random() < POWER_SHARE:
+            lost = victim.lose_power(self.random.uniform(0.05, 1.0))
+            self.power += 1
+            self.lost_bytes += lost
+        else:
+            victim.kill()
+
+    def told(self):
+        """How often whom."""
+        power = f", {self.power} as if by power failure ({self.lost_bytes} bytes)" if self.power else ""
+        return ", ".join(f"{name} {count}" for name, count in self.kills.items()) + power
+
+    def calm(self):
+        """Everything up again, and ready."""
+        if self.fleet.redis:
+            self.revive(time.monotonic() + 1)
+            self.fleet.redis.wait_ready()
+        for gateway in self.fleet.gateways:
+            for _ in range(20):
+                if not gateway.alive():
+                    gateway.start(wait=False)
+                try:
+                    gateway.wait_ready(20)
+                    break
+                except (RuntimeError, TimeoutError):
+                    time.sleep(0.5)
+
+
+class Run:
+    """One store, one seed."""
+
+    def __init__(self, found, store, seed, operations, seconds):
+        self.found, self.store, self.seed = found, store, seed
+        self.operations, self.seconds = operations, seconds
+        self.has_leases = knows("timeouts", "lease_ms", LEASE_MS)
+
+    def all(self):
+        conf = {"timeouts": {"lease_ms": LEASE_MS} if self.has_leases else OLD_TIMEOUTS}
+        conf["log"] = {"level": "warn"}
+        nodes = 2 if self.store == "redis" else 1
+        with Fleet(self.store, nodes, FAULTS, conf, f"money-{self.store}-{self.seed}") as fleet:
+            accounts, poor, insistent, self.credited = self.accounts(fleet)
+            plan = Plan(
+                ports=[gateway.http for gateway in fleet.gateways],
+                accounts=accounts + poor,
+                mix=MIX,
+                insistent=insistent,
+                insistent_share=0.05,
+            )
+            self.burn(fleet, plan)
+            fleet.keep = self.found.violated
+
+    @staticmethod
+    def accounts(fleet):
+        """Rich accounts of unlike weight, poor ones that run dry, and those that repeat themselves."""
+        credited = {f"{prefix}{n}": nano for prefix, (count, nano) in GROUPS.items() for n in range(count)}
+        keys = fleet.accounts(credited)
+        # The first of the rich ones is busier than the others.
+        shares = {name: 20 if name == "rich0" else 1 for name in keys}
+        groups = [[(n, keys[n], shares[n]) for n in keys if n.startswith(prefix)] for prefix in GROUPS]
+        repeats = answers_again(fleet, keys["probe0"])
+        return *groups[:2], groups[2] if repeats else [], credited
+
+    def burn(self, fleet, plan):
+        """The load and the kills, the calm after them, and the books."""
+        if fleet.redis:
+            fleet.redis.watch()
+            # What was made up to here is on the disk, and no power failure takes it.
+            time.sleep(2.5)
+        before, began = fleet.sim.count(), time.monotonic()
+        load = Load(plan, self.seed, fleet.folder)
+        payments = Payments(
+            fleet, [name for name, *_ in plan.accounts if name.startswith("rich")], self.seed, self.credited
+        )
+        payments.start()
+        killer = Killer(fleet, self.seed)
+        memory = 0
+        # Not all calls come through; of those that do, each is two operations at least.
+        while load.sent() * 1.7 < self.operations and time.monotonic() - began < self.seconds:
+            killer.tick()
+            memory = max(memory, *(gateway.memory_mib() for gateway in fleet.gateways))
+            time.sleep(0.02)
+        took = time.monotonic() - began
+        killer.calm()
+        payments.over.set()
+        load.stop()
+        payments.join(30)
+        killer.calm()
+        lease_s = LEASE_MS / 1000 if self.has_leases else OLD_LEASE_S
+        clear = wait_for_no_holds(fleet, 2 * lease_s)
+        self.found.check(clear < 2 * lease_s, "holds open after two leases", clear)
+        # Replays may still go on, though nothing is held any more.
+        time.sleep(1)
+        self.found.figure("seconds of kills", took)
+        self.found.figure("kills", killer.told())
+        self.found.figure("payments (tries)", f"{payments.done} ({payments.tries})")
+        self.found.figure("seconds until nothing was held", clear)
+        self.found.figure("memory of a gateway at most", memory, "MiB")
+        self.judge(fleet, load, payments.done, fleet.sim.count() - before)
+
+    def judge(self, fleet, load, payments, vendor_calls):
+        """The books, and the answers that clients got, against each other."""
+        books = Books(fleet)
+        check(books, self.found, self.credited, fleet.sim.count())
+        tally = compare(books, load.told(), self.found)
+        ended, dry = (
+            sum(tally[name] for name in tally if name.startswith("refused ") and name.split(" ")[1][:3] in statuses)
+            for statuses in (("400", "502", "504"), ("402",))
+        )
+        # A charge is a hold and its end, so is a call that a vendor refused; what nobody read the
+        # answer of, and all renewals, are not counted.
+        self.found.figure("ledger operations, at least", 2 * books.count() + 2 * ended + dry + payments)
+        for name, value in (
+            ("calls sent", load.sent()),
+            ("whole answers", tally["whole"]),
+            ("calls cut by a kill", tally["cut"]),
+            ("calls the vendors had", vendor_calls),
+            ("charges", books.count()),
+            ("charges whose answer did not arrive whole", tally["charges nobody read the end of"]),
+            ("posted", books.posted()),
+            ("drift", books.drift()),
+            ("written off", books.written_off()),
+            ("answers by status", {k: tally[k] for k in sorted(tally) if k.startswith(("refused ", "whole "))}),
+            ("calls with idempotency keys", {k: tally[k] for k in tally if "key" in k and "kind" not in k}),
+        ):
+            self.found.figure(name, value)
+
+
+def answers_again(fleet, key):
+    """Whether this binary gives the first reply again to the same idempotency key."""
+    speech, port = calls.KINDS["speech"], fleet.gateways[0].http
+    replies = [calls.one(port, speech, 1, key, idempotency="probe")[0] for _ in range(2)]
+    return b"idempotent-replayed" in bytes(replies[1].head or b"").lower()
