@@ -16,7 +16,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as Socket;
 use pingora_core::protocols::{ALPN, GetSocketDigest, Stream};
 use pingora_core::server::ShutdownWatch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::busy::{Busy, Underway};
 use super::limits::{Limits, Timeouts};
@@ -124,7 +124,11 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
             None => stream,
             Some(acceptor) => {
                 let encrypting = Box::pin(over_tls(acceptor, stream));
-                timeout_at(deadline, encrypting).await.ok()??
+                let Some(done) = in_time(encrypting, deadline, &mut shutdown.clone()).await else {
+                    load::shed("silence");
+                    return None;
+                };
+                done?
             }
         };
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
@@ -151,6 +155,22 @@ async fn over_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
             None
         }
     }
+}
+
+/// Does something within the time that a client has for it, which is short once the process stops.
+async fn in_time<T>(
+    doing: impl Future<Output = T>,
+    deadline: Instant,
+    shutdown: &mut ShutdownWatch,
+) -> Option<T> {
+    let mut doing = std::pin::pin!(doing);
+    tokio::select! {
+        biased;
+        done = &mut doing => return Some(done),
+        () = sleep_until(deadline) => return None,
+        () = stopped(shutdown) => {}
+    }
+    timeout_at(deadline.min(Instant::now() + LEAVING_WAIT), doing).await.ok()
 }
 
 /// Waits until the process is to stop.

@@ -116,7 +116,22 @@ async fn who_does_not_get_as_far_as_a_request_is_hung_up_on() {
         rest.await.expect("it was closed");
     }
     world.metric_becomes("tollgate_connections", &[], 0).await;
-    world.metric_becomes("tollgate_shed_total", &["reason=\"silence\""], 2).await;
+    world.metric_becomes("tollgate_shed_total", &["reason=\"silence\""], 3).await;
+}
+
+/// Neither who has not begun to speak TLS keeps it from its end, nor who says nothing in it.
+#[tokio::test]
+async fn told_to_stop_it_waits_for_nobody_who_is_silent() {
+    let (mut world, _folder) = encrypted("").await;
+    let silent = Client::of(&world).await;
+    let speakers = ["h2", "http/1.1"].map(|protocol| Speaker::open(&world, protocol));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    world.gateway.signal("TERM");
+    world.gateway.ended(Duration::from_secs(2)).await;
+    for speaker in speakers {
+        tokio::task::spawn_blocking(|| speaker.rest()).await.expect("it was closed");
+    }
+    drop(silent);
 }
 
 #[tokio::test]

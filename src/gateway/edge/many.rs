@@ -10,9 +10,9 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::H2Options;
 use pingora_core::server::ShutdownWatch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
-use super::{LEAVING_WAIT, stopped};
+use super::in_time;
 use crate::gateway::busy::Underway;
 use crate::gateway::load::shed;
 
@@ -38,15 +38,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Many<A> {
     ) {
         let mut stopping = shutdown.clone();
         let mut serving = std::pin::pin!(self.process_new(stream, shutdown));
-        tokio::select! {
-            biased;
-            _ = &mut serving => return,
-            () = sleep_until(deadline) => {}
-            () = stopped(&mut stopping) => {
-                if timeout(LEAVING_WAIT, &mut serving).await.is_ok() {
-                    return;
-                }
-            }
+        if in_time(&mut serving, deadline, &mut stopping).await.is_some() {
+            return;
         }
         if self.begun.load(Ordering::Relaxed) {
             serving.await;
