@@ -39,8 +39,11 @@ const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 const RETRY_LIFE: Duration = Duration::from_secs(10 * 60);
 /// See [`Repeat::got_bytes_max`].
 const GOT_BYTES_MAX: usize = 64 << 10;
-/// Whoever waits for the end of a call looks so often.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Whoever waits for the end of a call looks so often, and less often the longer it takes: a part
+/// of the time that it has waited, up to the most.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(250);
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
+const LOOK_PART: u32 = 20;
 /// What the log has for a client that did not wait.
 const CLIENT_LEFT: u16 = 499;
 
@@ -311,8 +314,9 @@ impl Asking<'_> {
             body.room = None;
         }
         let began = Instant::now();
+        let pause = exchange.arrived.elapsed() / LOOK_PART;
         let stays = tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => true,
+            () = tokio::time::sleep(pause.clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX)) => true,
             _ = session.downstream_session.read_body_or_idle(true) => false,
         };
         exchange.vendor_time += began.elapsed();

@@ -119,7 +119,7 @@ impl Refusal {
                 409,
                 INVALID,
                 "reply_not_kept",
-                text("the call was made before and paid for; its reply was too large to be kept"),
+                text("the call was made before and paid for; its reply is not kept"),
             ),
             Refusal::ReplyLost => (
                 409,
