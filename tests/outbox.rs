@@ -6,6 +6,7 @@ mod forgot;
 mod full;
 mod kills;
 mod leases;
+mod runs;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

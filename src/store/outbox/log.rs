@@ -290,3 +290,75 @@ pub(super) fn unix_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Acks, Record};
+    use super::*;
+    use crate::money::Money;
+
+    fn log(root: &Path) -> Log {
+        Log::open(root, Arc::new(AtomicBool::new(true))).expect("a log")
+    }
+
+    fn account() -> AccountName {
+        AccountName::parse("a").expect("a name")
+    }
+
+    fn void(id: &str) -> Arc<Operation> {
+        Arc::new(Operation::Void { id: id.to_owned() })
+    }
+
+    fn written(log: &Log) -> Vec<Record> {
+        let (files, _, _) = log.all().expect("files");
+        files.iter().flat_map(|f| record::read(&fs::read(f).expect("a file")).0).collect()
+    }
+
+    fn lacking(log: &Log, run: &str) -> Vec<u64> {
+        let mut acks = Acks::default();
+        let records = written(log);
+        acks.note(&records, run);
+        acks.lacking(records).iter().map(|entry| entry.seq).collect()
+    }
+
+    #[test]
+    fn what_waits_is_written_once_and_what_was_acknowledged_waits_no_more() {
+        let root = tempfile::tempdir().expect("a folder");
+        let log = log(root.path());
+        let first = log.enter(&account(), &void("x"));
+        assert_eq!(log.enter(&account(), &void("x")), first);
+        let second = log.enter(&account(), &void("y"));
+        assert_eq!(lacking(&log, "run"), [1, 2]);
+        log.acked(&first, "run");
+        assert_eq!(lacking(&log, "run"), [1, 2], "that is written with the next");
+        log.enter(&account(), &void("z"));
+        assert_eq!((lacking(&log, "run"), lacking(&log, "other")), (vec![2, 3], vec![1, 2, 3]));
+        let waiting = log.waiting(Duration::ZERO, 9);
+        assert_eq!(
+            waiting.iter().map(|(_, op)| op.clone()).collect::<Vec<_>>(),
+            [void("y"), void("z")]
+        );
+        assert!(log.waiting(Duration::from_secs(1), 9).is_empty(), "they were tried just now");
+        log.acked(&second, "run");
+        log.flush();
+        assert_eq!(lacking(&log, "run"), [3]);
+    }
+
+    #[test]
+    fn a_file_that_is_long_enough_is_followed_by_another_and_goes_only_when_it_may() {
+        let root = tempfile::tempdir().expect("a folder");
+        let log = log(root.path());
+        let line = "x".repeat(1 << 20);
+        let settle = |number: u32| {
+            let (id, line) = (number.to_string(), line.clone());
+            Arc::new(Operation::Settle { id, charge: Money::ZERO, line, origin: None })
+        };
+        let keys: Vec<_> = (0..20).map(|number| log.enter(&account(), &settle(number))).collect();
+        assert_eq!(log.all().expect("files").0.len(), 2);
+        assert_eq!(lacking(&log, "run").len(), 20);
+        keys.iter().for_each(|key| log.acked(key, "run"));
+        log.tidy();
+        assert_eq!(log.all().expect("files").0.len(), 2, "Redis may forget it yet");
+        assert!(log.all().expect("files").0.iter().all(|file| is_kept(file)));
+    }
+}

@@ -1,0 +1,145 @@
+//! A Redis that comes back sooner than anybody looks: another run refuses by itself what is meant
+//! for the last one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::task::AbortHandle;
+use tollgate::ledger::lease::{Entry, Kept};
+use tollgate::ledger::{AccountName, Answer, Leases, Ledger, Operation, Origin};
+use tollgate::money::Money;
+use tollgate::store::upkeep::Upkeep;
+use tollgate::store::{self, StoreSection};
+
+use crate::ledger::redis_server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A process that serves, as far as money goes, and whose upkeep a test can stop.
+struct Node {
+    ledger: Arc<dyn Ledger>,
+    upkeep: Arc<Upkeep>,
+    leases: Leases,
+    running: AbortHandle,
+}
+
+impl Node {
+    async fn start(server: &RedisServer, outbox: &TempDir) -> Node {
+        let outbox = outbox.path().display().to_string();
+        let section = StoreSection { url: server.url(), allow_volatile: false, outbox };
+        let leases = Leases::default();
+        let serving = store::serving(&section, leases.clone(), LEASE).expect("it opens");
+        let upkeep = Arc::new(serving.upkeep);
+        let running = keep(&upkeep);
+        let node = Node { ledger: serving.requests.ledger, upkeep, leases, running };
+        node.lets_in().await;
+        node
+    }
+
+    /// Waits until it sells.
+    async fn lets_in(&self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while let Err(why) = self.ledger.ping().await {
+            assert!(Instant::now() < end, "{why}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn keep(upkeep: &Arc<Upkeep>) -> AbortHandle {
+    let upkeep = Arc::clone(upkeep);
+    tokio::spawn(async move { upkeep.run().await }).abort_handle()
+}
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+fn hold(id: &str) -> Operation {
+    let lease_ms = u64::try_from(LEASE.as_millis()).expect("small");
+    Operation::Hold { id: id.to_owned(), wanted: nano(10), least: nano(10), lease_ms }
+}
+
+fn settle(id: &str) -> Operation {
+    let origin = Some(Origin { wanted: nano(10), least: nano(10) });
+    Operation::Settle { id: id.to_owned(), charge: nano(7), line: "{}".to_owned(), origin }
+}
+
+async fn funded(ledger: &dyn Ledger) -> AccountName {
+    let account = AccountName::parse("runs").expect("a name");
+    ledger.open(&account).await.expect("open");
+    let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
+    assert_eq!(ledger.apply(&account, credit).await, Ok(Answer::Done));
+    account
+}
+
+#[tokio::test]
+async fn another_run_that_nobody_has_noticed_moves_no_money() {
+    let (mut server, outbox) = (RedisServer::start(), TempDir::new().expect("a folder"));
+    let node = Node::start(&server, &outbox).await;
+    let account = funded(&*node.ledger).await;
+    let copy = server.copy();
+    for id in ["lost", "open"] {
+        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Answer::Held(nano(10))));
+    }
+    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    assert_eq!(node.ledger.apply(&account, settle("lost")).await, Ok(posted));
+    let kept = Kept::Hold { origin: Origin { wanted: nano(10), least: nano(10) }, held: nano(10) };
+    let entry = Entry { account: account.clone(), id: "open".to_owned(), kept };
+    let _lease = node.leases.keep(entry);
+
+    // Nobody looks any more, and then it is another one.
+    node.running.abort();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.fall_back_to(&copy);
+    let extend = Operation::Extend { id: "open".to_owned(), wanted: nano(20) };
+    for op in [hold("new"), extend, settle("open")] {
+        let end = Instant::now() + Duration::from_secs(5);
+        // The connection has to notice first that its server is gone.
+        while Instant::now() < end {
+            let answer = node.ledger.apply(&account, op.clone()).await;
+            let why = answer.expect_err("it is sold in a run that lacks something").0;
+            if !why.contains("pipe") && !why.contains("refused") && !why.contains("reset") {
+                break;
+            }
+        }
+    }
+    let balances = node.ledger.balances(&account).await.expect("balances").expect("an account");
+    assert_eq!((balances.available, balances.held, balances.posted), (nano(100), nano(0), nano(0)));
+
+    // Somebody looks again. What was tried meanwhile is done, and what was lost is there.
+    let _running = keep(&node.upkeep);
+    node.lets_in().await;
+    let balances = node.ledger.balances(&account).await.expect("balances").expect("an account");
+    assert_eq!((balances.available, balances.held, balances.posted), (nano(86), nano(0), nano(14)));
+    assert_eq!(node.ledger.apply(&account, hold("new")).await, Ok(Answer::Held(nano(10))));
+    let again = Answer::AlreadyPosted(nano(7));
+    for id in ["lost", "open"] {
+        assert_eq!(node.ledger.apply(&account, settle(id)).await, Ok(again.clone()));
+    }
+}
+
+/// Nobody else's money may be taken in the moment before a second node has said what it knows.
+#[tokio::test]
+async fn a_node_that_knows_the_new_run_does_not_open_it_for_another_that_does_not() {
+    let mut server = RedisServer::start();
+    let [one, two] = [(); 2].map(|()| TempDir::new().expect("a folder"));
+    let (first, second) = (Node::start(&server, &one).await, Node::start(&server, &two).await);
+    let account = funded(&*first.ledger).await;
+    let copy = server.copy();
+    assert_eq!(second.ledger.apply(&account, hold("a")).await, Ok(Answer::Held(nano(10))));
+    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    assert_eq!(second.ledger.apply(&account, settle("a")).await, Ok(posted));
+    second.running.abort();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.fall_back_to(&copy);
+    first.lets_in().await;
+    assert_eq!(first.ledger.apply(&account, hold("b")).await, Ok(Answer::Held(nano(10))));
+    second.ledger.apply(&account, hold("c")).await.expect_err("it has not made up for anything");
+    let _running = keep(&second.upkeep);
+    second.lets_in().await;
+    assert_eq!(second.ledger.apply(&account, hold("d")).await, Ok(Answer::Held(nano(10))));
+    let balances = first.ledger.balances(&account).await.expect("balances").expect("an account");
+    assert_eq!((balances.available, balances.held, balances.posted), (nano(73), nano(20), nano(7)));
+}
