@@ -1,7 +1,9 @@
 //! Where the ledger, the notes, the jobs and the replies live: embedded in this process, or shared
 //! by a fleet.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::jobs::Queue;
@@ -16,6 +18,9 @@ pub mod redis;
 pub mod sqlite;
 pub mod upkeep;
 
+use outbox::{Log, Outbox};
+use redis::{Guard, Redis};
+use sqlite::Sqlite;
 use upkeep::Upkeep;
 
 /// The `[store]` section, resolved.
@@ -49,7 +54,7 @@ pub struct Opened {
 
 /// Where a write is waited for that nobody could repeat.
 #[derive(Clone)]
-pub struct Lasting(Option<Arc<redis::Redis>>);
+pub struct Lasting(Option<Arc<Redis>>);
 
 impl Lasting {
     /// Writes, and waits until the store would not lose that any more. It may write once more, so
@@ -70,8 +75,7 @@ impl Lasting {
 }
 
 impl Opened {
-    fn of<S: Ledger + Notes + Queue + Repeats + 'static>(store: S) -> Opened {
-        let store = Arc::new(store);
+    fn of<S: Ledger + Notes + Queue + Repeats + 'static>(store: Arc<S>) -> Opened {
         Opened {
             ledger: store.clone(),
             notes: store.clone(),
@@ -123,20 +127,26 @@ pub fn serving(
     lease: Duration,
 ) -> Result<Serving, Unavailable> {
     if let Some(path) = section.url.strip_prefix("sqlite:") {
-        let opened = Opened::of(sqlite::Sqlite::open(path.as_ref())?);
-        let upkeep = Upkeep::embedded(&opened, leases, lease);
+        let (path, store) = (Path::new(path), Arc::new(Sqlite::open(path.as_ref())?));
+        let log = Arc::new(Log::before_file(path)?);
+        let outbox = || Outbox::new(store.clone(), log.clone());
+        let opened = Opened { ledger: Arc::new(outbox()), ..Opened::of(store.clone()) };
+        let upkeep = Upkeep::embedded(outbox(), &opened, (leases, lease));
         let [requests, background, worker] = [opened.clone(), opened.clone(), opened];
         return Ok(Serving { requests, background, worker, upkeep });
     }
-    let shared = outbox::Shared::open(section)?;
-    let guarded = || redis::Redis::guarded_by(section.clone(), shared.guard.clone());
+    let sound = Arc::new(AtomicBool::new(true));
+    let log = Arc::new(Log::before_shared(section, sound.clone())?);
+    let guard = Arc::new(Guard::new(sound));
+    let guarded = || Arc::new(Redis::guarded_by(section.clone(), guard.clone()));
+    let outbox = || Outbox::new(guarded(), log.clone());
     let opened = || Opened {
-        ledger: Arc::new(outbox::Outbox::new(guarded(), shared.clone())),
-        queue: Arc::new(guarded()),
-        ..unguarded(section, redis::Redis::new(section.clone()))
+        ledger: Arc::new(outbox()),
+        queue: guarded(),
+        ..unguarded(section, Redis::new(section.clone()))
     };
     let [requests, background, worker] = [opened(), opened(), opened()];
-    let upkeep = Upkeep::shared(guarded(), &background, shared.clone(), (leases, lease));
+    let upkeep = Upkeep::shared((outbox(), guard), &background, (leases, lease));
     Ok(Serving { requests, background, worker, upkeep })
 }
 
@@ -146,8 +156,8 @@ pub fn serving(
 /// [`Unavailable`] if a file cannot be opened.
 pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(unguarded(section, redis::Redis::new(section.clone()))),
+        Some(path) => Ok(Opened::of(Arc::new(Sqlite::open(path.as_ref())?))),
+        None => Ok(unguarded(section, Redis::new(section.clone()))),
     }
 }
 
@@ -158,19 +168,19 @@ pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
 /// a way that would lose money.
 pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Opened::of(sqlite::Sqlite::open(path.as_ref())?)),
-        None => Ok(unguarded(section, redis::Redis::open(section).await?)),
+        Some(path) => Ok(Opened::of(Arc::new(Sqlite::open(path.as_ref())?))),
+        None => Ok(unguarded(section, Redis::open(section).await?)),
     }
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.
-fn unguarded(section: &StoreSection, ledger: redis::Redis) -> Opened {
+fn unguarded(section: &StoreSection, ledger: Redis) -> Opened {
     let ledger = Arc::new(ledger);
     Opened {
         ledger: ledger.clone(),
-        notes: Arc::new(redis::Redis::new(section.clone())),
-        queue: Arc::new(redis::Redis::new(section.clone())),
-        repeats: Arc::new(redis::Redis::new(section.clone())),
+        notes: Arc::new(Redis::new(section.clone())),
+        queue: Arc::new(Redis::new(section.clone())),
+        repeats: Arc::new(Redis::new(section.clone())),
         lasting: Lasting(Some(ledger)),
     }
 }

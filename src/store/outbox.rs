@@ -1,11 +1,15 @@
-//! The outbox: whatever ends a hold is written down on this machine before it is sent to the shared
-//! store, and sent again until the store has it, and once more when the store may have lost it.
+//! The outbox: whatever ends a hold is written down on this machine before the store is told, and
+//! told again until the store has it, and once more when the store may have lost it.
 //!
 //! So neither an outage of the store, nor its fall back to an older state, nor the death of this
-//! process loses a charge: the next process on the machine adopts what this one left. Sending
+//! process loses a charge: the next process on the machine adopts what this one left. Telling
 //! something twice changes nothing, since every operation carries its hold's id.
+//!
+//! A shared store has one, since it may be away or forget. An embedded one has one too, since it
+//! writes a moment after it was told: what dies with the process must not be the charge of an
+//! answer that a client has got.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,7 +19,8 @@ use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
 use super::StoreSection;
-use super::redis::{Guard, Redis};
+use super::redis::{Redis, Stamped};
+use super::sqlite::Sqlite;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
@@ -27,57 +32,87 @@ mod replay;
 mod shelf;
 mod sync;
 
-use log::{Key, Log};
+pub(super) use log::Log;
+use log::{Key, Life};
 pub(super) use replay::Replay;
 
 /// What the store has not acknowledged for so long is sent again, so many at a time.
 const AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_MAX: usize = 256;
 
-/// What all connections of a process share: its outbox, and what it knows of the store's run.
-#[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) guard: Arc<Guard>,
-    log: Arc<Log>,
+/// A store that an outbox stands before.
+pub(super) trait Behind: Ledger {
+    /// Names a run of the store.
+    type By: AsRef<str> + Send;
+
+    /// Applies what ends a hold. Tells which run of the store has it for good, as far as it is
+    /// known not to be over.
+    fn tell(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> impl Future<Output = Result<(Answer, Option<Self::By>), Unavailable>> + Send;
 }
 
-impl Shared {
-    /// Opens the outbox of a store. What is left of another store stays apart, since its holds are
-    /// not this one's.
-    pub(super) fn open(section: &StoreSection) -> Result<Shared, Unavailable> {
-        let sound = Arc::new(AtomicBool::new(true));
-        let root = PathBuf::from(&section.outbox).join(place_of(&section.url));
-        let log = Arc::new(Log::open(&root, sound.clone())?);
-        Ok(Shared { guard: Arc::new(Guard::new(sound)), log })
-    }
+/// A run of a store, which is told what it may lack.
+pub(super) trait Run: Sync {
+    /// Which one it is.
+    fn name(&self) -> &str;
 
-    /// Writes what there is to write before the process leaves.
-    pub(super) fn flush(&self) {
-        self.log.flush();
-    }
+    /// Applies an operation in this run.
+    fn apply_in(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> impl Future<Output = Result<Answer, Unavailable>> + Send;
+}
 
-    /// What is to be done now and then; blocks for a moment.
-    pub(super) fn tidy(&self) {
-        self.log.tidy();
+/// A store with an outbox before it.
+pub(super) struct Outbox<B> {
+    pub(super) store: Arc<B>,
+    pub(super) log: Arc<Log>,
+}
+
+impl<B: Behind> Outbox<B> {
+    pub(super) fn new(store: Arc<B>, log: Arc<Log>) -> Outbox<B> {
+        Outbox { store, log }
     }
 
     /// Sends again what nobody has acknowledged for a while: whoever sent it first may be gone.
-    pub(super) async fn insist(&self, redis: &Redis) {
+    pub(super) async fn insist(&self) {
         let again = self.log.waiting(AGAIN, AGAIN_MAX).into_iter().map(|(key, op)| async move {
             // It is tried again if that fails.
-            let _ = self.send(redis, &key, &op).await;
+            let _ = self.send(&key, &op).await;
         });
         join_all(again).await;
     }
 
     /// Sends what was entered.
-    async fn send(&self, redis: &Redis, key: &Key, op: &Operation) -> Result<Answer, Unavailable> {
-        let (answer, run) = redis.apply_guarded(&self.guard, key.account(), op).await?;
-        // A run that is over may have forgotten it by now: then it waits, and goes out again.
-        if let Some(run) = run.filter(|run| self.guard.is_now(run)) {
-            self.log.acked(key, &run.run);
+    async fn send(&self, key: &Key, op: &Operation) -> Result<Answer, Unavailable> {
+        let (answer, by) = self.store.tell(key.account(), op).await?;
+        if let Some(by) = by {
+            self.log.acked(key, by.as_ref());
         }
         Ok(answer)
+    }
+}
+
+impl Log {
+    /// The outbox before a shared store. What is left of another store stays apart, since its holds
+    /// are not this one's.
+    pub(super) fn before_shared(
+        section: &StoreSection,
+        sound: Arc<AtomicBool>,
+    ) -> Result<Log, Unavailable> {
+        let root = PathBuf::from(&section.outbox).join(place_of(&section.url));
+        Log::open(&root, Life::FOR_RUNS, sound)
+    }
+
+    /// The outbox before an embedded store, beside its file.
+    pub(super) fn before_file(path: &Path) -> Result<Log, Unavailable> {
+        let mut root = path.as_os_str().to_owned();
+        root.push("-outbox");
+        Log::open(root.as_ref(), Life::FOR_A_FILE, Arc::new(AtomicBool::new(true)))
     }
 }
 
@@ -89,39 +124,95 @@ fn place_of(url: &str) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The shared store's ledger, with an outbox before it.
-pub(super) struct Outbox {
-    redis: Redis,
-    shared: Shared,
+/// The run of a server that has something.
+pub(super) struct ByRun(Arc<Stamped>);
+
+impl AsRef<str> for ByRun {
+    fn as_ref(&self) -> &str {
+        &self.0.run
+    }
 }
 
-impl Outbox {
-    pub(super) fn new(redis: Redis, shared: Shared) -> Outbox {
-        Outbox { redis, shared }
+impl Behind for Redis {
+    type By = ByRun;
+
+    async fn tell(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<(Answer, Option<ByRun>), Unavailable> {
+        let (answer, run) = self.apply_and_tell(account, op).await?;
+        Ok((answer, run.map(ByRun)))
+    }
+}
+
+/// A run of a server.
+pub(super) struct InRun {
+    pub(super) redis: Arc<Redis>,
+    pub(super) run: Arc<Stamped>,
+}
+
+impl Run for InRun {
+    fn name(&self) -> &str {
+        &self.run.run
+    }
+
+    async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
+        self.redis.apply_in(&self.run, account, op).await
+    }
+}
+
+/// A file never forgets what it has.
+const FILE: &str = "file";
+
+impl Behind for Sqlite {
+    type By = &'static str;
+
+    async fn tell(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<(Answer, Option<&'static str>), Unavailable> {
+        Ok((self.apply(account, op.clone()).await?, Some(FILE)))
+    }
+}
+
+impl Run for Arc<Sqlite> {
+    fn name(&self) -> &str {
+        FILE
+    }
+
+    async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
+        self.apply(account, op.clone()).await
     }
 }
 
 #[async_trait]
-impl Ledger for Outbox {
+impl<B: Behind> Ledger for Outbox<B> {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
-        self.redis.open(account).await
+        self.store.open(account).await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
-        if !matches!(op, Operation::Settle { .. } | Operation::Void { .. }) {
-            return self.redis.apply(account, op).await;
+        match op {
+            Operation::Hold { .. } if !self.log.is_sound() => {
+                Err(Unavailable("the outbox cannot be written".to_owned()))
+            }
+            Operation::Settle { .. } | Operation::Void { .. } => {
+                let op = Arc::new(op);
+                let key = self.log.enter(account, &op);
+                self.send(&key, &op).await
+            }
+            op => self.store.apply(account, op).await,
         }
-        let op = Arc::new(op);
-        let key = self.shared.log.enter(account, &op);
-        self.shared.send(&self.redis, &key, &op).await
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
-        self.redis.balances(account).await
+        self.store.balances(account).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.redis.accounts().await
+        self.store.accounts().await
     }
 
     async fn journal(
@@ -130,32 +221,31 @@ impl Ledger for Outbox {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<Entry>, Unavailable> {
-        self.redis.journal(account, seq, limit).await
+        self.store.journal(account, seq, limit).await
     }
 
     async fn expire(&self) -> Result<Swept, Unavailable> {
-        self.redis.expire().await
+        self.store.expire().await
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.redis.add_key(hash, record).await
+        self.store.add_key(hash, record).await
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.redis.key(hash).await
+        self.store.key(hash).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
-        self.redis.keys(account).await
+        self.store.keys(account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
-        self.redis.revoke_key(prefix, at).await
+        self.store.revoke_key(prefix, at).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.redis.ping().await?;
-        self.shared.guard.is_open()
+        self.store.ping().await
     }
 }
 

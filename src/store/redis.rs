@@ -189,10 +189,7 @@ impl Ledger for Redis {
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
-        match &self.guard {
-            Some(guard) => Ok(self.apply_guarded(guard, account, &op).await?.0),
-            None => self.apply_plainly(account, &op).await,
-        }
+        Ok(self.apply_and_tell(account, &op).await?.0)
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {

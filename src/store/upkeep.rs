@@ -5,23 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::Opened;
-use super::outbox::Shared;
-use super::redis::Redis;
+use super::outbox::{Behind, Outbox, Replay, Run};
+use super::redis::{Guard, Redis};
+use super::sqlite::Sqlite;
 use crate::ledger::lease::{Entry, Kept};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
 use crate::repeats::Repeats;
 
+mod alone;
 mod fleet;
 
+use alone::Alone;
 use fleet::Fleet;
 
-/// An embedded store is asked how it is so often; a shared one more often.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// A store that does not answer within this is away.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
+/// The outbox is put in order so often.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// What ended processes left is looked for so often.
+const ADOPT_EVERY: Duration = Duration::from_secs(10);
 /// Leases that could not be renewed are tried again after so long.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
 /// So many leases are renewed at a time.
@@ -34,7 +39,13 @@ pub struct Upkeep {
     leases: Leases,
     lease: Duration,
     answers: Answers,
-    fleet: Option<Fleet>,
+    kind: Kind,
+}
+
+/// Who else may use the store.
+enum Kind {
+    Alone(Alone),
+    Fleet(Fleet),
 }
 
 /// Since when the store has answered each time it was asked.
@@ -60,67 +71,64 @@ impl Answers {
 }
 
 impl Upkeep {
-    pub(super) fn embedded(store: &Opened, leases: Leases, lease: Duration) -> Upkeep {
-        let (ledger, repeats) = (store.ledger.clone(), store.repeats.clone());
-        Upkeep { ledger, repeats, leases, lease, answers: Answers::default(), fleet: None }
+    pub(super) fn embedded(
+        outbox: Outbox<Sqlite>,
+        store: &Opened,
+        (leases, lease): (Leases, Duration),
+    ) -> Upkeep {
+        Upkeep::of(Kind::Alone(Alone::new(outbox)), store, leases, lease)
     }
 
     pub(super) fn shared(
-        redis: Redis,
+        (outbox, guard): (Outbox<Redis>, Arc<Guard>),
         store: &Opened,
-        shared: Shared,
         (leases, lease): (Leases, Duration),
     ) -> Upkeep {
         let kept = (leases.clone(), store.repeats.clone(), lease);
-        let fleet = Fleet::new(redis, shared, kept);
-        Upkeep { fleet: Some(fleet), ..Upkeep::embedded(store, leases, lease) }
+        let fleet = Fleet::new(outbox, guard, kept);
+        Upkeep::of(Kind::Fleet(fleet), store, leases, lease)
+    }
+
+    fn of(kind: Kind, store: &Opened, leases: Leases, lease: Duration) -> Upkeep {
+        let (ledger, repeats) = (store.ledger.clone(), store.repeats.clone());
+        Upkeep { ledger, repeats, leases, lease, answers: Answers::default(), kind }
     }
 
     /// Keeps the store for as long as this is polled.
     pub async fn run(&self) {
-        let watching = async {
-            match &self.fleet {
-                Some(fleet) => fleet.watch(&self.answers).await,
-                None => self.probe().await,
+        match &self.kind {
+            Kind::Alone(alone) => tokio::join!(alone.keep(&self.answers), self.renew()).1,
+            Kind::Fleet(fleet) => {
+                tokio::join!(fleet.watch(&self.answers), fleet.tidy(), self.renew()).2;
             }
-        };
-        let tidying = async {
-            if let Some(fleet) = &self.fleet {
-                fleet.tidy().await;
-            }
-        };
-        tokio::join!(watching, tidying, self.renew());
+        }
     }
 
     /// Whether holds whose lease ran out may be ended: only where those who have a lease had all of
     /// its time to renew it, and those who ended one to say so.
     #[must_use]
     pub fn may_sweep(&self) -> bool {
-        let is_settled = self.fleet.as_ref().is_none_or(|fleet| fleet.has_lasted(self.lease));
+        let is_settled = match &self.kind {
+            Kind::Alone(alone) => alone.has_adopted(),
+            Kind::Fleet(fleet) => fleet.has_lasted(self.lease),
+        };
         is_settled && self.answers.for_at_least(self.lease)
     }
 
     /// Whether the end of a hold is safe on this machine before the store has acknowledged it.
     #[must_use]
     pub fn writes_down(&self) -> bool {
-        self.fleet.as_ref().is_some_and(Fleet::writes_down)
+        match &self.kind {
+            Kind::Alone(alone) => alone.writes_down(),
+            Kind::Fleet(fleet) => fleet.writes_down(),
+        }
     }
 
     /// Writes what there is to write before the process leaves.
     pub fn leave(&self) {
-        if let Some(fleet) = &self.fleet {
-            fleet.leave();
-        }
-    }
-
-    /// Asks an embedded store how it is.
-    async fn probe(&self) {
-        loop {
-            match timeout(PROBE_WAIT, self.ledger.ping()).await {
-                Ok(Ok(())) => self.answers.answered(),
-                _ => self.answers.began_again(),
-            }
-            sleep(PROBE_EVERY).await;
+        match &self.kind {
+            Kind::Alone(alone) => alone.leave(),
+            Kind::Fleet(fleet) => fleet.leave(),
         }
     }
 
@@ -162,6 +170,30 @@ impl Upkeep {
             }
         }
         Ok(())
+    }
+}
+
+/// Keeps an outbox in order, and takes over what ended processes left of theirs.
+async fn tidy<R: Run>(
+    outbox: &Outbox<impl Behind>,
+    replay: &tokio::sync::Mutex<Replay>,
+    run: impl Fn() -> Option<R>,
+) {
+    let mut adopted = Instant::now();
+    loop {
+        sleep(TIDY_EVERY).await;
+        let log = outbox.log.clone();
+        // Only a panic of it fails; the next does the same.
+        let _ = tokio::task::spawn_blocking(move || log.tidy()).await;
+        let Some(run) = run() else { continue };
+        outbox.insist().await;
+        if adopted.elapsed() < ADOPT_EVERY {
+            continue;
+        }
+        adopted = Instant::now();
+        if let Err(why) = replay.lock().await.adopt(&run).await {
+            log::warn!(why:% = why; "what ended processes left waits");
+        }
     }
 }
 

@@ -38,6 +38,26 @@ async fn what_it_could_not_send_its_successor_sends(#[case] half_a_line: &[u8]) 
     assert_eq!(world.metric("tollgate_outbox_replayed_total", &[]).await, 0);
 }
 
+/// An answer was out a moment before its charge was in the file: what was in between died.
+#[tokio::test]
+async fn what_an_embedded_store_had_not_written_yet_its_successor_charges() {
+    let mut world = World::start(Store::Sqlite).vendor("vendor_b", &[STREAM]).run().await;
+    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    stream.take(2).await;
+    let beside = rusqlite::Connection::open(world.path("tollgate.db")).expect("the file");
+    beside.execute_batch("BEGIN IMMEDIATE").expect("the writer's turn");
+    assert!(stream.rest().await.is_done());
+    world.metric_becomes("tollgate_outbox_pending", &[], 1).await;
+    world.gateway.kill();
+    drop(beside);
+    world.kill_and_start_again().await;
+    assert_eq!(world.charge().await.basis, "reported");
+    world.metric_becomes("tollgate_outbox_replayed_total", &[], 1).await;
+    world.kill_and_start_again().await;
+    world.charge().await;
+    assert_eq!(world.metric("tollgate_outbox_replayed_total", &[]).await, 0);
+}
+
 /// Every settlement ends in its journal line, which names the request.
 #[rstest]
 #[case::and_redis_has_not_heard_it(Hold::Words)]

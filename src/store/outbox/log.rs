@@ -23,19 +23,36 @@ use crate::metrics::METRICS;
 /// A file ends when it has about so many bytes, or after so long.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 const FILE_TIME: Duration = Duration::from_secs(60);
-/// What was acknowledged is kept for so long, in case the store falls back to an older state.
-const KEEP: Duration = Duration::from_secs(15 * 60);
+/// What could not be written is tried for so long.
+const UNWRITTEN_MAX: Duration = Duration::from_secs(15 * 60);
 /// Written to see whether there is room again: lines that say nothing.
 const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
 /// Acknowledgements wait for the next entry, up to so many bytes of them.
 const ACKS_BYTES_MAX: usize = 64 << 10;
 
+/// What the lines of a log have to outlive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Life {
+    /// What was acknowledged is kept for so long, in case the store falls back to an older state.
+    keep: Duration,
+    /// Whether what is written has to outlive the machine's power.
+    synced: bool,
+}
+
+impl Life {
+    /// Before a server, which may lose what it acknowledged, and is away now and then.
+    pub(super) const FOR_RUNS: Life = Life { keep: Duration::from_secs(15 * 60), synced: true };
+    /// Before a file on this machine, which is synced itself a moment later.
+    pub(super) const FOR_A_FILE: Life = Life { keep: Duration::ZERO, synced: false };
+}
+
 /// See the module.
-pub(super) struct Log {
+pub(in crate::store) struct Log {
     pub(super) root: PathBuf,
+    life: Life,
     shelf: Shelf,
     state: Mutex<State>,
-    syncer: Arc<Syncer>,
+    syncer: Option<Arc<Syncer>>,
     /// Whether it can be written. While it cannot, nobody should buy anything.
     sound: Arc<AtomicBool>,
 }
@@ -84,11 +101,16 @@ impl Key {
 
 impl Log {
     /// A new log in a folder of the outbox.
-    pub(super) fn open(root: &Path, sound: Arc<AtomicBool>) -> Result<Log, Unavailable> {
+    pub(super) fn open(
+        root: &Path,
+        life: Life,
+        sound: Arc<AtomicBool>,
+    ) -> Result<Log, Unavailable> {
         let cannot = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
         let shelf = Shelf::make(root).map_err(cannot)?;
-        let syncer = Syncer::start(sound.clone()).map_err(cannot)?;
-        let file = begun(&shelf, 1, &syncer).map_err(cannot)?;
+        let syncer = life.synced.then(|| Syncer::start(sound.clone())).transpose();
+        let syncer = syncer.map_err(cannot)?;
+        let file = begun(&shelf, 1, syncer.as_deref()).map_err(cannot)?;
         let state = State {
             file,
             number: 1,
@@ -100,7 +122,20 @@ impl Log {
             unwritten: Vec::new(),
             past: Vec::new(),
         };
-        Ok(Log { root: root.to_owned(), shelf, state: Mutex::new(state), syncer, sound })
+        let (root, state) = (root.to_owned(), Mutex::new(state));
+        Ok(Log { root, life, shelf, state, syncer, sound })
+    }
+
+    /// Whether it can be written.
+    pub(in crate::store) fn is_sound(&self) -> bool {
+        self.sound.load(Ordering::SeqCst)
+    }
+
+    /// Whether a file may yet be needed though all in it was acknowledged.
+    pub(super) fn is_kept(&self, file: &Path) -> bool {
+        let written = fs::metadata(file).and_then(|about| about.modified());
+        let age = written.ok().and_then(|written| written.elapsed().ok());
+        age.is_none_or(|age| age < self.life.keep)
     }
 
     /// Writes an operation down before it is sent. One that waits already is not written again.
@@ -162,27 +197,27 @@ impl Log {
         self.write(&mut state, Vec::new());
     }
 
-    /// What is to be done now and then: a file ends, old files go, what could not be written is
-    /// tried again.
-    pub(super) fn tidy(&self) {
+    /// What is to be done now and then; blocks for a moment. A file ends, old files go, what could
+    /// not be written is tried again.
+    pub(in crate::store) fn tidy(&self) {
         let mut state = self.state();
-        state.unwritten.retain(|(since, _)| since.elapsed() < KEEP);
-        if !self.sound.load(Ordering::SeqCst) {
+        state.unwritten.retain(|(since, _)| since.elapsed() < UNWRITTEN_MAX);
+        if !self.is_sound() {
             self.mend(&mut state);
         }
         if state.bytes > 0 && state.begun.elapsed() > FILE_TIME {
             self.turn(&mut state);
         }
         let needed: HashSet<u64> = state.pending.values().map(|p| p.number).collect();
-        let place = &self.shelf;
+        let (place, keep) = (&self.shelf, self.life.keep);
         state.past.retain(|(number, ended)| {
-            let is_done = ended.elapsed() > KEEP && !needed.contains(number);
+            let is_done = ended.elapsed() >= keep && !needed.contains(number);
             !(is_done && fs::remove_file(place.file(*number)).is_ok())
         });
     }
 
     /// Writes what it knows before the process leaves.
-    pub(super) fn flush(&self) {
+    pub(in crate::store) fn flush(&self) {
         let mut state = self.state();
         self.write(&mut state, Vec::new());
         trim(&state);
@@ -219,7 +254,9 @@ impl Log {
             return false;
         }
         state.bytes += bytes.len() as u64;
-        self.syncer.sync(&state.file);
+        if let Some(syncer) = &self.syncer {
+            syncer.sync(&state.file);
+        }
         true
     }
 
@@ -241,7 +278,7 @@ impl Log {
 
     /// Goes on in a new file. If there is none to be had, in the old one.
     fn turn(&self, state: &mut State) {
-        match begun(&self.shelf, state.number + 1, &self.syncer) {
+        match begun(&self.shelf, state.number + 1, self.syncer.as_deref()) {
             Ok(file) => {
                 trim(state);
                 state.past.push((state.number, Instant::now()));
@@ -259,7 +296,9 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.syncer.stop();
+        if let Some(syncer) = &self.syncer {
+            syncer.stop();
+        }
     }
 }
 
@@ -270,19 +309,14 @@ fn trim(state: &State) {
 }
 
 /// A new file of a shelf. Its name is synced with its first bytes.
-fn begun(shelf: &Shelf, number: u64, syncer: &Syncer) -> std::io::Result<Arc<File>> {
+fn begun(shelf: &Shelf, number: u64, syncer: Option<&Syncer>) -> std::io::Result<Arc<File>> {
     let path = shelf.file(number);
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.set_len(FILE_BYTES_MAX)?;
-    syncer.sync(&Arc::new(File::open(&shelf.folder)?));
+    if let Some(syncer) = syncer {
+        syncer.sync(&Arc::new(File::open(&shelf.folder)?));
+    }
     Ok(Arc::new(file))
-}
-
-/// What was acknowledged is kept for so long.
-pub(super) fn is_kept(file: &Path) -> bool {
-    let written = fs::metadata(file).and_then(|about| about.modified());
-    let age = written.ok().and_then(|written| written.elapsed().ok());
-    age.is_none_or(|age| age < KEEP)
 }
 
 /// Now, in unix ms.
@@ -298,7 +332,7 @@ mod tests {
     use crate::money::Money;
 
     fn log(root: &Path) -> Log {
-        Log::open(root, Arc::new(AtomicBool::new(true))).expect("a log")
+        Log::open(root, Life::FOR_RUNS, Arc::new(AtomicBool::new(true))).expect("a log")
     }
 
     fn account() -> AccountName {
@@ -359,6 +393,6 @@ mod tests {
         keys.iter().for_each(|key| log.acked(key, "run"));
         log.tidy();
         assert_eq!(log.all().expect("files").0.len(), 2, "Redis may forget it yet");
-        assert!(log.all().expect("files").0.iter().all(|file| is_kept(file)));
+        assert!(log.all().expect("files").0.iter().all(|file| log.is_kept(file)));
     }
 }

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::Shared;
-use super::log::{Key, is_kept, unix_ms};
+use super::Run;
+use super::log::{Key, Log, unix_ms};
 use super::record::{self, Acks, Entry, Record};
 use super::shelf::Shelf;
 use crate::ledger::{Answer, Unavailable};
 use crate::metrics::{METRICS, count};
-use crate::store::redis::{Redis, Stamped};
 
 /// So many are under way at a time.
 const TOGETHER: usize = 128;
@@ -23,7 +22,7 @@ const NOTES: &str = "noted.log";
 
 /// See the module.
 pub(in crate::store) struct Replay {
-    shared: Shared,
+    log: Arc<Log>,
     adopted: Vec<Adopted>,
 }
 
@@ -48,24 +47,20 @@ struct Sent {
 }
 
 impl Replay {
-    pub(in crate::store) fn new(shared: Shared) -> Replay {
-        Replay { shared, adopted: Vec::new() }
+    pub(in crate::store) fn new(log: Arc<Log>) -> Replay {
+        Replay { log, adopted: Vec::new() }
     }
 
     /// Sends everything there is that a run has not acknowledged.
     ///
     /// # Errors
     /// The store did not take all of it. The same again sends the rest.
-    pub(in crate::store) async fn all(
-        &mut self,
-        redis: &Redis,
-        run: &Arc<Stamped>,
-    ) -> Result<(), Unavailable> {
-        let (files, last, unwritten) = self.shared.log.all().map_err(cannot)?;
-        let sent = self.files(redis, run, files, unwritten).await?;
-        self.shared.log.all_acked(&run.run, last);
+    pub(in crate::store) async fn all(&mut self, run: &impl Run) -> Result<(), Unavailable> {
+        let (files, last, unwritten) = self.log.all().map_err(cannot)?;
+        let sent = self.files(run, files, unwritten).await?;
+        self.log.all_acked(run.name(), last);
         tell(&sent, "own");
-        self.adopt(redis, run).await
+        self.adopt(run).await
     }
 
     /// Takes over what processes left that have ended, sends what the run may lack of it, and
@@ -73,21 +68,17 @@ impl Replay {
     ///
     /// # Errors
     /// As with [`Replay::all`].
-    pub(in crate::store) async fn adopt(
-        &mut self,
-        redis: &Redis,
-        run: &Arc<Stamped>,
-    ) -> Result<(), Unavailable> {
-        let orphans = readable(&self.shared.log.root, Shelf::orphans(&self.shared.log.root));
+    pub(in crate::store) async fn adopt(&mut self, run: &impl Run) -> Result<(), Unavailable> {
+        let orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
         self.adopted.extend(orphans.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
         for place in 0..self.adopted.len() {
             let Adopted { shelf, has_all } = &self.adopted[place];
-            if has_all.as_ref() == Some(&run.run) {
+            if has_all.as_deref() == Some(run.name()) {
                 continue;
             }
             let Some(files) = readable(&shelf.folder, shelf.files().map(Some)) else { continue };
             files.iter().for_each(|file| trim(file));
-            let sent = self.files(redis, run, files, Vec::new()).await?;
+            let sent = self.files(run, files, Vec::new()).await?;
             tell(&sent, "adopted");
             if sent.unread > 0 {
                 continue;
@@ -95,9 +86,10 @@ impl Replay {
             let Adopted { shelf, has_all } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
-                let _ = fs::write(shelf.folder.join(NOTES), record::all_acked(&run.run, sent.last));
+                let _ =
+                    fs::write(shelf.folder.join(NOTES), record::all_acked(run.name(), sent.last));
             }
-            *has_all = Some(run.run.clone());
+            *has_all = Some(run.name().into());
         }
         self.clear();
         Ok(())
@@ -110,7 +102,7 @@ impl Replay {
         for adopted in done {
             let is_empty = |file: &Path| fs::metadata(file).is_ok_and(|about| about.len() == 0);
             let is_gone = |file: &PathBuf| {
-                (is_empty(file) || !is_kept(file)) && fs::remove_file(file).is_ok()
+                (is_empty(file) || !self.log.is_kept(file)) && fs::remove_file(file).is_ok()
             };
             match adopted.shelf.files() {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
@@ -125,29 +117,27 @@ impl Replay {
     /// Sends what a run may lack of some files, and of lines that are in none.
     async fn files(
         &self,
-        redis: &Redis,
-        run: &Arc<Stamped>,
+        run: &impl Run,
         files: Vec<PathBuf>,
         unwritten: Vec<u8>,
     ) -> Result<Sent, Unavailable> {
         let (mut acks, mut sent) = (Acks::default(), Sent::default());
         for file in &files {
-            acks.note(&read(file, &mut sent).await, &run.run);
+            acks.note(&read(file, &mut sent).await, run.name());
         }
         sent = Sent::default();
         for file in files {
             let records = read(&file, &mut sent).await;
-            self.send(redis, run, acks.lacking(records), &mut sent).await?;
+            self.send(run, acks.lacking(records), &mut sent).await?;
         }
         let (records, _) = record::read(&unwritten);
-        self.send(redis, run, acks.lacking(records), &mut sent).await?;
+        self.send(run, acks.lacking(records), &mut sent).await?;
         Ok(sent)
     }
 
     async fn send(
         &self,
-        redis: &Redis,
-        run: &Arc<Stamped>,
+        run: &impl Run,
         entries: Vec<Entry>,
         sent: &mut Sent,
     ) -> Result<(), Unavailable> {
@@ -155,7 +145,7 @@ impl Replay {
         for few in entries.chunks(TOGETHER) {
             let sending = few.iter().map(|entry| async move {
                 let op = entry.replayed(now);
-                redis.apply_in(run, &entry.account, &op).await
+                run.apply_in(&entry.account, &op).await
             });
             for (entry, answer) in few.iter().zip(join_all(sending).await) {
                 self.note(run, entry, &answer?, sent);
@@ -164,11 +154,11 @@ impl Replay {
         Ok(())
     }
 
-    fn note(&self, run: &Stamped, entry: &Entry, answer: &Answer, sent: &mut Sent) {
+    fn note(&self, run: &impl Run, entry: &Entry, answer: &Answer, sent: &mut Sent) {
         sent.entries += 1;
         sent.last = sent.last.max(entry.seq);
         METRICS.outbox_replayed.inc();
-        self.shared.log.acked(&Key::of(&entry.account, &entry.op), &run.run);
+        self.log.acked(&Key::of(&entry.account, &entry.op), run.name());
         match answer {
             Answer::Posted { written_off, .. } => {
                 sent.charged += 1;

@@ -97,7 +97,7 @@ impl Guard {
     }
 
     /// Whether it is the run of now.
-    pub(in crate::store) fn is_now(&self, stamped: &Stamped) -> bool {
+    fn is_now(&self, stamped: &Stamped) -> bool {
         self.state.borrow().stamped.as_ref().is_some_and(|now| now.run == stamped.run)
     }
 
@@ -185,19 +185,19 @@ impl Redis {
         }
     }
 
-    /// Does an operation as the guard allows it; tells for which run, if that matters to it.
-    pub(in crate::store) async fn apply_guarded(
+    /// Does an operation as the guard allows it, if there is one. Tells which run has it, if that
+    /// matters to it and the run is not over: one that is may have forgotten it by now.
+    pub(in crate::store) async fn apply_and_tell(
         &self,
-        guard: &Guard,
         account: &AccountName,
         op: &Operation,
     ) -> Result<(Answer, Option<Arc<Stamped>>), Unavailable> {
-        let Some((needs, pick)) = stamped(op) else {
+        let Some((guard, (needs, pick))) = self.guard.as_ref().zip(stamped(op)) else {
             return Ok((self.apply_plainly(account, op).await?, None));
         };
         let call = call(&AccountKeys::of(account), op);
         let (reply, run) = self.guarded(guard, needs, &call, pick).await?;
-        Ok((answer(&words(&reply)?)?, Some(run)))
+        Ok((answer(&words(&reply)?)?, Some(run).filter(|run| guard.is_now(run))))
     }
 
     /// Does an operation in one run, whatever the guard says.

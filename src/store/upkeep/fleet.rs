@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Answers, PROBE_WAIT, TOGETHER, millis};
+use super::{Answers, PROBE_WAIT, TOGETHER, millis, tidy};
 use crate::ledger::lease::Entry;
 use crate::ledger::{Leases, Unavailable};
 use crate::repeats::{Naming, Repeats, Taking};
-use crate::store::outbox::{Replay, Shared};
-use crate::store::redis::{Redis, Seen, Stamped};
+use crate::store::outbox::{InRun, Outbox, Replay};
+use crate::store::redis::{Guard, Redis, Seen, Stamped};
 
 /// The server is asked which run it is so often.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
@@ -20,15 +20,11 @@ const PROBE_EVERY: Duration = Duration::from_millis(250);
 const OTHERS: Duration = Duration::from_millis(750);
 /// When this process starts, a run that is older is nobody's news.
 const NEWS: Duration = Duration::from_secs(2);
-/// The outbox is put in order so often.
-const TIDY_EVERY: Duration = Duration::from_secs(1);
-/// What ended processes left is looked for so often.
-const ADOPT_EVERY: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(super) struct Fleet {
-    redis: Redis,
-    shared: Shared,
+    outbox: Outbox<Redis>,
+    guard: Arc<Guard>,
     leases: Leases,
     repeats: Arc<dyn Repeats>,
     lease: Duration,
@@ -50,33 +46,33 @@ struct Progress {
 
 impl Fleet {
     pub(super) fn new(
-        redis: Redis,
-        shared: Shared,
+        outbox: Outbox<Redis>,
+        guard: Arc<Guard>,
         (leases, repeats, lease): (Leases, Arc<dyn Repeats>, Duration),
     ) -> Fleet {
-        let replay = tokio::sync::Mutex::new(Replay::new(shared.clone()));
-        Fleet { redis, shared, leases, repeats, lease, replay, lasting: Mutex::default() }
+        let replay = tokio::sync::Mutex::new(Replay::new(outbox.log.clone()));
+        Fleet { outbox, guard, leases, repeats, lease, replay, lasting: Mutex::default() }
     }
 
     pub(super) fn has_lasted(&self, span: Duration) -> bool {
         let lasting = *self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
         lasting.is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
-            && self.shared.guard.opened().is_some()
+            && self.guard.opened().is_some()
     }
 
     pub(super) fn writes_down(&self) -> bool {
-        self.shared.guard.writes_down()
+        self.guard.writes_down()
     }
 
     pub(super) fn leave(&self) {
-        self.shared.flush();
+        self.outbox.log.flush();
     }
 
     /// Asks the server which run it is, now and whenever it refuses the scripts of the last.
     pub(super) async fn watch(&self, answers: &Answers) {
         let mut progress = Progress::default();
         loop {
-            let seen = timeout(PROBE_WAIT, self.redis.seen()).await;
+            let seen = timeout(PROBE_WAIT, self.outbox.store.seen()).await;
             match seen.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
                 Ok(seen) => {
                     progress.is_away = false;
@@ -92,7 +88,7 @@ impl Fleet {
             }
             tokio::select! {
                 () = sleep(PROBE_EVERY) => {}
-                () = self.shared.guard.bell.notified() => {}
+                () = self.guard.bell.notified() => {}
             }
         }
     }
@@ -104,7 +100,7 @@ impl Fleet {
         answers.answered();
         let lasting = Some((seen.uptime, Instant::now()));
         *self.lasting.lock().unwrap_or_else(PoisonError::into_inner) = lasting;
-        let is_open = self.shared.guard.opened().is_some_and(|now| *now.run == *seen.run);
+        let is_open = self.guard.opened().is_some_and(|now| *now.run == *seen.run);
         if is_open {
             return;
         }
@@ -116,9 +112,9 @@ impl Fleet {
     /// Lets calls in again: at once where the server only lost its scripts, else when nothing that
     /// this process or one before it knows of is missing there.
     async fn make_up(&self, seen: &Seen, progress: &mut Progress) -> Result<(), Unavailable> {
-        let guard = &self.shared.guard;
+        let guard = &self.guard;
         if progress.made_up.as_ref() == Some(&seen.run) {
-            guard.open(&self.redis.stamp(&seen.run).await?);
+            guard.open(&self.outbox.store.stamp(&seen.run).await?);
             return Ok(());
         }
         guard.forget();
@@ -134,12 +130,12 @@ impl Fleet {
                 now
             }
         };
-        let run = self.redis.stamp(&seen.run).await?;
+        let run = self.outbox.store.stamp(&seen.run).await?;
         guard.know(&run);
-        self.replay.lock().await.all(&self.redis, &run).await?;
+        self.replay.lock().await.all(&self.within(&run)).await?;
         self.hold_again(&run).await;
         // Of a store without accounts nobody can have known anything.
-        let is_news = !is_first || seen.uptime < NEWS && self.redis.has_accounts().await?;
+        let is_news = !is_first || seen.uptime < NEWS && self.outbox.store.has_accounts().await?;
         if is_news {
             sleep_until(noticed + OTHERS).await;
         }
@@ -167,28 +163,18 @@ impl Fleet {
             self.repeats.take(&entry.account, &naming, free, lease_ms).await?;
         }
         for op in entry.again(millis(self.lease)) {
-            self.redis.apply_in(run, &entry.account, &op).await?;
+            self.outbox.store.apply_in(run, &entry.account, &op).await?;
         }
         Ok(())
     }
 
     /// Keeps the outbox in order.
     pub(super) async fn tidy(&self) {
-        let mut adopted = Instant::now();
-        loop {
-            sleep(TIDY_EVERY).await;
-            let shared = self.shared.clone();
-            // Only a panic of it fails; the next does the same.
-            let _ = tokio::task::spawn_blocking(move || shared.tidy()).await;
-            let Some(run) = self.shared.guard.opened() else { continue };
-            self.shared.insist(&self.redis).await;
-            if adopted.elapsed() < ADOPT_EVERY {
-                continue;
-            }
-            adopted = Instant::now();
-            if let Err(why) = self.replay.lock().await.adopt(&self.redis, &run).await {
-                log::warn!(why:% = why; "what ended processes left waits");
-            }
-        }
+        let opened = || self.guard.opened().map(|run| self.within(&run));
+        tidy(&self.outbox, &self.replay, opened).await;
+    }
+
+    fn within(&self, run: &Arc<Stamped>) -> InRun {
+        InRun { redis: self.outbox.store.clone(), run: run.clone() }
     }
 }

@@ -1,0 +1,67 @@
+//! The upkeep of an embedded store: what processes left that ended in the middle of a call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+
+use super::{Answers, PROBE_WAIT, tidy};
+use crate::ledger::Ledger;
+use crate::store::outbox::{Outbox, Replay};
+use crate::store::sqlite::Sqlite;
+
+/// An embedded store is asked how it is so often.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct Alone {
+    outbox: Outbox<Sqlite>,
+    replay: Mutex<Replay>,
+    adopted: AtomicBool,
+}
+
+impl Alone {
+    pub(super) fn new(outbox: Outbox<Sqlite>) -> Alone {
+        let replay = Mutex::new(Replay::new(outbox.log.clone()));
+        Alone { outbox, replay, adopted: AtomicBool::new(false) }
+    }
+
+    /// Whether the store has heard of all that processes before this one left.
+    pub(super) fn has_adopted(&self) -> bool {
+        self.adopted.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn writes_down(&self) -> bool {
+        self.outbox.log.is_sound()
+    }
+
+    pub(super) fn leave(&self) {
+        self.outbox.log.flush();
+    }
+
+    pub(super) async fn keep(&self, answers: &Answers) {
+        let store: &Arc<Sqlite> = &self.outbox.store;
+        let probing = async {
+            loop {
+                if !self.has_adopted() {
+                    self.adopt().await;
+                }
+                match timeout(PROBE_WAIT, store.ping()).await {
+                    Ok(Ok(())) => answers.answered(),
+                    _ => answers.began_again(),
+                }
+                sleep(PROBE_EVERY).await;
+            }
+        };
+        tokio::join!(probing, tidy(&self.outbox, &self.replay, || Some(store.clone())));
+    }
+
+    async fn adopt(&self) {
+        match self.replay.lock().await.adopt(&self.outbox.store).await {
+            Ok(()) => self.adopted.store(true, Ordering::SeqCst),
+            Err(why) => log::warn!(why:% = why; "what ended processes left waits"),
+        }
+    }
+}
