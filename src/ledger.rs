@@ -151,6 +151,22 @@ pub struct Origin {
     pub wanted: Money,
     /// Below it nothing is held.
     pub least: Money,
+    /// When it was asked for, in unix ms.
+    #[serde(default)]
+    pub at: i64,
+}
+
+/// A hold that is not known is not settled any more after so long, in ms: a store remembers for a
+/// day what became of one, and after that would charge it once more.
+const ORIGIN_MS_MAX: u64 = 12 * 60 * 60 * 1_000;
+
+impl Origin {
+    /// Whether a store that does not know the hold can only have lost it, at a moment (unix ms) by
+    /// the store's own clock.
+    #[must_use]
+    pub fn is_of_late(&self, now: i64) -> bool {
+        now.abs_diff(self.at) < ORIGIN_MS_MAX
+    }
 }
 
 /// What came of an operation.
@@ -284,6 +300,11 @@ pub trait Ledger: Send + Sync {
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
     /// Revokes the key that is listed under a prefix; `false` if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
+    /// Whether something new may be bought now. Whoever is refused here has asked for nothing yet,
+    /// so there is nothing to take back.
+    async fn admits(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
     /// Whether it answers.
     async fn ping(&self) -> Result<(), Unavailable>;
 }
@@ -321,7 +342,7 @@ pub enum HoldRefused {
     Unavailable(#[from] Unavailable),
 }
 
-/// Sets money aside for a call.
+/// Sets money aside for a call that was made at a moment (unix ms).
 ///
 /// # Errors
 /// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been made all the
@@ -331,13 +352,13 @@ pub async fn hold(
     account: &AccountName,
     id: &str,
     quote: Quote,
-    lease_ms: u64,
+    (at, lease_ms): (i64, u64),
 ) -> Result<Hold, HoldRefused> {
     let Quote { wanted, least } = quote;
     let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
     match ledger.apply(account, op).await? {
         Answer::Held(held) | Answer::HoldExists { held, open: true } => {
-            let origin = Origin { wanted, least };
+            let origin = Origin { wanted, least, at };
             Ok(Hold { account: account.clone(), id: id.to_owned(), held, origin })
         }
         Answer::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),

@@ -13,6 +13,6 @@ mod properties;
 mod queue;
 pub(crate) mod redis_server;
 mod repeats;
-mod script;
+pub(crate) mod script;
 mod subject;
 mod tables;

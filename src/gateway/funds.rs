@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Gateway;
+use super::exchange::unix_ms;
 use super::refusal::Refusal;
 use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallFault;
@@ -127,20 +128,27 @@ impl From<HoldRefused> for Refusal {
 }
 
 impl Gateway {
-    /// Holds money, within the ledger's deadline, and keeps the hold alive. If the deadline passes,
-    /// the hold is taken back, since it may have been made all the same.
+    /// Holds money, within the ledger's deadline, and keeps the hold alive. If the deadline passes
+    /// after it was asked for, the hold is taken back, since it may have been made all the same.
     pub(super) async fn hold(
         &self,
         key: &Arc<KeyRecord>,
         id: &str,
         quote: Quote,
     ) -> Result<Funds, HoldRefused> {
-        let (account, lease_ms) = (&key.account, self.timeouts.lease_ms());
-        let holding = ledger::hold(&*self.ledger, account, id, quote, lease_ms);
+        let (account, mut asked) = (&key.account, false);
+        let holding = async {
+            self.ledger.admits().await?;
+            asked = true;
+            let times = (unix_ms(), self.timeouts.lease_ms());
+            ledger::hold(&*self.ledger, account, id, quote, times).await
+        };
         let made = self.in_time("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {
             log::warn!(request_id = id, why:% = why; "no hold");
-            self.take_back(account.clone(), id.to_owned());
+            if asked {
+                self.take_back(account.clone(), id.to_owned());
+            }
         }
         let hold = made?;
         let lease = self.leases.keep(lease::Entry {

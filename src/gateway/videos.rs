@@ -348,6 +348,7 @@ fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, Refusal> {
 /// Places an order, within the ledger's deadline. If that passes, the job may be there all the
 /// same: unless the client can ask for it again, it is taken back.
 async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
+    gateway.in_time("video_place", gateway.ledger.admits()).await?;
     let queue = gateway.videos.queue.clone();
     let (account, id) = (order.job.account.clone(), order.job.id.clone());
     let is_named = order.key.is_some();

@@ -189,7 +189,10 @@ fn decide(
         (Operation::Settle { charge, line, .. }, Some(known)) => {
             settle(balances, known, *charge, line)
         }
-        (Operation::Settle { charge, line, origin: Some(Origin { wanted, least }), .. }, None) => {
+        (
+            Operation::Settle { charge, line, origin: Some(Origin { wanted, least, .. }), .. },
+            None,
+        ) => {
             // The store lost it. What it held is available again, as far as nobody else took it.
             let (held, state) = (Money::ZERO, State::Expired(Money::ZERO));
             let lost = Record { wanted: *wanted, least: *least, held, lease_until: now, state };

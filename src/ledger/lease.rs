@@ -48,7 +48,7 @@ impl Entry {
     /// What makes a hold again that a store lost, as it stood; nothing for a name.
     #[must_use]
     pub fn again(&self, lease_ms: u64) -> Vec<Operation> {
-        let Kept::Hold { origin: Origin { wanted, least }, held } = self.kept else {
+        let Kept::Hold { origin: Origin { wanted, least, .. }, held } = self.kept else {
             return Vec::new();
         };
         let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms };
@@ -159,7 +159,7 @@ mod tests {
         let leases = Leases::default();
         let account = AccountName::parse("a").expect("a name");
         let nano = |n| Money::from_nano(n).expect("money");
-        let origin = Origin { wanted: nano(9), least: nano(1) };
+        let origin = Origin { wanted: nano(9), least: nano(1), at: 0 };
         let kept = Kept::Hold { origin, held: nano(4) };
         let lease = leases.keep(Entry { account: account.clone(), id: "h".to_owned(), kept });
         lease.now_holds(nano(7));

@@ -9,7 +9,7 @@
 //! writes a moment after it was told: what dies with the process must not be the charge of an
 //! answer that a client has got.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,7 +25,9 @@ use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
 };
+use crate::metrics::METRICS;
 
+mod files;
 mod log;
 mod record;
 mod replay;
@@ -35,6 +37,7 @@ mod sync;
 pub(super) use log::Log;
 use log::{Key, Life};
 pub(super) use replay::Replay;
+use shelf::Shelf;
 
 /// What the store has not acknowledged for so long is sent again, so many at a time.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -89,7 +92,8 @@ impl<B: Behind> Outbox<B> {
 
     /// Sends what was entered.
     async fn send(&self, key: &Key, op: &Operation) -> Result<Answer, Unavailable> {
-        let (answer, by) = self.store.tell(key.account(), op).await?;
+        let told = self.store.tell(key.account(), op).await;
+        let (answer, by) = told.inspect_err(|_| self.log.was_refused())?;
         if let Some(by) = by {
             self.log.acked(key, by.as_ref());
         }
@@ -98,14 +102,22 @@ impl<B: Behind> Outbox<B> {
 }
 
 impl Log {
+    fn is_writable(&self) -> Result<(), Unavailable> {
+        let unsound = || Unavailable("the outbox cannot be written".to_owned());
+        self.is_sound().then_some(()).ok_or_else(unsound)
+    }
+
     /// The outbox before a shared store. What is left of another store stays apart, since its holds
     /// are not this one's.
     pub(super) fn before_shared(
         section: &StoreSection,
         sound: Arc<AtomicBool>,
     ) -> Result<Log, Unavailable> {
-        let root = PathBuf::from(&section.outbox).join(place_of(&section.url));
-        Log::open(&root, Life::FOR_RUNS, sound)
+        let all = Path::new(&section.outbox);
+        let root = all.join(place_of(&section.url));
+        let log = Log::open(&root, Life::FOR_RUNS, sound)?;
+        stranded(all, &root);
+        Ok(log)
     }
 
     /// The outbox before an embedded store, beside its file.
@@ -116,12 +128,42 @@ impl Log {
     }
 }
 
-/// Where the outbox of a store is: what its address says but for users and passwords.
+/// Where the outbox of a store is: what its address says but for users and passwords, in whatever
+/// order it names the hosts.
 fn place_of(url: &str) -> String {
-    let (_, rest) = url.split_once("://").unwrap_or(("", url));
-    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    let digest = Sha256::digest(host.trim_end_matches('/'));
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let (hosts, name) = rest.split_once('/').unwrap_or((rest, ""));
+    let port = if scheme.ends_with("-sentinel") { 26_379 } else { 6_379 };
+    let mut hosts: Vec<String> = hosts.split(',').map(|host| with_port(host, port)).collect();
+    hosts.sort();
+    let name = name.trim_end_matches('/');
+    let place = format!("{}/{}", hosts.join(","), if name == "0" { "" } else { name });
+    Sha256::digest(place).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    // The digits after the last colon, unless that is inside of an address in brackets.
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    if has_port { host.to_owned() } else { format!("{host}:{port}") }
+}
+
+/// Tells of what was left for another address of a store: if that was this store, somebody has to
+/// say so by giving the folder its name.
+fn stranded(all: &Path, own: &Path) {
+    let Ok(places) = std::fs::read_dir(all) else { return };
+    for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
+        let orphans = Shelf::orphans(&place).unwrap_or_default();
+        let files = orphans.iter().flat_map(|shelf| shelf.files().unwrap_or_default());
+        let lines = files.filter_map(|file| std::fs::read(file).ok());
+        if lines.into_iter().any(|lines| record::length(&lines) > 0) {
+            let name = own.file_name().unwrap_or_default();
+            ::log::error!(place:?, name:?; "the outbox has ends of holds for another store; \
+                if it is this one under an older address, rename the folder");
+            METRICS.outbox_errors.inc();
+        }
+    }
 }
 
 /// The run of a server that has something.
@@ -195,15 +237,12 @@ impl<B: Behind> Ledger for Outbox<B> {
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
         match op {
-            Operation::Hold { .. } if !self.log.is_sound() => {
-                Err(Unavailable("the outbox cannot be written".to_owned()))
-            }
             Operation::Settle { .. } | Operation::Void { .. } => {
                 let op = Arc::new(op);
                 let key = self.log.enter(account, &op);
                 self.send(&key, &op).await
             }
-            op => self.store.apply(account, op).await,
+            op => self.store.apply(account, op).await.inspect_err(|_| self.log.was_refused()),
         }
     }
 
@@ -244,7 +283,13 @@ impl<B: Behind> Ledger for Outbox<B> {
         self.store.revoke_key(prefix, at).await
     }
 
+    async fn admits(&self) -> Result<(), Unavailable> {
+        self.log.is_writable()?;
+        self.store.admits().await
+    }
+
     async fn ping(&self) -> Result<(), Unavailable> {
+        self.log.is_writable()?;
         self.store.ping().await
     }
 }
@@ -256,9 +301,13 @@ mod tests {
     #[test]
     fn a_store_keeps_its_place_when_its_password_changes() {
         let place = place_of("redis://me:secret@host:6379/1");
-        for same in ["redis://host:6379/1", "rediss://you:p@ss@host:6379/1/"] {
+        for same in ["redis://host/1", "rediss://you:p@ss@host:6379/1/", "redis://host/1?x=y"] {
             assert_eq!(place_of(same), place, "{same}");
         }
+        let cluster = place_of("redis-cluster://a,[::1]:6380,b:6379");
+        assert_eq!(place_of("redis-cluster://b,a:6379,[::1]:6380"), cluster);
+        assert_eq!(place_of("redis-sentinel://a/x"), place_of("redis-sentinel://a:26379/x"));
+        assert_eq!(place_of("redis://[::1]"), place_of("redis://[::1]:6379/0"));
         for other in ["redis://host:6379/2", "redis://host:6380/1", "redis-cluster://host:6379"] {
             assert_ne!(place_of(other), place, "{other}");
         }

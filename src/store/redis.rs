@@ -29,6 +29,7 @@ mod repeats;
 mod safety;
 mod scripts;
 
+use incarnation::Needs;
 pub(super) use incarnation::{Guard, Seen};
 pub(super) use scripts::Stamped;
 
@@ -248,6 +249,14 @@ impl Ledger for Redis {
         keys::revoke(self.connection().await?, prefix, at).await
     }
 
+    async fn admits(&self) -> Result<(), Unavailable> {
+        self.connection().await?;
+        match &self.guard {
+            Some(guard) => guard.admitted(Needs::Outbox).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     async fn ping(&self) -> Result<(), Unavailable> {
         let _: Value = self.connection().await?.query(&redis::cmd("PING")).await?;
         match &self.guard {
@@ -282,8 +291,8 @@ fn call(keys: &AccountKeys, op: &Operation) -> Call {
         }
         Operation::Settle { charge, line, origin, .. } => {
             call.key(&keys.journal).arg(charge.nano()).arg(line);
-            if let Some(Origin { wanted, least }) = origin {
-                call.arg(wanted.nano()).arg(least.nano());
+            if let Some(Origin { wanted, least, at }) = origin {
+                call.arg(wanted.nano()).arg(least.nano()).arg(*at);
             }
         }
         Operation::Void { .. } => {}

@@ -21,8 +21,11 @@ mod fleet;
 use alone::Alone;
 use fleet::Fleet;
 
-/// A store that does not answer within this is away.
-const PROBE_WAIT: Duration = Duration::from_secs(1);
+/// A store that does not answer within this is away. That is longer than a connection waits before
+/// it takes its server for dead.
+const PROBE_WAIT: Duration = Duration::from_millis(3_500);
+/// Whoever has not asked for so long has not seen whether it answered.
+const GAP_MAX: Duration = Duration::from_secs(10);
 /// The outbox is put in order so often.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// What ended processes left is looked for so often.
@@ -39,6 +42,8 @@ pub struct Upkeep {
     leases: Leases,
     lease: Duration,
     answers: Answers,
+    /// When all leases were last renewed.
+    renewed: Mutex<Option<Instant>>,
     kind: Kind,
 }
 
@@ -48,13 +53,15 @@ enum Kind {
     Fleet(Fleet),
 }
 
-/// Since when the store has answered each time it was asked.
+/// Since when the store has answered each time it was asked, and when it last did.
 #[derive(Default)]
-struct Answers(Mutex<Option<Instant>>);
+struct Answers(Mutex<Option<(Instant, Instant)>>);
 
 impl Answers {
     fn answered(&self) {
-        self.since().get_or_insert_with(Instant::now);
+        let (mut since, now) = (self.since(), Instant::now());
+        let known = since.filter(|(_, last)| now.duration_since(*last) < GAP_MAX);
+        *since = Some((known.map_or(now, |(since, _)| since), now));
     }
 
     fn began_again(&self) {
@@ -62,10 +69,10 @@ impl Answers {
     }
 
     fn for_at_least(&self, span: Duration) -> bool {
-        self.since().is_some_and(|since| since.elapsed() >= span)
+        self.since().is_some_and(|(since, last)| last.duration_since(since) >= span)
     }
 
-    fn since(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+    fn since(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,7 +98,8 @@ impl Upkeep {
 
     fn of(kind: Kind, store: &Opened, leases: Leases, lease: Duration) -> Upkeep {
         let (ledger, repeats) = (store.ledger.clone(), store.repeats.clone());
-        Upkeep { ledger, repeats, leases, lease, answers: Answers::default(), kind }
+        let (answers, renewed) = (Answers::default(), Mutex::default());
+        Upkeep { ledger, repeats, leases, lease, answers, renewed, kind }
     }
 
     /// Keeps the store for as long as this is polled.
@@ -109,10 +117,13 @@ impl Upkeep {
     #[must_use]
     pub fn may_sweep(&self) -> bool {
         let is_settled = match &self.kind {
-            Kind::Alone(alone) => alone.has_adopted(),
+            Kind::Alone(alone) => alone.has_lasted(self.lease),
             Kind::Fleet(fleet) => fleet.has_lasted(self.lease),
         };
-        is_settled && self.answers.for_at_least(self.lease)
+        // Whoever slept has to renew its own first.
+        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_renewed = renewed.is_some_and(|renewed| renewed.elapsed() < self.lease / 2);
+        is_settled && has_renewed && self.answers.for_at_least(self.lease)
     }
 
     /// Whether the end of a hold is safe on this machine before the store has acknowledged it.
@@ -148,13 +159,19 @@ impl Upkeep {
         }
     }
 
+    /// Renews what it can, holds first; one that cannot be renewed keeps no other from it.
     async fn renew_all(&self) -> Result<(), Unavailable> {
-        for few in self.leases.all().chunks(TOGETHER) {
+        let (began, mut all, mut done) = (Instant::now(), self.leases.all(), Ok(()));
+        all.sort_by_key(|entry| matches!(entry.kept, Kept::Name { .. }));
+        for few in all.chunks(TOGETHER) {
             for renewed in join_all(few.iter().map(|entry| self.renew_one(entry))).await {
-                renewed?;
+                done = done.and(renewed);
             }
         }
-        Ok(())
+        if done.is_ok() {
+            *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+        }
+        done
     }
 
     /// Renews a lease. What is not there any more is nobody's concern here.
@@ -173,25 +190,28 @@ impl Upkeep {
     }
 }
 
-/// Keeps an outbox in order, and takes over what ended processes left of theirs.
+/// Keeps an outbox in order, and takes over what ended processes left of theirs. `run` is the run
+/// of the store that lacks nothing, and when it last answered.
 async fn tidy<R: Run>(
     outbox: &Outbox<impl Behind>,
     replay: &tokio::sync::Mutex<Replay>,
-    run: impl Fn() -> Option<R>,
+    run: impl Fn() -> Option<(R, Instant)>,
 ) {
     let mut adopted = Instant::now();
     loop {
         sleep(TIDY_EVERY).await;
-        let log = outbox.log.clone();
+        let (log, run) = (outbox.log.clone(), run());
+        let alive = run.as_ref().map(|(_, alive)| alive.into_std());
         // Only a panic of it fails; the next does the same.
-        let _ = tokio::task::spawn_blocking(move || log.tidy()).await;
-        let Some(run) = run() else { continue };
+        let _ = tokio::task::spawn_blocking(move || log.tidy(alive)).await;
+        let Some((run, _)) = run else { continue };
         outbox.insist().await;
-        if adopted.elapsed() < ADOPT_EVERY {
+        let mut replay = replay.lock().await;
+        if adopted.elapsed() < ADOPT_EVERY && !replay.is_behind() {
             continue;
         }
         adopted = Instant::now();
-        if let Err(why) = replay.lock().await.adopt(&run).await {
+        if let Err(why) = replay.adopt(&run, alive).await {
             log::warn!(why:% = why; "what ended processes left waits");
         }
     }

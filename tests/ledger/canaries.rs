@@ -160,7 +160,7 @@ impl Canary {
             Operation::Settle { origin: None, id, charge, .. }
                 if self.is(F::LostHoldNeedsNoOrigin) =>
             {
-                let origin = Origin { wanted: *charge, least: *charge };
+                let origin = Origin { wanted: *charge, least: *charge, at: now };
                 let op = settle_even_if_lost(id, *charge, origin);
                 Some(self.account.apply(&op, now))
             }
@@ -220,7 +220,7 @@ impl Canary {
     /// Settles what the store may have lost.
     fn settle_lost(&mut self, op: &Operation, origin: Origin, now: i64) -> Option<Answer> {
         let Operation::Settle { id, charge, line, .. } = op else { return None };
-        let Origin { wanted, least } = origin;
+        let Origin { wanted, least, .. } = origin;
         let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0 };
         let known = self.foreseen(&again, now);
         if self.is(F::LostHoldOutranksTheTombstone) && known == Answer::Tombstoned {

@@ -11,7 +11,7 @@ use tollgate::money::Money;
 use tollgate::money::price::Quote;
 
 use super::redis_server::RedisServer;
-use super::script::{LONG_MS, balances_text, journal_text, settle, settle_even_if_lost};
+use super::script::{LONG_MS, balances_text, journal_text, now, settle, settle_even_if_lost};
 use super::subject::{name, open};
 
 fn nano(nano: i64) -> Money {
@@ -27,7 +27,7 @@ async fn charged(ledger: &dyn Ledger, account: &AccountName) {
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(ledger.apply(account, credit).await, Ok(Answer::Done));
     let quote = Quote { wanted: nano(60), least: nano(60) };
-    let hold = ledger::hold(ledger, account, "a", quote, LONG_MS).await.expect("a hold");
+    let hold = ledger::hold(ledger, account, "a", quote, (now(), LONG_MS)).await.expect("a hold");
     let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
     assert_eq!(answer, Answer::Posted { amount: nano(55), written_off: Money::ZERO });
 }
@@ -61,9 +61,10 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     let first = open(&url).await;
     charged(&*first, &account).await;
     let quote = Quote { wanted: nano(20), least: nano(20) };
-    let mut hold = ledger::hold(&*first, &account, "b", quote, LONG_MS).await.expect("a hold");
+    let mut hold =
+        ledger::hold(&*first, &account, "b", quote, (now(), LONG_MS)).await.expect("a hold");
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
-    let origin = Origin { wanted: nano(9), least: nano(9) };
+    let origin = Origin { wanted: nano(9), least: nano(9), at: now() };
     let lost = settle_even_if_lost("c", nano(7), origin);
     let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(first.apply(&account, lost.clone()).await, Ok(posted));
@@ -89,11 +90,11 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let (ledger, account) = (open(&url).await, name("growing"));
         charged(&*ledger, &account).await;
-        let quote = Quote { wanted: nano(20), least: nano(10) };
-        let hold = async || ledger::hold(&*ledger, &account, "b", quote, LONG_MS).await;
+        let (quote, at) = (Quote { wanted: nano(20), least: nano(10) }, now());
+        let hold = async || ledger::hold(&*ledger, &account, "b", quote, (at, LONG_MS)).await;
         let mut first = hold().await.expect("a hold");
         assert_eq!((first.id(), first.held()), ("b", nano(20)));
-        assert_eq!(first.origin(), Origin { wanted: nano(20), least: nano(10) });
+        assert_eq!(first.origin(), Origin { wanted: nano(20), least: nano(10), at });
         // Less changes nothing, more is more as far as there is any.
         for (wanted, held) in [(5, 20), (30, 30), (60, 45), (30, 45)] {
             assert_eq!(first.extend(&*ledger, nano(wanted)).await, Ok(nano(held)), "{url}");
@@ -120,19 +121,43 @@ async fn a_hold_is_settled_where_nobody_knows_it() {
         charged(&*before, &account).await;
         charged(&*after, &account).await;
         let quote = Quote { wanted: nano(20), least: nano(10) };
-        let hold = async |id| ledger::hold(&*before, &account, id, quote, LONG_MS).await;
+        let hold = async |id| ledger::hold(&*before, &account, id, quote, (now(), LONG_MS)).await;
         let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
         let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
         assert_eq!(settled, Answer::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
         assert_eq!(voided.void(&*after).await.expect("an answer"), Answer::Voided);
         for id in ["b", "c"] {
-            let late = ledger::hold(&*after, &account, id, quote, LONG_MS).await;
+            let late = ledger::hold(&*after, &account, id, quote, (now(), LONG_MS)).await;
             assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
         }
         let books = "credit 100 available 0 held 0 posted 105 lost 5";
         assert_eq!(balances_text(after.balances(&account).await.expect("balances")), books);
         let journal = journal_text(&after.journal(&account, 0, 9).await.expect("lines"));
         assert_eq!(journal, "a=55/0 b=50/5", "{url}");
+    }
+}
+
+/// A store remembers for a day how a hold ended. When its clock is set ahead, or a settlement is
+/// sent again after days, it does not know any more, and must not take that for lost.
+#[tokio::test]
+async fn what_a_store_may_have_forgotten_is_not_charged_once_more() {
+    const HOUR: i64 = 3_600_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = RedisServer::shared();
+    for url in [sqlite_url(folder.path()), server.fresh_url()] {
+        let (ledger, account) = (open(&url).await, name("forgotten"));
+        charged(&*ledger, &account).await;
+        for (id, hours, is_lost) in
+            [("b", 25, false), ("c", 13, false), ("d", 11, true), ("e", -25, false)]
+        {
+            let origin = Origin { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
+            let answer = ledger.apply(&account, settle_even_if_lost(id, nano(1), origin)).await;
+            let posted = Answer::Posted { amount: nano(1), written_off: Money::ZERO };
+            let expected = if is_lost { posted } else { Answer::Unknown };
+            assert_eq!(answer, Ok(expected), "{url}, {hours} hours old");
+        }
+        let books = "credit 100 available 44 held 0 posted 56 lost 0";
+        assert_eq!(balances_text(ledger.balances(&account).await.expect("balances")), books);
     }
 }
 
@@ -146,7 +171,8 @@ async fn the_journal_is_read_in_pages() {
         let quote = Quote { wanted: Money::ZERO, least: Money::ZERO };
         for n in 0..5 {
             let id = format!("p{n}");
-            let hold = ledger::hold(&*ledger, &account, &id, quote, LONG_MS).await.expect("held");
+            let hold =
+                ledger::hold(&*ledger, &account, &id, quote, (now(), LONG_MS)).await.expect("held");
             hold.settle(&*ledger, nano(n), "{}").await.expect("posted");
         }
         let page = async |after, limit| {
@@ -168,7 +194,7 @@ async fn a_hold_is_refused_in_its_own_words() {
     let (ledger, account) = (open(&sqlite_url(folder.path())).await, name("words"));
     let hold = async |id: &str, least| {
         let quote = Quote { wanted: nano(60), least: nano(least) };
-        ledger::hold(&*ledger, &account, id, quote, LONG_MS).await
+        ledger::hold(&*ledger, &account, id, quote, (now(), LONG_MS)).await
     };
     assert_eq!(hold("a", 60).await.expect_err("no account"), HoldRefused::NoAccount);
     charged(&*ledger, &account).await;

@@ -7,7 +7,7 @@ use tollgate::ledger::account::{Account, Balances};
 use tollgate::ledger::{Answer, Entry, Operation, Origin};
 use tollgate::money::Money;
 
-use super::script::{self, Action, LONG_MS, SHORT_MS};
+use super::script::{self, Action, LONG_MS, SHORT_MS, now};
 
 /// Few ids, so that operations meet.
 pub(crate) const IDS: [&str; 3] = ["x", "y", "z"];
@@ -41,7 +41,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (id(), amount()).prop_map(|(id, charge)| script::checkpoint(&id, charge)),
         3 => (id(), amount()).prop_map(|(id, charge)| script::settle(&id, charge)),
         2 => (id(), amount(), amount(), amount()).prop_map(|(id, charge, a, b)| {
-            let origin = Origin { wanted: a.max(b), least: a.min(b) };
+            let origin = Origin { wanted: a.max(b), least: a.min(b), at: now() };
             script::settle_even_if_lost(&id, charge, origin)
         }),
         2 => id().prop_map(|id| Operation::Void { id }),

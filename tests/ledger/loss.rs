@@ -166,7 +166,7 @@ impl World {
                 self.earlier.clear();
             }
             Event::Begin { call, wanted, least } => {
-                self.begin(call, Origin { wanted: nano(wanted), least: nano(least) });
+                self.begin(call, Origin { wanted: nano(wanted), least: nano(least), at: 0 });
             }
             Event::Cost { call, more } => {
                 let Some(running) = self.calls.get_mut(&call) else { return };
@@ -212,7 +212,7 @@ impl World {
         }
         self.begun += 1;
         let id = format!("call-{}", self.begun);
-        let Origin { wanted, least } = origin;
+        let Origin { wanted, least, .. } = origin;
         let op = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
         if let Answer::Held(held) = self.apply(&op) {
             self.calls.insert(call, Call { id, origin, held, cost: Money::ZERO });
@@ -295,7 +295,7 @@ impl World {
     /// process need not know yet.
     fn holds_what_is_known(&self) -> Result<(), TestCaseError> {
         let known = self.calls.values().filter(|call| !self.told.contains_key(&call.id));
-        for Call { id, origin: Origin { wanted, least }, held, .. } in known {
+        for Call { id, origin: Origin { wanted, least, .. }, held, .. } in known {
             let (id, wanted, least) = (id.clone(), *wanted, *least);
             let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
             let really = match self.store.clone().apply(&again, self.now) {

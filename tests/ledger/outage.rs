@@ -141,6 +141,10 @@ async fn all_fail_in_time(ledger: &dyn Ledger, account: &AccountName) {
     ledger.ping().await.expect_err("it is gone");
 }
 
+/// While its disk is busy a server that syncs every second answers before it has written, and what
+/// it has not written does not outlive it.
+const KEPT: [&str; 4] = ["CONFIG", "SET", "appendfsync", "always"];
+
 /// Asks until the store answers again.
 async fn answers_again(ledger: &dyn Ledger) {
     let asked = Instant::now();
@@ -153,6 +157,7 @@ async fn answers_again(ledger: &dyn Ledger) {
 #[tokio::test]
 async fn a_redis_that_comes_back_has_kept_the_holds() {
     let mut server = RedisServer::start();
+    server.command(&KEPT);
     let ledger = open(&server.url()).await;
     let account = funded(&*ledger).await;
     assert_eq!(ledger.apply(&account, hold("a")).await, Ok(Answer::Held(nano(10))));
@@ -171,6 +176,7 @@ async fn a_redis_that_comes_back_has_kept_the_holds() {
 #[tokio::test]
 async fn a_master_behind_sentinel_that_comes_back_is_found_again() {
     let mut master = RedisServer::start();
+    master.command(&KEPT);
     let sentinel = RedisServer::start_sentinel(&master);
     let ledger = open(&format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port())).await;
     let account = funded(&*ledger).await;

@@ -9,7 +9,7 @@ use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Origin, Swept};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
-use super::script::{LONG_MS, settle, settle_even_if_lost};
+use super::script::{LONG_MS, now, settle, settle_even_if_lost};
 use super::subject::{name, open};
 
 type Stores = [Arc<dyn Ledger>; 2];
@@ -109,7 +109,7 @@ async fn one_settlement_of_many_counts(stores: Stores) {
 /// A hold that the store lost is settled by all who remember it, and is charged once.
 async fn one_settlement_of_a_lost_hold_counts(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
-    let origin = Origin { wanted: nano(500), least: nano(500) };
+    let origin = Origin { wanted: nano(500), least: nano(500), at: now() };
     let ops = (0..200).map(|n| match n % 4 {
         // It may be made again at the same time.
         3 => hold("a".to_owned(), nano(500)),

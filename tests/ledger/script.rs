@@ -4,6 +4,8 @@
 //! opens itself. A word with a colon in front (`other: void x -> voided`) names another account.
 //! A lease is `short`, so that the next `expire` finds it run out, or `long`.
 
+use std::time::UNIX_EPOCH;
+
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{Answer, Entry, Operation, Origin};
 use tollgate::money::Money;
@@ -12,6 +14,12 @@ use tollgate::money::Money;
 pub(crate) const SHORT_MS: u64 = 1;
 /// 1 h: no test takes so long.
 pub(crate) const LONG_MS: u64 = 3_600_000;
+
+/// Now, in unix ms.
+pub(crate) fn now() -> i64 {
+    let since = UNIX_EPOCH.elapsed().expect("a time after 1970");
+    since.as_millis().try_into().expect("a time before the sun's end")
+}
 
 /// Something to do or to look at.
 #[derive(Debug, Clone)]
@@ -101,7 +109,7 @@ fn operation(words: &[&str]) -> Option<Operation> {
         ["checkpoint", id, charge] => checkpoint(id, money(charge)?),
         ["settle", id, charge] => settle(id, money(charge)?),
         ["settle", id, charge, "origin", wanted, least] => {
-            let origin = Origin { wanted: money(wanted)?, least: money(least)? };
+            let origin = Origin { wanted: money(wanted)?, least: money(least)?, at: now() };
             settle_even_if_lost(id, money(charge)?, origin)
         }
         ["void", id] => Operation::Void { id: id.to_owned() },

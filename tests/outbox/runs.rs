@@ -13,6 +13,7 @@ use tollgate::store::upkeep::Upkeep;
 use tollgate::store::{self, StoreSection};
 
 use crate::ledger::redis_server::RedisServer;
+use crate::ledger::script::now;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -62,7 +63,7 @@ fn hold(id: &str) -> Operation {
 }
 
 fn settle(id: &str) -> Operation {
-    let origin = Some(Origin { wanted: nano(10), least: nano(10) });
+    let origin = Some(Origin { wanted: nano(10), least: nano(10), at: now() });
     Operation::Settle { id: id.to_owned(), charge: nano(7), line: "{}".to_owned(), origin }
 }
 
@@ -85,7 +86,10 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     }
     let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.apply(&account, settle("lost")).await, Ok(posted));
-    let kept = Kept::Hold { origin: Origin { wanted: nano(10), least: nano(10) }, held: nano(10) };
+    let kept = Kept::Hold {
+        origin: Origin { wanted: nano(10), least: nano(10), at: now() },
+        held: nano(10),
+    };
     let entry = Entry { account: account.clone(), id: "open".to_owned(), kept };
     let _lease = node.leases.keep(entry);
 

@@ -37,7 +37,14 @@ impl Way {
 /// A gateway that has lost its ledger mends by itself, soon.
 async fn mended(world: &World) {
     let end = Instant::now() + Duration::from_secs(15);
-    while world.get("/v1/videos").await.status != 200 {
+    let ready = format!("http://{}/readyz", world.gateway.admin);
+    loop {
+        let told = world.client().get(&ready).send().await;
+        if told.is_ok_and(|told| told.status() == 200)
+            && world.get("/v1/videos").await.status == 200
+        {
+            return;
+        }
         assert!(Instant::now() < end, "it does not mend: {}", world.log());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -16,7 +16,7 @@ impl Worker {
             Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
             Outcome::Completed { charge, .. } => {
                 let line = serde_json::to_string(&line(claim).context("no line")?)?;
-                let origin = Some(Origin { wanted: job.held, least: job.held });
+                let origin = Some(Origin { wanted: job.held, least: job.held, at: job.created_ms });
                 Operation::Settle { id: job.id.clone(), charge: *charge, line, origin }
             }
         };

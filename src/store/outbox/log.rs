@@ -1,40 +1,36 @@
 //! What this process has written to its outbox, and what of it waits for the store.
 //!
 //! An entry is written with one plain `write` before its operation is sent, so that it outlives the
-//! process; a thread of its own syncs what was written, many entries at a time, so that it outlives
-//! the machine too. Files have their length from the beginning, with nothing in it: a write that
-//! makes one longer would wait whenever a sync is under way. What acknowledges entries is written
-//! with whatever comes next, and may be lost: then something is sent once more.
+//! process; where it has to outlive the machine's power too, a thread of its own syncs what was
+//! written, many entries at a time. What acknowledges entries is written with whatever comes next,
+//! and may be lost: then something is sent once more.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::files::{self, Files};
 use super::record;
 use super::shelf::Shelf;
 use super::sync::Syncer;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
 
-/// A file ends when it has about so many bytes, or after so long.
-const FILE_BYTES_MAX: u64 = 16 << 20;
-const FILE_TIME: Duration = Duration::from_secs(60);
-/// What could not be written is tried for so long.
-const UNWRITTEN_MAX: Duration = Duration::from_secs(15 * 60);
 /// Written to see whether there is room again: lines that say nothing.
 const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
 /// Acknowledgements wait for the next entry, up to so many bytes of them.
 const ACKS_BYTES_MAX: usize = 64 << 10;
+/// What is not acknowledged after so long waits for a store that is not well.
+const WAITS: Duration = Duration::from_secs(1);
 
 /// What the lines of a log have to outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Life {
-    /// What was acknowledged is kept for so long, in case the store falls back to an older state.
-    keep: Duration,
+    /// What was acknowledged is kept for so long while the store answers, in case it falls back to
+    /// an older state.
+    pub(super) keep: Duration,
     /// Whether what is written has to outlive the machine's power.
     synced: bool,
 }
@@ -44,12 +40,19 @@ impl Life {
     pub(super) const FOR_RUNS: Life = Life { keep: Duration::from_secs(15 * 60), synced: true };
     /// Before a file on this machine, which is synced itself a moment later.
     pub(super) const FOR_A_FILE: Life = Life { keep: Duration::ZERO, synced: false };
+
+    /// Whether what was acknowledged then can go: the store has answered for long enough since,
+    /// as it last did at a moment.
+    pub(super) fn is_over(self, acked: Instant, alive: Option<Instant>) -> bool {
+        let answered = |alive: Instant| alive.saturating_duration_since(acked);
+        alive.is_some_and(|alive| answered(alive) >= self.keep)
+    }
 }
 
 /// See the module.
 pub(in crate::store) struct Log {
     pub(super) root: PathBuf,
-    life: Life,
+    pub(super) life: Life,
     shelf: Shelf,
     state: Mutex<State>,
     syncer: Option<Arc<Syncer>>,
@@ -58,17 +61,14 @@ pub(in crate::store) struct Log {
 }
 
 struct State {
-    file: Arc<File>,
-    number: u64,
-    bytes: u64,
-    begun: Instant,
+    files: Files,
     seq: u64,
     acks: Vec<u8>,
     pending: HashMap<Key, Pending>,
-    /// Lines that are in no file, and when they should have been written.
-    unwritten: Vec<(Instant, Vec<u8>)>,
-    /// Files that ended, and when.
-    past: Vec<(u64, Instant)>,
+    /// Lines that are in no file, by their number.
+    unwritten: BTreeMap<u64, Unwritten>,
+    /// When the store last did not take something.
+    refused: Option<Instant>,
 }
 
 /// An operation that ends a hold: whose, which, and whether it charges nothing.
@@ -85,7 +85,15 @@ struct Pending {
     seq: u64,
     /// The file that it is in.
     number: u64,
+    entered: Instant,
     tried: Instant,
+}
+
+/// A line that is in no file.
+struct Unwritten {
+    key: Key,
+    line: Vec<u8>,
+    acked: Option<Instant>,
 }
 
 impl Key {
@@ -110,32 +118,29 @@ impl Log {
         let shelf = Shelf::make(root).map_err(cannot)?;
         let syncer = life.synced.then(|| Syncer::start(sound.clone())).transpose();
         let syncer = syncer.map_err(cannot)?;
-        let file = begun(&shelf, 1, syncer.as_deref()).map_err(cannot)?;
-        let state = State {
-            file,
-            number: 1,
-            bytes: 0,
-            begun: Instant::now(),
-            seq: 0,
-            acks: Vec::new(),
-            pending: HashMap::new(),
-            unwritten: Vec::new(),
-            past: Vec::new(),
-        };
-        let (root, state) = (root.to_owned(), Mutex::new(state));
-        Ok(Log { root, life, shelf, state, syncer, sound })
+        let files = Files::new(files::begun(&shelf, 1, syncer.as_deref()).map_err(cannot)?);
+        let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
+        let state = Mutex::new(State { files, seq: 0, acks, pending, unwritten, refused: None });
+        Ok(Log { root: root.to_owned(), life, shelf, state, syncer, sound })
+    }
+
+    /// The store did not take something.
+    pub(super) fn was_refused(&self) {
+        self.state().refused = Some(Instant::now());
+    }
+
+    /// Whether the store has taken everything for so long: one that takes no writes may answer
+    /// questions all the same.
+    pub(in crate::store) fn is_calm(&self, span: Duration) -> bool {
+        let state = self.state();
+        let waits = |pending: &Pending| pending.entered.elapsed() > WAITS;
+        state.refused.is_none_or(|refused| refused.elapsed() > span)
+            && !state.pending.values().any(waits)
     }
 
     /// Whether it can be written.
     pub(in crate::store) fn is_sound(&self) -> bool {
         self.sound.load(Ordering::SeqCst)
-    }
-
-    /// Whether a file may yet be needed though all in it was acknowledged.
-    pub(super) fn is_kept(&self, file: &Path) -> bool {
-        let written = fs::metadata(file).and_then(|about| about.modified());
-        let age = written.ok().and_then(|written| written.elapsed().ok());
-        age.is_none_or(|age| age < self.life.keep)
     }
 
     /// Writes an operation down before it is sent. One that waits already is not written again.
@@ -146,10 +151,14 @@ impl Log {
             return key;
         }
         state.seq += 1;
-        let Some(line) = record::entry(state.seq, unix_ms(), account, op) else { return key };
-        self.write(&mut state, line);
-        let (seq, number) = (state.seq, state.number);
-        let pending = Pending { op: op.clone(), seq, number, tried: Instant::now() };
+        let seq = state.seq;
+        let Some(line) = record::entry(seq, unix_ms(), account, op) else { return key };
+        if let Err(line) = self.write(&mut state, line) {
+            state.unwritten.insert(seq, Unwritten { key: key.clone(), line, acked: None });
+        }
+        let number = state.files.number();
+        let now = Instant::now();
+        let pending = Pending { op: op.clone(), seq, number, entered: now, tried: now };
         state.pending.insert(key.clone(), pending);
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         key
@@ -158,11 +167,15 @@ impl Log {
     /// Notes that a run of the store acknowledged it.
     pub(super) fn acked(&self, key: &Key, by: &str) {
         let mut state = self.state();
-        let Some(pending) = state.pending.remove(key) else { return };
+        let Some(Pending { seq, .. }) = state.pending.remove(key) else { return };
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
-        state.acks.extend(record::acked(by, pending.seq));
+        if let Some(unwritten) = state.unwritten.get_mut(&seq) {
+            unwritten.acked = Some(Instant::now());
+        }
+        state.acks.extend(record::acked(by, seq));
         if state.acks.len() > ACKS_BYTES_MAX {
-            self.write(&mut state, Vec::new());
+            // It is tried again with what comes next.
+            let _ = self.write(&mut state, Vec::new());
         }
     }
 
@@ -184,113 +197,137 @@ impl Log {
     /// Its files, the number of the last entry in them, and the lines that are in none.
     pub(super) fn all(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
         let state = self.state();
-        let unwritten = state.unwritten.iter().flat_map(|(_, line)| line.clone()).collect();
+        let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
         let seq = state.seq;
         drop(state);
         Ok((self.shelf.files()?, seq, unwritten))
     }
 
-    /// Notes that a run of the store acknowledged all entries up to one.
+    /// Notes that a run of the store acknowledged all entries up to one: it may forget them too.
     pub(super) fn all_acked(&self, by: &str, seq: u64) {
         let mut state = self.state();
         state.acks.extend(record::all_acked(by, seq));
-        self.write(&mut state, Vec::new());
+        state.files.are_needed();
+        let now = Instant::now();
+        state.unwritten.range_mut(..=seq).for_each(|(_, unwritten)| unwritten.acked = Some(now));
+        // What is not written is written with what comes next.
+        let _ = self.write(&mut state, Vec::new());
     }
 
     /// What is to be done now and then; blocks for a moment. A file ends, old files go, what could
-    /// not be written is tried again.
-    pub(in crate::store) fn tidy(&self) {
+    /// not be written is tried again. `alive` is when the store last answered, if it lacks nothing.
+    ///
+    /// Whoever ends a call waits for nobody here: files are made, cut and removed beside the lock.
+    pub(in crate::store) fn tidy(&self, alive: Option<Instant>) {
+        let wanted = self.state().files.wants_spare();
+        let spare = wanted.map(|number| self.begun(number));
         let mut state = self.state();
-        state.unwritten.retain(|(since, _)| since.elapsed() < UNWRITTEN_MAX);
+        if let Some(Ok(spare)) = spare {
+            state.files.has_spare(spare);
+        }
         if !self.is_sound() {
             self.mend(&mut state);
         }
-        if state.bytes > 0 && state.begun.elapsed() > FILE_TIME {
-            self.turn(&mut state);
+        if state.files.is_old() {
+            state.files.turn();
         }
+        let is_over = |acked| self.life.is_over(acked, alive);
+        state.unwritten.retain(|_, unwritten| !unwritten.acked.is_some_and(is_over));
         let needed: HashSet<u64> = state.pending.values().map(|p| p.number).collect();
-        let (place, keep) = (&self.shelf, self.life.keep);
-        state.past.retain(|(number, ended)| {
-            let is_done = ended.elapsed() >= keep && !needed.contains(number);
-            !(is_done && fs::remove_file(place.file(*number)).is_ok())
-        });
+        let ended = state.files.ended();
+        let done = state.files.done(&needed, is_over);
+        drop(state);
+        for (file, bytes) in ended {
+            files::trim(&file, bytes);
+        }
+        for number in done {
+            // One that stays is found by whoever has the shelf next.
+            let _ = std::fs::remove_file(self.shelf.file(number));
+        }
     }
 
     /// Writes what it knows before the process leaves.
     pub(in crate::store) fn flush(&self) {
         let mut state = self.state();
-        self.write(&mut state, Vec::new());
-        trim(&state);
+        if !self.is_sound() {
+            self.mend(&mut state);
+        }
+        // What cannot be written now, nobody writes any more.
+        let _ = self.write(&mut state, Vec::new());
+        state.files.trim();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line, and before it what was acknowledged.
-    fn write(&self, state: &mut State, line: Vec<u8>) {
-        if state.bytes + line.len() as u64 > FILE_BYTES_MAX {
-            self.turn(state);
+    /// Writes a line, and before it what was acknowledged. Gives the line back if that failed.
+    fn write(&self, state: &mut State, line: Vec<u8>) -> Result<(), Vec<u8>> {
+        if state.files.is_full(line.len())
+            && !state.files.turn()
+            && let Ok(next) = self.begun(state.files.number() + 1)
+        {
+            state.files.has_spare(next);
+            state.files.turn();
         }
         let mut bytes = std::mem::take(&mut state.acks);
         let acks = bytes.len();
         bytes.extend_from_slice(&line);
-        if !bytes.is_empty() && !self.put(state, &bytes) {
-            bytes.truncate(acks);
-            // They spare a replay something, and no more than that.
-            state.acks = if acks > ACKS_BYTES_MAX { Vec::new() } else { bytes };
-            if !line.is_empty() {
-                state.unwritten.push((Instant::now(), line));
-            }
+        if bytes.is_empty() || self.put(state, &bytes) {
+            return Ok(());
         }
+        bytes.truncate(acks);
+        // They spare a replay something, and no more than that.
+        state.acks = if acks > ACKS_BYTES_MAX { Vec::new() } else { bytes };
+        Err(line)
     }
 
-    /// Whether that could be written. A piece that was is written over by what comes next.
+    /// Whether that could be written.
     fn put(&self, state: &mut State, bytes: &[u8]) -> bool {
-        if let Err(why) = state.file.write_all_at(bytes, state.bytes) {
-            log::error!(why:% = why; "the outbox cannot be written; no call is let in meanwhile");
-            METRICS.outbox_errors.inc();
-            self.sound.store(false, Ordering::SeqCst);
-            return false;
-        }
-        state.bytes += bytes.len() as u64;
-        if let Some(syncer) = &self.syncer {
-            syncer.sync(&state.file);
-        }
-        true
-    }
-
-    /// Tries whether it can be written again, in a new file.
-    fn mend(&self, state: &mut State) {
-        if state.bytes > 0 {
-            self.turn(state);
-        }
-        let missing: Vec<u8> = state.unwritten.iter().flat_map(|(_, line)| line.clone()).collect();
-        if self.put(state, &[&TRIAL, &missing[..]].concat()) {
-            let number = state.number;
-            // Whichever file they were meant for, now they are here.
-            state.pending.values_mut().for_each(|p| p.number = number);
-            state.unwritten.clear();
-            self.sound.store(true, Ordering::SeqCst);
-            log::info!("the outbox can be written again");
-        }
-    }
-
-    /// Goes on in a new file. If there is none to be had, in the old one.
-    fn turn(&self, state: &mut State) {
-        match begun(&self.shelf, state.number + 1, self.syncer.as_deref()) {
+        match state.files.write(bytes) {
             Ok(file) => {
-                trim(state);
-                state.past.push((state.number, Instant::now()));
-                state.number += 1;
-                state.file = file;
-                (state.bytes, state.begun) = (0, Instant::now());
+                if let Some(syncer) = &self.syncer {
+                    syncer.sync(file);
+                }
+                true
             }
             Err(why) => {
-                log::error!(why:% = why; "the outbox gets no new file");
+                if self.sound.swap(false, Ordering::SeqCst) {
+                    log::error!(why:% = why; "the outbox cannot be written; nobody is let in");
+                }
                 METRICS.outbox_errors.inc();
+                false
             }
         }
+    }
+
+    /// Tries whether it can be written again, in a new file if there is one. Whatever can be is
+    /// written, line by line.
+    fn mend(&self, state: &mut State) {
+        state.files.turn();
+        if !self.put(state, &TRIAL) {
+            return;
+        }
+        while let Some((seq, Unwritten { key, line, acked })) = state.unwritten.pop_first() {
+            if !self.put(state, &line) {
+                state.unwritten.insert(seq, Unwritten { key, line, acked });
+                return;
+            }
+            let number = state.files.number();
+            if let Some(pending) = state.pending.get_mut(&key).filter(|known| known.seq == seq) {
+                pending.number = number;
+            }
+        }
+        self.sound.store(true, Ordering::SeqCst);
+        log::info!("the outbox can be written again");
+    }
+
+    /// A new file.
+    fn begun(&self, number: u64) -> std::io::Result<Arc<std::fs::File>> {
+        files::begun(&self.shelf, number, self.syncer.as_deref()).inspect_err(|why| {
+            log::error!(why:% = why; "the outbox gets no new file");
+            METRICS.outbox_errors.inc();
+        })
     }
 }
 
@@ -300,23 +337,6 @@ impl Drop for Log {
             syncer.stop();
         }
     }
-}
-
-/// Takes off the file what nothing was written into.
-fn trim(state: &State) {
-    // It only takes up room, and not even that.
-    let _ = state.file.set_len(state.bytes);
-}
-
-/// A new file of a shelf. Its name is synced with its first bytes.
-fn begun(shelf: &Shelf, number: u64, syncer: Option<&Syncer>) -> std::io::Result<Arc<File>> {
-    let path = shelf.file(number);
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    file.set_len(FILE_BYTES_MAX)?;
-    if let Some(syncer) = syncer {
-        syncer.sync(&Arc::new(File::open(&shelf.folder)?));
-    }
-    Ok(Arc::new(file))
 }
 
 /// Now, in unix ms.
@@ -345,14 +365,14 @@ mod tests {
 
     fn written(log: &Log) -> Vec<Record> {
         let (files, _, _) = log.all().expect("files");
-        files.iter().flat_map(|f| record::read(&fs::read(f).expect("a file")).0).collect()
+        files.iter().flat_map(|f| record::read(&std::fs::read(f).expect("a file")).0).collect()
     }
 
     fn lacking(log: &Log, run: &str) -> Vec<u64> {
         let mut acks = Acks::default();
         let records = written(log);
         acks.note(&records, run);
-        acks.lacking(records).iter().map(|entry| entry.seq).collect()
+        acks.lacking(records, i64::MIN).0.iter().map(|entry| entry.seq).collect()
     }
 
     #[test]
@@ -390,9 +410,31 @@ mod tests {
         let keys: Vec<_> = (0..20).map(|number| log.enter(&account(), &settle(number))).collect();
         assert_eq!(log.all().expect("files").0.len(), 2);
         assert_eq!(lacking(&log, "run").len(), 20);
+        let later = |ms| Some(Instant::now() + Life::FOR_RUNS.keep + Duration::from_millis(ms));
+        log.tidy(later(100));
+        assert_eq!(log.all().expect("files").0.len(), 3, "one waits, one is written, one is next");
         keys.iter().for_each(|key| log.acked(key, "run"));
-        log.tidy();
-        assert_eq!(log.all().expect("files").0.len(), 2, "Redis may forget it yet");
-        assert!(log.all().expect("files").0.iter().all(|file| log.is_kept(file)));
+        for alive in [None, Some(Instant::now())] {
+            log.tidy(alive);
+            assert_eq!(log.all().expect("files").0.len(), 3, "the store may forget it yet");
+        }
+        log.all_acked("other", 20);
+        log.tidy(later(100));
+        assert_eq!(log.all().expect("files").0.len(), 2);
+    }
+
+    #[test]
+    fn what_an_old_file_has_and_waits_is_not_taken_for_written_again_elsewhere() {
+        let root = tempfile::tempdir().expect("a folder");
+        let log = Log::open(root.path(), Life::FOR_A_FILE, Arc::new(AtomicBool::new(true)));
+        let log = log.expect("a log");
+        log.enter(&account(), &void("x"));
+        log.tidy(Some(Instant::now()));
+        // As after a disk that was full for a moment.
+        log.sound.store(false, Ordering::SeqCst);
+        log.tidy(Some(Instant::now()));
+        assert!(log.is_sound());
+        log.tidy(Some(Instant::now()));
+        assert_eq!(lacking(&log, "file"), [1]);
     }
 }

@@ -11,10 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::{AccountName, Operation, Origin};
 use crate::money::Money;
 
-/// An entry that is older when it is replayed goes without its origin, in ms: the store remembers
-/// for a day what became of a hold, and after that would charge it once more.
-const ORIGIN_MS_MAX: i64 = 12 * 60 * 60 * 1_000;
-
 /// The end of a hold, on its way to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -26,19 +22,6 @@ pub(super) struct Entry {
     pub(super) account: AccountName,
     /// A settlement or a void.
     pub(super) op: Operation,
-}
-
-impl Entry {
-    /// What is sent when it is replayed at a moment (unix ms).
-    pub(super) fn replayed(&self, now: i64) -> Operation {
-        let mut op = self.op.clone();
-        if let Operation::Settle { origin, .. } = &mut op
-            && now.saturating_sub(self.at) > ORIGIN_MS_MAX
-        {
-            *origin = None;
-        }
-        op
-    }
 }
 
 /// What a line says.
@@ -111,34 +94,66 @@ impl Record {
     }
 }
 
-/// What a run of the store has said that it has, across the files of a shelf.
+/// What of a shelf was acknowledged: by one run of the store, and by any.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
+    run: Numbers,
+    any: Numbers,
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
     up_to: u64,
     single: HashSet<u64>,
 }
 
+impl Numbers {
+    fn note(&mut self, record: &Record) {
+        match record {
+            Record::Acked { seq, .. } => drop(self.single.insert(*seq)),
+            Record::AllAcked { seq, .. } => self.up_to = self.up_to.max(*seq),
+            Record::Entry(_) => {}
+        }
+    }
+
+    fn lack(&self, seq: u64) -> bool {
+        seq > self.up_to && !self.single.contains(&seq)
+    }
+}
+
 impl Acks {
-    /// Takes note of what a file says that this run acknowledged.
+    /// Takes note of what a file says. Files are read from the last to the first, since what
+    /// acknowledges an entry comes after it.
     pub(super) fn note(&mut self, records: &[Record], run: &str) {
         for record in records {
-            match record {
-                Record::Acked { by, seq } if by == run => drop(self.single.insert(*seq)),
-                Record::AllAcked { by, seq } if by == run => self.up_to = self.up_to.max(*seq),
-                _ => {}
+            self.any.note(record);
+            if let Record::Acked { by, .. } | Record::AllAcked { by, .. } = record
+                && by == run
+            {
+                self.run.note(record);
             }
         }
     }
 
-    /// The entries of a file that the run may lack.
-    pub(super) fn lacking(&self, records: Vec<Record>) -> Vec<Entry> {
-        let lacks = |seq: u64| seq > self.up_to && !self.single.contains(&seq);
+    /// The entries of a file that the run may lack: first those that no run has acknowledged or
+    /// that were written at that moment (unix ms) or later, then the others.
+    pub(super) fn lacking(&self, records: Vec<Record>, since: i64) -> (Vec<Entry>, Vec<Entry>) {
         let entry = |record| match record {
-            Record::Entry(entry) if lacks(entry.seq) => Some(entry),
+            Record::Entry(entry) if self.run.lack(entry.seq) => Some(entry),
             _ => None,
         };
-        records.into_iter().filter_map(entry).collect()
+        let lacking = records.into_iter().filter_map(entry);
+        lacking.partition(|entry| entry.at >= since || self.any.lack(entry.seq))
     }
+}
+
+/// When the last entry of a file was written, in unix ms.
+pub(super) fn last_at(records: &[Record]) -> Option<i64> {
+    let at = |record: &Record| match record {
+        Record::Entry(entry) => Some(entry.at),
+        _ => None,
+    };
+    records.iter().filter_map(at).max()
 }
 
 /// The line of an entry; `None` for an operation that ends no hold.
@@ -221,7 +236,7 @@ mod tests {
         let origin = proptest::option::of((money(), money()));
         let settle =
             (".{0,9}", money(), ".{0,40}", origin).prop_map(|(id, charge, line, origin)| {
-                let origin = origin.map(|(wanted, least)| Origin { wanted, least });
+                let origin = origin.map(|(wanted, least)| Origin { wanted, least, at: 7 });
                 Operation::Settle { id, charge, line, origin }
             });
         prop_oneof![3 => settle, 1 => ".{0,9}".prop_map(|id| Operation::Void { id })]
@@ -311,28 +326,10 @@ mod tests {
         let lacking = |run: &str| {
             let mut acks = Acks::default();
             acks.note(&records, run);
-            acks.lacking(records.clone()).iter().map(|e| e.seq).collect::<Vec<_>>()
+            acks.lacking(records.clone(), i64::MIN).0.iter().map(|e| e.seq).collect::<Vec<_>>()
         };
         assert_eq!(lacking("one"), [4, 6]);
         assert_eq!(lacking("two"), [1, 2, 3, 4, 5]);
         assert_eq!(lacking("three"), [1, 2, 3, 4, 5, 6]);
-    }
-
-    #[test]
-    fn after_half_a_day_a_settlement_goes_without_its_origin() {
-        let account = AccountName::parse("a").expect("a name");
-        let origin = Some(Origin { wanted: Money::ZERO, least: Money::ZERO });
-        let op = Operation::Settle {
-            id: "h".to_owned(),
-            charge: Money::ZERO,
-            line: "{}".to_owned(),
-            origin,
-        };
-        let entry = Entry { seq: 1, at: 1_000, account, op: op.clone() };
-        assert_eq!(entry.replayed(1_000 + ORIGIN_MS_MAX), op);
-        let Operation::Settle { origin, .. } = entry.replayed(1_001 + ORIGIN_MS_MAX) else {
-            panic!("it is a settlement");
-        };
-        assert_eq!(origin, None);
     }
 }

@@ -5,16 +5,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
 use super::Run;
-use super::log::{Key, Log, unix_ms};
+use super::log::{Key, Log};
 use super::record::{self, Acks, Entry, Record};
 use super::shelf::Shelf;
 use crate::ledger::{Answer, Unavailable};
 use crate::metrics::{METRICS, count};
 
+/// What a run of the store acknowledged so long before its end, in ms, the next one has: servers
+/// sync every second, and replicas lag by less.
+const LATELY_MS: i64 = 15_000;
 /// So many are under way at a time.
 const TOGETHER: usize = 128;
 /// What a shelf's new owner notes of it.
@@ -24,13 +28,23 @@ const NOTES: &str = "noted.log";
 pub(in crate::store) struct Replay {
     log: Arc<Log>,
     adopted: Vec<Adopted>,
+    /// Whether some of the own files could not be read when all were sent.
+    owes: bool,
 }
 
 /// A shelf whose owner has ended.
 struct Adopted {
     shelf: Shelf,
-    /// The run of the store that has all of it.
-    has_all: Option<Box<str>>,
+    /// The run of the store that has all of it, and since when.
+    has_all: Option<(Box<str>, Instant)>,
+}
+
+/// What is sent of what a run may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// What is urgent.
+    Lately,
+    All,
 }
 
 /// What came of it.
@@ -44,66 +58,122 @@ struct Sent {
     torn: usize,
     /// Files that could not be read.
     unread: usize,
+    /// What can wait.
+    left: usize,
+}
+
+impl Sent {
+    fn is_all(&self) -> bool {
+        self.unread == 0 && self.left == 0
+    }
 }
 
 impl Replay {
     pub(in crate::store) fn new(log: Arc<Log>) -> Replay {
-        Replay { log, adopted: Vec::new() }
+        Replay { log, adopted: Vec::new(), owes: false }
     }
 
-    /// Sends everything there is that a run has not acknowledged.
+    /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
+    /// was acknowledged last before the one before it ended. The rest, which it most likely has, is
+    /// left to [`Replay::adopt`].
     ///
     /// # Errors
     /// The store did not take all of it. The same again sends the rest.
-    pub(in crate::store) async fn all(&mut self, run: &impl Run) -> Result<(), Unavailable> {
+    pub(in crate::store) async fn lately(&mut self, run: &impl Run) -> Result<(), Unavailable> {
+        self.own(run, Part::Lately).await?;
+        self.find();
+        for place in 0..self.adopted.len() {
+            self.adopted(place, run, Part::Lately).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is more to send than was sent when the run began.
+    pub(in crate::store) fn is_behind(&self) -> bool {
+        self.owes
+    }
+
+    async fn own(&mut self, run: &impl Run, part: Part) -> Result<(), Unavailable> {
+        self.owes = true;
+        for (key, op) in self.log.waiting(Duration::ZERO, usize::MAX) {
+            run.apply_in(key.account(), &op).await?;
+            self.log.acked(&key, run.name());
+        }
         let (files, last, unwritten) = self.log.all().map_err(cannot)?;
-        let sent = self.files(run, files, unwritten).await?;
-        self.log.all_acked(run.name(), last);
+        let sent = self.files(run, (files, unwritten), part).await?;
+        if sent.is_all() {
+            self.owes = false;
+            self.log.all_acked(run.name(), last);
+        }
         tell(&sent, "own");
-        self.adopt(run).await
+        Ok(())
+    }
+
+    /// Takes what processes left that have ended.
+    fn find(&mut self) {
+        let orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
+        self.adopted.extend(orphans.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
     }
 
     /// Takes over what processes left that have ended, sends what the run may lack of it, and
-    /// removes what is no longer needed. What cannot be read keeps nobody from the rest.
+    /// removes what is no longer needed, if the store last answered at that moment and lacks
+    /// nothing. What cannot be read keeps nobody from the rest, and is tried again.
     ///
     /// # Errors
     /// As with [`Replay::all`].
-    pub(in crate::store) async fn adopt(&mut self, run: &impl Run) -> Result<(), Unavailable> {
-        let orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
-        self.adopted.extend(orphans.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
+    pub(in crate::store) async fn adopt(
+        &mut self,
+        run: &impl Run,
+        alive: Option<Instant>,
+    ) -> Result<(), Unavailable> {
+        if self.owes {
+            self.own(run, Part::All).await?;
+        }
+        self.find();
         for place in 0..self.adopted.len() {
-            let Adopted { shelf, has_all } = &self.adopted[place];
-            if has_all.as_deref() == Some(run.name()) {
-                continue;
-            }
-            let Some(files) = readable(&shelf.folder, shelf.files().map(Some)) else { continue };
-            files.iter().for_each(|file| trim(file));
-            let sent = self.files(run, files, Vec::new()).await?;
-            tell(&sent, "adopted");
-            if sent.unread > 0 {
-                continue;
-            }
+            self.adopted(place, run, Part::All).await?;
+        }
+        self.clear(alive);
+        Ok(())
+    }
+
+    async fn adopted(
+        &mut self,
+        place: usize,
+        run: &impl Run,
+        part: Part,
+    ) -> Result<(), Unavailable> {
+        let Adopted { shelf, has_all } = &self.adopted[place];
+        if has_all.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
+            return Ok(());
+        }
+        let files = readable(&shelf.folder, shelf.files().map(Some));
+        let Some(files) = files else { return Ok(()) };
+        files.iter().for_each(|file| trim(file));
+        let sent = self.files(run, (files, Vec::new()), part).await?;
+        tell(&sent, "adopted");
+        if sent.is_all() {
             let Adopted { shelf, has_all } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
                 let _ =
                     fs::write(shelf.folder.join(NOTES), record::all_acked(run.name(), sent.last));
             }
-            *has_all = Some(run.name().into());
+            *has_all = Some((run.name().into(), Instant::now()));
         }
-        self.clear();
         Ok(())
     }
 
     /// Removes the files of ended processes that are no longer needed.
-    fn clear(&mut self) {
+    fn clear(&mut self, alive: Option<Instant>) {
         let (done, mut left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.adopted).into_iter().partition(|a| a.has_all.is_some());
         for adopted in done {
+            let since = adopted.has_all.as_ref().map(|(_, since)| *since);
+            let is_over = since.is_some_and(|since| self.log.life.is_over(since, alive));
             let is_empty = |file: &Path| fs::metadata(file).is_ok_and(|about| about.len() == 0);
-            let is_gone = |file: &PathBuf| {
-                (is_empty(file) || !self.log.is_kept(file)) && fs::remove_file(file).is_ok()
-            };
+            let is_gone =
+                |file: &PathBuf| (is_over || is_empty(file)) && fs::remove_file(file).is_ok();
             match adopted.shelf.files() {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
                     adopted.shelf.remove();
@@ -114,24 +184,26 @@ impl Replay {
         self.adopted = left;
     }
 
-    /// Sends what a run may lack of some files, and of lines that are in none.
+    /// Sends what a run may lack of some files, and of lines that are in none: the last first,
+    /// since those are what a store forgets.
     async fn files(
         &self,
         run: &impl Run,
-        files: Vec<PathBuf>,
-        unwritten: Vec<u8>,
+        (files, unwritten): (Vec<PathBuf>, Vec<u8>),
+        part: Part,
     ) -> Result<Sent, Unavailable> {
         let (mut acks, mut sent) = (Acks::default(), Sent::default());
-        for file in &files {
-            acks.note(&read(file, &mut sent).await, run.name());
-        }
-        sent = Sent::default();
-        for file in files {
-            let records = read(&file, &mut sent).await;
-            self.send(run, acks.lacking(records), &mut sent).await?;
-        }
         let (records, _) = record::read(&unwritten);
-        self.send(run, acks.lacking(records), &mut sent).await?;
+        self.send(run, acks.lacking(records, i64::MIN).0, &mut sent).await?;
+        let mut since = (part == Part::All).then_some(i64::MIN);
+        for file in files.iter().rev() {
+            let records = read(file, &mut sent).await;
+            acks.note(&records, run.name());
+            since = since.or(record::last_at(&records).map(|last| last - LATELY_MS));
+            let (lacking, left) = acks.lacking(records, since.unwrap_or(i64::MIN));
+            sent.left += left.len();
+            self.send(run, lacking, &mut sent).await?;
+        }
         Ok(sent)
     }
 
@@ -141,12 +213,8 @@ impl Replay {
         entries: Vec<Entry>,
         sent: &mut Sent,
     ) -> Result<(), Unavailable> {
-        let now = unix_ms();
-        for few in entries.chunks(TOGETHER) {
-            let sending = few.iter().map(|entry| async move {
-                let op = entry.replayed(now);
-                run.apply_in(&entry.account, &op).await
-            });
+        for few in entries.rchunks(TOGETHER) {
+            let sending = few.iter().map(|entry| run.apply_in(&entry.account, &entry.op));
             for (entry, answer) in few.iter().zip(join_all(sending).await) {
                 self.note(run, entry, &answer?, sent);
             }
@@ -179,7 +247,11 @@ impl Replay {
 async fn read(file: &Path, sent: &mut Sent) -> Vec<Record> {
     let own = file.to_owned();
     let reading = tokio::task::spawn_blocking(move || fs::read(own).map(|f| record::read(&f)));
-    let read = reading.await.unwrap_or_else(|why| Err(why.into()));
+    let read = match reading.await.unwrap_or_else(|why| Err(why.into())) {
+        // It was done with meanwhile.
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Default::default()),
+        read => read,
+    };
     sent.unread += usize::from(read.is_err());
     let (records, torn) = readable(file, read);
     sent.torn += torn;

@@ -1,7 +1,9 @@
 //! One multiplexed connection that mends itself: to a server, a Sentinel's master, or a cluster.
 
+use std::io;
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redis::RedisResult;
 use redis::aio::{
@@ -10,6 +12,7 @@ use redis::aio::{
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, IntoConnectionInfo, Pipeline};
 use redis::{ErrorKind, RedisError, Script, ScriptInvocation, ServerErrorKind, TlsMode, Value};
@@ -24,7 +27,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 const WAITING_MAX: usize = 4_096;
 /// A broken connection is tried again after so long, in ms, doubling up to the most.
 const RETRY_MS_MIN: u64 = 20;
-const RETRY_MS_MAX: u64 = 1_000;
+const RETRY_MS_MAX: u64 = 250;
+/// A server whose machine says nothing to what was sent is gone after so long.
+const UNHEARD_MAX: Duration = Duration::from_secs(5);
 
 type Asking<'a> = Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>> + Send + 'a>>;
 
@@ -32,7 +37,7 @@ type Asking<'a> = Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>
 pub(super) enum Connection {
     Server(ConnectionManager),
     Cluster(ClusterConnection),
-    Sentinel(Box<Mutex<Watched>>),
+    Sentinel(Arc<Mutex<Watched>>),
 }
 
 /// A Sentinel's master: asked for once, and again when the connection to it breaks.
@@ -40,6 +45,8 @@ pub(super) struct Watched {
     sentinel: SentinelClient,
     config: AsyncConnectionConfig,
     master: Option<MultiplexedConnection>,
+    /// Since when it was asked without a word from it. Whoever asked may have stopped waiting.
+    silent: Option<Instant>,
 }
 
 impl Connection {
@@ -56,7 +63,8 @@ impl Connection {
                     .set_min_delay(Duration::from_millis(RETRY_MS_MIN))
                     .set_max_delay(Duration::from_millis(RETRY_MS_MAX))
                     .set_pipeline_buffer_size(WAITING_MAX);
-                let client = Client::open(url).map_err(cannot)?;
+                let info = url.into_connection_info().map_err(cannot)?.set_tcp_settings(tcp());
+                let client = Client::open(info).map_err(cannot)?;
                 let manager = client.get_connection_manager_with_config(config).await;
                 Ok(Connection::Server(manager.map_err(cannot)?))
             }
@@ -65,6 +73,7 @@ impl Connection {
                 let client = ClusterClientBuilder::new(nodes)
                     .connection_timeout(CONNECT_WAIT)
                     .response_timeout(ANSWER_WAIT)
+                    .tcp_settings(tcp())
                     .build()
                     .map_err(cannot)?;
                 Ok(Connection::Cluster(client.get_async_connection().await.map_err(cannot)?))
@@ -83,8 +92,8 @@ impl Connection {
                     .set_connection_timeout(Some(CONNECT_WAIT))
                     .set_response_timeout(Some(ANSWER_WAIT));
                 let sentinel = client.map_err(cannot)?;
-                let sentinel = Watched { sentinel, config, master: None };
-                let connection = Connection::Sentinel(Box::new(Mutex::new(sentinel)));
+                let sentinel = Watched { sentinel, config, master: None, silent: None };
+                let connection = Connection::Sentinel(Arc::new(Mutex::new(sentinel)));
                 connection.query_raw::<Value>(&redis::cmd("PING")).await.map_err(cannot)?;
                 Ok(connection)
             }
@@ -134,7 +143,8 @@ impl Connection {
 
     /// Gives the server a script, so that its first use does not have to.
     pub(super) async fn load(&self, script: &Script) -> Result<(), Unavailable> {
-        script.load_async(&mut self.shared().await?).await?;
+        let loaded = script.load_async(&mut self.shared().await?).await;
+        self.mind(loaded).await?;
         Ok(())
     }
 
@@ -149,16 +159,18 @@ impl Connection {
         Ok(match self {
             Connection::Server(manager) => Handle(Box::new(manager.clone())),
             Connection::Cluster(cluster) => Handle(Box::new(cluster.clone())),
-            Connection::Sentinel(watched) => Handle(Box::new(watched.lock().await.master().await?)),
+            Connection::Sentinel(watched) => Handle(Box::new(master(watched).await?)),
         })
     }
 
     /// After a failure Sentinel is asked anew who the master is; the others mend themselves.
     async fn mind<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
-        if let Err(why) = &answered
-            && lost_master(why)
-        {
-            self.lost_master().await;
+        if let Connection::Sentinel(watched) = self {
+            let mut watched = watched.lock().await;
+            watched.silent = None;
+            if answered.as_ref().is_err_and(lost_master) {
+                watched.master = None;
+            }
         }
         answered
     }
@@ -171,16 +183,42 @@ impl Connection {
     }
 }
 
+/// The connection to the master. Looking for it goes on even if whoever asked stops waiting: a
+/// Sentinel that is dark takes longer than any of them waits.
+async fn master(watched: &Arc<Mutex<Watched>>) -> RedisResult<MultiplexedConnection> {
+    if let Some(master) = watched.lock().await.known() {
+        return Ok(master);
+    }
+    let own = watched.clone();
+    let looking = tokio::spawn(async move { own.lock().await.master().await });
+    looking.await.unwrap_or_else(|why| Err(io::Error::other(why).into()))
+}
+
 impl Watched {
+    /// The master, unless it has been silent for too long.
+    fn known(&mut self) -> Option<MultiplexedConnection> {
+        if self.silent.is_some_and(|since| since.elapsed() > ANSWER_WAIT) {
+            (self.master, self.silent) = (None, None);
+        }
+        let master = self.master.clone()?;
+        self.silent.get_or_insert_with(Instant::now);
+        Some(master)
+    }
+
     async fn master(&mut self) -> RedisResult<MultiplexedConnection> {
-        if let Some(master) = &self.master {
-            return Ok(master.clone());
+        if let Some(master) = self.known() {
+            return Ok(master);
         }
         // Without its type: the library's future is too deep for the compiler.
         let asking: Asking<'_> =
             Box::pin(self.sentinel.get_async_connection_with_config(&self.config));
         Ok(self.master.insert(asking.await?).clone())
     }
+}
+
+/// Small writes go out at once, and a machine that is gone is noticed.
+fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true).set_user_timeout(UNHEARD_MAX)
 }
 
 /// Whether an error says that the connection is gone, or that its end is no master any more.
@@ -192,6 +230,7 @@ fn lost_master(why: &RedisError) -> bool {
 /// How to speak to the master that Sentinel names.
 fn node_info(user: &str, tls: bool) -> RedisResult<SentinelNodeConnectionInfo> {
     let info = SentinelNodeConnectionInfo::default();
+    let info = info.set_tcp_settings(tcp());
     let info = if tls { info.set_tls_mode(TlsMode::Secure) } else { info };
     if user.is_empty() {
         return Ok(info);

@@ -37,6 +37,8 @@ pub(in crate::store) struct Guard {
     pub(in crate::store) bell: Notify,
     /// Whether the end of a hold can be written down.
     sound: Arc<AtomicBool>,
+    /// Whether the store did not answer when it was asked last.
+    away: AtomicBool,
 }
 
 #[derive(Clone, Default)]
@@ -72,7 +74,13 @@ fn stamped(op: &Operation) -> Option<(Needs, Pick)> {
 
 impl Guard {
     pub(in crate::store) fn new(sound: Arc<AtomicBool>) -> Guard {
-        Guard { state: watch::Sender::default(), bell: Notify::new(), sound }
+        let (bell, away) = (Notify::new(), AtomicBool::new(false));
+        Guard { state: watch::Sender::default(), bell, sound, away }
+    }
+
+    /// The store did not answer, or did.
+    pub(in crate::store) fn is_away(&self, away: bool) {
+        self.away.store(away, Ordering::SeqCst);
     }
 
     /// Nobody knows which run it is.
@@ -115,6 +123,9 @@ impl Guard {
         if needs == Needs::Outbox && !self.writes_down() {
             return Err(Unavailable("the outbox cannot be written".to_owned()));
         }
+        if needs == Needs::Outbox && self.away.load(Ordering::SeqCst) {
+            return Err(Unavailable("the store is away".to_owned()));
+        }
         let state = self.state.borrow();
         match &state.stamped {
             Some(stamped) if state.is_open || needs == Needs::Run => Ok(stamped.clone()),
@@ -124,7 +135,7 @@ impl Guard {
 
     /// The run that an operation may be done in, waited for if need be: a process that has just
     /// begun will know it in a moment.
-    async fn admitted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
+    pub(super) async fn admitted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
         if self.granted(needs).is_err() && self.writes_down() {
             let mut changes = self.state.subscribe();
             let will_do =

@@ -28,7 +28,15 @@ pub(super) fn apply(
     let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
     let known = find(desk.c, account, id)?;
-    let step = account::step(&mut balances, known.as_ref(), op, now_ms());
+    let now = now_ms();
+    let op = match op {
+        Operation::Settle { id, charge, line, origin: Some(origin) } if !origin.is_of_late(now) => {
+            let (id, line) = (id.clone(), line.clone());
+            &Operation::Settle { id, charge: *charge, line, origin: None }
+        }
+        op => op,
+    };
+    let step = account::step(&mut balances, known.as_ref(), op, now);
     desk.set(name, balances);
     keep(desk, name, (account, id), known.is_some(), &step)?;
     Ok(step.answer)

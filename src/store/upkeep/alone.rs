@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Answers, PROBE_WAIT, tidy};
 use crate::ledger::Ledger;
@@ -28,8 +28,13 @@ impl Alone {
         Alone { outbox, replay, adopted: AtomicBool::new(false) }
     }
 
-    /// Whether the store has heard of all that processes before this one left.
-    pub(super) fn has_adopted(&self) -> bool {
+    /// Whether the store has heard of all that processes before this one left, and has taken what
+    /// it was told for so long.
+    pub(super) fn has_lasted(&self, span: Duration) -> bool {
+        self.has_adopted() && self.outbox.log.is_calm(span)
+    }
+
+    fn has_adopted(&self) -> bool {
         self.adopted.load(Ordering::SeqCst)
     }
 
@@ -55,11 +60,20 @@ impl Alone {
                 sleep(PROBE_EVERY).await;
             }
         };
-        tokio::join!(probing, tidy(&self.outbox, &self.replay, || Some(store.clone())));
+        tokio::join!(
+            probing,
+            tidy(&self.outbox, &self.replay, || Some((store.clone(), Instant::now())))
+        );
     }
 
     async fn adopt(&self) {
-        match self.replay.lock().await.adopt(&self.outbox.store).await {
+        match self
+            .replay
+            .lock()
+            .await
+            .adopt(&self.outbox.store, Some(std::time::Instant::now()))
+            .await
+        {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
             Err(why) => log::warn!(why:% = why; "what ended processes left waits"),
         }

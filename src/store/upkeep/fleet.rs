@@ -17,7 +17,7 @@ use crate::store::redis::{Guard, Redis, Seen, Stamped};
 const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// After a new run was noticed nothing is bought for so long at least, while other nodes notice it
 /// and say how their holds ended.
-const OTHERS: Duration = Duration::from_millis(750);
+const OTHERS: Duration = Duration::from_millis(1_500);
 /// When this process starts, a run that is older is nobody's news.
 const NEWS: Duration = Duration::from_secs(2);
 
@@ -55,9 +55,13 @@ impl Fleet {
     }
 
     pub(super) fn has_lasted(&self, span: Duration) -> bool {
-        let lasting = *self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
-        lasting.is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
+        self.lasting().is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
             && self.guard.opened().is_some()
+            && self.outbox.log.is_calm(span)
+    }
+
+    fn lasting(&self) -> Option<(Duration, Instant)> {
+        *self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn writes_down(&self) -> bool {
@@ -76,10 +80,12 @@ impl Fleet {
             match seen.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
                 Ok(seen) => {
                     progress.is_away = false;
+                    self.guard.is_away(false);
                     self.saw(&seen, &mut progress, answers).await;
                 }
                 Err(why) => {
                     answers.began_again();
+                    self.guard.is_away(true);
                     if !progress.is_away {
                         log::warn!(why:% = why; "the store is away");
                     }
@@ -132,8 +138,8 @@ impl Fleet {
         };
         let run = self.outbox.store.stamp(&seen.run).await?;
         guard.know(&run);
-        self.replay.lock().await.all(&self.within(&run)).await?;
-        self.hold_again(&run).await;
+        self.hold_again(&run).await?;
+        self.replay.lock().await.lately(&self.within(&run)).await?;
         // Of a store without accounts nobody can have known anything.
         let is_news = !is_first || seen.uptime < NEWS && self.outbox.store.has_accounts().await?;
         if is_news {
@@ -145,16 +151,15 @@ impl Fleet {
         Ok(())
     }
 
-    /// Makes the holds of calls that run again, and their names, where the server lost them.
-    async fn hold_again(&self, run: &Stamped) {
+    /// Makes the holds of calls that run again, and their names, where the server lost them. What
+    /// has ended meanwhile cannot be opened again, whichever of both comes first.
+    async fn hold_again(&self, run: &Stamped) -> Result<(), Unavailable> {
         for few in self.leases.all().chunks(TOGETHER) {
             for held in join_all(few.iter().map(|entry| self.hold_one(run, entry))).await {
-                // What ends the call settles it all the same.
-                if let Err(why) = held {
-                    log::warn!(why:% = why; "a hold or a name may be missing");
-                }
+                held?;
             }
         }
+        Ok(())
     }
 
     async fn hold_one(&self, run: &Stamped, entry: &Entry) -> Result<(), Unavailable> {
@@ -170,7 +175,10 @@ impl Fleet {
 
     /// Keeps the outbox in order.
     pub(super) async fn tidy(&self) {
-        let opened = || self.guard.opened().map(|run| self.within(&run));
+        let opened = || {
+            let run = self.guard.opened().map(|run| self.within(&run))?;
+            self.lasting().map(|(_, at)| (run, at))
+        };
         tidy(&self.outbox, &self.replay, opened).await;
     }
 

@@ -1,6 +1,6 @@
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
-local wanted, least = ARGV[4], ARGV[5]
+local wanted, least, at = ARGV[4], ARGV[5], tonumber(ARGV[6])
 if not sound(charge) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
@@ -9,6 +9,8 @@ local is_lost = not state
 if is_lost then
   if not wanted then return {'unknown'} end
   if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
+  -- One that is older may have ended, and be forgotten.
+  if math.abs(now_ms() - at) >= REMEMBER_MS / 2 then return {'unknown'} end
   -- This server lost it. What it held is available again, as far as nobody else took it.
   state, known = 'expired', {'expired', '0', '0'}
 end

@@ -1,0 +1,133 @@
+//! The files that a process writes its outbox into, one after the other.
+//!
+//! They have their length from the beginning, with nothing in it: a write that makes one longer
+//! would wait whenever a sync is under way. The next one is made before it is needed.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::shelf::Shelf;
+use super::sync::Syncer;
+
+/// A file ends when it has about so many bytes, or after so long.
+const BYTES_MAX: u64 = 16 << 20;
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub(super) struct Files {
+    file: Arc<File>,
+    number: u64,
+    bytes: u64,
+    begun: Instant,
+    spare: Option<Arc<File>>,
+    past: Vec<Past>,
+}
+
+/// A file that ended.
+struct Past {
+    number: u64,
+    /// Until it is cut to what was written.
+    open: Option<(Arc<File>, u64)>,
+    /// Since when nothing in it waits, at the earliest.
+    quiet: Instant,
+}
+
+impl Files {
+    /// With the first of them.
+    pub(super) fn new(file: Arc<File>) -> Files {
+        Files { file, number: 1, bytes: 0, begun: Instant::now(), spare: None, past: Vec::new() }
+    }
+
+    /// The number of the one that is written.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether so many more bytes are too many for it.
+    pub(super) fn is_full(&self, more: usize) -> bool {
+        self.bytes + more as u64 > BYTES_MAX
+    }
+
+    /// Whether it has been written for long enough.
+    pub(super) fn is_old(&self) -> bool {
+        self.bytes > 0 && self.begun.elapsed() > TIME_MAX
+    }
+
+    /// The number of the file that is to be made.
+    pub(super) fn wants_spare(&self) -> Option<u64> {
+        (self.bytes > 0 && self.spare.is_none()).then_some(self.number + 1)
+    }
+
+    /// Takes the next file, unless it has one.
+    pub(super) fn has_spare(&mut self, spare: Arc<File>) {
+        self.spare.get_or_insert(spare);
+    }
+
+    /// Writes to its end. A piece of what fails is written over by what comes next.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<&Arc<File>> {
+        self.file.write_all_at(bytes, self.bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(&self.file)
+    }
+
+    /// Goes on in the next file; without one it stays in the old.
+    pub(super) fn turn(&mut self) -> bool {
+        let Some(next) = self.spare.take() else { return false };
+        let file = std::mem::replace(&mut self.file, next);
+        let (open, quiet) = (Some((file, self.bytes)), Instant::now());
+        self.past.push(Past { number: self.number, open, quiet });
+        self.number += 1;
+        (self.bytes, self.begun) = (0, Instant::now());
+        true
+    }
+
+    /// Files that ended and are to be cut to so many bytes.
+    pub(super) fn ended(&mut self) -> Vec<(Arc<File>, u64)> {
+        self.past.iter_mut().filter_map(|past| past.open.take()).collect()
+    }
+
+    /// What they hold may be needed from now on as long as if it had just been acknowledged.
+    pub(super) fn are_needed(&mut self) {
+        let now = Instant::now();
+        self.past.iter_mut().for_each(|past| past.quiet = now);
+    }
+
+    /// Gives up those in which nothing has waited for long enough; tells which.
+    pub(super) fn done(
+        &mut self,
+        needed: &HashSet<u64>,
+        is_over: impl Fn(Instant) -> bool,
+    ) -> Vec<u64> {
+        let now = Instant::now();
+        let waiting = self.past.iter_mut().filter(|past| needed.contains(&past.number));
+        waiting.for_each(|past| past.quiet = now);
+        let is_done = |past: &mut Past| !needed.contains(&past.number) && is_over(past.quiet);
+        self.past.extract_if(.., is_done).map(|past| past.number).collect()
+    }
+
+    /// Cuts the one that is written to what was written, since no more will be.
+    pub(super) fn trim(&self) {
+        trim(&self.file, self.bytes);
+    }
+}
+
+/// Takes off a file what nothing was written into.
+pub(super) fn trim(file: &File, bytes: u64) {
+    // It only takes up room, and not even that.
+    let _ = file.set_len(bytes);
+}
+
+/// A new file of a shelf. Its name is synced with its first bytes.
+pub(super) fn begun(shelf: &Shelf, number: u64, syncer: Option<&Syncer>) -> io::Result<Arc<File>> {
+    let path = shelf.file(number);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.set_len(BYTES_MAX)?;
+    if let Some(syncer) = syncer {
+        syncer.sync(&Arc::new(File::open(&shelf.folder)?));
+    }
+    Ok(Arc::new(file))
+}
