@@ -116,18 +116,20 @@ async fn who_does_not_get_as_far_as_a_request_is_hung_up_on() {
         rest.await.expect("it was closed");
     }
     world.metric_becomes("tollgate_connections", &[], 0).await;
-    world.metric_becomes("tollgate_shed_total", &["reason=\"silence\""], 3).await;
+    // Two of them have not got as far as speaking TLS.
+    world.metric_becomes("tollgate_shed_total", &["reason=\"silence\""], 4).await;
 }
 
 /// Neither who has not begun to speak TLS keeps it from its end, nor who says nothing in it.
 #[tokio::test]
 async fn told_to_stop_it_waits_for_nobody_who_is_silent() {
-    let (mut world, _folder) = encrypted("").await;
+    let (mut world, _folder) = encrypted("[timeouts]\nhead_ms = 120_000").await;
     let silent = Client::of(&world).await;
     let speakers = ["h2", "http/1.1"].map(|protocol| Speaker::open(&world, protocol));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    world.metric_becomes("tollgate_connections", &[], 3).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
     world.gateway.signal("TERM");
-    world.gateway.ended(Duration::from_secs(2)).await;
+    world.gateway.ended(PATIENCE).await;
     for speaker in speakers {
         tokio::task::spawn_blocking(|| speaker.rest()).await.expect("it was closed");
     }
