@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use crate::jobs::Queue;
 use crate::ledger::{Leases, Ledger, Unavailable};
 use crate::notes::Notes;
@@ -50,6 +52,8 @@ pub struct Opened {
     pub repeats: Arc<dyn Repeats>,
     /// What the store has acknowledged, and may lose all the same.
     pub lasting: Lasting,
+    /// What of it is connected to a server.
+    connections: Vec<Arc<Redis>>,
 }
 
 /// Where a write is waited for that nobody could repeat.
@@ -82,6 +86,34 @@ impl Opened {
             queue: store.clone(),
             repeats: store,
             lasting: Lasting(None),
+            connections: Vec::new(),
+        }
+    }
+
+    /// A server, of which money and jobs are asked through these connections.
+    fn of_server(
+        section: &StoreSection,
+        (ledger, money): (Arc<dyn Ledger>, Arc<Redis>),
+        queue: Arc<Redis>,
+    ) -> Opened {
+        let [notes, repeats] = [(); 2].map(|()| Arc::new(Redis::new(section.clone())));
+        Opened {
+            ledger,
+            lasting: Lasting(Some(money.clone())),
+            connections: vec![money, queue.clone(), notes.clone(), repeats.clone()],
+            queue,
+            notes,
+            repeats,
+        }
+    }
+
+    /// Connects, so that who asks first need not wait for that. What fails is tried again by
+    /// whoever needs it.
+    pub async fn connect(&self) {
+        for failed in join_all(self.connections.iter().map(|c| c.connect())).await {
+            if let Err(why) = failed {
+                log::warn!(why:% = why; "not connected to the store yet");
+            }
         }
     }
 }
@@ -140,10 +172,10 @@ pub fn serving(
     let guard = Arc::new(Guard::new(sound));
     let guarded = || Arc::new(Redis::guarded_by(section.clone(), guard.clone()));
     let outbox = || Outbox::new(guarded(), log.clone());
-    let opened = || Opened {
-        ledger: Arc::new(outbox()),
-        queue: guarded(),
-        ..unguarded(section, Redis::new(section.clone()))
+    let opened = || {
+        let money = guarded();
+        let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
+        Opened::of_server(section, (ledger, money), guarded())
     };
     let [requests, background, worker] = [opened(), opened(), opened()];
     let upkeep = Upkeep::shared((outbox(), guard), &background, (leases, lease));
@@ -176,11 +208,6 @@ pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
 /// A server for somebody who makes no calls, and so has nothing to make up for.
 fn unguarded(section: &StoreSection, ledger: Redis) -> Opened {
     let ledger = Arc::new(ledger);
-    Opened {
-        ledger: ledger.clone(),
-        notes: Arc::new(Redis::new(section.clone())),
-        queue: Arc::new(Redis::new(section.clone())),
-        repeats: Arc::new(Redis::new(section.clone())),
-        lasting: Lasting(Some(ledger)),
-    }
+    let queue = Arc::new(Redis::new(section.clone()));
+    Opened::of_server(section, (ledger.clone(), ledger), queue)
 }

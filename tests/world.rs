@@ -42,7 +42,7 @@ pub(crate) const VENDOR_KEY: &str = "vk-canary-0123456789";
 /// The account that the world is opened with.
 pub(crate) const ACCOUNT: &str = "acct";
 /// Nothing that a test waits for takes longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the ledger lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,10 +157,13 @@ impl World {
     }
 
     /// A gateway that takes the place of the running one.
-    pub(crate) fn successor(&self, name: &str) -> impl Future<Output = Process> + use<> {
-        let (folder, name) = (self.folder.path().to_owned(), name.to_owned());
+    pub(crate) fn successor(
+        &self,
+        name: &str,
+        env: &[(&str, &str)],
+    ) -> impl Future<Output = Process> + use<> {
         let place = (self.gateway.http.clone(), self.gateway.admin.clone());
-        async move { Process::take_over(&folder, &name, place).await }
+        Process::take_over(self.folder.path(), name, env, place)
     }
 
     /// Another gateway, whose files a test may forbid to grow: the system does not end it for that.

@@ -46,8 +46,9 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
     let leases = Leases::default();
     let Serving { requests, background: own, worker: workers, upkeep } = stores(conf, &leases)?;
-    let Opened { ledger, notes, queue, repeats, .. } = requests;
+    let Opened { ledger, notes, queue, repeats, .. } = requests.clone();
     let upkeep = Arc::new(upkeep);
+    background::keep(&upkeep)?;
     let routes = Arc::new(Routes::new(&conf.vendors));
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
@@ -74,7 +75,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     });
     let background = background::Background {
         ledger: own.ledger.clone(),
-        upkeep,
+        upkeep: upkeep.clone(),
         sweep_every: background::SWEEP_EVERY.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
         busy: gateway.busy.clone(),
@@ -85,6 +86,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         grace_s: conf.server.grace_s,
     };
     let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
+    let entrance = entrance::Entrance { store: requests, service: entrance };
     let wait = conf.timeouts.ledger;
     let admin = admin::Admin { ledger: own.ledger, routes: routes.clone(), wait };
     let mut admin = Service::new("admin".to_owned(), admin);
@@ -98,6 +100,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     find_vendors(&routes)?;
     // From here on nothing can go wrong any more: the running process may give up its place.
     if upgrade {
+        takeover::wait_until_open(&upkeep)?;
         takeover::begin(&conf.server, &socket)?;
     }
     server.bootstrap();

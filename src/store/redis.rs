@@ -93,6 +93,11 @@ impl Redis {
         Ok(redis)
     }
 
+    /// Connects, if that is not done already.
+    pub(super) async fn connect(&self) -> Result<(), Unavailable> {
+        self.connection().await.map(drop)
+    }
+
     /// The connection, made when it is first needed. That goes on even if whoever asked first
     /// stops waiting: otherwise a server that is slow to greet would never be connected to.
     async fn connection(&self) -> Result<&Connection, Unavailable> {

@@ -126,6 +126,17 @@ impl Upkeep {
         is_settled && has_renewed && self.answers.for_at_least(self.lease)
     }
 
+    /// Whether anything can be bought: a shared store is made up for first.
+    ///
+    /// # Errors
+    /// [`Unavailable`] says why it cannot.
+    pub fn is_open(&self) -> Result<(), Unavailable> {
+        match &self.kind {
+            Kind::Alone(_) => Ok(()),
+            Kind::Fleet(fleet) => fleet.is_open(),
+        }
+    }
+
     /// Whether the end of a hold is safe on this machine before the store has acknowledged it.
     #[must_use]
     pub fn writes_down(&self) -> bool {

@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// Words that were not said by then never will be.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What of the words does not arrive any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

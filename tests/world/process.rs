@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The binary under test.
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
 /// A gateway that is not ready by then never is.
-const START_WAIT: Duration = Duration::from_secs(10);
+const START_WAIT: Duration = Duration::from_secs(60);
 /// A call that takes longer has hung.
 const CALL_WAIT: Duration = Duration::from_secs(30);
 /// Below the ports that the system hands out, so that no connection takes one in between.
@@ -55,17 +55,24 @@ impl Process {
 
     /// Starts another gateway of the folder in the place of one that runs, and waits until it is
     /// there.
-    pub(super) async fn take_over(folder: &Path, name: &str, place: (String, String)) -> Process {
+    pub(super) fn take_over(
+        folder: &Path,
+        name: &str,
+        env: &[(&str, &str)],
+        place: (String, String),
+    ) -> impl Future<Output = Process> + use<> {
         let log = folder.join(format!("{name}.log"));
         let mut started = command(folder);
-        started.args(["serve", "--upgrade"]);
-        let mut process = Process::spawn(started, &log, place);
-        let end = Instant::now() + START_WAIT;
-        while !process.log().contains("serving") {
-            assert!(process.is_running() && Instant::now() < end, "{}", process.log());
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        started.envs(env.iter().copied()).args(["serve", "--upgrade"]);
+        async move {
+            let mut process = Process::spawn(started, &log, place);
+            let end = Instant::now() + START_WAIT;
+            while !process.log().contains("serving") {
+                assert!(process.is_running() && Instant::now() < end, "{}", process.log());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            process
         }
-        process
     }
 
     /// What is set in the environment of the command already wins over these addresses.

@@ -64,21 +64,24 @@ impl BackgroundService for Making {
 #[async_trait]
 impl BackgroundService for Background {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let until_told = async {
-            tokio::select! {
-                () = self.resolve() => {}
-                () = self.sweep() => {}
-                () = self.reload() => {}
-                _ = shutdown.changed() => {}
-            }
-        };
-        let serving = async {
-            until_told.await;
-            self.leave().await;
-        };
-        // The last calls need their leases too.
-        tokio::join!(self.upkeep.run(), serving);
+        tokio::select! {
+            () = self.resolve() => {}
+            () = self.sweep() => {}
+            () = self.reload() => {}
+            _ = shutdown.changed() => {}
+        }
+        self.leave().await;
     }
+}
+
+/// Keeps the store from now on: before anybody can call, and until the process has ended, since
+/// the last calls need their leases too.
+pub(super) fn keep(upkeep: &Arc<Upkeep>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let upkeep = upkeep.clone();
+    let keeping = move || runtime.block_on(upkeep.run());
+    std::thread::Builder::new().name("upkeep".to_owned()).spawn(keeping)?;
+    Ok(())
 }
 
 /// Looks the names of all routes up. Together: one that hangs must not keep the others from their

@@ -1,26 +1,68 @@
 //! Where clients connect: the edge, with the gateway behind it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::configuration::ServerConf;
+use pingora_core::server::{ListenFds, ShutdownWatch};
+use pingora_core::services::Service as Opening;
 use pingora_core::services::listening::Service;
 use pingora_proxy::{HttpProxy, http_proxy};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::time::timeout;
 
 use crate::conf::{Conf, Tls};
 use crate::gateway::Gateway;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::edge::{Edge, Parts};
+use crate::store::Opened;
 
 /// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
 /// way.
 const H2_STREAMS_MAX: u32 = 32;
 const H2_STREAM_WINDOW: u32 = 256 << 10;
+
+/// The store is waited for so long before connections are taken.
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
+
+/// What takes connections, once the store is connected where the requests will ask it: the first
+/// ones would wait for that otherwise, and might wait too long.
+pub(super) struct Entrance {
+    pub(super) store: Opened,
+    pub(super) service: Service<Edge<HttpProxy<Gateway>>>,
+}
+
+#[async_trait]
+impl Opening for Entrance {
+    async fn start_service(
+        &mut self,
+        sockets: Option<ListenFds>,
+        shutdown: ShutdownWatch,
+        listeners_per_socket: usize,
+    ) {
+        // Who is here before the store gets an answer as well.
+        let _ = timeout(CONNECT_WAIT, self.store.connect()).await;
+        Opening::start_service(&mut self.service, sockets, shutdown, listeners_per_socket).await;
+    }
+
+    fn name(&self) -> &str {
+        Opening::name(&self.service)
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Opening::threads(&self.service)
+    }
+
+    fn listen_addresses(&self) -> Option<Vec<String>> {
+        Opening::listen_addresses(&self.service)
+    }
+}
 
 /// Puts it together.
 pub(super) fn build(

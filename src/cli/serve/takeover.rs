@@ -2,7 +2,8 @@
 //!
 //! The new process waits at a socket of its own; told to by SIGQUIT, the old one sends its
 //! listening sockets there, and stops some seconds later as it would at SIGTERM. In between both
-//! take connections, so none is refused. The way over the socket is pingora's.
+//! take connections, so none is refused; and since the new one takes them from the first moment
+//! on, it asks for them when it can sell. The way over the socket is pingora's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,10 +15,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::conf::ServerSection;
+use crate::store::upkeep::Upkeep;
 
 /// Who is told to give way waits so long for somebody to give way to.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Who takes over has to be able to sell within this.
+const READY_WAIT: Duration = Duration::from_secs(30);
 /// What the system takes as the name of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
@@ -28,6 +32,20 @@ pub(super) fn socket(server: &ServerSection) -> anyhow::Result<String> {
     let name = path.display().to_string();
     ensure!(name.len() <= SOCKET_BYTES_MAX, "server.upgrade_sock is too long: {name}");
     Ok(name)
+}
+
+/// Waits until anything can be bought from this process: until then the other one goes on.
+pub(super) fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
+    let end = Instant::now() + READY_WAIT;
+    loop {
+        match upkeep.is_open() {
+            Ok(()) => return Ok(()),
+            Err(why) if Instant::now() > end => {
+                return Err(why).context("nothing can be sold yet; the running process stays");
+            }
+            Err(_) => std::thread::sleep(LOOK_EVERY),
+        }
+    }
 }
 
 /// Makes ready to take over, and tells the running process to give way if its number is known.

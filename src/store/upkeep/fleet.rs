@@ -64,6 +64,10 @@ impl Fleet {
         *self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn is_open(&self) -> Result<(), Unavailable> {
+        self.guard.is_open()
+    }
+
     pub(super) fn writes_down(&self) -> bool {
         self.guard.writes_down()
     }
