@@ -156,7 +156,9 @@ async fn attempt(
                 // Whoever has worked on the call for longer may have done it.
                 let stale = reused && began.elapsed() < STALE_WAIT;
                 if !(stale && std::mem::take(&mut again)) {
-                    log::info!(request_id = exchange.id, why:% = why; "no answer");
+                    // What is around the error may be the vendor's words, and in them our key.
+                    let why = why.etype().as_str();
+                    log::info!(request_id = exchange.id, why; "no answer");
                     return Err(Attempt::blocked("reset", true));
                 }
             }

@@ -118,3 +118,13 @@ async fn a_vendor_that_repeats_our_key_told_it_to_the_client(#[values(false, tru
     assert!(body.contains("bad head: [redacted]") && !body.contains(VENDOR_KEY), "{body}");
     assert!(!world.log().contains(VENDOR_KEY), "the key is in the log");
 }
+
+#[tokio::test]
+async fn an_answer_that_is_no_http_told_our_key_to_the_log() {
+    let said = format!("authorization: Bearer {VENDOR_KEY}\r\n\r\n").into_bytes();
+    let vendor = Canned::start(said, 1).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
+    assert!(world.chat(chat_of("lmb-5.5")).await.status >= 500);
+    world.logged(&["no answer"]).await;
+    assert!(!world.log().contains(VENDOR_KEY), "the key is in the log");
+}
