@@ -5,7 +5,7 @@
 export CARGO_INCREMENTAL = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench fuzz
+.PHONY: help setup run demo test lint bench fuzz soak
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -19,13 +19,14 @@ run: setup ## bring the gateway up, with a simulator for vendors without a key, 
 demo: setup ## real requests against simulated vendors, each with its charge, then the statement
 	@tests/demo.sh
 
-test: ## build everything, run every test, then the vendors' own SDKs against the binary
+test: ## every test, the vendors' own SDKs against the binary, short forms of the soak machines
 	@tests/setup.sh test
 	cargo build --all-targets
 	@if cargo nextest --version >/dev/null 2>&1; then set -x; cargo nextest run; \
 	else set -x; cargo test --all-targets; fi
 	cargo test --doc
 	tests/clients/run
+	python3 tests/soak/run.py
 
 lint: setup ## formatting, clippy and rustdoc; any warning fails
 	cargo fmt --check
@@ -41,3 +42,9 @@ bench: ## compare with no proxy, nginx and a bare pingora proxy; then the rooms'
 
 fuzz: setup ## run every fuzz target for FUZZ_SECONDS (default 60) each, on the stable toolchain
 	@tests/fuzz/run.sh
+
+soak: ## machines that try to break a release build, an hour in all; MACHINES="money crowd", SEED=7
+	@tests/setup.sh test
+	cargo build --release --bin tollgate --example sim
+	TOLLGATE_BIN=$(CURDIR)/target/release/tollgate TOLLGATE_SIM=$(CURDIR)/target/release/examples/sim \
+	  python3 tests/soak/run.py --long --seed $(or $(SEED),1) $(MACHINES)

@@ -135,6 +135,7 @@ def compare(books, told, found):
         tally[call.outcome] += 1
         tally[f"{call.outcome} {call.status}"] += 1
         tally[f"kind {call.kind}"] += 1
+        tally["cut short"] += call.outcome == "broken" and call.status.endswith("insufficient_credits")
         if call.key:
             keyed[call.account, call.key].append(call)
         replayed = call.original != "-" and call.original != call.id

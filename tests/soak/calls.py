@@ -142,6 +142,8 @@ KINDS = {
         Kind("image by bill", IMAGES, "lmd-imagine-image", lambda t: {"prompt": t}, usage="bill"),
         # Without a bound, as most clients send it.
         Kind("unbounded stream", CHAT, "lmb-5-nano", unbounded, end=DONE, usage="untold"),
+        # Long and dear beside small credit, and without a bound, so that more is held as it grows.
+        Kind("growing stream", CHAT, "lmd-4.3", unbounded, end=DONE, usage="untold"),
         # Seconds long, with the simulator's chunk-delay in its address.
         Kind("slow stream", CHAT, "lmc-3.1-flash-lite", streamed, end=DONE),
         # What the vendor refuses, with a status in its address.
@@ -161,6 +163,12 @@ def request(kind, size, key, idempotency=None):
     return head.encode() + body
 
 
+CODES = {
+    "the call was made before and paid for; its reply is not kept": "reply_not_kept",
+    "the call was made before and paid for; its reply was lost": "reply_lost",
+}
+# Of an error in a stream.
+ERROR_CODE = re.compile(rb'"error":\{[^}]*"(?:code|type)":\s*"([a-z_]+)"[^}]*\}')
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -234,7 +242,8 @@ class Reply:
             error = json.loads(self.body())["error"]
         except (ValueError, KeyError, TypeError):
             return "unreadable"
-        return error.get("code") or error.get("type")
+        # The native dialect of messages has no codes.
+        return error.get("code") or CODES.get(error.get("message")) or error.get("type")
 
 
 def one(port, kind, size, key, seconds=30, idempotency=None, host="127.0.0.1"):

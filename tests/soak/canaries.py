@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 from processes import free_port, get_json
@@ -72,6 +73,7 @@ FAULTS = (
     "failed",
     "refusal",
 )
+SHORT_PAIRS = (("sqlite", "json"), ("redis", "text"))
 SHOTS_LONG, SHOTS_SHORT = 12_000, 400
 # What a family of shots puts into a place that answers repeat, or that takes long.
 LEFT_OUT = ("giant", "large", "beyond-the-largest", "without-number")
@@ -79,10 +81,10 @@ LEFT_OUT = ("giant", "large", "beyond-the-largest", "without-number")
 
 def run(options):
     report = Report("canaries", options)
-    for store in ("sqlite", "redis"):
-        for log in ("text", "json"):
-            if options.long or (store, log) in (("sqlite", "json"), ("redis", "text")):
-                Search(store, log, options, report).run()
+    pairs = list(product(("sqlite", "redis"), ("text", "json"))) if options.long else SHORT_PAIRS
+    # Most of the time it waits: for faulty vendors, and for commands.
+    with ThreadPoolExecutor(len(SHORT_PAIRS)) as pool:
+        list(pool.map(lambda pair: Search(*pair, options, report).run(), pairs))
     return report
 
 

@@ -1,32 +1,26 @@
 """Machine 4: a table of faults of the store, of the vendors and of the machine; for each what must
-happen, and what did.
+happen, and what did. The short form makes some of them, and judges no times.
 """
 
 import importlib
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from books import Books, Part, check, compare, wait_for_no_holds
-from fleet import Fleet, knows
+from fleet import Fleet
 from report import Report
 from traffic import Traffic
 
 LEASE_MS = 2_000
-OLD_TIMEOUTS = {
-    "body_ms": 5_000,
-    "total_ms": 15_000,
-    "answer_ms": 5_000,
-    "stall_ms": 5_000,
-    "drain_ms": 5_000,
-    "client_write_ms": 5_000,
-    "connect_ms": 2_000,
-}
-OLD_LEASE_S = 105
 ACCOUNTS = 6
 # Slow streams of three seconds, so that something is always under way.
 SLOW = {"vendor_c": "chunk-delay=50;chunks=60"}
-MODULES = ("faults_store", "faults_vendor", "faults_machine")
+# How many rows are made at a time, of which modules. Where times are judged, only those of vendors
+# share the machine, whose deadlines are wide.
+LONG_GROUPS = ((1, ["faults_store"]), (3, ["faults_vendor"]), (1, ["faults_machine"]))
+SHORT_GROUPS = ((4, ["faults_machine", "faults_store", "faults_vendor"]),)
 
 
 @dataclass
@@ -42,17 +36,19 @@ class Row:
 def run(options):
     """All rows, or those whose name has SOAK_ONLY in it."""
     report = Report("faults", options)
-    rows = [row for name in MODULES for row in importlib.import_module(name).ROWS]
     only = os.environ.get("SOAK_ONLY", "")
-    table = []
-    for row in rows:
-        if (options.long or row.short or only) and only in row.name:
-            bench = Bench(report, row, options)
-            bench.run()
-            table.append(bench.line())
-            print(f"  {row.name}\n    must: {row.must}\n    did:  {'; '.join(bench.done)}", flush=True)
-            report.figures[row.name] = {"must": row.must, "did": bench.done, "held": not bench.found.violated}
+    for at_once, names in LONG_GROUPS if options.long else SHORT_GROUPS:
+        rows = [row for name in names for row in importlib.import_module(name).ROWS]
+        rows = [row for row in rows if (options.long or row.short or only) and only in row.name]
+        with ThreadPoolExecutor(at_once) as pool:
+            for bench in pool.map(lambda row: made(Bench(report, row, options)), rows):
+                bench.tell()
     return report
+
+
+def made(bench):
+    bench.run()
+    return bench
 
 
 def rows_of():
@@ -70,8 +66,7 @@ class Bench:
 
     def __init__(self, report, row, options):
         self.found, self.row, self.long, self.seed = Part(report, row.name), row, options.long, options.seed
-        self.done, self.has_leases = [], knows("timeouts", "lease_ms", LEASE_MS)
-        self.lease_s = LEASE_MS / 1000 if self.has_leases else OLD_LEASE_S
+        self.done = []
 
     def run(self):
         try:
@@ -85,15 +80,25 @@ class Bench:
     def check(self, holds, kind, sample=""):
         self.found.check(holds, kind, sample)
 
-    def line(self):
-        held = "no" if self.found.violated else "yes"
-        return f"| {self.row.name} | {self.row.must} | {'; '.join(self.done)} | {held} |"
+    def timely(self, holds, kind, sample=""):
+        """A check that a machine busy with other things may fail: for the long form, which has it alone."""
+        if self.long:
+            self.check(holds, kind, sample)
+
+    def tell(self):
+        held = not self.found.violated
+        did = "; ".join(self.done)
+        print(f"  {self.row.name}\n    must: {self.row.must}\n    did:  {did}{'' if held else ' NOT HELD'}", flush=True)
+        self.found.report.figures[self.row.name] = {"must": self.row.must, "did": self.done, "held": held}
 
     def timeouts(self, **more):
-        return {"timeouts": ({"lease_ms": LEASE_MS} if self.has_leases else OLD_TIMEOUTS) | more}
+        return {"timeouts": {"lease_ms": LEASE_MS} | more}
 
     def fleet(self, store="redis", nodes=2, faults=None, conf=None, **more):
         conf = self.timeouts() | {"log": {"level": "warn"}} | (conf or {})
+        if not self.long:
+            # Many rows at a time are no overload.
+            conf["limits"] = {"shed_lag_ms": 0}
         return Fleet(store, nodes, SLOW | (faults or {}), conf, "faults", **more)
 
     def traffic(self, fleet, **more):
@@ -108,8 +113,10 @@ class Bench:
 
     def money(self, fleet, told, vendor=True):
         """The books at the end, against what every client was told, and what the simulator had."""
-        waited = wait_for_no_holds(fleet, 2 * self.lease_s + 3)
-        self.check(waited <= 2 * self.lease_s + 3, "holds open after two leases", waited)
+        # A shared store's new run is swept one lease after its start at the earliest.
+        bound = self.seconds(60, 2 * LEASE_MS / 1000 + 3)
+        waited = wait_for_no_holds(fleet, bound)
+        self.check(waited <= bound, "holds open after two leases", waited)
         time.sleep(0.5)
         books = Books(fleet)
         other, self.found.violated = self.found.violated, False

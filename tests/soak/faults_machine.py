@@ -12,7 +12,7 @@ from pathlib import Path
 import calls
 from children import HOST, until
 from faults import LEASE_MS, rows_of
-from fleet import knows
+from faults_store import back_in_time, wait_for_recovery
 from traffic import Seen, tell
 
 ROWS, row = rows_of()
@@ -60,7 +60,7 @@ def disk_full(bench, fleet, folder, seconds, refuses=True):
     traffic.phase = "after"
     filler.unlink()
     healed = time.monotonic()
-    time.sleep(6)
+    wait_for_recovery(bench, traffic, healed)
     traffic.stop()
     bench.did(f"for {seconds:g} s: {traffic.summary('during')}")
     recovery = traffic.recovery(healed)
@@ -73,7 +73,7 @@ def disk_full(bench, fleet, folder, seconds, refuses=True):
     bench.check(not worse, "worse than 503", worse[:5])
     refused = [seen for seen in traffic.seen if seen.phase == "during" and seen.told.outcome == "refused"]
     bench.check(refused or not refuses, "nothing was refused, so the disk was not full")
-    bench.check(recovery < 5, "not back in time", f"{recovery:.1f} s")
+    back_in_time(bench, recovery)
     bench.check(all(g.alive() and g.starts == 1 for g in fleet.gateways), "a gateway ended")
     bench.money(fleet, traffic.told())
 
@@ -84,7 +84,7 @@ def fill_more(filler):
             out.write(bytes(512))
 
 
-FULL = "new calls 503, streams under way end well and are charged when there is room, back within 5 s, money exact"
+FULL = "new calls 503, streams under way end well and are charged when there is room, back within 3 s, money exact"
 
 
 @row("disk full under SQLite", FULL)
@@ -107,12 +107,10 @@ def sqlite_full(bench):
 
 @row(
     "disk full under the outbox",
-    "new calls 503, what is under way is charged, back within 5 s, money exact",
+    "new calls 503, what is under way is charged, back within 3 s, money exact",
     short=False,
 )
 def outbox_full(bench):
-    if not knows("store", "outbox", "x"):
-        return bench.did("this binary has no outbox")
     with bench.fleet("redis", 0) as fleet, contextlib.ExitStack() as disks:
         for number in range(2):
             folder = fleet.folder / f"disk{number}"
@@ -264,7 +262,9 @@ def names(bench):
 
 
 @row(
-    "file descriptors used up (64 in all)", "no crash; what fits is served, the rest waits or is refused; back at once"
+    "file descriptors used up (64 in all)",
+    "no crash; what fits is served, the rest waits or is refused; back within 10 s",
+    short=False,
 )
 def descriptors(bench):
     with bench.fleet("sqlite", 0) as fleet:
@@ -281,13 +281,14 @@ def descriptors(bench):
         for line in idle:
             line.close()
         healed = time.monotonic()
-        time.sleep(8)
+        time.sleep(12)
         traffic.stop()
         bench.did(f"200 idle connections: {traffic.summary('during')}")
         recovery = traffic.recovery(healed)
         bench.did(f"back {recovery:.2f} s after they closed")
         bench.check(gateway.alive() and gateway.starts == 1, "the gateway ended", gateway.tail())
-        bench.check(recovery < 3, "not back in time", recovery)
+        # After each connection that it could not take the listener rests for a second.
+        bench.check(recovery < 10, "not back in time", recovery)
         told = [call for call in traffic.told() if call.outcome != "hung"]
         bench.money(fleet, told)
 
@@ -295,10 +296,9 @@ def descriptors(bench):
 @row(
     "gateway paused (SIGSTOP) for three leases, while another sweeps",
     "its holds expire; it wakes, ends its answers, each is charged once and exactly",
+    short=False,
 )
 def stopped(bench):
-    if not bench.has_leases:
-        return bench.did("this binary has no short leases")
     with bench.fleet() as fleet:
         traffic = bench.traffic(fleet)
         streams = background_streams(fleet, traffic, 12)
@@ -322,10 +322,9 @@ def stopped(bench):
 @row(
     "gateway killed (kill -9) with streams under way",
     "its holds end within two leases; what was delivered is charged at least to 5 s before",
+    short=False,
 )
 def killed(bench):
-    if not bench.has_leases:
-        return bench.did("this binary has no short leases")
     with bench.fleet(faults={"vendor_c": "chunk-delay=100;chunks=200"}) as fleet:
         traffic = bench.traffic(fleet, mix=(("speech", 1), ("chat", 1)))
         before = fleet.sim.count("vendor_c")

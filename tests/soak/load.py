@@ -38,6 +38,10 @@ class Plan:
     # Accounts whose calls carry idempotency keys and are asked again until they are answered.
     insistent: list = field(default_factory=list)
     insistent_share: float = 0.0
+    # Accounts that have always too little, and what they ask for.
+    thin: list = field(default_factory=list)
+    thin_mix: list = field(default_factory=list)
+    thin_share: float = 0.0
 
 
 class Job:
@@ -109,8 +113,11 @@ class Worker:
 
     def new_job(self):
         plan, roll = self.plan, self.random
-        kind = roll.choices(self.kinds, self.shares)[0]
         size = roll.randint(*plan.sizes)
+        if plan.thin and roll.random() < plan.thin_share:
+            name, key, _ = roll.choice(plan.thin)
+            return Job(name, key, calls.KINDS[roll.choices(*zip(*plan.thin_mix, strict=True))[0]], size, None)
+        kind = roll.choices(self.kinds, self.shares)[0]
         if plan.insistent and roll.random() < plan.insistent_share:
             name, key, _ = roll.choice(plan.insistent)
             return Job(name, key, kind, size, f"k{self.number}-{roll.getrandbits(64):x}")
@@ -247,6 +254,9 @@ class Worker:
         status = reply.status if reply else 0
         if outcome == "refused":
             status = f"{status}:{reply.code()}"
+        elif outcome == "broken":
+            ended = calls.ERROR_CODE.findall(reply.body())
+            status = f"{status}:{ended[-1].decode() if ended else 'without an error'}"
         parts = (
             outcome,
             job.account,

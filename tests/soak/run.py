@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Machines that try to break a gateway, each against a stack of its own on loopback:
 
-    python3 tests/soak/run.py MACHINE... [--long] [--seed N] [--report FILE.json]
+    python3 tests/soak/run.py [MACHINE...] [--long] [--seed N] [--report FILE.json]
 
-Prints figures; exits with 1 if anything was violated. Programs under test: TOLLGATE_BIN, TOLLGATE_SIM
-(default: the debug build).
+Without a name: all of them. The short forms of many run a few at a time; the long forms one after
+the other, since they also judge times. Prints figures; exits with 1 if anything was violated.
+Programs under test: TOLLGATE_BIN, TOLLGATE_SIM (default: the debug build).
 """
 
 import argparse
 import importlib
 import signal
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Nothing is left beside the sources.
@@ -30,35 +33,66 @@ MACHINES = {
 }
 
 
+# Short forms mostly wait.
+AT_ONCE = 3
+
+
 def main():
     options = arguments()
+    names = options.machines or list(MACHINES)
+    if len(names) == 1:
+        return alone(names[0], options)
+    with ThreadPoolExecutor(1 if options.long else AT_ONCE) as pool:
+        results = list(pool.map(lambda name: child(name, options), names))
+    failed = [name for name, result in zip(names, results, strict=True) if result]
+    print(f"violations: {', '.join(failed)}" if failed else "all machines held")
+    return 1 if failed else 0
+
+
+def child(name, options):
+    """A machine in a process of its own, told as a whole."""
+    command = [sys.executable, __file__, name, "--seed", str(options.seed)]
+    if options.report:
+        command += ["--report", Path(options.report).with_name(f"{name}-{Path(options.report).name}")]
+    if options.long:
+        return subprocess.run([*command, "--long"]).returncode
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, end="", flush=True)
+    return done.returncode
+
+
+def alone(name, options):
+    what, short_max, long_max = MACHINES[name]
     # So that whatever was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sound = True
-    for name in options.machines:
-        what, short_max, long_max = MACHINES[name]
-        print(f"{name}: {what}, {'long' if options.long else 'short'} form, seed {options.seed}", flush=True)
-        signal.signal(signal.SIGALRM, lambda *_: hung())
-        signal.alarm(long_max if options.long else short_max)
-        report = importlib.import_module(name).run(options)
-        signal.alarm(0)
-        sound &= report.end()
-        if options.report:
-            report.write(options.report if len(options.machines) == 1 else f"{name}-{options.report}")
+    signal.signal(signal.SIGALRM, lambda *_: hung(name))
+    signal.alarm(long_max if options.long else short_max)
+    print(f"{name}: {what}, {'long' if options.long else 'short'} form, seed {options.seed}", flush=True)
+    report = importlib.import_module(name).run(options)
+    signal.alarm(0)
+    sound = report.end()
+    if options.report:
+        report.write(options.report)
     return 0 if sound else 1
 
 
-def hung():
-    raise TimeoutError("the machine has hung")
+def hung(name):
+    # Should threads that wait for something keep it from ending.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(30)
+    raise TimeoutError(f"{name} has hung")
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("machines", nargs="+", choices=MACHINES, metavar="MACHINE", help=", ".join(MACHINES))
+    parser.add_argument("machines", nargs="*", metavar="MACHINE", help=", ".join(MACHINES))
     parser.add_argument("--long", action="store_true", help="the long form")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", metavar="FILE.json")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if unknown := set(options.machines) - set(MACHINES):
+        parser.error(f"no such machine: {', '.join(sorted(unknown))}")
+    return options
 
 
 if __name__ == "__main__":
