@@ -33,8 +33,7 @@ def run(options):
     rounds = int(os.environ.get("SOAK_ROUNDS", 100 if options.long else 2))
     roll = random.Random(f"crowd/{options.seed}")
     # A machine that is busy with other things must not pass for a ledger that is away, nor as drowning.
-    conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000}}
-    conf["limits"] = {"shed_lag_ms": 0}
+    conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000, "shed_lag_ms": 0}}
     known = KNOWN if options.long else KNOWN[:1]
     chats = CHATS if options.long else CHATS[1:3]
     with Fleet("redis", 1, {"vendor_b": SLOW, "vendor_d": SLOW}, conf, "crowd") as fleet:

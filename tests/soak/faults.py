@@ -92,13 +92,12 @@ class Bench:
         self.found.report.figures[self.row.name] = {"must": self.row.must, "did": self.done, "held": held}
 
     def timeouts(self, **more):
-        return {"timeouts": {"lease_ms": LEASE_MS} | more}
+        # Many rows at a time are no overload.
+        shed = {} if self.long else {"shed_lag_ms": 0}
+        return {"timeouts": {"lease_ms": LEASE_MS} | shed | more}
 
     def fleet(self, store="redis", nodes=2, faults=None, conf=None, **more):
         conf = self.timeouts() | {"log": {"level": "warn"}} | (conf or {})
-        if not self.long:
-            # Many rows at a time are no overload.
-            conf["limits"] = {"shed_lag_ms": 0}
         return Fleet(store, nodes, SLOW | (faults or {}), conf, "faults", **more)
 
     def traffic(self, fleet, **more):

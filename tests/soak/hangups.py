@@ -51,8 +51,7 @@ def run(options):
     report = Report("hangups", options)
     steps = range(-1, CHUNKS + 6) if options.long else range(-1, CHUNKS + 6, 7)
     # A machine that is busy with other things must not pass for a ledger that is away, nor as drowning.
-    conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000}}
-    conf["limits"] = {"shed_lag_ms": 0}
+    conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000, "shed_lag_ms": 0}}
     ways = list(WAYS) if options.long else ["reset"]
     # The short form has each store and each vendor once.
     pairs = product(STORES, VENDORS) if options.long else zip(STORES, VENDORS, strict=True)
