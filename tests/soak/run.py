@@ -65,7 +65,7 @@ def child(name, options):
 def alone(name, options):
     what, short_max, long_max = MACHINES[name]
     # So that whatever was started is stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: stopped())
     signal.signal(signal.SIGALRM, lambda *_: hung(name))
     signal.alarm(long_max if options.long else short_max)
     print(f"{name}: {what}, {'long' if options.long else 'short'} form, seed {options.seed}", flush=True)
@@ -78,10 +78,19 @@ def alone(name, options):
 
 
 def hung(name):
-    # Should threads that wait for something keep it from ending.
-    signal.signal(signal.SIGALRM, lambda *_: end_all())
-    signal.alarm(30)
+    end_all_in(30)
     raise TimeoutError(f"{name} has hung")
+
+
+def stopped():
+    end_all_in(10)
+    sys.exit(143)
+
+
+def end_all_in(seconds):
+    """Should threads that wait for something keep this process from ending."""
+    signal.signal(signal.SIGALRM, lambda *_: end_all())
+    signal.alarm(seconds)
 
 
 def end_all():
