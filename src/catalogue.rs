@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::sheet::Fault;
 
 mod example;
+pub mod kind;
 pub mod model;
 mod prices;
 pub mod rewrite;
@@ -19,7 +20,8 @@ pub mod route;
 pub mod screen;
 pub mod vendor;
 
-pub use model::{Kind, Model};
+pub use kind::Kind;
+pub use model::Model;
 pub use route::{Naming, VendorRoutes};
 use vendor::Row;
 pub use vendor::Vendor;

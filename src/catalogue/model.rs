@@ -5,57 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::kind::Kind;
 use super::vendor::{Dialect, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::Draft;
 use crate::money::Rate;
 use crate::money::price::{Price, Rates, TokenPrice};
-
-/// What a model makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Text, in conversations.
-    Chat,
-    /// Text, in the responses format only (the pro tier).
-    Responses,
-    /// Images.
-    Image,
-    /// Videos.
-    Video,
-    /// Speech.
-    Speech,
-    /// Embeddings.
-    Embedding,
-    /// Verdicts on input.
-    Moderation,
-}
-
-impl Kind {
-    /// All kinds, in the order of the spec.
-    pub const ALL: [Kind; 7] = [
-        Kind::Chat,
-        Kind::Responses,
-        Kind::Image,
-        Kind::Video,
-        Kind::Speech,
-        Kind::Embedding,
-        Kind::Moderation,
-    ];
-
-    /// Its name: the section of the rules, and `type` in the listing.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Chat => "chat",
-            Kind::Responses => "responses",
-            Kind::Image => "image",
-            Kind::Video => "video",
-            Kind::Speech => "speech",
-            Kind::Embedding => "embedding",
-            Kind::Moderation => "moderation",
-        }
-    }
-}
 
 /// A model, its price, and how its vendor is spoken to.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Price rows of the rules: decimal USD, read exactly.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::model::Kind;
+use super::kind::Kind;
 use crate::money::price::{Price, Rates, TokenPrice};
 use crate::money::{Money, MoneyError, Rate, Resolution};
 use crate::sheet::{Fault, Node, Place, Table};

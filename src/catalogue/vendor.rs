@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use super::example::{self, Example};
-use super::model::{Kind, Model};
+use super::kind::Kind;
+use super::model::Model;
 use super::prices;
 use super::rewrite::{Clamp, Lower, Rewrite};
 use super::screen::{Refusal, Screen};

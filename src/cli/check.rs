@@ -1,7 +1,7 @@
 //! `tollgate check`: what was read, and whether it is sound.
 
 use super::Out;
-use crate::catalogue::model::Kind;
+use crate::catalogue::Kind;
 use crate::conf::Conf;
 
 pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
