@@ -435,3 +435,53 @@ impl Hold {
         ledger.apply(&self.account, op).await.map_err(|why| (self, why))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_1_to_64_plain_letters_digits_and_marks() {
+        let longest = "n".repeat(64);
+        for good in ["a", "0", "Ada-1_b.c", &longest] {
+            let name = AccountName::parse(good).expect("a name");
+            assert_eq!((name.as_str(), name.to_string()), (good, good.to_owned()));
+            assert_eq!(String::from(name.clone()), good);
+            assert_eq!(AccountName::try_from(good.to_owned()), Ok(name));
+        }
+        for bad in ["", " ", "a b", "a/b", "a:b", "ä", "a\n", "{a}", &"n".repeat(65)] {
+            assert_eq!(AccountName::parse(bad), None, "{bad:?}");
+            assert!(AccountName::try_from(bad.to_owned()).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_origin_counts_for_half_a_day_before_and_after_its_moment() {
+        let half_a_day = 43_200_000;
+        let of = |at| Origin { wanted: Money::ZERO, least: Money::ZERO, at };
+        for at in [0, 7, 1_800_000_000_000] {
+            for (off, is_of_late) in [(0, true), (half_a_day - 1, true), (half_a_day, false)] {
+                assert_eq!(of(at).is_of_late(at + off), is_of_late, "{at} and {off} ms");
+                assert_eq!(of(at).is_of_late(at - off), is_of_late, "{off} ms before {at}");
+            }
+        }
+        assert!(!of(i64::MIN).is_of_late(i64::MAX));
+    }
+
+    #[test]
+    fn every_operation_on_a_hold_names_it_and_a_payment_none() {
+        let (id, amount, line) = ("h".to_owned(), Money::ZERO, String::new());
+        let payment = Operation::Credit { tx: id.clone(), amount };
+        assert_eq!(payment.hold_id(), None);
+        for op in [
+            Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 1 },
+            Operation::Extend { id: id.clone(), wanted: amount },
+            Operation::Renew { id: id.clone(), lease_ms: 1 },
+            Operation::Checkpoint { id: id.clone(), charge: amount, line: line.clone() },
+            Operation::Settle { id: id.clone(), charge: amount, line, origin: None },
+            Operation::Void { id },
+        ] {
+            assert_eq!(op.hold_id(), Some("h"), "{op:?}");
+        }
+    }
+}

@@ -373,10 +373,109 @@ mod tests {
     }
 
     #[test]
+    fn as_many_decimals_as_fit_are_read_and_no_more() {
+        let zeros = "0".repeat(18);
+        assert_eq!(Money::parse_usd(&format!("1.{zeros}")).map(Money::nano), Ok(1_000_000_000));
+        assert_eq!(Money::parse_usd(&format!("1.{zeros}0")), Err(MoneyError::NotDecimal));
+        let many = "9".repeat(60);
+        assert_eq!(Money::parse_usd(&many), Err(OUT));
+        assert_eq!(Money::parse_usd(&format!("{}.{zeros}", "9".repeat(30))), Err(OUT));
+    }
+
+    const OUT: MoneyError = MoneyError::OutOfRange;
+
+    #[test]
+    fn sums_and_what_is_left_of_them_are_exact() {
+        let money = |nano| Money::from_nano(nano).expect("not negative");
+        let (seven, three, most) = (money(7), money(3), money(i64::MAX));
+        assert_eq!((seven.plus(three), seven.minus(three)), (Ok(money(10)), Ok(money(4))));
+        assert_eq!((three.minus(seven), most.plus(money(1))), (Err(OUT), Err(OUT)));
+        assert_eq!((seven.above(three), three.above(seven)), (money(4), Money::ZERO));
+        assert_eq!((seven.above(seven), seven.above(Money::ZERO)), (Money::ZERO, seven));
+        assert_eq!((seven.times(3), seven.times(0)), (Ok(money(21)), Ok(Money::ZERO)));
+        assert_eq!((most.times(1), most.times(2)), (Ok(most), Err(OUT)));
+        assert_eq!((seven.times(u64::MAX), Money::ZERO.times(u64::MAX)), (Err(OUT), Err(OUT)));
+        assert_eq!((Money::from_nano(-1), Money::from_nano(0)), (Err(OUT), Ok(Money::ZERO)));
+    }
+
+    #[test]
+    fn money_is_a_whole_number_wherever_it_is_written() {
+        assert_eq!(serde_json::to_string(&Money(7)).ok().as_deref(), Some("7"));
+        assert_eq!(serde_json::from_str::<Money>("7").ok(), Some(Money(7)));
+        for bad in ["-1", "7.0", "\"7\"", "9223372036854775808", "null"] {
+            assert_eq!(serde_json::from_str::<Money>(bad).ok(), None, "{bad}");
+        }
+        assert_eq!((i64::from(Money(7)), Money::try_from(-7)), (7, Err(OUT)));
+    }
+
+    #[test]
+    fn money_is_shown_with_two_decimals_or_as_many_as_it_has() {
+        for (nano, shown) in [
+            (0, "0.00"),
+            (1, "0.000000001"),
+            (1_250, "0.00000125"),
+            (500_000_000, "0.50"),
+            (5_000_000_000, "5.00"),
+            (12_345_678_901, "12.345678901"),
+            (i64::MAX, "9223372036.854775807"),
+        ] {
+            assert_eq!(Money(nano).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_rate_is_read_for_its_unit_and_shown_as_it_is() {
+        assert_eq!(Rate::parse_per_unit("0.05").map(Rate::nano), Ok(50_000_000));
+        assert_eq!(Rate::parse_per_unit("4.294967295").map(Rate::nano), Ok(u32::MAX));
+        assert_eq!(Rate::parse_per_unit("4.294967296"), Err(OUT));
+        assert_eq!(Rate::parse_per_unit("0.0000000001"), Err(MoneyError::Fraction));
+        assert_eq!(Rate::parse_per_million("4294967.295").map(Rate::nano), Ok(u32::MAX));
+        assert_eq!(Rate::parse_per_million("4294967.296"), Err(OUT));
+        assert_eq!((Rate::from_nano(9).nano(), Rate::ZERO.nano()), (9, 0));
+        for (nano, shown) in
+            [(0, "0"), (5_000, "0.000005"), (1_000_000_000, "1"), (4_000_000_010, "4.00000001")]
+        {
+            assert_eq!(Rate(nano).usd(), shown);
+        }
+        assert_eq!(Rate(3).times(7).map(Money::nano), Ok(21));
+        assert_eq!(Rate(1).times(i64::MAX.unsigned_abs()).map(Money::nano), Ok(i64::MAX));
+        assert_eq!(Rate(1).times(1 << 63), Err(OUT));
+        assert_eq!(Rate(u32::MAX).times(u64::MAX), Err(OUT));
+    }
+
+    #[test]
+    fn a_resolution_is_known_by_its_name() {
+        let names = Resolution::ALL.map(Resolution::name);
+        assert_eq!(names, ["480p", "720p", "1080p"]);
+        assert_eq!(names.map(Resolution::named), Resolution::ALL.map(Some));
+        assert_eq!(["", "720", "4k", "720P"].map(Resolution::named), [None; 4]);
+    }
+
+    #[test]
+    fn only_what_is_sold_by_tokens_has_tokens() {
+        let tokens = Tokens { input: 3, output: 2, cache_read: 1, cache_write: 1 };
+        let of = |units| Usage { units, basis: Basis::Reported }.tokens();
+        assert_eq!(of(Units::Tokens(tokens)), tokens);
+        let (resolution, ticks) = (Resolution::P480, None);
+        for other in [
+            Units::Characters { characters: 5 },
+            Units::Billed { images: 1, ticks: 7 },
+            Units::Images { images: 1 },
+            Units::Video { seconds: 4, resolution, ticks },
+        ] {
+            assert_eq!(of(other), Tokens::default());
+        }
+    }
+
+    #[test]
     fn units_read_back_from_a_journal() {
         let tokens = Tokens { input: 3, output: 2, ..Tokens::default() };
         for (units, json) in [
             (Units::Tokens(tokens), r#"{"prompt_tokens":3,"completion_tokens":2}"#),
+            (
+                Units::Tokens(Tokens { cache_read: 2, cache_write: 1, ..tokens }),
+                r#"{"prompt_tokens":3,"completion_tokens":2,"cached_tokens":2,"cache_write_tokens":1}"#,
+            ),
             (Units::Characters { characters: 5 }, r#"{"characters":5}"#),
             (Units::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),
             (Units::Images { images: 1 }, r#"{"images":1}"#),

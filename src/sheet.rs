@@ -208,8 +208,38 @@ mod tests {
     fn a_variable_is_toml_or_else_text() {
         assert!(matches!(parse_value("V", "[1, 2]").value, Value::List(_)));
         assert!(matches!(parse_value("V", "true").value, Value::Bool(true)));
-        assert!(
-            matches!(parse_value("V", "redis://h/0").value, Value::Text(t) if t == "redis://h/0")
-        );
+        for text in ["redis://h/0", "1 2", "1\nw = 2", "[1", ""] {
+            let node = parse_value("V", text);
+            assert!(matches!(node.value, Value::Text(found) if found == text), "{text}");
+            assert_eq!(node.place, Place::whole("V"));
+        }
+    }
+
+    #[test]
+    fn a_number_keeps_its_digits_and_has_ten_of_them() {
+        let read = |text: &str| {
+            let (node, faults) = parse("f", &format!("n = {text}"));
+            let Value::Table(mut members) = node.value else { return None };
+            let Value::Number(digits) = members.pop()?.1.value else { return None };
+            Some((digits, faults.iter().map(Fault::to_string).collect::<Vec<_>>()))
+        };
+        for (text, digits) in
+            [("1_000", "1000"), ("0.10", "0.10"), ("-1e3", "-1e3"), ("inf", "inf")]
+        {
+            assert_eq!(read(text), Some((digits.to_owned(), vec![])));
+        }
+        for text in ["0x10", "0o10", "0b10"] {
+            let told = "f:1: write the number in decimal".to_owned();
+            assert_eq!(read(text), Some(("0".to_owned(), vec![told])));
+        }
+    }
+
+    #[test]
+    fn members_stand_in_the_order_and_on_the_lines_of_the_file() {
+        let (node, faults) = parse("f", "b = 1\n\na = [\n2]\n[c]\nd = 3\n");
+        let Value::Table(members) = node.value else { panic!("a table") };
+        let told = members.iter().map(|(key, node)| format!("{key} {}", node.place));
+        assert_eq!(told.collect::<Vec<_>>(), ["b f:1", "a f:3", "c f:5"]);
+        assert_eq!((node.place.to_string().as_str(), faults), ("f", vec![]));
     }
 }

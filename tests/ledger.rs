@@ -3,6 +3,7 @@
 mod canaries;
 mod conformance;
 mod durability;
+mod holds;
 mod laws;
 mod loss;
 mod memory;

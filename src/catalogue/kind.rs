@@ -46,3 +46,14 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_their_names_in_the_order_of_the_spec() {
+        let names = ["chat", "responses", "image", "video", "speech", "embedding", "moderation"];
+        assert_eq!(Kind::ALL.map(Kind::name), names);
+    }
+}

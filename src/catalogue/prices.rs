@@ -156,3 +156,189 @@ fn optional<P>(
 fn bad_price(place: &Place, key: &str, digits: &str, why: MoneyError) -> Fault {
     place.fault(format!("'{key}' = {digits}: {why}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sheet;
+    use rstest::rstest;
+
+    const DAY: i64 = 86_400;
+
+    fn read(kind: Kind, text: &str) -> (Price, Vec<String>) {
+        let (node, mut faults) = sheet::parse("p", text);
+        let mut row = Table::open(node, &mut faults);
+        let price = price(kind, &mut row, &mut faults);
+        row.finish(&mut faults);
+        (price, faults.iter().map(Fault::to_string).collect())
+    }
+
+    fn nano(nano: u32) -> Rate {
+        Rate::from_nano(nano)
+    }
+
+    fn rates(input: u32, output: u32) -> Rates {
+        Rates { input: nano(input), output: nano(output), ..Rates::default() }
+    }
+
+    fn flat(base: Rates) -> TokenPrice {
+        TokenPrice { base, ..TokenPrice::default() }
+    }
+
+    fn above(tiers: &[(u64, Rates)]) -> Price {
+        Price::Tokens(TokenPrice { above: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
+    }
+
+    fn from(tiers: &[(i64, Rates)]) -> Price {
+        Price::Tokens(TokenPrice { from: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
+    }
+
+    #[rstest]
+    #[case::chat(Kind::Chat, "input = 5\noutput = 30", above(&[]))]
+    #[case::pro(
+        Kind::Responses,
+        "input = 0.019\noutput = 22.5",
+        Price::Tokens(flat(rates(19, 22_500)))
+    )]
+    #[case::cached(
+        Kind::Chat,
+        "input = 5\noutput = 30\ncache_read = 0.5\ncache_write = 6.25",
+        Price::Tokens(flat(Rates {
+            cache_read: Some(nano(500)),
+            cache_write: Some(nano(6_250)),
+            ..rates(5_000, 30_000)
+        }))
+    )]
+    #[case::tiers_in_thousands_or_plain(
+        Kind::Chat,
+        "input = 5\noutput = 30\nabove = [{ input_tokens = \"272K\", input = 10, output = 45 }, \
+         { input_tokens = 272_001, input = 11, output = 46 }]",
+        above(&[(272_000, rates(10_000, 45_000)), (272_001, rates(11_000, 46_000))])
+    )]
+    #[case::days_from_their_midnight_on(
+        Kind::Chat,
+        "input = 5\noutput = 30\nfrom = [{ date = \"1970-01-02\", input = 1, output = 2 }, \
+         { date = 2027-01-01, input = 3, output = 4 }]",
+        from(&[(DAY, rates(1_000, 2_000)), (20_819 * DAY, rates(3_000, 4_000))])
+    )]
+    #[case::embedding(Kind::Embedding, "input = 0.02", Price::Tokens(flat(rates(20, 0))))]
+    #[case::image(
+        Kind::Image,
+        "input = 5\noutput = 30\nreservation = 0.075",
+        Price::Image {
+            tokens: flat(rates(5_000, 30_000)),
+            reservation: Money::from_nano(75_000_000).expect("money"),
+        }
+    )]
+    #[case::video(
+        Kind::Video,
+        "second = { 720p = 0.07, 480p = 0.05 }",
+        Price::Video(vec![
+            (Resolution::P720, nano(70_000_000)),
+            (Resolution::P480, nano(50_000_000)),
+        ])
+    )]
+    #[case::speech(Kind::Speech, "characters = 15", Price::Speech(nano(15_000)))]
+    #[case::moderation(Kind::Moderation, "", Price::Free)]
+    fn a_row_is_the_price_that_it_says(
+        #[case] kind: Kind,
+        #[case] text: &str,
+        #[case] expected: Price,
+    ) {
+        assert_eq!(read(kind, text), (expected, vec![]));
+    }
+
+    const BASE: &str = "input = 5\noutput = 30\n";
+    const TOKENS: &str = "p:3: 'input_tokens' must be a number of tokens such as \"400K\"";
+    const DATE: &str = "p:3: 'date' must be a date such as \"2027-01-01\"";
+    const ORDER: &str = "p:3: tiers must stand in ascending order";
+
+    #[rstest]
+    #[case::no_prices("", &["p: 'input' is required", "p: 'output' is required"])]
+    #[case::not_exact(
+        "input = 0.0001\noutput = 5_000_000\ncache_read = \"1\"\ncache_write = 1e3",
+        &[
+            "p:1: 'input' = 0.0001: not a whole number of nano-USD per unit",
+            "p:2: 'output' = 5000000: the amount is out of range",
+            "p:3: 'cache_read' must be a number, not a text",
+            "p:4: 'cache_write' = 1e3: not a plain decimal number",
+        ]
+    )]
+    #[case::tier_of_nothing(
+        "above = [{ input = 1, output = 2 }]",
+        &["p:3: 'input_tokens' is required"]
+    )]
+    #[case::tier_without_prices(
+        "above = [{ input_tokens = 1 }]",
+        &["p:3: 'input' is required", "p:3: 'output' is required"]
+    )]
+    #[case::a_word("above = [{ input_tokens = \"many\", input = 1, output = 2 }]", &[TOKENS])]
+    #[case::a_k("above = [{ input_tokens = \"K\", input = 1, output = 2 }]", &[TOKENS])]
+    #[case::truth("above = [{ input_tokens = true, input = 1, output = 2 }]", &[TOKENS])]
+    #[case::too_many(
+        "above = [{ input_tokens = \"18446744073709552K\", input = 1, output = 2 }]",
+        &[TOKENS]
+    )]
+    #[case::twice_the_same(
+        "above = [{ input_tokens = \"1K\", input = 1, output = 2 }, \
+         { input_tokens = 1000, input = 1, output = 2 }]",
+        &[ORDER]
+    )]
+    #[case::descending(
+        "from = [{ date = \"2027-01-02\", input = 1, output = 2 }, \
+         { date = \"2027-01-01\", input = 1, output = 2 }]",
+        &[ORDER]
+    )]
+    #[case::no_date("from = [{ input = 1, output = 2 }]", &[DATE])]
+    #[case::no_such_day("from = [{ date = \"2027-02-29\", input = 1, output = 2 }]", &[DATE])]
+    #[case::unknown_in_a_tier(
+        "from = [{ date = \"2027-01-01\", input = 1, output = 2, outputs = 3 }]",
+        &["p:3: unknown key 'outputs'; closest is 'output'"]
+    )]
+    #[case::both(
+        "above = [{ input_tokens = 1, input = 1, output = 2 }]\n\
+         from = [{ date = \"2027-01-01\", input = 1, output = 2 }]",
+        &["p: a model has either 'above' or 'from': which would win?"]
+    )]
+    fn what_is_wrong_with_a_token_price_is_told(#[case] text: &str, #[case] expected: &[&str]) {
+        let is_tier = text.starts_with("above") || text.starts_with("from");
+        let text = format!("{}{text}", if is_tier { BASE } else { "" });
+        assert_eq!(read(Kind::Chat, &text).1, expected);
+    }
+
+    #[rstest]
+    #[case::output_of_embeddings(
+        Kind::Embedding,
+        BASE,
+        &["p:2: unknown key 'output'; closest is 'input'"]
+    )]
+    #[case::no_reservation(Kind::Image, BASE, &["p: 'reservation' is required"])]
+    #[case::no_characters(Kind::Speech, "", &["p: 'characters' is required"])]
+    #[case::no_seconds(
+        Kind::Video,
+        "",
+        &["p: 'second' must give a price for each resolution"]
+    )]
+    #[case::seconds_of_no_price(
+        Kind::Video,
+        "[second]\n4k = 1\n480p = \"1\"\n720p = 0.0000000001",
+        &[
+            "p:2: '4k' must be one of 480p, 720p, 1080p",
+            "p:3: a price must be a number",
+            "p:4: '720p' = 0.0000000001: not a whole number of nano-USD per unit",
+            "p: 'second' must give a price for each resolution",
+        ]
+    )]
+    #[case::price_of_what_is_free(
+        Kind::Moderation,
+        "input = 1",
+        &["p:1: unknown key 'input'; known are "]
+    )]
+    fn a_row_has_the_prices_of_its_kind(
+        #[case] kind: Kind,
+        #[case] text: &str,
+        #[case] expected: &[&str],
+    ) {
+        assert_eq!(read(kind, text).1, expected);
+    }
+}

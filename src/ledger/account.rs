@@ -368,3 +368,71 @@ impl Account {
         step.answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano(nano: i64) -> Money {
+        Money::from_nano(nano).expect("not negative")
+    }
+
+    fn with_hold(lease_ms: u64) -> Account {
+        let mut account = Account::default();
+        account.apply(&Operation::Credit { tx: "t".to_owned(), amount: nano(9) }, 0);
+        let id = "h".to_owned();
+        account.apply(&Operation::Hold { id, wanted: nano(5), least: nano(5), lease_ms }, 100);
+        account
+    }
+
+    #[test]
+    fn balances_add_up_only_if_nothing_is_missing_and_nothing_too_much() {
+        let [credit, available, held, posted, written_off] = [100, 20, 30, 60, 10].map(nano);
+        let sound = Balances { credit, available, held, posted, written_off };
+        assert!(sound.add_up() && Balances::default().add_up());
+        for wrong in [99, 101, 0, i64::MAX].map(nano) {
+            assert!(!Balances { credit: wrong, ..sound }.add_up());
+            assert!(!Balances { available: wrong, ..sound }.add_up());
+            assert!(!Balances { held: wrong, ..sound }.add_up());
+            assert!(!Balances { posted: wrong, ..sound }.add_up());
+            assert!(!Balances { written_off: wrong, ..sound }.add_up());
+        }
+        // What does not fit into one amount is added up all the same.
+        let most = nano(i64::MAX);
+        let large = Balances { credit: most, available: most, posted: most, ..Balances::default() };
+        assert!(!large.add_up());
+        assert!(Balances { written_off: most, ..large }.add_up());
+    }
+
+    #[test]
+    fn a_lease_ends_at_its_last_ms_and_not_before() {
+        let mut account = with_hold(5);
+        assert_eq!((account.expire(104), account.expire(105), account.expire(106)), (0, 1, 0));
+    }
+
+    #[test]
+    fn a_renewal_counts_from_now_and_never_shortens() {
+        for (lease_ms, now, until) in [(5, 102, 107), (5, 100, 105), (4, 100, 105), (0, 104, 105)] {
+            let mut account = with_hold(5);
+            account.apply(&Operation::Renew { id: "h".to_owned(), lease_ms }, now);
+            assert_eq!((account.expire(until - 1), account.expire(until)), (0, 1), "{lease_ms}");
+        }
+    }
+
+    #[test]
+    fn a_lease_beyond_the_end_of_time_ends_with_it() {
+        let mut account = with_hold(u64::MAX);
+        assert_eq!((account.expire(i64::MAX - 1), account.expire(i64::MAX)), (0, 1));
+    }
+
+    #[test]
+    fn of_two_checkpoints_of_one_cost_the_first_stays() {
+        let mut account = with_hold(5);
+        for line in ["first", "second"].map(str::to_owned) {
+            let op = Operation::Checkpoint { id: "h".to_owned(), charge: nano(3), line };
+            assert_eq!(account.apply(&op, 100), Answer::Done);
+        }
+        account.expire(105);
+        assert_eq!(account.journal.iter().map(|e| &*e.line).collect::<Vec<_>>(), ["first"]);
+    }
+}

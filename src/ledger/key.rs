@@ -89,3 +89,35 @@ fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_a_mark_and_its_bits_in_hex_and_only_its_digest_is_kept() {
+        let mut bits = [0; 32];
+        (bits[0], bits[31]) = (0x0a, 0xff);
+        let key = Key::from_random(bits);
+        assert_eq!(key.reveal(), format!("sk-tg-0a{}ff", "0".repeat(60)));
+        assert_eq!(key.prefix(), "sk-tg-0a000000");
+        assert_eq!(key.hash(), KeyHash::of(key.reveal()));
+        assert_eq!(KeyHash::of_shaped(key.reveal()), Some(key.hash()));
+        // FIPS 180-2, appendix B.1.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(KeyHash::of("abc").hex(), abc);
+    }
+
+    #[test]
+    fn what_has_not_the_shape_of_a_key_is_none() {
+        let digits = "0123456789abcdefABCDEF0123456789".repeat(2);
+        assert!(KeyHash::of_shaped(&format!("sk-tg-{digits}")).is_some());
+        let short = &digits[1..];
+        let (long, odd, other) =
+            (format!("{digits}0"), format!("{short}g"), format!("sk-xx-{digits}"));
+        let marked = |digits: &str| format!("sk-tg-{digits}");
+        for bad in [other, digits.clone(), marked(short), marked(&long), marked(&odd), marked("")] {
+            assert_eq!(KeyHash::of_shaped(&bad), None, "{bad}");
+        }
+    }
+}

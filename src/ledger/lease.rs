@@ -132,6 +132,8 @@ fn lock(part: &Mutex<Part>) -> std::sync::MutexGuard<'_, Part> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -177,6 +179,45 @@ mod tests {
             ]
         );
         drop(lease);
+        assert!(leases.all().is_empty());
+    }
+
+    #[test]
+    fn ids_are_spread_over_all_parts_by_how_they_end() {
+        let leases = Leases::default();
+        let place = |id: &str| std::ptr::from_ref(leases.part(id));
+        let used: HashSet<_> = (0..256).map(|n| place(&format!("0192ac5e-{n:02x}"))).collect();
+        assert_eq!(used.len(), PARTS);
+        assert_ne!(place("ab"), place("ba"), "it matters in which order");
+        assert_eq!(place("0192ac5e-0007"), place("7fffffff-0007"), "they begin alike");
+    }
+
+    #[test]
+    fn leases_of_many_are_kept_apart_and_each_ends_with_its_own() {
+        let leases = Leases::default();
+        let nano = |n| Money::from_nano(n).expect("money");
+        let keep = |account: &str, id: String| {
+            let account = AccountName::parse(account).expect("a name");
+            let origin = Origin { wanted: nano(9), least: nano(1), at: 0 };
+            leases.keep(Entry { account, id, kept: Kept::Hold { origin, held: nano(0) } })
+        };
+        let (mut ada, bob) = ((0..50).map(|n| keep("ada", format!("h{n:03}"))), "bob");
+        let first = ada.next().expect("a lease");
+        let (others, same_id) = (ada.collect::<Vec<_>>(), keep(bob, "h000".to_owned()));
+        first.now_holds(nano(5));
+        let held = |wanted: i64| {
+            let all = leases.all().into_iter();
+            let such =
+                all.filter(|e| matches!(e.kept, Kept::Hold { held, .. } if held.nano() == wanted));
+            such.map(|entry| (entry.account.to_string(), entry.id)).collect::<Vec<_>>()
+        };
+        assert_eq!(held(5), [("ada".to_owned(), "h000".to_owned())]);
+        assert_eq!(held(0).len(), 50);
+        drop(first);
+        assert_eq!((held(5).len(), held(0).len()), (0, 50));
+        drop(others);
+        assert_eq!(held(0), [("bob".to_owned(), "h000".to_owned())]);
+        drop(same_id);
         assert!(leases.all().is_empty());
     }
 }

@@ -228,6 +228,33 @@ mod tests {
         assert_eq!(quote.least.nano(), 1_000 * 5_000 + 30_000);
         let long = tiered().quote(300_000, 50, 0).expect("fits");
         assert_eq!(long.wanted.nano(), 300_000 * 10_000 + 50 * 45_000);
+        assert_eq!(long.least.nano(), 300_000 * 10_000 + 45_000);
+        let at_the_threshold = tiered().quote(272_000, 50, 0).expect("fits");
+        assert_eq!(at_the_threshold.wanted.nano(), 272_000 * 5_000 + 50 * 30_000);
+    }
+
+    #[test]
+    fn a_quote_is_of_the_prices_of_its_moment_and_of_the_dearest_kind_of_input() {
+        let of = |input: i64, output: i64, tokens: i64| {
+            let [wanted, least] = [tokens, tokens.min(1)].map(|n| Money(input + n * output));
+            Ok(Quote { wanted, least })
+        };
+        assert_eq!(dated().quote(2, 3, JANUARY_2027 - 1), of(2 * 750, 3_750, 3));
+        assert_eq!(dated().quote(2, 3, JANUARY_2027), of(2 * 1_500, 7_500, 3));
+        assert_eq!(dated().quote(2, 0, 0), of(2 * 750, 3_750, 0));
+        for (cache_read, cache_write, dearest) in [
+            (None, Some(6_250), 6_250),
+            (Some(7_000), Some(6_250), 7_000),
+            (Some(500), None, 5_000),
+        ] {
+            let [cache_read, cache_write] = [cache_read, cache_write].map(|nano| nano.map(Rate));
+            let base = Rates { cache_read, cache_write, ..rates(5_000, 30_000) };
+            let price = TokenPrice { base, ..TokenPrice::default() };
+            assert_eq!(price.quote(2, 3, 0), of(2 * dearest, 30_000, 3));
+        }
+        assert_eq!(tiered().quote(u64::MAX, 1, 0), Err(MoneyError::OutOfRange));
+        assert_eq!(tiered().quote(1, u64::MAX, 0), Err(MoneyError::OutOfRange));
+        assert_eq!(Quote::exactly(Money(7)), Quote { wanted: Money(7), least: Money(7) });
     }
 
     #[test]

@@ -140,3 +140,108 @@ fn text(node: Node, key: &str, faults: &mut Vec<Fault>) -> Option<String> {
 fn expected(key: &str, what: &str, found: &Value) -> String {
     format!("'{key}' must be {what}, not {}", found.kind())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sheet;
+
+    fn open(text: &str) -> (Table, Vec<Fault>) {
+        let (node, mut faults) = sheet::parse("f", text);
+        (Table::open(node, &mut faults), faults)
+    }
+
+    fn told(faults: &[Fault]) -> Vec<String> {
+        faults.iter().map(Fault::to_string).collect()
+    }
+
+    #[test]
+    fn what_stands_there_is_read_once_as_what_it_is() {
+        let (mut table, mut faults) = open(
+            "text = 'a'\nnumber = 0.50\nwhole = 7\nyes = true\nno = false\nlist = [1, 2]\n\
+             texts = ['b', 'c']\nempty = []\n[members]\nz = 1\ny = 2\n[inner]\ntext = 'd'\n",
+        );
+        for again in [false, true] {
+            let found = |value: &'static str| (!again).then(|| value.to_owned());
+            let faults = &mut faults;
+            assert_eq!(table.has("text"), !again);
+            assert_eq!(table.text("text", faults), found("a"));
+            assert_eq!(table.number("number", faults).map(|(digits, _)| digits), found("0.50"));
+            assert_eq!(table.whole("whole", faults), (!again).then_some(7));
+            assert_eq!(table.bool("yes", faults), (!again).then_some(true));
+            assert_eq!(table.bool("no", faults), (!again).then_some(false));
+            assert_eq!(table.list("list", faults).len(), if again { 0 } else { 2 });
+            let texts = (!again).then(|| vec!["b".to_owned(), "c".to_owned()]);
+            assert_eq!(table.texts("texts", faults), texts);
+            assert_eq!(table.texts("empty", faults), (!again).then(Vec::new));
+            let members = table.members("members", faults).into_iter().map(|(key, _)| key);
+            assert_eq!(members.collect::<Vec<_>>(), if again { vec![] } else { vec!["z", "y"] });
+            let inner = table.table("inner", faults).and_then(|mut t| t.text("text", faults));
+            assert_eq!(inner, found("d"));
+        }
+        table.finish(&mut faults);
+        assert_eq!(faults, []);
+    }
+
+    #[test]
+    fn what_is_of_another_kind_is_told_and_reads_as_absent() {
+        let values = ["'a'", "1", "true", "[]", "{}"];
+        let kinds = ["a text", "a number", "true or false", "a list", "a table"];
+        let each = |read: fn(&mut Table, &mut Vec<Fault>) -> bool| {
+            let found = values.map(|value| {
+                let (mut table, mut faults) = open(&format!("\nk = {value}"));
+                let is_there = read(&mut table, &mut faults);
+                assert_eq!(is_there, faults.is_empty());
+                told(&faults).pop()
+            });
+            found.to_vec()
+        };
+        let not = |wanted: &str, but: &str| {
+            let told = format!("f:2: 'k' must be {wanted}, not {but}");
+            (wanted != but).then_some(told)
+        };
+        let expected = |wanted: &str| kinds.map(|kind| not(wanted, kind)).to_vec();
+        assert_eq!(each(|t, f| t.text("k", f).is_some()), expected("a text"));
+        assert_eq!(each(|t, f| t.number("k", f).is_some()), expected("a number"));
+        assert_eq!(each(|t, f| t.whole("k", f).is_some()), expected("a number"));
+        assert_eq!(each(|t, f| t.bool("k", f).is_some()), expected("true or false"));
+        let table = |kind: &str| format!("f:2: expected a table, found {kind}");
+        let tables = kinds.map(|kind| (kind != "a table").then(|| table(kind)));
+        let inner = each(|t, f| t.table("k", f).is_some_and(|_| f.is_empty()));
+        assert_eq!(inner, tables);
+        assert_eq!(each(|t, f| t.members("k", f).is_empty() && f.is_empty()), tables);
+        let list = each(|t, f| t.list("k", f).is_empty() && f.is_empty());
+        assert_eq!(list, expected("a list"));
+        assert_eq!(each(|t, f| t.texts("k", f).is_some() && f.is_empty()), expected("a list"));
+    }
+
+    #[test]
+    fn a_whole_number_is_one_from_0_and_texts_are_all_texts() {
+        let (mut table, mut faults) =
+            open("a = -1\nb = 1.0\nc = 18446744073709551616\nd = ['e', 1]");
+        for key in ["a", "b", "c"] {
+            assert_eq!(table.whole(key, &mut faults), None);
+        }
+        assert_eq!(table.texts("d", &mut faults), Some(vec!["e".to_owned()]));
+        let expected = [
+            "f:1: 'a' must be a whole number, not -1",
+            "f:2: 'b' must be a whole number, not 1.0",
+            "f:3: 'c' must be a whole number, not 18446744073709551616",
+            "f:4: 'd' must be a text, not a number",
+        ];
+        assert_eq!(told(&faults), expected);
+    }
+
+    #[test]
+    fn a_key_that_nobody_asked_for_is_told_with_the_nearest_or_all() {
+        let (mut table, mut faults) = open("inptu = 1\nzzz = 2");
+        assert_eq!(table.number("input", &mut faults), None);
+        assert_eq!(table.texts("output", &mut faults), None);
+        table.finish(&mut faults);
+        let expected = [
+            "f:1: unknown key 'inptu'; closest is 'input'",
+            "f:2: unknown key 'zzz'; known are input, output",
+        ];
+        assert_eq!(told(&faults), expected);
+    }
+}

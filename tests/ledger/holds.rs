@@ -1,0 +1,186 @@
+//! Holds as the gateway has them, on a ledger that answers what it is told to.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rstest::rstest;
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::{
+    self, AccountName, Answer, Entry, Hold, HoldRefused, KeyHash, KeyRecord, Ledger, Operation,
+    Origin, Swept, Unavailable,
+};
+use tollgate::money::Money;
+use tollgate::money::price::Quote;
+
+use super::memory::name;
+
+/// A ledger that answers one after the other, and knows what it was asked.
+#[derive(Default)]
+struct Parrot {
+    answers: Mutex<VecDeque<Answer>>,
+    asked: Mutex<Vec<(AccountName, Operation)>>,
+}
+
+impl Parrot {
+    fn that_says(answers: &[Answer]) -> Parrot {
+        Parrot { answers: Mutex::new(answers.to_vec().into()), ..Parrot::default() }
+    }
+
+    fn asked(&self) -> Vec<(AccountName, Operation)> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn away<T>() -> Result<T, Unavailable> {
+    Err(Unavailable("the parrot says nothing".to_owned()))
+}
+
+#[async_trait]
+impl Ledger for Parrot {
+    async fn open(&self, _: &AccountName) -> Result<bool, Unavailable> {
+        away()
+    }
+
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((account.clone(), op));
+        let answer = self.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        answer.map_or_else(away, Ok)
+    }
+
+    async fn balances(&self, _: &AccountName) -> Result<Option<Balances>, Unavailable> {
+        away()
+    }
+
+    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+        away()
+    }
+
+    async fn journal(&self, _: &AccountName, _: u64, _: u32) -> Result<Vec<Entry>, Unavailable> {
+        away()
+    }
+
+    async fn expire(&self) -> Result<Swept, Unavailable> {
+        away()
+    }
+
+    async fn add_key(&self, _: KeyHash, _: KeyRecord) -> Result<(), Unavailable> {
+        away()
+    }
+
+    async fn key(&self, _: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+        away()
+    }
+
+    async fn keys(&self, _: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+        away()
+    }
+
+    async fn revoke_key(&self, _: &str, _: i64) -> Result<bool, Unavailable> {
+        away()
+    }
+
+    async fn ping(&self) -> Result<(), Unavailable> {
+        away()
+    }
+}
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+fn quote() -> Quote {
+    Quote { wanted: nano(60), least: nano(50) }
+}
+
+fn origin() -> Origin {
+    Origin { wanted: nano(60), least: nano(50), at: 3 }
+}
+
+async fn hold(parrot: &Parrot) -> Result<Hold, HoldRefused> {
+    ledger::hold(parrot, &name("ada"), "call", quote(), (3, 7)).await
+}
+
+async fn held(parrot: &Parrot) -> Hold {
+    hold(parrot).await.expect("a hold")
+}
+
+fn last(parrot: &Parrot) -> Operation {
+    let (account, op) = parrot.asked().pop().expect("it was asked");
+    assert_eq!(account, name("ada"));
+    op
+}
+
+#[rstest]
+#[case::made(Answer::Held(nano(55)), 55)]
+#[case::made_before(Answer::HoldExists { held: nano(54), open: true }, 54)]
+#[tokio::test]
+async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Answer, #[case] amount: i64) {
+    let parrot = Parrot::that_says(&[told]);
+    let hold = held(&parrot).await;
+    assert_eq!((hold.account(), hold.id()), (&name("ada"), "call"));
+    assert_eq!((hold.held(), hold.origin()), (nano(amount), origin()));
+    let id = "call".to_owned();
+    let asked = Operation::Hold { id, wanted: nano(60), least: nano(50), lease_ms: 7 };
+    assert_eq!(last(&parrot), asked);
+    assert_eq!(hold.void(&parrot).await.expect_err("it says nothing").0.held(), nano(amount));
+}
+
+#[rstest]
+#[case::too_little(
+    Some(Answer::Insufficient(nano(9))),
+    HoldRefused::Insufficient { least: nano(50), available: nano(9) }
+)]
+#[case::nobody(Some(Answer::NoAccount), HoldRefused::NoAccount)]
+#[case::of_another_content(Some(Answer::Conflict), HoldRefused::Conflict)]
+#[case::ended(Some(Answer::HoldExists { held: nano(60), open: false }), HoldRefused::Conflict)]
+#[case::voided_before(Some(Answer::Tombstoned), HoldRefused::Conflict)]
+#[case::too_much(Some(Answer::OutOfRange), HoldRefused::Conflict)]
+#[case::away(None, away::<()>().expect_err("nothing").into())]
+#[tokio::test]
+async fn nothing_is_held_of_what_was_refused(
+    #[case] told: Option<Answer>,
+    #[case] expected: HoldRefused,
+) {
+    let parrot = Parrot::that_says(told.as_slice());
+    assert_eq!(hold(&parrot).await.expect_err("no hold"), expected);
+}
+
+#[tokio::test]
+async fn an_extension_is_what_the_ledger_says_that_it_is() {
+    let parrot = Parrot::that_says(&[Answer::Held(nano(60)), Answer::Held(nano(70)), Answer::Gone]);
+    let mut hold = held(&parrot).await;
+    assert_eq!(hold.extend(&parrot, nano(80)).await, Ok(nano(70)));
+    assert_eq!((hold.held(), hold.origin()), (nano(70), origin()));
+    assert_eq!(last(&parrot), Operation::Extend { id: "call".to_owned(), wanted: nano(80) });
+    for _ in ["gone", "away"] {
+        assert!(hold.extend(&parrot, nano(90)).await.is_err());
+        assert_eq!(hold.held(), nano(70));
+    }
+    assert!(hold.void(&parrot).await.is_err());
+}
+
+#[tokio::test]
+async fn a_settlement_tells_how_its_hold_began_and_is_tried_again() {
+    let posted = Answer::Posted { amount: nano(58), written_off: Money::ZERO };
+    let parrot = Parrot::that_says(&[Answer::Held(nano(55))]);
+    let (hold, why) = held(&parrot).await.settle(&parrot, nano(58), "{}").await.expect_err("away");
+    assert_eq!((hold.held(), why), (nano(55), away::<()>().expect_err("nothing")));
+    let (id, line) = ("call".to_owned(), "{}".to_owned());
+    let asked = Operation::Settle { id, charge: nano(58), line, origin: Some(origin()) };
+    assert_eq!(last(&parrot), asked);
+    let well = Parrot::that_says(std::slice::from_ref(&posted));
+    assert_eq!(hold.settle(&well, nano(58), "{}").await.expect("an answer"), posted);
+    assert_eq!(last(&well), asked);
+}
+
+#[tokio::test]
+async fn a_void_ends_the_hold_of_its_id_and_is_tried_again() {
+    let parrot = Parrot::that_says(&[Answer::Held(nano(55))]);
+    let (hold, _) = held(&parrot).await.void(&parrot).await.expect_err("away");
+    assert_eq!((hold.id(), hold.held()), ("call", nano(55)));
+    let well = Parrot::that_says(&[Answer::AlreadyPosted(nano(5))]);
+    let answer = hold.void(&well).await.expect("an answer");
+    assert_eq!(answer, Answer::AlreadyPosted(nano(5)));
+    assert_eq!(last(&well), Operation::Void { id: "call".to_owned() });
+}
