@@ -1,0 +1,10 @@
+//! The ledger's tests that need no store.
+
+mod ledger {
+    mod holds;
+    mod laws;
+    mod loss;
+    mod memory;
+    mod script;
+    mod tables;
+}

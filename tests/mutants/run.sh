@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Mutates the rooms of money, one change at a time, and tells which changes no test notices.
+# Arguments go to cargo-mutants: `tests/mutants/run.sh --list`, `--file src/money.rs`.
+#
+# A mutant of the gateway would take a minute to build. So those rooms, and of the catalogue what
+# reads prices, which lean on nothing else, are put together as a crate of their own, with those of
+# their tests that need no store. It is a copy: a run that is interrupted leaves no mutant in the
+# source.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}/mutants
+crate=$target/crate
+
+# Where it is missing it goes beside the build, and nowhere else on the machine.
+export PATH=$PATH:$target/tools/bin
+if ! cargo mutants --version >/dev/null 2>&1; then
+  CARGO_TARGET_DIR=$target/tools/build cargo install cargo-mutants --locked --root "$target/tools"
+  rm -rf "$target/tools/build"
+fi
+
+rm -rf "$crate"
+mkdir -p "$crate/src/catalogue" "$crate/tests" "$crate/.cargo"
+cp -r "$root"/src/{ledger,money,sheet}{,.rs} "$root/tests/mutants/lib.rs" "$crate/src"
+cp "$root"/src/catalogue/{kind,prices}.rs "$crate/src/catalogue"
+cp -r "$root/tests/ledger" "$root/tests/mutants/main.rs" "$crate/tests"
+# The versions are those of the gateway's own lock file.
+cp "$root/tests/mutants/Cargo.toml" "$root/Cargo.lock" "$crate"
+cp "$root/.cargo/mutants.toml" "$crate/.cargo"
+
+# Few random cases, and the same for every mutant: there are many, and runs shall agree.
+export PROPTEST_CASES=${PROPTEST_CASES:-16} PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-1}
+export CARGO_TARGET_DIR=$target/build
+cd "$crate"
+exec cargo mutants --in-place --output "$target" "$@"
