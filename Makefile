@@ -6,7 +6,6 @@ export CARGO_INCREMENTAL = 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test lint bench fuzz soak mutants
-.PHONY: help setup run demo test lint bench fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,5 +48,6 @@ soak: ## machines that try to break a release build, an hour in all; MACHINES="m
 	cargo build --release --bin tollgate --example sim
 	TOLLGATE_BIN=$(CURDIR)/target/release/tollgate TOLLGATE_SIM=$(CURDIR)/target/release/examples/sim \
 	  python3 tests/soak/run.py --long --seed $(or $(SEED),1) $(MACHINES)
+
 mutants: setup ## change the rooms of money in every way; name the changes that no test notices
 	@tests/mutants/run.sh

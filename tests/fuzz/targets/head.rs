@@ -1,0 +1,89 @@
+//! Whatever head is taken, another parser ends it in the same place and reads the same from it, and
+//! pingora asks for the same path; and it does not matter in which pieces it comes.
+#![no_main]
+
+use httparse::{EMPTY_HEADER, Header, Request, Status};
+use libfuzzer_sys::fuzz_target;
+use pingora_http::RequestHeader;
+use tollgate::gateway::edge::head::{self, FIELDS_MAX, Fault, Framing};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((size, data)) = data.split_first() else { return };
+    let size = usize::from(*size).max(1);
+    read(data, size);
+    // So that what makes a head whole need not be found.
+    let ends = b" HTTP/1.1\r\nHost: a\r\n\r\n";
+    read(&[b"POST ", data, ends].concat(), size);
+    read(&[b"POST / HTTP/1.1\r\n", data, b"\r\nHost: a\r\n\r\n"].concat(), size);
+    read(&[b"POST / HTTP/1.1\r\nHost: a\r\n", data, b"\r\n\r\n"].concat(), size);
+});
+
+fn read(bytes: &[u8], size: usize) {
+    let _ = head::path(bytes);
+    let whole = head::end(bytes, 0);
+    match (in_pieces(bytes, size), whole) {
+        (Ok(pieces), Ok(whole)) => assert_eq!(pieces, whole),
+        // A fault may be found before the end, or hide behind it.
+        (Err(_), Ok(Some(end))) => assert!(head::check(&bytes[..end]).is_err()),
+        (pieces, whole) => assert_eq!(pieces.is_err(), whole.is_err()),
+    }
+    let Ok(Some(end)) = whole else { return };
+    if let Ok(framing) = head::check(&bytes[..end]) {
+        agree(bytes, end, framing);
+    }
+}
+
+fn in_pieces(bytes: &[u8], size: usize) -> Result<Option<usize>, Fault> {
+    let mut looked = 0;
+    for piece in bytes.chunks(size) {
+        let found = head::end(&bytes[..looked + piece.len()], looked)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        looked += piece.len();
+    }
+    Ok(None)
+}
+
+fn agree(bytes: &[u8], end: usize, framing: Framing) {
+    let mut fields = [EMPTY_HEADER; FIELDS_MAX];
+    let mut request = Request::new(&mut fields);
+    let read = request.parse(bytes);
+    assert_eq!(read, Ok(Status::Complete(end)), "{}", bytes.escape_ascii());
+    let (method, target) = (request.method.expect("a method"), request.path.expect("a target"));
+    let words = format!("{method} {target} HTTP/1.{}\r\n", request.version.expect("a version"));
+    assert!(bytes.starts_with(words.as_bytes()), "{words}");
+
+    // Between the first line and the empty one stands a field a line and nothing else.
+    let lines: Vec<_> =
+        bytes[words.len()..end - 2].split_inclusive(|byte| *byte == b'\n').collect();
+    assert_eq!(lines.len(), request.headers.len());
+    for (line, Header { name, value }) in lines.into_iter().zip(request.headers.iter()) {
+        let (found, rest) = line.split_at(name.len());
+        assert_eq!(found, name.as_bytes());
+        assert!(rest.starts_with(b":") && rest.ends_with(b"\r\n"));
+        assert_eq!(rest[1..].trim_ascii(), value.trim_ascii());
+    }
+
+    let called = |known: &str| -> Vec<&[u8]> {
+        let such = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(known));
+        such.map(|field| field.value).collect()
+    };
+    let (lengths, codings) = (called("content-length"), called("transfer-encoding"));
+    match (&lengths[..], &codings[..], framing) {
+        ([], [], Framing::Length) => {}
+        ([length], [], Framing::Length) => {
+            let length = std::str::from_utf8(length).expect("digits");
+            assert_eq!(length.parse::<u64>().expect("a number").to_string(), length);
+        }
+        ([], [coding], Framing::Chunks) => {
+            assert!(coding.eq_ignore_ascii_case(b"chunked") && request.version == Some(1));
+        }
+        _ => panic!("{framing:?} of {}", bytes.escape_ascii()),
+    }
+    assert!(called("host").len() == 1 || (called("host").is_empty() && request.version == Some(0)));
+
+    let sent = RequestHeader::build(method, target.as_bytes(), None).expect("a target");
+    let path = head::path(&bytes[..end]);
+    assert_eq!(sent.uri.path(), if path.is_empty() { "/" } else { &path });
+}
