@@ -1,21 +1,24 @@
 //! Routes that take so many calls at a time and no more.
 
-use std::time::Duration;
-
+use super::load::heard;
 use crate::world::{Store, World, chat_of};
 
 #[tokio::test]
 async fn a_route_that_is_full_is_passed_over_and_when_all_are_the_call_is_refused() {
-    let builder = World::start(Store::Sqlite).vendor("vendor_b", &["delay=900", "delay=901"]);
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &["held=0", "held=1"]);
     let world = builder.requests_max(1).run().await;
-    let call = |ms| {
+    let call = |before| {
         let world = &world;
         async move {
-            tokio::time::sleep(Duration::from_millis(ms)).await;
-            world.chat(chat_of("lmb-5.5")).await
+            heard(world, before).await;
+            let answer = world.chat(chat_of("lmb-5.5")).await;
+            if before == 2 {
+                world.sim.let_go();
+            }
+            answer
         }
     };
-    let (first, second, third) = tokio::join!(call(0), call(200), call(400));
+    let (first, second, third) = tokio::join!(call(0), call(1), call(2));
     let depth = |answer: &crate::world::Answer| {
         answer.header("x-gateway-fallback-depth").map(str::to_owned)
     };
@@ -37,12 +40,12 @@ async fn a_route_that_is_full_is_passed_over_and_when_all_are_the_call_is_refuse
 
 #[tokio::test]
 async fn a_stream_keeps_its_place_until_it_has_ended() {
-    let faults = "chunk-delay=50;chunks=10";
-    let world = World::start(Store::Redis).vendor("vendor_b", &[faults]);
+    let world = World::start(Store::Redis).vendor("vendor_b", &["held=3"]);
     let world = world.requests_max(1).run().await;
     let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
     stream.take(2).await;
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.refusal().0, 503);
+    world.sim.let_go();
     assert!(stream.rest().await.is_done());
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
     world.settled(2).await;

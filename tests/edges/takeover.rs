@@ -9,9 +9,7 @@ use rstest::rstest;
 use super::{Client, PATIENCE, chat};
 use crate::world::{Hold, Opened, Process, Store, Streamed, World, chat_of};
 
-/// A busy machine may take its time, and be late, which is not what this is about.
-const SERVER: &str =
-    "[server]\npid_file = \"var/tollgate.pid\"\n[timeouts]\nledger_ms = 20_000\nshed_lag_ms = 0";
+const SERVER: &str = "[server]\npid_file = \"var/tollgate.pid\"\n";
 /// Who asks again on its connection within this finds it open.
 const PROMPT: Duration = Duration::from_millis(250);
 

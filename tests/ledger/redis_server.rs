@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A server that is not up by then never comes up.
-const START_WAIT: Duration = Duration::from_secs(10);
+const START_WAIT: Duration = Duration::from_secs(60);
 /// A cluster node listens on its port plus 10,000 as well.
 const PORT_MAX: u16 = 55_000;
 /// Sweeps end holds of all accounts, so every test has a database of its own on the shared server.
@@ -162,8 +162,8 @@ impl RedisServer {
         assert!(sent.is_ok_and(|status| status.success()), "Redis takes no {name}");
     }
 
-    /// A copy of what it has written so far, which is all that it was told by now.
-    pub(crate) fn copy(&self) -> TempDir {
+    /// Waits until it has written all that it was told by now. With a busy disk it puts that off.
+    pub(crate) fn has_written(&self) {
         let waits = |info: &str| {
             let none = ["aof_buffer_length:0", "aof_pending_bio_fsync:0"];
             none.iter().any(|none| !info.contains(none))
@@ -171,6 +171,11 @@ impl RedisServer {
         while waits(&format!("{:?}", self.command(&["INFO", "persistence"]))) {
             sleep(Duration::from_millis(5));
         }
+    }
+
+    /// A copy of what it was told by now.
+    pub(crate) fn copy(&self) -> TempDir {
+        self.has_written();
         let copy = TempDir::new().expect("a folder for the copy");
         copy_files(&self.folder.path().join(WRITTEN), copy.path());
         copy

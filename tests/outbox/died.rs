@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use super::{lines, written};
+use super::{PATIENCE, lines, written};
 use crate::world::{Hold, Store, World, chat_of};
 
-/// A stream of half a second.
-const STREAM: &str = "chunk-delay=50;chunks=10";
+/// A stream that goes on when the test says so.
+const STREAM: &str = "held=4";
 
 #[rstest]
 #[case::whole(b"")]
@@ -20,6 +20,7 @@ async fn what_it_could_not_send_its_successor_sends(#[case] half_a_line: &[u8]) 
     let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
     stream.take(2).await;
     world.redis().stop();
+    world.sim.let_go();
     assert!(stream.rest().await.is_done());
     world.metric_becomes("tollgate_outbox_pending", &[], 1).await;
     world.gateway.kill();
@@ -46,6 +47,7 @@ async fn what_an_embedded_store_had_not_written_yet_its_successor_charges() {
     stream.take(2).await;
     let beside = rusqlite::Connection::open(world.path("tollgate.db")).expect("the file");
     beside.execute_batch("BEGIN IMMEDIATE").expect("the writer's turn");
+    world.sim.let_go();
     assert!(stream.rest().await.is_done());
     world.metric_becomes("tollgate_outbox_pending", &[], 1).await;
     world.gateway.kill();
@@ -88,8 +90,9 @@ async fn told_to_stop_while_redis_is_away_it_leaves_soon_and_its_successor_charg
     stream.take(2).await;
     world.redis().stop();
     world.gateway.signal("TERM");
+    world.sim.let_go();
     assert!(stream.rest().await.is_done());
-    world.gateway.ended(Duration::from_secs(6)).await;
+    world.gateway.ended(PATIENCE).await;
     assert!(world.redis().start_again());
     world.gateway = world.second_gateway().await;
     world.charge().await;

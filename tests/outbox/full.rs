@@ -1,7 +1,7 @@
 //! A disk that is full: what is under way is charged, nothing new is bought, and it mends.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::let_in_again;
 use crate::world::{Process, Store, World, chat_of};
@@ -32,8 +32,6 @@ async fn without_room_for_its_outbox_a_gateway_charges_what_runs_and_lets_nobody
     let answer = world.chat(chat_of("lmb-5.5")).await;
     assert_eq!(answer.status, 503, "it was let in without room");
     limit(&world.gateway, "unlimited");
-    let began = Instant::now();
     let_in_again(&world).await;
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     world.settled(3).await;
 }

@@ -1,11 +1,13 @@
 //! Gateways that are killed one after the other under load, and a Redis that forgets now and then.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
+use super::PATIENCE;
 use crate::ledger::redis_server::RedisServer;
 use crate::world::{Answer, Process, Store, World, chat_of};
 
@@ -22,8 +24,13 @@ struct Seen {
     lost: usize,
 }
 
-/// Makes calls wherever a gateway is, until there is none any more.
-async fn calls(world: &World, mut gateways: watch::Receiver<Vec<String>>, place: usize) -> Seen {
+/// Makes calls wherever a gateway is, until there is none any more. Each that is answered counts.
+async fn calls(
+    world: &World,
+    mut gateways: watch::Receiver<Vec<String>>,
+    place: usize,
+    count: &AtomicUsize,
+) -> Seen {
     let mut seen = Seen::default();
     loop {
         let known = gateways.borrow_and_update().clone();
@@ -33,6 +40,7 @@ async fn calls(world: &World, mut gateways: watch::Receiver<Vec<String>>, place:
         match Answer::try_read(request.timeout(Duration::from_secs(3))).await {
             Ok(answer) if answer.status == 200 => {
                 seen.answered.push(answer.header("x-request-id").expect("an id").to_owned());
+                count.fetch_add(1, Ordering::Relaxed);
             }
             Ok(answer) => {
                 assert_eq!(answer.status, 503, "{answer:?}");
@@ -56,6 +64,15 @@ async fn falls_back(mut server: RedisServer) -> RedisServer {
     falling.await.expect("no panic")
 }
 
+/// Waits until calls are let in again, and some are answered.
+async fn more(count: &AtomicUsize) {
+    let (enough, end) = (count.load(Ordering::Relaxed) + 3 * CALLERS, Instant::now() + PATIENCE);
+    while count.load(Ordering::Relaxed) < enough {
+        assert!(Instant::now() < end, "nobody is let in again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
     let builder = World::start(Store::Redis).own_redis().vendor("vendor_b", &["delay=20"]);
@@ -64,7 +81,8 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
     let mut nodes = [world.gateway_with("a", &[]).await, world.gateway_with("b", &[]).await];
     let addresses = |nodes: &[Process; 2]| nodes.iter().map(|n| n.http.clone()).collect();
     let told = watch::Sender::new(addresses(&nodes));
-    let many = join_all((0..CALLERS).map(|place| calls(&world, told.subscribe(), place)));
+    let count = AtomicUsize::new(0);
+    let many = join_all((0..CALLERS).map(|place| calls(&world, told.subscribe(), place, &count)));
     let dying = async {
         for round in 0..ROUNDS {
             tokio::time::sleep(Duration::from_millis(250)).await;
@@ -77,8 +95,7 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
             if round % 2 == 1 {
                 server = falls_back(server).await;
             }
-            // So that calls are let in again.
-            tokio::time::sleep(Duration::from_millis(1_200)).await;
+            more(&count).await;
         }
         told.send_replace(Vec::new());
         server
@@ -88,7 +105,7 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
     let lost: usize = seen.iter().map(|seen| seen.lost).sum();
     let answered: BTreeSet<String> = seen.into_iter().flat_map(|seen| seen.answered).collect();
     // What Redis lost last may not be made up for yet.
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + PATIENCE;
     let (made, charged) = loop {
         let made = world.nothing_held().await;
         let charged: BTreeSet<String> = made.iter().map(|c| c.request_id.clone()).collect();
@@ -108,5 +125,4 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
         charged.len(),
         began.elapsed()
     );
-    assert!(answered.len() > 40, "only {} calls were answered", answered.len());
 }

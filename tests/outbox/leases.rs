@@ -13,16 +13,17 @@ const SHORT: &str = "[timeouts]\nlease_ms = 1000";
 async fn a_call_that_outlives_its_lease_keeps_its_hold(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
-    let faults = "chunk-delay=100;chunks=40";
-    let world = World::start(store).vendor("vendor_b", &[faults]).conf(SHORT).run().await;
+    let world = World::start(store).vendor("vendor_b", &["held=4"]);
+    let world = world.conf("[timeouts]\nlease_ms = 2000").run().await;
     let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
     stream.take(2).await;
-    let (held, end) = (world.balances().await.held, Instant::now() + Duration::from_millis(3_000));
+    let (held, end) = (world.balances().await.held, Instant::now() + Duration::from_millis(5_000));
     assert!(held > 0);
     while Instant::now() < end {
         assert!(world.balances().await.held >= held, "the hold has ended");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    world.sim.let_go();
     assert!(stream.rest().await.is_done());
     assert_eq!(world.charge().await.basis, "reported");
     assert!(!world.log().contains("holds that nobody ended"), "{}", world.log());
@@ -33,8 +34,7 @@ async fn a_call_that_outlives_its_lease_keeps_its_hold(
 async fn a_call_whose_gateway_was_killed_gives_its_money_back_after_its_lease(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
-    let faults = "chunk-delay=100;chunks=40";
-    let builder = World::start(store).vendor("vendor_b", &[faults]).conf(SHORT);
+    let builder = World::start(store).vendor("vendor_b", &["held=4"]).conf(SHORT);
     let mut world = builder.own_redis().run().await;
     let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
     stream.take(2).await;

@@ -12,6 +12,7 @@ use tollgate::money::Money;
 use tollgate::store::upkeep::Upkeep;
 use tollgate::store::{self, StoreSection};
 
+use super::PATIENCE;
 use crate::ledger::redis_server::RedisServer;
 use crate::ledger::script::now;
 
@@ -40,9 +41,21 @@ impl Node {
 
     /// Waits until it sells.
     async fn lets_in(&self) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + PATIENCE;
         while let Err(why) = self.ledger.ping().await {
             assert!(Instant::now() < end, "{why}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Sells, as soon as it has noticed the run and is done with it.
+    async fn holds(&self, account: &AccountName, id: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.ledger.apply(account, hold(id)).await {
+                Ok(answer) => return assert_eq!(answer, Answer::Held(nano(10))),
+                Err(why) => assert!(Instant::now() < end, "{why}"),
+            }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -118,7 +131,7 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     node.lets_in().await;
     let balances = node.ledger.balances(&account).await.expect("balances").expect("an account");
     assert_eq!((balances.available, balances.held, balances.posted), (nano(86), nano(0), nano(14)));
-    assert_eq!(node.ledger.apply(&account, hold("new")).await, Ok(Answer::Held(nano(10))));
+    node.holds(&account, "new").await;
     let again = Answer::AlreadyPosted(nano(7));
     for id in ["lost", "open"] {
         assert_eq!(node.ledger.apply(&account, settle(id)).await, Ok(again.clone()));
@@ -139,12 +152,11 @@ async fn a_node_that_knows_the_new_run_does_not_open_it_for_another_that_does_no
     second.running.abort();
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.fall_back_to(&copy);
-    first.lets_in().await;
-    assert_eq!(first.ledger.apply(&account, hold("b")).await, Ok(Answer::Held(nano(10))));
+    first.holds(&account, "b").await;
     second.ledger.apply(&account, hold("c")).await.expect_err("it has not made up for anything");
     let _running = keep(&second.upkeep);
     second.lets_in().await;
-    assert_eq!(second.ledger.apply(&account, hold("d")).await, Ok(Answer::Held(nano(10))));
+    second.holds(&account, "d").await;
     let balances = first.ledger.balances(&account).await.expect("balances").expect("an account");
     assert_eq!((balances.available, balances.held, balances.posted), (nano(73), nano(20), nano(7)));
 }

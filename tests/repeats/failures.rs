@@ -94,12 +94,12 @@ async fn a_client_that_hung_up_finds_its_reply(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
     #[values(false, true)] stream: bool,
 ) {
-    let faults = if stream { "chunk-delay=30;chunks=20" } else { "delay=500" };
-    let world = World::start(store).vendor("vendor_b", &[faults]).conf(PATIENT).run().await;
+    let world = World::start(store).vendor("vendor_b", &["held=4"]).conf(PATIENT).run().await;
     let members = if stream { streamed("a") } else { json!({}) };
-    hung_up(&world, CHAT, (KEY, "a"), &members, 250).await;
+    hung_up(&world, CHAT, (KEY, "a"), &members).await;
     let running = keyed(&world, CHAT, &members, "a").await;
     assert_eq!(running.refusal(), (409, "idempotency_key_in_use".to_owned()));
+    world.sim.let_go();
     let charge = world.charge().await;
     assert_eq!(charge.basis, "reported");
     let again = keyed(&world, CHAT, &members, "a").await;
@@ -162,7 +162,7 @@ async fn told_to_stop_it_keeps_the_replies_of_its_last_calls(
     stream.take(2).await;
     drop(stream);
     world.gateway.signal("TERM");
-    world.gateway.ended(Duration::from_secs(4)).await;
+    world.gateway.ended(PATIENCE).await;
     world.gateway = world.gateway_with("again", &[]).await;
     let again = keyed(&world, CHAT, &streamed("a"), "a").await;
     assert_eq!((again.status, again.header(REPLAYED)), (200, Some("true")), "{again:?}");

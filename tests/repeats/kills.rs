@@ -27,7 +27,7 @@ async fn a_call_whose_node_was_killed_is_made_again_and_charged_once(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
     #[values((KEY, "a", "a"), (RETRIES, "0", "1"))] header: (&str, &str, &str),
 ) {
-    let builder = World::start(store).vendor("vendor_b", &["delay=600"]).conf(SHORT_LEASES);
+    let builder = World::start(store).vendor("vendor_b", &["held=0;times=1"]).conf(SHORT_LEASES);
     let mut world = builder.run().await;
     let (sent, (header, first, again)) = (CHAT.sent(&json!({})), header);
     let lost = request((&world, &world.gateway), (header, first), &sent, CHAT.path);
@@ -51,7 +51,7 @@ async fn a_call_whose_node_was_killed_is_made_again_and_charged_once(
 async fn a_stream_whose_node_was_killed_is_charged_once(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
-    let faults = "chunk-delay=100;chunks=100;times=1";
+    let faults = "chunk-delay=100;chunks=100;held=62;times=1";
     let builder = World::start(store).vendor("vendor_b", &[faults]).conf(SHORT_LEASES);
     let mut world = builder.run().await;
     let sent = CHAT.sent(&streamed("a"));
@@ -77,14 +77,15 @@ async fn a_long_call_keeps_its_name(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
     #[values((KEY, "a", "a"), (RETRIES, "0", "1"))] header: (&str, &str, &str),
 ) {
-    let builder = World::start(store).vendor("vendor_b", &["delay=3500"]).conf(SHORT_LEASES);
+    let leases = "[timeouts]\nledger_ms = 10_000\nlease_ms = 2_000";
+    let builder = World::start(store).vendor("vendor_b", &["delay=5000"]).conf(leases);
     let world = builder.run().await;
     let (sent, (header, first, again)) = (CHAT.sent(&json!({})), header);
     let at = (&world, &world.gateway);
     let ask = |value| Answer::read(request(at, (header, value), &sent, CHAT.path));
     let asked = async {
         let mut answers = Vec::new();
-        for _ in 0..6 {
+        for _ in 0..9 {
             tokio::time::sleep(Duration::from_millis(500)).await;
             answers.push(ask(again).await);
         }
@@ -106,7 +107,7 @@ async fn a_long_call_keeps_its_name(
 /// is not charged any more, and its reply is nobody's.
 #[tokio::test]
 async fn a_node_that_stood_still_finds_its_call_taken_over() {
-    let builder = World::start(Store::Redis).vendor("vendor_b", &["delay=1500"]);
+    let builder = World::start(Store::Redis).vendor("vendor_b", &["held=0;times=1"]);
     let world = builder.conf(SHORT_LEASES).run().await;
     let other = world.second_gateway().await;
     let sent = CHAT.sent(&json!({}));
@@ -117,6 +118,7 @@ async fn a_node_that_stood_still_finds_its_call_taken_over() {
     let made = insists((&world, &other), (KEY, "a"), &sent).await;
     assert_eq!((made.status, made.header(REPLAYED)), (200, None), "{made:?}");
     world.gateway.signal("CONT");
+    world.sim.let_go();
     assert_eq!(still.await.expect("no panic").status, 200);
     let charge = world.charge().await;
     assert_eq!(Some(charge.request_id.as_str()), made.header("x-request-id"));

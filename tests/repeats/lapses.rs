@@ -117,9 +117,9 @@ async fn a_call_that_died_after_it_was_charged_is_lost_and_not_charged_again(
         apply(&node, settle("dead")).await;
     } else {
         // Long enough for the note.
-        assert_eq!(apply(&node, hold("dead", 50)).await, Posted::Held(nano(500)));
+        assert_eq!(apply(&node, hold("dead", 1_000)).await, Posted::Held(nano(500)));
         assert_eq!(apply(&node, checkpoint("dead")).await, Posted::Done);
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
         node.ledger.expire().await.expect("a sweep");
     }
     let sent = CHAT.sent(&json!({}));
@@ -188,7 +188,12 @@ async fn a_reply_under_a_key_that_redis_lost_is_there_again() {
                   for _, key in ipairs(lost) do redis.call('DEL', key) end return #lost";
     let lost = world.redis().command(&["EVAL", forget, "0"]);
     assert!(matches!(lost, redis::Value::Int(2..)), "{lost:?}");
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (found, end) =
+        ("redis.call('SELECT', 1) return #redis.call('KEYS', '*:rep*')", Instant::now());
+    while world.redis().command(&["EVAL", found, "0"]) != lost {
+        assert!(end.elapsed() < PATIENCE, "it is not there again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     repeats(&keyed(&world, CHAT, &json!({}), "a").await, &first);
     world.charge().await;
     assert_eq!(world.sim.count("vendor_b"), 1);

@@ -12,9 +12,9 @@ async fn a_large_reply_that_was_taken_is_not_kept_and_one_that_was_missed_is(
     #[values(false, true)] stream: bool,
 ) {
     let usual = "reply-bytes=200000;completion=9";
-    let faults = if stream { "chunk-delay=40;chunks=12" } else { "delay=600" };
-    let faults = format!("{usual};{faults}");
+    let faults = format!("{usual};chunks=12;held=2");
     let world = World::start(store).vendor("vendor_b", &[&faults]).conf(PATIENT).run().await;
+    world.sim.let_go();
     let members = json!({ "stream": stream });
     let taken = tried(&world, CHAT, &members, 0).await;
     assert!(taken.status == 200 && taken.body.len() > 200_000);
@@ -24,8 +24,9 @@ async fn a_large_reply_that_was_taken_is_not_kept_and_one_that_was_missed_is(
     assert_eq!(again.header("x-should-retry"), Some("false"));
     counted(&world, "chat", "not_kept", 1).await;
 
-    hung_up(&world, CHAT, (RETRIES, "0"), &members, 250).await;
-    let joined = tried(&world, CHAT, &members, 1).await;
+    world.sim.hold();
+    hung_up(&world, CHAT, (RETRIES, "0"), &members).await;
+    let joined = joined(&world, CHAT, &members, 1).await;
     assert_eq!((joined.status, joined.header(REPLAYED)), (200, Some("true")), "{joined:?}");
     assert!(joined.body.len() > 200_000);
     let charges = world.settled(2).await;

@@ -165,6 +165,7 @@ async fn give(
     let opening = Opening { vendor, status: said.status, content_type, serial };
     if faults.has(Fault::Garbage) {
         delay(faults).await;
+        ticket.held(faults).await;
         return delivery.garbage(&Opening { status: 200, ..opening }).await;
     }
     let at_once = [Fault::Gzip, Fault::LengthLong, Fault::LengthShort];
@@ -192,11 +193,13 @@ async fn give(
         Words::Pieces(_, pieces) => {
             ticket.bill(billed);
             delay(faults).await;
+            ticket.held(faults).await;
             return delivery.pieces(&opening, &pieces).await;
         }
     };
     ticket.bill(billed);
     delay(faults).await;
+    ticket.held(faults).await;
     delivery.whole(&opening, &body).await
 }
 

@@ -132,6 +132,9 @@ impl Delivery<'_> {
         let limit = break_off.map_or(usize::MAX, |(_, limit)| limit);
         let events = &stream.events;
         for (index, event) in events.iter().enumerate().take(limit) {
+            if self.faults.number(Fault::Held) == Some(index as u64) {
+                self.ticket.held(self.faults).await;
+            }
             if index > 0 && self.pause(Fault::ChunkDelay).await {
                 self.hung_up(events, index);
                 return Ok(After::Close);

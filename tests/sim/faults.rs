@@ -25,6 +25,8 @@
 /// times=K             status only for the first K requests to this very address; without
 ///                     status, the faults which break an answer only for them
 /// delay=MS            waits before the answer
+/// held=N              streams: waits after N chunks, whole: before the answer, until whoever runs
+///                     the simulator lets go, 100 s at most
 /// stall=N             streams: silent after N chunks; whole: before the head for N=0,
 ///                     otherwise after half of the body; holds until the peer closes, 30 s
 ///                     at most; billed of a stream: N chunks
@@ -124,6 +126,7 @@ pub(super) enum Fault {
     RetryAfter,
     Times,
     Delay,
+    Held,
     Stall,
     Cut,
     Reset,
@@ -181,11 +184,12 @@ pub(super) enum Fault {
     Redirect,
 }
 
-const WITH_NUMBER: [(&str, Fault); 25] = [
+const WITH_NUMBER: [(&str, Fault); 26] = [
     ("status", Fault::Status),
     ("retry-after", Fault::RetryAfter),
     ("times", Fault::Times),
     ("delay", Fault::Delay),
+    ("held", Fault::Held),
     ("stall", Fault::Stall),
     ("cut", Fault::Cut),
     ("reset", Fault::Reset),
@@ -277,8 +281,9 @@ const STOP_REASONS: [&str; 8] = [
 const AIMS: [&str; 3] = ["submit", "poll", "file"];
 
 /// Those which break an answer, other than a status.
-const BREAKING: [Fault; 26] = [
+const BREAKING: [Fault; 27] = [
     Fault::Delay,
+    Fault::Held,
     Fault::Stall,
     Fault::Cut,
     Fault::Reset,

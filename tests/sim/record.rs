@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
+use super::faults::{Fault, Faults};
 use super::vendor::Vendor;
 use super::videos::Shelf;
 
@@ -17,6 +21,9 @@ const RESPONSES_MAX: usize = 100_000;
 const BODY_BYTES_MAX: usize = 32 << 20;
 /// Of all bodies kept; the oldest are forgotten first, their requests are not.
 const BODIES_BYTES_MAX: usize = 256 << 20;
+
+/// What is held goes on after this at the latest.
+const HELD_MAX: Duration = Duration::from_secs(100);
 
 /// A request that arrived, and what became of it.
 #[derive(Clone, Debug)]
@@ -190,6 +197,8 @@ pub(super) struct Record {
     /// The ids of responses that can be gone on from.
     responses: Mutex<HashSet<String>>,
     pub(super) videos: Shelf,
+    /// Whether what is held may go on.
+    gone_on: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -235,6 +244,11 @@ impl Record {
 
     pub(super) fn add_one(&self, vendor: Vendor) {
         self.counts[vendor as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets go of what is held, and of what comes later, or holds it from now on.
+    pub(super) fn let_go(&self, gone_on: bool) {
+        self.gone_on.send_replace(gone_on);
     }
 
     /// How many requests are being answered.
@@ -319,6 +333,14 @@ pub(super) struct Ticket<'a> {
 impl Ticket<'_> {
     pub(super) fn bill(&self, billed: Option<Billed>) {
         self.change(|seen| seen.billed = billed);
+    }
+
+    /// Waits where a fault says so.
+    pub(super) async fn held(&self, faults: &Faults) {
+        if faults.has(Fault::Held) {
+            let mut gone_on = self.record.gone_on.subscribe();
+            let _ = timeout(HELD_MAX, gone_on.wait_for(|gone_on| *gone_on)).await;
+        }
     }
 
     /// Writes down what was found in the body.

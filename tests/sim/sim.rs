@@ -120,6 +120,16 @@ impl Sim {
         self.record.videos.calls()
     }
 
+    /// Lets go of what is held, and of what comes later.
+    pub(crate) fn let_go(&self) {
+        self.record.let_go(true);
+    }
+
+    /// Holds again what says so, which it does from the beginning.
+    pub(crate) fn hold(&self) {
+        self.record.let_go(false);
+    }
+
     /// Waits until no recorded request is being answered; false when `limit` passed first.
     pub(crate) async fn quiet(&self, limit: Duration) -> bool {
         let start = Instant::now();

@@ -160,6 +160,10 @@ impl Builder {
         world.command_with(&create, &IN_HASTE).await.done();
         let issued = world.command_with(&["key", "issue", ACCOUNT], &IN_HASTE).await.done();
         issued.trim().clone_into(&mut world.key);
+        if let Redis::Own(server, _) = &world.redis {
+            // Those commands did not wait for it, and it may be killed at once.
+            server.has_written();
+        }
         world
     }
 
@@ -200,6 +204,23 @@ impl Builder {
             write!(toml, "[vendor.{vendor}]\nroutes = [{rows}]\n")
                 .expect("a String takes everything");
         }
-        toml + &self.conf
+        toml + &self.with_patience()
+    }
+
+    /// The further configuration. The machine may have more to do than it can, and neither a
+    /// gateway nor a ledger that is late is what most tests are about. One that a test takes away
+    /// is not waited for as long.
+    fn with_patience(&self) -> String {
+        let ledger_ms = if self.own_redis { "3_000" } else { "10_000" };
+        let mut lines = "[timeouts]\n".to_owned();
+        for (name, value) in [("shed_lag_ms", "0"), ("ledger_ms", ledger_ms)] {
+            if !self.conf.contains(name) {
+                writeln!(lines, "{name} = {value}").expect("a String takes everything");
+            }
+        }
+        if self.conf.contains("[timeouts]\n") {
+            return self.conf.replacen("[timeouts]\n", &lines, 1);
+        }
+        format!("{}{lines}", self.conf)
     }
 }
