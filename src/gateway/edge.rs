@@ -14,7 +14,7 @@ use pingora_core::apps::{HttpServerApp, ServerApp};
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as Socket;
-use pingora_core::protocols::{ALPN, GetSocketDigest, Stream};
+use pingora_core::protocols::{ALPN, GetSocketDigest, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -26,14 +26,14 @@ use super::local;
 pub mod chunks;
 pub mod crowd;
 mod ear;
-mod followed;
 pub mod head;
+mod line;
 mod many;
 mod turned_away;
 
 use crowd::{Crowd, Full};
 use ear::{Ear, Heard};
-use followed::Followed;
+use line::Line;
 use many::Many;
 
 /// Once the process stops, what a client has begun to say has to come within this.
@@ -49,12 +49,15 @@ pub struct Edge<A> {
     patience: Patience,
 }
 
-/// What a client is allowed before it has said what it wants.
+/// What a client is allowed.
 struct Patience {
+    /// Before it has said what it wants.
     head_wait: Duration,
     head_bytes_max: usize,
     /// Between two requests.
     idle_wait: Duration,
+    /// To take something of what it is given.
+    write_wait: Duration,
     /// Counts those who have begun to say it.
     busy: Busy,
 }
@@ -88,6 +91,7 @@ impl<A> Edge<A> {
                 head_wait: timeouts.head,
                 head_bytes_max: limits.head_bytes_max,
                 idle_wait: timeouts.keepalive,
+                write_wait: timeouts.client_write,
                 busy,
             },
         }
@@ -131,11 +135,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
                 done?
             }
         };
-        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+        let line = Box::new(Line::new(stream, self.patience.write_wait));
+        if matches!(line.selected_alpn_proto(), Some(ALPN::H2)) {
             let many = Arc::new(Many::new(self.app.clone(), busy));
-            many.serve(stream, shutdown, deadline).await;
+            many.serve(line, shutdown, deadline).await;
         } else {
-            self.one_by_one(stream, shutdown.clone(), deadline, busy).await;
+            self.one_by_one(line, shutdown.clone(), deadline, busy).await;
         }
         None
     }
@@ -188,33 +193,31 @@ impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
     /// Serves the requests of a connection, one after the other.
     async fn one_by_one(
         &self,
-        mut stream: Stream,
+        mut line: Box<Line>,
         mut shutdown: ShutdownWatch,
         deadline: Instant,
         busy: Underway,
     ) {
         let mut ear = Ear::of_new(busy, deadline);
         loop {
-            let heard = match ear.hear(&mut stream, &mut shutdown, &self.patience).await {
+            let heard = match ear.hear(&mut line, &mut shutdown, &self.patience).await {
                 Ok(Some(heard)) => heard,
                 Ok(None) => return,
                 Err(refusal) => {
                     let tongue = local::tongue(&ear.path());
                     // Boxed: few connections end so, and all would grow by it.
-                    return Box::pin(turned_away::with_reason(stream, &refusal, tongue)).await;
+                    return Box::pin(turned_away::with_reason(line, &refusal, tongue)).await;
                 }
             };
             let Heard { bytes, chunks, busy } = heard;
-            if let Some(chunks) = chunks {
-                stream = Followed::wrap(stream, chunks);
-            }
-            let mut session = ServerSession::new_http1(stream);
+            line.follow(chunks);
+            let mut session = ServerSession::new_http1(line);
             session.set_pipelined_prefix(bytes);
             let served = self.app.process_new_http(session, &shutdown).await;
             drop(busy);
-            let reused = served.and_then(|reused| Followed::unwrap(reused.consume().0));
-            let Some(reused) = reused else { return };
-            stream = reused;
+            let again = served.and_then(|reused| Line::again(reused.consume().0));
+            let Some(again) = again else { return };
+            line = again;
             ear = Ear::of_used(&self.patience);
         }
     }

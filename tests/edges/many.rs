@@ -9,11 +9,17 @@ use http::Version;
 use rstest::rstest;
 use tempfile::TempDir;
 
+use super::load::heard;
+use super::slow::ENDLESS;
 use super::{Client, PATIENCE, chat};
-use crate::world::{Store, World, chat_of};
+use crate::world::{Builder, Store, World, chat_of};
 
 /// A world that speaks TLS, with more configuration.
 async fn encrypted(conf: &str) -> (World, TempDir) {
+    encrypted_of(World::start(Store::Sqlite), conf).await
+}
+
+async fn encrypted_of(builder: Builder, conf: &str) -> (World, TempDir) {
     let folder = TempDir::new().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (cert, key) = (file("cert.pem"), file("key.pem"));
@@ -24,7 +30,7 @@ async fn encrypted(conf: &str) -> (World, TempDir) {
         .status();
     assert!(made.is_ok_and(|status| status.success()) && Path::new(&cert).exists());
     let conf = format!("[listen.tls]\ncert = {cert:?}\nkey = {key:?}\n{conf}");
-    (World::start(Store::Sqlite).conf(&conf).run().await, folder)
+    (builder.conf(&conf).run().await, folder)
 }
 
 /// A client that takes any certificate.
@@ -134,6 +140,32 @@ async fn told_to_stop_it_waits_for_nobody_who_is_silent() {
         tokio::task::spawn_blocking(|| speaker.rest()).await.expect("it was closed");
     }
     drop(silent);
+}
+
+/// Whatever is left of an answer, of one stream or of many.
+#[rstest]
+#[tokio::test]
+async fn who_stops_reading_does_not_stay_connected(
+    #[values("--http1.1", "--http2")] version: &str,
+) {
+    let builder = World::start(Store::Sqlite).credit("5000").vendor("vendor_b", &[ENDLESS]);
+    let (world, _folder) = encrypted_of(builder, "[timeouts]\nclient_write_ms = 1_000").await;
+    let mut call = chat_of("lmb-5.5");
+    call["stream"] = true.into();
+    let key = format!("authorization: Bearer {}", world.key);
+    let mut reader = Command::new("curl")
+        .args(["-sk", version, "-o", "/dev/null", "-d", &call.to_string(), "-H", &key])
+        .args(["-H", "content-type: application/json"])
+        .arg(format!("https://{}/v1/chat/completions", world.gateway.http))
+        .spawn()
+        .expect("curl");
+    heard(&world, 1).await;
+    let stopped = Command::new("kill").args(["-s", "STOP", &reader.id().to_string()]).status();
+    assert!(stopped.is_ok_and(|status| status.success()));
+    world.sim.let_go();
+    world.metric_becomes("tollgate_connections", &[], 0).await;
+    reader.kill().and_then(|()| reader.wait()).expect("it ran");
+    world.settled(1).await;
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ use rstest::rstest;
 use super::{Client, chat, code, head};
 use crate::world::{EDIT_B, Form, Store, World, chat_of};
 
+/// An answer that no buffers can take, once it goes on.
+pub(super) const ENDLESS: &str = "held=3;reply-bytes=16000000;chunks=400;completion=9";
 const QUICK: &str = "[timeouts]\nhead_ms = 1_000";
 
 #[tokio::test]
@@ -101,6 +103,24 @@ async fn a_body_at_that_speed_may_take_longer() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(client.answer().await.status, 200);
+    world.settled(1).await;
+}
+
+/// What is left for it would be waited for as long as it likes.
+#[tokio::test]
+async fn who_does_not_read_its_answer_does_not_stay_connected() {
+    let builder = World::start(Store::Sqlite).conf("[timeouts]\nclient_write_ms = 1_000");
+    let world = builder.credit("5000").vendor("vendor_b", &[ENDLESS]).run().await;
+    let mut call = chat_of("lmb-5.5");
+    call["stream"] = true.into();
+    let body = call.to_string();
+    let length = format!("content-length: {}\r\n", body.len());
+    let mut client = Client::of(&world).await;
+    client.send(head(&world, "POST /v1/chat/completions HTTP/1.1", &length) + &body).await;
+    super::load::heard(&world, 1).await;
+    world.sim.let_go();
+    world.metric_becomes("tollgate_connections", &[], 0).await;
+    drop(client);
     world.settled(1).await;
 }
 

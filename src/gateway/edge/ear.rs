@@ -1,13 +1,13 @@
 //! Listening for the next head on a connection.
 
 use bytes::{Buf, BytesMut};
-use pingora_core::protocols::Stream;
 use pingora_core::server::ShutdownWatch;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::chunks::Chunks;
 use super::head::{Fault, Framing};
+use super::line::Line;
 use super::{LEAVING_WAIT, Patience, head, stopped};
 use crate::gateway::busy::Underway;
 use crate::gateway::load::shed;
@@ -67,12 +67,12 @@ impl Ear {
     /// Something is wrong with it.
     pub(super) async fn hear(
         &mut self,
-        stream: &mut Stream,
+        line: &mut Line,
         shutdown: &mut ShutdownWatch,
         patience: &Patience,
     ) -> Result<Option<Heard>, Refusal> {
         loop {
-            match self.more(stream, shutdown).await {
+            match self.more(line, shutdown).await {
                 Read::Bytes => {}
                 Read::End => return Ok(None),
                 Read::Late if !self.bytes.is_empty() => {
@@ -124,12 +124,12 @@ impl Ear {
         head::path(&self.bytes)
     }
 
-    async fn more(&mut self, stream: &mut Stream, shutdown: &mut ShutdownWatch) -> Read {
+    async fn more(&mut self, line: &mut Line, shutdown: &mut ShutdownWatch) -> Read {
         if self.bytes.capacity() - self.bytes.len() < STEP_BYTES / 2 {
             self.bytes.reserve(STEP_BYTES);
         }
         loop {
-            let reading = timeout_at(self.deadline, stream.read_buf(&mut self.bytes));
+            let reading = timeout_at(self.deadline, line.read_buf(&mut self.bytes));
             let read = if self.busy.is_none() || self.leaving {
                 reading.await
             } else {
