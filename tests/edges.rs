@@ -18,6 +18,7 @@ mod many;
 mod reuse;
 mod routes;
 mod slow;
+mod staying;
 mod stop;
 mod takeover;
 

@@ -11,7 +11,7 @@ use pingora_core::connectors::http::Connector;
 use pingora_core::server::configuration::{Opt, ServerConf};
 use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
-use pingora_core::services::listening::Service;
+use tokio::sync::Notify;
 
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
@@ -30,8 +30,13 @@ mod admin;
 mod background;
 mod descriptors;
 mod entrance;
+mod opening;
 mod reload;
+mod signals;
 mod takeover;
+
+use opening::Opening;
+use signals::Signals;
 
 /// Idle connections to vendors that are kept, for each thread.
 const IDLE_MAX: usize = 512;
@@ -73,6 +78,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         timeouts: conf.timeouts,
         connector: Connector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
     });
+    let hurry = Arc::new(Notify::new());
     let background = background::Background {
         ledger: own.ledger.clone(),
         upkeep: upkeep.clone(),
@@ -84,29 +90,28 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         worker_idle: worker.idle.clone(),
         rules: reload::Rules::new(conf, catalogue),
         grace_s: conf.server.grace_s,
+        hurry: hurry.clone(),
     };
     let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
     let entrance = entrance::Entrance { store: requests, service: entrance };
-    let wait = conf.timeouts.ledger;
-    let admin = admin::Admin { ledger: own.ledger, routes: routes.clone(), wait };
-    let mut admin = Service::new("admin".to_owned(), admin);
-    admin.add_tcp(&conf.listen.admin);
-    server.add_service(entrance);
-    server.add_service(admin);
+    let admin = admin::build(conf, own.ledger, routes.clone());
+    let opening = Opening::new(conf, upgrade.then(|| socket.clone()), upkeep.clone());
+    let sockets = opening.sockets();
+    let opening = server.add_service(opening);
+    server.add_service(entrance).add_dependency(&opening);
+    server.add_service(admin).add_dependency(&opening);
     server.add_service(background_service("background", background));
     if conf.videos.worker {
-        server.add_service(background_service("worker", background::Making(Arc::new(worker))));
+        let worker = background_service("worker", background::Making(Arc::new(worker)));
+        server.add_service(worker).add_dependency(&opening);
     }
     find_vendors(&routes)?;
-    // From here on nothing can go wrong any more: the running process may give up its place.
     if upgrade {
         takeover::wait_until_open(&upkeep)?;
         takeover::begin(&conf.server, &socket)?;
     }
     server.bootstrap();
-    takeover::sign(&conf.server);
-    log::info!(http = conf.listen.http, admin = conf.listen.admin, upgrade; "serving");
-    server.run(RunArgs { shutdown_signal: Box::new(takeover::Signals { socket }) });
+    server.run(RunArgs { shutdown_signal: Box::new(Signals { socket, sockets, hurry }) });
     std::process::exit(0)
 }
 

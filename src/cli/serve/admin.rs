@@ -8,19 +8,29 @@ use async_trait::async_trait;
 use http::Response;
 use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
+use pingora_core::services::listening::Service;
 use pingora_prometheus::PrometheusHttpApp;
 use serde_json::json;
 
+use crate::conf::Conf;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::Routes;
 use crate::ledger::Ledger;
 
 /// Answers on the admin address.
 pub(super) struct Admin {
-    pub(super) ledger: Arc<dyn Ledger>,
-    pub(super) routes: Arc<Routes>,
+    ledger: Arc<dyn Ledger>,
+    routes: Arc<Routes>,
     /// The ledger must answer within this.
-    pub(super) wait: Duration,
+    wait: Duration,
+}
+
+/// Puts it together.
+pub(super) fn build(conf: &Conf, ledger: Arc<dyn Ledger>, routes: Arc<Routes>) -> Service<Admin> {
+    let admin = Admin { ledger, routes, wait: conf.timeouts.ledger };
+    let mut service = Service::new("admin".to_owned(), admin);
+    service.add_tcp(&conf.listen.admin);
+    service
 }
 
 #[async_trait]

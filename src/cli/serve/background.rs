@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 use super::reload::Rules;
 use crate::gateway::busy::Busy;
@@ -49,6 +50,8 @@ pub(super) struct Background {
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: Rules,
     pub(super) grace_s: u64,
+    /// Tells that the end is not to be waited for any longer.
+    pub(super) hurry: Arc<Notify>,
 }
 
 /// The worker, which makes videos beside everything else.
@@ -137,6 +140,20 @@ impl Background {
     /// Waits for the last answer and its settlement, then leaves: pingora itself would sleep
     /// for the whole of its grace period.
     async fn leave(&self) {
+        let in_time = tokio::select! {
+            in_time = self.last() => in_time,
+            () = self.hurry.notified() => {
+                log::warn!("told once more to stop; what is under way is cut");
+                false
+            }
+        };
+        self.upkeep.leave();
+        log::info!(cut = self.busy.count(), in_time; "stopped");
+        std::process::exit(0);
+    }
+
+    /// Waits for the last answer and its settlement; tells whether it came in time.
+    async fn last(&self) -> bool {
         let farewell = Instant::now() + FAREWELL_WAIT;
         let last = async {
             while self.crowd.count() > 0 && Instant::now() < farewell {
@@ -164,9 +181,7 @@ impl Background {
         if tokio::time::timeout(patience, settled).await.is_err() {
             log::warn!(holds = self.settling.count(); "the store does not know how holds ended");
         }
-        self.upkeep.leave();
-        log::info!(cut = self.busy.count(), in_time = done.is_ok(); "stopped");
-        std::process::exit(0);
+        done.is_ok()
     }
 }
 

@@ -1,0 +1,81 @@
+//! The signals that end the process.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use pingora_core::server::{ListenFds, ShutdownSignal, ShutdownSignalWatch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+use super::takeover;
+
+/// TERM stops it, INT ends it, and at QUIT it gives way to another one. Told to give way to nobody,
+/// it stays; told once more while it stops, it ends.
+pub(super) struct Signals {
+    /// Where the next process waits.
+    pub(super) socket: String,
+    /// What it waits for, once this one has it.
+    pub(super) sockets: Arc<OnceLock<ListenFds>>,
+    /// Told when the end is not to be waited for any longer.
+    pub(super) hurry: Arc<Notify>,
+}
+
+struct Heard {
+    quit: Signal,
+    term: Signal,
+    interrupt: Signal,
+}
+
+#[async_trait]
+impl ShutdownSignalWatch for Signals {
+    async fn recv(&self) -> ShutdownSignal {
+        let of = |kind| signal(kind).ok();
+        let kinds = [SignalKind::quit(), SignalKind::terminate(), SignalKind::interrupt()];
+        let [Some(quit), Some(term), Some(interrupt)] = kinds.map(of) else {
+            log::error!("no signals; the process can only be killed");
+            return std::future::pending().await;
+        };
+        let mut heard = Heard { quit, term, interrupt };
+        let told = self.until_told(&mut heard).await;
+        let hurry = self.hurry.clone();
+        // pingora does not listen any more.
+        tokio::spawn(async move {
+            heard.end().await;
+            hurry.notify_one();
+        });
+        told
+    }
+}
+
+impl Signals {
+    async fn until_told(&self, heard: &mut Heard) -> ShutdownSignal {
+        loop {
+            tokio::select! {
+                _ = heard.term.recv() => return ShutdownSignal::GracefulTerminate,
+                _ = heard.interrupt.recv() => return ShutdownSignal::FastShutdown,
+                _ = heard.quit.recv() => {}
+            }
+            tokio::select! {
+                told = heard.end() => return told,
+                gave_way = takeover::give_way(self.sockets.get(), &self.socket) => match gave_way {
+                    Ok(()) => {
+                        log::info!("another process has taken over");
+                        return ShutdownSignal::GracefulTerminate;
+                    }
+                    Err(why) => {
+                        log::error!(why:% = format!("{why:#}"); "this process stays");
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl Heard {
+    async fn end(&mut self) -> ShutdownSignal {
+        tokio::select! {
+            _ = self.term.recv() => ShutdownSignal::GracefulTerminate,
+            _ = self.interrupt.recv() => ShutdownSignal::FastShutdown,
+        }
+    }
+}
