@@ -112,6 +112,35 @@ async fn a_body_that_is_written_twice_is_there_once([one, other]: &[Opened; 2]) 
     }
 }
 
+/// The answer to the first end was lost. What was kept then lived for as long as something whose
+/// call has not ended, and whoever read it at that moment got a part.
+#[tokio::test]
+async fn a_reply_whose_end_came_twice_was_written_anew_and_lived_for_ten_minutes() {
+    let server = RedisServer::start();
+    let node = opened(&server.url()).await;
+    let (account, naming) = (name("twice"), naming("n", "o"));
+    let end = async || {
+        let body = reply(pattern(3 * PIECE_BYTES + 5));
+        assert_eq!(node.repeats.end(&account, &naming, Some(body)).await, Ok(true));
+    };
+    let key = "tollgate:{twice}:reply:o";
+    let is_long = || match server.command(&["PTTL", key]) {
+        redis::Value::Int(life_ms) => life_ms > 45 * 60 * 1_000,
+        other => panic!("{other:?}"),
+    };
+    end().await;
+    assert!(is_long());
+    server.command(&["SETRANGE", key, "7", "mark"]);
+    end().await;
+    assert!(is_long());
+    assert_eq!(&body(&*node.repeats, &account, "o").await.concat()[7..11], b"mark");
+    // A server that lost it has it again, for as long.
+    server.command(&["DEL", key]);
+    end().await;
+    assert!(is_long());
+    assert!(body(&*node.repeats, &account, "o").await.concat() == pattern(3 * PIECE_BYTES + 5));
+}
+
 #[tokio::test]
 async fn sqlite_keeps_replies() {
     let folder = tempfile::tempdir().expect("a folder");

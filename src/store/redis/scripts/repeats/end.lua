@@ -10,7 +10,13 @@ if known[1] and known[1] ~= owner then
   redis.call('UNLINK', body)
   return {'gone'}
 end
-if known[2] then return {'done'} end
+if known[2] then
+  -- What was written again, since the answer to the first end was lost, has a life of its own.
+  local is_kept = redis.call('HEXISTS', record, 'head') == 1
+  if not is_kept then redis.call('UNLINK', body) end
+  if is_kept then redis.call('PEXPIRE', body, text(redis.call('PTTL', record))) end
+  return {'done'}
+end
 
 local now = now_ms()
 local function has_room()
