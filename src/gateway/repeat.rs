@@ -18,6 +18,7 @@ use super::{Gateway, videos};
 use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::{AccountName, Answer, Lease, Operation};
 use crate::metrics::METRICS;
+use crate::money::Money;
 use crate::repeats::{Kept, Naming, Taken, Taking};
 
 mod collected;
@@ -239,7 +240,7 @@ impl Asking<'_> {
                     }
                 }
                 Taken::Lapsed { owner } if self.endpoint == Endpoint::Videos => {
-                    if let Some(reply) = self.job(&owner).await? {
+                    if let Some(reply) = self.placed(&owner).await? {
                         self.count(exchange, self.met());
                         super::reply::send(session, exchange, reply).await;
                         return Ok(Entered::Answered);
@@ -280,6 +281,30 @@ impl Asking<'_> {
                 log::error!(owner, answer:? = other; "a call that lapsed could not be ended");
                 Err(Refusal::Internal)
             }
+            Err(_) => Err(Refusal::NoLedger),
+        }
+    }
+
+    /// The answer to whoever asked for a job of a call that nobody keeps alive. If the job is not
+    /// there, its hold's place is taken, so that a call that was only held up does not place it
+    /// beside the next one.
+    async fn placed(&self, id: &str) -> Result<Option<super::reply::Reply>, Refusal> {
+        if let Some(reply) = self.job(id).await? {
+            return Ok(Some(reply));
+        }
+        let (id, nothing) = (id.to_owned(), Money::ZERO);
+        let lease_ms = self.gateway.timeouts.lease_ms();
+        let hold = Operation::Hold { id: id.clone(), wanted: nothing, least: nothing, lease_ms };
+        let holding = self.gateway.ledger.apply(self.account, hold);
+        match self.gateway.in_time("hold", holding).await {
+            Ok(Answer::Held(_)) => {
+                let voiding = self.gateway.ledger.apply(self.account, Operation::Void { id });
+                // Else it expires, for nothing.
+                let _ = self.gateway.in_time("void", voiding).await;
+                Ok(None)
+            }
+            // It was placed just now, or is over.
+            Ok(_) => self.job(&id).await,
             Err(_) => Err(Refusal::NoLedger),
         }
     }

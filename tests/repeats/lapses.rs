@@ -178,6 +178,34 @@ async fn a_job_that_was_placed_is_found_though_its_call_died(
     assert_eq!(world.sim.videos().len(), 2);
 }
 
+/// The node was only stopped for a while, between taking the name and placing the job. It placed it
+/// beside the one that was made meanwhile, and both were paid for.
+#[rstest]
+#[tokio::test]
+async fn a_video_whose_name_had_lapsed_was_placed_after_all(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(1, 3)] times: u32,
+) {
+    let world = World::start(store).conf(&quick(&[])).run().await;
+    let node = beside(&world).await;
+    let held_up = "video_01a20232-4e3f-71e2-931e-f242c8c3e4e3";
+    for _ in 0..times {
+        lapsed(&node, (RETRIES, "1"), VIDEO, held_up).await;
+        let made = Video::of(&tried(&world, VIDEO, &json!({}), 1).await);
+        assert_ne!(made.id(), held_up);
+        assert_eq!(world.over(made.id()).await.outcome(), "completed");
+    }
+    // A job is placed in one transaction with its hold.
+    for lease_ms in [0, 3_600_000] {
+        let late = apply(&node, hold(held_up, lease_ms)).await;
+        assert!(
+            !matches!(late, Posted::Held(_) | Posted::HoldExists { open: true, .. }),
+            "{late:?}"
+        );
+    }
+    world.settled(times as usize).await;
+}
+
 /// Redis may lose the last second of what it acknowledged.
 #[tokio::test]
 async fn a_reply_under_a_key_that_redis_lost_is_there_again() {
