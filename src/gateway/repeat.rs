@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::exchange::{Exchange, unix_ms};
 use super::intake::Taken as Body;
 use super::refusal::Refusal;
-use super::{Gateway, videos};
+use super::{Gateway, upstream, videos};
 use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::{AccountName, Answer, Lease, Operation};
 use crate::metrics::METRICS;
@@ -150,7 +150,8 @@ pub(super) async fn enter(
     (way, endpoint): (Way, Endpoint),
     body: &mut Body,
 ) -> Result<Entered, Refusal> {
-    let content = content::of(&body.opened).await;
+    let manners = upstream::manners_of(gateway, session, (&body.opened.model, endpoint));
+    let content = content::of(&body.opened, &manners).await;
     let name = way.name(endpoint, &content);
     // As its hold.
     let owner =

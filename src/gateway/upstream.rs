@@ -163,22 +163,57 @@ fn manners(
     vendor: &Vendor,
     line: Option<&VendorLine>,
 ) -> pingora_core::Result<()> {
-    let real = |name: &str| line.map_or(name, |l| l.header_name(name)).to_owned();
-    let native = vendor.dialect == Dialect::Chat || admitted.terms.endpoint != Endpoint::Chat;
-    let theirs = &session.req_header().headers;
+    let said = said(session, vendor, admitted.terms.endpoint, line);
     if let Some((header, ours)) = &vendor.version {
-        let real = real(header);
-        let named = [header, &real].into_iter().filter_map(|name| theirs.get(name.as_str()));
-        let version = named.into_iter().find(|v| native && !v.is_empty()).cloned();
-        let ours = || HeaderValue::from_str(ours).map_err(internal);
-        let version = version.map_or_else(ours, Ok)?;
-        head.insert_header(real, version)?;
+        let real = line.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
+        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal)?)?;
     }
-    if !native || vendor.forward_headers.is_empty() {
-        return Ok(());
+    for (name, value) in said {
+        let real = line.map_or(name.as_str(), |l| l.header_name(&name)).to_owned();
+        head.insert_header(real, HeaderValue::from_bytes(&value).map_err(internal)?)?;
     }
+    Ok(())
+}
+
+/// What a call for a model says in headers that its vendor is told.
+pub(super) fn manners_of(
+    gateway: &Gateway,
+    session: &Session,
+    (model, endpoint): (&str, Endpoint),
+) -> Vec<(String, Vec<u8>)> {
+    let catalogue = gateway.catalogue.load();
+    // A video is sent to its vendor later, without them.
+    let Some(model) = catalogue.find(model).filter(|_| endpoint != Endpoint::Videos) else {
+        return Vec::new();
+    };
+    let vendor = &model.vendor;
+    said(session, vendor, endpoint, gateway.routes.of(&vendor.token))
+}
+
+/// The client's headers that go on to a vendor, by the names that the rules have for them, in the
+/// order of these.
+fn said(
+    session: &Session,
+    vendor: &Vendor,
+    endpoint: Endpoint,
+    line: Option<&VendorLine>,
+) -> Vec<(String, Vec<u8>)> {
+    let mut said: Vec<(String, Vec<u8>)> = Vec::new();
+    if !(vendor.dialect == Dialect::Chat || endpoint != Endpoint::Chat) {
+        return said;
+    }
+    let theirs = &session.req_header().headers;
+    if let Some((header, _)) = &vendor.version {
+        let real = line.map_or(header.as_str(), |l| l.header_name(header));
+        let named = [header, real].into_iter().filter_map(|name| theirs.get(name));
+        let version = named.into_iter().find(|version| !version.is_empty());
+        said.extend(version.map(|version| (header.clone(), version.as_bytes().to_vec())));
+    }
+    if vendor.forward_headers.is_empty() {
+        return said;
+    }
+    let versions = said.len();
     // The same header on several lines is a list, and so it is under both of its names.
-    let mut lists: Vec<(String, Vec<u8>)> = Vec::new();
     for (name, value) in theirs {
         let neutral = line.map_or(name.as_str(), |l| l.neutral_name(name.as_str()));
         let secret = matches!(name.as_str(), "authorization" | "x-api-key");
@@ -186,16 +221,13 @@ fn manners(
         if secret || !forwarded || value.is_empty() {
             continue;
         }
-        let real = real(neutral);
-        match lists.iter_mut().find(|(name, _)| *name == real) {
+        match said[versions..].iter_mut().find(|(name, _)| name == neutral) {
             Some((_, list)) => list.extend([b",", value.as_bytes()].concat()),
-            None => lists.push((real, value.as_bytes().to_vec())),
+            None => said.push((neutral.to_owned(), value.as_bytes().to_vec())),
         }
     }
-    for (name, list) in lists {
-        head.insert_header(name, HeaderValue::from_bytes(&list).map_err(internal)?)?;
-    }
-    Ok(())
+    said.sort();
+    said
 }
 
 fn matches(rule: &str, name: &str) -> bool {

@@ -26,6 +26,52 @@ async fn a_key_of_other_content_is_refused_and_the_first_reply_stays(
     counted(&world, "chat", "mismatch", 3).await;
 }
 
+/// They change the answer and its price, as the body does; the first reply was given all the same.
+#[rstest]
+#[tokio::test]
+async fn a_key_with_another_header_for_the_vendor_got_the_reply_to_the_first(
+    #[values((KEY, "a"), (RETRIES, "1"))] known_by: (&str, &str),
+) {
+    let names = "[vendor.vendor_a.header_names]\n\"vendor_a-beta\" = \"brand-beta\"";
+    let builder = World::start(Store::Sqlite).vendor("vendor_a", &[""]);
+    let world = builder.conf(names).run().await;
+    let sent = MESSAGES.sent(&json!({}));
+    let ask = async |headers: &[(&str, &str)]| {
+        let asked = request((&world, &world.gateway), known_by, &sent, MESSAGES.path);
+        Answer::read(headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, *value)))
+            .await
+    };
+    let first = ask(&[("vendor_a-beta", "one"), ("vendor_a-version", "2023-06-01")]).await;
+    assert_eq!(first.status, 200);
+    let other: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("vendor_a-beta", "one")],
+        &[("vendor_a-version", "2023-06-01")],
+        &[("vendor_a-beta", "two"), ("vendor_a-version", "2023-06-01")],
+        &[("vendor_a-beta", "one"), ("vendor_a-version", "2023-06-02")],
+    ];
+    for (before, headers) in other.iter().enumerate() {
+        let answer = ask(headers).await;
+        if known_by.0 == KEY {
+            assert_eq!(answer.status, 422, "{answer:?}");
+        } else {
+            // Without a key it is another call.
+            assert_eq!((answer.status, answer.header(REPLAYED)), (200, None), "{answer:?}");
+            world.settled(before + 2).await;
+        }
+    }
+    // In any order, under either name; what the vendor is not told does not count.
+    let same: [&[(&str, &str)]; 3] = [
+        &[("vendor_a-version", "2023-06-01"), ("vendor_a-beta", "one")],
+        &[("brand-beta", "one"), ("vendor_a-version", "2023-06-01")],
+        &[("vendor_a-beta", "one"), ("vendor_a-version", "2023-06-01"), ("x-other", "mine")],
+    ];
+    for headers in same {
+        repeats(&ask(headers).await, &first);
+    }
+    world.settled(if known_by.0 == KEY { 1 } else { 6 }).await;
+}
+
 #[tokio::test]
 async fn clients_of_the_messages_format_are_refused_in_it() {
     let faults = "chunk-delay=30";

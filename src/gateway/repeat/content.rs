@@ -8,15 +8,25 @@ use crate::dialect::call::Opened;
 /// More than so many bytes are read on a thread where nobody waits behind it.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
+/// Stands before the headers, where no length could be meant.
+const HEADERS: &[u8; 8] = b"\0headers";
+
 /// The digest of a body, or of the fields and the file of a form: how a form is cut into parts is
-/// another matter each time.
-pub(super) async fn of(opened: &Opened) -> [u8; 32] {
+/// another matter each time. Headers that the vendor is told belong to it.
+pub(super) async fn of(opened: &Opened, headers: &[(String, Vec<u8>)]) -> [u8; 32] {
     let mut pieces = vec![opened.document.body().clone()];
     if let Some(file) = &opened.file {
         // With its length, so that nothing can be on either side of the border.
         pieces.push(Bytes::copy_from_slice(&(pieces[0].len() as u64).to_be_bytes()));
         pieces.push(Bytes::from(format!("{} {}", file.media_type, file.length)));
         pieces.extend(file.content.iter().cloned());
+    }
+    if !headers.is_empty() {
+        pieces.push(Bytes::from_static(HEADERS));
+    }
+    for part in headers.iter().flat_map(|(name, value)| [name.as_bytes(), value]) {
+        pieces.push(Bytes::copy_from_slice(&(part.len() as u64).to_be_bytes()));
+        pieces.push(Bytes::copy_from_slice(part));
     }
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
     if bytes <= INLINE_BYTES_MAX {
