@@ -172,6 +172,31 @@ async fn a_redis_that_comes_back_has_kept_the_holds() {
     assert_eq!(ledger.apply(&account, settle("a", nano(5))).await, Ok(posted));
 }
 
+/// Whoever was locked out for some seconds stayed out.
+#[tokio::test]
+async fn a_password_that_is_right_again_lets_the_gateway_in_again() {
+    let server = RedisServer::start();
+    let password = |password: &str| {
+        let password = format!(">{password}");
+        let user = ["ACL", "SETUSER", "us", "on", "resetpass", &password, "~*", "&*", "+@all"];
+        server.command(&user);
+    };
+    password("right");
+    let url = server.url().replace("redis://", "redis://us:right@");
+    let ledger = open(&url).await;
+    let account = funded(&*ledger).await;
+    password("wrong");
+    server.command(&["CLIENT", "KILL", "USER", "us"]);
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        ledger.ping().await.expect_err("it is locked out");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    password("right");
+    answers_again(&*ledger).await;
+    assert_eq!(held(&*ledger, &account).await, 0);
+}
+
 /// The connection to the master is kept, so it must be let go of when the master is gone.
 #[tokio::test]
 async fn a_master_behind_sentinel_that_comes_back_is_found_again() {

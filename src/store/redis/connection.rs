@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use redis::RedisResult;
@@ -28,6 +28,8 @@ const WAITING_MAX: usize = 4_096;
 /// A broken connection is tried again after so long, in ms, doubling up to the most.
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 250;
+/// A server that does not let us in is asked again after so long.
+const LOCKED_OUT_WAIT: Duration = Duration::from_millis(500);
 /// A server whose machine says nothing to what was sent is gone after so long.
 const UNHEARD_MAX: Duration = Duration::from_secs(5);
 
@@ -35,9 +37,17 @@ type Asking<'a> = Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>
 
 /// See the module.
 pub(super) enum Connection {
-    Server(ConnectionManager),
+    Server(Box<Server>),
     Cluster(ClusterConnection),
     Sentinel(Arc<Mutex<Watched>>),
+}
+
+/// One server.
+pub(super) struct Server {
+    client: Client,
+    config: ConnectionManagerConfig,
+    /// What mends the connection, and since when it does.
+    manager: RwLock<(ConnectionManager, Instant)>,
 }
 
 /// A Sentinel's master: asked for once, and again when the connection to it breaks.
@@ -65,8 +75,8 @@ impl Connection {
                     .set_pipeline_buffer_size(WAITING_MAX);
                 let info = url.into_connection_info().map_err(cannot)?.set_tcp_settings(tcp());
                 let client = Client::open(info).map_err(cannot)?;
-                let manager = client.get_connection_manager_with_config(config).await;
-                Ok(Connection::Server(manager.map_err(cannot)?))
+                let server = Server::open(client, config).await.map_err(cannot)?;
+                Ok(Connection::Server(Box::new(server)))
             }
             "redis-cluster" | "rediss-cluster" => {
                 let nodes = rest.split(',').map(|host| format!("{plain}://{host}"));
@@ -157,14 +167,20 @@ impl Connection {
     /// A handle on the connection; all handles share it.
     async fn shared(&self) -> RedisResult<Handle> {
         Ok(match self {
-            Connection::Server(manager) => Handle(Box::new(manager.clone())),
+            Connection::Server(server) => Handle(Box::new(server.manager().0.clone())),
             Connection::Cluster(cluster) => Handle(Box::new(cluster.clone())),
             Connection::Sentinel(watched) => Handle(Box::new(master(watched).await?)),
         })
     }
 
-    /// After a failure Sentinel is asked anew who the master is; the others mend themselves.
+    /// After a failure Sentinel is asked anew who the master is; the others mend themselves, but
+    /// for a server that does not let us in.
     async fn mind<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
+        if let Connection::Server(server) = self
+            && answered.as_ref().is_err_and(is_locked_out)
+        {
+            server.begin_again();
+        }
         if let Connection::Sentinel(watched) = self {
             let mut watched = watched.lock().await;
             watched.silent = None;
@@ -194,6 +210,32 @@ async fn master(watched: &Arc<Mutex<Watched>>) -> RedisResult<MultiplexedConnect
     looking.await.unwrap_or_else(|why| Err(io::Error::other(why).into()))
 }
 
+impl Server {
+    async fn open(client: Client, config: ConnectionManagerConfig) -> RedisResult<Server> {
+        let manager = client.get_connection_manager_with_config(config.clone()).await?;
+        let manager = RwLock::new((manager, Instant::now()));
+        Ok(Server { client, config, manager })
+    }
+
+    fn manager(&self) -> RwLockReadGuard<'_, (ConnectionManager, Instant)> {
+        self.manager.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The library's manager tries again only after errors of the network: one that was locked out
+    /// stays out though the password is right again. So another one takes its place.
+    fn begin_again(&self) {
+        if self.manager().1.elapsed() < LOCKED_OUT_WAIT {
+            return;
+        }
+        let lazy =
+            ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone());
+        if let Ok(manager) = lazy {
+            let known = self.manager.write();
+            *known.unwrap_or_else(PoisonError::into_inner) = (manager, Instant::now());
+        }
+    }
+}
+
 impl Watched {
     /// The master, unless it has been silent for too long.
     fn known(&mut self) -> Option<MultiplexedConnection> {
@@ -219,6 +261,12 @@ impl Watched {
 /// Small writes go out at once, and a machine that is gone is noticed.
 fn tcp() -> TcpSettings {
     TcpSettings::default().set_nodelay(true).set_user_timeout(UNHEARD_MAX)
+}
+
+/// Whether an error says that the server does not let us in.
+fn is_locked_out(why: &RedisError) -> bool {
+    let code = why.code().unwrap_or_default();
+    why.kind() == ErrorKind::AuthenticationFailed || ["NOAUTH", "WRONGPASS"].contains(&code)
 }
 
 /// Whether an error says that the connection is gone, or that its end is no master any more.
