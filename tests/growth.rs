@@ -5,7 +5,7 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::world::{Store, World, chat_of, messages_of, with};
+use crate::world::{Canned, Store, World, chat_of, events, messages_of, with};
 
 /// Nano-USD of a token of lmb-5.5, in and out.
 const INPUT: i64 = 5_000;
@@ -91,6 +91,67 @@ async fn a_stream_in_many_small_pieces_is_not_cut_when_all_it_may_cost_is_held()
     let streamed = world.stream(call).await;
     assert!(streamed.is_done(), "{streamed:?}");
     assert_eq!(world.charge().await.amount_nano, 20 * INPUT + 10 * OUTPUT);
+}
+
+/// So many words of a chat, and no usage.
+fn chat_events(words: usize) -> String {
+    let word = json!({ "index": 0, "delta": { "content": "word " }, "finish_reason": null });
+    let event = json!({ "id": "c", "object": "chat.completion.chunk", "choices": [word] });
+    format!("data: {event}\n\n").repeat(words) + "data: [DONE]\n\n"
+}
+
+/// So many words of a message.
+fn message_events(words: usize) -> String {
+    let event =
+        |data: Value| format!("event: {}\ndata: {data}\n\n", data["type"].as_str().expect("text"));
+    let usage = json!({ "input_tokens": 20, "output_tokens": 1 });
+    let message = json!({
+        "id": "m", "type": "message", "role": "assistant", "model": "m", "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": usage,
+    });
+    let block = json!({ "type": "text", "text": "" });
+    let delta = json!({ "type": "text_delta", "text": "word " });
+    [
+        event(json!({ "type": "message_start", "message": message })),
+        event(json!({ "type": "content_block_start", "index": 0, "content_block": block })),
+        event(json!({ "type": "content_block_delta", "index": 0, "delta": delta })).repeat(words),
+        event(json!({ "type": "content_block_stop", "index": 0 })),
+    ]
+    .concat()
+}
+
+/// Whoever asks for few tokens holds money for few.
+#[rstest]
+#[case::chat("chat", chat_events(20_000))]
+#[case::translated("translated", message_events(20_000))]
+#[case::messages("messages", message_events(20_000))]
+#[tokio::test]
+async fn a_vendor_that_goes_on_beyond_what_was_asked_for_is_stopped_and_no_nano_is_owed(
+    #[case] name: &str,
+    #[case] said: String,
+) {
+    let Format { path, vendor, call, .. } = format(name);
+    let call = with(call, &json!({ "max_tokens": 20 }));
+    let canned = Canned::start(events(&said), usize::MAX).await;
+    let builder = World::start(Store::Sqlite).credit("0.01").vendor(vendor, &[&canned.url]);
+    let world = builder.run().await;
+    let request = world.request(path).body(call.to_string());
+    let streamed = crate::world::Opened::open(request).await.rest().await;
+    assert!((2_000..10_000).contains(&streamed.data.len()), "{}", streamed.data.len());
+    assert!(streamed.data.last().is_some_and(|last| last.contains("too large")));
+    let charge = world.charge().await;
+    assert_eq!((charge.basis.as_str(), charge.tokens().1), ("counted", 20));
+    assert_eq!(charge.written_off_nano, 0);
+}
+
+#[tokio::test]
+async fn what_nobody_reports_is_charged_up_to_what_was_asked_for() {
+    let canned = Canned::start(events(&chat_events(60)), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&canned.url]).run().await;
+    let call = with(chat_of("lmb-5.5"), &json!({ "max_tokens": 10 }));
+    assert!(world.stream(call).await.is_done());
+    let charge = world.charge().await;
+    assert_eq!((charge.basis.as_str(), charge.tokens().1), ("counted", 10));
 }
 
 #[tokio::test]

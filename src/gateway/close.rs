@@ -32,7 +32,8 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     exchange.record.client_gone = client_gone;
     let input_tokens = relaying.terms.input_tokens;
     let cut = relaying.growth.cut(input_tokens);
-    let Some(usage) = cut.or_else(|| relaying.relay.due(input_tokens)) else {
+    let due = || relaying.relay.due(input_tokens).map(|usage| relaying.growth.charged(usage));
+    let Some(usage) = cut.or_else(due) else {
         void(gateway, relaying.funds).await;
         return;
     };

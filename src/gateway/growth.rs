@@ -15,11 +15,19 @@ use crate::money::{Basis, Money, Tokens, Units, Usage};
 /// A stream's cost so far is noted in the ledger so often: a node that dies loses no more of it.
 pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
+/// A vendor keeps to the output asked for. What is counted may be several times as much: a token
+/// may come in many pieces, and its letters as escapes. A vendor that sends so many times what was
+/// asked for, and so many tokens more, does not keep to it.
+const COUNTED_TIMES: u64 = 16;
+const COUNTED_MORE: u64 = 4_096;
+
 /// How far an answer may grow.
 #[derive(Debug, Default)]
 pub struct Growth {
     /// More must be held from this cost on; `None` if the hold covers whatever may come.
     ask_from: Option<Money>,
+    /// The tokens that were asked for at most, of all choices.
+    output_max: Option<u64>,
     /// The usage up to which the client got the answer, and the hold covers it.
     covered: Option<Usage>,
     /// Whether it was ended since nothing covered more of it.
@@ -33,15 +41,38 @@ impl Growth {
     #[must_use]
     pub fn of(admitted: &Admitted) -> Growth {
         let Funds::Held { hold, .. } = &admitted.funds else { return Growth::default() };
-        let output_max = match &admitted.call.asked {
-            Asked::Chat { text, .. } | Asked::Messages(text) => text.output_max,
-            Asked::Responses(ask) => ask.output_max,
+        let (one_max, choices) = match &admitted.call.asked {
+            Asked::Chat { text, .. } | Asked::Messages(text) => (text.output_max, text.choices),
+            Asked::Responses(ask) => (ask.output_max, 1),
             _ => return Growth::default(),
         };
-        // A vendor keeps to the output asked for, so a hold for all of it covers whatever comes.
+        let output_max = one_max.map(|most| most.saturating_mul(choices));
+        // No more is charged than was asked for, so a hold for that covers whatever comes.
         let is_covered = output_max.is_some() && hold.held() >= admitted.terms.wanted;
         let grows = admitted.call.stream && !is_covered;
-        Growth { ask_from: grows.then(|| early(hold.held())), ..Growth::default() }
+        Growth { ask_from: grows.then(|| early(hold.held())), output_max, ..Growth::default() }
+    }
+
+    /// What an answer has to be paid for with. Where that was counted, it is no more than was asked
+    /// for.
+    #[must_use]
+    pub fn charged(&self, usage: Usage) -> Usage {
+        let (Some(most), Units::Tokens(tokens), Basis::Counted) =
+            (self.output_max, usage.units, usage.basis)
+        else {
+            return usage;
+        };
+        let output = tokens.output.min(most);
+        Usage { units: Units::Tokens(Tokens { output, ..tokens }), ..usage }
+    }
+
+    /// Whether an answer is more than a vendor sends that keeps to what was asked for.
+    fn is_beyond(&self, usage: Usage) -> bool {
+        let (Some(most), Units::Tokens(tokens)) = (self.output_max, usage.units) else {
+            return false;
+        };
+        let most = most.saturating_mul(COUNTED_TIMES).saturating_add(COUNTED_MORE);
+        usage.basis == Basis::Counted && tokens.output > most
     }
 
     /// What is charged for an answer that was ended since nothing covered more of it; `None` if it
@@ -67,8 +98,12 @@ fn part(sum: Money, of: i64) -> Money {
 /// Sees to it that the answer so far is covered. Gives why it must end if nothing covers it.
 pub(super) async fn cover(gateway: &Gateway, exchange: &mut Exchange) -> Option<Break> {
     let Relaying { growth, relay, terms, funds, .. } = exchange.relaying()?;
-    let ask_from = growth.ask_from?;
     let usage = relay.due(terms.input_tokens)?;
+    if growth.is_beyond(usage) {
+        return Some(Break::TooLarge);
+    }
+    let ask_from = growth.ask_from?;
+    let usage = growth.charged(usage);
     // What has no price is found out at the end.
     let cost = terms.model.price.cost(usage.units, terms.at).ok()?;
     if cost < ask_from {
@@ -103,6 +138,7 @@ pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut Exchange) {
     let request_id = exchange.id.clone();
     let Some(relaying) = exchange.relaying() else { return };
     let Some(usage) = relaying.relay.due(relaying.terms.input_tokens) else { return };
+    let usage = relaying.growth.charged(usage);
     let Ok(charge) = relaying.terms.model.price.cost(usage.units, relaying.terms.at) else {
         return;
     };
@@ -130,6 +166,24 @@ mod tests {
 
     fn nano(amount: i64) -> Money {
         Money::from_nano(amount).expect("money")
+    }
+
+    #[test]
+    fn what_was_counted_is_charged_up_to_what_was_asked_for() {
+        let of = |output, basis| {
+            let tokens = Tokens { input: 7, output, ..Tokens::default() };
+            Usage { units: Units::Tokens(tokens), basis }
+        };
+        let growth = Growth { output_max: Some(10), ..Growth::default() };
+        assert_eq!(growth.charged(of(9, Basis::Counted)), of(9, Basis::Counted));
+        assert_eq!(growth.charged(of(11, Basis::Counted)), of(10, Basis::Counted));
+        assert_eq!(growth.charged(of(11, Basis::Reported)), of(11, Basis::Reported));
+        let free = Growth::default();
+        assert_eq!(free.charged(of(1_000_000, Basis::Counted)), of(1_000_000, Basis::Counted));
+        assert!(!free.is_beyond(of(1_000_000, Basis::Counted)));
+        assert!(!growth.is_beyond(of(10 * 16 + 4_096, Basis::Counted)));
+        assert!(growth.is_beyond(of(10 * 16 + 4_097, Basis::Counted)));
+        assert!(!growth.is_beyond(of(1_000_000, Basis::Reported)));
     }
 
     #[test]
