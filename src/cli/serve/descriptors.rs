@@ -4,8 +4,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What is open beside the connections of clients and to vendors.
 const RESERVE: u64 = 128;
-/// However little there is, so many connections are taken.
-const CONNECTIONS_MIN: usize = 16;
+/// However little there is, so many connections are taken. The process itself has some forty files
+/// and sockets open; more than fit would keep the listener from taking any, for seconds.
+const CONNECTIONS_MIN: usize = 4;
 /// Where the system names no bound, so much is asked for.
 const UNBOUNDED: u64 = 1 << 20;
 
@@ -48,8 +49,8 @@ mod tests {
 
     #[test]
     fn half_of_what_is_not_needed_otherwise_is_for_clients() {
-        assert_eq!(fitting(0), 16);
-        assert_eq!(fitting(64), 16);
+        assert_eq!(fitting(0), 4);
+        assert_eq!(fitting(64), 4);
         assert_eq!(fitting(1_024), 448);
         assert_eq!(fitting(1 << 20), 524_224);
     }
