@@ -6,6 +6,7 @@ in aimock/ match on the same strings). A test that gives the fault as the addres
 the question is therefore the same test on both.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -116,6 +117,11 @@ class Gateway:
         self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder, **environment)
         until(lambda: self._ready(f"http://127.0.0.1:{admin}/readyz"), "tollgate is ready", seconds=15)
         self.stop = self.process.stop
+
+    def ends_with_its_test(self):
+        """When its test ends, nobody wants anything of it any more. Told to stop, it would wait half a second
+        for another request of each client that is still connected, which is most of them."""
+        self.stop = self.process.kill
 
     def _ready(self, url):
         self.process.check_alive()
@@ -300,14 +306,18 @@ class Stacks:
             routes["vendor_a"][0] = wire.url
         store_url = f"sqlite:{folder}/tollgate.db" if store == "sqlite" else self.redis_url()
         gateway = self.start(Gateway(vendor, routes, store_url, folder, wire, more))
-        if not wishes:
+        if wishes:
+            gateway.ends_with_its_test()
+        else:
             self.healthy[store, vendor_kind, tapped] = gateway
         return gateway
 
     def twin(self, gateway, **more):
         """Another node of the fleet that this gateway belongs to, with other settings where they are given."""
         folder, same = self.new_folder(), (gateway.vendor, gateway.routes, gateway.store_url)
-        return self.start(Gateway(*same, folder, gateway.wire, gateway.more | more))
+        twin = self.start(Gateway(*same, folder, gateway.wire, gateway.more | more))
+        twin.ends_with_its_test()
+        return twin
 
     def addresses(self, vendor, name, faults):
         faults = [faults] if isinstance(faults, str) else faults
@@ -322,5 +332,7 @@ class Stacks:
         return f"{server}/{int(database or 0) + next(self.databases)}"
 
     def stop_since(self, mark):
-        while len(self.running) > mark:
-            self.running.pop().stop()
+        with contextlib.ExitStack() as ends:
+            for part in self.running[mark:]:
+                ends.callback(part.stop)
+            del self.running[mark:]
