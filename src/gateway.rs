@@ -14,7 +14,7 @@ use pingora_core::connectors::http::Connector;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::{ProxyHttp, Session};
+use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
@@ -60,7 +60,7 @@ use load::Load;
 use local::Target;
 use refusal::Refusal;
 use repeat::{Entered, Way};
-use reply::{Reply, linger, send};
+use reply::{Reply, cut, linger, send};
 use routes::Routes;
 use uploads::Uploads;
 use videos::{Videos, Wanted};
@@ -300,11 +300,36 @@ impl ProxyHttp for Gateway {
         if let Err(refusal) = self.serve(session, exchange).await {
             close::abandon(self, exchange).await;
             repeat::close(self, exchange, false).await;
-            let reply = refusal.reply(exchange.tongue, &exchange.id);
-            send(session, exchange, reply).await;
-            linger(session, &refusal).await;
+            let written = session.response_written();
+            if written.is_some_and(|head| !head.status.is_informational()) {
+                // Too late to say so.
+                cut(session, exchange).await;
+            } else {
+                let reply = refusal.reply(exchange.tongue, &exchange.id);
+                send(session, exchange, reply).await;
+                if !exchange.is_cut {
+                    linger(session, &refusal).await;
+                }
+            }
+        }
+        if exchange.is_cut {
+            // pingora then drops the connection, or the stream, as it is.
+            return Err(Error::new(ErrorType::WriteError));
         }
         Ok(true)
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        _session: &mut Session,
+        _why: &Error,
+        _exchange: &mut Exchange,
+    ) -> FailToProxy {
+        FailToProxy { error_code: 0, can_reuse_downstream: false }
+    }
+
+    fn suppress_error_log(&self, _: &Session, _: &Exchange, _: &Error) -> bool {
+        true
     }
 
     async fn upstream_peer(

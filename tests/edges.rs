@@ -11,6 +11,7 @@ use crate::world::{RawAnswer, World, chat_of, parse};
 
 mod chunks;
 mod crowds;
+mod cut_off;
 mod fine;
 mod heads;
 mod load;

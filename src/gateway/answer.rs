@@ -17,7 +17,7 @@ use super::Gateway;
 use super::exchange::{Exchange, Relaying};
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
-use super::{close, repeat, upstream};
+use super::{close, repeat, reply, upstream};
 use crate::dialect::relay::{Break, Progress};
 
 /// What is there already goes out in one write, up to so many bytes.
@@ -88,14 +88,15 @@ pub(super) async fn relay(
                 close::settle(gateway, exchange, client.gone.is_some()).await;
                 last(gateway, session, exchange, &mut client, (out, tells), &vendor).await;
                 if !tells && client.gone.is_none() {
-                    // It must not look like an end.
-                    session.set_keepalive(None);
-                    session.downstream_session.shutdown().await;
+                    reply::cut(session, exchange).await;
                 }
                 break;
             }
             None => return Err(Refusal::Internal),
         }
+    }
+    if client.gone.is_some() {
+        reply::cut(session, exchange).await;
     }
     exchange.record.client_gone = client.gone.is_some();
     exchange.client_time += client.waited;

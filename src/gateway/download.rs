@@ -77,7 +77,7 @@ pub(super) async fn send(
     exchange.record.status = status;
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
     if !matches!(sent, Ok(true)) {
-        session.set_keepalive(None);
+        reply::cut(session, exchange).await;
         exchange.record.client_gone = sent.is_err();
     }
     Ok(())

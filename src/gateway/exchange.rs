@@ -41,6 +41,8 @@ pub struct Exchange {
     pub stage: Stage,
     /// The name that it is known by to its repeats, if it has any.
     pub repeat: Option<Box<Repeat>>,
+    /// Whether its answer was cut off.
+    pub is_cut: bool,
 }
 
 /// The stages of a request, in order.
@@ -211,6 +213,7 @@ impl Exchange {
             record: Record { endpoint: "other", ..Record::default() },
             stage: Stage::Arrived,
             repeat: None,
+            is_cut: false,
         }
     }
 

@@ -60,8 +60,19 @@ pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: 
     let patience = session.downstream_session.get_write_timeout().unwrap_or(WRITE_WAIT);
     let written = tokio::time::timeout(patience, write(session, exchange, reply)).await;
     if !matches!(written, Ok(Ok(()))) {
-        session.set_keepalive(None);
+        cut(session, exchange).await;
         exchange.record.client_gone = true;
+    }
+}
+
+/// Ends an answer where it is. What is not whole must not look as if it were, as it would if
+/// pingora ended it: with a last chunk, or the end of its stream.
+pub(super) async fn cut(session: &mut Session, exchange: &mut Exchange) {
+    session.set_keepalive(None);
+    exchange.is_cut = true;
+    if session.downstream_session.is_http2() {
+        // Else that would wait for the client to take what is on its way.
+        session.downstream_session.shutdown().await;
     }
 }
 

@@ -19,7 +19,8 @@ async fn encrypted(conf: &str) -> (World, TempDir) {
     encrypted_of(World::start(Store::Sqlite), conf).await
 }
 
-async fn encrypted_of(builder: Builder, conf: &str) -> (World, TempDir) {
+/// The same, of a world that is begun.
+pub(super) async fn encrypted_of(builder: Builder, conf: &str) -> (World, TempDir) {
     let folder = TempDir::new().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (cert, key) = (file("cert.pem"), file("key.pem"));
@@ -34,10 +35,14 @@ async fn encrypted_of(builder: Builder, conf: &str) -> (World, TempDir) {
 }
 
 /// A client that takes any certificate.
-fn client(one_at_a_time: bool) -> reqwest::Client {
-    let builder = reqwest::Client::builder().danger_accept_invalid_certs(true).timeout(PATIENCE);
-    let builder = if one_at_a_time { builder.http1_only() } else { builder };
+pub(super) fn client(one_at_a_time: bool) -> reqwest::Client {
+    let builder = if one_at_a_time { builder().http1_only() } else { builder() };
     builder.build().expect("a client")
+}
+
+/// What such clients are made by.
+pub(super) fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().danger_accept_invalid_certs(true).timeout(PATIENCE)
 }
 
 #[rstest]

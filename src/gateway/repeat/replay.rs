@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::super::passage;
+use super::super::{passage, reply};
 use crate::gateway::Gateway;
 use crate::gateway::exchange::Exchange;
 use crate::gateway::refusal::Refusal;
@@ -36,9 +36,7 @@ pub(super) async fn send(
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
     let head = head(exchange, kept).map_err(|_| Refusal::Internal)?;
     if write(from, session, head, (kept, first)).await.is_none() {
-        // Half of it must not look whole.
-        session.set_keepalive(None);
-        session.downstream_session.shutdown().await;
+        reply::cut(session, exchange).await;
         exchange.record.client_gone = true;
     }
     Ok(true)
