@@ -22,6 +22,9 @@ const LINGER_WAIT_SHORT: Duration = Duration::from_secs(1);
 /// A client takes one of our own answers within this, if nothing else is set.
 const WRITE_WAIT: Duration = Duration::from_secs(60);
 
+/// The same of one that still sends something beside others: what it sends lies here meanwhile.
+const REFUSAL_WAIT: Duration = Duration::from_secs(2);
+
 /// What a client gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
@@ -57,7 +60,11 @@ pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: 
     if reply.status >= 400 {
         exchange.record.code = Some(reply.code.clone());
     }
-    let patience = session.downstream_session.get_write_timeout().unwrap_or(WRITE_WAIT);
+    let down = &mut session.downstream_session;
+    let patience = match down.get_write_timeout().unwrap_or(WRITE_WAIT) {
+        wait if down.is_http2() && !down.is_body_done() => wait.min(REFUSAL_WAIT),
+        wait => wait,
+    };
     let written = tokio::time::timeout(patience, write(session, exchange, reply)).await;
     if !matches!(written, Ok(Ok(()))) {
         cut(session, exchange).await;

@@ -122,6 +122,27 @@ async fn sound_that_was_not_taken_in_time_ended_well_on_a_connection_of_many() {
     assert_eq!(world.metric("tollgate_connections", &[]).await, 1);
 }
 
+/// What it still sent lay in memory meanwhile, for a minute, and so often as it liked.
+#[tokio::test]
+async fn who_was_refused_and_did_not_take_it_was_waited_for() {
+    let conf = "[timeouts]\nclient_write_ms = 600_000";
+    let (world, _folder) = encrypted_of(World::start(Store::Sqlite), conf).await;
+    let client = super::many::builder().http2_initial_stream_window_size(0).build();
+    let (_sender, body) = tokio::io::duplex(1 << 20);
+    let body = reqwest::Body::wrap_stream(futures_util::stream::unfold(body, |mut body| async {
+        let mut piece = vec![0; 1_000];
+        let read = tokio::io::AsyncReadExt::read(&mut body, &mut piece).await;
+        Some((read.map(|_| piece), body))
+    }));
+    let url = format!("https://{}/v1/chat/completions", world.gateway.http);
+    let call = client.expect("a client").post(url).body(body).send();
+    let answer = call.await.expect("the head of an answer");
+    assert_eq!(answer.status(), 401);
+    let (well, bytes) = rest(answer).await;
+    assert!(!well && bytes == 0, "{bytes} bytes came");
+    given_up(&world, 1).await;
+}
+
 /// What the vendor breaks off breaks off for the client, whatever it speaks.
 #[rstest]
 #[tokio::test]
