@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 
 use super::PATIENCE;
 use crate::world::{Store, World, chat_of};
@@ -38,7 +39,8 @@ async fn nobody_served_after_a_new_process_that_could_not_have_its_address(
     let gateway = &world.gateway;
     let of_old = if kept.ends_with("HTTP") { &gateway.http } else { &gateway.admin };
     let env = [(taken, address.as_str()), (kept, of_old.as_str())];
-    let told = world.command_with(&["serve", "--upgrade"], &env).await;
+    let told = timeout(PATIENCE, world.command_with(&["serve", "--upgrade"], &env)).await;
+    let told = told.expect("it ends");
     assert_eq!(told.code, 1, "{told:?}");
     assert!(told.err.contains(&format!("cannot listen at {address}")), "{told:?}");
     assert!(!told.err.contains("serving"), "{told:?}");
@@ -152,7 +154,8 @@ async fn a_file_with_its_own_number_made_it_end_itself() {
     // The number stays the same.
     shell.args(["-c", "echo $$ > var/tollgate.pid; exec \"$@\"", "sh"]);
     shell.args([env!("CARGO_BIN_EXE_tollgate"), "--conf", "tollgate.toml", "serve", "--upgrade"]);
-    let ended = shell.current_dir(world.path("")).output().await.expect("the binary");
+    let running = shell.current_dir(world.path("")).kill_on_drop(true).output();
+    let ended = timeout(PATIENCE, running).await.expect("it ends").expect("the binary");
     let told = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{told}");
     assert!(told.contains("nobody to take over from"), "{told}");

@@ -87,7 +87,8 @@ impl World {
     pub(crate) async fn command_with(&self, words: &[&str], env: &[(&str, &str)]) -> Told {
         let mut command = process::command(self.folder.path());
         command.args(words).envs(env.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let run = tokio::process::Command::from(command).output().await.expect("the binary");
+        let mut command = tokio::process::Command::from(command);
+        let run = command.kill_on_drop(true).output().await.expect("the binary");
         let text = |bytes| String::from_utf8(bytes).expect("the command line prints text");
         Told {
             code: run.status.code().expect("an exit code"),
