@@ -11,7 +11,6 @@ use pingora_core::connectors::http::Connector;
 use pingora_core::server::configuration::{Opt, ServerConf};
 use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
-use tokio::sync::Notify;
 
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
@@ -78,7 +77,6 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         timeouts: conf.timeouts,
         connector: Connector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
     });
-    let hurry = Arc::new(Notify::new());
     let background = background::Background {
         ledger: own.ledger.clone(),
         upkeep: upkeep.clone(),
@@ -90,13 +88,13 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         worker_idle: worker.idle.clone(),
         rules: reload::Rules::new(conf, catalogue),
         grace_s: conf.server.grace_s,
-        hurry: hurry.clone(),
+        hurry: Arc::default(),
     };
     let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
     let entrance = entrance::Entrance { store: requests, service: entrance };
     let admin = admin::build(conf, own.ledger, routes.clone());
     let opening = Opening::new(conf, upgrade.then(|| socket.clone()), upkeep.clone());
-    let sockets = opening.sockets();
+    let signals = Signals::new(conf, socket.clone(), opening.sockets(), background.hurry.clone());
     let opening = server.add_service(opening);
     server.add_service(entrance).add_dependency(&opening);
     server.add_service(admin).add_dependency(&opening);
@@ -107,11 +105,10 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     }
     find_vendors(&routes)?;
     if upgrade {
-        takeover::wait_until_open(&upkeep)?;
-        takeover::begin(&conf.server, &socket)?;
+        takeover::begin(&conf.server, &socket, &upkeep)?;
     }
     server.bootstrap();
-    server.run(RunArgs { shutdown_signal: Box::new(Signals { socket, sockets, hurry }) });
+    server.run(RunArgs { shutdown_signal: Box::new(signals) });
     std::process::exit(0)
 }
 

@@ -96,6 +96,20 @@ async fn nobody_served_after_a_new_process_that_died_with_the_sockets() {
     serves(&world).await;
 }
 
+/// So it had if that came a moment later.
+#[tokio::test]
+async fn nobody_served_after_a_new_process_that_died_young() {
+    let mut world = World::start(Store::Sqlite).conf(SERVER).run().await;
+    let mut new = world.successor("new", &[]).await;
+    new.kill();
+    world.logged(&["this process stays", "the new process has ended"]).await;
+    serves(&world).await;
+    let new = world.successor("newer", &[]).await;
+    let mut old = std::mem::replace(&mut world.gateway, new);
+    old.ended(PATIENCE).await;
+    serves(&world).await;
+}
+
 /// It did not listen any more until the new one had its place, or at all.
 #[rstest]
 #[tokio::test]

@@ -8,16 +8,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::takeover;
+use crate::conf::{Conf, ServerSection};
 
 /// TERM stops it, INT ends it, and at QUIT it gives way to another one. Told to give way to nobody,
 /// it stays; told once more while it stops, it ends.
 pub(super) struct Signals {
     /// Where the next process waits.
-    pub(super) socket: String,
+    socket: String,
+    server: ServerSection,
     /// What it waits for, once this one has it.
-    pub(super) sockets: Arc<OnceLock<ListenFds>>,
+    sockets: Arc<OnceLock<ListenFds>>,
     /// Told when the end is not to be waited for any longer.
-    pub(super) hurry: Arc<Notify>,
+    hurry: Arc<Notify>,
 }
 
 struct Heard {
@@ -48,6 +50,19 @@ impl ShutdownSignalWatch for Signals {
 }
 
 impl Signals {
+    pub(super) fn new(
+        conf: &Conf,
+        socket: String,
+        sockets: Arc<OnceLock<ListenFds>>,
+        hurry: Arc<Notify>,
+    ) -> Signals {
+        Signals { socket, server: conf.server.clone(), sockets, hurry }
+    }
+
+    async fn give_way(&self) -> anyhow::Result<()> {
+        takeover::give_way(self.sockets.get(), &self.socket, &self.server).await
+    }
+
     async fn until_told(&self, heard: &mut Heard) -> ShutdownSignal {
         loop {
             tokio::select! {
@@ -57,7 +72,7 @@ impl Signals {
             }
             tokio::select! {
                 told = heard.end() => return told,
-                gave_way = takeover::give_way(self.sockets.get(), &self.socket) => match gave_way {
+                gave_way = self.give_way() => match gave_way {
                     Ok(()) => {
                         log::info!("another process has taken over");
                         return ShutdownSignal::GracefulTerminate;

@@ -3,9 +3,9 @@
 //! The new process waits at a socket of its own; told to by SIGQUIT, the old one sends its
 //! listening sockets there. The way over the socket is pingora's. The new one then makes sure that
 //! it can serve at all its addresses, and says so at a socket of the old one. Only when that has
-//! agreed does the new one take its first connection, and the old one stop as it would at SIGTERM.
-//! If either goes away in between, the other one serves. Nothing is refused meanwhile, since the
-//! sockets stay open all the time.
+//! agreed does the new one take its first connection. Both serve for some seconds more, and then
+//! the old one stops as it would at SIGTERM. If either goes away in between, the other one serves.
+//! Nothing is refused meanwhile, since the sockets stay open all the time.
 
 use std::fs;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail, ensure};
 use pingora_core::server::ListenFds;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
@@ -29,13 +29,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const READY_WAIT: Duration = Duration::from_secs(30);
 /// And to serve within this, from when it has the sockets.
 const SERVE_WAIT: Duration = Duration::from_secs(30);
+/// For so long both do: a new process that dies young does so beside the old one.
+const PROBATION: Duration = Duration::from_secs(5);
 /// What the system takes as the name of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
 /// What the new process says, and what it may hear.
 const READY: &[u8] = b"ready\n";
-const LEAVES: &[u8] = b"leaves\n";
-const STAYS: &[u8] = b"stays\n";
+const LEAVES: &str = "leaves\n";
+const STAYS: &str = "stays\n";
 
 /// The socket at which a new process waits, by its whole name: the system tells apart what is named
 /// differently, and does not tell apart what two folders have under the same name.
@@ -52,7 +54,7 @@ fn consent(socket: &str) -> String {
 }
 
 /// Waits until anything can be bought from this process: until then the other one goes on.
-pub(super) fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
+fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
     let end = Instant::now() + READY_WAIT;
     loop {
         match upkeep.is_open() {
@@ -66,7 +68,8 @@ pub(super) fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
 }
 
 /// Makes ready to take over, and tells the running process to give way if its number is known.
-pub(super) fn begin(server: &ServerSection, socket: &str) -> anyhow::Result<()> {
+pub(super) fn begin(server: &ServerSection, socket: &str, upkeep: &Upkeep) -> anyhow::Result<()> {
+    wait_until_open(upkeep)?;
     if let Some(folder) = Path::new(socket).parent() {
         fs::create_dir_all(folder).context("no folder for server.upgrade_sock")?;
     }
@@ -128,20 +131,19 @@ impl Word {
         }
     }
 
-    /// Says that this process can serve; the old one then leaves.
+    /// Says that this process can serve; the old one then leaves before long.
     pub(super) async fn give(self) -> anyhow::Result<()> {
         let Some(mut stream) = self.0 else { return Ok(()) };
-        let asking = async {
-            let mut heard = Vec::new();
-            // Whoever does not answer has gone.
-            let _ = stream.write_all(READY).await;
-            let _ = stream.read_to_end(&mut heard).await;
-            heard
-        };
-        let heard = timeout(SERVE_WAIT, asking).await.context("the running process is silent")?;
+        // Whoever does not take it, or closes without a word, has gone.
+        let _ = stream.write_all(READY).await;
+        let (mut stream, mut heard) = (BufReader::new(stream), String::new());
+        let read = timeout(SERVE_WAIT, stream.read_line(&mut heard)).await;
+        let _ = read.context("the running process is silent")?;
         if heard == STAYS {
             bail!("the running process stays");
         }
+        // It looks whether this is still there until it leaves.
+        tokio::spawn(async move { stream.read_to_end(&mut Vec::new()).await });
         Ok(())
     }
 }
@@ -150,7 +152,11 @@ impl Word {
 ///
 /// # Errors
 /// Why this process stays.
-pub(super) async fn give_way(sockets: Option<&ListenFds>, socket: &str) -> anyhow::Result<()> {
+pub(super) async fn give_way(
+    sockets: Option<&ListenFds>,
+    socket: &str,
+    server: &ServerSection,
+) -> anyhow::Result<()> {
     let sockets = sockets.context("this process does not serve yet")?;
     let looking = async {
         while !is_awaited(socket) {
@@ -172,10 +178,18 @@ pub(super) async fn give_way(sockets: Option<&ListenFds>, socket: &str) -> anyho
     let heard = heard.context(late).and_then(|read| read.context("the new process has ended"));
     if let Err(why) = heard {
         // Else it would think that it is alone.
-        let _ = stream.write_all(STAYS).await;
+        let _ = stream.write_all(STAYS.as_bytes()).await;
         return Err(why);
     }
-    stream.write_all(LEAVES).await.context("the new process has ended")
+    let gone = "the new process has ended";
+    stream.write_all(LEAVES.as_bytes()).await.context(gone)?;
+    // It says nothing more.
+    if timeout(PROBATION, stream.read(&mut word)).await.is_ok() {
+        // It may have signed in this one's place.
+        sign(server);
+        bail!(gone);
+    }
+    Ok(())
 }
 
 /// A socket that is there for as long as this is.
