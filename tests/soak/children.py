@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -308,7 +309,7 @@ class Gateway(Process):
     def ready(self):
         try:
             return self.page("/readyz")[0] == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
     def page(self, path, seconds=2):

@@ -13,6 +13,7 @@ import time
 
 import calls
 from books import Books, Part, check, compare, wait_for_no_holds
+from children import Redis
 from fleet import Fleet
 from load import Load, Plan
 from report import Report
@@ -25,6 +26,8 @@ GROUPS = {"rich": (48, 12, 10**14), "poor": (8, 3, 2 * 10**7), "thin": (3, 3, 3 
 STATED = ("refused", "whole", "broken")
 KILL_EVERY_S = 1.0
 POWER_SHARE = 0.4
+# How many of the victims that are still starting are killed all the same.
+STARTING_SHARE = 0.2
 FAULTS = {
     "vendor_c": "chunk-delay=50;chunks=60",
     "vendor_d": "chunk-delay=1;chunks=150",
@@ -108,8 +111,7 @@ class Killer:
         if now >= self.next:
             self.next = now + KILL_EVERY_S * self.random.uniform(0.6, 1.4)
             victim = self.random.choices(self.victims, self.shares)[0]
-            # A large log takes seconds to read; killed meanwhile it would never be read.
-            if victim is not self.fleet.redis or victim.answers():
+            if self.is_up(victim) or self.random.random() < STARTING_SHARE:
                 self.kill(victim)
         self.revive(now)
 
@@ -119,6 +121,13 @@ class Killer:
                 process.start(wait=False)
                 # A gateway whose store is away ends at once; it is not to eat all of the machine.
                 self.again[process.name] = now + 0.2
+
+    @staticmethod
+    def is_up(process):
+        """Whether it is past its start, which takes seconds once there is much to read: killed again and
+        again in the middle of that, nobody would ever serve.
+        """
+        return process.answers() if isinstance(process, Redis) else process.ready()
 
     def kill(self, victim):
         self.kills[victim.name] += 1
