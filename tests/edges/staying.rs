@@ -140,12 +140,11 @@ async fn told_once_more_while_it_stopped_it_did_not_hear_it(
     let mut world = builder.vendor("vendor_b", &["chunk-delay=1000;chunks=200"]).run().await;
     let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
     stream.take(1).await;
-    let new = match first {
-        "QUIT" => Some(world.successor("new", &[]).await),
-        _ => {
-            world.gateway.signal(first);
-            None
-        }
+    let new = if first == "QUIT" {
+        Some(world.successor("new", &[]).await)
+    } else {
+        world.gateway.signal(first);
+        None
     };
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(world.gateway.is_running(), "{}", world.log());
