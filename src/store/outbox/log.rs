@@ -24,6 +24,8 @@ const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
 const ACKS_BYTES_MAX: usize = 64 << 10;
 /// What is not acknowledged after so long waits for a store that is not well.
 const WAITS: Duration = Duration::from_secs(1);
+/// Whoever was refused has tried again by then.
+const CALM: Duration = Duration::from_secs(10);
 
 /// What the lines of a log have to outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,11 +131,12 @@ impl Log {
         self.state().refused = Some(Instant::now());
     }
 
-    /// Whether the store has taken everything for so long: one that takes no writes may answer
-    /// questions all the same.
+    /// Whether the store has taken everything for so long, or for a while that is enough to say
+    /// again what it did not take: one that takes no writes may answer questions all the same.
     pub(in crate::store) fn is_calm(&self, span: Duration) -> bool {
         let state = self.state();
         let waits = |pending: &Pending| pending.entered.elapsed() > WAITS;
+        let span = span.min(CALM);
         state.refused.is_none_or(|refused| refused.elapsed() > span)
             && !state.pending.values().any(waits)
     }
