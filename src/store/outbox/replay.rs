@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 
@@ -95,10 +95,6 @@ impl Replay {
 
     async fn own(&mut self, run: &impl Run, part: Part) -> Result<(), Unavailable> {
         self.owes = true;
-        for (key, op) in self.log.waiting(Duration::ZERO, usize::MAX) {
-            run.apply_in(key.account(), &op).await?;
-            self.log.acked(&key, run.name());
-        }
         let (files, last, unwritten) = self.log.all().map_err(cannot)?;
         let sent = self.files(run, (files, unwritten), part).await?;
         if sent.is_all() {
@@ -120,7 +116,7 @@ impl Replay {
     /// nothing. What cannot be read keeps nobody from the rest, and is tried again.
     ///
     /// # Errors
-    /// As with [`Replay::all`].
+    /// As with [`Replay::lately`].
     pub(in crate::store) async fn adopt(
         &mut self,
         run: &impl Run,

@@ -79,7 +79,7 @@ impl Guard {
     }
 
     /// The store did not answer, or did.
-    pub(in crate::store) fn is_away(&self, away: bool) {
+    pub(in crate::store) fn note_away(&self, away: bool) {
         self.away.store(away, Ordering::SeqCst);
     }
 

@@ -84,12 +84,12 @@ impl Fleet {
             match seen.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
                 Ok(seen) => {
                     progress.is_away = false;
-                    self.guard.is_away(false);
+                    self.guard.note_away(false);
                     self.saw(&seen, &mut progress, answers).await;
                 }
                 Err(why) => {
                     answers.began_again();
-                    self.guard.is_away(true);
+                    self.guard.note_away(true);
                     if !progress.is_away {
                         log::warn!(why:% = why; "the store is away");
                     }
