@@ -16,17 +16,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parent.parent.parent
-TOLLGATE = Path(os.environ.get("TOLLGATE_BIN", REPO / "target/debug/tollgate"))
-SIM = Path(os.environ.get("TOLLGATE_SIM", REPO / "target/debug/examples/sim"))
+from processes import GATEWAY as TOLLGATE
+from processes import SIM, VERSION_SEGMENT
+
 VENDOR_KEY = "vk-soak"
-VERSION_SEGMENT = {
-    "vendor_a": "v1",
-    "vendor_b": "v1",
-    "vendor_c": "v1beta/openai",
-    "vendor_d": "v1",
-    "vendor_e": "v1/openai",
-}
 # What comes to nobody within this long never comes.
 START_WAIT_S = 60
 HOST = "127.0.0.1"

@@ -6,7 +6,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from children import REPO, TOLLGATE, VERSION_SEGMENT, Gateway, Redis, Sim, many_files
+from children import TOLLGATE, Gateway, Redis, Sim, many_files
+from processes import REPO, VERSION_SEGMENT
 
 # Commands at a time.
 AT_ONCE = 24
