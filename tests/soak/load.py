@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import calls
 
@@ -24,6 +25,8 @@ RECONNECT_S = 0.05
 RETRY_S = 0.25
 TRIES_MAX = 200
 CHECK_EVERY_S = 0.5
+# A refusal with one of these ended a hold, with one of those there was none to be had.
+ENDED, DRY = (400, 502, 504), (402,)
 
 
 @dataclass
@@ -67,15 +70,15 @@ class Line:
 class Worker:
     """Keeps its lines busy until it is told to stop."""
 
-    def __init__(self, number, seed, plan, told, counter, stop):
+    def __init__(self, number, seed, plan, told, counters, stop):
         self.random = random.Random(f"{seed}/{number}")
-        self.plan, self.counter, self.stop, self.number = plan, counter, stop, number
+        self.plan, self.counters, self.stop, self.number = plan, counters, stop, number
         self.told = open(told, "w", buffering=1 << 16)
         self.selector, self.timers, self.serial = selectors.DefaultSelector(), [], 0
         self.kinds = [calls.KINDS[name] for name, _ in plan.mix]
         self.shares = [share for _, share in plan.mix]
         self.account_shares = [share for *_, share in plan.accounts]
-        self.sent, self.texts, self.open = 0, {}, 0
+        self.sent, self.operations, self.texts, self.open = 0, 0, {}, 0
         self.stopping = False
 
     def run(self):
@@ -88,7 +91,7 @@ class Worker:
             if now > check:
                 check = now + CHECK_EVERY_S
                 self.look_for_silence(lines, now)
-                self.counter[self.number] = self.sent
+                self.count()
                 if self.stop.is_set() and not self.stopping:
                     self.stopping, end = True, now + SILENCE_S
             if self.stopping and (not any(line.job for line in lines) or now > end):
@@ -100,8 +103,11 @@ class Worker:
         for line in lines:
             if line.job and line.job.idempotency:
                 self.tell("undecided", line.job, line.reply)
-        self.counter[self.number] = self.sent
+        self.count()
         self.told.close()
+
+    def count(self):
+        self.counters.sent[self.number], self.counters.operations[self.number] = self.sent, self.operations
 
     def wait(self, now):
         next_timer = self.timers[0][0] - now if self.timers else 0.1
@@ -252,6 +258,7 @@ class Worker:
     def tell(self, outcome, job, reply):
         cost = job.kind.cost(job.size, reply.body()) if outcome == "whole" else 0
         status = reply.status if reply else 0
+        self.operations += operations(outcome, status) if not (reply and reply.original) else 0
         if outcome == "refused":
             status = f"{status}:{reply.code()}"
         elif outcome == "broken":
@@ -270,10 +277,16 @@ class Worker:
         self.told.write("\t".join(parts) + "\n")
 
 
-def work(number, seed, plan, told, counter, stop):
+def operations(outcome, status):
+    """What a call comes to at least, which was let in and ended (a hold and its end), or was without credit.
+    What nobody read the answer of, and all renewals, are not counted."""
+    return 2 if outcome == "whole" or status in ENDED else int(status in DRY)
+
+
+def work(number, seed, plan, told, counters, stop):
     # An interrupt is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Worker(number, seed, plan, told, counter, stop).run()
+    Worker(number, seed, plan, told, counters, stop).run()
     os._exit(0)
 
 
@@ -283,10 +296,12 @@ class Load:
     def __init__(self, plan, seed, folder, processes=2):
         context = multiprocessing.get_context("fork")
         self.stop_flag = context.Event()
-        self.counter = context.RawArray("Q", processes)
+        self.counters = SimpleNamespace(
+            sent=context.RawArray("Q", processes), operations=context.RawArray("Q", processes)
+        )
         self.files = [folder / f"calls-{number}.tsv" for number in range(processes)]
         self.children = [
-            context.Process(target=work, args=(number, seed, plan, file, self.counter, self.stop_flag), daemon=True)
+            context.Process(target=work, args=(number, seed, plan, file, self.counters, self.stop_flag), daemon=True)
             for number, file in enumerate(self.files)
         ]
         for child in self.children:
@@ -294,7 +309,11 @@ class Load:
 
     def sent(self):
         """How many calls were sent."""
-        return sum(self.counter)
+        return sum(self.counters.sent)
+
+    def operations(self):
+        """How many operations on the ledger they came to, at least."""
+        return sum(self.counters.operations)
 
     def stop(self):
         """Lets the calls under way end, and all processes with them."""

@@ -15,7 +15,7 @@ import calls
 from books import Books, Part, check, compare, wait_for_no_holds
 from children import Redis
 from fleet import Fleet
-from load import Load, Plan
+from load import DRY, ENDED, Load, Plan
 from report import Report
 
 LEASE_MS = 2_000
@@ -26,8 +26,6 @@ GROUPS = {"rich": (48, 12, 10**14), "poor": (8, 3, 2 * 10**7), "thin": (3, 3, 3 
 STATED = ("refused", "whole", "broken")
 KILL_EVERY_S = 1.0
 POWER_SHARE = 0.4
-# What a call that was sent comes to at least. On Redis, which is killed too, fewer are let in.
-OPERATIONS_A_CALL = {"sqlite": 1.7, "redis": 1.4}
 # How many of the victims that are still starting are killed all the same.
 STARTING_SHARE = 0.2
 FAULTS = {
@@ -210,8 +208,7 @@ class Run:
         payments.start()
         killer = Killer(fleet, self.seed)
         memory = 0
-        enough = self.operations / OPERATIONS_A_CALL[self.store]
-        while load.sent() < enough and time.monotonic() - began < self.seconds:
+        while load.operations() < self.operations and time.monotonic() - began < self.seconds:
             killer.tick()
             memory = max(memory, *(gateway.memory_mib() for gateway in fleet.gateways))
             time.sleep(0.02)
@@ -239,11 +236,9 @@ class Run:
         check(books, self.found, self.credited, fleet.sim.count())
         tally = compare(books, load.told(), self.found)
         ended, dry = (
-            sum(tally[name] for name in tally if name.startswith("refused ") and name.split(" ")[1][:3] in statuses)
-            for statuses in (("400", "502", "504"), ("402",))
+            sum(tally[name] for name in tally if name.startswith("refused ") and int(name.split(" ")[1][:3]) in statuses)
+            for statuses in (ENDED, DRY)
         )
-        # A charge is a hold and its end, so is a call that a vendor refused; what nobody read the
-        # answer of, and all renewals, are not counted.
         self.found.figure("ledger operations, at least", 2 * books.count() + 2 * ended + dry + payments)
         for name, value in (
             ("calls sent", load.sent()),
