@@ -3,6 +3,8 @@
 `tapped` is the same with a line to vendor_a that remembers what went over it.
 """
 
+import os
+
 import pytest
 
 import stack
@@ -19,7 +21,10 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def stacks(tmp_path_factory):
-    stacks = stack.Stacks(tmp_path_factory.mktemp("stacks"))
+    # As pytest-xdist numbers its workers, if there are any.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    stacks = stack.Stacks(tmp_path_factory.mktemp("stacks"), worker, workers)
     yield stacks
     stacks.stop_since(0)
 

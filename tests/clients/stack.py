@@ -279,10 +279,11 @@ class Unreachable:
 
 
 class Stacks:
-    """Makes gateways, each in a folder of its own; shares the healthy ones; stops everything at the end."""
+    """Makes gateways, each in a folder of its own; shares the healthy ones; stops everything at the end.
+    Workers that run tests side by side each have their own, and their own databases of a Redis."""
 
-    def __init__(self, folder):
-        self.folder, self.numbers, self.databases = folder, itertools.count(), itertools.count()
+    def __init__(self, folder, worker=0, workers=1):
+        self.folder, self.numbers, self.databases = folder, itertools.count(), itertools.count(worker, workers)
         self.running, self.healthy = [], {}
 
     def new_folder(self):
