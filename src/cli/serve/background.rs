@@ -18,7 +18,7 @@ use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::{Route, Routes};
 use crate::jobs::worker::Worker;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::store::upkeep::Upkeep;
 
@@ -105,18 +105,8 @@ impl Background {
     async fn sweep(&self) {
         loop {
             tokio::time::sleep(self.sweep_every).await;
-            if !self.upkeep.may_sweep() {
-                continue;
-            }
-            match self.ledger.expire().await {
-                Ok(swept) => {
-                    METRICS.holds_open.set(i64::try_from(swept.open).unwrap_or(i64::MAX));
-                    METRICS.held_nanousd.set(swept.held.nano());
-                    if swept.expired > 0 {
-                        log::warn!(expired = swept.expired; "holds that nobody ended were ended");
-                    }
-                }
-                Err(why) => log::warn!(why:% = why; "no sweep"),
+            if let Err(why) = sweep(&*self.ledger, || self.upkeep.may_sweep()).await {
+                log::warn!(why:% = why; "no sweep");
             }
         }
     }
@@ -185,6 +175,21 @@ impl Background {
     }
 }
 
+/// Ends all holds that nobody ended, for as long as that may be done. A store ends so many at a time:
+/// of a process that died with more of them the rest is not to wait for the next sweep.
+async fn sweep(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavailable> {
+    while may() {
+        let swept = ledger.expire().await?;
+        METRICS.holds_open.set(i64::try_from(swept.open).unwrap_or(i64::MAX));
+        METRICS.held_nanousd.set(swept.held.nano());
+        if swept.expired == 0 {
+            break;
+        }
+        log::warn!(expired = swept.expired; "holds that nobody ended were ended");
+    }
+    Ok(())
+}
+
 async fn resolve(route: &Route) {
     if route.base.host.parse::<std::net::IpAddr>().is_ok() {
         return;
@@ -197,5 +202,34 @@ async fn resolve(route: &Route) {
             route.resolved(addresses);
         }
         Err(why) => log::warn!(host = route.base.host, why:% = why; "name not resolved"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{AccountName, Operation};
+    use crate::money::Money;
+    use crate::store::sqlite::Sqlite;
+
+    #[tokio::test]
+    async fn of_more_dead_holds_than_a_store_ends_at_a_time_none_waits_for_the_next_sweep() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ledger = Sqlite::open(&folder.path().join("t.db")).expect("a store");
+        let (account, one) = (AccountName::parse("a").expect("a name"), Money::from_nano(1));
+        let (one, all) = (one.expect("money"), Money::from_nano(2_500).expect("money"));
+        ledger.open(&account).await.expect("an account");
+        let paid = Operation::Credit { tx: "t".to_owned(), amount: all };
+        ledger.apply(&account, paid).await.expect("credit");
+        for number in 0..2_500 {
+            let id = number.to_string();
+            let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: 0 };
+            ledger.apply(&account, hold).await.expect("a hold");
+        }
+        let held = async || ledger.balances(&account).await.expect("them").expect("them").held;
+        sweep(&ledger, || false).await.expect("nothing to be done");
+        assert_eq!(held().await, all);
+        sweep(&ledger, || true).await.expect("a sweep");
+        assert_eq!(held().await, Money::ZERO);
     }
 }
