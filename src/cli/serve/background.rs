@@ -175,8 +175,8 @@ impl Background {
     }
 }
 
-/// Ends all holds that nobody ended, for as long as that may be done. A store ends so many at a time:
-/// of a process that died with more of them the rest is not to wait for the next sweep.
+/// Ends all holds that nobody ended, for as long as that may be done. A store ends so many at a
+/// time: of a process that died with more of them the rest is not to wait for the next sweep.
 async fn sweep(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavailable> {
     while may() {
         let swept = ledger.expire().await?;
