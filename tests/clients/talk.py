@@ -1,12 +1,19 @@
 """What the tests say to the endpoints, and how they read what comes back."""
 
 import base64
+import re
 from types import SimpleNamespace
 
 import httpx2
 from openai.types import Video
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from stack import until
+
+
+def shown(case):
+    """The name of a case: the same in all processes that run tests, so without addresses of objects."""
+    return re.sub(r" object at 0x\w+", "", str(case))
+
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 

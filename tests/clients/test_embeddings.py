@@ -10,7 +10,7 @@ import subprocess
 import openai
 import pytest
 from stack import HERE, VENDOR_KEY, sdk
-from talk import embed, noise, verdict
+from talk import embed, noise, shown, verdict
 
 # The model, its vendor, and its dimensions.
 MODELS = {
@@ -135,7 +135,7 @@ BILLS = [
 
 
 @sim
-@pytest.mark.parametrize(("model", "usage", "nano"), BILLS, ids=str)
+@pytest.mark.parametrize(("model", "usage", "nano"), BILLS, ids=shown)
 def test_the_bill_is_exact(gateway, model, usage, nano):
     alice = gateway(**{MODELS[model][0]: usage}).account()
     reply = embed(alice.client(), model=model)
@@ -217,7 +217,7 @@ WRONG = [
 
 @sim
 @of_each_vendor
-@pytest.mark.parametrize(("wrong", "code", "param"), WRONG, ids=str)
+@pytest.mark.parametrize(("wrong", "code", "param"), WRONG, ids=shown)
 def test_what_is_wrong_is_refused_before_the_vendor_is_asked(gateway, model, wrong, code, param):
     gw = gateway()
     alice, before = gw.account(), gw.vendor.count()
@@ -235,7 +235,7 @@ def test_what_is_wrong_is_refused_before_the_vendor_is_asked(gateway, model, wro
         ("text-embedding-3-small", {"dimensions": 1537}),
         ("lmc-embedding-2", {"input": [1, 2]}),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_what_a_model_cannot_do_is_the_vendors_400(gateway, model, more):
     gw = gateway()

@@ -4,7 +4,7 @@ import asyncio
 
 import openai
 import pytest
-from talk import judge, verdict
+from talk import judge, shown, verdict
 
 CATEGORIES = 13
 pytestmark = pytest.mark.stores("sqlite")
@@ -50,7 +50,7 @@ def test_parts_of_several_kinds_are_judged_together(gateway):
 
 
 @sim
-@pytest.mark.parametrize("more", [{}, {"model": "omni-moderation-2024-09-26"}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"model": "omni-moderation-2024-09-26"}], ids=shown)
 def test_the_body_reaches_the_vendor_with_a_model(gateway, more):
     gw = gateway(vendor_b="")
     judge(gw.account().client(), PARTS, **more)
@@ -91,7 +91,7 @@ WRONG = [
 
 
 @sim
-@pytest.mark.parametrize(("wrong", "status", "code", "param"), WRONG, ids=str)
+@pytest.mark.parametrize(("wrong", "status", "code", "param"), WRONG, ids=shown)
 def test_what_is_wrong_is_refused_before_the_vendor_is_asked(gateway, wrong, status, code, param):
     gw = gateway()
     alice, before = gw.account(credit=None), gw.vendor.count()
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_refused_before_the_vendor_is_asked(gateway, wrong, sta
         ("garbage", 502, "upstream_error"),
         ("cut=0", 502, "upstream_error"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_vendor_that_fails_is_told_as_anywhere(gateway, fault, status, code):
     alice = gateway(vendor_b=fault).account(credit=None)

@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai import OpenAI
 from stack import VENDOR_KEY
-from talk import WEATHER, respond, verdict
+from talk import WEATHER, respond, shown, verdict
 
 pytestmark = pytest.mark.stores("sqlite")
 both_stores = pytest.mark.stores("sqlite", "redis")
@@ -102,7 +102,7 @@ BILLS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "usage", "nano"), BILLS, ids=str)
+@pytest.mark.parametrize(("model", "usage", "nano"), BILLS, ids=shown)
 def test_the_bill_is_exact_whole_and_streamed(gateway, model, usage, nano):
     alice = gateway(vendor_b=usage).account(credit="100")
     for streamed in (False, True):
@@ -357,7 +357,7 @@ def test_ten_parallel_responses_are_all_answered_and_all_charged(gateway):
     assert sorted(charge.amount_nano for charge in alice.charges(10)) == paid
 
 
-@pytest.mark.parametrize("how", [{"stream": True}, {"stream": False}], ids=str)
+@pytest.mark.parametrize("how", [{"stream": True}, {"stream": False}], ids=shown)
 def test_a_vendors_400_passes_with_its_message(gateway, how):
     gw = gateway(vendor_b="status=400")
     alice, direct = gw.account(), OpenAI(base_url=gw.vendor.address("vendor_b", "status=400"), api_key=VENDOR_KEY)
@@ -385,7 +385,7 @@ WRONG = [
 
 
 @pytest.mark.vendors("sim")
-@pytest.mark.parametrize(("wrong", "code", "param"), WRONG, ids=str)
+@pytest.mark.parametrize(("wrong", "code", "param"), WRONG, ids=shown)
 def test_what_is_wrong_or_has_no_price_is_refused_before_the_vendor_is_asked(gateway, wrong, code, param):
     gw = gateway()
     alice, before = gw.account(), gw.vendor.count()
