@@ -260,9 +260,11 @@ async fn a_settlement_is_made_before_the_last_byte_so_the_next_call_finds_its_mo
     let mut call = chat_of("lmb-5.5");
     call["stream"] = stream.into();
     let cost = INPUT + OUTPUT;
-    // Each call holds all that is left, and the last finds exactly the least it needs.
+    // Each call holds all that is left, and the last finds exactly the least it needs. The answer
+    // is one word: of more than the vendor reports in the end, a stream may be cut before that.
     let credit = least(&call) + 29 * cost;
-    let builder = World::start(store).vendor("vendor_b", &["prompt=1;completion=1"]);
+    let vendor = ["prompt=1;completion=1;chunks=1"];
+    let builder = World::start(store).vendor("vendor_b", &vendor);
     let world = builder.credit(&usd(credit)).run().await;
     for number in 0..30 {
         let answer = world.chat(call.clone()).await;
