@@ -166,6 +166,15 @@ impl World {
         Process::take_over(self.folder.path(), name, env, place)
     }
 
+    /// Waits until the running gateway has given way to `new`. Its connections end with it: a client
+    /// that took one of them for its next call would hear nothing.
+    pub(crate) async fn gives_way_to(&mut self, new: Process) -> Process {
+        let mut old = std::mem::replace(&mut self.gateway, new);
+        old.ended(PATIENCE).await;
+        self.client = process::client();
+        old
+    }
+
     /// Another gateway, whose files a test may forbid to grow: the system does not end it for that.
     pub(crate) async fn unlimited_gateway(&self) -> Process {
         Process::start_as(self.folder.path(), "unlimited", &[], process::undaunted).await

@@ -49,8 +49,7 @@ async fn nobody_served_after_a_new_process_that_could_not_have_its_address(
     // The next one finds everything as it was.
     drop(other);
     let new = world.successor("new", &[(taken, address.as_str())]).await;
-    let mut old = std::mem::replace(&mut world.gateway, new);
-    old.ended(PATIENCE).await;
+    let old = world.gives_way_to(new).await;
     let http = if taken.ends_with("HTTP") { &address } else { &old.http };
     let admin = if taken.ends_with("HTTP") { &old.admin } else { &address };
     (world.gateway.http, world.gateway.admin) = (http.clone(), admin.clone());
@@ -91,8 +90,7 @@ async fn nobody_served_after_a_new_process_that_died_with_the_sockets() {
     assert!(!world.path("t.sock-old").exists());
     serves(&world).await;
     let new = world.successor("new", &[]).await;
-    let mut old = std::mem::replace(&mut world.gateway, new);
-    old.ended(PATIENCE).await;
+    world.gives_way_to(new).await;
     serves(&world).await;
 }
 
@@ -105,8 +103,7 @@ async fn nobody_served_after_a_new_process_that_died_young() {
     world.logged(&["this process stays", "the new process has ended"]).await;
     serves(&world).await;
     let new = world.successor("newer", &[]).await;
-    let mut old = std::mem::replace(&mut world.gateway, new);
-    old.ended(PATIENCE).await;
+    world.gives_way_to(new).await;
     serves(&world).await;
 }
 

@@ -78,8 +78,7 @@ async fn a_new_process_takes_over_and_nothing_is_refused_or_cut(
     let (counts, new) = tokio::join!(calling, replacing);
     let streamed = join_all(streams.into_iter().map(Opened::rest)).await;
     assert!(streamed.iter().all(Streamed::is_done), "{streamed:?}");
-    let mut old = std::mem::replace(&mut world.gateway, new);
-    old.ended(PATIENCE).await;
+    world.gives_way_to(new).await;
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200, "the new one serves alone");
     world.settled(counts.iter().sum::<usize>() + 5 + 1).await;
 }
@@ -102,8 +101,7 @@ async fn a_new_process_that_cannot_sell_yet_leaves_the_old_one_alone() {
     let (new, ()) = tokio::join!(new, waiting);
     let told = said(&new, "was told to give way").await;
     assert!(said(&new, "the store is complete").await < told, "{}", new.log());
-    let mut old = std::mem::replace(&mut world.gateway, new);
-    old.ended(PATIENCE).await;
+    world.gives_way_to(new).await;
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
     world.settled(11).await;
 }
