@@ -166,8 +166,8 @@ impl World {
         Process::take_over(self.folder.path(), name, env, place)
     }
 
-    /// Waits until the running gateway has given way to `new`. Its connections end with it: a client
-    /// that took one of them for its next call would hear nothing.
+    /// Waits until the running gateway has given way to `new`. Its connections end with it: a
+    /// client that took one of them for its next call would hear nothing.
     pub(crate) async fn gives_way_to(&mut self, new: Process) -> Process {
         let mut old = std::mem::replace(&mut self.gateway, new);
         old.ended(PATIENCE).await;

@@ -68,6 +68,14 @@ pub(super) trait Run: Sync {
         account: &AccountName,
         op: &Operation,
     ) -> impl Future<Output = Result<Answer, Unavailable>> + Send;
+
+    /// Tells of each of an account's holds whether this run knows its end, so that nobody has to be
+    /// told it again.
+    fn knows_ends(
+        &self,
+        account: &AccountName,
+        ids: &[&str],
+    ) -> impl Future<Output = Result<Vec<bool>, Unavailable>> + Send;
 }
 
 /// A store with an outbox before it.
@@ -202,6 +210,14 @@ impl Run for InRun {
     async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
         self.redis.apply_in(&self.run, account, op).await
     }
+
+    async fn knows_ends(
+        &self,
+        account: &AccountName,
+        ids: &[&str],
+    ) -> Result<Vec<bool>, Unavailable> {
+        self.redis.ended_in(&self.run, account, ids).await
+    }
 }
 
 /// A file never forgets what it has.
@@ -226,6 +242,11 @@ impl Run for Arc<Sqlite> {
 
     async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
         self.apply(account, op.clone()).await
+    }
+
+    /// It is told once, and little, so to ask first would spare nothing.
+    async fn knows_ends(&self, _: &AccountName, ids: &[&str]) -> Result<Vec<bool>, Unavailable> {
+        Ok(vec![false; ids.len()])
     }
 }
 

@@ -224,6 +224,27 @@ impl Redis {
         answer(&words(&reply)?)
     }
 
+    /// Tells of each of an account's holds whether it has ended for good, in one run: then neither
+    /// a settlement nor a void changes anything any more.
+    pub(in crate::store) async fn ended_in(
+        &self,
+        run: &Stamped,
+        account: &AccountName,
+        ids: &[&str],
+    ) -> Result<Vec<bool>, Unavailable> {
+        let (keys, mut call) = (AccountKeys::of(account), Call::default());
+        for id in ids {
+            call.key(keys.hold(id));
+        }
+        let asked = call.of_known(&run.states);
+        let states: Vec<String> = self.connection().await?.query(&asked).await?;
+        if states.len() != ids.len() {
+            return Err(Unavailable("the store does not tell how holds stand".to_owned()));
+        }
+        let for_good = ["posted", "voided", "tombstone"];
+        Ok(states.iter().map(|state| for_good.contains(&state.as_str())).collect())
+    }
+
     /// Asks the server what it is.
     pub(in crate::store) async fn seen(&self) -> Result<Seen, Unavailable> {
         let connection = self.connection().await?;

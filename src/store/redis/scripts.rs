@@ -94,6 +94,8 @@ pub(in crate::store) struct Stamped {
     pub(super) settle: Script,
     pub(super) void: Script,
     pub(super) place: Script,
+    /// How holds stand; moves nothing, but only this run is to tell.
+    pub(super) states: Script,
 }
 
 impl Stamped {
@@ -105,12 +107,13 @@ impl Stamped {
             settle: stamped(SETTLE, run),
             void: stamped(VOID, run),
             place: stamped(PLACE, run),
+            states: stamped(STATES, run),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 5] {
-        let Stamped { run: _, hold, extend, settle, void, place } = self;
-        [hold, extend, settle, void, place]
+    pub(super) fn all(&self) -> [&Script; 6] {
+        let Stamped { run: _, hold, extend, settle, void, place, states } = self;
+        [hold, extend, settle, void, place, states]
     }
 }
 
@@ -160,6 +163,7 @@ const HOLD: Source = ("", &[HOLDING, include_str!("scripts/hold.lua")]);
 const EXTEND: Source = (WHEN_FULL, &[include_str!("scripts/extend.lua")]);
 const SETTLE: Source = (WHEN_FULL, &[include_str!("scripts/settle.lua")]);
 const VOID: Source = (WHEN_FULL, &[include_str!("scripts/void.lua")]);
+const STATES: Source = (READING, &[include_str!("scripts/states.lua")]);
 const PLACE: Source = ("", &[HOLDING, RECORD, include_str!("scripts/videos/place.lua")]);
 
 fn text(flags: &str, parts: &[&str]) -> String {
