@@ -94,9 +94,9 @@ impl Opened {
     fn of_server(
         section: &StoreSection,
         (ledger, money): (Arc<dyn Ledger>, Arc<Redis>),
-        queue: Arc<Redis>,
+        [queue, repeats]: [Arc<Redis>; 2],
     ) -> Opened {
-        let [notes, repeats] = [(); 2].map(|()| Arc::new(Redis::new(section.clone())));
+        let notes = Arc::new(Redis::new(section.clone()));
         Opened {
             ledger,
             lasting: Lasting(Some(money.clone())),
@@ -175,7 +175,7 @@ pub fn serving(
     let opened = || {
         let money = guarded();
         let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
-        Opened::of_server(section, (ledger, money), guarded())
+        Opened::of_server(section, (ledger, money), [guarded(), guarded()])
     };
     let [requests, background, worker] = [opened(), opened(), opened()];
     let upkeep = Upkeep::shared((outbox(), guard), &background, (leases, lease));
@@ -208,6 +208,6 @@ pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
 /// A server for somebody who makes no calls, and so has nothing to make up for.
 fn unguarded(section: &StoreSection, ledger: Redis) -> Opened {
     let ledger = Arc::new(ledger);
-    let queue = Arc::new(Redis::new(section.clone()));
-    Opened::of_server(section, (ledger.clone(), ledger), queue)
+    let others = [(); 2].map(|()| Arc::new(Redis::new(section.clone())));
+    Opened::of_server(section, (ledger.clone(), ledger), others)
 }

@@ -7,6 +7,7 @@ mod full;
 mod kills;
 mod leases;
 mod runs;
+mod torn;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

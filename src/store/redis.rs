@@ -28,6 +28,7 @@ mod notes;
 mod repeats;
 mod safety;
 mod scripts;
+mod torn;
 
 use incarnation::Needs;
 pub(super) use incarnation::{Guard, Seen};
@@ -151,9 +152,9 @@ impl Redis {
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = Swept::default();
         for id in due {
-            let mut call = self.scripts.money.expire.key(&keys.account);
-            call.key(keys.hold(&id)).key(&keys.open).key(&keys.journal).arg(id);
-            if answer(&words(&self.connection().await?.run(&call).await?)?)? == Answer::Done {
+            let mut call = Call::default();
+            call.key(&keys.account).key(keys.hold(&id)).key(&keys.open).key(&keys.journal).arg(id);
+            if answer(&self.told(&call, |s| &s.money.expire).await?)? == Answer::Done {
                 swept.expired += 1;
             }
         }

@@ -191,6 +191,24 @@ impl RedisServer {
         assert!(self.start_again(), "Redis does not start from its copy");
     }
 
+    /// Kills it, and cuts its log off within the last operation that says this word, right before
+    /// that ends, as a power cut may.
+    pub(crate) fn tear_log(&mut self, word: &str) {
+        self.has_written();
+        self.stop();
+        let folder = self.folder.path().join(WRITTEN);
+        let files = std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("a file").path());
+        for file in files.filter(|file| file.to_string_lossy().contains(".incr.")) {
+            let log = std::fs::read(&file).expect("the log");
+            let said = log.windows(word.len()).rposition(|bytes| bytes == word.as_bytes());
+            if let Some(said) = said {
+                let end = log[said..].windows(4).position(|bytes| bytes == b"EXEC");
+                let file = File::options().write(true).open(&file).expect("the log");
+                file.set_len((said + end.expect("its end") + 2) as u64).expect("it is shorter");
+            }
+        }
+    }
+
     /// Its port.
     pub(crate) fn port(&self) -> u16 {
         self.port

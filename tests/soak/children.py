@@ -193,7 +193,13 @@ class Redis(Process):
         return self
 
     def wait_ready(self, seconds=START_WAIT_S):
-        until(self.answers, f"{self.name} answers", seconds)
+        def up():
+            # The start that finds half an operation in a log that is not the last one fails, and mends it.
+            if not self.alive():
+                super(Redis, self).start()
+            return self.answers()
+
+        until(up, f"{self.name} answers", seconds)
 
     def answers(self):
         try:
@@ -238,17 +244,20 @@ class Redis(Process):
         file = self.data / "appendonlydir" / names[-1] if names else None
         return file if file and file.exists() else None
 
-    def lose_power(self, seconds):
-        """Kills it, and cuts its log back to what it was so long before; how many bytes were lost."""
+    def lose_power(self, seconds, torn):
+        """Kills it, and cuts its log back to what it was so long before, and by so many bytes more, which
+        will hardly be the end of an operation; how many bytes were lost.
+        """
         at = time.monotonic() - seconds
         self.kill()
         file = self.tail_file()
         earlier = [size for when, known, size in self.sizes if known == file and when <= at]
         if not earlier:
             return 0
-        lost = file.stat().st_size - earlier[-1]
+        end = max(0, earlier[-1] - torn)
+        lost = file.stat().st_size - end
         if lost > 0:
-            os.truncate(file, earlier[-1])
+            os.truncate(file, end)
         self.sizes.clear()
         return max(lost, 0)
 

@@ -153,7 +153,7 @@ def flapping(bench):
         time.sleep(1.5)
         rounds = bench.seconds(3, 20)
         for _ in range(rounds):
-            lost += fleet.redis.lose_power(0.5)
+            lost += fleet.redis.lose_power(0.5, torn=700)
             fleet.redis.start()
             time.sleep(2.5)
         traffic.stop()

@@ -132,7 +132,7 @@ class Killer:
     def kill(self, victim):
         self.kills[victim.name] += 1
         if victim is self.fleet.redis and self.random.random() < POWER_SHARE:
-            lost = victim.lose_power(self.random.uniform(0.05, 1.0))
+            lost = victim.lose_power(self.random.uniform(0.05, 1.0), self.random.randrange(4_096))
             self.power += 1
             self.lost_bytes += lost
         else:

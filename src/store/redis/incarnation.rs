@@ -1,7 +1,7 @@
 //! Which run of the server this is. One that starts again, or a replica that takes over, may lack
 //! what was acknowledged last: until that is made up for, nothing new may be bought there.
 //!
-//! So the scripts that move money are stamped with the run that they are for. What a server knows
+//! So the scripts that write are stamped with the run that they are for. What a server knows
 //! of scripts it forgets when it ends, and never tells its replicas: another run refuses them by
 //! itself, however quickly it took the place of the first, and then nothing happens until
 //! [`upkeep`](crate::store::upkeep) has had a look.
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{ErrorKind, FromRedisValue, InfoDict, RedisError, Script, ServerErrorKind, Value};
+use redis::{ErrorKind, FromRedisValue, InfoDict, RedisError, ServerErrorKind, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 
-use super::scripts::{Call, Stamped};
-use super::{ACCOUNTS, AccountKeys, Redis, answer, call, words};
+use super::scripts::{Call, Pick, Stamped};
+use super::{ACCOUNTS, AccountKeys, Redis, answer, call, torn, words};
 use crate::ledger::{AccountName, Answer, Operation, Unavailable};
 
 /// Whoever was refused by another run waits so long for a word on it, at most.
@@ -28,6 +28,8 @@ pub(in crate::store) struct Seen {
     pub(in crate::store) run: String,
     /// How long it has lasted: of a cluster, the youngest.
     pub(in crate::store) uptime: Duration,
+    /// Whether a master writes to the file of its log that it found when it started.
+    pub(super) goes_on_with_its_log: bool,
 }
 
 /// What the connections of a process know of the run, so that each money operation can be refused.
@@ -58,17 +60,17 @@ pub(super) enum Needs {
     Outbox,
 }
 
-/// One of the stamped scripts.
-type Pick = fn(&Stamped) -> &Script;
-
-/// The stamped script of an operation, and what it needs; `None` if it moves no money.
+/// The script of an operation, and what that needs; `None` if any run may do it.
 fn stamped(op: &Operation) -> Option<(Needs, Pick)> {
     match op {
-        Operation::Hold { .. } => Some((Needs::Outbox, |s| &s.hold)),
-        Operation::Extend { .. } => Some((Needs::Open, |s| &s.extend)),
-        Operation::Settle { .. } => Some((Needs::Run, |s| &s.settle)),
-        Operation::Void { .. } => Some((Needs::Run, |s| &s.void)),
-        Operation::Credit { .. } | Operation::Renew { .. } | Operation::Checkpoint { .. } => None,
+        Operation::Hold { .. } => Some((Needs::Outbox, |s| &s.money.hold)),
+        Operation::Extend { .. } => Some((Needs::Open, |s| &s.money.extend)),
+        Operation::Renew { .. } | Operation::Checkpoint { .. } => {
+            Some((Needs::Run, |s| &s.money.renew))
+        }
+        Operation::Settle { .. } => Some((Needs::Run, |s| &s.money.settle)),
+        Operation::Void { .. } => Some((Needs::Run, |s| &s.money.void)),
+        Operation::Credit { .. } => None,
     }
 }
 
@@ -183,17 +185,27 @@ impl Redis {
         guard: &Guard,
         needs: Needs,
         call: &Call,
-        pick: impl Fn(&Stamped) -> &Script,
+        pick: Pick,
     ) -> Result<(Value, Arc<Stamped>), Unavailable> {
         let stamped = guard.admitted(needs).await?;
-        match self.connection().await?.query_raw(&call.of_known(pick(&stamped))).await {
+        match self.connection().await?.query_raw(&call.of_known(pick(&stamped.scripts))).await {
             Err(why) if is_unknown(&why) => {
                 let stamped = guard.word(&stamped, needs).await?;
-                let call = call.of_known(pick(&stamped));
+                let call = call.of_known(pick(&stamped.scripts));
                 Ok((self.connection().await?.query(&call).await?, stamped))
             }
             answered => Ok((answered?, stamped)),
         }
+    }
+
+    /// Runs a script that writes; what it says. Where there is a guard, that is in the run of the
+    /// server that it knows and in no other.
+    pub(super) async fn told(&self, call: &Call, pick: Pick) -> Result<Vec<String>, Unavailable> {
+        let reply = match &self.guard {
+            Some(guard) => self.guarded(guard, Needs::Run, call, pick).await?.0,
+            None => self.connection().await?.run(&call.of(pick(&self.scripts))).await?,
+        };
+        words(&reply)
     }
 
     /// Does an operation as the guard allows it, if there is one. Tells which run has it, if that
@@ -220,7 +232,8 @@ impl Redis {
     ) -> Result<Answer, Unavailable> {
         let Some((_, pick)) = stamped(op) else { return self.apply_plainly(account, op).await };
         let call = call(&AccountKeys::of(account), op);
-        let reply: Value = self.connection().await?.query(&call.of_known(pick(run))).await?;
+        let reply: Value =
+            self.connection().await?.query(&call.of_known(pick(&run.scripts))).await?;
         answer(&words(&reply)?)
     }
 
@@ -236,7 +249,7 @@ impl Redis {
         for id in ids {
             call.key(keys.hold(id));
         }
-        let asked = call.of_known(&run.states);
+        let asked = call.of_known(&run.scripts.money.states);
         let states: Vec<String> = self.connection().await?.query(&asked).await?;
         if states.len() != ids.len() {
             return Err(Unavailable("the store does not tell how holds stand".to_owned()));
@@ -250,7 +263,7 @@ impl Redis {
         let connection = self.connection().await?;
         let sections = ["server", "replication", "persistence"];
         let asked = redis::cmd("INFO").arg(&sections).to_owned();
-        let (mut runs, mut uptime) = (Vec::new(), u64::MAX);
+        let (mut runs, mut uptime, mut goes_on_with_its_log) = (Vec::new(), u64::MAX, false);
         for info in connection.query_masters(&asked).await? {
             let info = InfoDict::from_redis_value_ref(&info)
                 .map_err(|e| Unavailable(format!("INFO cannot be read: {e}")))?;
@@ -268,12 +281,13 @@ impl Redis {
             }
             // A master that was a replica meanwhile goes on as the same process with another past.
             runs.push(run + &told("master_replid2"));
+            goes_on_with_its_log |= torn::goes_on_with_its_log(&info);
             uptime = uptime.min(info.get("uptime_in_seconds").unwrap_or(0));
         }
         runs.sort();
         let digest = Sha256::digest(runs.concat());
         let run = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Seen { run, uptime: Duration::from_secs(uptime) })
+        Ok(Seen { run, uptime: Duration::from_secs(uptime), goes_on_with_its_log })
     }
 
     /// Whether anybody can have money here.
@@ -281,10 +295,11 @@ impl Redis {
         self.connection().await?.query(redis::cmd("EXISTS").arg(ACCOUNTS)).await
     }
 
-    /// Gives a run its scripts.
+    /// Gives a run its scripts, once what they write will not come behind half an operation.
     pub(in crate::store) async fn stamp(&self, run: &str) -> Result<Arc<Stamped>, Unavailable> {
+        self.begin_log().await?;
         let stamped = Stamped::for_run(run);
-        for script in stamped.all() {
+        for script in stamped.scripts.all() {
             self.connection().await?.load(script).await?;
         }
         // Asked afterwards: had another run taken them, it would answer now.

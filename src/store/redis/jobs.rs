@@ -4,12 +4,11 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use redis::{Script, ScriptInvocation};
 
 use super::super::jobs::{read, read_claimed, repeats, used, written};
 use super::incarnation::Needs;
 use super::keys::AccountKeys;
-use super::scripts::Call;
+use super::scripts::{Call, Pick};
 use super::{Redis, answer, words};
 use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
 use crate::ledger::{AccountName, Answer, Unavailable};
@@ -68,13 +67,14 @@ impl Queue for Redis {
     }
 
     async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable> {
-        let mut call = self.scripts.videos.page.key(AccountKeys::of(account).videos());
+        let mut call = Call::default();
+        call.key(AccountKeys::of(account).videos());
         let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
         call.arg(u8::from(page.ascending)).arg(limit);
         page.after.iter().for_each(|after| {
             call.arg(after);
         });
-        let told = self.told(&call).await?;
+        let told = self.read(&call, |s| &s.videos.page).await?;
         let Some(("page", ids)) = told.split_first().map(|(word, ids)| (word.as_str(), ids)) else {
             return Ok(None);
         };
@@ -92,9 +92,9 @@ impl Queue for Redis {
         }
         let (keys, member) = (AccountKeys::of(account), member(account, id));
         let announced = self.hasten(&member).await?;
-        let mut call = self.scripts.videos.delete.key(keys.video(id));
-        call.key(keys.videos()).arg(id).arg(&announced.deadline);
-        let told = self.told(&call).await?;
+        let mut call = Call::default();
+        call.key(keys.video(id)).key(keys.videos()).arg(id).arg(&announced.deadline);
+        let told = self.told(&call, |s| &s.videos.delete).await?;
         match told.first().map(String::as_str) {
             Some("deleted") => {
                 self.note(&member, &told).await;
@@ -136,9 +136,10 @@ impl Queue for Redis {
     }
 
     async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
-        let mut call = of_claim(&self.scripts.videos.renew, claim, |_, _| Vec::new());
+        let mut call = of_claim(claim, |_, _| Vec::new());
         call.arg(claim.revision).arg(lease_ms.min(SPAN_MS_MAX));
-        self.told_and_noted(&call, claim).await.map(|told| told.is_some())
+        let told = self.told_and_noted(&call, |s| &s.videos.renew, claim).await?;
+        Ok(told.is_some())
     }
 
     async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
@@ -148,9 +149,7 @@ impl Queue for Redis {
 
     async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable> {
         let (job, status) = (written(&claim.job)?, claim.job.status());
-        let mut call = of_claim(&self.scripts.videos.save, claim, |keys, id| {
-            vec![keys.video_body(id), keys.videos_open()]
-        });
+        let mut call = of_claim(claim, |keys, id| vec![keys.video_body(id), keys.videos_open()]);
         call.arg(&claim.job.id).arg(claim.revision).arg(u8::from(claim.deleted));
         call.arg(job).arg(status.name());
         match next.due_ms {
@@ -158,18 +157,20 @@ impl Queue for Redis {
             None => call.arg(""),
         };
         call.arg(u8::from(next.forget_body));
-        let Some(told) = self.told_and_noted(&call, claim).await? else { return Ok(false) };
+        let told = self.told_and_noted(&call, |s| &s.videos.save, claim).await?;
+        let Some(told) = told else { return Ok(false) };
         claim.revision = number_at(&told, 4)?;
         claim.deleted = text_at(&told, 5)? == "1";
         Ok(true)
     }
 
     async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
-        let mut call = of_claim(&self.scripts.videos.remove, claim, |keys, id| {
+        let mut call = of_claim(claim, |keys, id| {
             vec![keys.video_body(id), keys.video_keys(), keys.videos(), keys.videos_open()]
         });
         call.arg(&claim.job.id).arg(claim.revision).arg(LOOK_MS);
-        self.told_and_noted(&call, claim).await.map(|told| told.is_some())
+        let told = self.told_and_noted(&call, |s| &s.videos.remove, claim).await?;
+        Ok(told.is_some())
     }
 
     async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
@@ -198,18 +199,19 @@ impl Queue for Redis {
 }
 
 impl Redis {
-    /// Runs a script that answers in words.
-    async fn told(&self, call: &ScriptInvocation<'_>) -> Result<Vec<String>, Unavailable> {
-        words(&self.connection().await?.run(call).await?)
+    /// Runs a script that only reads, in whatever run the server is; what it says.
+    async fn read(&self, call: &Call, pick: Pick) -> Result<Vec<String>, Unavailable> {
+        words(&self.connection().await?.run(&call.of(pick(&self.scripts))).await?)
     }
 
-    /// The same for a claim's, and notes what it told; `None` if it is no longer a claim.
+    /// Runs a claim's script, and notes what it told; `None` if it is no longer a claim.
     async fn told_and_noted(
         &self,
-        call: &ScriptInvocation<'_>,
+        call: &Call,
+        pick: Pick,
         claim: &Claim,
     ) -> Result<Option<Vec<String>>, Unavailable> {
-        let told = self.told(call).await?;
+        let told = self.told(call, pick).await?;
         if told.first().is_none_or(|word| word == "gone") {
             return Ok(None);
         }
@@ -232,9 +234,10 @@ impl Redis {
         call.arg(order.lease_ms.min(SPAN_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
+        let place: Pick = |s| &s.videos.place;
         match &self.guard {
-            Some(guard) => words(&self.guarded(guard, Needs::Outbox, &call, |s| &s.place).await?.0),
-            None => self.told(&call.of(&self.scripts.videos.place)).await,
+            Some(guard) => words(&self.guarded(guard, Needs::Outbox, &call, place).await?.0),
+            None => self.told(&call, place).await,
         }
     }
 
@@ -277,9 +280,9 @@ impl Redis {
             self.drop_entry(entry).await;
             return Ok(None);
         };
-        let mut call = self.scripts.videos.claim.key(AccountKeys::of(&account).video(id));
-        call.arg(lease_ms.min(SPAN_MS_MAX));
-        let told = self.told(&call).await?;
+        let mut call = Call::default();
+        call.key(AccountKeys::of(&account).video(id)).arg(lease_ms.min(SPAN_MS_MAX));
+        let told = self.told(&call, |s| &s.videos.claim).await?;
         match told.first().map(String::as_str) {
             Some("claimed") => {
                 self.note(&entry.member, &told).await;
@@ -301,13 +304,10 @@ impl Redis {
 }
 
 /// A script on a claim's record, and on further keys of its account.
-fn of_claim<'a>(
-    script: &'a Script,
-    claim: &Claim,
-    further: impl Fn(&AccountKeys, &str) -> Vec<String>,
-) -> ScriptInvocation<'a> {
+fn of_claim(claim: &Claim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> Call {
     let (keys, id) = (AccountKeys::of(&claim.job.account), &claim.job.id);
-    let mut call = script.key(keys.video(id));
+    let mut call = Call::default();
+    call.key(keys.video(id));
     for key in further(&keys, id) {
         call.key(key);
     }

@@ -28,6 +28,7 @@ impl Redis {
         let began = Instant::now();
         let mut before = self.seen().await?.run;
         loop {
+            self.begin_log().await?;
             let written = write().await?;
             let why = match self.kept_by(&before).await {
                 Ok(()) => return Ok(written),

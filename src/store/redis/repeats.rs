@@ -3,10 +3,10 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redis::ScriptInvocation;
 
+use super::Redis;
 use super::keys::AccountKeys;
-use super::{Redis, words};
+use super::scripts::Call;
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
     Kept, Naming, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES, Repeats, Reply, Taken, Taking,
@@ -20,11 +20,6 @@ const WRITING_MS_MAX: u64 = 10 * 60 * 1_000;
 const LIFE_MS_MAX: u64 = 1 << 52;
 
 impl Redis {
-    /// Runs a script on names; what it says.
-    async fn named(&self, call: &ScriptInvocation<'_>) -> Result<Vec<String>, Unavailable> {
-        self.connection().await?.run(call).await.and_then(|reply| words(&reply))
-    }
-
     /// Writes a body, piece by piece: each time others get their turn in between.
     async fn write(&self, key: &str, body: &Bytes) -> Result<(), Unavailable> {
         let asked = redis::cmd("STRLEN").arg(key).to_owned();
@@ -94,10 +89,11 @@ impl Repeats for Redis {
         };
         let life_ms = naming.life_ms.max(running_ms(lease_ms)).min(LIFE_MS_MAX);
         let record = AccountKeys::of(account).repeat(&naming.name);
-        let mut call = self.scripts.repeats.take.key(record);
+        let mut call = Call::default();
+        call.key(record);
         call.arg(hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(LIFE_MS_MAX));
         call.arg(life_ms).arg(taking).arg(from);
-        taken(&self.named(&call).await?)
+        taken(&self.told(&call, |s| &s.repeats.take).await?)
     }
 
     async fn renew(
@@ -107,9 +103,10 @@ impl Repeats for Redis {
         owner: &str,
         lease_ms: u64,
     ) -> Result<bool, Unavailable> {
-        let mut call = self.scripts.repeats.renew.key(AccountKeys::of(account).repeat(name));
+        let mut call = Call::default();
+        call.key(AccountKeys::of(account).repeat(name));
         call.arg(owner).arg(lease_ms.min(LIFE_MS_MAX)).arg(running_ms(lease_ms));
-        Ok(self.named(&call).await? == ["done"])
+        Ok(self.told(&call, |s| &s.repeats.renew).await? == ["done"])
     }
 
     async fn end(
@@ -127,14 +124,17 @@ impl Repeats for Redis {
         if body.len() > SHORT_BYTES_MAX {
             self.write(&body_key, &body).await?;
         }
-        let mut call = self.scripts.repeats.end.key(keys.repeat(&naming.name));
-        call.key(body_key).key(&keys.replies());
+        let mut call = Call::default();
+        call.key(keys.repeat(&naming.name)).key(body_key);
+        for key in keys.replies() {
+            call.key(key);
+        }
         call.arg(hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(LIFE_MS_MAX));
         call.arg(head.unwrap_or_default()).arg(body.len()).arg(REPLIES_BYTES_MAX);
         if body.len() <= SHORT_BYTES_MAX {
             call.arg(&body[..]);
         }
-        let told = self.named(&call).await?;
+        let told = self.told(&call, |s| &s.repeats.end).await?;
         match told.first().map(String::as_str) {
             Some("done") => Ok(true),
             Some("gone") => Ok(false),
@@ -148,9 +148,9 @@ impl Repeats for Redis {
         name: &str,
         owner: &str,
     ) -> Result<(), Unavailable> {
-        let mut call = self.scripts.repeats.free.key(AccountKeys::of(account).repeat(name));
-        call.arg(owner);
-        self.named(&call).await.map(|_| ())
+        let mut call = Call::default();
+        call.key(AccountKeys::of(account).repeat(name)).arg(owner);
+        self.told(&call, |s| &s.repeats.free).await.map(|_| ())
     }
 
     async fn piece(

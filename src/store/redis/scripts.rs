@@ -8,21 +8,48 @@ use crate::ledger::Operation;
 const WHEN_FULL: &str = " flags=allow-oom";
 const READING: &str = " flags=no-writes";
 
+/// One of all.
+pub(in crate::store) type Pick = fn(&Scripts) -> &Script;
+
+/// Makes a script of what it may do and the parts of its text.
+type Make<'a> = &'a dyn Fn(&str, &[&str]) -> Script;
+
 /// One of each.
-#[derive(Default)]
-pub(super) struct Scripts {
+pub(in crate::store) struct Scripts {
     pub(super) money: MoneyScripts,
     pub(super) videos: VideoScripts,
     pub(super) index: IndexScripts,
     pub(super) repeats: RepeatScripts,
 }
 
+impl Default for Scripts {
+    /// Those that any run of a server does.
+    fn default() -> Scripts {
+        Scripts::made(&|flags, parts| Script::new(&text(flags, parts)))
+    }
+}
+
 impl Scripts {
+    /// Those that one run does, and no other: its name is their last line.
+    fn of_run(run: &str) -> Scripts {
+        Scripts::made(&|flags, parts| Script::new(&format!("{}\n-- {run}\n", text(flags, parts))))
+    }
+
+    fn made(make: Make<'_>) -> Scripts {
+        Scripts {
+            money: MoneyScripts::made(make),
+            videos: VideoScripts::made(make),
+            index: IndexScripts::made(make),
+            repeats: RepeatScripts::made(make),
+        }
+    }
+
     pub(super) fn all(&self) -> Vec<&Script> {
-        let MoneyScripts { credit, hold, extend, renew, settle, void, expire } = &self.money;
+        let MoneyScripts { credit, hold, extend, renew, settle, void, expire, states } =
+            &self.money;
         let videos = &self.videos;
         let IndexScripts { announce, hasten, note, drop, due } = &self.index;
-        let money = [credit, hold, extend, renew, settle, void, expire];
+        let money = [credit, hold, extend, renew, settle, void, expire, states];
         let VideoScripts { place, claim, renew, save, delete, remove, page } = videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let index = [announce, hasten, note, drop, due];
@@ -41,6 +68,8 @@ pub(super) struct MoneyScripts {
     pub(super) settle: Script,
     pub(super) void: Script,
     pub(super) expire: Script,
+    /// How holds stand; moves nothing.
+    pub(super) states: Script,
 }
 
 impl MoneyScripts {
@@ -85,35 +114,16 @@ pub(super) struct RepeatScripts {
     pub(super) free: Script,
 }
 
-/// What moves money, stamped with the run of the server that it is for: no other run knows them.
+/// All of them, stamped with the run of the server that they are for: no other run knows them.
 pub(in crate::store) struct Stamped {
     /// The run.
     pub(in crate::store) run: Box<str>,
-    pub(super) hold: Script,
-    pub(super) extend: Script,
-    pub(super) settle: Script,
-    pub(super) void: Script,
-    pub(super) place: Script,
-    /// How holds stand; moves nothing, but only this run is to tell.
-    pub(super) states: Script,
+    pub(super) scripts: Scripts,
 }
 
 impl Stamped {
     pub(super) fn for_run(run: &str) -> Stamped {
-        Stamped {
-            run: run.into(),
-            hold: stamped(HOLD, run),
-            extend: stamped(EXTEND, run),
-            settle: stamped(SETTLE, run),
-            void: stamped(VOID, run),
-            place: stamped(PLACE, run),
-            states: stamped(STATES, run),
-        }
-    }
-
-    pub(super) fn all(&self) -> [&Script; 6] {
-        let Stamped { run: _, hold, extend, settle, void, place, states } = self;
-        [hold, extend, settle, void, place, states]
+        Stamped { run: run.into(), scripts: Scripts::of_run(run) }
     }
 }
 
@@ -153,85 +163,64 @@ impl Call {
     }
 }
 
-/// What a script may do, and the parts of its text.
-type Source = (&'static str, &'static [&'static str]);
-
 const HOLDING: &str = include_str!("scripts/holding.lua");
 const RECORD: &str = include_str!("scripts/videos/record.lua");
-
-const HOLD: Source = ("", &[HOLDING, include_str!("scripts/hold.lua")]);
-const EXTEND: Source = (WHEN_FULL, &[include_str!("scripts/extend.lua")]);
-const SETTLE: Source = (WHEN_FULL, &[include_str!("scripts/settle.lua")]);
-const VOID: Source = (WHEN_FULL, &[include_str!("scripts/void.lua")]);
-const STATES: Source = (READING, &[include_str!("scripts/states.lua")]);
-const PLACE: Source = ("", &[HOLDING, RECORD, include_str!("scripts/videos/place.lua")]);
 
 fn text(flags: &str, parts: &[&str]) -> String {
     let prelude = include_str!("scripts/prelude.lua");
     format!("#!lua{flags}\n{prelude}{}", parts.concat())
 }
 
-fn script(flags: &str, parts: &[&str]) -> Script {
-    Script::new(&text(flags, parts))
-}
-
-fn plain((flags, parts): Source) -> Script {
-    script(flags, parts)
-}
-
-fn stamped((flags, parts): Source, run: &str) -> Script {
-    Script::new(&format!("{}\n-- {run}\n", text(flags, parts)))
-}
-
-impl Default for MoneyScripts {
-    fn default() -> MoneyScripts {
+impl MoneyScripts {
+    fn made(make: Make<'_>) -> MoneyScripts {
         MoneyScripts {
-            credit: script("", &[include_str!("scripts/credit.lua")]),
-            hold: plain(HOLD),
-            extend: plain(EXTEND),
-            renew: script(WHEN_FULL, &[include_str!("scripts/renew.lua")]),
-            settle: plain(SETTLE),
-            void: plain(VOID),
-            expire: script(WHEN_FULL, &[include_str!("scripts/expire.lua")]),
+            credit: make("", &[include_str!("scripts/credit.lua")]),
+            hold: make("", &[HOLDING, include_str!("scripts/hold.lua")]),
+            extend: make(WHEN_FULL, &[include_str!("scripts/extend.lua")]),
+            renew: make(WHEN_FULL, &[include_str!("scripts/renew.lua")]),
+            settle: make(WHEN_FULL, &[include_str!("scripts/settle.lua")]),
+            void: make(WHEN_FULL, &[include_str!("scripts/void.lua")]),
+            expire: make(WHEN_FULL, &[include_str!("scripts/expire.lua")]),
+            states: make(READING, &[include_str!("scripts/states.lua")]),
         }
     }
 }
 
-impl Default for VideoScripts {
-    fn default() -> VideoScripts {
+impl VideoScripts {
+    fn made(make: Make<'_>) -> VideoScripts {
         VideoScripts {
-            place: plain(PLACE),
-            claim: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/claim.lua")]),
-            renew: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/renew.lua")]),
-            save: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/save.lua")]),
-            delete: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/delete.lua")]),
-            remove: script(WHEN_FULL, &[RECORD, include_str!("scripts/videos/remove.lua")]),
-            page: script(READING, &[include_str!("scripts/videos/page.lua")]),
+            place: make("", &[HOLDING, RECORD, include_str!("scripts/videos/place.lua")]),
+            claim: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/claim.lua")]),
+            renew: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/renew.lua")]),
+            save: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/save.lua")]),
+            delete: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/delete.lua")]),
+            remove: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/remove.lua")]),
+            page: make(READING, &[include_str!("scripts/videos/page.lua")]),
         }
     }
 }
 
-impl Default for IndexScripts {
-    fn default() -> IndexScripts {
+impl IndexScripts {
+    fn made(make: Make<'_>) -> IndexScripts {
         let index = include_str!("scripts/videos/index.lua");
         IndexScripts {
-            announce: script("", &[index, include_str!("scripts/videos/announce.lua")]),
-            hasten: script(WHEN_FULL, &[index, include_str!("scripts/videos/hasten.lua")]),
-            note: script(WHEN_FULL, &[index, include_str!("scripts/videos/note.lua")]),
-            drop: script(WHEN_FULL, &[index, include_str!("scripts/videos/drop.lua")]),
-            due: script(READING, &[index, include_str!("scripts/videos/due.lua")]),
+            announce: make("", &[index, include_str!("scripts/videos/announce.lua")]),
+            hasten: make(WHEN_FULL, &[index, include_str!("scripts/videos/hasten.lua")]),
+            note: make(WHEN_FULL, &[index, include_str!("scripts/videos/note.lua")]),
+            drop: make(WHEN_FULL, &[index, include_str!("scripts/videos/drop.lua")]),
+            due: make(READING, &[index, include_str!("scripts/videos/due.lua")]),
         }
     }
 }
 
-impl Default for RepeatScripts {
-    fn default() -> RepeatScripts {
+impl RepeatScripts {
+    fn made(make: Make<'_>) -> RepeatScripts {
         let name = include_str!("scripts/repeats/name.lua");
         RepeatScripts {
-            take: script("", &[name, include_str!("scripts/repeats/take.lua")]),
-            renew: script(WHEN_FULL, &[name, include_str!("scripts/repeats/renew.lua")]),
-            end: script(WHEN_FULL, &[name, include_str!("scripts/repeats/end.lua")]),
-            free: script(WHEN_FULL, &[name, include_str!("scripts/repeats/free.lua")]),
+            take: make("", &[name, include_str!("scripts/repeats/take.lua")]),
+            renew: make(WHEN_FULL, &[name, include_str!("scripts/repeats/renew.lua")]),
+            end: make(WHEN_FULL, &[name, include_str!("scripts/repeats/end.lua")]),
+            free: make(WHEN_FULL, &[name, include_str!("scripts/repeats/free.lua")]),
         }
     }
 }

@@ -15,10 +15,8 @@
 //!   since.
 //! - Counts follow the notes, and are wrong between a crash and the next look.
 
-use redis::ScriptInvocation;
-
-use super::super::scripts::IndexScripts;
-use super::super::{Redis, words};
+use super::super::Redis;
+use super::super::scripts::{Call, Pick};
 use crate::jobs::Status;
 use crate::ledger::{AccountName, Unavailable};
 
@@ -63,9 +61,9 @@ pub(super) struct Announced {
     entry: Option<Entry>,
 }
 
-fn asked<'a>(script: &'a redis::Script, member: &str) -> ScriptInvocation<'a> {
-    let mut call = script.key(DUE);
-    call.key(VERSIONS);
+fn asked(member: &str) -> Call {
+    let mut call = Call::default();
+    call.key(DUE).key(VERSIONS);
     for status in Status::ALL {
         call.key(of_status(status));
     }
@@ -74,27 +72,20 @@ fn asked<'a>(script: &'a redis::Script, member: &str) -> ScriptInvocation<'a> {
 }
 
 impl Redis {
-    fn index(&self) -> &IndexScripts {
-        &self.scripts.index
-    }
-
     /// Before a job is placed.
     pub(super) async fn announce(&self, member: &str) -> Result<Announced, Unavailable> {
-        self.announced(asked(&self.index().announce, member), member).await
+        self.announced(|s| &s.index.announce, member).await
     }
 
     /// Before a job is made due sooner.
     pub(super) async fn hasten(&self, member: &str) -> Result<Announced, Unavailable> {
-        self.announced(asked(&self.index().hasten, member), member).await
+        self.announced(|s| &s.index.hasten, member).await
     }
 
-    async fn announced(
-        &self,
-        mut call: ScriptInvocation<'_>,
-        member: &str,
-    ) -> Result<Announced, Unavailable> {
+    async fn announced(&self, pick: Pick, member: &str) -> Result<Announced, Unavailable> {
+        let mut call = asked(member);
         call.arg(LOOK_MS).arg(LATE_MS);
-        let mut words = words(&self.connection().await?.run(&call).await?)?.into_iter();
+        let mut words = self.told(&call, pick).await?.into_iter();
         let deadline = words.next().unwrap_or_default();
         // Nothing of one that was there before.
         let seen = words.next().filter(|seen| !seen.is_empty());
@@ -111,36 +102,32 @@ impl Redis {
 
     /// Notes what a record's script told: after a word the version, when to look next, the status.
     pub(super) async fn note(&self, member: &str, told: &[String]) {
-        let mut call = asked(&self.index().note, member);
+        let mut call = asked(member);
         told.iter().skip(1).take(3).for_each(|word| {
             call.arg(word);
         });
-        self.hint(&call).await;
+        self.hint(&call, |s| &s.index.note).await;
     }
 
     /// Forgets an entry, if it still is as it was.
     pub(super) async fn drop_entry(&self, entry: &Entry) {
-        let mut call = asked(&self.index().drop, &entry.member);
+        let mut call = asked(&entry.member);
         call.arg(&entry.seen);
-        self.hint(&call).await;
+        self.hint(&call, |s| &s.index.drop).await;
     }
 
     /// Changes the index where that may fail: whoever looks mends it.
-    async fn hint(&self, call: &ScriptInvocation<'_>) {
-        let changed = match self.connection().await {
-            Ok(connection) => connection.run(call).await.map(drop),
-            Err(why) => Err(why),
-        };
-        if let Err(why) = changed {
+    async fn hint(&self, call: &Call, pick: Pick) {
+        if let Err(why) = self.told(call, pick).await {
             log::warn!(why:% = why; "the index of video jobs lags behind");
         }
     }
 
     /// Entries that are due, the longest due first.
     pub(super) async fn due(&self, limit: usize) -> Result<Vec<Entry>, Unavailable> {
-        let mut call = self.index().due.key(DUE);
-        call.arg(limit);
-        let words = words(&self.connection().await?.run(&call).await?)?;
+        let mut call = Call::default();
+        call.key(DUE).arg(limit);
+        let words = self.read(&call, |s| &s.index.due).await?;
         let entry = |pair: &[String]| match pair {
             [member, seen] => Some(Entry { member: member.clone(), seen: seen.clone() }),
             _ => None,

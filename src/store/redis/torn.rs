@@ -1,0 +1,70 @@
+//! A log of the server that ends within an operation, as a power cut may leave it.
+//!
+//! A server that starts with such a log keeps what is whole of the operation in it, without having
+//! done it, and writes on behind that: at its next start the half comes into force, together with
+//! what follows it. (Redis 7.0.15 does so unless `aof-load-truncated` is `no`; Valkey has mended it
+//! with its pull request 4342 of August 2026.) Once the server has begun another file of its log,
+//! nothing comes behind the half any more, and it is dropped when it is found. So no run of the
+//! server is written to before that.
+
+use std::time::Duration;
+
+use redis::InfoDict;
+use tokio::time::{Instant, sleep};
+
+use super::Redis;
+use super::safety::setting;
+use crate::ledger::Unavailable;
+
+/// The server is looked at so often, and so long at most: whoever needs it asks again.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether a server writes to the file of its log that it found when it started, by what it says of
+/// itself.
+pub(super) fn goes_on_with_its_log(info: &InfoDict) -> bool {
+    let number = |name| info.get::<i64>(name);
+    number("aof_enabled") == Some(1)
+        && number("aof_rewrite_in_progress") != Some(1)
+        && number("aof_last_rewrite_time_sec").is_none_or(|seconds| seconds < 0)
+}
+
+impl Redis {
+    /// Has every master begin another file of its log, unless it refuses logs that end within an
+    /// operation. Returns when they have; where the settings are the operator's word, it does what
+    /// the server lets it do.
+    pub(in crate::store) async fn begin_log(&self) -> Result<(), Unavailable> {
+        match self.begin_log_if_needed().await {
+            Err(why) if self.section.allow_volatile => {
+                log::warn!(why:% = why; "a log that ends within an operation would go on");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn begin_log_if_needed(&self) -> Result<(), Unavailable> {
+        if !self.seen().await?.goes_on_with_its_log {
+            return Ok(());
+        }
+        let connection = self.connection().await?;
+        let takes_halves = setting(connection, "aof-load-truncated").await?;
+        if takes_halves.iter().all(|value| value == "no") {
+            return Ok(());
+        }
+        // Another gateway may have been quicker, and then it says so: it is looked at in any case.
+        let asked = connection.query_masters(&redis::cmd("BGREWRITEAOF")).await;
+        let end = Instant::now() + if asked.is_ok() { PATIENCE } else { LOOK_EVERY };
+        while self.seen().await?.goes_on_with_its_log {
+            if Instant::now() > end {
+                let why = asked.err().map_or("it is put off".to_owned(), |why| why.to_string());
+                return Err(Unavailable(format!(
+                    "BGREWRITEAOF has not begun ({why}), and the server's log may end within an \
+                     operation; allow it, or set aof-load-truncated to no"
+                )));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+}
