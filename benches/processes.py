@@ -1,0 +1,83 @@
+"""Processes of a bench: all are ours, all end with us. What they cost is read from /proc."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+FOLDER = ROOT / "var" / "bench"
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+started = []
+
+
+def start(name, command, env=None):
+    log = open(FOLDER / f"{name}.log", "wb")
+    extra = {**os.environ, **(env or {})}
+    process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=extra)
+    started.append(process)
+    return process
+
+
+def stop_all():
+    for process in reversed(started):
+        process.terminate()
+    for process in reversed(started):
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+# Below the ports that the system hands out, so that no connection takes one in between.
+PORTS = iter(random.sample(range(10_000, 32_000), 22_000))
+
+
+def free_port():
+    """A port where nobody listens; never the same twice."""
+    return next(port for port in PORTS if not listening(port))
+
+
+def until(what, probe, seconds=20):
+    """Repeats the probe until it returns something true, and returns that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            sys.exit(f"failed: {what} within {seconds} s; see {FOLDER}")
+        time.sleep(0.05)
+
+
+def listening(port):
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def family(pid):
+    """A process and its children: nginx works in a child."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, children)]
+
+
+def cpu_seconds(pid):
+    total = 0
+    for member in family(pid):
+        # The command's name may contain spaces; the fields after it may not.
+        fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def rss_mib(pid):
+    pages = sum(int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in family(pid))
+    return pages * PAGE / 2**20

@@ -1,0 +1,145 @@
+"""What is compared: each stands in front of the same simulated vendor, with one worker thread."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+
+from processes import BIN, FOLDER, ROOT, free_port, listening, start, until
+
+LOG = os.environ.get("BENCH_LOG", "off")
+# What the variants without a format of their own send, by the kind of a scenario.
+SIM_PATHS = {
+    "chat": "/vendor_b/fast/v1/chat/completions",
+    "translated": "/vendor_a/fast/v1/messages",
+}
+
+
+def body(kind, stream, native):
+    """A request of 1 KB, as the vendor takes it (native) or as a client of tollgate sends it."""
+    text = "Explain in a few plain words what a toll gate does. "
+    model = {"chat": "lmb-5.5", "translated": "lma-sonnet-4-6"}[kind]
+    call = {"model": model, "stream": stream, "max_tokens": 256}
+    if stream and not (kind == "translated" and native):
+        # So that the gateway has no reason to keep the vendor's usage chunk to itself.
+        call["stream_options"] = {"include_usage": True}
+    call["messages"] = [{"role": "user", "content": (text * 20)[:890]}]
+    return json.dumps(call)
+
+
+class Variant:
+    """Where to send requests, whose CPU time to read, and for tollgate whose ledger to check."""
+
+    def __init__(self, name, port, process=None, conf=None, key="none", redis=None):
+        self.name, self.port, self.process = name, port, process
+        self.conf, self.key, self.redis = conf, key, redis
+        self.completed = 0
+
+    def url(self, kind):
+        path = "/v1/chat/completions" if self.conf else SIM_PATHS[kind]
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def body(self, kind, stream):
+        return body(kind, stream, native=not self.conf)
+
+
+def nginx(sim_port):
+    port = free_port()
+    folder = FOLDER / "nginx"
+    folder.mkdir()
+    words = {
+        "FOLDER": folder,
+        "UPSTREAM": f"127.0.0.1:{sim_port}",
+        "LISTEN": f"127.0.0.1:{port}",
+        "ACCESS_LOG": f"{folder}/access.log" if LOG == "info" else "off",
+    }
+    text = (ROOT / "benches" / "nginx.conf").read_text()
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", str(value))
+    conf = folder / "nginx.conf"
+    conf.write_text(text)
+    binary = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
+    process = start("nginx", [binary, "-p", folder, "-e", folder / "nginx.error.log", "-c", conf])
+    until("nginx listens", lambda: listening(port))
+    return Variant("nginx", port, process)
+
+
+def bare_pingora(sim_port):
+    port = free_port()
+    process = start(
+        "bare_pingora",
+        [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"],
+    )
+    until("the bare pingora proxy listens", lambda: listening(port))
+    return Variant("bare-pingora", port, process)
+
+
+def redis():
+    """As tollgate wants it: every charge appended to a file, nothing evicted."""
+    port = free_port()
+    folder = FOLDER / "redis"
+    folder.mkdir()
+    process = start(
+        "redis",
+        ["redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
+        + ["--appendonly", "yes", "--appendfsync", "everysec"]
+        + ["--maxmemory-policy", "noeviction"],
+    )
+    until("redis listens", lambda: listening(port))
+    return process, f"redis://127.0.0.1:{port}"
+
+
+def cli(conf, *words):
+    command = [BIN / "tollgate", "--conf", conf, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        sys.exit(f"failed: tollgate {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def tollgate(name, sim_port, store, redis_process=None):
+    http, admin = free_port(), free_port()
+    folder = FOLDER / name
+    (folder / "files").mkdir(parents=True)
+    conf = folder / "tollgate.toml"
+    base = f"http://127.0.0.1:{sim_port}"
+    conf.write_text(
+        f"""\
+[server]
+threads = 1
+[listen]
+http = "127.0.0.1:{http}"
+admin = "127.0.0.1:{admin}"
+[store]
+url = "{store or f'sqlite:{folder}/tollgate.db'}"
+outbox = "{folder}/outbox"
+[files]
+url = "file:{folder}/files"
+[rules]
+dir = "{ROOT}/lua-free-rules"
+[log]
+format = "text"
+level = "{'info' if LOG == 'info' else 'warn'}"
+[vendor.vendor_a]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk-simulator" }}]
+[vendor.vendor_b]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator" }}]
+"""
+    )
+    process = start(name, [BIN / "tollgate", "--conf", conf, "serve"])
+
+    def ready():
+        if process.poll() is not None:
+            sys.exit(f"failed: {name} ended at once; see {FOLDER}/{name}.log")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=2) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+    until(f"{name} is ready", ready)
+    cli(conf, "account", "create", "bench", "--credit", "9000000")
+    key = cli(conf, "key", "issue", "bench")
+    return Variant(name, http, process, conf, key, redis_process)
