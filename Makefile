@@ -5,10 +5,10 @@
 export CARGO_INCREMENTAL = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench fuzz soak mutants
+.PHONY: help setup run demo test lint bench bench-peers fuzz soak mutants
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## install what building needs and the machine lacks (the other targets do it themselves)
 	@tests/setup.sh build
@@ -34,11 +34,15 @@ lint: setup ## formatting, clippy and rustdoc; any warning fails
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 
-bench: ## compare with no proxy, nginx and a bare pingora proxy; then the rooms' own benches
+bench: ## compare with no proxy, nginx, a bare pingora proxy and installed peers; the rooms' own benches
 	@tests/setup.sh bench
 	cargo build --release --bin tollgate --example sim --example bare_pingora
 	python3 benches/run.py
 	cargo bench --bench rooms
+
+bench-peers: ## install other gateways below var/peers, for make bench to compare with, too
+	@tests/setup.sh peers
+	benches/peers/install
 
 fuzz: setup ## run every fuzz target for FUZZ_SECONDS (default 60) each, on the stable toolchain
 	@tests/fuzz/run.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing for `build`, `test` or `bench`, and nothing that is already there.
+# Installs what is missing for `build`, `test`, `bench` or `peers`, and nothing that is already there.
 # Debian only; elsewhere it says what to install. When nothing is missing, any system will do.
 set -euo pipefail
 
@@ -36,7 +36,13 @@ look() {
       # Its folder is seldom on the path of an ordinary user.
       PATH=$PATH:/usr/sbin need nginx nginx
       ;;
-    *) echo "usage: tests/setup.sh [build|test|bench]" >&2; exit 2 ;;
+    peers)
+      need nodejs node
+      need npm npm
+      need python3 python3
+      python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+      ;;
+    *) echo "usage: tests/setup.sh [build|test|bench|peers]" >&2; exit 2 ;;
   esac
 }
 
