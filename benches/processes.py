@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -17,12 +18,21 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 started = []
 
 
-def start(name, command, env=None):
-    log = open(FOLDER / f"{name}.log", "wb")
-    extra = {**os.environ, **(env or {})}
-    process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=extra)
+def start(name, command, env=None, cwd=None):
+    words, extra = list(map(str, command)), {**os.environ, **(env or {})}
+    with open(FOLDER / f"{name}.log", "wb") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log, env=extra, cwd=cwd)
     started.append(process)
     return process
+
+
+def end(process, number=signal.SIGTERM):
+    """Ends one of ours, and waits for it."""
+    process.send_signal(number)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"failed: {process.args[0]} did not end within 30 s; see {FOLDER}")
 
 
 def stop_all():
@@ -81,3 +91,18 @@ def cpu_seconds(pid):
 def rss_mib(pid):
     pages = sum(int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in family(pid))
     return pages * PAGE / 2**20
+
+
+def peak_mib(pid):
+    """The most that was resident since the last `forget_peak`."""
+    kib = 0
+    for member in family(pid):
+        lines = Path(f"/proc/{member}/status").read_text().splitlines()
+        kib += next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return kib / 1024
+
+
+def forget_peak(pid):
+    """From now on the peak is what is resident now, or more."""
+    for member in family(pid):
+        Path(f"/proc/{member}/clear_refs").write_text("5")

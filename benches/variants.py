@@ -17,8 +17,11 @@ SIM_PATHS = {
 }
 
 
-def body(kind, stream, native):
-    """A request of 1 KB, as the vendor takes it (native) or as a client of tollgate sends it."""
+def body(kind, stream, native, size=None):
+    """A request of 1 KB, as the vendor takes it (native) or as a client of a gateway sends it.
+
+    With a size it has exactly so many bytes: the one message is long then.
+    """
     text = "Explain in a few plain words what a toll gate does. "
     model = {"chat": "lmb-5.5", "translated": "lma-sonnet-4-6"}[kind]
     call = {"model": model, "stream": stream, "max_tokens": 256}
@@ -26,23 +29,48 @@ def body(kind, stream, native):
         # So that the gateway has no reason to keep the vendor's usage chunk to itself.
         call["stream_options"] = {"include_usage": True}
     call["messages"] = [{"role": "user", "content": (text * 20)[:890]}]
+    if size:
+        longer = 890 + size - len(json.dumps(call))
+        call["messages"][0]["content"] = (text * (longer // len(text) + 1))[:longer]
     return json.dumps(call)
 
 
 class Variant:
-    """Where to send requests, whose CPU time to read, and for tollgate whose ledger to check."""
+    """Where to send requests, whose CPU time to read, and for tollgate whose ledger to check.
 
-    def __init__(self, name, port, process=None, conf=None, key="none", redis=None):
+    A peer, another gateway, gets the same requests as tollgate does, with `headers` of its own for
+    each kind; `about` says how it was run. `command` is there if it can be run again.
+    """
+
+    def __init__(
+        self, name, port, process=None, conf=None, key="none", redis=None, *, command=None, headers=None, about=None
+    ):
         self.name, self.port, self.process = name, port, process
         self.conf, self.key, self.redis = conf, key, redis
+        self.command, self.about = command, about
+        self.peer = about is not None
+        self.own_headers = headers or {}
         self.completed = 0
 
-    def url(self, kind):
-        path = "/v1/chat/completions" if self.conf else SIM_PATHS[kind]
-        return f"http://127.0.0.1:{self.port}{path}"
+    @property
+    def native(self):
+        """It passes on what is the vendor's already, and so gets it that way."""
+        return not (self.conf or self.peer)
 
-    def body(self, kind, stream):
-        return body(kind, stream, native=not self.conf)
+    def path(self, kind):
+        return SIM_PATHS[kind] if self.native else "/v1/chat/completions"
+
+    def url(self, kind):
+        return f"http://127.0.0.1:{self.port}{self.path(kind)}"
+
+    def headers(self, kind):
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self.key}"}
+        if self.native and kind == "translated":
+            headers["vendor_a-version"] = "2023-06-01"
+        return headers | self.own_headers.get(kind, {})
+
+    def body(self, kind, stream, size=None):
+        return body(kind, stream, self.native, size)
 
 
 def nginx(sim_port):
@@ -68,12 +96,10 @@ def nginx(sim_port):
 
 def bare_pingora(sim_port):
     port = free_port()
-    process = start(
-        "bare_pingora",
-        [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"],
-    )
+    command = [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"]
+    process = start("bare-pingora", command)
     until("the bare pingora proxy listens", lambda: listening(port))
-    return Variant("bare-pingora", port, process)
+    return Variant("bare-pingora", port, process, command=command)
 
 
 def redis():
@@ -128,7 +154,8 @@ routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk
 routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator" }}]
 """
     )
-    process = start(name, [BIN / "tollgate", "--conf", conf, "serve"])
+    command = [BIN / "tollgate", "--conf", conf, "serve"]
+    process = start(name, command)
 
     def ready():
         if process.poll() is not None:
@@ -142,4 +169,4 @@ routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk
     until(f"{name} is ready", ready)
     cli(conf, "account", "create", "bench", "--credit", "9000000")
     key = cli(conf, "key", "issue", "bench")
-    return Variant(name, http, process, conf, key, redis_process)
+    return Variant(name, http, process, conf, key, redis_process, command=command)

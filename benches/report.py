@@ -1,0 +1,111 @@
+"""What was found, as tables; and what was aimed at beside it."""
+
+from operator import sub, truediv
+from statistics import median
+
+from scenarios import ALONE, DURATION, LARGE, SCENARIOS, STARTS
+from variants import LOG, body
+
+BARE = "bare-pingora"
+SQLITE, REDIS = "tollgate-sqlite", "tollgate-redis"
+
+
+def tables(found, variants, streams, reply_bytes, rounds):
+    logs = "on" if LOG == "info" else "off"
+    print(f"{rounds} interleaved rounds of {DURATION} s, medians; one worker each; "
+          f"wrk with one thread; a log line per request: {logs}")
+    print(f"whole: a request of {len(body('chat', False, True))} B, a reply of {reply_bytes} B; "
+          f"streams: {streams['chat'].events} chunks, translated from {streams['translated'].events} events; "
+          f"CPU time, the store's apart, is per request, chunk or event\n")
+    rows = [["scenario", "variant", "req/s", "p50 ms", "p99 ms", "cpu us", "rss MiB", "store us"]]
+    for scenario in SCENARIOS:
+        for variant in variants:
+            runs = found.rounds[scenario.name, variant.name]
+            if not runs:
+                continue
+            r = {figure: median(run[figure] for run in runs if figure in run) for run in runs for figure in run}
+            row = [scenario.name, variant.name, f"{r['rps']:.0f}" if r["rps"] >= 100 else f"{r['rps']:.1f}"]
+            row += [f"{r[f] / 1000:.3f}" if f in r else "-" for f in ["p50", "p99"]]
+            row += [f"{r[f]:.1f}" if f in r else "-" for f in ["cpu", "rss", "store_cpu"]]
+            rows.append(row)
+    for row in rows:
+        print(f"{row[0]:20} {row[1]:16} " + " ".join(f"{cell:>9}" for cell in row[2:]))
+    print()
+    for name, memory in found.memory.items():
+        print(f"memory {LARGE.name} {name}: {memory['idle']:.1f} MiB idle, {memory['peak']:.1f} MiB at most: "
+              f"{memory['bodies']:.2f} times the {LARGE.connections} bodies of {LARGE.size / 1e6:.0f} MB under way")
+    for name, times in found.starts.items():
+        print(f"start {name}: {median(times):.1f} ms from exec to the first answer, median of {STARTS}")
+    print()
+
+
+def ratios(found, variants):
+    """Medians over the rounds, of each of which the two figures are compared first: they had the same neighbours."""
+    ours = [v.name for v in variants if v.conf]
+    others = [v.name for v in variants if not v.conf]
+    for scenario in SCENARIOS:
+        for figure in ["cpu", "rps", "p50"]:
+            for our in ours:
+                for other in others:
+                    each = found.compared(truediv, scenario.name, figure, our, other)
+                    if each:  # without a proxy there is no proxy's CPU time
+                        print(f"ratio {scenario.name} {figure} {our} vs {other} = {median(each):.4g}")
+    for variant in variants:
+        each = found.compared(sub, ALONE.name, "p50", variant.name)
+        if each and variant.process and variant.name != BARE:
+            print(f"added {ALONE.name} p50 {variant.name} over {BARE} = {median(each):.0f} us")
+    print()
+
+
+def peers(variants, streams):
+    """What one has to know about the other gateways before looking at their figures."""
+    there = [variant for variant in variants if variant.peer]
+    for variant in there:
+        counts = ", ".join(f"{kind} {stream.told[variant.name]}" for kind, stream in streams.items())
+        print(f"peer {variant.name}: {variant.about}; events that it makes of a stream: {counts}")
+    if there:
+        print()
+
+
+class Found:
+    """All figures: those of rounds, memory of large bodies, times of starts."""
+
+    def __init__(self, rounds, memory, starts):
+        self.rounds, self.memory, self.starts = rounds, memory, starts
+
+    def compared(self, how, scenario, figure, name, base=BARE):
+        """How a figure compares with another variant's, round by round."""
+        runs = zip(*(self.rounds.get((scenario, variant), []) for variant in (name, base)))
+        return [how(ours[figure], theirs[figure]) for ours, theirs in runs if figure in ours and figure in theirs]
+
+    def targets(self):
+        """Of each target: whose, what, the bound, whether found may not be below it, and what was found each time."""
+        for name, whole, added in (SQLITE, 1.35, 60), (REDIS, 1.6, 120):
+            for what, bound, scenario in [
+                ("CPU per whole chat / bare pingora's", whole, "chat-whole-32"),
+                ("CPU per chunk of a stream / bare pingora's", 1.15, "chat-stream-32"),
+                ("CPU per whole translated chat / bare pingora's", 1.6, "translated-whole-32"),
+                ("CPU per event of a translated stream / bare pingora's", 1.4, "translated-stream-32"),
+            ]:
+                yield name, what, bound, False, self.compared(truediv, scenario, "cpu", name)
+            yield name, "added p50 at one connection, us", added, False, self.compared(sub, ALONE.name, "p50", name)
+            rps = self.compared(truediv, LARGE.name, "rps", name)
+            yield name, "5 MB bodies: requests/s / bare pingora's", 0.9, True, rps
+            memory = [self.memory[name]["bodies"]] if name in self.memory else []
+            yield name, "5 MB bodies: memory above idle / bodies under way", 1.3, False, memory
+            yield name, "start to the first answer, ms", 150, False, self.starts.get(name, [])
+
+
+def targets(found):
+    """Prints what was aimed at beside the medians of what was found; returns whether all of it holds."""
+    all_hold = True
+    print(f"{'target':71} {'bound':>8} {'found':>8} {'least':>8} {'most':>8}")
+    for name, what, bound, at_least, each in found.targets():
+        held = bool(each) and (median(each) >= bound if at_least else median(each) <= bound)
+        cells = [format(value, ".4g") for value in (median(each), min(each), max(each))] if each else ["-"] * 3
+        cells.insert(0, f"{'>=' if at_least else '<='} {bound:g}")
+        verdict = "held" if held else "NOT HELD" if each else "not measured"
+        print(f"{name + ': ' + what:71} " + " ".join(f"{cell:>8}" for cell in cells) + f"  {verdict}")
+        all_hold &= held
+    print()
+    return all_hold
