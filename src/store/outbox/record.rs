@@ -1,6 +1,7 @@
 //! What a line of the outbox says, and how it is read again after whatever happened to the file.
 //!
-//! A line is the CRC-32 of its JSON in eight digits, a space, and the JSON.
+//! A line is the CRC-32 of the rest in eight digits, a space, and JSON; and the line of a journal,
+//! if there is one, after a tab: inside of the JSON each of its quotes would have to be escaped.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -55,7 +56,9 @@ enum Written<'a> {
         account: Cow<'a, str>,
         id: Cow<'a, str>,
         charge: Money,
-        line: Cow<'a, str>,
+        /// Where it cannot stand behind.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        line: Option<Cow<'a, str>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         origin: Option<Origin>,
     },
@@ -76,10 +79,15 @@ enum Written<'a> {
 }
 
 impl Record {
-    /// Reads the JSON of a line; `None` if it says nothing that is known.
-    fn read(json: &[u8]) -> Option<Record> {
+    /// Reads what a line says; `None` if that is nothing that is known.
+    fn read(said: &[u8]) -> Option<Record> {
+        let (json, behind) = match memchr::memchr(TAB, said) {
+            Some(at) => (&said[..at], Some(std::str::from_utf8(&said[at + 1..]).ok()?)),
+            None => (said, None),
+        };
         Some(match serde_json::from_slice(json).ok()? {
             Written::Settle { seq, at, account, id, charge, line, origin } => {
+                let line = behind.map(Cow::Borrowed).or(line)?;
                 let (id, line) = (id.into_owned(), line.into_owned());
                 let op = Operation::Settle { id, charge, line, origin };
                 Record::Entry(Entry { seq, at, account: AccountName::parse(&account)?, op })
@@ -159,42 +167,48 @@ pub(super) fn last_at(records: &[Record]) -> Option<i64> {
 /// The line of an entry; `None` for an operation that ends no hold.
 pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) -> Option<Vec<u8>> {
     let account = Cow::Borrowed(account.as_str());
-    Some(line(&match op {
-        Operation::Settle { id, charge, line, origin } => Written::Settle {
-            seq,
-            at,
-            account,
-            id: id.into(),
-            charge: *charge,
-            line: line.into(),
-            origin: *origin,
-        },
-        Operation::Void { id } => Written::Void { seq, at, account, id: id.into() },
+    Some(match op {
+        Operation::Settle { id, charge, line, origin } => {
+            let behind = Some(line.as_str()).filter(|line| !line.bytes().any(|b| b < b' '));
+            let inside = if behind.is_some() { None } else { Some(line.into()) };
+            let (id, charge, origin) = (id.into(), *charge, *origin);
+            let settle = Written::Settle { seq, at, account, id, charge, line: inside, origin };
+            self::line(&settle, behind)
+        }
+        Operation::Void { id } => line(&Written::Void { seq, at, account, id: id.into() }, None),
         _ => return None,
-    }))
+    })
 }
 
 /// The line that says that a run of the store acknowledged an entry.
 pub(super) fn acked(by: &str, seq: u64) -> Vec<u8> {
-    line(&Written::Acked { by: by.into(), seq })
+    line(&Written::Acked { by: by.into(), seq }, None)
 }
 
 /// The line that says that a run of the store acknowledged all entries up to one.
 pub(super) fn all_acked(by: &str, seq: u64) -> Vec<u8> {
-    line(&Written::AllAcked { by: by.into(), seq })
+    line(&Written::AllAcked { by: by.into(), seq }, None)
 }
 
-fn line(written: &Written<'_>) -> Vec<u8> {
+fn line(written: &Written<'_>, behind: Option<&str>) -> Vec<u8> {
     const CRC: &[u8; 9] = b"00000000 ";
-    let mut line = Vec::with_capacity(768);
+    let mut line = Vec::with_capacity(256 + behind.map_or(0, str::len));
     line.extend_from_slice(CRC);
     // A value of these types can always be written.
     let _ = serde_json::to_writer(&mut line, written);
+    if let Some(behind) = behind {
+        line.push(TAB);
+        line.extend_from_slice(behind.as_bytes());
+    }
     let sum = format!("{:08x}", crc32fast::hash(&line[CRC.len()..]));
     line[..8].copy_from_slice(sum.as_bytes());
     line.push(b'\n');
     line
 }
+
+/// Stands between the JSON and what comes behind it: JSON has none but as white space, and here it
+/// has no white space.
+const TAB: u8 = b'\t';
 
 /// Reads a file: what is sound of it, and how many lines are not. One at the end was being written
 /// when the process or the machine ended; any other is told apart from its neighbours all the same.
@@ -215,11 +229,11 @@ pub(super) fn length(file: &[u8]) -> usize {
     file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// The JSON of a line, if it is what was written.
+/// What a line says, if that is what was written.
 fn sound(line: &[u8]) -> Option<&[u8]> {
-    let (sum, json) = line.split_at_checked(9)?;
+    let (sum, said) = line.split_at_checked(9)?;
     let digits = std::str::from_utf8(sum.strip_suffix(b" ")?).ok()?;
-    (u32::from_str_radix(digits, 16).ok()? == crc32fast::hash(json)).then_some(json)
+    (u32::from_str_radix(digits, 16).ok()? == crc32fast::hash(said)).then_some(said)
 }
 
 #[cfg(test)]
@@ -234,11 +248,12 @@ mod tests {
 
     fn operation() -> impl Strategy<Value = Operation> {
         let origin = proptest::option::of((money(), money()));
-        let settle =
-            (".{0,9}", money(), ".{0,40}", origin).prop_map(|(id, charge, line, origin)| {
+        let settle = ("(?s).{0,9}", money(), "(?s).{0,40}", origin).prop_map(
+            |(id, charge, line, origin)| {
                 let origin = origin.map(|(wanted, least)| Origin { wanted, least, at: 7 });
                 Operation::Settle { id, charge, line, origin }
-            });
+            },
+        );
         prop_oneof![3 => settle, 1 => ".{0,9}".prop_map(|id| Operation::Void { id })]
     }
 
@@ -310,6 +325,17 @@ mod tests {
             let (sound, _) = read(&file);
             prop_assert_eq!(sound, []);
         }
+    }
+
+    #[test]
+    fn a_line_of_a_journal_is_read_inside_of_the_json_too() {
+        let json = r#"{"is":"settle","seq":1,"at":2,"account":"a","id":"h","charge":3,"line":"{\"a\":1}"}"#;
+        let file = format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
+        let (records, torn) = read(file.as_bytes());
+        let [Record::Entry(Entry { op: Operation::Settle { line, .. }, .. })] = &records[..] else {
+            panic!("{records:?}, {torn}");
+        };
+        assert_eq!(line, r#"{"a":1}"#);
     }
 
     #[test]
