@@ -65,7 +65,8 @@ pub(super) async fn run(
             }
             Err(Attempt::Internal) => return Err(Refusal::Internal),
         };
-        let head = answered.response_header().cloned().ok_or(Refusal::Internal)?;
+        let head = answered.response_header().and_then(upstream::what_counts);
+        let head = head.ok_or(Refusal::Internal)?;
         let status = head.status.as_u16();
         let blocked = exchange.admitted().is_some_and(|a| a.terms.model.vendor.blocked.has(status));
         if blocked {
@@ -123,12 +124,12 @@ async fn attempt(
     exchange: &mut Exchange,
     peer: &HttpPeer,
 ) -> Result<(Upstream, bool), Attempt> {
-    let mut head = upstream::bare_head(exchange).ok_or(Attempt::Internal)?;
-    let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
-    filled.map_err(|_| Attempt::Internal)?;
     // A connection that was kept open may have been closed just now: once more, anew.
     let mut again = true;
     loop {
+        let mut head = upstream::bare_head(exchange).ok_or(Attempt::Internal)?;
+        let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
+        filled.map_err(|_| Attempt::Internal)?;
         let began = Instant::now();
         // Boxed: it is far larger than what is around it, and would be moved along with it.
         let connected = Box::pin(gateway.connector.get_http_session(peer)).await;
@@ -145,7 +146,7 @@ async fn attempt(
         let large = exchange.admitted().is_some_and(|a| a.room.is_some());
         let most = if large { LARGE_BODY_STALL } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
-        match exchange_heads(gateway, &mut up, &head, exchange).await {
+        match exchange_heads(gateway, &mut up, head, exchange).await {
             Ok(sent_whole) => return Ok((up, sent_whole)),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
@@ -171,7 +172,7 @@ async fn attempt(
 async fn exchange_heads(
     gateway: &Gateway,
     up: &mut Upstream,
-    head: &RequestHeader,
+    head: RequestHeader,
     exchange: &mut Exchange,
 ) -> pingora_core::Result<bool> {
     let body = exchange.admitted().map(|a| a.body.clone()).unwrap_or_default();
@@ -204,8 +205,8 @@ async fn exchange_heads(
     }
 }
 
-async fn send(up: &mut Upstream, head: &RequestHeader, body: &Payload) -> pingora_core::Result<()> {
-    up.write_request_header(Box::new(head.clone())).await?;
+async fn send(up: &mut Upstream, head: RequestHeader, body: &Payload) -> pingora_core::Result<()> {
+    up.write_request_header(Box::new(head)).await?;
     for piece in body.chunks() {
         up.write_request_body(piece, false).await?;
     }

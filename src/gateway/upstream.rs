@@ -239,6 +239,20 @@ fn internal<E>(_: E) -> pingora_core::BError {
     pingora_core::Error::new(pingora_core::ErrorType::InternalError)
 }
 
+/// Of the head of an answer what is read of it here. Vendors send dozens of fields, and none of them
+/// goes on.
+pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<ResponseHeader> {
+    let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
+    let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
+    let mut head = ResponseHeader::build_no_case(theirs.status, Some(5)).ok()?;
+    for name in read {
+        if let Some(value) = theirs.headers.get(&name) {
+            head.insert_header(name, value.clone()).ok()?;
+        }
+    }
+    Some(head)
+}
+
 /// Whether an answer can be read as it passes: not compressed, events where events are due, and
 /// sound where sound is.
 pub(super) fn readable(head: &ResponseHeader, call: &Call) -> bool {
