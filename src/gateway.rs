@@ -10,7 +10,6 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use moka::sync::Cache;
-use pingora_core::connectors::http::Connector;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -29,6 +28,7 @@ pub mod answer;
 pub mod bodies;
 pub mod busy;
 pub mod close;
+pub mod dial;
 pub mod download;
 pub mod drive;
 pub mod edge;
@@ -49,9 +49,11 @@ pub mod thinking;
 pub mod uploads;
 pub mod upstream;
 pub mod videos;
+mod wire;
 
 use bodies::Bodies;
 use busy::Busy;
+use dial::Dial;
 use exchange::{Exchange, Relaying, Stage};
 use growth::Growth;
 use intake::{Caller, Taken};
@@ -106,7 +108,8 @@ pub struct Gateway {
     pub leases: Leases,
     /// The room for replies that may be asked for again.
     pub replies: repeat::Room,
-    connector: Arc<Connector>,
+    /// Connections to vendors.
+    pub dial: Arc<Dial>,
     keys: Cache<KeyHash, Arc<KeyRecord>>,
     /// Keys that are none of ours, so that guessing does not reach the ledger each time.
     strangers: Cache<KeyHash, ()>,
@@ -134,8 +137,8 @@ pub struct Parts {
     pub limits: Limits,
     /// See [`Gateway::timeouts`].
     pub timeouts: Timeouts,
-    /// Connections to vendors.
-    pub connector: Connector,
+    /// See [`Gateway::dial`].
+    pub dial: Dial,
 }
 
 impl Gateway {
@@ -159,7 +162,7 @@ impl Gateway {
             timeouts: parts.timeouts,
             busy: Busy::default(),
             settling: Busy::default(),
-            connector: Arc::new(parts.connector),
+            dial: Arc::new(parts.dial),
             keys: Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_LIFE).build(),
             strangers: Cache::builder().max_capacity(KEYS_MAX).time_to_live(STRANGER_LIFE).build(),
         }

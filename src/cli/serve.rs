@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use pingora_core::connectors::ConnectorOptions;
-use pingora_core::connectors::http::Connector;
 use pingora_core::server::configuration::{Opt, ServerConf};
 use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
@@ -15,6 +14,7 @@ use pingora_core::services::background::background_service;
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
 use crate::files::Files;
+use crate::gateway::dial::Dial;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::routes::Routes;
 use crate::gateway::videos::Videos;
@@ -75,13 +75,17 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         store_name: store::name(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
-        connector: Connector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
+        dial: Dial::new(
+            ConnectorOptions::from_server_conf(&server.configuration),
+            conf.timeouts.idle,
+        ),
     });
     let background = background::Background {
         ledger: own.ledger.clone(),
         upkeep: upkeep.clone(),
         sweep_every: background::SWEEP_EVERY.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
+        dial: gateway.dial.clone(),
         busy: gateway.busy.clone(),
         crowd: crowd.clone(),
         settling: gateway.settling.clone(),

@@ -368,7 +368,6 @@ impl Client {
 /// After its last event a stream's connection can be used again as soon as it says that it has
 /// ended; that is not waited for in the way of the client.
 async fn tail(gateway: &Gateway, mut vendor: Vendor, peer: &HttpPeer) {
-    let idle = peer.options.idle_timeout;
     let more = !vendor.ended
         && matches!(vendor.read_ready().await, Some(Read::Piece(_) | Read::Failed(_)));
     // Bytes after the end are nothing that anybody asked for.
@@ -377,13 +376,13 @@ async fn tail(gateway: &Gateway, mut vendor: Vendor, peer: &HttpPeer) {
         return;
     }
     if vendor.ended {
-        gateway.connector.release_http_session(vendor.up, peer, idle).await;
+        gateway.dial.release(vendor.up, peer).await;
         return;
     }
-    let (connector, peer) = (gateway.connector.clone(), peer.clone());
+    let (dial, peer) = (gateway.dial.clone(), peer.clone());
     tokio::spawn(async move {
         match tokio::time::timeout(TAIL_WAIT, vendor.read()).await {
-            Ok(Read::End) => connector.release_http_session(vendor.up, &peer, idle).await,
+            Ok(Read::End) => dial.release(vendor.up, &peer).await,
             _ => vendor.up.shutdown().await,
         }
     });

@@ -1,4 +1,4 @@
-//! The driver: calls the phases in pingora's order, over pingora's own connector.
+//! The driver: calls the phases in pingora's order, over connections that `dial` makes.
 //!
 //! pingora's loop can neither replay a body above 64 KiB, nor fall back on a status and keep the
 //! vendor's error, nor read on after the client has gone. The day it can, this file goes and
@@ -131,9 +131,7 @@ async fn attempt(
         let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
         filled.map_err(|_| Attempt::Internal)?;
         let began = Instant::now();
-        // Boxed: it is far larger than what is around it, and would be moved along with it.
-        let connected = Box::pin(gateway.connector.get_http_session(peer)).await;
-        let Ok((mut up, reused)) = connected else {
+        let Ok((mut up, reused)) = gateway.dial.connect(peer).await else {
             if std::mem::take(&mut again) && peer.is_tls() {
                 continue;
             }
@@ -241,7 +239,7 @@ async fn error_body(
     };
     let whole = tokio::time::timeout(ERROR_WAIT, reading).await.unwrap_or(false);
     if whole && sent_whole && up.response_done() {
-        gateway.connector.release_http_session(up, peer, peer.options.idle_timeout).await;
+        gateway.dial.release(up, peer).await;
     } else {
         up.shutdown().await;
     }

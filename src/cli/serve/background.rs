@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::reload::Rules;
 use crate::gateway::busy::Busy;
+use crate::gateway::dial::Dial;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::{Route, Routes};
@@ -43,6 +44,7 @@ pub(super) struct Background {
     pub(super) upkeep: Arc<Upkeep>,
     pub(super) sweep_every: Duration,
     pub(super) routes: Arc<Routes>,
+    pub(super) dial: Arc<Dial>,
     pub(super) busy: Busy,
     pub(super) crowd: Arc<Crowd>,
     pub(super) settling: Busy,
@@ -122,6 +124,7 @@ impl Background {
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     self.rules.reload_if_changed();
                     self.routes.all().for_each(|route| route.show(unix_ms()));
+                    self.dial.sweep();
                 }
             }
         }

@@ -4,26 +4,22 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::tls::{SslDigest, TlsRef};
-use pingora_core::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    Stream, TimingDigest, UniqueID, UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use pingora_core::protocols::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::chunks::{Chunks, Unsound};
+use crate::gateway::wire::{Manners, Wire};
 
 /// See the module.
+pub(super) type Line = Wire<Client>;
+
+/// What is minded of a client.
 #[derive(Debug)]
-pub(super) struct Line {
-    inner: Stream,
+pub(super) struct Client {
     taking: Taking,
     /// Those of the body that is under way, if it comes in chunks.
     chunks: Option<Chunks>,
@@ -31,19 +27,19 @@ pub(super) struct Line {
 
 impl Line {
     /// The connection of a client that may take nothing for so long.
-    pub(super) fn new(inner: Stream, patience: Duration) -> Line {
-        Line { inner, taking: Taking::new(patience), chunks: None }
+    pub(super) fn new(stream: Stream, patience: Duration) -> Line {
+        Wire { stream, manners: Client { taking: Taking::new(patience), chunks: None } }
     }
 
     /// A body comes, of which so much was read already.
     pub(super) fn follow(&mut self, chunks: Option<Chunks>) {
-        self.chunks = chunks;
+        self.manners.chunks = chunks;
     }
 
     /// The connection that a stream is, to be used again: not where the body has not ended.
     pub(super) fn again(stream: Stream) -> Option<Box<Line>> {
         let mut line = stream.into_any().downcast::<Line>().ok()?;
-        let has_ended = line.chunks.take().is_none_or(|chunks| chunks.is_over());
+        let has_ended = line.manners.chunks.take().is_none_or(|chunks| chunks.is_over());
         has_ended.then_some(line)
     }
 }
@@ -82,121 +78,35 @@ impl Taking {
     }
 }
 
-impl AsyncRead for Line {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl Manners for Client {
+    fn read(
+        &mut self,
+        stream: &mut Stream,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let line = &mut *self;
-        ready!(Pin::new(&mut line.inner).poll_read(cx, buf))?;
-        let Some(chunks) = &mut line.chunks else { return Poll::Ready(Ok(())) };
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let Some(chunks) = &mut self.chunks else { return Poll::Ready(Ok(())) };
         let read = chunks.read(&buf.filled()[before..]);
         Poll::Ready(read.map_err(|Unsound| io::ErrorKind::InvalidData.into()))
     }
-}
 
-impl AsyncWrite for Line {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
+    fn write(
+        &mut self,
+        stream: &mut Stream,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let Line { inner, taking, .. } = &mut *self;
-        taking.give(cx, |cx| Pin::new(inner).poll_write(cx, bytes))
+        self.taking.give(cx, |cx| Pin::new(stream).poll_write(cx, bytes))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Line { inner, taking, .. } = &mut *self;
-        taking.give(cx, |cx| Pin::new(inner).poll_flush(cx))
+    fn flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.taking.give(cx, |cx| Pin::new(stream).poll_flush(cx))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Line { inner, taking, .. } = &mut *self;
-        taking.give(cx, |cx| Pin::new(inner).poll_shutdown(cx))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let Line { inner, taking, .. } = &mut *self;
-        taking.give(cx, |cx| Pin::new(inner).poll_write_vectored(cx, bytes))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-}
-
-#[async_trait]
-impl Shutdown for Line {
-    async fn shutdown(&mut self) {
-        // What fails here has failed for good.
-        let _ = AsyncWriteExt::shutdown(self).await;
-    }
-}
-
-impl UniqueID for Line {
-    fn id(&self) -> UniqueIDType {
-        self.inner.id()
-    }
-}
-
-impl Ssl for Line {
-    fn get_ssl(&self) -> Option<&TlsRef> {
-        self.inner.get_ssl()
-    }
-
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.inner.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.inner.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for Line {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.inner.get_timing_digest()
-    }
-
-    fn get_read_pending_time(&self) -> Duration {
-        self.inner.get_read_pending_time()
-    }
-
-    fn get_write_pending_time(&self) -> Duration {
-        self.inner.get_write_pending_time()
-    }
-}
-
-impl GetProxyDigest for Line {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.inner.get_proxy_digest()
-    }
-
-    fn set_proxy_digest(&mut self, digest: ProxyDigest) {
-        self.inner.set_proxy_digest(digest);
-    }
-}
-
-impl GetSocketDigest for Line {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.inner.get_socket_digest()
-    }
-
-    fn set_socket_digest(&mut self, digest: SocketDigest) {
-        self.inner.set_socket_digest(digest);
-    }
-}
-
-#[async_trait]
-impl Peek for Line {
-    async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
-        self.inner.try_peek(buf).await
+    fn shut(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.taking.give(cx, |cx| Pin::new(stream).poll_shutdown(cx))
     }
 }
 
@@ -204,7 +114,7 @@ impl Peek for Line {
 mod tests {
     use std::time::Instant;
 
-    use tokio::io::{AsyncReadExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
 

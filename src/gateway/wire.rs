@@ -1,0 +1,151 @@
+//! A connection with something of ours on it. What is not read or written is the connection's own
+//! business, and passed on to it here.
+
+use std::fmt::Debug;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::{SslDigest, TlsRef};
+use pingora_core::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// What stands between a connection and whoever reads and writes.
+pub(super) trait Manners: Debug + Send + Sync + Unpin {
+    /// See [`AsyncRead::poll_read`].
+    fn read(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>>;
+
+    /// See [`AsyncWrite::poll_write`].
+    fn write(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>>;
+
+    /// See [`AsyncWrite::poll_flush`].
+    fn flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// See [`AsyncWrite::poll_shutdown`].
+    fn shut(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Wire<M> {
+    pub(super) stream: Stream,
+    pub(super) manners: M,
+}
+
+impl<M: Manners> AsyncRead for Wire<M> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Wire { stream, manners } = &mut *self;
+        manners.read(stream, cx, buf)
+    }
+}
+
+impl<M: Manners> AsyncWrite for Wire<M> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Wire { stream, manners } = &mut *self;
+        manners.write(stream, cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Wire { stream, manners } = &mut *self;
+        manners.flush(stream, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Wire { stream, manners } = &mut *self;
+        manners.shut(stream, cx)
+    }
+}
+
+#[async_trait]
+impl<M: Manners> Shutdown for Wire<M> {
+    async fn shutdown(&mut self) {
+        // What fails here has failed for good.
+        let _ = AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl<M> UniqueID for Wire<M> {
+    fn id(&self) -> UniqueIDType {
+        self.stream.id()
+    }
+}
+
+impl<M> Ssl for Wire<M> {
+    fn get_ssl(&self) -> Option<&TlsRef> {
+        self.stream.get_ssl()
+    }
+
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.stream.selected_alpn_proto()
+    }
+}
+
+impl<M> GetTimingDigest for Wire<M> {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.stream.get_timing_digest()
+    }
+
+    fn get_read_pending_time(&self) -> Duration {
+        self.stream.get_read_pending_time()
+    }
+
+    fn get_write_pending_time(&self) -> Duration {
+        self.stream.get_write_pending_time()
+    }
+}
+
+impl<M> GetProxyDigest for Wire<M> {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.stream.get_proxy_digest()
+    }
+
+    fn set_proxy_digest(&mut self, digest: ProxyDigest) {
+        self.stream.set_proxy_digest(digest);
+    }
+}
+
+impl<M> GetSocketDigest for Wire<M> {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.stream.get_socket_digest()
+    }
+
+    fn set_socket_digest(&mut self, digest: SocketDigest) {
+        self.stream.set_socket_digest(digest);
+    }
+}
+
+#[async_trait]
+impl<M: Manners> Peek for Wire<M> {
+    async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
+        self.stream.try_peek(buf).await
+    }
+}
