@@ -96,7 +96,6 @@ def tell(seen, resting, counts, what):
         row += ["-" if cost is None else f"{cost:.1f}"]
         rows.append(row + [f"{ms:.2f}" for ms in quiet] + ["-"] * (2 - len(quiet)))
     show(rows)
-    print()
     for connections, label in sorted({key[:2] for key in seen}, key=lambda pair: (-pair[0], pair[1])):
         least = seen[connections, label, counts[0]]
         for count in counts[1:]:

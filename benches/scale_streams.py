@@ -1,0 +1,250 @@
+"""Memory of each of 5,000 slow streams: tollgate on both stores, bare pingora, nginx (about 5 minutes).
+
+A vendor says a word every two seconds. All streams are opened, each by a connection of its own, from twenty
+addresses; then memory is looked at until the first of them ends. What a stream takes is what is resident with
+all of them open, at most, less what was before, and that over their number. Before is after as many whole
+requests as warm up what every process keeps anyway. Memory of the kernel for sockets is nobody's here.
+
+Every variant gets a simulator of its own. All streams must come to their end, and be charged.
+"""
+
+import errno
+import selectors
+import shutil
+import socket
+import statistics
+import sys
+import time
+
+import scale_books as books
+from processes import BIN, FOLDER, ROOT, cpu_seconds, free_port, listening, rss_mib, start, started, until
+from scale_world import Gateway, Redis, judge, ratio, room, show, simulator, sized, stop_since
+from variants import SIM_PATHS, body
+
+COUNT = sized(5_000, 200)
+# Words of a stream, and ms between them; the first come at once, the last ones an age after that.
+WORDS, PAUSE_MS = sized(25, 8), sized(2_000, 1_000)
+# Addresses of clients: a gateway lets no more than 1,024 connections of one in.
+SOURCES = 20
+# So many wait for their first word at a time.
+OPENING = 100
+WARM = sized(2_000, 200)
+FAULTS = f"chunks={WORDS};chunk-delay={PAUSE_MS}"
+NGINX_CONNECTIONS = 16_384
+TARGET_KIB = 64
+SILENCE_S = 60
+
+
+class Stream:
+    """A connection on which one stream comes."""
+
+    def __init__(self, number, port, request, selector):
+        self.request, self.said, self.is_open, self.end = request, b"", False, b""
+        self.socket = socket.socket()
+        self.socket.bind((f"127.0.1.{1 + number % SOURCES}", 0))
+        self.socket.setblocking(False)
+        if self.socket.connect_ex(("127.0.0.1", port)) not in (0, errno.EINPROGRESS):
+            sys.exit("failed: a connection could not be made")
+        selector.register(self.socket, selectors.EVENT_WRITE, self)
+
+
+class Crowd:
+    """All streams, driven by one loop."""
+
+    def __init__(self, port, request):
+        self.port, self.request = port, request
+        self.selector = selectors.DefaultSelector()
+        self.made = self.opened = self.ended = 0
+
+    def tick(self):
+        for key, _ in self.selector.select(0.05):
+            one = key.data
+            if one.request:
+                one.socket.send(one.request)
+                one.request = None
+                self.selector.modify(one.socket, selectors.EVENT_READ, one)
+            else:
+                self.read(one)
+
+    def read(self, one):
+        piece = one.socket.recv(1 << 16)
+        one.end = (one.end + piece)[-64:]
+        if not one.is_open:
+            one.said += piece
+            if b"\r\n\r\n" in one.said and not one.said.startswith(b"HTTP/1.1 200"):
+                sys.exit(f"failed: a stream was refused: {one.said[:400]}")
+            if b"\n\n" in one.said:
+                one.is_open, one.said = True, b""
+                self.opened += 1
+        # What a chunked body ends with; the connection could be used again, but is not.
+        if one.end.endswith(b"0\r\n\r\n") or not piece:
+            if not one.is_open or not (b"[DONE]" in one.end or b"message_stop" in one.end):
+                sys.exit(f"failed: a stream broke off: {one.end}")
+            self.ended += 1
+            self.selector.unregister(one.socket)
+            one.socket.close()
+
+    def open(self):
+        while self.opened < COUNT:
+            if self.ended:
+                sys.exit("failed: streams ended before all were open; this machine is too slow for so many")
+            while self.made < COUNT and self.made - self.opened < OPENING:
+                Stream(self.made, self.port, self.request, self.selector)
+                self.made += 1
+            self.tick()
+
+    def watch(self, look):
+        """What is seen every second until the first one ends."""
+        seen, due = [], 0.0
+        while not self.ended:
+            self.tick()
+            if time.monotonic() > due:
+                due = time.monotonic() + 1
+                seen.append(look())
+        return seen
+
+    def finish(self):
+        end = time.monotonic() + SILENCE_S
+        while self.ended < COUNT:
+            self.tick()
+            if time.monotonic() > end:
+                sys.exit(f"failed: only {self.ended} of {COUNT} streams ended")
+        self.selector.close()
+
+
+class Variant:
+    """Whom streams are opened through: `kind` is what the vendor speaks, `gateway` if it is one of ours."""
+
+    def __init__(self, name, kind, port, process, gateway=None, redis=None):
+        self.name, self.kind, self.port, self.process = name, kind, port, process
+        self.gateway, self.redis = gateway, redis
+
+    def request(self, stream):
+        path = "/v1/chat/completions" if self.gateway else SIM_PATHS[self.kind].replace("/fast/", f"/{FAULTS}/")
+        key = books.key(0) if self.gateway else "vk-simulator"
+        data = body(self.kind, stream, native=not self.gateway).encode()
+        if not stream:
+            # The simulator drips streams only; a whole answer is at once.
+            path = path.replace(FAULTS, "chunks=8")
+        return (
+            f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
+            f"vendor_a-version: 2023-06-01\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        ).encode() + data
+
+    def warm(self):
+        """Whole requests, one after the other."""
+        request, whole = self.request(False), 0
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as line:
+            for _ in range(WARM):
+                line.sendall(request)
+                said = b""
+                while not whole or len(said) < whole:
+                    said += line.recv(1 << 16)
+                    whole = length(said)
+                if not said.startswith(b"HTTP/1.1 200"):
+                    sys.exit(f"failed: {self.name}: {said[:400]}")
+                whole = 0
+
+    def check(self):
+        """All are charged, and nothing is held."""
+        if self.gateway and self.redis:
+            books.check_redis(self.name, self.redis.wire, 1, WARM + COUNT)
+        elif self.gateway:
+            books.check_sqlite(self.name, self.gateway.database, 1, WARM + COUNT)
+
+
+def length(said):
+    """How long an answer is of which the beginning came; 0 if that is not told yet."""
+    head, end, after = said.partition(b"\r\n\r\n")
+    if not end:
+        return 0
+    told = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    if told:
+        return len(head) + len(end) + int(told[0].partition(b":")[2])
+    return len(said) if after.endswith(b"0\r\n\r\n") else 0
+
+
+def nginx(sim):
+    """As in benches/nginx.conf, but for as many connections as are needed here."""
+    port, folder = free_port(), room("nginx")
+    words = {"FOLDER": folder, "UPSTREAM": f"127.0.0.1:{sim}", "LISTEN": f"127.0.0.1:{port}", "ACCESS_LOG": "off"}
+    text = (ROOT / "benches" / "nginx.conf").read_text()
+    text = text.replace("worker_connections 1024", f"worker_connections {NGINX_CONNECTIONS}")
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", str(value))
+    (folder / "nginx.conf").write_text(text)
+    binary = shutil.which("nginx") or "/usr/sbin/nginx"
+    command = [binary, "-p", folder, "-e", folder / "nginx.error.log", "-c", folder / "nginx.conf"]
+    process = start("nginx", command)
+    until("nginx listens", lambda: listening(port))
+    return Variant("nginx", "chat", port, process)
+
+
+def bare_pingora(sim):
+    port = free_port()
+    process = start("bare_pingora", [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim}"])
+    until("the bare pingora proxy listens", lambda: listening(port))
+    return Variant("bare-pingora", "chat", port, process)
+
+
+def tollgate(name, sim, kind="chat", redis=None):
+    gateway = Gateway(name, sim, redis and redis.url, FAULTS)
+    if redis:
+        books.fill_redis(redis.wire, 1)
+    else:
+        books.fill_sqlite(gateway.database, 1)
+    gateway.serve()
+    return Variant(name, kind, gateway.port, gateway.process, gateway, redis)
+
+
+MAKERS = {
+    "nginx": nginx,
+    "bare-pingora": bare_pingora,
+    "tollgate-sqlite": lambda sim: tollgate("tollgate-sqlite", sim),
+    "tollgate-redis": lambda sim: tollgate("tollgate-redis", sim, redis=Redis("redis")),
+    "translated-sqlite": lambda sim: tollgate("translated-sqlite", sim, "translated"),
+}
+
+
+def one(name):
+    """Opens all streams through a variant and sees them to their end."""
+    sim = simulator(f"sim-{name}")
+    variant = MAKERS[name](sim)
+    pid = variant.process.pid
+    variant.warm()
+    idle, spent, began = rss_mib(pid), cpu_seconds(pid), time.monotonic()
+    crowd = Crowd(variant.port, variant.request(True))
+    crowd.open()
+    opened = time.monotonic() - began
+    seen = crowd.watch(lambda: rss_mib(pid))
+    open_for = time.monotonic() - began - opened
+    crowd.finish()
+    figures = {
+        "idle": idle,
+        "peak": max(seen),
+        "median": statistics.median(seen),
+        "kib": (max(seen) - idle) * 1024 / COUNT,
+        "cpu": cpu_seconds(pid) - spent,
+        "opened": opened,
+        "open_for": open_for,
+    }
+    variant.check()
+    return figures
+
+
+def run():
+    results = {}
+    for name in MAKERS:
+        before = len(started)
+        results[name] = one(name)
+        stop_since(before)
+    print(f"{COUNT} streams of {WORDS} words, one every {PAUSE_MS} ms; resident memory of the process, in MiB")
+    rows = [["variant", "", "idle", "median", "most", "KiB/stream", "opened in s", "all open for s", "CPU s"]]
+    for name, r in results.items():
+        row = [f"{r['idle']:.1f}", f"{r['median']:.1f}", f"{r['peak']:.1f}", f"{r['kib']:.1f}"]
+        rows.append([name, "", *row, f"{r['opened']:.1f}", f"{r['open_for']:.1f}", f"{r['cpu']:.2f}"])
+    show(rows)
+    for name in results:
+        if name not in ("nginx", "bare-pingora"):
+            ratio(f"streams memory {name} vs bare-pingora", results[name]["kib"] / results["bare-pingora"]["kib"])
+            judge(f"memory of an open slow stream, {name}", results[name]["kib"], most=TARGET_KIB, unit=" KiB")
