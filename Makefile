@@ -5,7 +5,7 @@
 export CARGO_INCREMENTAL = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench bench-peers fuzz soak mutants
+.PHONY: help setup run demo test lint bench bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,6 +43,11 @@ bench: ## compare with no proxy, nginx, a bare pingora proxy and installed peers
 bench-peers: ## install other gateways below var/peers, for make bench to compare with, too
 	@tests/setup.sh peers
 	benches/peers/install
+
+bench-scale: ## the same with many accounts, charges, streams, gateways, shards; PARTS="nodes redis"
+	@tests/setup.sh bench
+	cargo build --release --bin tollgate --example sim --example bare_pingora
+	python3 benches/scale.py $(PARTS)
 
 fuzz: setup ## run every fuzz target for FUZZ_SECONDS (default 60) each, on the stable toolchain
 	@tests/fuzz/run.sh

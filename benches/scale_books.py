@@ -42,6 +42,11 @@ def key(number):
     return f"{MARK}{number:08x}{hashlib.sha256(b'bench %d' % number).hexdigest()[8:]}"
 
 
+def digest(text):
+    """All that a store keeps of a key."""
+    return hashlib.sha256(text.encode()).digest()
+
+
 def keys_file(count):
     """A file of the first so many accounts' keys, for wrk."""
     path = FOLDER / f"keys-{count}"
@@ -85,7 +90,8 @@ def fill_sqlite(database, accounts, lines=0, line=None):
     c.execute("DELETE FROM account WHERE name = 'first'")
     c.execute("INSERT INTO payment SELECT id, 'opening-' || name, credit, ? FROM account", (now * 1000,))
     ids = dict(c.execute("SELECT name, id FROM account"))
-    keys = ((hashlib.sha256(key(n).encode()).digest(), ids[name(n)], key(n)[:PREFIX_CHARS], now) for n in range(accounts))
+    texts = {name(n): key(n) for n in range(accounts)}
+    keys = ((digest(text), ids[who], text[:PREFIX_CHARS], now) for who, text in texts.items())
     c.executemany("INSERT INTO access_key (hash, account, prefix, created_at) VALUES (?, ?, ?, ?)", keys)
     if lines:
         # In the order of the table's own tree, so that its pages are filled one after the other.
@@ -107,14 +113,14 @@ def fill_redis(store, accounts, lines=0, line=None):
     def commands():
         for number in range(accounts):
             account, text = name(number), key(number)
-            tag, digest, prefix = f"tollgate:{{{account}}}", hashlib.sha256(text.encode()).hexdigest(), text[:PREFIX_CHARS]
+            tag, told, prefix = f"tollgate:{{{account}}}", digest(text).hex(), text[:PREFIX_CHARS]
             sums = ["credit", CREDIT, "available", CREDIT - spent, "held", 0, "posted", spent, "written_off", 0]
             yield ["HSET", f"{tag}:account", *sums]
             yield ["HSET", f"{tag}:payments", f"opening-{account}", CREDIT]
             yield ["SADD", "tollgate:accounts", account]
-            yield ["SET", f"tollgate:prefix:{prefix}", digest]
-            yield ["SADD", f"{tag}:keys", digest]
-            yield ["HSET", f"tollgate:key:{digest}", "account", account, "prefix", prefix, "created_at", now]
+            yield ["SET", f"tollgate:prefix:{prefix}", told]
+            yield ["SADD", f"{tag}:keys", told]
+            yield ["HSET", f"tollgate:key:{told}", "account", account, "prefix", prefix, "created_at", now]
 
     store.pipe(commands())
     for number in range(accounts if lines else 0):
@@ -126,12 +132,13 @@ def journal(wire, number, count, line):
     journal_key = f"tollgate:{{{name(number)}}}:journal".encode()
     before = f"{line.amount} 0 {line.before}{number:04x}-".encode()
     after = line.after.encode()
-    each = b"$%d\r\n%b%%012x%b\r\n" % (len(before) + 12 + len(after), before.replace(b"%", b"%%"), after.replace(b"%", b"%%"))
+    head, tail = before.replace(b"%", b"%%"), after.replace(b"%", b"%%")
+    each = b"$%d\r\n%b%%012x%b\r\n" % (len(before) + 12 + len(after), head, tail)
     sent = 0
     for first in range(1, count + 1, LINES):
         these = range(first, min(first + LINES, count + 1))
-        head = b"*%d\r\n$5\r\nRPUSH\r\n$%d\r\n%b\r\n" % (len(these) + 2, len(journal_key), journal_key)
-        wire.socket.sendall(head + b"".join([each % seq for seq in these]))
+        command = b"*%d\r\n$5\r\nRPUSH\r\n$%d\r\n%b\r\n" % (len(these) + 2, len(journal_key), journal_key)
+        wire.socket.sendall(command + b"".join([each % seq for seq in these]))
         sent += 1
     for _ in range(sent):
         wire.reply()
@@ -164,7 +171,8 @@ def check(who, read, accounts, charges_min):
         count, total = count + lines, total + amount
     if count < charges_min:
         sys.exit(f"failed: {who}: {count} charges, but {charges_min} requests were answered")
-    print(f"ledger {who}: {charges_min} charges at least, {count} are there, and sum to what is posted: {total} nano-USD")
+    print(f"ledger {who}: of {charges_min} requests answered and lines before, {count} charges, their sum is what is "
+          f"posted: {total} nano-USD", flush=True)
 
 
 def check_sqlite(who, database, accounts, charges_min):

@@ -67,8 +67,9 @@ class Wire:
             return [self.reply() for _ in range(size)]
         return self.stream.read(size + 2)[:-2].decode()
 
-    def info(self, section):
-        lines = (line.partition(":") for line in self("INFO", section).splitlines())
+    def info(self, *words):
+        """What a server says of a section, or what CLUSTER INFO says, as names and values."""
+        lines = (line.partition(":") for line in self(*(words if len(words) > 1 else ("INFO", *words))).splitlines())
         return {name: value for name, colon, value in lines if colon}
 
     def close(self):

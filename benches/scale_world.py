@@ -98,7 +98,7 @@ class Redis:
 class Gateway:
     """One with one worker thread. It is configured first, so that its store can be filled, and then served."""
 
-    def __init__(self, name, sim_port, store=None, faults="fast", limits=""):
+    def __init__(self, name, sim_port, store=None, faults="fast"):
         self.name, self.process = name, None
         self.port, self.admin = free_port(), free_port()
         folder = room(name)
@@ -123,7 +123,10 @@ dir = "{ROOT}/lua-free-rules"
 [log]
 format = "text"
 level = "warn"
-{limits}
+# A neighbour that makes the machine late may not make calls fail.
+[timeouts]
+ledger_ms = 5000
+shed_lag_ms = 0
 [vendor.vendor_a]
 routes = [{{ name = "simulator", base_url = "{base}/vendor_a/{faults}/v1", key = "vk-simulator" }}]
 [vendor.vendor_b]
