@@ -171,8 +171,8 @@ def check(who, read, accounts, charges_min):
         count, total = count + lines, total + amount
     if count < charges_min:
         sys.exit(f"failed: {who}: {count} charges, but {charges_min} requests were answered")
-    print(f"ledger {who}: of {charges_min} requests answered and lines before, {count} charges, their sum is what is "
-          f"posted: {total} nano-USD", flush=True)
+    print(f"ledger {who}: {charges_min} charges are due at least, {count} are there, their sum is what is posted: "
+          f"{total} nano-USD", flush=True)
 
 
 def check_sqlite(who, database, accounts, charges_min):

@@ -62,7 +62,7 @@ class Side:
         self.label, self.servers, self.store, self.done, self.seen = label, servers, store, 0, {}
         books.fill_redis(store, ACCOUNTS)
         self.keys = books.keys_file(ACCOUNTS)
-        self.gateway = Gateway(f"gateway-{label}", sim, url).serve()
+        self.gateway = Gateway(f"gateway-{label.replace(' ', '-')}", sim, url).serve()
         self.spread = [[] for _ in servers]
         for number in range(ACCOUNTS):
             self.spread[self.place(number)].append(number)
