@@ -18,7 +18,7 @@ import time
 
 import scale_books as books
 from processes import BIN, FOLDER, ROOT, cpu_seconds, free_port, listening, rss_mib, start, started, until
-from scale_world import Gateway, Redis, judge, ratio, room, show, simulator, sized, stop_since
+from scale_world import Gateway, Redis, judge, many_files, ratio, room, show, simulator, sized, stop_since
 from variants import SIM_PATHS, body
 
 COUNT = sized(5_000, 200)
@@ -33,6 +33,8 @@ FAULTS = f"chunks={WORDS};chunk-delay={PAUSE_MS}"
 NGINX_CONNECTIONS = 16_384
 TARGET_KIB = 64
 SILENCE_S = 60
+# Each stream has two ends in a proxy, and a gateway keeps half of its files for the side of the vendors.
+FILES = 2 * COUNT + 1_000
 
 
 class Stream:
@@ -233,6 +235,9 @@ def one(name):
 
 
 def run():
+    files = many_files()
+    if files < FILES:
+        sys.exit(f"failed: {COUNT} streams need {FILES} open files, and ulimit -n allows {files}")
     results = {}
     for name in MAKERS:
         before = len(started)
