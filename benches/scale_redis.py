@@ -3,7 +3,8 @@
 Redis does all its work in one thread, so it is full when that thread is always busy: at (requests) / (seconds
 of its CPU time) a second. That is told of a gateway's own traffic, whose gateway is full long before; and of
 the same calls without a gateway (scale_driver), which fill Redis' core on two cores already. There each of 16
-connections has 1, 8 or 64 requests on their way: that is what batches make of it.
+connections has 1, 8 or 64 requests on their way: that is what batches make of it. What no gateway does yet is
+tried too: eight requests of an account in one script.
 
 Of a cluster of three shards the busiest one is the limit. Accounts are spread by their names, and all that a
 request needs is in one shard, so shards are as quick together as alone. On two cores three of them and the
@@ -19,14 +20,15 @@ from pathlib import Path
 
 import scale_books as books
 from processes import free_port, until
-from scale_driver import Calls, Driver
+from scale_driver import Calls, CallsTogether, Driver
 from scale_wire import Cluster
 from scale_world import Gateway, Load, Redis, ratio, show, simulator, sized
 
 ACCOUNTS = sized(1_000, 100)
 ROUNDS, SECONDS, WARM = sized(3, 1), sized(5, 1), 1
 GATEWAY_LOADS = [32, 128]
-CONNECTIONS, DEPTHS = 16, [1, 8, 64]
+# Requests on their way on each connection, and how many of them in one script.
+CONNECTIONS, BATCHES = 16, [(1, 1), (8, 1), (64, 1), (64, 8)]
 SHARDS = 3
 
 
@@ -34,6 +36,10 @@ def busy(servers):
     """Seconds that each server's one thread has worked."""
     told = [Path(f"/proc/{one.process.pid}/task/{one.process.pid}/schedstat").read_text() for one in servers]
     return [int(one.split()[0]) / 1e9 for one in told]
+
+
+def batch_name(depth, together):
+    return f"calls, {depth} at a time" + (f", {together} a script" if together > 1 else "")
 
 
 def cluster():
@@ -66,8 +72,10 @@ class Side:
         self.spread = [[] for _ in servers]
         for number in range(ACCOUNTS):
             self.spread[self.place(number)].append(number)
-        self.calls = Calls(self.gateway, servers[self.place(0)].wire, 0)
+        calls = Calls(self.gateway, servers[self.place(0)].wire, 0)
         self.done += 1
+        wires = [server.wire for server in servers]
+        self.calls = {n: calls if n == 1 else CallsTogether(calls, wires, n) for _, n in BATCHES}
 
     def place(self, number):
         """Which server has an account."""
@@ -95,11 +103,11 @@ class Side:
             limit=requests / max(spent),
         )
 
-    def driven(self, depth):
+    def driven(self, depth, together):
         """Each server alone, one after the other: what it takes follows from its part of the accounts."""
         rates, costs, cores = [], [], []
         for server, accounts in zip(self.servers, self.spread):
-            driver = Driver(self.calls, [(server.port, accounts)], CONNECTIONS, depth)
+            driver = Driver(self.calls[together], [(server.port, accounts)], CONNECTIONS, depth)
             before, began = busy([server])[0], time.monotonic()
             requests = sum(driver.run(SECONDS if len(self.servers) == 1 else SECONDS / 2))
             spent, seconds = busy([server])[0] - before, time.monotonic() - began
@@ -108,7 +116,7 @@ class Side:
             costs.append(spent / requests * len(accounts) / ACCOUNTS)
             cores.append(spent / seconds)
         self.keep(
-            f"calls, {depth} at a time",
+            batch_name(depth, together),
             rps=statistics.mean(rates),
             store=1e6 * sum(costs),
             busy=min(cores),
@@ -129,8 +137,8 @@ def run():
         for side in (one, three):
             for connections in GATEWAY_LOADS:
                 side.through_gateway(connections)
-            for depth in DEPTHS:
-                side.driven(depth)
+            for batch in BATCHES:
+                side.driven(*batch)
     tell(one, three)
     for side in (one, three):
         side.check()
@@ -148,10 +156,10 @@ def tell(one, three):
         row = [f"{r['rps']:.0f}", f"{r['cpu']:.1f}" if "cpu" in r else "-", f"{r['store']:.1f}"]
         rows.append([what, side.label, *row, f"{r['busy']:.2f}", f"{r['limit']:.0f}"])
     show(rows)
-    slow = f"calls, {DEPTHS[0]} at a time"
-    for depth in DEPTHS[1:]:
-        quick = middle[f"calls, {depth} at a time", one]["limit"]
-        ratio(f"redis limit with {depth} at a time vs {DEPTHS[0]}", quick / middle[slow, one]["limit"])
+    slow = batch_name(*BATCHES[0])
+    for batch in BATCHES[1:]:
+        quick = batch_name(*batch)
+        ratio(f"redis limit, {quick} vs {slow}", middle[quick, one]["limit"] / middle[slow, one]["limit"])
     for what in one.seen:
         limits = [middle[what, side]["limit"] for side in (three, one)]
         ratio(f"redis limit of 3 shards vs one server, {what}", limits[0] / limits[1])

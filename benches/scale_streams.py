@@ -17,7 +17,7 @@ import sys
 import time
 
 import scale_books as books
-from processes import BIN, FOLDER, ROOT, cpu_seconds, free_port, listening, rss_mib, start, started, until
+from processes import BIN, ROOT, cpu_seconds, free_port, listening, rss_mib, start, started, until
 from scale_world import Gateway, Redis, judge, many_files, ratio, room, show, simulator, sized, stop_since
 from variants import SIM_PATHS, body
 
