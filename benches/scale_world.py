@@ -202,7 +202,10 @@ class Load:
         started.append(self.child)
 
     def result(self):
-        said, _ = self.child.communicate(timeout=self.seconds + 60)
+        try:
+            said, _ = self.child.communicate(timeout=self.seconds + 60)
+        except subprocess.TimeoutExpired:
+            sys.exit(f"failed: wrk on {self.gateway.name} did not end; was this machine stopped meanwhile?")
         started.remove(self.child)
         if self.child.returncode != 0:
             sys.exit(f"failed: wrk on {self.gateway.name}: {said}")
