@@ -21,10 +21,7 @@ use pingora_core::protocols::http::v1::client::HttpSession as Plain;
 use pingora_core::upstreams::peer::{HttpPeer, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::wire::{Manners, Wire};
-
-/// A head waits for its body as long as both together have at most so many bytes.
-const TOGETHER_BYTES_MAX: usize = 64 << 10;
+use super::wire::{Gathered, Manners, Wire};
 
 /// See the module.
 pub struct Dial {
@@ -135,27 +132,9 @@ impl Outward {
 /// Holds the head of a request back, until the body goes out or an answer is waited for.
 #[derive(Debug, Default)]
 struct Together {
-    held: Vec<u8>,
-    /// How much of that went out.
-    sent: usize,
+    held: Gathered,
     /// Whether the head was flushed, and nothing is held back any more.
     is_past_head: bool,
-}
-
-impl Together {
-    fn send(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut sent = Ok(());
-        while sent.is_ok() && self.sent < self.held.len() {
-            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.held[self.sent..])) {
-                Ok(0) => sent = Err(io::ErrorKind::WriteZero.into()),
-                Ok(more) => self.sent += more,
-                Err(why) => sent = Err(why),
-            }
-        }
-        // What could not be sent is not tried again: an early answer may be there to be read.
-        (self.held, self.sent) = (Vec::new(), 0);
-        Poll::Ready(sent)
-    }
 }
 
 impl Manners for Together {
@@ -178,13 +157,11 @@ impl Manners for Together {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let is_first = self.held.is_empty() && !self.is_past_head;
-        let joins = !self.held.is_empty() && self.sent == 0;
-        if (is_first || joins) && self.held.len() + bytes.len() <= TOGETHER_BYTES_MAX {
-            self.held.extend_from_slice(bytes);
+        let waits = !self.held.is_empty() || !self.is_past_head;
+        if waits && self.held.takes(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
-        ready!(self.send(stream, cx))?;
+        ready!(self.held.send(stream, cx))?;
         Pin::new(stream).poll_write(cx, bytes)
     }
 
@@ -192,12 +169,12 @@ impl Manners for Together {
         if !std::mem::replace(&mut self.is_past_head, true) {
             return Poll::Ready(Ok(()));
         }
-        ready!(self.send(stream, cx))?;
+        ready!(self.held.send(stream, cx))?;
         Pin::new(stream).poll_flush(cx)
     }
 
     fn shut(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.send(stream, cx))?;
+        ready!(self.held.send(stream, cx))?;
         Pin::new(stream).poll_shutdown(cx)
     }
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::chunks::{Chunks, Unsound};
-use crate::gateway::wire::{Manners, Wire};
+use crate::gateway::wire::{Gathered, Manners, Wire};
 
 /// See the module.
 pub(super) type Line = Wire<Client>;
@@ -21,6 +21,8 @@ pub(super) type Line = Wire<Client>;
 #[derive(Debug)]
 pub(super) struct Client {
     taking: Taking,
+    /// A head, or an event, that waits for what comes with it, until that is flushed.
+    gathered: Gathered,
     /// Those of the body that is under way, if it comes in chunks.
     chunks: Option<Chunks>,
 }
@@ -28,7 +30,8 @@ pub(super) struct Client {
 impl Line {
     /// The connection of a client that may take nothing for so long.
     pub(super) fn new(stream: Stream, patience: Duration) -> Line {
-        Wire { stream, manners: Client { taking: Taking::new(patience), chunks: None } }
+        let (taking, gathered) = (Taking::new(patience), Gathered::default());
+        Wire { stream, manners: Client { taking, gathered, chunks: None } }
     }
 
     /// A body comes, of which so much was read already.
@@ -62,12 +65,21 @@ impl Taking {
     fn give<T>(
         &mut self,
         cx: &mut Context<'_>,
-        give: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<T>>,
+        gathered: &mut Gathered,
+        stream: &mut Stream,
+        last: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if !self.given_up {
-            let given = give(cx);
-            if given.is_ready() {
+            let before = gathered.sent();
+            let given = match gathered.send(stream, cx) {
+                Poll::Ready(Ok(())) => last(Pin::new(stream), cx),
+                Poll::Ready(Err(why)) => Poll::Ready(Err(why)),
+                Poll::Pending => Poll::Pending,
+            };
+            if given.is_ready() || gathered.sent() != before {
                 self.until = None;
+            }
+            if given.is_ready() {
                 return given;
             }
             let until = self.until.get_or_insert_with(|| Box::pin(sleep(self.patience)));
@@ -85,6 +97,16 @@ impl Manners for Client {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // Nobody waits for more while there is something that nobody was told.
+        if !self.gathered.is_empty() {
+            let before = self.gathered.sent();
+            let sent = self.gathered.send(stream, cx)?;
+            if sent.is_ready() {
+                let _ = Pin::new(&mut *stream).poll_flush(cx)?;
+            } else if self.gathered.sent() != before {
+                self.taking.until = None;
+            }
+        }
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let Some(chunks) = &mut self.chunks else { return Poll::Ready(Ok(())) };
@@ -98,15 +120,21 @@ impl Manners for Client {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.taking.give(cx, |cx| Pin::new(stream).poll_write(cx, bytes))
+        let Client { taking, gathered, .. } = self;
+        if !taking.given_up && gathered.takes(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        taking.give(cx, gathered, stream, |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.taking.give(cx, |cx| Pin::new(stream).poll_flush(cx))
+        let Client { taking, gathered, .. } = self;
+        taking.give(cx, gathered, stream, AsyncWrite::poll_flush)
     }
 
     fn shut(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.taking.give(cx, |cx| Pin::new(stream).poll_shutdown(cx))
+        let Client { taking, gathered, .. } = self;
+        taking.give(cx, gathered, stream, AsyncWrite::poll_shutdown)
     }
 }
 
@@ -120,12 +148,37 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(300);
 
+    /// Writes, and has it sent.
+    async fn say(line: &mut Line, bytes: &[u8]) -> io::Result<()> {
+        line.write_all(bytes).await?;
+        line.flush().await
+    }
+
+    #[tokio::test]
+    async fn head_and_body_leave_together_and_nothing_waits_while_the_client_is_waited_for() {
+        let (near, mut far) = duplex(256 << 10);
+        let mut line = Line::new(Box::new(near), PATIENCE);
+        line.write_all(b"head ").await.expect("it waits");
+        let mut seen = vec![0; 128 << 10];
+        assert!(futures_util::poll!(Box::pin(far.read(&mut seen))).is_pending());
+        say(&mut line, b"body").await.expect("it is taken");
+        assert_eq!(far.read(&mut seen).await.expect("both"), 9);
+        line.write_all(b"more").await.expect("it waits");
+        let reading = line.read_u8();
+        assert!(futures_util::poll!(Box::pin(reading)).is_pending());
+        assert_eq!(far.read(&mut seen).await.expect("it did not wait"), 4);
+        line.write_all(b"head").await.expect("it waits");
+        say(&mut line, &vec![7; 100_000]).await.expect("it is taken");
+        far.read_exact(&mut seen[..100_004]).await.expect("all of it");
+        assert_eq!((&seen[..4], seen[100_003]), (&b"head"[..], 7));
+    }
+
     #[tokio::test]
     async fn who_takes_nothing_is_given_up_for_good() {
         let (near, mut far) = duplex(64);
         let mut line = Line::new(Box::new(near), PATIENCE);
         let began = Instant::now();
-        let failed = line.write_all(&[0; 100]).await.expect_err("nobody takes all of it");
+        let failed = say(&mut line, &[0; 100]).await.expect_err("nobody takes all of it");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= PATIENCE);
         far.read_exact(&mut [0; 64]).await.expect("what was written");
@@ -139,9 +192,9 @@ mod tests {
         let (near, _far) = duplex(64);
         let mut line = Line::new(Box::new(near), PATIENCE);
         let writing = tokio::time::timeout(PATIENCE * 2, async {
-            let first = tokio::time::timeout(PATIENCE / 2, line.write_all(&[0; 100])).await;
+            let first = tokio::time::timeout(PATIENCE / 2, say(&mut line, &[0; 100])).await;
             assert!(first.is_err());
-            line.write_all(b"x").await
+            say(&mut line, b"x").await
         });
         let failed = writing.await.expect("in time").expect_err("it takes nothing");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
@@ -158,7 +211,7 @@ mod tests {
                 taken += far.read(&mut [0; 16]).await.expect("more");
             }
         };
-        let (written, ()) = tokio::join!(line.write_all(&[0; 640]), taking);
+        let (written, ()) = tokio::join!(say(&mut line, &[0; 640]), taking);
         written.expect("it was taken");
     }
 }
