@@ -1,8 +1,9 @@
 //! What the writer has before it while it works: the connection, and the account rows of late.
 //!
 //! A busy account is read once and written once a transaction, however many operations come
-//! together. The rows hold as long as no other process has written; SQLite tells. So do the numbers
-//! of notes, which would take a walk through an index each.
+//! together, and a hold is not read again to be ended. The rows hold as long as no other process
+//! has written; SQLite tells. So do the numbers of notes, which would take a walk through an index
+//! each.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use rusqlite::Connection;
 use super::accounts::{self, AccountRow};
 use super::notes;
 use crate::ledger::AccountName;
-use crate::ledger::account::{Balances, Posting};
+use crate::ledger::account::{Balances, Posting, Record, State};
 use crate::notes::Shelf;
 
 /// So many rows are remembered from one transaction to the next.
@@ -34,6 +35,8 @@ struct Remembered {
     changed: bool,
     /// The last number in the journal, once it was asked for.
     last_seq: Option<i64>,
+    /// Holds that stand, as far as they were made or changed of late.
+    open: HashMap<String, Record>,
 }
 
 impl Rows {
@@ -41,9 +44,7 @@ impl Rows {
     pub(super) fn renew(&mut self, c: &Connection) -> rusqlite::Result<()> {
         let version = c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if version != self.version || self.by_name.len().max(self.notes.len()) > ROWS_MAX {
-            self.by_name.clear();
-            self.notes.clear();
-            self.version = version;
+            *self = Rows { version, ..Rows::default() };
         }
         Ok(())
     }
@@ -70,10 +71,33 @@ impl Desk<'_> {
     pub(super) fn row(&mut self, name: &AccountName) -> rusqlite::Result<Option<&AccountRow>> {
         if !self.rows.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.c, name)? else { return Ok(None) };
-            let remembered = Remembered { row, changed: false, last_seq: None };
+            let (changed, last_seq, open) = (false, None, HashMap::new());
+            let remembered = Remembered { row, changed, last_seq, open };
             self.rows.by_name.insert(name.clone(), remembered);
         }
         Ok(self.rows.by_name.get(name).map(|r| &r.row))
+    }
+
+    /// A hold that stands, if it is remembered.
+    pub(super) fn open_hold(&self, name: &AccountName, id: &str) -> Option<&Record> {
+        self.rows.by_name.get(name)?.open.get(id)
+    }
+
+    /// Remembers a hold of an account whose row is at hand, as it was written, while it stands.
+    pub(super) fn note_hold(&mut self, name: &AccountName, id: &str, record: &Record) {
+        let Some(remembered) = self.rows.by_name.get_mut(name) else { return };
+        if matches!(record.state, State::Open { .. }) {
+            remembered.open.insert(id.to_owned(), record.clone());
+        } else {
+            remembered.open.remove(id);
+        }
+    }
+
+    /// Forgets a hold, whatever was written of it.
+    pub(super) fn forget_hold(&mut self, name: &AccountName, id: &str) {
+        if let Some(remembered) = self.rows.by_name.get_mut(name) {
+            remembered.open.remove(id);
+        }
     }
 
     /// An account's balances.

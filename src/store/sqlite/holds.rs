@@ -27,7 +27,6 @@ pub(super) fn apply(
     let Some(id) = op.hold_id() else { return Ok(Answer::Unknown) };
     let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
-    let known = find(desk.c, account, id)?;
     let now = now_ms();
     let op = match op {
         Operation::Settle { id, charge, line, origin: Some(origin) } if !origin.is_of_late(now) => {
@@ -36,6 +35,22 @@ pub(super) fn apply(
         }
         op => op,
     };
+    let mut known = desk.open_hold(name, id).cloned();
+    if known.is_none() {
+        // The id of a hold that is asked for is new, but for the rarest of cases.
+        if matches!(op, Operation::Hold { .. }) {
+            let mut after = balances;
+            let step = account::step(&mut after, None, op, now);
+            if let Some(record) = &step.record
+                && add(desk.c, (account, id), record)?
+            {
+                desk.set(name, after);
+                desk.note_hold(name, id, record);
+                return Ok(step.answer);
+            }
+        }
+        known = find(desk.c, account, id)?;
+    }
     let step = account::step(&mut balances, known.as_ref(), op, now);
     desk.set(name, balances);
     keep(desk, name, (account, id), known.is_some(), &step)?;
@@ -102,6 +117,19 @@ fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<Recor
     select.query_row(params![account, id], record).optional()
 }
 
+/// Writes a hold down, unless there is one of that id; tells whether there was none.
+fn add(c: &Connection, (account, id): (i64, &str), record: &Record) -> rusqlite::Result<bool> {
+    let mut insert = c.prepare_cached(
+        "INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted, line)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    )?;
+    let (state, posted, line) = columns(&record.state);
+    let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
+    let (until, posted) = (record.lease_until, posted.map(Money::nano));
+    let values = params![account, id, wanted, least, held, until, state, posted, line];
+    Ok(insert.execute(values)? == 1)
+}
+
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let posted = || row.get::<_, Option<i64>>(5)?.map(|_| money(row, 5)).transpose();
     let state = match row.get::<_, i64>(4)? {
@@ -131,28 +159,20 @@ fn keep(
     known: bool,
     step: &Step,
 ) -> rusqlite::Result<()> {
-    let c = desk.c;
     if let Some(record) = &step.record {
-        let (state, posted, line) = columns(&record.state);
-        let posted = posted.map(Money::nano);
         if known {
-            let mut update = c.prepare_cached(
+            let mut update = desk.c.prepare_cached(
                 "UPDATE hold SET held = ?, lease_until = ?, state = ?, posted = ?, line = ?
                  WHERE account = ? AND id = ?",
             )?;
-            let (held, until) = (record.held.nano(), record.lease_until);
-            update.execute(params![held, until, state, posted, line, account, id])?;
+            let (state, posted, line) = columns(&record.state);
+            let (held, posted) = (record.held.nano(), posted.map(Money::nano));
+            let values = params![held, record.lease_until, state, posted, line, account, id];
+            update.execute(values)?;
         } else {
-            let mut insert = c.prepare_cached(
-                "INSERT INTO hold
-                     (account, id, wanted, least, held, lease_until, state, posted, line)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )?;
-            let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
-            let until = record.lease_until;
-            insert
-                .execute(params![account, id, wanted, least, held, until, state, posted, line])?;
+            add(desk.c, (account, id), record)?;
         }
+        desk.note_hold(name, id, record);
     }
     if let Some(posting) = &step.posting {
         desk.append(name, posting)?;

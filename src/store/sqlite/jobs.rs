@@ -109,6 +109,7 @@ fn place_whole(
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
         c.prepare_cached("ROLLBACK TO place")?.execute([])?;
         desk.set(account, before);
+        desk.forget_hold(account, &order.job.id);
     }
     match placed {
         Err(why) if c.is_autocommit() => Err(why),
