@@ -71,6 +71,27 @@ struct State {
     unwritten: BTreeMap<u64, Unwritten>,
     /// When the store last did not take something.
     refused: Option<Instant>,
+    runs: Runs,
+    /// Whether it is noted that all is acknowledged.
+    left: bool,
+}
+
+/// The runs of the store that acknowledged what is in the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Runs {
+    None,
+    One(Box<str>),
+    Several,
+}
+
+impl Runs {
+    fn note(&mut self, by: &str) {
+        match self {
+            Runs::None => *self = Runs::One(by.into()),
+            Runs::One(one) if **one == *by => {}
+            _ => *self = Runs::Several,
+        }
+    }
 }
 
 /// An operation that ends a hold: whose, which, and whether it charges nothing.
@@ -122,7 +143,9 @@ impl Log {
         let syncer = syncer.map_err(cannot)?;
         let files = Files::new(files::begun(&shelf, 1, syncer.as_deref()).map_err(cannot)?);
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let state = Mutex::new(State { files, seq: 0, acks, pending, unwritten, refused: None });
+        let (refused, runs, left) = (None, Runs::None, false);
+        let state =
+            Mutex::new(State { files, seq: 0, acks, pending, unwritten, refused, runs, left });
         Ok(Log { root: root.to_owned(), life, shelf, state, syncer, sound })
     }
 
@@ -153,6 +176,9 @@ impl Log {
         if state.pending.get(&key).is_some_and(|known| known.op == *op) {
             return key;
         }
+        if std::mem::take(&mut state.left) {
+            let _ = std::fs::remove_file(self.shelf.notes());
+        }
         state.seq += 1;
         let seq = state.seq;
         let Some(line) = record::entry(seq, unix_ms(), account, op) else { return key };
@@ -176,6 +202,7 @@ impl Log {
             unwritten.acked = Some(Instant::now());
         }
         state.acks.extend(record::acked(by, seq));
+        state.runs.note(by);
         if state.acks.len() > ACKS_BYTES_MAX {
             // It is tried again with what comes next.
             let _ = self.write(&mut state, Vec::new());
@@ -210,6 +237,9 @@ impl Log {
     pub(super) fn all_acked(&self, by: &str, seq: u64) {
         let mut state = self.state();
         state.acks.extend(record::all_acked(by, seq));
+        if seq == state.seq {
+            state.runs = Runs::One(by.into());
+        }
         state.files.are_needed();
         let now = Instant::now();
         state.unwritten.range_mut(..=seq).for_each(|(_, unwritten)| unwritten.acked = Some(now));
@@ -258,6 +288,14 @@ impl Log {
         // What cannot be written now, nobody writes any more.
         let _ = self.write(&mut state, Vec::new());
         state.files.trim();
+        if let Runs::One(run) = &state.runs
+            && state.pending.is_empty()
+            && state.unwritten.is_empty()
+        {
+            // It only spares whoever comes next reading all of it.
+            let noted = std::fs::write(self.shelf.notes(), record::all_acked(run, u64::MAX));
+            state.left = noted.is_ok();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -399,6 +437,33 @@ mod tests {
         log.acked(&second, "run");
         log.flush();
         assert_eq!(lacking(&log, "run"), [3]);
+    }
+
+    #[test]
+    fn who_leaves_with_all_acknowledged_by_one_run_says_so_and_takes_it_back_for_one_more() {
+        let root = tempfile::tempdir().expect("a folder");
+        let log = log(root.path());
+        let leaves = || {
+            log.flush();
+            let noted = std::fs::read(log.shelf.notes()).ok()?;
+            let mut acks = Acks::default();
+            acks.note(&record::read(&noted).0, "run");
+            Some(acks.has_all())
+        };
+        assert_eq!(leaves(), None, "nothing is in it");
+        let first = log.enter(&account(), &void("x"));
+        assert_eq!(leaves(), None, "it waits");
+        log.acked(&first, "run");
+        assert_eq!(leaves(), Some(true));
+        assert_eq!(lacking(&log, "other"), [1], "another run may lack it");
+        let second = log.enter(&account(), &void("y"));
+        assert_eq!((leaves(), lacking(&log, "run")), (None, vec![2]));
+        log.acked(&second, "other");
+        assert_eq!(leaves(), None, "neither has all");
+        log.all_acked("other", 2);
+        assert_eq!(leaves(), Some(false));
+        log.all_acked("run", 2);
+        assert_eq!(leaves(), Some(true));
     }
 
     #[test]

@@ -143,6 +143,11 @@ impl Acks {
         }
     }
 
+    /// Whether the run has whatever files may say that were not read yet.
+    pub(super) fn has_all(&self) -> bool {
+        self.run.up_to == u64::MAX
+    }
+
     /// The entries of a file that the run may lack: first those that no run has acknowledged or
     /// that were written at that moment (unix ms) or later, then the others.
     pub(super) fn lacking(&self, records: Vec<Record>, since: i64) -> (Vec<Entry>, Vec<Entry>) {

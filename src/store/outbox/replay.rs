@@ -25,8 +25,6 @@ const TOGETHER: usize = 128;
 /// Of so many it is asked at a time which of them the run has: one that was not set back has all
 /// of the last minutes, and to be told of each costs it twenty times as much as to be asked.
 const ASKED: usize = 1_024;
-/// What a shelf's new owner notes of it.
-const NOTES: &str = "noted.log";
 
 /// See the module.
 pub(in crate::store) struct Replay {
@@ -158,8 +156,7 @@ impl Replay {
             let Adopted { shelf, has_all } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
-                let _ =
-                    fs::write(shelf.folder.join(NOTES), record::all_acked(run.name(), sent.last));
+                let _ = fs::write(shelf.notes(), record::all_acked(run.name(), sent.last));
             }
             *has_all = Some((run.name().into(), Instant::now()));
         }
@@ -201,6 +198,9 @@ impl Replay {
         for file in files.iter().rev() {
             let records = read(file, &mut sent).await;
             acks.note(&records, run.name());
+            if acks.has_all() {
+                break;
+            }
             since = since.or(record::last_at(&records).map(|last| last - LATELY_MS));
             let (lacking, left) = acks.lacking(records, since.unwrap_or(i64::MIN));
             sent.left += left.len();

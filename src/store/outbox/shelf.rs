@@ -80,6 +80,11 @@ impl Shelf {
         self.folder.join(format!("{number:08}.log"))
     }
 
+    /// Where it is noted what of it the store has; the last of its files, by name.
+    pub(super) fn notes(&self) -> PathBuf {
+        self.folder.join("noted.log")
+    }
+
     /// Removes it; its files are gone.
     pub(super) fn remove(self) {
         // Whatever is still in there keeps the folder, and somebody finds it again.
