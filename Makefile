@@ -5,7 +5,7 @@
 export CARGO_INCREMENTAL = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test lint bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -39,6 +39,11 @@ bench: ## compare with no proxy, nginx, a bare pingora proxy and installed peers
 	cargo build --release --bin tollgate --example sim --example bare_pingora
 	python3 benches/run.py
 	cargo bench --bench rooms
+
+bench-check: ## count the instructions of a fixed set of work; fails above 5 % growth
+	@tests/setup.sh count
+	cargo build --release --bin tollgate --example sim
+	python3 benches/check.py
 
 bench-peers: ## install other gateways below var/peers, for make bench to compare with, too
 	@tests/setup.sh peers

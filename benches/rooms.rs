@@ -1,6 +1,5 @@
 //! The pure rooms on the way of a request, and the ledgers, each on its own.
 
-use bytes::Bytes;
 use divan::Bencher;
 use tollgate::dialect::Endpoint;
 use tollgate::dialect::call::{Call, Opened};
@@ -8,33 +7,18 @@ use tollgate::dialect::chat::ask_for_usage;
 use tollgate::dialect::json::{Document, Draft};
 use tollgate::dialect::relay::{Passage, Relay};
 use tollgate::dialect::sse::Splitter;
-use tollgate::dialect::translate::reply::Stamp;
 use tollgate::dialect::translate::request::{Manner, Translation};
 use tollgate::gateway::edge::head;
 use tollgate::ledger::account::Account;
-use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
-use tollgate::money::Money;
+use tollgate::ledger::{AccountName, Answer, Ledger};
 use tollgate::store::sqlite::Sqlite;
+
+mod inputs;
+
+use inputs::{HEAD, call, credit, messages_stream, reply, request, stream, translated};
 
 fn main() {
     divan::main();
-}
-
-/// A chat request of about so many bytes.
-fn request(bytes: usize) -> Bytes {
-    let text = "Explain in a few plain words what a toll gate does. ".repeat(bytes / 52 + 1);
-    let body = serde_json::json!({
-        "model": "lmb-5.5", "stream": true, "max_tokens": 256,
-        "messages": [{ "role": "user", "content": &text[..bytes] }],
-    });
-    Bytes::from(body.to_string())
-}
-
-/// A stream of 200 chunks with usage, as `vendor_b` sends it.
-fn stream() -> Bytes {
-    let chunk = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word "},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"abcdef"}"#;
-    let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":200,"total_tokens":209}}"#;
-    Bytes::from(format!("{}{usage}\n\ndata: [DONE]\n\n", format!("{chunk}\n\n").repeat(200)))
 }
 
 #[divan::bench(args = [1_000, 100_000, 5_000_000])]
@@ -44,17 +28,6 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
         .counter(divan::counter::BytesCount::new(body.len()))
         .bench(|| Document::parse(body.clone()).expect("sound"));
 }
-
-/// The head of a call as official clients send it.
-const HEAD: &[u8] = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
-    Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nAccept: application/json\r\n\
-    Content-Type: application/json\r\nUser-Agent: Client/Python 2.31.0\r\n\
-    X-Stainless-Lang: python\r\nX-Stainless-Package-Version: 2.31.0\r\nX-Stainless-OS: Linux\r\n\
-    X-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\n\
-    X-Stainless-Runtime-Version: 3.12.3\r\n\
-    Authorization: Bearer sk-0123456789abcdef0123456789abcdef0123456789ab\r\n\
-    X-Stainless-Async: false\r\nx-stainless-retry-count: 0\r\nx-stainless-read-timeout: 600\r\n\
-    Content-Length: 1024\r\n\r\n";
 
 #[divan::bench]
 fn check_a_head(bencher: Bencher<'_, '_>) {
@@ -85,25 +58,12 @@ fn translate_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
 
 #[divan::bench]
 fn translate_a_reply(bencher: Bencher<'_, '_>) {
-    let reply = Bytes::from_static(
-        br#"{"id":"msg_01","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"The answer is four and everybody in the room agrees."},{"type":"tool_use","id":"toolu_1","name":"f","input":{"city":"Oslo"}}],"stop_reason":"tool_use","usage":{"input_tokens":12,"output_tokens":5}}"#,
-    );
+    let reply = reply();
     bencher.bench(|| {
         let mut relay = Relay::new(translated(), false);
         relay.push(reply.clone());
         relay.finish()
     });
-}
-
-fn translated() -> Passage {
-    let stamp = Stamp {
-        model: "m".to_owned(),
-        created: 1,
-        input_tokens: 0,
-        usage_asked: true,
-        keep: false,
-    };
-    Passage::Translated(stamp)
 }
 
 #[divan::bench]
@@ -146,26 +106,6 @@ fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
     });
 }
 
-/// A messages stream of 200 pieces of text.
-fn messages_stream() -> Bytes {
-    let event =
-        |kind: &str, rest: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n");
-    let start = r#","message":{"id":"msg_01","usage":{"input_tokens":9,"output_tokens":1}}"#;
-    let delta = r#","index":0,"delta":{"type":"text_delta","text":"word "}"#;
-    let parts = [
-        event("message_start", start),
-        event("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#),
-        event("content_block_delta", delta).repeat(200),
-        event("content_block_stop", r#","index":0"#),
-        event(
-            "message_delta",
-            r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":9}"#,
-        ),
-        event("message_stop", ""),
-    ];
-    Bytes::from(parts.concat())
-}
-
 #[divan::bench(args = [false, true])]
 fn relay_a_messages_stream(bencher: Bencher<'_, '_>, translate: bool) {
     let stream = messages_stream();
@@ -180,21 +120,6 @@ fn relay_a_messages_stream(bencher: Bencher<'_, '_>, translate: bool) {
         }
         passed
     });
-}
-
-/// An account that never runs dry, and the operations of one call.
-fn call(n: u64) -> [Operation; 2] {
-    let id = format!("{n:016x}");
-    let amount = Money::from_nano(1_000).expect("not negative");
-    [
-        Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 60_000 },
-        Operation::Settle { id, charge: amount, line: "{}".to_owned(), origin: None },
-    ]
-}
-
-fn credit() -> Operation {
-    let amount = Money::parse_usd("1000000").expect("an amount");
-    Operation::Credit { tx: "t".to_owned(), amount }
 }
 
 #[divan::bench]

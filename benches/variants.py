@@ -125,7 +125,8 @@ def cli(conf, *words):
     return done.stdout.strip()
 
 
-def tollgate(name, sim_port, store, redis_process=None):
+def settings(name, sim_port, store):
+    """The configuration of a gateway with one worker: its folder, its two ports, and the file."""
     http, admin = free_port(), free_port()
     folder = FOLDER / name
     (folder / "files").mkdir(parents=True)
@@ -154,9 +155,10 @@ routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk
 routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator" }}]
 """
     )
-    command = [BIN / "tollgate", "--conf", conf, "serve"]
-    process = start(name, command)
+    return folder, http, admin, conf
 
+
+def wait_ready(name, process, admin, seconds=20):
     def ready():
         if process.poll() is not None:
             sys.exit(f"failed: {name} ended at once; see {FOLDER}/{name}.log")
@@ -166,7 +168,14 @@ routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk
         except OSError:
             return False
 
-    until(f"{name} is ready", ready)
+    until(f"{name} is ready", ready, seconds)
+
+
+def tollgate(name, sim_port, store, redis_process=None):
+    _, http, admin, conf = settings(name, sim_port, store)
+    command = [BIN / "tollgate", "--conf", conf, "serve"]
+    process = start(name, command)
+    wait_ready(name, process, admin)
     cli(conf, "account", "create", "bench", "--credit", "9000000")
     key = cli(conf, "key", "issue", "bench")
     return Variant(name, http, process, conf, key, redis_process, command=command)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing for `build`, `test`, `bench` or `peers`, and nothing that is already there.
+# Installs what is missing for `build`, `test`, `bench`, `count` or `peers`, and nothing that is already there.
 # Debian only; elsewhere it says what to install. When nothing is missing, any system will do.
 set -euo pipefail
 
@@ -36,13 +36,17 @@ look() {
       # Its folder is seldom on the path of an ordinary user.
       PATH=$PATH:/usr/sbin need nginx nginx
       ;;
+    count)
+      need python3 python3
+      need valgrind valgrind callgrind_control
+      ;;
     peers)
       need nodejs node
       need npm npm
       need python3 python3
       python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
       ;;
-    *) echo "usage: tests/setup.sh [build|test|bench|peers]" >&2; exit 2 ;;
+    *) echo "usage: tests/setup.sh [build|test|bench|count|peers]" >&2; exit 2 ;;
   esac
 }
 

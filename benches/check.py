@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Counts the instructions of a fixed set of work, and fails where they grew by more than 5 %.
+
+The rooms' parts are those of `benches/counted.rs`. Of whole requests, all that the gateway's threads
+do for one at a time is counted, on SQLite. The figures to compare with are in
+`benches/instructions.json`; --write puts those found in their place. Instructions do not depend on
+how busy the machine is, but on the compiler and on the C library: compare like with like.
+
+callgrind counts a `rep movsb`, with which short pieces are copied, once for each byte.
+"""
+
+import argparse
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from processes import BIN, FOLDER, ROOT, cpu_seconds, end, start, stop_all
+from run import simulator
+from variants import Variant, cli, settings, wait_ready
+
+FIGURES = ROOT / "benches" / "instructions.json"
+GROWTH_MAX = 1.05
+TIMES = 20
+REQUESTS = {"chat, whole": ("chat", False, 300), "chat, streamed": ("chat", True, 30),
+            "translated, whole": ("translated", False, 300), "translated, streamed": ("translated", True, 30)}
+
+
+def counted_binary():
+    build = ["cargo", "bench", "--bench", "counted", "--no-run", "--message-format=json"]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"failed: {done.stderr}")
+    built = [json.loads(line) for line in done.stdout.splitlines()]
+    return next(b["executable"] for b in reversed(built) if b.get("executable"))
+
+
+def totals(pattern):
+    """The instructions that files of callgrind's tell, all together."""
+    texts = [path.read_text(errors="replace") for path in FOLDER.glob(pattern)]
+    return sum(int(number) for text in texts for number in re.findall(r"^totals: (\d+)", text, re.M))
+
+
+def of_rooms():
+    binary = counted_binary()
+    for number, name in enumerate(subprocess.run([binary], capture_output=True, text=True).stdout.splitlines()):
+        out = f"room-{number}.out"
+        command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=counted::measured*",
+                   f"--callgrind-out-file={FOLDER / out}", binary, name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        count = totals(f"{out}*")
+        if done.returncode != 0 or not count:
+            sys.exit(f"failed: {name} was not counted: {done.stderr[-500:]}")
+        yield name, count // TIMES
+
+
+def of_requests():
+    sim_port = simulator()
+    for name, (kind, stream, requests) in REQUESTS.items():
+        place = re.sub("[^a-z]+", "-", name)
+        folder, port, admin, conf = settings(place, sim_port, None)
+        cli(conf, "account", "create", "bench", "--credit", "9000000")
+        key = cli(conf, "key", "issue", "bench")
+        out = FOLDER / f"{place}.out"
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
+        process = start(place, [*command, BIN / "tollgate", "--conf", conf, "serve"])
+        wait_ready(place, process, admin, 60)
+        variant = Variant(place, port, process, conf, key)
+        load(variant, kind, stream, requests // 10)
+        switch(process, "on")
+        load(variant, kind, stream, requests)
+        settled(process)
+        switch(process, "off")
+        subprocess.run(["callgrind_control", "-d", str(process.pid)], check=True, capture_output=True)
+        end(process)
+        yield f"{name}, a request", totals(f"{out.name}*") // requests
+        shutil.rmtree(folder)
+
+
+def load(variant, kind, stream, requests):
+    """So many requests, one after the other on one connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", variant.port, timeout=60)
+    body, headers = variant.body(kind, stream), variant.headers(kind)
+    for _ in range(requests):
+        connection.request("POST", variant.path(kind), body, headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            sys.exit(f"failed: {variant.name}: {answer.status} {answer.read()[:500]}")
+        answer.read()
+    connection.close()
+
+
+def switch(process, way):
+    subprocess.run(["callgrind_control", "-i", way, str(process.pid)], check=True, capture_output=True)
+
+
+def settled(process):
+    """Waits until nothing goes on in the background."""
+    before = -1.0
+    while cpu_seconds(process.pid) - before > 0.02:
+        before = cpu_seconds(process.pid)
+        time.sleep(0.3)
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--write", action="store_true", help="put the figures found into the repository")
+    write = words.parse_args().write
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    found, grew = {}, []
+    for source in (of_rooms, of_requests):
+        for name, count in source():
+            found[name] = count
+            before = known.get(name)
+            change = f"{count / before - 1:+.1%}" if before else "new"
+            print(f"{name:40} {count:>12,} {before or 0:>12,} {change:>8}", flush=True)
+            if not before or count > before * GROWTH_MAX:
+                grew.append(name)
+    if write:
+        FIGURES.write_text(json.dumps(found, indent=4) + "\n")
+    elif grew or set(known) - set(found):
+        gone = set(known) - set(found)
+        sys.exit(f"failed: more than 5 % above what is written down, or not there: {', '.join([*grew, *gone])}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        stop_all()
