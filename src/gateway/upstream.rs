@@ -239,8 +239,8 @@ fn internal<E>(_: E) -> pingora_core::BError {
     pingora_core::Error::new(pingora_core::ErrorType::InternalError)
 }
 
-/// Of the head of an answer what is read of it here. Vendors send dozens of fields, and none of them
-/// goes on.
+/// Of the head of an answer what is read of it here. Vendors send dozens of fields, and none of
+/// them goes on.
 pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<ResponseHeader> {
     let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
     let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
