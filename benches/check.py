@@ -35,7 +35,7 @@ def counted_binary():
     if done.returncode != 0:
         sys.exit(f"failed: {done.stderr}")
     built = [json.loads(line) for line in done.stdout.splitlines()]
-    return next(b["executable"] for b in reversed(built) if b.get("executable"))
+    return next(b["executable"] for b in built if b.get("executable") and b["target"]["name"] == "counted")
 
 
 def totals(pattern):
