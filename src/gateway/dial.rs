@@ -1,7 +1,7 @@
 //! Connections to vendors: pingora makes them, and they are kept between two calls.
 //!
 //! Plain ones are kept here. pingora has a task watch each that lies idle, and sends a head before
-//! it has the body; for a short call that is a third of all that passing it on costs. Here whoever
+//! it has the body; for a short call that is much of what passing it on costs. Here whoever
 //! takes a connection up looks whether it is still there (one that is closed just then costs a
 //! second try, see `drive`), and head and body leave together. A connection with TLS may carry many
 //! calls at a time, which pingora knows how to share out: these stay with it.
@@ -144,7 +144,7 @@ impl Manners for Together {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.held.is_empty() {
+        if self.held.left() > 0 {
             self.is_past_head = true;
             ready!(self.flush(stream, cx))?;
         }
@@ -157,7 +157,7 @@ impl Manners for Together {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let waits = !self.held.is_empty() || !self.is_past_head;
+        let waits = self.held.left() > 0 || !self.is_past_head;
         if waits && self.held.takes(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }

@@ -47,8 +47,8 @@ const GATHERED_BYTES_MAX: usize = 64 << 10;
 /// So much room for them is kept from one time to the next.
 const GATHERED_BYTES_KEPT: usize = 4 << 10;
 
-/// Bytes that wait for others, to leave together: each send costs as much as a fifth of all that
-/// passing a short call on does.
+/// Bytes that wait for others, to leave together: a send costs microseconds, most of them for
+/// waking whoever receives.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     bytes: Vec<u8>,
@@ -57,13 +57,9 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    pub(super) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// How many of them went out.
-    pub(super) fn sent(&self) -> usize {
-        self.sent
+    /// How many of them are still to go.
+    pub(super) fn left(&self) -> usize {
+        self.bytes.len() - self.sent
     }
 
     /// Takes some in; not if that would be too many, or the first of them are on their way.

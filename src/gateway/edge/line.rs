@@ -70,13 +70,13 @@ impl Taking {
         last: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if !self.given_up {
-            let before = gathered.sent();
+            let before = gathered.left();
             let given = match gathered.send(stream, cx) {
                 Poll::Ready(Ok(())) => last(Pin::new(stream), cx),
                 Poll::Ready(Err(why)) => Poll::Ready(Err(why)),
                 Poll::Pending => Poll::Pending,
             };
-            if given.is_ready() || gathered.sent() != before {
+            if given.is_ready() || gathered.left() != before {
                 self.until = None;
             }
             if given.is_ready() {
@@ -98,12 +98,12 @@ impl Manners for Client {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         // Nobody waits for more while there is something that nobody was told.
-        if !self.gathered.is_empty() {
-            let before = self.gathered.sent();
-            let sent = self.gathered.send(stream, cx)?;
-            if sent.is_ready() {
+        let waited = self.gathered.left();
+        if waited > 0 {
+            if self.gathered.send(stream, cx)?.is_ready() {
                 let _ = Pin::new(&mut *stream).poll_flush(cx)?;
-            } else if self.gathered.sent() != before {
+            }
+            if self.gathered.left() != waited {
                 self.taking.until = None;
             }
         }

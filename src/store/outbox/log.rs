@@ -176,8 +176,10 @@ impl Log {
         if state.pending.get(&key).is_some_and(|known| known.op == *op) {
             return key;
         }
-        if std::mem::take(&mut state.left) {
-            let _ = std::fs::remove_file(self.shelf.notes());
+        if state.left {
+            let forgotten = self.shelf.forget_notes();
+            state.left = forgotten.is_err();
+            let _ = forgotten.inspect_err(|why| self.is_lost(why));
         }
         state.seq += 1;
         let seq = state.seq;
@@ -333,13 +335,18 @@ impl Log {
                 true
             }
             Err(why) => {
-                if self.sound.swap(false, Ordering::SeqCst) {
-                    log::error!(why:% = why; "the outbox cannot be written; nobody is let in");
-                }
-                METRICS.outbox_errors.inc();
+                self.is_lost(&why);
                 false
             }
         }
+    }
+
+    /// It cannot be written, so nobody should buy anything.
+    fn is_lost(&self, why: &std::io::Error) {
+        if self.sound.swap(false, Ordering::SeqCst) {
+            log::error!(why:% = why; "the outbox cannot be written; nobody is let in");
+        }
+        METRICS.outbox_errors.inc();
     }
 
     /// Tries whether it can be written again, in a new file if there is one. Whatever can be is

@@ -85,6 +85,15 @@ impl Shelf {
         self.folder.join("noted.log")
     }
 
+    /// Takes back what was noted, for good.
+    pub(super) fn forget_notes(&self) -> io::Result<()> {
+        match fs::remove_file(self.notes()) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+        File::open(&self.folder)?.sync_all()
+    }
+
     /// Removes it; its files are gone.
     pub(super) fn remove(self) {
         // Whatever is still in there keeps the folder, and somebody finds it again.
