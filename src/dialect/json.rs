@@ -70,6 +70,8 @@ pub struct Document {
     members: Vec<Member>,
     /// The byte after the opening brace.
     inside: usize,
+    /// Where long values end, so that nobody who walks through the body reads them again.
+    long: Vec<value::Long>,
 }
 
 impl Document {
@@ -80,8 +82,7 @@ impl Document {
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
     pub fn parse(body: Bytes) -> Result<Document, JsonFault> {
-        let (inside, members) = scan::object(&body, scan::Strictness::Sent)?;
-        Ok(Document { body, members, inside })
+        Document::scanned(body, scan::Strictness::Sent)
     }
 
     /// The same for what a vendor sent. Numbers may be of any size there: nobody here computes with
@@ -90,8 +91,12 @@ impl Document {
     /// # Errors
     /// [`JsonFault`] as [`Document::parse`], but for numbers.
     pub fn received(body: Bytes) -> Result<Document, JsonFault> {
-        let (inside, members) = scan::object(&body, scan::Strictness::Received)?;
-        Ok(Document { body, members, inside })
+        Document::scanned(body, scan::Strictness::Received)
+    }
+
+    fn scanned(body: Bytes, strictness: scan::Strictness) -> Result<Document, JsonFault> {
+        let scan::Scanned { inside, members, long } = scan::object(&body, strictness)?;
+        Ok(Document { body, members, inside, long })
     }
 
     /// The bytes as they came.
@@ -129,6 +134,6 @@ impl Document {
     }
 
     fn value(&self, member: &Member) -> Value<'_> {
-        Value::trusted(&self.body[member.value.clone()])
+        Value::within(&self.body[member.value.clone()], &self.long, member.value.start)
     }
 }

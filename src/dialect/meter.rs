@@ -84,10 +84,10 @@ impl Meter {
     pub fn count(&mut self, choices: Value<'_>, part: &str) -> u64 {
         let mut finished = 0;
         for choice in choices.elements() {
-            for (name, value) in choice.members() {
-                if name == part {
+            for (name, value) in choice.entries() {
+                if *name == *part.as_bytes() {
                     self.count_message(value);
-                } else if name == "finish_reason" && !value.is_null() {
+                } else if *name == *b"finish_reason" && !value.is_null() {
                     finished += 1;
                 }
             }
@@ -140,13 +140,15 @@ impl Meter {
     }
 
     fn count_message(&mut self, message: Value<'_>) {
-        for (name, value) in message.members() {
+        for (name, value) in message.entries() {
             match &*name {
-                "content" | "reasoning_content" | "reasoning" | "refusal" => self.count_text(value),
-                "tool_calls" => {
+                b"content" | b"reasoning_content" | b"reasoning" | b"refusal" => {
+                    self.count_text(value);
+                }
+                b"tool_calls" => {
                     for call in value.elements() {
                         let Some(function) = call.get("function") else { continue };
-                        function.members().for_each(|(_, v)| self.count_text(v));
+                        function.entries().for_each(|(_, v)| self.count_text(v));
                     }
                 }
                 _ => {}
@@ -188,8 +190,8 @@ pub(super) fn tokens(usage: Value<'_>, names: Names) -> Option<Tokens> {
     let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
     let mut tokens = Tokens::default();
-    for (name, value) in usage.members().filter(|(_, value)| !value.is_null()) {
-        match names.iter().position(|known| *known == name) {
+    for (name, value) in usage.entries().filter(|(_, value)| !value.is_null()) {
+        match names.iter().position(|known| *known.as_bytes() == *name) {
             Some(0) => input = Some(sane(value)?),
             Some(1) => output = Some(sane(value)?),
             Some(2) => total = Some(sane(value)?),

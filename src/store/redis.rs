@@ -170,9 +170,7 @@ async fn connect(section: &StoreSection) -> Result<Connection, Unavailable> {
     let opening: Opening<'_> = Box::pin(Connection::open(&section.url));
     let connection = opening.await?;
     safety::check(&connection, section.allow_volatile).await?;
-    for script in Scripts::default().all() {
-        connection.load(script).await?;
-    }
+    connection.load(&Scripts::default().all()).await?;
     Ok(connection)
 }
 

@@ -1,6 +1,7 @@
 //! The one strict pass.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use super::value::Long;
 use super::{DEPTH_MAX, JsonFault, MEMBERS_MAX, Member, Name, value};
 
 /// Whole digits before the decimal point plus exponent, at most: what a double surely holds.
@@ -8,14 +9,20 @@ const MAGNITUDE_MAX: i64 = 308;
 /// Up to so many names are compared pair by pair, more are sorted.
 const PAIRWISE_MAX: usize = 16;
 
-/// Scans bytes that must be one object; gives the byte after its brace, and its members.
+/// What a scan finds out about an object.
+pub(super) struct Scanned {
+    /// The byte after its brace.
+    pub(super) inside: usize,
+    pub(super) members: Vec<Member>,
+    /// Where long values inside of it end, by where they begin.
+    pub(super) long: Vec<Long>,
+}
+
+/// Scans bytes that must be one object.
 ///
 /// # Errors
 /// See [`super::Document::parse`].
-pub(super) fn object(
-    bytes: &[u8],
-    strictness: Strictness,
-) -> Result<(usize, Vec<Member>), JsonFault> {
+pub(super) fn object(bytes: &[u8], strictness: Strictness) -> Result<Scanned, JsonFault> {
     let mut scan = start(bytes, strictness)?;
     if scan.peek() != Some(b'{') {
         return Err(scan.fault("expected an object"));
@@ -24,7 +31,9 @@ pub(super) fn object(
     let mut members = Vec::with_capacity(12);
     scan.object(1, Some(&mut members))?;
     scan.end()?;
-    Ok((inside, members))
+    let mut long = scan.long;
+    long.sort_unstable_by_key(|long| long.start);
+    Ok(Scanned { inside, members, long })
 }
 
 /// Scans bytes that must be one value of any kind.
@@ -47,10 +56,13 @@ pub(super) enum Strictness {
 }
 
 fn start(bytes: &[u8], strictness: Strictness) -> Result<Scan<'_>, JsonFault> {
-    if let Err(e) = std::str::from_utf8(bytes) {
+    if !bytes.is_ascii()
+        && let Err(e) = std::str::from_utf8(bytes)
+    {
         return Err(JsonFault::at(e.valid_up_to(), "invalid UTF-8"));
     }
-    let mut scan = Scan { bytes, at: 0, names: Vec::new(), strictness };
+    let (names, long) = (Vec::with_capacity(PAIRWISE_MAX), Vec::new());
+    let mut scan = Scan { bytes, at: 0, names, long, strictness };
     scan.space();
     Ok(scan)
 }
@@ -60,6 +72,8 @@ struct Scan<'a> {
     at: usize,
     /// Names of the objects that are open, innermost last.
     names: Vec<Name>,
+    /// Long values, those that ended first before the others.
+    long: Vec<Long>,
     strictness: Strictness,
 }
 
@@ -91,6 +105,15 @@ impl Scan<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<(), JsonFault> {
+        let start = self.at;
+        self.any(depth)?;
+        if self.at - start >= Long::BYTES {
+            self.long.push(Long { start, end: self.at });
+        }
+        Ok(())
+    }
+
+    fn any(&mut self, depth: usize) -> Result<(), JsonFault> {
         match self.peek() {
             Some(b'"') => self.string().map(|_| ()),
             Some(b'{') => self.object(depth, None),

@@ -36,16 +36,44 @@ impl Kind {
 }
 
 /// A value as its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Value<'a> {
     raw: &'a [u8],
+    /// What is known of the bytes around it, and where it stands in them.
+    long: &'a [Long],
+    at: usize,
+}
+
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Value<'_>) -> bool {
+        self.raw == other.raw
+    }
+}
+
+impl Eq for Value<'_> {}
+
+/// A long value, which is not read again to find its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Long {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+impl Long {
+    /// From so many bytes on a value is long: there are not many then, whoever sends them.
+    pub(super) const BYTES: usize = 16 << 10;
 }
 
 impl<'a> Value<'a> {
     /// Bytes that a scan has passed. On others nothing panics, but answers mean nothing.
     #[must_use]
     pub fn trusted(raw: &'a [u8]) -> Value<'a> {
-        Value { raw }
+        Value::within(raw, &[], 0)
+    }
+
+    /// The same, at such a place in bytes of which it is known where long values end.
+    pub(super) fn within(raw: &'a [u8], long: &'a [Long], at: usize) -> Value<'a> {
+        Value { raw, long, at }
     }
 
     /// The bytes of the value.
@@ -106,51 +134,82 @@ impl<'a> Value<'a> {
 
     /// The members of an object, in order; of anything else, none.
     pub fn members(self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a>)> {
-        let mut walk = Walk::into(self.raw, b'{');
+        self.entries().map(|(name, value)| {
+            let name = match name {
+                Cow::Borrowed(raw) => String::from_utf8_lossy(raw),
+                Cow::Owned(read) => Cow::Owned(String::from_utf8_lossy(&read).into_owned()),
+            };
+            (name, value)
+        })
+    }
+
+    /// The same with names as bytes, for whoever only compares them: that needs no proof that they
+    /// are text.
+    pub fn entries(self) -> impl Iterator<Item = (Cow<'a, [u8]>, Value<'a>)> {
+        let mut walk = Walk::into(self, b'{');
         std::iter::from_fn(move || {
-            let key = walk.next()?;
+            let name = walk.next()?.inside().unwrap_or_default();
             let value = walk.next()?;
-            Some((Value::trusted(key).text().unwrap_or_default(), Value::trusted(value)))
+            let name = if name.contains(&b'\\') {
+                unescape(name).into_bytes().into()
+            } else {
+                name.into()
+            };
+            Some((name, value))
         })
     }
 
     /// A member of an object.
     #[must_use]
     pub fn get(self, name: &str) -> Option<Value<'a>> {
-        self.members().find(|(n, _)| n == name).map(|(_, v)| v)
+        self.entries().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| v)
     }
 
     /// The elements of a list, in order; of anything else, none.
     pub fn elements(self) -> impl Iterator<Item = Value<'a>> {
-        let mut walk = Walk::into(self.raw, b'[');
-        std::iter::from_fn(move || walk.next().map(Value::trusted))
+        let mut walk = Walk::into(self, b'[');
+        std::iter::from_fn(move || walk.next())
     }
 }
 
 /// Goes over the values directly inside an object or list.
 struct Walk<'a> {
-    bytes: &'a [u8],
+    /// The object or list.
+    around: Value<'a>,
     at: usize,
 }
 
 impl<'a> Walk<'a> {
-    fn into(raw: &'a [u8], open: u8) -> Walk<'a> {
-        let at = if raw.first() == Some(&open) { 1 } else { raw.len() };
-        Walk { bytes: raw, at }
+    fn into(around: Value<'a>, open: u8) -> Walk<'a> {
+        let at = if around.raw.first() == Some(&open) { 1 } else { around.raw.len() };
+        Walk { around, at }
     }
 
-    fn next(&mut self) -> Option<&'a [u8]> {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b':') = self.bytes.get(self.at) {
+    fn next(&mut self) -> Option<Value<'a>> {
+        let Value { raw, long, at: around } = self.around;
+        while let Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b':') = raw.get(self.at) {
             self.at += 1;
         }
         let start = self.at;
-        self.at = match self.bytes.get(start)? {
+        self.at = match raw.get(start)? {
             b'}' | b']' => return None,
-            b'"' => string_end(self.bytes, start),
-            b'{' | b'[' => nested_end(self.bytes, start),
-            _ => plain_end(self.bytes, start),
+            _ if let Some(end) = self.known_end(start) => end,
+            b'"' => string_end(raw, start),
+            b'{' | b'[' => nested_end(raw, start),
+            _ => plain_end(raw, start),
         };
-        self.bytes.get(start..self.at)
+        let raw = raw.get(start..self.at)?;
+        Some(Value { raw, long, at: around + start })
+    }
+
+    /// Where the value ends that begins there, if it is known to be long.
+    fn known_end(&self, start: usize) -> Option<usize> {
+        let Value { raw, long, at } = self.around;
+        if long.is_empty() || raw.len() - start < Long::BYTES {
+            return None;
+        }
+        let found = long.binary_search_by_key(&(at + start), |long| long.start).ok()?;
+        Some(long[found].end - at)
     }
 }
 
@@ -161,14 +220,16 @@ fn plain_end(bytes: &[u8], start: usize) -> usize {
 
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
-    while let Some(next) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        at += next;
-        if bytes[at] == b'"' {
-            return at + 1;
+    loop {
+        // Sound strings have no control characters.
+        at = special(bytes, at);
+        match bytes.get(at) {
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+            None => return bytes.len(),
         }
-        at += 2;
     }
-    bytes.len()
 }
 
 /// The end of an object or list. In sound bytes brackets match, so only its own kind is counted.
@@ -176,31 +237,38 @@ fn nested_end(bytes: &[u8], start: usize) -> usize {
     let (open, close) = if bytes[start] == b'{' { (b'{', b'}') } else { (b'[', b']') };
     let mut depth = 0usize;
     let mut at = start;
-    while let Some(next) = memchr::memchr3(b'"', open, close, &bytes[at..]) {
-        at += next;
-        match bytes[at] {
-            b'"' => {
-                at = string_end(bytes, at);
-                continue;
-            }
-            byte if byte == open => depth += 1,
-            _ => depth = depth.saturating_sub(1),
+    while let Some(&byte) = bytes.get(at) {
+        if byte == b'"' {
+            at = string_end(bytes, at);
+            continue;
         }
         at += 1;
-        if depth == 0 {
-            return at;
+        if byte == open {
+            depth += 1;
+        } else if byte == close {
+            depth = depth.saturating_sub(1);
+            if depth == 0 {
+                return at;
+            }
         }
     }
     bytes.len()
 }
 
-/// From `at` on, where the first quote, backslash or control character stands; eight bytes a step.
+/// Strings are looked through eight bytes at a time up to so many, which most do not have, and
+/// then by the block.
+const SHORT: usize = 64;
+/// A block, of which the compiler sees to it that many bytes are looked at together.
+const BLOCK: usize = 64;
+
+/// From `at` on, where the first quote, backslash or control character stands.
 #[must_use]
 pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
     // Marks the lowest zero byte for certain; marks above it may be false, and are not looked at.
     let zero = |w: u64| w.wrapping_sub(ONES) & !w;
+    let mut short_until = at + SHORT;
     while let Some(Ok(eight)) = bytes.get(at..at + 8).map(<[u8; 8]>::try_from) {
         let word = u64::from_le_bytes(eight);
         let quote = zero(word ^ u64::from_le_bytes([b'"'; 8]));
@@ -211,9 +279,28 @@ pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
             return at + marks.trailing_zeros() as usize / 8;
         }
         at += 8;
+        if at >= short_until {
+            at = plain_blocks_end(bytes, at);
+            // What is special stands in the next block, or there is none.
+            short_until = at + BLOCK;
+        }
     }
-    let stops = |b: &u8| matches!(b, b'"' | b'\\' | 0..0x20);
-    bytes[at.min(bytes.len())..].iter().position(stops).map_or(bytes.len(), |n| at + n)
+    bytes[at.min(bytes.len())..].iter().position(is_special).map_or(bytes.len(), |n| at + n)
+}
+
+/// From `at` on, where the first block begins that has something special in it, or is none.
+fn plain_blocks_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(Ok(block)) = bytes.get(at..at + BLOCK).map(<&[u8; BLOCK]>::try_from) {
+        if block.iter().fold(false, |found, byte| found | is_special(byte)) {
+            break;
+        }
+        at += BLOCK;
+    }
+    at
+}
+
+fn is_special(byte: &u8) -> bool {
+    (*byte == b'"') | (*byte == b'\\') | (*byte < 0x20)
 }
 
 /// Four hex digits from `at`.
@@ -257,4 +344,67 @@ pub(super) fn unescape(raw: &[u8]) -> String {
         text.extend_from_slice(plain.encode_utf8(&mut [0; 4]).as_bytes());
     }
     String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::json::Document;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    /// A string of so many bytes inside, with something in it that only looks like an end.
+    fn text(bytes: usize) -> String {
+        format!("\"{}\"", r#"a]}[{,:\"\\"#.repeat(bytes.div_ceil(11)))
+    }
+
+    fn nested() -> impl Strategy<Value = String> {
+        let sizes = prop_oneof![0..40usize, (Long::BYTES - 40)..(Long::BYTES + 40)];
+        let leaf =
+            prop_oneof![sizes.prop_map(text), Just("-1.5".to_owned()), Just("{}".to_owned())];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            let some = prop::collection::vec(inner, 0..4);
+            prop_oneof![
+                some.clone().prop_map(|values| format!("[{}]", values.join(" , "))),
+                some.prop_map(|values| {
+                    let named = values.iter().enumerate();
+                    let members: Vec<_> = named.map(|(n, v)| format!("\"n{n}\" : {v}")).collect();
+                    format!("{{ {} }}", members.join(","))
+                }),
+            ]
+        })
+    }
+
+    /// All values inside a value, in order, as their bytes.
+    fn walked<'a>(value: Value<'a>, seen: &mut Vec<&'a [u8]>) {
+        seen.push(value.raw());
+        value.elements().for_each(|element| walked(element, seen));
+        value.entries().for_each(|(_, value)| walked(value, seen));
+    }
+
+    proptest! {
+        #[test]
+        fn who_knows_where_long_values_end_finds_the_same(json in nested()) {
+            let document = Document::parse(Bytes::from(format!("{{\"v\": {json}}}"))).expect("sound");
+            let (mut known, mut read) = (Vec::new(), Vec::new());
+            walked(document.get("v").expect("it is there"), &mut known);
+            walked(Value::trusted(json.as_bytes()), &mut read);
+            prop_assert_eq!(known, read);
+        }
+
+        #[test]
+        fn what_is_special_is_found_wherever_it_stands(
+            mut bytes in prop::collection::vec(0x20..=0xFFu8, 0..400),
+            place in any::<prop::sample::Index>(),
+            mark in prop_oneof![Just(b'"'), Just(b'\\'), 0..0x20u8],
+            from in 0..80usize,
+        ) {
+            if !bytes.is_empty() {
+                let place = place.index(bytes.len());
+                bytes[place] = mark;
+            }
+            let found = bytes.iter().skip(from).position(is_special).map(|n| from + n);
+            prop_assert_eq!(special(&bytes, from), found.unwrap_or(bytes.len()));
+        }
+    }
 }

@@ -256,8 +256,9 @@ fn messages(event: &Document, reported: &mut Reported, meter: &mut Meter) -> Res
         }
     };
     let count = |part: &str, of: &[&str], meter: &mut Meter| {
-        let members = event.get(part).into_iter().flat_map(Value::members);
-        members.filter(|(name, _)| of.contains(&&**name)).for_each(|(_, v)| meter.count_text(v));
+        let entries = event.get(part).into_iter().flat_map(Value::entries);
+        let counts = |name: &[u8]| of.iter().any(|known| *known.as_bytes() == *name);
+        entries.filter(|(name, _)| counts(name)).for_each(|(_, v)| meter.count_text(v));
     };
     match &*kind {
         "message_start" => report(event.get("message").and_then(|m| m.get("usage")), true, meter),

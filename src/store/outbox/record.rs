@@ -174,7 +174,8 @@ pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) ->
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
         Operation::Settle { id, charge, line, origin } => {
-            let behind = Some(line.as_str()).filter(|line| !line.bytes().any(|b| b < b' '));
+            let behind = Some(line.as_str())
+                .filter(|line| memchr::memchr3(b'\n', b'\r', TAB, line.as_bytes()).is_none());
             let inside = if behind.is_some() { None } else { Some(line.into()) };
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle = Written::Settle { seq, at, account, id, charge, line: inside, origin };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::metrics::METRICS;
 
 /// So long the disk is not asked, while what is to be synced gathers.
-const GATHER: Duration = Duration::from_millis(2);
+const GATHER: Duration = Duration::from_millis(5);
 
 /// See the module.
 #[derive(Default)]

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use redis::RedisResult;
 use redis::aio::{
     ConnectionLike, ConnectionManager, ConnectionManagerConfig, MultiplexedConnection,
@@ -151,11 +152,14 @@ impl Connection {
         Ok(self.mind(answered).await?)
     }
 
-    /// Gives the server a script, so that its first use does not have to.
-    pub(super) async fn load(&self, script: &Script) -> Result<(), Unavailable> {
-        let loaded = script.load_async(&mut self.shared().await?).await;
-        self.mind(loaded).await?;
-        Ok(())
+    /// Gives the server scripts, so that their first uses do not have to: all of them at once, in
+    /// the time of one.
+    pub(super) async fn load(&self, scripts: &[&Script]) -> Result<(), Unavailable> {
+        let loading = scripts.iter().map(|script| async {
+            let loaded = script.load_async(&mut self.shared().await?).await;
+            self.mind(loaded).await.map(drop)
+        });
+        join_all(loading).await.into_iter().try_for_each(|loaded| loaded.map_err(Into::into))
     }
 
     /// Runs a script, loading it first where the server does not have it.

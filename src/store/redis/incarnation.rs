@@ -299,9 +299,7 @@ impl Redis {
     pub(in crate::store) async fn stamp(&self, run: &str) -> Result<Arc<Stamped>, Unavailable> {
         self.begin_log().await?;
         let stamped = Stamped::for_run(run);
-        for script in stamped.scripts.all() {
-            self.connection().await?.load(script).await?;
-        }
+        self.connection().await?.load(&stamped.scripts.all()).await?;
         // Asked afterwards: had another run taken them, it would answer now.
         if self.seen().await?.run != run {
             return Err(Unavailable("the store came up again meanwhile".to_owned()));

@@ -42,12 +42,12 @@ impl Queue for Sqlite {
     }
 
     async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
-        self.run(When::Now, move |desk| claims::claim(desk.c, lease_ms, limit)).await
+        self.run(When::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
     }
 
     async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
         let claim = claims::Held::of(claim);
-        self.run(When::Now, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
+        self.run(When::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
     }
 
     async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {

@@ -116,7 +116,7 @@ impl Notes for Sqlite {
     ) -> Result<(), NoteRefused> {
         notes::fits(names, &note)?;
         let (account, names) = (account.clone(), names.to_vec());
-        self.run(When::Now, move |desk| keep(desk, &account, &names, &note, life_ms)).await??;
+        self.run(When::Long, move |desk| keep(desk, &account, &names, &note, life_ms)).await??;
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! Tables. The constraints state the ledger's invariants once more, so that no code can break them.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -155,38 +157,61 @@ CREATE TABLE IF NOT EXISTS secret (
 ) STRICT;
 ";
 
-/// Opens the file and makes what is missing.
-pub(super) fn open(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+/// So many pages of log are copied into the file by whoever writes, if nobody else has done it: that
+/// waits for the disk.
+const LOG_PAGES_MAX: u32 = 32_000;
+
+/// Opens the file and makes what is missing. While the switch that it gives too is on, nobody is
+/// waited for.
+pub(super) fn open(
+    path: &Path,
+    busy_wait: Duration,
+) -> rusqlite::Result<(Connection, Arc<AtomicBool>)> {
     let mut connection = Connection::open(path)?;
-    take_turns(&mut connection, busy_wait)?;
+    let hurries = take_turns(&mut connection, busy_wait)?;
     use_log(&connection, busy_wait)?;
     // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
     // Before the log is copied into the file, SQLite syncs both by itself.
     connection.pragma_update(None, "synchronous", "normal")?;
-    connection.pragma_update(None, "wal_autocheckpoint", 4_000)?;
+    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
     connection.execute_batch(SCHEMA)?;
     connection.set_prepared_statement_cache_capacity(64);
-    Ok(connection)
+    Ok((connection, hurries))
 }
 
 /// Waits for other processes in short steps. SQLite's own grow until whoever writes beside a busy
 /// writer hardly ever gets a turn.
-fn take_turns(connection: &mut Connection, busy_wait: Duration) -> rusqlite::Result<()> {
-    let mut end = Instant::now();
+fn take_turns(
+    connection: &mut Connection,
+    busy_wait: Duration,
+) -> rusqlite::Result<Arc<AtomicBool>> {
+    let (hurries, mut end) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let asked = hurries.clone();
     connection.busy_handler(Some(move |tries| {
+        if asked.load(Ordering::Relaxed) {
+            return false;
+        }
         if tries == 0 {
             end = Instant::now() + busy_wait;
         }
         sleep(TURN_PAUSE);
         Instant::now() < end
-    }))
+    }))?;
+    Ok(hurries)
 }
 
 /// A connection beside the first, to a file that has its tables and its log.
-pub(super) fn open_to_read(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+pub(super) fn open_beside(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(busy_wait)?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    Ok(connection)
+}
+
+/// The same, that only reads.
+pub(super) fn open_to_read(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+    let connection = open_beside(path, busy_wait)?;
     connection.pragma_update(None, "query_only", "on")?;
     Ok(connection)
 }

@@ -1,0 +1,276 @@
+//! Who writes: whoever brings something short, with what others have brought meanwhile, in one
+//! transaction; or a thread, where it takes long, or where somebody else is writing.
+//!
+//! A thread that has to be woken for each hold would cost a call more time than all the rest of the
+//! gateway. It takes over whenever the one who brought something would have to wait: for the
+//! connection, or for another process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::desk::{Desk, Rows};
+use super::queue::{By, Queue};
+use crate::ledger::Unavailable;
+
+/// Operations in one transaction, at most.
+const BATCH_MAX: usize = 256;
+/// While each turn of whoever serves brings more operations, so many turns are waited for: one
+/// transaction for many costs little more than one for one.
+const TURNS_MAX: usize = 8;
+/// With so many nothing more is waited for.
+const ENOUGH: usize = 32;
+/// What nobody waits for lies so long.
+const LIE: Duration = Duration::from_millis(1);
+
+/// Tells a caller how its job went.
+pub(super) type Acknowledge = Box<dyn FnOnce(bool) + Send>;
+
+/// What a job does.
+type Run = Box<dyn FnOnce(&mut Desk<'_>) -> rusqlite::Result<Acknowledge> + Send>;
+
+/// When something is to be done, and when it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// At once; it is short, and counts as soon as it is committed.
+    Now,
+    /// In a moment, with what else is done; it is short, and counts once it is on disk.
+    Later,
+    /// At once, by the thread; it counts as soon as it is committed.
+    Long,
+    /// At once, by the thread; it counts once it is on disk.
+    Kept,
+}
+
+/// Something to do inside a transaction.
+struct Job {
+    run: Run,
+    /// Whether it counts only once it is on disk.
+    durable: bool,
+}
+
+/// What all who write share.
+pub(super) struct Writers {
+    queue: Queue<Job>,
+    writer: Mutex<Writer>,
+    /// To whoever waits for the disk.
+    written: mpsc::Sender<Vec<Acknowledge>>,
+}
+
+/// The connection that writes, and the account rows that it remembers.
+struct Writer {
+    connection: Connection,
+    rows: Rows,
+    /// Whether it does not wait for other processes at the moment.
+    hurries: Arc<AtomicBool>,
+}
+
+/// Somebody's turn to write; whoever leaves without having done so leaves it to the thread.
+struct Turn {
+    writers: Arc<Writers>,
+    by: By,
+    is_done: bool,
+}
+
+impl Writers {
+    pub(super) fn new(
+        connection: Connection,
+        hurries: Arc<AtomicBool>,
+        written: mpsc::Sender<Vec<Acknowledge>>,
+    ) -> Arc<Writers> {
+        let writer = Mutex::new(Writer { connection, rows: Rows::default(), hurries });
+        Arc::new(Writers { queue: Queue::new(), writer, written })
+    }
+
+    /// Puts a job into the queue now; the future tells how it went.
+    pub(super) fn run<T, J>(
+        self: &Arc<Self>,
+        when: When,
+        job: J,
+    ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
+    where
+        T: Send + 'static,
+        J: FnOnce(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let run: Run = Box::new(move |desk| {
+            let value = job(desk)?;
+            let acknowledge: Acknowledge = Box::new(move |kept| {
+                if kept {
+                    // The caller may have stopped waiting.
+                    let _ = reply.send(value);
+                }
+            });
+            Ok(acknowledge)
+        });
+        let by = match when {
+            When::Now => By::Bringer,
+            When::Later => By::Anyone,
+            When::Long | When::Kept => By::Thread,
+        };
+        let job = Job { run, durable: matches!(when, When::Later | When::Kept) };
+        let turn = self.queue.push(job, by).then(|| Turn::new(self.clone(), by));
+        let turn = turn.and_then(Turn::wait);
+        async move {
+            if let Some(turn) = turn {
+                turn.take().await;
+            }
+            answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
+        }
+    }
+
+    /// What the thread does, until nothing more will come.
+    pub(super) fn serve(&self) {
+        while self.queue.wait() {
+            let writer = self.lock();
+            let begun = writer.begin(false);
+            self.write(writer, begun);
+        }
+    }
+
+    /// Nothing more will come.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Keeps everybody from writing, for as long as something is done.
+    pub(super) fn pause<T>(&self, during: impl FnOnce() -> T) -> T {
+        let _writer = self.lock();
+        during()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what waits, unless somebody else has to be waited for, or it takes long: then the
+    /// thread does it.
+    fn hurry(&self) {
+        let writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return self.queue.call(),
+        };
+        if !matches!(self.queue.look(), (1.., false)) {
+            return;
+        }
+        match writer.begin(true) {
+            Err(why) if why.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                drop(writer);
+                self.queue.call();
+            }
+            begun => self.write(writer, begun),
+        }
+    }
+
+    /// Does what waits in one transaction that has begun, and tells of it.
+    fn write(&self, mut writer: MutexGuard<'_, Writer>, begun: rusqlite::Result<()>) {
+        let batch = self.queue.take(BATCH_MAX);
+        let done = begun.and_then(|()| writer.commit(batch));
+        if done.is_err() {
+            writer.give_up();
+        }
+        drop(writer);
+        match done {
+            Ok(done) => {
+                let (durable, volatile): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.0);
+                volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
+                if !durable.is_empty() {
+                    let acknowledge = durable.into_iter().map(|(_, a)| a).collect();
+                    // Only a panic of the thread that syncs closes it; then nobody is told.
+                    let _ = self.written.send(acknowledge);
+                }
+            }
+            // Dropping the jobs tells their callers that the store is unavailable.
+            Err(why) => log::error!(why:% = why; "the ledger could not be written"),
+        }
+    }
+}
+
+impl Turn {
+    fn new(writers: Arc<Writers>, by: By) -> Turn {
+        Turn { writers, by, is_done: false }
+    }
+
+    /// Of what may lie a moment, the turn comes by itself; of the rest, who brought it takes it.
+    fn wait(self) -> Option<Turn> {
+        if self.by == By::Bringer {
+            return Some(self);
+        }
+        // Outside of a runtime nobody has time, and the thread does it.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                sleep(LIE).await;
+                self.over();
+            });
+        }
+        None
+    }
+
+    /// Waits as long as more comes, and writes.
+    async fn take(self) {
+        let mut seen = 0;
+        for _ in 0..TURNS_MAX {
+            let (count, _) = self.writers.queue.look();
+            if count <= seen || count >= ENOUGH {
+                break;
+            }
+            seen = count;
+            yield_now().await;
+        }
+        self.over();
+    }
+
+    fn over(mut self) {
+        self.is_done = true;
+        self.writers.queue.turn_is_over(self.by);
+        self.writers.hurry();
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.writers.queue.turn_is_over(self.by);
+            self.writers.queue.call();
+        }
+    }
+}
+
+impl Writer {
+    /// Begins a transaction, and waits for other processes unless it is in a hurry.
+    fn begin(&self, in_a_hurry: bool) -> rusqlite::Result<()> {
+        self.hurries.store(in_a_hurry, Ordering::Relaxed);
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
+    }
+
+    /// Does a batch in the transaction, and ends it.
+    fn commit(&mut self, batch: Vec<Job>) -> rusqlite::Result<Vec<(bool, Acknowledge)>> {
+        let c = &self.connection;
+        self.rows.renew(c)?;
+        let mut desk = Desk { c, rows: &mut self.rows };
+        let mut done = Vec::with_capacity(batch.len());
+        for job in batch {
+            done.push((job.durable, (job.run)(&mut desk)?));
+        }
+        self.rows.save(c)?;
+        c.prepare_cached("COMMIT")?.execute([])?;
+        Ok(done)
+    }
+
+    /// Takes back what a transaction has done that failed.
+    fn give_up(&mut self) {
+        self.rows = Rows::default();
+        if !self.connection.is_autocommit()
+            && let Err(why) = self.connection.execute_batch("ROLLBACK")
+        {
+            log::error!(why:% = why; "a transaction of the ledger cannot be taken back");
+        }
+    }
+}
