@@ -1,6 +1,6 @@
 //! What waits to be written. Somebody waits for a hold, so whoever asks for one writes what there
-//! is; nobody waits for the end of a call, which may lie a moment, so that it shares a transaction
-//! with the next hold. What takes long is left to a thread.
+//! is; nobody waits for the end of a call, which lies until its answer is out, or shares the
+//! transaction of a hold that comes before. What takes long is left to a thread.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

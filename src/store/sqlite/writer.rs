@@ -7,13 +7,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
-use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::sleep;
 
 use super::desk::{Desk, Rows};
 use super::queue::{By, Queue};
@@ -26,8 +24,6 @@ const BATCH_MAX: usize = 256;
 const TURNS_MAX: usize = 8;
 /// With so many nothing more is waited for.
 const ENOUGH: usize = 32;
-/// What nobody waits for lies so long.
-const LIE: Duration = Duration::from_millis(1);
 
 /// Tells a caller how its job went.
 pub(super) type Acknowledge = Box<dyn FnOnce(bool) + Send>;
@@ -40,7 +36,8 @@ type Run = Box<dyn FnOnce(&mut Desk<'_>) -> rusqlite::Result<Acknowledge> + Send
 pub(super) enum When {
     /// At once; it is short, and counts as soon as it is committed.
     Now,
-    /// In a moment, with what else is done; it is short, and counts once it is on disk.
+    /// In a moment, once whoever serves has passed on what it has; it is short, and counts once it
+    /// is on disk.
     Later,
     /// At once, by the thread; it counts as soon as it is committed.
     Long,
@@ -205,10 +202,7 @@ impl Turn {
         }
         // Outside of a runtime nobody has time, and the thread does it.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                sleep(LIE).await;
-                self.over();
-            });
+            runtime.spawn(self.take());
         }
         None
     }
