@@ -1,10 +1,10 @@
 //! The embedded store: SQLite on disk, written by one at a time.
 //!
 //! Operations queue up, and whoever asks for a hold does all that are waiting in one transaction;
-//! what takes long is left to a thread. A commit does not wait for the disk, so a hold costs no disk
-//! wait; payments and charges are acknowledged by a second thread once the log that holds them is on
-//! disk. That is what `synchronous = FULL` promises, without making holds wait for the charges of
-//! others.
+//! what takes long is left to a thread. A commit does not wait for the disk, so a hold costs no
+//! disk wait; payments and charges are acknowledged by a second thread once the log that holds them
+//! is on disk. That is what `synchronous = FULL` promises, without making holds wait for the
+//! charges of others.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};

@@ -157,8 +157,8 @@ CREATE TABLE IF NOT EXISTS secret (
 ) STRICT;
 ";
 
-/// So many pages of log are copied into the file by whoever writes, if nobody else has done it: that
-/// waits for the disk.
+/// So many pages of log are copied into the file by whoever writes, if nobody else has done it:
+/// that waits for the disk.
 const LOG_PAGES_MAX: u32 = 32_000;
 
 /// Opens the file and makes what is missing. While the switch that it gives too is on, nobody is

@@ -57,12 +57,9 @@ end
 local function post(account, hold, held, charge)
   if not fits(account, charge) then return nil end
   subtract(account, 'held', held)
-  local rest = difference(hold, charge, held)
-  local lost = '0'
-  if string.sub(rest, 1, 1) == '-' then
-    add(account, 'available', string.sub(rest, 2))
-  else
-    lost = take(account, hold, rest)
-  end
-  return lost
+  if less(held, charge) then return take(account, hold, difference(hold, charge, held)) end
+  -- What was held was available before, so for a moment it can be again.
+  add(account, 'available', held)
+  subtract(account, 'available', charge)
+  return '0'
 end
