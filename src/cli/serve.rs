@@ -14,7 +14,7 @@ use pingora_core::services::background::background_service;
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
 use crate::files::Files;
-use crate::gateway::dial::Dial;
+use crate::gateway::dial::{Dial, NO_CERTIFICATES};
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::routes::Routes;
 use crate::gateway::videos::Videos;
@@ -76,7 +76,11 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         limits: conf.limits,
         timeouts: conf.timeouts,
         dial: Dial::new(
-            ConnectorOptions::from_server_conf(&server.configuration),
+            // pingora's own way to vendors is not used, and trusts nobody; this one does.
+            ConnectorOptions {
+                ca_file: None,
+                ..ConnectorOptions::from_server_conf(&server.configuration)
+            },
             conf.timeouts.idle,
         ),
     });
@@ -178,6 +182,9 @@ fn server_conf(conf: &Conf, upgrade_sock: String) -> ServerConf {
         grace_period_seconds: Some(conf.server.grace_s),
         upgrade_sock,
         graceful_shutdown_timeout_seconds: Some(1),
+        // Else the proxy that pingora makes would read the system's certificates, which takes
+        // longer than most of a start; `dial` makes all connections to vendors.
+        ca_file: Some(NO_CERTIFICATES.to_owned()),
         ..ServerConf::default()
     }
 }

@@ -23,6 +23,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::wire::{Gathered, Manners, Wire};
 
+/// For whoever speaks without TLS: the system's certificates take milliseconds to read.
+pub const NO_CERTIFICATES: &str = "/dev/null";
+
 /// See the module.
 pub struct Dial {
     shared: Connector,
@@ -43,9 +46,11 @@ impl Dial {
     #[must_use]
     pub fn new(options: ConnectorOptions, patience: Duration) -> Dial {
         let idle_max = options.keepalive_pool_size;
+        let without_tls =
+            ConnectorOptions { ca_file: Some(NO_CERTIFICATES.to_owned()), ..options.clone() };
         Dial {
-            shared: Connector::new(Some(options.clone())),
-            plain: TransportConnector::new(Some(options)),
+            shared: Connector::new(Some(options)),
+            plain: TransportConnector::new(Some(without_tls)),
             idle: Mutex::default(),
             idle_max,
             patience,

@@ -7,6 +7,7 @@ use anyhow::{Context, ensure};
 use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::listeners::tls::Acceptor;
+use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{ListenFds, ShutdownWatch};
@@ -81,7 +82,12 @@ pub(super) fn build(
     let parts = Parts { app, tls, crowd, busy, load };
     let edge = Edge::new(parts, &conf.limits, &conf.timeouts);
     let mut service = Service::new("gateway".to_owned(), edge);
-    service.add_tcp(&conf.listen.http);
+    let mut listener = ListenerConfig::tcp(&conf.listen.http);
+    if conf.listen.tls.is_none() {
+        // Whoever reads has a buffer of its own; one more would take pages of memory for each.
+        listener = listener.l4_buffer(L4BufferSettings::default().read(0));
+    }
+    service.add_listener(listener);
     Ok(service)
 }
 
