@@ -75,14 +75,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         store_name: store::name(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
-        dial: Dial::new(
-            // pingora's own way to vendors is not used, and trusts nobody; this one does.
-            ConnectorOptions {
-                ca_file: None,
-                ..ConnectorOptions::from_server_conf(&server.configuration)
-            },
-            conf.timeouts.idle,
-        ),
+        dial: dial(conf, &server.configuration),
     });
     let background = background::Background {
         ledger: own.ledger.clone(),
@@ -171,6 +164,12 @@ fn worker(
         idle: Arc::new(AtomicBool::new(true)),
         room: Room::default(),
     })
+}
+
+/// The way to vendors. pingora's own is not used, and trusts nobody; this one does.
+fn dial(conf: &Conf, server: &ServerConf) -> Dial {
+    let options = ConnectorOptions { ca_file: None, ..ConnectorOptions::from_server_conf(server) };
+    Dial::new(options, conf.timeouts.idle)
 }
 
 fn server_conf(conf: &Conf, upgrade_sock: String) -> ServerConf {

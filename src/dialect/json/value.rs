@@ -285,13 +285,14 @@ pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
             short_until = at + BLOCK;
         }
     }
+    let is_special = |byte: &u8| special_byte(*byte) != 0;
     bytes[at.min(bytes.len())..].iter().position(is_special).map_or(bytes.len(), |n| at + n)
 }
 
 /// From `at` on, where the first block begins that has something special in it, or is none.
 fn plain_blocks_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(Ok(block)) = bytes.get(at..at + BLOCK).map(<&[u8; BLOCK]>::try_from) {
-        if block.iter().fold(false, |found, byte| found | is_special(byte)) {
+        if block.iter().fold(0, |found, byte| found | special_byte(*byte)) != 0 {
             break;
         }
         at += BLOCK;
@@ -299,8 +300,9 @@ fn plain_blocks_end(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-fn is_special(byte: &u8) -> bool {
-    (*byte == b'"') | (*byte == b'\\') | (*byte < 0x20)
+/// Not 0 of a byte that is special; without a branch, so that a block is no row of them.
+fn special_byte(byte: u8) -> u8 {
+    u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)
 }
 
 /// Four hex digits from `at`.
@@ -404,6 +406,7 @@ mod tests {
                 let place = place.index(bytes.len());
                 bytes[place] = mark;
             }
+            let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
             let found = bytes.iter().skip(from).position(is_special).map(|n| from + n);
             prop_assert_eq!(special(&bytes, from), found.unwrap_or(bytes.len()));
         }

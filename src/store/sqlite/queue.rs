@@ -26,18 +26,24 @@ struct Waiting<T> {
     items: VecDeque<T>,
     /// Whether the thread is to take them.
     is_called: bool,
-    /// Whether somebody is about to take them.
-    soon: bool,
-    /// Whether somebody will take them in a moment.
-    later: bool,
+    turns: Turns,
     /// Whether nothing more will come.
     closed: bool,
 }
 
+/// Who has seen to it that items are taken.
+#[derive(Default)]
+struct Turns {
+    /// Whether somebody is about to take them.
+    soon: bool,
+    /// Whether somebody will take them in a moment.
+    later: bool,
+}
+
 impl<T> Queue<T> {
     pub(super) fn new() -> Queue<T> {
-        let (is_called, soon, later, closed) = (false, false, false, false);
-        let waiting = Waiting { items: VecDeque::new(), is_called, soon, later, closed };
+        let (items, turns) = (VecDeque::new(), Turns::default());
+        let waiting = Waiting { items, is_called: false, turns, closed: false };
         Queue { waiting: Mutex::new(waiting), bell: Condvar::new() }
     }
 
@@ -61,9 +67,9 @@ impl<T> Queue<T> {
                 self.bell.notify_one();
                 false
             }
-            By::Bringer => !std::mem::replace(&mut waiting.soon, true),
-            By::Anyone if waiting.soon => false,
-            By::Anyone => !std::mem::replace(&mut waiting.later, true),
+            By::Bringer => !std::mem::replace(&mut waiting.turns.soon, true),
+            By::Anyone if waiting.turns.soon => false,
+            By::Anyone => !std::mem::replace(&mut waiting.turns.later, true),
         }
     }
 
@@ -87,8 +93,8 @@ impl<T> Queue<T> {
     pub(super) fn turn_is_over(&self, by: By) {
         let mut waiting = self.lock();
         match by {
-            By::Bringer => waiting.soon = false,
-            By::Anyone => waiting.later = false,
+            By::Bringer => waiting.turns.soon = false,
+            By::Anyone => waiting.turns.later = false,
             By::Thread => {}
         }
     }
