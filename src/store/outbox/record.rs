@@ -174,8 +174,7 @@ pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) ->
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
         Operation::Settle { id, charge, line, origin } => {
-            let behind = Some(line.as_str())
-                .filter(|line| memchr::memchr3(b'\n', b'\r', TAB, line.as_bytes()).is_none());
+            let behind = Some(line.as_str()).filter(|line| stands_behind(line.as_bytes()));
             let inside = if behind.is_some() { None } else { Some(line.into()) };
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle = Written::Settle { seq, at, account, id, charge, line: inside, origin };
@@ -184,6 +183,12 @@ pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) ->
         Operation::Void { id } => line(&Written::Void { seq, at, account, id: id.into() }, None),
         _ => return None,
     })
+}
+
+/// Whether a line of the journal is read again as it was written: not one that would end a line, or
+/// look like the room behind the last.
+fn stands_behind(line: &[u8]) -> bool {
+    memchr::memchr3(b'\n', b'\r', TAB, line).is_none() && !line.ends_with(b"\0")
 }
 
 /// The line that says that a run of the store acknowledged an entry.

@@ -2,9 +2,10 @@
 //! into the file before it grows long.
 
 use std::fs::File;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -12,9 +13,11 @@ use super::writer::{Acknowledge, Writers};
 
 /// So long the disk is not asked to sync again, while what waits for it gathers.
 const GATHER: Duration = Duration::from_millis(5);
-/// After so many acknowledgements the log is copied into the file.
-const COPY_AFTER: usize = 1_000;
-/// With so many pages of log it begins anew, for which nobody may write meanwhile.
+/// The log is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// With more pages than so many it is copied into the file.
+const COPY_PAGES: i64 = 1_000;
+/// With more than so many it begins anew, for which nobody may write meanwhile.
 const LOG_PAGES: i64 = 4_000;
 
 /// See the module.
@@ -32,19 +35,15 @@ impl Disk {
 
     /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
     pub(super) fn serve(&self, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
-        let mut since = 0;
-        while let Ok(mut acknowledge) = to_sync.recv() {
-            // Only a background task waits for the disk, and one wait does for many.
-            thread::sleep(GATHER);
-            acknowledge.extend(to_sync.try_iter().flatten());
-            let kept = self.log.sync_data();
-            if let Err(why) = &kept {
-                log::error!(why:% = why; "the ledger's log could not be synced");
+        let mut looked = Instant::now();
+        loop {
+            match to_sync.recv_timeout(LOOK_EVERY) {
+                Ok(written) => self.sync(written, to_sync),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
-            since += acknowledge.len();
-            acknowledge.into_iter().for_each(|a| a(kept.is_ok()));
-            if since >= COPY_AFTER {
-                since = 0;
+            if looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
                 // What is not copied now is copied the next time.
                 let copied = self.copy();
                 copied.unwrap_or_else(|why| log::warn!(why:% = why; "the log is not copied"));
@@ -52,18 +51,77 @@ impl Disk {
         }
     }
 
-    /// Copies the log into the file, and has it begin anew if it is long: whatever is written
-    /// while it is copied would stand behind, so the rest is copied while nobody writes.
+    fn sync(&self, mut written: Vec<Acknowledge>, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
+        // Only a background task waits for the disk, and one wait does for many.
+        thread::sleep(GATHER);
+        written.extend(to_sync.try_iter().flatten());
+        let kept = self.log.sync_data();
+        if let Err(why) = &kept {
+            log::error!(why:% = why; "the ledger's log could not be synced");
+        }
+        written.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
+    }
+
+    /// Copies a log that has grown into the file, and has it begin anew if it is long: whatever is
+    /// written while it is copied would stand behind, so the rest is copied while nobody writes.
     fn copy(&self) -> rusqlite::Result<()> {
-        let pages = self.checkpoint()?;
+        let (pages, copied) = self.checkpoint("NOOP")?;
+        if pages - copied <= COPY_PAGES && pages <= LOG_PAGES {
+            return Ok(());
+        }
+        self.checkpoint("PASSIVE")?;
         match self.writers.upgrade() {
-            Some(writers) if pages > LOG_PAGES => writers.pause(|| self.checkpoint()).map(drop),
+            Some(writers) if pages > LOG_PAGES => {
+                writers.begin_log(|| self.checkpoint("PASSIVE").map(drop))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Copies what can be copied without waiting for anybody. Tells how many pages the log has.
-    fn checkpoint(&self) -> rusqlite::Result<i64> {
-        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
+    /// Copies nothing, or what can be copied without waiting for anybody. Tells how many pages the
+    /// log has, and how many of them are in the file.
+    fn checkpoint(&self, how: &str) -> rusqlite::Result<(i64, i64)> {
+        let asked = format!("PRAGMA wal_checkpoint({how})");
+        self.connection.query_row(&asked, [], |row| Ok((row.get(1)?, row.get(2)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use bytes::Bytes;
+
+    use super::super::{BUSY_WAIT, Sqlite, schema};
+    use super::*;
+    use crate::ledger::{AccountName, Ledger as _};
+    use crate::notes::Notes as _;
+
+    #[tokio::test]
+    async fn a_long_log_is_copied_into_the_file_and_begins_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.db");
+        let store = Sqlite::open(&path).expect("a store");
+        let account = AccountName::parse("a").expect("a name");
+        store.open(&account).await.expect("it is opened");
+        let note = Bytes::from(vec![7; 200 << 10]);
+        for n in 0..100 {
+            let kept = store.keep(&account, &[format!("n{n}")], note.clone(), 600_000).await;
+            kept.expect("it is kept");
+        }
+        let beside = schema::open_beside(&path, BUSY_WAIT).expect("a connection");
+        let pages = || -> i64 {
+            let asked = "PRAGMA wal_checkpoint(NOOP)";
+            beside.query_row(asked, [], |row| row.get(1)).expect("an answer")
+        };
+        assert!(pages() > LOG_PAGES, "it is long");
+        let end = Instant::now() + Duration::from_secs(30);
+        while pages() > COPY_PAGES && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(pages() <= COPY_PAGES, "{} pages", pages());
+        let found = store.find(&account, &["n0".to_owned(), "n99".to_owned()]).await;
+        assert_eq!(found.expect("they are found"), [Some(note.clone()), Some(note)]);
+        assert!(store.balances(&account).await.expect("an answer").is_some());
     }
 }

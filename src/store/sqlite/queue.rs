@@ -24,26 +24,20 @@ pub(super) struct Queue<T> {
 
 struct Waiting<T> {
     items: VecDeque<T>,
+    /// How many came before the first that only the thread takes, if there is one.
+    long_from: Option<usize>,
     /// Whether the thread is to take them.
     is_called: bool,
-    turns: Turns,
+    /// How many are about to take them.
+    turns: usize,
     /// Whether nothing more will come.
     closed: bool,
 }
 
-/// Who has seen to it that items are taken.
-#[derive(Default)]
-struct Turns {
-    /// Whether somebody is about to take them.
-    soon: bool,
-    /// Whether somebody will take them in a moment.
-    later: bool,
-}
-
 impl<T> Queue<T> {
     pub(super) fn new() -> Queue<T> {
-        let (items, turns) = (VecDeque::new(), Turns::default());
-        let waiting = Waiting { items, is_called: false, turns, closed: false };
+        let (items, long_from) = (VecDeque::new(), None);
+        let waiting = Waiting { items, long_from, is_called: false, turns: 0, closed: false };
         Queue { waiting: Mutex::new(waiting), bell: Condvar::new() }
     }
 
@@ -52,25 +46,26 @@ impl<T> Queue<T> {
     }
 
     /// Adds an item behind all others. Tells whether whoever brought it has to see to it that it is
-    /// taken.
+    /// taken: of what somebody waits for, everybody does, since another may be kept from it.
     #[must_use]
     pub(super) fn push(&self, item: T, by: By) -> bool {
         let mut waiting = self.lock();
+        if by == By::Thread && waiting.long_from.is_none() {
+            waiting.long_from = Some(waiting.items.len());
+        }
         waiting.items.push_back(item);
         if waiting.is_called {
             return false;
         }
-        match by {
-            By::Thread => {
-                waiting.is_called = true;
-                drop(waiting);
-                self.bell.notify_one();
-                false
-            }
-            By::Bringer => !std::mem::replace(&mut waiting.turns.soon, true),
-            By::Anyone if waiting.turns.soon => false,
-            By::Anyone => !std::mem::replace(&mut waiting.turns.later, true),
+        if by == By::Thread {
+            waiting.is_called = true;
+            drop(waiting);
+            self.bell.notify_one();
+            return false;
         }
+        let has_turn = by == By::Bringer || waiting.turns == 0;
+        waiting.turns += usize::from(has_turn);
+        has_turn
     }
 
     /// Has the thread take what there is.
@@ -90,13 +85,9 @@ impl<T> Queue<T> {
     }
 
     /// Whoever saw to it that an item is taken has come to that, or has left.
-    pub(super) fn turn_is_over(&self, by: By) {
+    pub(super) fn turn_is_over(&self) {
         let mut waiting = self.lock();
-        match by {
-            By::Bringer => waiting.turns.soon = false,
-            By::Anyone => waiting.turns.later = false,
-            By::Thread => {}
-        }
+        waiting.turns = waiting.turns.saturating_sub(1);
     }
 
     /// How many items there are, and whether they are left to the thread.
@@ -114,12 +105,17 @@ impl<T> Queue<T> {
         waiting.is_called || !waiting.items.is_empty()
     }
 
-    /// Takes what is there, oldest first, at most so many. The thread takes what is left.
-    pub(super) fn take(&self, most: usize) -> Vec<T> {
+    /// Takes what is there, oldest first, at most so many; what only the thread takes, and what
+    /// came after that, only if `by` is the thread. The thread takes what is left.
+    pub(super) fn take(&self, most: usize, by: By) -> Vec<T> {
         let mut waiting = self.lock();
-        let count = waiting.items.len().min(most);
+        let own = if by == By::Thread { None } else { waiting.long_from };
+        let count = own.unwrap_or(waiting.items.len()).min(most);
         let has_more = waiting.items.len() > count;
         let was_called = std::mem::replace(&mut waiting.is_called, has_more);
+        // Of what is left the thread takes all, so nobody asks for the place any more.
+        waiting.long_from =
+            waiting.long_from.filter(|_| has_more).map(|from| from.saturating_sub(count));
         let taken = waiting.items.drain(..count).collect();
         drop(waiting);
         if has_more && !was_called {
@@ -142,7 +138,7 @@ mod tests {
         let reader = std::thread::spawn(move || {
             let mut seen = Vec::new();
             while taken_from.wait() {
-                seen.extend(taken_from.take(3));
+                seen.extend(taken_from.take(3, By::Thread));
             }
             seen
         });
@@ -155,27 +151,33 @@ mod tests {
     }
 
     #[test]
-    fn one_of_those_who_bring_something_sees_to_it() {
+    fn who_waits_sees_to_it_and_of_the_others_one() {
         let queue = Queue::new();
         assert!(queue.push(1, By::Anyone));
         assert!(!queue.push(2, By::Anyone), "the first does");
-        assert!(queue.push(3, By::Bringer), "the first does so later");
-        assert!(!queue.push(4, By::Bringer) && !queue.push(5, By::Anyone));
-        queue.turn_is_over(By::Bringer);
-        assert_eq!((queue.take(10), queue.look()), (vec![1, 2, 3, 4, 5], (0, false)));
-        assert!(!queue.push(6, By::Anyone), "the first has yet to come");
-        queue.turn_is_over(By::Anyone);
+        assert!(queue.push(3, By::Bringer) && queue.push(4, By::Bringer), "another may be late");
+        assert!(!queue.push(5, By::Anyone));
+        queue.turn_is_over();
+        assert_eq!((queue.take(10, By::Bringer), queue.look()), (vec![1, 2, 3, 4, 5], (0, false)));
+        assert!(!queue.push(6, By::Anyone), "two have yet to come");
+        queue.turn_is_over();
+        queue.turn_is_over();
         assert!(queue.push(7, By::Anyone));
     }
 
     #[test]
     fn what_is_left_to_the_thread_is_nobody_elses() {
         let queue = Queue::new();
-        assert!(!queue.push(1, By::Thread));
-        assert!(!queue.push(2, By::Bringer));
-        assert_eq!(queue.look(), (2, true));
+        assert!(queue.push(1, By::Bringer));
+        assert!(!queue.push(2, By::Thread));
+        assert!(!queue.push(3, By::Bringer));
+        assert_eq!(queue.look(), (3, true));
+        assert_eq!(queue.take(10, By::Bringer), [1], "it was brought before");
+        assert_eq!((queue.take(10, By::Bringer), queue.look()), (vec![], (2, true)));
         assert!(queue.wait());
-        assert_eq!((queue.take(1), queue.look()), (vec![1], (1, true)), "there is more for it");
-        assert_eq!((queue.take(1), queue.look()), (vec![2], (0, false)));
+        assert_eq!((queue.take(1, By::Thread), queue.look()), (vec![2], (1, true)), "and more");
+        assert_eq!((queue.take(1, By::Thread), queue.look()), (vec![3], (0, false)));
+        assert!(queue.push(4, By::Bringer));
+        assert_eq!(queue.take(10, By::Bringer), [4]);
     }
 }

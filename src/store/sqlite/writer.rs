@@ -5,6 +5,7 @@
 //! gateway. It takes over whenever the one who brought something would have to wait: for the
 //! connection, or for another process.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
@@ -125,9 +126,18 @@ impl Writers {
     /// What the thread does, until nothing more will come.
     pub(super) fn serve(&self) {
         while self.queue.wait() {
-            let writer = self.lock();
-            let begun = writer.begin(false);
-            self.write(writer, begun);
+            // A job that panics takes nobody's but its own batch with it.
+            let written = catch_unwind(AssertUnwindSafe(|| {
+                let mut writer = self.lock();
+                let (waiting, _) = self.queue.look();
+                let begun = writer.begin(false);
+                // What came while another process was waited for has its own time for that.
+                let most = if begun.is_ok() { BATCH_MAX } else { waiting };
+                self.write(writer, begun, (most, By::Thread));
+            }));
+            if written.is_err() {
+                log::error!("a panic while the ledger was written");
+            }
         }
     }
 
@@ -136,10 +146,23 @@ impl Writers {
         self.queue.close();
     }
 
-    /// Keeps everybody from writing, for as long as something is done.
-    pub(super) fn pause<T>(&self, during: impl FnOnce() -> T) -> T {
-        let _writer = self.lock();
-        during()
+    /// Keeps everybody from writing, for as long as the log is brought into the file. The first
+    /// write into a log that begins anew waits for the disk, so that is done here as well.
+    pub(super) fn begin_log(
+        &self,
+        copy: impl FnOnce() -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<()> {
+        let mut writer = self.lock();
+        copy()?;
+        let written = writer.begin(true).and_then(|()| writer.touch());
+        if written.is_err() {
+            writer.give_up();
+        }
+        match written {
+            // Then it writes first, or whoever comes next.
+            Err(why) if why.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
+            written => written,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -149,7 +172,7 @@ impl Writers {
     /// Does what waits, unless somebody else has to be waited for, or it takes long: then the
     /// thread does it.
     fn hurry(&self) {
-        let writer = match self.writer.try_lock() {
+        let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return self.queue.call(),
@@ -162,13 +185,18 @@ impl Writers {
                 drop(writer);
                 self.queue.call();
             }
-            begun => self.write(writer, begun),
+            begun => self.write(writer, begun, (BATCH_MAX, By::Bringer)),
         }
     }
 
     /// Does what waits in one transaction that has begun, and tells of it.
-    fn write(&self, mut writer: MutexGuard<'_, Writer>, begun: rusqlite::Result<()>) {
-        let batch = self.queue.take(BATCH_MAX);
+    fn write(
+        &self,
+        mut writer: MutexGuard<'_, Writer>,
+        begun: rusqlite::Result<()>,
+        (most, by): (usize, By),
+    ) {
+        let batch = self.queue.take(most, by);
         let done = begun.and_then(|()| writer.commit(batch));
         if done.is_err() {
             writer.give_up();
@@ -223,7 +251,7 @@ impl Turn {
 
     fn over(mut self) {
         self.is_done = true;
-        self.writers.queue.turn_is_over(self.by);
+        self.writers.queue.turn_is_over();
         self.writers.hurry();
     }
 }
@@ -231,7 +259,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.is_done {
-            self.writers.queue.turn_is_over(self.by);
+            self.writers.queue.turn_is_over();
             self.writers.queue.call();
         }
     }
@@ -239,7 +267,11 @@ impl Drop for Turn {
 
 impl Writer {
     /// Begins a transaction, and waits for other processes unless it is in a hurry.
-    fn begin(&self, in_a_hurry: bool) -> rusqlite::Result<()> {
+    fn begin(&mut self, in_a_hurry: bool) -> rusqlite::Result<()> {
+        if !self.connection.is_autocommit() {
+            // Whoever wrote last did not come to its end.
+            self.give_up();
+        }
         self.hurries.store(in_a_hurry, Ordering::Relaxed);
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
     }
@@ -256,6 +288,13 @@ impl Writer {
         self.rows.save(c)?;
         c.prepare_cached("COMMIT")?.execute([])?;
         Ok(done)
+    }
+
+    /// Writes something that changes nothing, and ends the transaction.
+    fn touch(&self) -> rusqlite::Result<()> {
+        // Nobody uses this number, and it is written though it is the same.
+        self.connection.pragma_update(None, "user_version", 0)?;
+        self.connection.prepare_cached("COMMIT")?.execute([]).map(drop)
     }
 
     /// Takes back what a transaction has done that failed.
