@@ -136,8 +136,10 @@ impl<'a> Value<'a> {
     pub fn members(self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a>)> {
         self.entries().map(|(name, value)| {
             let name = match name {
-                Cow::Borrowed(raw) => String::from_utf8_lossy(raw),
-                Cow::Owned(read) => Cow::Owned(String::from_utf8_lossy(&read).into_owned()),
+                // The second is for bytes that are no document of ours; it takes longer.
+                Cow::Borrowed(raw) => std::str::from_utf8(raw)
+                    .map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed),
+                Cow::Owned(read) => Cow::Owned(text_of(read)),
             };
             (name, value)
         })
@@ -345,7 +347,13 @@ pub(super) fn unescape(raw: &[u8]) -> String {
         };
         text.extend_from_slice(plain.encode_utf8(&mut [0; 4]).as_bytes());
     }
-    String::from_utf8_lossy(&text).into_owned()
+    text_of(text)
+}
+
+/// What is no UTF-8 is replaced; a document that was read strictly has none.
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|why| String::from_utf8_lossy(why.as_bytes()).into_owned())
 }
 
 #[cfg(test)]
