@@ -126,7 +126,7 @@ impl Redis {
 
     async fn balances_of(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
         let mut read = redis::cmd("HMGET");
-        read.arg(&keys.account).arg(&["credit", "available", "held", "posted", "written_off"]);
+        read.arg(keys.account()).arg(&["credit", "available", "held", "posted", "written_off"]);
         let fields: Vec<Option<i64>> = self.connection().await?.query(&read).await?;
         let all: Option<Vec<i64>> = fields.into_iter().collect();
         let Some([credit, available, held, posted, written_off]) = all.as_deref() else {
@@ -147,18 +147,22 @@ impl Redis {
         let (seconds, micros): (i64, i64) =
             self.connection().await?.query(&redis::cmd("TIME")).await?;
         let mut due = redis::cmd("ZRANGEBYSCORE");
-        due.arg(&keys.open).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
+        due.arg(keys.open()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
         due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = Swept::default();
         for id in due {
             let mut call = Call::default();
-            call.key(&keys.account).key(keys.hold(&id)).key(&keys.open).key(&keys.journal).arg(id);
+            call.key(keys.account())
+                .key(keys.hold(&id))
+                .key(keys.open())
+                .key(keys.journal())
+                .arg(id);
             if answer(&self.told(&call, |s| &s.money.expire).await?)? == Answer::Done {
                 swept.expired += 1;
             }
         }
-        swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(&keys.open)).await?;
+        swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open())).await?;
         swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
         Ok(swept)
     }
@@ -182,9 +186,9 @@ impl Ledger for Redis {
         let mut fields = redis::pipe();
         fields.atomic();
         for field in ["available", "held", "posted", "written_off"] {
-            fields.cmd("HSETNX").arg(&keys.account).arg(field).arg(0).ignore();
+            fields.cmd("HSETNX").arg(keys.account()).arg(field).arg(0).ignore();
         }
-        made.arg(&keys.account).arg("credit").arg(0);
+        made.arg(keys.account()).arg("credit").arg(0);
         fields.add_command(made);
         let (new,): (bool,) = self.connection().await?.pipe(&fields).await?;
         // After the account, so that a name in the set always is one.
@@ -220,7 +224,7 @@ impl Ledger for Redis {
         }
         let keys = AccountKeys::of(account);
         let mut range = redis::cmd("LRANGE");
-        range.arg(&keys.journal).arg(seq).arg(seq.saturating_add(u64::from(limit) - 1));
+        range.arg(keys.journal()).arg(seq).arg(seq.saturating_add(u64::from(limit) - 1));
         let lines: Vec<String> = self.connection().await?.query(&range).await?;
         let numbered = (seq + 1..).zip(&lines);
         numbered.map(|(seq, text)| keys::entry(seq, text)).collect()
@@ -273,13 +277,13 @@ impl Ledger for Redis {
 /// What an operation's script is told.
 fn call(keys: &AccountKeys, op: &Operation) -> Call {
     let mut call = Call::default();
-    call.key(&keys.account);
+    call.key(keys.account());
     if let Some(id) = op.hold_id() {
-        call.key(keys.hold(id)).key(&keys.open).arg(id);
+        call.key(keys.hold(id)).key(keys.open()).arg(id);
     }
     match op {
         Operation::Credit { tx, amount } => {
-            call.key(&keys.payments).arg(tx).arg(amount.nano());
+            call.key(keys.payments()).arg(tx).arg(amount.nano());
         }
         Operation::Hold { wanted, least, lease_ms, .. } => {
             call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
@@ -294,7 +298,7 @@ fn call(keys: &AccountKeys, op: &Operation) -> Call {
             call.arg("").arg(charge.nano()).arg(line);
         }
         Operation::Settle { charge, line, origin, .. } => {
-            call.key(&keys.journal).arg(charge.nano()).arg(line);
+            call.key(keys.journal()).arg(charge.nano()).arg(line);
             if let Some(Origin { wanted, least, at }) = origin {
                 call.arg(wanted.nano()).arg(least.nano()).arg(*at);
             }

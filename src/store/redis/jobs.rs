@@ -227,7 +227,7 @@ impl Redis {
     ) -> Result<Vec<String>, Unavailable> {
         let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
         let mut call = Call::default();
-        call.key(&keys.account).key(keys.hold(id)).key(&keys.open);
+        call.key(keys.account()).key(keys.hold(id)).key(keys.open());
         call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
         call.key(keys.videos()).key(keys.videos_open());
         call.arg(id).arg(order.quote.wanted.nano()).arg(order.quote.least.nano());

@@ -6,72 +6,89 @@ use crate::money::Money;
 
 /// The keys of an account: one hash tag, so one slot of a cluster.
 pub(super) struct AccountKeys {
-    pub(super) account: String,
-    pub(super) open: String,
-    pub(super) journal: String,
-    pub(super) payments: String,
     tag: String,
 }
 
 impl AccountKeys {
     pub(super) fn of(name: &AccountName) -> AccountKeys {
-        let tag = format!("tollgate:{{{name}}}");
-        AccountKeys {
-            account: format!("{tag}:account"),
-            open: format!("{tag}:open"),
-            journal: format!("{tag}:journal"),
-            payments: format!("{tag}:payments"),
-            tag,
-        }
+        AccountKeys { tag: ["tollgate:{", name.as_str(), "}:"].concat() }
+    }
+
+    fn named(&self, part: &str) -> String {
+        [&self.tag, part].concat()
+    }
+
+    fn numbered(&self, part: &str, id: &str) -> String {
+        [&self.tag, part, ":", id].concat()
+    }
+
+    /// Its balances.
+    pub(super) fn account(&self) -> String {
+        self.named("account")
+    }
+
+    /// Its open holds, by when their leases end.
+    pub(super) fn open(&self) -> String {
+        self.named("open")
+    }
+
+    /// Its charges.
+    pub(super) fn journal(&self) -> String {
+        self.named("journal")
+    }
+
+    /// Its payments.
+    pub(super) fn payments(&self) -> String {
+        self.named("payments")
     }
 
     pub(super) fn hold(&self, id: &str) -> String {
-        format!("{}:hold:{id}", self.tag)
+        self.numbered("hold", id)
     }
 
     /// A job's record.
     pub(super) fn video(&self, id: &str) -> String {
-        format!("{}:video:{id}", self.tag)
+        self.numbered("video", id)
     }
 
     /// What a job's vendor is to be sent.
     pub(super) fn video_body(&self, id: &str) -> String {
-        format!("{}:video-body:{id}", self.tag)
+        self.numbered("video-body", id)
     }
 
     /// The job of each idempotency key.
     pub(super) fn video_keys(&self) -> String {
-        format!("{}:video-keys", self.tag)
+        self.named("video-keys")
     }
 
     /// The jobs that their client sees.
     pub(super) fn videos(&self) -> String {
-        format!("{}:videos", self.tag)
+        self.named("videos")
     }
 
     /// The jobs that are under way.
     pub(super) fn videos_open(&self) -> String {
-        format!("{}:videos-open", self.tag)
+        self.named("videos-open")
     }
 
     /// What a name of a call stands for.
     pub(super) fn repeat(&self, name: &str) -> String {
-        format!("{}:repeat:{name}", self.tag)
+        self.numbered("repeat", name)
     }
 
     /// The body of the reply to a call.
     pub(super) fn reply(&self, owner: &str) -> String {
-        format!("{}:reply:{owner}", self.tag)
+        self.numbered("reply", owner)
     }
 
     /// The bodies that there are, by when they go; and how many bytes they have.
     pub(super) fn replies(&self) -> [String; 2] {
-        ["replies", "replies-bytes"].map(|part| format!("{}:{part}", self.tag))
+        ["replies", "replies-bytes"].map(|part| self.named(part))
     }
 
     /// Whatever is in the name, the hash tag stands before it.
     pub(super) fn note(&self, name: &str) -> String {
-        format!("{}:note:{name}", self.tag)
+        self.numbered("note", name)
     }
 }
 
@@ -107,7 +124,7 @@ pub(super) async fn add(
     record: &KeyRecord,
 ) -> Result<(), Unavailable> {
     let hash = hash.hex();
-    let exists = redis::cmd("EXISTS").arg(AccountKeys::of(&record.account).account).to_owned();
+    let exists = redis::cmd("EXISTS").arg(AccountKeys::of(&record.account).account()).to_owned();
     if !connection.query::<bool>(&exists).await? {
         return Err(Unavailable(format!("there is no account {}", record.account)));
     }

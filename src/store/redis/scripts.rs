@@ -1,7 +1,7 @@
 //! The fixed scripts, embedded. What ends or goes on with something is allowed when the server's
 //! memory is full.
 
-use redis::{Cmd, Script, ScriptInvocation, ToRedisArgs};
+use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
 use crate::ledger::Operation;
 
@@ -127,40 +127,59 @@ impl Stamped {
     }
 }
 
+/// A command that names a script by its hash has so many bytes before its keys, at most.
+const SCRIPT_BYTES: usize = 64;
+
 /// The keys and arguments of a script that is about to run.
 #[derive(Default)]
 pub(super) struct Call {
-    keys: Vec<String>,
-    args: Vec<Vec<u8>>,
+    keys: Cmd,
+    args: Cmd,
 }
 
 impl Call {
-    pub(super) fn key(&mut self, key: impl Into<String>) -> &mut Call {
-        self.keys.push(key.into());
+    pub(super) fn key(&mut self, key: impl AsRef<str>) -> &mut Call {
+        self.keys.arg(key.as_ref());
         self
     }
 
     pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Call {
-        arg.write_redis_args(&mut self.args);
+        self.args.arg(arg);
         self
     }
 
     /// Of a script that is loaded where the server does not have it.
     pub(super) fn of<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
-        call.key(&self.keys[..]);
-        for arg in &self.args {
-            call.arg(&arg[..]);
+        for key in words(&self.keys) {
+            call.key(key);
+        }
+        for arg in words(&self.args) {
+            call.arg(arg);
         }
         call
     }
 
     /// Of a script that the server has, or else refuses to run.
     pub(super) fn of_known(&self, script: &Script) -> Cmd {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(script.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        let (keys, args) = (words(&self.keys), words(&self.args));
+        let count = 3 + keys.len() + args.len();
+        let bytes: usize = words(&self.keys).chain(words(&self.args)).map(<[u8]>::len).sum();
+        let mut call = Cmd::with_capacity(count, SCRIPT_BYTES + bytes);
+        call.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
+        for word in keys.chain(args) {
+            call.arg(word);
+        }
         call
     }
+}
+
+/// The words of a command that has no cursor.
+fn words(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
+    cmd.args_iter().map(|arg| match arg {
+        Arg::Simple(word) => word,
+        _ => &[],
+    })
 }
 
 const HOLDING: &str = include_str!("scripts/holding.lua");
