@@ -8,6 +8,7 @@ mod laws;
 mod loss;
 mod memory;
 mod notes;
+mod older;
 mod outage;
 mod parallel;
 mod properties;

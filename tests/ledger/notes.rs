@@ -370,7 +370,7 @@ async fn a_file_from_before_there_were_notes_opens() {
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema
                   WHERE name NOT LIKE 'sqlite_%'";
     let left: String = beside.query_row(tables, [], |row| row.get(0)).expect("names");
-    assert_eq!(left, "access_key account hold hold_open journal payment");
+    assert_eq!(left, "access_key account hold hold_open journal open_hold payment");
 
     // The old version may still be at work on it.
     let new = opened(&url).await;

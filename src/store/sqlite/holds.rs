@@ -42,7 +42,7 @@ pub(super) fn apply(
             let mut after = balances;
             let step = account::step(&mut after, None, op, now);
             if let Some(record) = &step.record
-                && add(desk.c, (account, id), record)?
+                && open(desk.c, (account, id), record)?
             {
                 desk.set(name, after);
                 desk.note_hold(name, id, record);
@@ -53,7 +53,7 @@ pub(super) fn apply(
     }
     let step = account::step(&mut balances, known.as_ref(), op, now);
     desk.set(name, balances);
-    keep(desk, name, (account, id), known.is_some(), &step)?;
+    keep(desk, name, (account, id), known.as_ref(), &step)?;
     Ok(step.answer)
 }
 
@@ -62,9 +62,14 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
     let now = now_ms();
     let c = desk.c;
     let mut select = c.prepare_cached(
-        "SELECT wanted, least, hold.held, lease_until, state, hold.posted, line, account.name,
-             hold.id FROM hold JOIN account ON account.id = hold.account
-         WHERE state = 0 AND lease_until <= ? ORDER BY lease_until, account, hold.id LIMIT ?",
+        "SELECT wanted, least, due.held, lease_until, state, due.posted, line, name, due.id
+         FROM (SELECT account, id, wanted, least, held, lease_until, 0 AS state, posted, line
+               FROM open_hold WHERE lease_until <= ?1
+               UNION ALL
+               SELECT account, id, wanted, least, held, lease_until, state, posted, line
+               FROM hold WHERE state = 0 AND lease_until <= ?1) AS due
+         JOIN account ON account.id = due.account
+         ORDER BY lease_until, account, due.id LIMIT ?2",
     )?;
     let due = select.query_map(params![now, SWEEP_MAX], |row| {
         Ok((row.get::<_, String>(7)?, row.get::<_, String>(8)?, record(row)?))
@@ -77,12 +82,14 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
         let (account, mut balances) = (row.id, row.balances);
         if let Some(step) = account::expire(&mut balances, &record, now) {
             desk.set(&name, balances);
-            keep(desk, &name, (account, &id), true, &step)?;
+            keep(desk, &name, (account, &id), Some(&record), &step)?;
             swept.expired += 1;
         }
     }
-    let mut totals =
-        c.prepare_cached("SELECT count(*), coalesce(sum(held), 0) FROM hold WHERE state = 0")?;
+    let mut totals = c.prepare_cached(
+        "SELECT count(*), coalesce(sum(held), 0)
+         FROM (SELECT held FROM open_hold UNION ALL SELECT held FROM hold WHERE state = 0)",
+    )?;
     let (open, held) = totals.query_row([], |r| Ok((r.get::<_, i64>(0)?, money(r, 1)?)))?;
     Ok(Swept { open: open.unsigned_abs(), held, ..swept })
 }
@@ -110,24 +117,19 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
 }
 
 fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<Record>> {
-    let mut select = c.prepare_cached(
+    let mut open = c.prepare_cached(
+        "SELECT wanted, least, held, lease_until, 0, posted, line FROM open_hold
+         WHERE account = ? AND id = ?",
+    )?;
+    let known = open.query_row(params![account, id], record).optional()?;
+    if known.is_some() {
+        return Ok(known);
+    }
+    let mut ended = c.prepare_cached(
         "SELECT wanted, least, held, lease_until, state, posted, line FROM hold
          WHERE account = ? AND id = ?",
     )?;
-    select.query_row(params![account, id], record).optional()
-}
-
-/// Writes a hold down, unless there is one of that id; tells whether there was none.
-fn add(c: &Connection, (account, id): (i64, &str), record: &Record) -> rusqlite::Result<bool> {
-    let mut insert = c.prepare_cached(
-        "INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted, line)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-    )?;
-    let (state, posted, line) = columns(&record.state);
-    let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
-    let (until, posted) = (record.lease_until, posted.map(Money::nano));
-    let values = params![account, id, wanted, least, held, until, state, posted, line];
-    Ok(insert.execute(values)? == 1)
+    ended.query_row(params![account, id], record).optional()
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
@@ -151,28 +153,30 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     })
 }
 
+/// Writes down a hold that stands, unless there is or was one of that id; tells whether there was
+/// none.
+fn open(c: &Connection, (account, id): (i64, &str), record: &Record) -> rusqlite::Result<bool> {
+    let mut insert = c.prepare_cached(
+        "INSERT INTO open_hold (account, id, wanted, least, held, lease_until)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6
+         WHERE NOT EXISTS (SELECT 1 FROM hold WHERE account = ?1 AND id = ?2)
+         ON CONFLICT DO NOTHING",
+    )?;
+    let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
+    Ok(insert.execute(params![account, id, wanted, least, held, record.lease_until])? == 1)
+}
+
 /// Writes back what a step changed.
 fn keep(
     desk: &mut Desk<'_>,
     name: &AccountName,
-    (account, id): (i64, &str),
-    known: bool,
+    hold: (i64, &str),
+    known: Option<&Record>,
     step: &Step,
 ) -> rusqlite::Result<()> {
     if let Some(record) = &step.record {
-        if known {
-            let mut update = desk.c.prepare_cached(
-                "UPDATE hold SET held = ?, lease_until = ?, state = ?, posted = ?, line = ?
-                 WHERE account = ? AND id = ?",
-            )?;
-            let (state, posted, line) = columns(&record.state);
-            let (held, posted) = (record.held.nano(), posted.map(Money::nano));
-            let values = params![held, record.lease_until, state, posted, line, account, id];
-            update.execute(values)?;
-        } else {
-            add(desk.c, (account, id), record)?;
-        }
-        desk.note_hold(name, id, record);
+        write(desk.c, hold, known, record)?;
+        desk.note_hold(name, hold.1, record);
     }
     if let Some(posting) = &step.posting {
         desk.append(name, posting)?;
@@ -180,13 +184,54 @@ fn keep(
     Ok(())
 }
 
-fn columns(state: &State) -> (i64, Option<Money>, Option<&str>) {
-    match state {
-        State::Open { checkpoint: None } => (0, None, None),
-        State::Open { checkpoint: Some((charge, line)) } => (0, Some(*charge), Some(line)),
-        State::Posted(amount) => (1, Some(*amount), None),
-        State::Voided => (2, None, None),
-        State::Expired(amount) => (3, Some(*amount), None),
-        State::Tombstone => (4, None, None),
+/// Writes down how a hold is now, in the table that it belongs to.
+fn write(
+    c: &Connection,
+    (account, id): (i64, &str),
+    known: Option<&Record>,
+    record: &Record,
+) -> rusqlite::Result<()> {
+    let (state, posted) = match &record.state {
+        State::Open { checkpoint } => {
+            let checkpoint = checkpoint.as_ref().map(|(charge, line)| (charge.nano(), &**line));
+            return rewrite(c, (account, id), record, checkpoint.unzip());
+        }
+        State::Posted(amount) => (1, Some(amount.nano())),
+        State::Voided => (2, None),
+        State::Expired(amount) => (3, Some(amount.nano())),
+        State::Tombstone => (4, None),
+    };
+    if known.is_some_and(|known| matches!(known.state, State::Open { .. })) {
+        let mut delete = c.prepare_cached("DELETE FROM open_hold WHERE account = ? AND id = ?")?;
+        delete.execute(params![account, id])?;
     }
+    let mut insert = c.prepare_cached(
+        "INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+         SET held = excluded.held, state = excluded.state, posted = excluded.posted, line = NULL",
+    )?;
+    let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
+    let until = record.lease_until;
+    insert.execute(params![account, id, wanted, least, held, until, state, posted]).map(drop)
+}
+
+/// Writes down a hold that goes on to stand, with what it may cost so far.
+fn rewrite(
+    c: &Connection,
+    (account, id): (i64, &str),
+    record: &Record,
+    (posted, line): (Option<i64>, Option<&str>),
+) -> rusqlite::Result<()> {
+    let values = params![record.held.nano(), record.lease_until, posted, line, account, id];
+    for table in [
+        "UPDATE open_hold SET held = ?, lease_until = ?, posted = ?, line = ?
+         WHERE account = ? AND id = ?",
+        "UPDATE hold SET held = ?, lease_until = ?, posted = ?, line = ?
+         WHERE account = ? AND id = ? AND state = 0",
+    ] {
+        if c.prepare_cached(table)?.execute(values)? > 0 {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -34,7 +34,22 @@ CREATE TABLE IF NOT EXISTS payment (
     PRIMARY KEY (account, tx)
 ) STRICT, WITHOUT ROWID;
 
--- state: 0 open, 1 posted, 2 voided, 3 expired, 4 tombstone
+-- Holds that stand: as many as there are calls under way, so they share few pages, and those that
+-- are due are found by reading them all. A hold is here or in the next table.
+CREATE TABLE IF NOT EXISTS open_hold (
+    account     INTEGER NOT NULL REFERENCES account,
+    id          TEXT    NOT NULL,
+    wanted      INTEGER NOT NULL CHECK (wanted >= 0),
+    least       INTEGER NOT NULL CHECK (least >= 0),
+    held        INTEGER NOT NULL CHECK (held >= 0),
+    lease_until INTEGER NOT NULL,
+    posted      INTEGER CHECK (posted >= 0),
+    line        TEXT,
+    PRIMARY KEY (account, id)
+) STRICT, WITHOUT ROWID;
+
+-- Holds that ended. state: 1 posted, 2 voided, 3 expired, 4 tombstone; 0 open, where a version
+-- without the table above has written it, which may still be at work
 CREATE TABLE IF NOT EXISTS hold (
     account     INTEGER NOT NULL REFERENCES account,
     id          TEXT    NOT NULL,
