@@ -32,7 +32,6 @@ mod repeats;
 mod schema;
 mod writer;
 
-use desk::Desk;
 use disk::Disk;
 use reader::Reader;
 use writer::{When, Writers};
@@ -85,19 +84,6 @@ impl Sqlite {
             .map_err(|e| cannot(e.to_string()))?;
         Ok(Sqlite { writers, reader })
     }
-
-    /// Puts a job into the queue now; the future tells how it went.
-    fn run<T, J>(
-        &self,
-        when: When,
-        job: J,
-    ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
-    where
-        T: Send + 'static,
-        J: FnOnce(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
-    {
-        self.writers.run(when, job)
-    }
 }
 
 impl Drop for Sqlite {
@@ -114,7 +100,7 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 impl Ledger for Sqlite {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
-        self.run(When::Kept, move |desk| accounts::open(desk.c, &account)).await
+        self.writers.run(When::Kept, move |desk| accounts::open(desk.c, &account)).await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
@@ -127,20 +113,21 @@ impl Ledger for Sqlite {
             | Operation::Renew { .. }
             | Operation::Void { .. } => When::Now,
         };
-        self.run(when, move |desk| match &op {
-            Operation::Credit { tx, amount } => accounts::credit(desk, &account, tx, *amount),
-            op => holds::apply(desk, &account, op),
-        })
-        .await
+        self.writers
+            .run(when, move |desk| match &op {
+                Operation::Credit { tx, amount } => accounts::credit(desk, &account, tx, *amount),
+                op => holds::apply(desk, &account, op),
+            })
+            .await
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
-        self.run(When::Now, move |desk| desk.balances(&account)).await
+        self.writers.run(When::Now, move |desk| desk.balances(&account)).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.run(When::Long, |desk| accounts::all(desk.c)).await
+        self.writers.run(When::Long, |desk| accounts::all(desk.c)).await
     }
 
     async fn journal(
@@ -150,24 +137,26 @@ impl Ledger for Sqlite {
         limit: u32,
     ) -> Result<Vec<Entry>, Unavailable> {
         let account = account.clone();
-        self.run(When::Long, move |desk| accounts::journal(desk.c, &account, seq, limit)).await
+        self.writers
+            .run(When::Long, move |desk| accounts::journal(desk.c, &account, seq, limit))
+            .await
     }
 
     async fn expire(&self) -> Result<Swept, Unavailable> {
-        let swept = self.run(When::Kept, holds::expire).await?;
+        let swept = self.writers.run(When::Kept, holds::expire).await?;
         // In small steps, so that no call waits long for the writer.
         for _ in 0..FORGET_STEPS_MAX {
-            if self.run(When::Long, |desk| holds::forget(desk.c)).await? == 0 {
+            if self.writers.run(When::Long, |desk| holds::forget(desk.c)).await? == 0 {
                 break;
             }
         }
         for _ in 0..NOTE_STEPS_MAX {
-            if self.run(When::Long, |desk| notes::forget(desk.c)).await? == 0 {
+            if self.writers.run(When::Long, |desk| notes::forget(desk.c)).await? == 0 {
                 break;
             }
         }
         for _ in 0..REPEAT_STEPS_MAX {
-            if self.run(When::Long, |desk| repeats::forget(desk.c)).await? == 0 {
+            if self.writers.run(When::Long, |desk| repeats::forget(desk.c)).await? == 0 {
                 break;
             }
         }
@@ -175,25 +164,25 @@ impl Ledger for Sqlite {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.run(When::Kept, move |desk| keys::add(desk.c, hash, &record)).await?
+        self.writers.run(When::Kept, move |desk| keys::add(desk.c, hash, &record)).await?
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.run(When::Now, move |desk| keys::find(desk.c, hash)).await
+        self.writers.run(When::Now, move |desk| keys::find(desk.c, hash)).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
-        self.run(When::Long, move |desk| keys::of(desk.c, &account)).await
+        self.writers.run(When::Long, move |desk| keys::of(desk.c, &account)).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
-        self.run(When::Kept, move |desk| keys::revoke(desk.c, &prefix, at)).await
+        self.writers.run(When::Kept, move |desk| keys::revoke(desk.c, &prefix, at)).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.run(When::Long, |_| Ok(())).await
+        self.writers.run(When::Long, |_| Ok(())).await
     }
 }
 

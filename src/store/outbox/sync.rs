@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::metrics::METRICS;
 
-/// So long the disk is not asked, while what is to be synced gathers.
-const GATHER: Duration = Duration::from_millis(5);
+/// So long the disk is not asked, while what is to be synced gathers: nobody waits for it, and to
+/// ask costs as much as a whole call.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// See the module.
 #[derive(Default)]

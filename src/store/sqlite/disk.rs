@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::writer::{Acknowledge, Writers};
+use super::writer::{Writers, Written};
 
 /// So long the disk is not asked to sync again, while what waits for it gathers.
 const GATHER: Duration = Duration::from_millis(5);
+/// So many times as long, if nobody is kept from anything meanwhile: charges wait for the disk in
+/// the background, and to ask it costs as much as a whole call.
+const GATHER_TIMES: u32 = 4;
 /// The log is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// With more pages than so many it is copied into the file.
@@ -34,7 +37,7 @@ impl Disk {
     }
 
     /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
-    pub(super) fn serve(&self, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
+    pub(super) fn serve(&self, to_sync: &mpsc::Receiver<Written>) {
         let mut looked = Instant::now();
         loop {
             match to_sync.recv_timeout(LOOK_EVERY) {
@@ -51,15 +54,23 @@ impl Disk {
         }
     }
 
-    fn sync(&self, mut written: Vec<Acknowledge>, to_sync: &mpsc::Receiver<Vec<Acknowledge>>) {
-        // Only a background task waits for the disk, and one wait does for many.
-        thread::sleep(GATHER);
-        written.extend(to_sync.try_iter().flatten());
+    fn sync(&self, mut written: Written, to_sync: &mpsc::Receiver<Written>) {
+        // One wait for the disk does for many.
+        for _ in 0..GATHER_TIMES {
+            thread::sleep(GATHER);
+            for more in to_sync.try_iter() {
+                written.acknowledge.extend(more.acknowledge);
+                written.is_awaited |= more.is_awaited;
+            }
+            if written.is_awaited {
+                break;
+            }
+        }
         let kept = self.log.sync_data();
         if let Err(why) = &kept {
             log::error!(why:% = why; "the ledger's log could not be synced");
         }
-        written.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
+        written.acknowledge.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
     }
 
     /// Copies a log that has grown into the file, and has it begin anew if it is long: whatever is

@@ -17,7 +17,7 @@ mod claims;
 impl Queue for Sqlite {
     async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
         let job = written(&order.job)?;
-        self.run(When::Kept, move |desk| place_whole(desk, &order, &job)).await?
+        self.writers.run(When::Kept, move |desk| place_whole(desk, &order, &job)).await?
     }
 
     async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -37,17 +37,17 @@ impl Queue for Sqlite {
 
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         let (account, id) = (account.clone(), id.to_owned());
-        let job = self.run(When::Kept, move |desk| delete(desk.c, &account, &id)).await?;
+        let job = self.writers.run(When::Kept, move |desk| delete(desk.c, &account, &id)).await?;
         job.as_deref().map(read).transpose()
     }
 
     async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
-        self.run(When::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
+        self.writers.run(When::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
     }
 
     async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
         let claim = claims::Held::of(claim);
-        self.run(When::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
+        self.writers.run(When::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
     }
 
     async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
@@ -59,7 +59,7 @@ impl Queue for Sqlite {
         let (held, job, status) =
             (claims::Held::of(claim), written(&claim.job)?, claim.job.status());
         let save = move |desk: &mut Desk<'_>| claims::save(desk.c, &held, &job, status, next);
-        let Some(deleted) = self.run(When::Kept, save).await? else { return Ok(false) };
+        let Some(deleted) = self.writers.run(When::Kept, save).await? else { return Ok(false) };
         claim.deleted = deleted;
         claim.revision += 1;
         Ok(true)
@@ -67,7 +67,7 @@ impl Queue for Sqlite {
 
     async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
         let claim = claims::Held::of(claim);
-        self.run(When::Kept, move |desk| claims::remove(desk.c, &claim)).await
+        self.writers.run(When::Kept, move |desk| claims::remove(desk.c, &claim)).await
     }
 
     async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
@@ -75,7 +75,7 @@ impl Queue for Sqlite {
     }
 
     async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
-        self.run(When::Kept, move |desk| secret(desk.c, candidate)).await
+        self.writers.run(When::Kept, move |desk| secret(desk.c, candidate)).await
     }
 }
 

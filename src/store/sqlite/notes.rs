@@ -116,7 +116,9 @@ impl Notes for Sqlite {
     ) -> Result<(), NoteRefused> {
         notes::fits(names, &note)?;
         let (account, names) = (account.clone(), names.to_vec());
-        self.run(When::Long, move |desk| keep(desk, &account, &names, &note, life_ms)).await??;
+        self.writers
+            .run(When::Long, move |desk| keep(desk, &account, &names, &note, life_ms))
+            .await??;
         Ok(())
     }
 

@@ -16,6 +16,17 @@ pub(super) enum By {
     Anyone,
 }
 
+/// What somebody whose turn is over has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Take what there is.
+    Take,
+    /// Nothing: what there is is others' to take.
+    Leave,
+    /// See to it that what came after the own item is taken in a moment. The turn is not given up.
+    Stay,
+}
+
 /// A queue that a thread takes from, and those who bring something.
 pub(super) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
@@ -24,6 +35,8 @@ pub(super) struct Queue<T> {
 
 struct Waiting<T> {
     items: VecDeque<T>,
+    /// How many have been taken since the beginning.
+    taken: u64,
     /// How many came before the first that only the thread takes, if there is one.
     long_from: Option<usize>,
     /// Whether the thread is to take them.
@@ -37,7 +50,8 @@ struct Waiting<T> {
 impl<T> Queue<T> {
     pub(super) fn new() -> Queue<T> {
         let (items, long_from) = (VecDeque::new(), None);
-        let waiting = Waiting { items, long_from, is_called: false, turns: 0, closed: false };
+        let (taken, turns) = (0, 0);
+        let waiting = Waiting { items, taken, long_from, is_called: false, turns, closed: false };
         Queue { waiting: Mutex::new(waiting), bell: Condvar::new() }
     }
 
@@ -45,27 +59,28 @@ impl<T> Queue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item behind all others. Tells whether whoever brought it has to see to it that it is
-    /// taken: of what somebody waits for, everybody does, since another may be kept from it.
+    /// Adds an item behind all others. Whoever has to see to it that it is taken, gets its number:
+    /// of what somebody waits for, everybody does, since another may be kept from it.
     #[must_use]
-    pub(super) fn push(&self, item: T, by: By) -> bool {
+    pub(super) fn push(&self, item: T, by: By) -> Option<u64> {
         let mut waiting = self.lock();
+        let number = waiting.taken + waiting.items.len() as u64;
         if by == By::Thread && waiting.long_from.is_none() {
             waiting.long_from = Some(waiting.items.len());
         }
         waiting.items.push_back(item);
         if waiting.is_called {
-            return false;
+            return None;
         }
         if by == By::Thread {
             waiting.is_called = true;
             drop(waiting);
             self.bell.notify_one();
-            return false;
+            return None;
         }
         let has_turn = by == By::Bringer || waiting.turns == 0;
         waiting.turns += usize::from(has_turn);
-        has_turn
+        has_turn.then_some(number)
     }
 
     /// Has the thread take what there is.
@@ -84,10 +99,37 @@ impl<T> Queue<T> {
         self.bell.notify_one();
     }
 
-    /// Whoever saw to it that an item is taken has come to that, or has left.
-    pub(super) fn turn_is_over(&self) {
+    /// Whoever was to see to it that the item of this number is taken has come to that. What came
+    /// after it is better taken by those who still wait for others, all at once.
+    pub(super) fn turn_is_over(&self, number: u64, by: By) -> Next {
         let mut waiting = self.lock();
         waiting.turns = waiting.turns.saturating_sub(1);
+        let is_taken = waiting.taken > number;
+        if by == By::Bringer && !is_taken {
+            return Next::Take;
+        }
+        if waiting.turns > 0 || waiting.is_called || waiting.items.is_empty() {
+            return Next::Leave;
+        }
+        if by == By::Anyone {
+            return Next::Take;
+        }
+        waiting.turns += 1;
+        Next::Stay
+    }
+
+    /// Whoever saw to it that an item is taken has left: the thread takes what there is.
+    pub(super) fn turn_is_lost(&self) {
+        let mut waiting = self.lock();
+        waiting.turns = waiting.turns.saturating_sub(1);
+        drop(waiting);
+        self.call();
+    }
+
+    /// How many items there are, unless the one of this number is taken.
+    pub(super) fn count_for(&self, number: u64) -> Option<usize> {
+        let waiting = self.lock();
+        (waiting.taken <= number).then_some(waiting.items.len())
     }
 
     /// How many items there are, and whether they are left to the thread.
@@ -116,6 +158,7 @@ impl<T> Queue<T> {
         // Of what is left the thread takes all, so nobody asks for the place any more.
         waiting.long_from =
             waiting.long_from.filter(|_| has_more).map(|from| from.saturating_sub(count));
+        waiting.taken += count as u64;
         let taken = waiting.items.drain(..count).collect();
         drop(waiting);
         if has_more && !was_called {
@@ -129,7 +172,7 @@ impl<T> Queue<T> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{By, Queue};
+    use super::{By, Next, Queue};
 
     #[test]
     fn everything_comes_out_once_and_in_order_and_the_end_is_told() {
@@ -153,31 +196,59 @@ mod tests {
     #[test]
     fn who_waits_sees_to_it_and_of_the_others_one() {
         let queue = Queue::new();
-        assert!(queue.push(1, By::Anyone));
-        assert!(!queue.push(2, By::Anyone), "the first does");
-        assert!(queue.push(3, By::Bringer) && queue.push(4, By::Bringer), "another may be late");
-        assert!(!queue.push(5, By::Anyone));
-        queue.turn_is_over();
+        assert_eq!(queue.push(1, By::Anyone), Some(0));
+        assert_eq!(queue.push(2, By::Anyone), None, "the first does");
+        assert_eq!(queue.push(3, By::Bringer), Some(2));
+        assert_eq!(queue.push(4, By::Bringer), Some(3), "another may be late");
+        assert_eq!(queue.push(5, By::Anyone), None);
+        assert_eq!(queue.turn_is_over(2, By::Bringer), Next::Take, "nobody else has taken it");
         assert_eq!((queue.take(10, By::Bringer), queue.look()), (vec![1, 2, 3, 4, 5], (0, false)));
-        assert!(!queue.push(6, By::Anyone), "two have yet to come");
-        queue.turn_is_over();
-        queue.turn_is_over();
-        assert!(queue.push(7, By::Anyone));
+        assert_eq!(queue.push(6, By::Anyone), None, "two have yet to come");
+        assert_eq!(queue.turn_is_over(3, By::Bringer), Next::Leave, "one has yet to come");
+        assert_eq!(queue.turn_is_over(0, By::Anyone), Next::Take, "nobody else will");
+        assert_eq!(queue.push(7, By::Anyone), Some(6));
+    }
+
+    #[test]
+    fn who_is_last_sees_to_what_came_after_the_own_item() {
+        let queue = Queue::new();
+        let (first, second) = (queue.push(1, By::Bringer), queue.push(2, By::Bringer));
+        assert_eq!((first, second), (Some(0), Some(1)));
+        assert_eq!(queue.turn_is_over(0, By::Bringer), Next::Take);
+        assert_eq!(queue.count_for(1), Some(2));
+        assert_eq!(queue.take(10, By::Bringer), [1, 2]);
+        assert_eq!(queue.push(3, By::Anyone), None);
+        assert_eq!(queue.count_for(1), None, "it is taken");
+        assert_eq!(queue.turn_is_over(1, By::Bringer), Next::Stay);
+        assert_eq!(queue.push(4, By::Anyone), None, "the turn goes on");
+        assert_eq!(queue.turn_is_over(1, By::Anyone), Next::Take);
+        assert_eq!(queue.take(10, By::Bringer), [3, 4]);
+    }
+
+    #[test]
+    fn what_a_lost_turn_leaves_is_the_threads() {
+        let queue = Queue::new();
+        assert!(queue.push(1, By::Bringer).is_some());
+        queue.turn_is_lost();
+        assert_eq!(queue.look(), (1, true));
+        assert_eq!(queue.push(2, By::Bringer), None);
+        assert_eq!(queue.take(10, By::Thread), [1, 2]);
+        assert_eq!(queue.push(3, By::Anyone), Some(2));
     }
 
     #[test]
     fn what_is_left_to_the_thread_is_nobody_elses() {
         let queue = Queue::new();
-        assert!(queue.push(1, By::Bringer));
-        assert!(!queue.push(2, By::Thread));
-        assert!(!queue.push(3, By::Bringer));
+        assert!(queue.push(1, By::Bringer).is_some());
+        assert_eq!(queue.push(2, By::Thread), None);
+        assert_eq!(queue.push(3, By::Bringer), None);
         assert_eq!(queue.look(), (3, true));
         assert_eq!(queue.take(10, By::Bringer), [1], "it was brought before");
         assert_eq!((queue.take(10, By::Bringer), queue.look()), (vec![], (2, true)));
         assert!(queue.wait());
         assert_eq!((queue.take(1, By::Thread), queue.look()), (vec![2], (1, true)), "and more");
         assert_eq!((queue.take(1, By::Thread), queue.look()), (vec![3], (0, false)));
-        assert!(queue.push(4, By::Bringer));
+        assert!(queue.push(4, By::Bringer).is_some());
         assert_eq!(queue.take(10, By::Bringer), [4]);
     }
 }

@@ -259,7 +259,7 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let done = self.run(When::Long, move |desk| match job(desk.c) {
+        let done = self.writers.run(When::Long, move |desk| match job(desk.c) {
             Err(why) if !desk.c.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
             done => done.map(Ok),
         });

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::desk::{Desk, Rows};
-use super::queue::{By, Queue};
+use super::queue::{By, Next, Queue};
 use crate::ledger::Unavailable;
 
 /// Operations in one transaction, at most.
@@ -42,15 +42,28 @@ pub(super) enum When {
     Later,
     /// At once, by the thread; it counts as soon as it is committed.
     Long,
-    /// At once, by the thread; it counts once it is on disk.
+    /// At once, by the thread; it counts once it is on disk, and somebody waits for that.
     Kept,
+}
+
+impl When {
+    /// Whether it counts only once it is on disk.
+    fn is_durable(self) -> bool {
+        matches!(self, When::Later | When::Kept)
+    }
 }
 
 /// Something to do inside a transaction.
 struct Job {
     run: Run,
-    /// Whether it counts only once it is on disk.
-    durable: bool,
+    when: When,
+}
+
+/// What a transaction has done that counts once it is on disk.
+pub(super) struct Written {
+    pub(super) acknowledge: Vec<Acknowledge>,
+    /// Whether somebody is kept from something until then.
+    pub(super) is_awaited: bool,
 }
 
 /// What all who write share.
@@ -58,7 +71,7 @@ pub(super) struct Writers {
     queue: Queue<Job>,
     writer: Mutex<Writer>,
     /// To whoever waits for the disk.
-    written: mpsc::Sender<Vec<Acknowledge>>,
+    written: mpsc::Sender<Written>,
 }
 
 /// The connection that writes, and the account rows that it remembers.
@@ -73,6 +86,8 @@ struct Writer {
 struct Turn {
     writers: Arc<Writers>,
     by: By,
+    /// Of the item that it was given for.
+    number: u64,
     is_done: bool,
 }
 
@@ -80,7 +95,7 @@ impl Writers {
     pub(super) fn new(
         connection: Connection,
         hurries: Arc<AtomicBool>,
-        written: mpsc::Sender<Vec<Acknowledge>>,
+        written: mpsc::Sender<Written>,
     ) -> Arc<Writers> {
         let writer = Mutex::new(Writer { connection, rows: Rows::default(), hurries });
         Arc::new(Writers { queue: Queue::new(), writer, written })
@@ -112,12 +127,14 @@ impl Writers {
             When::Later => By::Anyone,
             When::Long | When::Kept => By::Thread,
         };
-        let job = Job { run, durable: matches!(when, When::Later | When::Kept) };
-        let turn = self.queue.push(job, by).then(|| Turn::new(self.clone(), by));
-        let turn = turn.and_then(Turn::wait);
+        let job = Job { run, when };
+        let turn = self.queue.push(job, by);
+        let turn = turn.map(|number| Turn::new(self.clone(), by, number)).and_then(Turn::wait);
         async move {
-            if let Some(turn) = turn {
-                turn.take().await;
+            if let Some(turn) = turn
+                && let Some(more) = turn.take().await
+            {
+                let _ = more.wait();
             }
             answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
         }
@@ -204,12 +221,14 @@ impl Writers {
         drop(writer);
         match done {
             Ok(done) => {
-                let (durable, volatile): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.0);
+                let (durable, volatile): (Vec<_>, Vec<_>) =
+                    done.into_iter().partition(|(when, _)| when.is_durable());
                 volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
                 if !durable.is_empty() {
+                    let is_awaited = durable.iter().any(|(when, _)| *when == When::Kept);
                     let acknowledge = durable.into_iter().map(|(_, a)| a).collect();
                     // Only a panic of the thread that syncs closes it; then nobody is told.
-                    let _ = self.written.send(acknowledge);
+                    let _ = self.written.send(Written { acknowledge, is_awaited });
                 }
             }
             // Dropping the jobs tells their callers that the store is unavailable.
@@ -219,8 +238,8 @@ impl Writers {
 }
 
 impl Turn {
-    fn new(writers: Arc<Writers>, by: By) -> Turn {
-        Turn { writers, by, is_done: false }
+    fn new(writers: Arc<Writers>, by: By, number: u64) -> Turn {
+        Turn { writers, by, number, is_done: false }
     }
 
     /// Of what may lie a moment, the turn comes by itself; of the rest, who brought it takes it.
@@ -230,37 +249,46 @@ impl Turn {
         }
         // Outside of a runtime nobody has time, and the thread does it.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(self.take());
+            runtime.spawn(async move { drop(self.take().await) });
         }
         None
     }
 
-    /// Waits as long as more comes, and writes.
-    async fn take(self) {
+    /// Waits as long as more comes, and writes, unless somebody else has written. If nobody will
+    /// see to what came since, gives another turn, that may wait.
+    async fn take(mut self) -> Option<Turn> {
         let mut seen = 0;
         for _ in 0..TURNS_MAX {
-            let (count, _) = self.writers.queue.look();
-            if count <= seen || count >= ENOUGH {
-                break;
-            }
+            let count = match self.by {
+                By::Anyone => Some(self.writers.queue.look().0),
+                By::Bringer | By::Thread => self.writers.queue.count_for(self.number),
+            };
+            let Some(count) = count.filter(|&count| count > seen && count < ENOUGH) else { break };
             seen = count;
             yield_now().await;
         }
-        self.over();
-    }
-
-    fn over(mut self) {
-        self.is_done = true;
-        self.writers.queue.turn_is_over();
-        self.writers.hurry();
+        match self.writers.queue.turn_is_over(self.number, self.by) {
+            Next::Take => {
+                self.is_done = true;
+                self.writers.hurry();
+                None
+            }
+            Next::Leave => {
+                self.is_done = true;
+                None
+            }
+            Next::Stay => {
+                self.by = By::Anyone;
+                Some(self)
+            }
+        }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.is_done {
-            self.writers.queue.turn_is_over();
-            self.writers.queue.call();
+            self.writers.queue.turn_is_lost();
         }
     }
 }
@@ -277,13 +305,13 @@ impl Writer {
     }
 
     /// Does a batch in the transaction, and ends it.
-    fn commit(&mut self, batch: Vec<Job>) -> rusqlite::Result<Vec<(bool, Acknowledge)>> {
+    fn commit(&mut self, batch: Vec<Job>) -> rusqlite::Result<Vec<(When, Acknowledge)>> {
         let c = &self.connection;
         self.rows.renew(c)?;
         let mut desk = Desk { c, rows: &mut self.rows };
         let mut done = Vec::with_capacity(batch.len());
         for job in batch {
-            done.push((job.durable, (job.run)(&mut desk)?));
+            done.push((job.when, (job.run)(&mut desk)?));
         }
         self.rows.save(c)?;
         c.prepare_cached("COMMIT")?.execute([])?;
