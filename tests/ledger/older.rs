@@ -1,5 +1,5 @@
 //! A version without a table for open holds kept them among those that ended. It may still be at
-//! work on a file, and what it leaves there has to end as everywhere.
+//! work on a file: what it leaves there has to end as everywhere, and what it ends has ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, Answer, Entry, Operation};
+use tollgate::money::Money;
 
-use super::subject::{self, Stored, Subject};
+use super::script::{LONG_MS, SHORT_MS, balances_text, journal_text, settle};
+use super::subject::{self, Stored, Subject, name};
 use super::tables::tables;
 
 /// What that version would have written.
@@ -77,4 +79,49 @@ async fn holds_of_a_version_with_one_table_do_what_the_tables_say() {
         moved += older.moved;
     }
     assert!(moved > 100, "{moved} holds stood");
+}
+
+/// What that version does with a charge of 55 for a hold of 60 that it does not see.
+const CHARGED: &str = "
+    BEGIN IMMEDIATE;
+    INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted)
+    SELECT account, id, wanted, least, 0, 0, 1, 55 FROM open_hold;
+    INSERT INTO journal (account, seq, amount, written_off, line)
+    SELECT account, 1, 55, 0, '\"a\"' FROM open_hold;
+    UPDATE account SET available = available - 55, posted = posted + 55;
+    COMMIT";
+
+#[tokio::test]
+async fn what_an_older_version_charged_without_seeing_its_hold_is_charged_once() {
+    let nano = |nano| Money::from_nano(nano).expect("not negative");
+    let checkpoint =
+        Operation::Checkpoint { id: "a".to_owned(), charge: nano(20), line: "\"a\"".to_owned() };
+    let charged = Answer::AlreadyPosted(nano(55));
+    for (lease_ms, end) in [
+        (LONG_MS, Some(settle("a", nano(57)))),
+        (LONG_MS, Some(Operation::Void { id: "a".to_owned() })),
+        (SHORT_MS, None),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut older = Older::new(folder.path()).await;
+        let (store, account) = (&mut older.store, name("mixed"));
+        assert!(store.open(&account).await);
+        let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(200) };
+        assert_eq!(store.apply(&account, &paid).await, Answer::Done);
+        let (id, wanted) = ("a".to_owned(), nano(60));
+        let hold = Operation::Hold { id, wanted, least: wanted, lease_ms };
+        assert_eq!(store.apply(&account, &hold).await, Answer::Held(wanted));
+        assert_eq!(store.apply(&account, &checkpoint).await, Answer::Done);
+        older.beside.execute_batch(CHARGED).expect("it is charged");
+
+        match &end {
+            Some(end) => assert_eq!(store.apply(&account, end).await, charged),
+            None => assert_eq!(store.expire().await, 1),
+        }
+        let balances = balances_text(store.balances(&account).await);
+        assert_eq!(balances, "credit 200 available 145 held 0 posted 55 lost 0", "{end:?}");
+        assert_eq!(store.apply(&account, &settle("a", nano(57))).await, charged);
+        assert_eq!(journal_text(&store.journal(&account).await), "a=55/0");
+        assert_eq!(store.expire().await, 0);
+    }
 }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::accounts::money;
 use super::desk::Desk;
 use super::now_ms;
-use crate::ledger::account::{self, Record, State, Step};
+use crate::ledger::account::{self, Balances, Record, State, Step};
 use crate::ledger::{AccountName, Answer, Operation, Swept};
 use crate::money::Money;
 
@@ -51,10 +51,24 @@ pub(super) fn apply(
         }
         known = find(desk.c, account, id)?;
     }
-    let step = account::step(&mut balances, known.as_ref(), op, now);
-    desk.set(name, balances);
-    keep(desk, name, (account, id), known.as_ref(), &step)?;
+    let mut after = balances;
+    let mut step = account::step(&mut after, known.as_ref(), op, now);
+    if !keep(desk, name, (account, id), known.as_ref(), &step)? {
+        release(&mut balances, known.as_ref(), id, now);
+        known = find(desk.c, account, id)?;
+        after = balances;
+        step = account::step(&mut after, known.as_ref(), op, now);
+        keep(desk, name, (account, id), known.as_ref(), &step)?;
+    }
+    desk.set(name, after);
     Ok(step.answer)
+}
+
+/// Gives back what a hold holds that has ended otherwise, without anybody seeing that it stands.
+fn release(balances: &mut Balances, known: Option<&Record>, id: &str, now: i64) {
+    let void = Operation::Void { id: id.to_owned() };
+    let released = account::step(balances, known, &void, now).answer;
+    log::warn!(hold = id, answer:? = released; "a hold that an older version has ended stood");
 }
 
 /// Ends what is due.
@@ -80,9 +94,13 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
         let Some(name) = AccountName::parse(&name) else { continue };
         let Some(row) = desk.row(&name)? else { continue };
         let (account, mut balances) = (row.id, row.balances);
-        if let Some(step) = account::expire(&mut balances, &record, now) {
-            desk.set(&name, balances);
-            keep(desk, &name, (account, &id), Some(&record), &step)?;
+        let mut after = balances;
+        if let Some(step) = account::expire(&mut after, &record, now) {
+            if !keep(desk, &name, (account, &id), Some(&record), &step)? {
+                release(&mut balances, Some(&record), &id, now);
+                after = balances;
+            }
+            desk.set(&name, after);
             swept.expired += 1;
         }
     }
@@ -96,7 +114,8 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
 
 /// Drops holds that ended long ago. Ids that begin with their time (UUID version 7, as the gateway
 /// makes them) stand in the table in that order within an account, so the oldest are found without
-/// a search: the cross join keeps SQLite from reading the whole table instead.
+/// a search: the cross join keeps SQLite from reading the whole table instead, and the bounds that
+/// are said twice from reading all holds of each account that it has found.
 ///
 /// Tells how many went.
 pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
@@ -105,7 +124,7 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
     let bound = format!("{}-{}", &oldest[..8], &oldest[8..]);
     let mut forgotten = 0;
     let mut delete = c.prepare_cached(
-        "DELETE FROM hold WHERE (account, id) IN (
+        "DELETE FROM hold WHERE id >= ?1 || '0' AND id < ?1 || ?2 AND (account, id) IN (
              SELECT hold.account, hold.id FROM account CROSS JOIN hold
              ON hold.account = account.id AND hold.id >= ?1 || '0' AND hold.id < ?1 || ?2
              WHERE hold.state <> 0 LIMIT ?3)",
@@ -166,53 +185,60 @@ fn open(c: &Connection, (account, id): (i64, &str), record: &Record) -> rusqlite
     Ok(insert.execute(params![account, id, wanted, least, held, record.lease_until])? == 1)
 }
 
-/// Writes back what a step changed.
+/// Writes back what a step changed. `false`, and nothing more than that the hold does not stand any
+/// more, if it has ended otherwise: a version that does not know where it stands takes it for lost.
 fn keep(
     desk: &mut Desk<'_>,
     name: &AccountName,
     hold: (i64, &str),
     known: Option<&Record>,
     step: &Step,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<bool> {
     if let Some(record) = &step.record {
-        write(desk.c, hold, known, record)?;
+        if !write(desk.c, hold, known, record)? {
+            desk.forget_hold(name, hold.1);
+            return Ok(false);
+        }
         desk.note_hold(name, hold.1, record);
     }
     if let Some(posting) = &step.posting {
         desk.append(name, posting)?;
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Writes down how a hold is now, in the table that it belongs to.
+/// Writes down how a hold is now, in the table that it belongs to. `false` if one that stood is
+/// there as one that ended.
 fn write(
     c: &Connection,
     (account, id): (i64, &str),
     known: Option<&Record>,
     record: &Record,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<bool> {
     let (state, posted) = match &record.state {
         State::Open { checkpoint } => {
             let checkpoint = checkpoint.as_ref().map(|(charge, line)| (charge.nano(), &**line));
-            return rewrite(c, (account, id), record, checkpoint.unzip());
+            return rewrite(c, (account, id), record, checkpoint.unzip()).map(|()| true);
         }
         State::Posted(amount) => (1, Some(amount.nano())),
         State::Voided => (2, None),
         State::Expired(amount) => (3, Some(amount.nano())),
         State::Tombstone => (4, None),
     };
-    if known.is_some_and(|known| matches!(known.state, State::Open { .. })) {
+    let stood = known.is_some_and(|known| matches!(known.state, State::Open { .. })) && {
         let mut delete = c.prepare_cached("DELETE FROM open_hold WHERE account = ? AND id = ?")?;
-        delete.execute(params![account, id])?;
-    }
+        delete.execute(params![account, id])? > 0
+    };
     let mut insert = c.prepare_cached(
         "INSERT INTO hold (account, id, wanted, least, held, lease_until, state, posted)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
-         SET held = excluded.held, state = excluded.state, posted = excluded.posted, line = NULL",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE
+         SET held = excluded.held, state = excluded.state, posted = excluded.posted, line = NULL
+         WHERE NOT ?9",
     )?;
     let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
     let until = record.lease_until;
-    insert.execute(params![account, id, wanted, least, held, until, state, posted]).map(drop)
+    let values = params![account, id, wanted, least, held, until, state, posted, stood];
+    Ok(insert.execute(values)? > 0)
 }
 
 /// Writes down a hold that goes on to stand, with what it may cost so far.
