@@ -429,7 +429,8 @@ async fn holds_of_jobs_are_forgotten_like_all_others() {
     placed(&*node.queue, &account, &[old, new]).await;
     let kept = || {
         let beside = beside(folder.path());
-        let ids = "SELECT group_concat(id, ' ' ORDER BY id) FROM (SELECT id FROM hold UNION ALL SELECT id FROM open_hold)";
+        let ids = "SELECT group_concat(id, ' ' ORDER BY id)
+                   FROM (SELECT id FROM hold UNION ALL SELECT id FROM open_hold)";
         beside.query_row(ids, [], |row| row.get::<_, String>(0)).expect("ids")
     };
     assert_eq!(node.ledger.expire().await.expect("a sweep").open, 2);
