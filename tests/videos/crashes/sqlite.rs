@@ -16,7 +16,7 @@ const RUNS: &str = r#"UPDATE ON video WHEN NEW.job LIKE '%"stage":{"running"%'"#
 const DECIDES: &str = r#"UPDATE ON video WHEN NEW.job LIKE '%"stage":{"settling"%'"#;
 const ENDS: &str = r#"UPDATE ON video WHEN NEW.job LIKE '%"stage":{"ended"%'"#;
 const CHARGES: &str = "INSERT ON journal";
-const VOIDS: &str = "UPDATE ON hold WHEN NEW.state = 2";
+const VOIDS: &str = "INSERT ON hold WHEN NEW.state = 2";
 
 /// The ledger's file, beside the gateway.
 fn file(world: &World) -> Connection {
