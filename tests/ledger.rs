@@ -17,4 +17,5 @@ pub(crate) mod redis_server;
 mod repeats;
 pub(crate) mod script;
 mod subject;
+mod sweeps;
 mod tables;

@@ -28,6 +28,7 @@ mod notes;
 mod repeats;
 mod safety;
 mod scripts;
+mod sweep;
 mod torn;
 
 use incarnation::Needs;
@@ -41,8 +42,6 @@ use scripts::{Call, Scripts};
 
 /// No answer within this is no answer. Callers set shorter deadlines of their own.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
-/// Holds of one account ended by one sweep, at most; the next sweep does the rest.
-const SWEEP_MAX: isize = 1_000;
 
 type Opening<'a> = Pin<Box<dyn Future<Output = Result<Connection, Unavailable>> + Send + 'a>>;
 
@@ -142,29 +141,13 @@ impl Redis {
         }))
     }
 
-    async fn expire_account(&self, name: &AccountName) -> Result<Swept, Unavailable> {
-        let keys = AccountKeys::of(name);
-        let (seconds, micros): (i64, i64) =
-            self.connection().await?.query(&redis::cmd("TIME")).await?;
-        let mut due = redis::cmd("ZRANGEBYSCORE");
-        due.arg(keys.open()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
-        due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
-        let due: Vec<String> = self.connection().await?.query(&due).await?;
-        let mut swept = Swept::default();
-        for id in due {
-            let mut call = Call::default();
-            call.key(keys.account())
-                .key(keys.hold(&id))
-                .key(keys.open())
-                .key(keys.journal())
-                .arg(id);
-            if answer(&self.told(&call, |s| &s.money.expire).await?)? == Answer::Done {
-                swept.expired += 1;
-            }
-        }
-        swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open())).await?;
-        swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
-        Ok(swept)
+    /// About so many of all accounts, from where the server's word says; and its next word, 0 after
+    /// the last. One may come twice.
+    async fn walk(&self, word: u64, about: u32) -> Result<(u64, Vec<AccountName>), Unavailable> {
+        let mut scan = redis::cmd("SSCAN");
+        scan.arg(ACCOUNTS).arg(word).arg("COUNT").arg(about);
+        let (next, names): (u64, Vec<String>) = self.connection().await?.query(&scan).await?;
+        Ok((next, names.iter().filter_map(|name| AccountName::parse(name)).collect()))
     }
 }
 
@@ -231,14 +214,7 @@ impl Ledger for Redis {
     }
 
     async fn expire(&self) -> Result<Swept, Unavailable> {
-        let mut all = Swept::default();
-        for name in self.accounts().await? {
-            let one = self.expire_account(&name).await?;
-            all.expired += one.expired;
-            all.open += one.open;
-            all.held = all.held.plus(one.held).unwrap_or(all.held);
-        }
-        Ok(all)
+        self.sweep().await
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {

@@ -152,6 +152,23 @@ impl Connection {
         Ok(self.mind(answered).await?)
     }
 
+    /// Asks many things, in the time of one. A cluster's keys may be anywhere, so there each goes its
+    /// own way.
+    pub(super) async fn query_each<T: FromRedisValue>(
+        &self,
+        commands: Vec<Cmd>,
+    ) -> Result<Vec<T>, Unavailable> {
+        if let Connection::Cluster(_) = self {
+            let asking = join_all(commands.iter().map(|command| self.query(command))).await;
+            return asking.into_iter().collect();
+        }
+        let mut pipe = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipe.add_command(command);
+        }
+        self.pipe(&pipe).await
+    }
+
     /// Gives the server scripts, so that their first uses do not have to: all of them at once, in
     /// the time of one.
     pub(super) async fn load(&self, scripts: &[&Script]) -> Result<(), Unavailable> {

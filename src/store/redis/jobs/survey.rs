@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::super::keys::AccountKeys;
-use super::super::{ACCOUNTS, Redis};
+use super::super::Redis;
 use super::index;
 use crate::ledger::{AccountName, Unavailable};
 
@@ -59,12 +59,9 @@ impl Redis {
     }
 
     async fn survey_from(&self, cursor: u64) -> Result<u64, Unavailable> {
-        let mut scan = redis::cmd("SSCAN");
-        scan.arg(ACCOUNTS).arg(cursor).arg("COUNT").arg(STEP);
-        let (next, names): (u64, Vec<String>) = self.connection().await?.query(&scan).await?;
-        let names = names.iter().filter_map(|name| AccountName::parse(name));
+        let (next, names) = self.walk(cursor, STEP).await?;
         // An account that cannot be read just now keeps nobody from the others.
-        let open = join_all(names.map(|name| self.open_of(name))).await;
+        let open = join_all(names.into_iter().map(|name| self.open_of(name))).await;
         let members: Vec<String> = open.into_iter().flatten().flatten().collect();
         for few in members.chunks(TOGETHER) {
             let hastened = join_all(few.iter().map(|member| self.hasten(member))).await;

@@ -1,0 +1,78 @@
+//! Holds whose lease ran out, of all accounts. Of those that have no hold nothing more is asked than
+//! that, many at a time, so that accounts at rest cost next to nothing.
+
+use std::collections::HashSet;
+
+use super::scripts::Call;
+use super::{AccountKeys, Redis, answer};
+use crate::ledger::{AccountName, Answer, Swept, Unavailable};
+
+/// About so many accounts are asked together whether they have holds.
+const TOGETHER: u32 = 500;
+/// Holds of one account ended by one sweep, at most; the next sweep does the rest.
+const SWEEP_MAX: isize = 1_000;
+
+impl Redis {
+    /// Ends what is due.
+    pub(super) async fn sweep(&self) -> Result<Swept, Unavailable> {
+        let (mut all, mut swept, mut word) = (Swept::default(), HashSet::new(), 0);
+        loop {
+            let (next, names) = self.walk(word, TOGETHER).await?;
+            for name in self.with_holds(names).await? {
+                if swept.contains(&name) {
+                    continue;
+                }
+                let one = self.sweep_account(&name).await?;
+                all.expired += one.expired;
+                all.open += one.open;
+                all.held = all.held.plus(one.held).unwrap_or(all.held);
+                swept.insert(name);
+            }
+            if next == 0 {
+                return Ok(all);
+            }
+            word = next;
+        }
+    }
+
+    /// Those of some accounts that have open holds.
+    async fn with_holds(
+        &self,
+        mut names: Vec<AccountName>,
+    ) -> Result<Vec<AccountName>, Unavailable> {
+        let asked = names.iter().map(|name| {
+            let mut count = redis::cmd("ZCARD");
+            count.arg(AccountKeys::of(name).open());
+            count
+        });
+        let counts: Vec<u64> = self.connection().await?.query_each(asked.collect()).await?;
+        let mut counts = counts.into_iter();
+        names.retain(|_| counts.next() != Some(0));
+        Ok(names)
+    }
+
+    async fn sweep_account(&self, name: &AccountName) -> Result<Swept, Unavailable> {
+        let keys = AccountKeys::of(name);
+        let (seconds, micros): (i64, i64) =
+            self.connection().await?.query(&redis::cmd("TIME")).await?;
+        let mut due = redis::cmd("ZRANGEBYSCORE");
+        due.arg(keys.open()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
+        due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
+        let due: Vec<String> = self.connection().await?.query(&due).await?;
+        let mut swept = Swept::default();
+        for id in due {
+            let mut call = Call::default();
+            call.key(keys.account())
+                .key(keys.hold(&id))
+                .key(keys.open())
+                .key(keys.journal())
+                .arg(id);
+            if answer(&self.told(&call, |s| &s.money.expire).await?)? == Answer::Done {
+                swept.expired += 1;
+            }
+        }
+        swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open())).await?;
+        swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
+        Ok(swept)
+    }
+}

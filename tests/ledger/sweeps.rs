@@ -1,0 +1,94 @@
+//! A sweep of many accounts, of which few have holds.
+
+use std::sync::Arc;
+
+use tollgate::ledger::{Ledger, Operation, Swept};
+use tollgate::money::Money;
+
+use super::redis_server::RedisServer;
+use super::script::LONG_MS;
+use super::subject::{name, open};
+
+/// More than a store asks at a time.
+const ACCOUNTS: usize = 1_300;
+/// Each of these has two holds that are due and one that stands.
+const WITH_HOLDS: [usize; 3] = [7, 650, 1_299];
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+/// Opens the accounts, ends what is due, and tells whether all that should have ended did.
+async fn sweeps(store: &Arc<dyn Ledger>) {
+    let names: Vec<_> = (0..ACCOUNTS).map(|n| name(&format!("one-of-many-{n}"))).collect();
+    for few in names.chunks(100) {
+        let opened = few.iter().map(|name| store.open(name));
+        for opened in futures_util::future::join_all(opened).await {
+            assert_eq!(opened, Ok(true));
+        }
+    }
+    for n in WITH_HOLDS {
+        let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(30) };
+        store.apply(&names[n], credit).await.expect("a payment");
+        for (id, lease_ms) in [("a", 1), ("b", 1), ("c", LONG_MS)] {
+            let (id, wanted, least) = (id.to_owned(), nano(10), nano(10));
+            let hold = Operation::Hold { id, wanted, least, lease_ms };
+            store.apply(&names[n], hold).await.expect("a hold");
+        }
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    let left = Swept { expired: 6, open: 3, held: nano(30) };
+    assert_eq!(store.expire().await, Ok(left));
+    assert_eq!(store.expire().await, Ok(Swept { expired: 0, ..left }));
+    for n in WITH_HOLDS {
+        let balances = store.balances(&names[n]).await.expect("an answer").expect("an account");
+        assert_eq!((balances.available, balances.held), (nano(20), nano(10)));
+    }
+}
+
+/// How often a server was told a command.
+fn told(server: &RedisServer, command: &str) -> u64 {
+    let stats = format!("{:?}", server.command(&["INFO", "commandstats"]));
+    let of = stats.split_once(&format!("cmdstat_{command}:calls="));
+    of.map_or(0, |(_, calls)| {
+        let digits: String = calls.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect("a number")
+    })
+}
+
+#[tokio::test]
+async fn sqlite_finds_the_few_that_are_due() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
+    sweeps(&open(&url).await).await;
+}
+
+#[tokio::test]
+async fn redis_finds_the_few_that_are_due_and_asks_the_others_for_nothing_more() {
+    let server = RedisServer::start();
+    sweeps(&open(&server.url()).await).await;
+    // Two sweeps; of the other accounts neither asked for what is due.
+    let few = u64::try_from(2 * WITH_HOLDS.len()).expect("a small number");
+    assert_eq!(told(&server, "zrangebyscore"), few);
+    assert!(told(&server, "zcard") >= 2 * u64::try_from(ACCOUNTS).expect("a small number"));
+}
+
+#[tokio::test]
+async fn a_cluster_finds_the_few_that_are_due() {
+    let node = RedisServer::start_cluster();
+    sweeps(&open(&node.cluster_url()).await).await;
+}
+
+#[tokio::test]
+async fn a_master_behind_sentinel_finds_the_few_that_are_due() {
+    let master = RedisServer::start();
+    let sentinel = RedisServer::start_sentinel(&master);
+    let url = format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port());
+    sweeps(&open(&url).await).await;
+}
+
+#[tokio::test]
+async fn a_store_without_accounts_has_nothing_to_sweep() {
+    let server = RedisServer::shared();
+    assert_eq!(open(&server.fresh_url()).await.expire().await, Ok(Swept::default()));
+}
