@@ -22,6 +22,8 @@ const ROWS_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Rows {
     by_name: HashMap<AccountName, Remembered>,
+    /// Those that must be written before the transaction ends: few of all that are remembered.
+    changed: Vec<AccountName>,
     /// How many notes of an account are on a shelf, at most: what was replaced or swept may still
     /// be counted.
     notes: HashMap<(AccountName, Shelf), usize>,
@@ -31,7 +33,7 @@ pub(super) struct Rows {
 
 struct Remembered {
     row: AccountRow,
-    /// Whether it must be written before the transaction ends.
+    /// Whether it is among those that changed.
     changed: bool,
     /// The last number in the journal, once it was asked for.
     last_seq: Option<i64>,
@@ -51,7 +53,8 @@ impl Rows {
 
     /// Writes what changed.
     pub(super) fn save(&mut self, c: &Connection) -> rusqlite::Result<()> {
-        for remembered in self.by_name.values_mut().filter(|r| r.changed) {
+        for name in self.changed.drain(..) {
+            let Some(remembered) = self.by_name.get_mut(&name) else { continue };
             accounts::save(c, remembered.row.id, &remembered.row.balances)?;
             remembered.changed = false;
         }
@@ -107,10 +110,12 @@ impl Desk<'_> {
 
     /// Changes the balances of an account whose row is at hand.
     pub(super) fn set(&mut self, name: &AccountName, balances: Balances) {
-        if let Some(remembered) = self.rows.by_name.get_mut(name) {
-            remembered.changed |= remembered.row.balances != balances;
-            remembered.row.balances = balances;
+        let Some(remembered) = self.rows.by_name.get_mut(name) else { return };
+        if remembered.row.balances != balances && !remembered.changed {
+            remembered.changed = true;
+            self.rows.changed.push(name.clone());
         }
+        remembered.row.balances = balances;
     }
 
     /// Counts a note that was just written; tells how many are on its shelf now, at most.
