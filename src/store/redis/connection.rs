@@ -162,6 +162,10 @@ impl Connection {
             let asking = join_all(commands.iter().map(|command| self.query(command))).await;
             return asking.into_iter().collect();
         }
+        // The library sends nothing then, and takes that for an error.
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut pipe = Pipeline::with_capacity(commands.len());
         for command in commands {
             pipe.add_command(command);

@@ -173,13 +173,16 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
 }
 
 /// Writes down a hold that stands, unless there is or was one of that id; tells whether there was
-/// none.
+/// none. One row of values, asked for in a statement of its own: of an insert that selects SQLite
+/// copies each page that it changes, to be able to take back a part of it.
 fn open(c: &Connection, (account, id): (i64, &str), record: &Record) -> rusqlite::Result<bool> {
+    let mut ended = c.prepare_cached("SELECT 1 FROM hold WHERE account = ? AND id = ?")?;
+    if ended.exists(params![account, id])? {
+        return Ok(false);
+    }
     let mut insert = c.prepare_cached(
         "INSERT INTO open_hold (account, id, wanted, least, held, lease_until)
-         SELECT ?1, ?2, ?3, ?4, ?5, ?6
-         WHERE NOT EXISTS (SELECT 1 FROM hold WHERE account = ?1 AND id = ?2)
-         ON CONFLICT DO NOTHING",
+         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
     )?;
     let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
     Ok(insert.execute(params![account, id, wanted, least, held, record.lease_until])? == 1)
@@ -256,8 +259,9 @@ fn rewrite(
          WHERE account = ? AND id = ? AND state = 0",
     ] {
         if c.prepare_cached(table)?.execute(values)? > 0 {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
+    // Money would stay held for what is nowhere: nothing of this may be kept.
+    Err(rusqlite::Error::StatementChangedRows(0))
 }

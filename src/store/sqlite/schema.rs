@@ -35,7 +35,8 @@ CREATE TABLE IF NOT EXISTS payment (
 ) STRICT, WITHOUT ROWID;
 
 -- Holds that stand: as many as there are calls under way, so they share few pages, and those that
--- are due are found by reading them all. A hold is here or in the next table.
+-- are due are found by reading them all. One is in the next table as well only if a version without
+-- this table has ended it meanwhile, without seeing that it stands.
 CREATE TABLE IF NOT EXISTS open_hold (
     account     INTEGER NOT NULL REFERENCES account,
     id          TEXT    NOT NULL,
