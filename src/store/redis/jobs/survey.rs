@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::super::keys::AccountKeys;
 use super::super::Redis;
+use super::super::keys::AccountKeys;
 use super::index;
 use crate::ledger::{AccountName, Unavailable};
 
