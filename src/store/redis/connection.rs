@@ -152,8 +152,8 @@ impl Connection {
         Ok(self.mind(answered).await?)
     }
 
-    /// Asks many things, in the time of one. A cluster's keys may be anywhere, so there each goes its
-    /// own way.
+    /// Asks many things, in the time of one. A cluster's keys may be anywhere, so there each goes
+    /// its own way.
     pub(super) async fn query_each<T: FromRedisValue>(
         &self,
         commands: Vec<Cmd>,

@@ -1,5 +1,5 @@
-//! Holds whose lease ran out, of all accounts. Of those that have no hold nothing more is asked than
-//! that, many at a time, so that accounts at rest cost next to nothing.
+//! Holds whose lease ran out, of all accounts. Of those that have no hold nothing more is asked
+//! than that, many at a time, so that accounts at rest cost next to nothing.
 
 use std::collections::HashSet;
 
