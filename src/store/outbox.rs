@@ -164,8 +164,8 @@ fn stranded(all: &Path, own: &Path) {
     for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
         let orphans = Shelf::orphans(&place).unwrap_or_default();
         let files = orphans.iter().flat_map(|shelf| shelf.files().unwrap_or_default());
-        let lines = files.filter_map(|file| std::fs::read(file).ok());
-        if lines.into_iter().any(|lines| record::length(&lines) > 0) {
+        let written = |file| std::fs::File::open(file).and_then(|file| files::written(&file));
+        if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
             let name = own.file_name().unwrap_or_default();
             ::log::error!(place:?, name:?; "the outbox has ends of holds for another store; \
                 if it is this one under an older address, rename the folder");

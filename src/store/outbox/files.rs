@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ use super::sync::Syncer;
 /// A file ends when it has about so many bytes, or after so long.
 const BYTES_MAX: u64 = 16 << 20;
 const TIME_MAX: Duration = Duration::from_secs(60);
+/// So many bytes of one are looked at together.
+const BLOCK: usize = 64 << 10;
 
 /// See the module.
 pub(super) struct Files {
@@ -50,6 +53,11 @@ impl Files {
     /// Whether so many more bytes are too many for it.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.bytes + more as u64 > BYTES_MAX
+    }
+
+    /// Those that nothing was written into: the one that is written, and the next.
+    pub(super) fn unused(&self) -> std::ops::Range<u64> {
+        self.number + u64::from(self.bytes > 0)..self.number + 2
     }
 
     /// Whether it has been written for long enough.
@@ -121,6 +129,30 @@ pub(super) fn trim(file: &File, bytes: u64) {
     let _ = file.set_len(bytes);
 }
 
+/// How long a file is without what nothing was written into, which is looked for from its end: most
+/// files have nothing of it.
+pub(super) fn written(file: &File) -> io::Result<u64> {
+    let (mut end, mut block) = (file.metadata()?.len(), vec![0; BLOCK]);
+    while end > 0 {
+        let begin = end.saturating_sub(BLOCK as u64);
+        let part = &mut block[..usize::try_from(end - begin).unwrap_or(BLOCK)];
+        file.read_exact_at(part, begin)?;
+        if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+            return Ok(begin + last as u64 + 1);
+        }
+        end = begin;
+    }
+    Ok(0)
+}
+
+/// What was written into a file.
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut said = vec![0; usize::try_from(written(&file)?).map_err(io::Error::other)?];
+    file.read_exact_at(&mut said, 0)?;
+    Ok(said)
+}
+
 /// A new file of a shelf. Its name is synced with its first bytes.
 pub(super) fn begun(shelf: &Shelf, number: u64, syncer: Option<&Syncer>) -> io::Result<Arc<File>> {
     let path = shelf.file(number);
@@ -130,4 +162,56 @@ pub(super) fn begun(shelf: &Shelf, number: u64, syncer: Option<&Syncer>) -> io::
         syncer.sync(&Arc::new(File::open(&shelf.folder)?));
     }
     Ok(Arc::new(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record;
+    use super::*;
+
+    #[test]
+    fn a_file_ends_where_the_last_byte_was_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("00000001.log");
+        let block = BLOCK as u64;
+        // How long the file is, and where in it bytes were written.
+        for (length, written_at) in [
+            (0, vec![]),
+            (1, vec![]),
+            (1, vec![0]),
+            (block * 3, vec![]),
+            (block * 3, vec![0]),
+            (block * 3, vec![block - 1]),
+            (block * 3, vec![block]),
+            (block * 3 + 7, vec![5, block + 5]),
+            (block * 3 + 7, vec![5, block * 3 + 6]),
+            (BYTES_MAX, vec![7]),
+        ] {
+            let file = File::create(&path).expect("a file");
+            file.set_len(length).expect("its length");
+            for at in &written_at {
+                file.write_all_at(b"x", *at).expect("a byte");
+            }
+            let end = written_at.last().map_or(0, |last| last + 1);
+            let what = format!("{length} bytes, written at {written_at:?}");
+            assert_eq!(written(&File::open(&path).expect("a file")).ok(), Some(end), "{what}");
+            let all = std::fs::read(&path).expect("all of it");
+            let said = read(&path).expect("what was written");
+            assert_eq!((said.len() as u64, record::length(&all) as u64), (end, end), "{what}");
+            assert!(all.starts_with(&said), "{what}");
+        }
+    }
+
+    #[test]
+    fn what_nothing_was_written_into_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = || Arc::new(File::create(folder.path().join("x")).expect("a file"));
+        let mut files = Files::new(file());
+        assert_eq!(files.unused(), 1..3);
+        files.write(b"x").expect("a byte");
+        assert_eq!(files.unused(), 2..3);
+        files.has_spare(file());
+        assert!(files.turn());
+        assert_eq!(files.unused(), 2..4);
+    }
 }

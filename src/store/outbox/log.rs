@@ -230,9 +230,13 @@ impl Log {
     pub(super) fn all(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
         let state = self.state();
         let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
-        let seq = state.seq;
+        let (seq, unused) = (state.seq, state.files.unused());
         drop(state);
-        Ok((self.shelf.files()?, seq, unwritten))
+        let unused: Vec<PathBuf> = unused.map(|number| self.shelf.file(number)).collect();
+        let mut files = self.shelf.files()?;
+        // Whatever comes into them meanwhile has a higher number.
+        files.retain(|file| !unused.contains(file));
+        Ok((files, seq, unwritten))
     }
 
     /// Notes that a run of the store acknowledged all entries up to one: it may forget them too.

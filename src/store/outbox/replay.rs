@@ -11,6 +11,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 
 use super::Run;
+use super::files;
 use super::log::{Key, Log};
 use super::record::{self, Acks, Entry, Record};
 use super::shelf::Shelf;
@@ -283,7 +284,7 @@ impl Replay {
 /// What a file says. One that cannot be read keeps nobody from the others.
 async fn read(file: &Path, sent: &mut Sent) -> Vec<Record> {
     let own = file.to_owned();
-    let reading = tokio::task::spawn_blocking(move || fs::read(own).map(|f| record::read(&f)));
+    let reading = tokio::task::spawn_blocking(move || files::read(&own).map(|f| record::read(&f)));
     let read = match reading.await.unwrap_or_else(|why| Err(why.into())) {
         // It was done with meanwhile.
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Default::default()),
@@ -306,12 +307,9 @@ fn readable<T: Default>(place: &Path, read: io::Result<T>) -> T {
 
 /// Takes off a file what its owner has written nothing into.
 fn trim(file: &Path) {
-    let trimmed = fs::read(file).and_then(|bytes| {
-        let length = record::length(&bytes);
-        if length == bytes.len() {
-            return Ok(());
-        }
-        fs::OpenOptions::new().write(true).open(file)?.set_len(length as u64)
+    let trimmed = fs::File::options().read(true).write(true).open(file).and_then(|file| {
+        let length = files::written(&file)?;
+        if length == file.metadata()?.len() { Ok(()) } else { file.set_len(length) }
     });
     readable(file, trimmed);
 }
