@@ -32,7 +32,7 @@ pub(super) async fn relay(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut Exchange,
-    mut vendor: Vendor,
+    mut vendor: Box<Vendor>,
     peer: &HttpPeer,
     mut head: ResponseHeader,
 ) -> Result<(), Refusal> {
@@ -68,7 +68,7 @@ pub(super) async fn relay(
         match progress {
             Some(Progress::Open) => client.pass(session, out, false, &vendor).await,
             Some(Progress::Complete) => {
-                close::settle(gateway, exchange, client.gone.is_some()).await;
+                settle(gateway, exchange, &client).await;
                 last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
                 tail(gateway, vendor, peer).await;
                 break;
@@ -85,7 +85,7 @@ pub(super) async fn relay(
                 }
                 exchange.record.code = Some(why.to_string());
                 let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
-                close::settle(gateway, exchange, client.gone.is_some()).await;
+                settle(gateway, exchange, &client).await;
                 last(gateway, session, exchange, &mut client, (out, tells), &vendor).await;
                 if !tells && client.gone.is_none() {
                     reply::cut(session, exchange).await;
@@ -101,6 +101,11 @@ pub(super) async fn relay(
     exchange.record.client_gone = client.gone.is_some();
     exchange.client_time += client.waited;
     Ok(())
+}
+
+/// Ends the money side. Boxed: a stream would carry the room for it all the time.
+async fn settle(gateway: &Gateway, exchange: &mut Exchange, client: &Client) {
+    Box::pin(close::settle(gateway, exchange, client.gone.is_some())).await;
 }
 
 /// What the client is to see of what was read, and of what is there already: that goes out in the
@@ -367,7 +372,7 @@ impl Client {
 
 /// After its last event a stream's connection can be used again as soon as it says that it has
 /// ended; that is not waited for in the way of the client.
-async fn tail(gateway: &Gateway, mut vendor: Vendor, peer: &HttpPeer) {
+async fn tail(gateway: &Gateway, mut vendor: Box<Vendor>, peer: &HttpPeer) {
     let more = !vendor.ended
         && matches!(vendor.read_ready().await, Some(Read::Piece(_) | Read::Failed(_)));
     // Bytes after the end are nothing that anybody asked for.

@@ -78,7 +78,11 @@ impl Dial {
     pub(super) async fn release(&self, up: Upstream, peer: &HttpPeer) {
         let mut plain = match up {
             Upstream::H1(plain) if !peer.is_tls() => plain,
-            up => return self.shared.release_http_session(up, peer, Some(self.patience)).await,
+            up => {
+                let releasing = self.shared.release_http_session(up, peer, Some(self.patience));
+                // Boxed: it is far larger than all else that a call waits for at its end.
+                return Box::pin(releasing).await;
+            }
         };
         plain.respect_keepalive();
         let stream = plain.reuse().await;

@@ -97,7 +97,7 @@ pub(super) async fn run(
             return Err(refused_by_vendor(status, error, exchange));
         }
         answered.set_read_timeout(Some(gateway.timeouts.stall));
-        let vendor = Vendor::new(answered, sent_whole);
+        let vendor = Box::new(Vendor::new(answered, sent_whole));
         return answer::relay(gateway, session, exchange, vendor, &peer, head).await;
     }
 }

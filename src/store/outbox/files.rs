@@ -136,13 +136,28 @@ pub(super) fn written(file: &File) -> io::Result<u64> {
     while end > 0 {
         let begin = end.saturating_sub(BLOCK as u64);
         let part = &mut block[..usize::try_from(end - begin).unwrap_or(BLOCK)];
-        file.read_exact_at(part, begin)?;
-        if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+        // Its owner may just be taking off what was not written.
+        let there = read_at(file, part, begin)?;
+        if let Some(last) = part[..there].iter().rposition(|byte| *byte != 0) {
             return Ok(begin + last as u64 + 1);
         }
         end = begin;
     }
     Ok(0)
+}
+
+/// Reads as much as there is; tells how much that was.
+fn read_at(file: &File, part: &mut [u8], begin: u64) -> io::Result<usize> {
+    let mut there = 0;
+    while there < part.len() {
+        match file.read_at(&mut part[there..], begin + there as u64) {
+            Ok(0) => break,
+            Ok(more) => there += more,
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(there)
 }
 
 /// What was written into a file.
