@@ -108,7 +108,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
         let deadline = Instant::now() + self.patience.head_wait;
         // It has to run where the requests do.
         self.probed.call_once(|| drop(tokio::spawn(self.load.clone().probe())));
-        let _seat = match self.crowd.enter(address(&*stream)) {
+        let seat = match self.crowd.enter(address(&*stream)) {
             Ok(seat) => seat,
             Err(full) => {
                 let reason = match full {
@@ -124,24 +124,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
         };
         // A connection that was taken is waited for before the process ends.
         let busy = self.patience.busy.enter();
-        let stream = match &self.tls {
-            None => stream,
-            Some(acceptor) => {
-                let encrypting = Box::pin(over_tls(acceptor, stream));
-                let Some(done) = in_time(encrypting, deadline, &mut shutdown.clone()).await else {
-                    load::shed("silence");
-                    return None;
-                };
-                done?
-            }
-        };
-        let line = Box::new(Line::new(stream, self.patience.write_wait));
-        if matches!(line.selected_alpn_proto(), Some(ALPN::H2)) {
-            let many = Arc::new(Many::new(self.app.clone(), busy));
-            many.serve(line, shutdown, deadline).await;
-        } else {
-            self.one_by_one(line, shutdown.clone(), deadline, busy).await;
-        }
+        let (edge, shutdown) = (self.clone(), shutdown.clone());
+        // A task of its own: pingora's has room for all of a TLS handshake as long as it lives.
+        tokio::spawn(async move {
+            edge.serve(stream, shutdown, deadline, busy).await;
+            drop(seat);
+        });
         None
     }
 
@@ -190,6 +178,35 @@ fn address(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
+    /// Serves a connection that was taken.
+    async fn serve(
+        &self,
+        stream: Stream,
+        mut shutdown: ShutdownWatch,
+        deadline: Instant,
+        busy: Underway,
+    ) {
+        let stream = match &self.tls {
+            None => stream,
+            Some(acceptor) => {
+                let encrypting = Box::pin(over_tls(acceptor, stream));
+                let Some(done) = in_time(encrypting, deadline, &mut shutdown).await else {
+                    load::shed("silence");
+                    return;
+                };
+                let Some(encrypted) = done else { return };
+                encrypted
+            }
+        };
+        let line = Box::new(Line::new(stream, self.patience.write_wait));
+        if matches!(line.selected_alpn_proto(), Some(ALPN::H2)) {
+            let many = Arc::new(Many::new(self.app.clone(), busy));
+            many.serve(line, &shutdown, deadline).await;
+        } else {
+            self.one_by_one(line, shutdown, deadline, busy).await;
+        }
+    }
+
     /// Serves the requests of a connection, one after the other.
     async fn one_by_one(
         &self,
