@@ -189,7 +189,8 @@ impl Gateway {
                 if self.repeats(session, exchange, at, &mut taken).await? {
                     return Ok(());
                 }
-                admit::admit(self, exchange, caller, taken, endpoint).await?;
+                // Boxed: an answer on its way would carry the room for it all the time.
+                Box::pin(admit::admit(self, exchange, caller, taken, endpoint)).await?;
                 repeat::named(self, exchange).await;
                 drive::run(self, session, exchange).await
             }

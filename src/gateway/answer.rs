@@ -34,7 +34,7 @@ pub(super) async fn relay(
     exchange: &mut Exchange,
     mut vendor: Box<Vendor>,
     peer: &HttpPeer,
-    mut head: ResponseHeader,
+    mut head: Box<ResponseHeader>,
 ) -> Result<(), Refusal> {
     let call = exchange.admitted().map(|a| &a.call);
     let stream = call.is_some_and(|call| call.stream);
@@ -70,7 +70,7 @@ pub(super) async fn relay(
             Some(Progress::Complete) => {
                 settle(gateway, exchange, &client).await;
                 last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
-                tail(gateway, vendor, peer).await;
+                Box::pin(tail(gateway, vendor, peer)).await;
                 break;
             }
             Some(Progress::Broken(why)) => {
@@ -245,9 +245,10 @@ impl Out {
 
 /// The vendor's side of an answer.
 pub(super) struct Vendor {
-    up: Upstream,
+    /// The connection.
+    pub(super) up: Upstream,
     /// Whether it has all of the request.
-    sent_whole: bool,
+    pub(super) sent_whole: bool,
     /// Whether all of it was read.
     ended: bool,
     read_bytes: u64,
@@ -313,7 +314,7 @@ impl Gone {
 /// The client's side of an answer. Once it has gone, nothing is written any more.
 struct Client {
     /// The head, until the first bytes go out.
-    head: Option<ResponseHeader>,
+    head: Option<Box<ResponseHeader>>,
     gone: Option<Gone>,
     stream: bool,
     /// What waits for the end, for a client that takes the end of a connection for that of an
@@ -364,7 +365,7 @@ impl Client {
                 let length = body.as_ref().map_or(0, Bytes::len);
                 head.insert_header("content-length", length)?;
             }
-            down.write_response_header(Box::new(head)).await?;
+            down.write_response_header(head).await?;
         }
         down.write_response_body(body.unwrap_or_default(), end).await
     }

@@ -53,8 +53,8 @@ pub(super) async fn run(
         let began = Instant::now();
         let attempt = attempt(gateway, session, exchange, &peer).await;
         exchange.vendor_time += began.elapsed();
-        let (mut answered, sent_whole) = match attempt {
-            Ok(answered) => answered,
+        let mut vendor = match attempt {
+            Ok(vendor) => vendor,
             Err(Attempt::Blocked(reason, block)) => {
                 upstream::note_block(exchange, reason, &block);
                 continue;
@@ -65,7 +65,7 @@ pub(super) async fn run(
             }
             Err(Attempt::Internal) => return Err(Refusal::Internal),
         };
-        let head = answered.response_header().and_then(upstream::what_counts);
+        let head = vendor.up.response_header().and_then(upstream::what_counts);
         let head = head.ok_or(Refusal::Internal)?;
         let status = head.status.as_u16();
         let blocked = exchange.admitted().is_some_and(|a| a.terms.model.vendor.blocked.has(status));
@@ -73,14 +73,15 @@ pub(super) async fn run(
             let retry_after = upstream::retry_after(&head);
             // A server error may come after the work was done; the other blocks come instead of it.
             let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
-            drop(error_body(gateway, answered, sent_whole, &peer).await);
+            drop(Box::pin(error_body(gateway, vendor, &peer)).await);
             let block = Block { status: Some(status), retry_after, work_begun };
             upstream::note_block(exchange, status_reason(status), &block);
             continue;
         }
         // A part is no answer to a call that asked for all.
         if !(head.status.is_success() && status != 206) {
-            let body = error_body(gateway, answered, sent_whole, &peer).await;
+            // Boxed: an answer that streams would carry the room for it all the time.
+            let body = Box::pin(error_body(gateway, vendor, &peer)).await;
             let route = exchange.admitted().and_then(|a| a.route.clone());
             let body = Bytes::from(body);
             let body = route.map_or_else(|| body.clone(), |route| route.redacted(body.clone()));
@@ -96,8 +97,7 @@ pub(super) async fn run(
             }
             return Err(refused_by_vendor(status, error, exchange));
         }
-        answered.set_read_timeout(Some(gateway.timeouts.stall));
-        let vendor = Box::new(Vendor::new(answered, sent_whole));
+        vendor.up.set_read_timeout(Some(gateway.timeouts.stall));
         return answer::relay(gateway, session, exchange, vendor, &peer, head).await;
     }
 }
@@ -123,7 +123,7 @@ async fn attempt(
     session: &mut Session,
     exchange: &mut Exchange,
     peer: &HttpPeer,
-) -> Result<(Upstream, bool), Attempt> {
+) -> Result<Box<Vendor>, Attempt> {
     // A connection that was kept open may have been closed just now: once more, anew.
     let mut again = true;
     loop {
@@ -145,7 +145,7 @@ async fn attempt(
         let most = if large { LARGE_BODY_STALL } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match exchange_heads(gateway, &mut up, head, exchange).await {
-            Ok(sent_whole) => return Ok((up, sent_whole)),
+            Ok(sent_whole) => return Ok(Box::new(Vendor::new(up, sent_whole))),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
                 return Err(Attempt::Silent);
@@ -221,12 +221,8 @@ async fn read_head(up: &mut Upstream) -> pingora_core::Result<()> {
 }
 
 /// Reads a short error, and gives the connection back.
-async fn error_body(
-    gateway: &Gateway,
-    mut up: Upstream,
-    sent_whole: bool,
-    peer: &HttpPeer,
-) -> Vec<u8> {
+async fn error_body(gateway: &Gateway, vendor: Box<Vendor>, peer: &HttpPeer) -> Vec<u8> {
+    let Vendor { mut up, sent_whole, .. } = *vendor;
     let mut body = Vec::new();
     let reading = async {
         while let Ok(Some(piece)) = up.read_response_body().await {

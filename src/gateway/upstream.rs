@@ -241,7 +241,7 @@ fn internal<E>(_: E) -> pingora_core::BError {
 
 /// Of the head of an answer what is read of it here. Vendors send dozens of fields, and none of
 /// them goes on.
-pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<ResponseHeader> {
+pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
     let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
     let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
     let mut head = ResponseHeader::build_no_case(theirs.status, Some(5)).ok()?;
@@ -250,7 +250,7 @@ pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<ResponseHeader> {
             head.insert_header(name, value.clone()).ok()?;
         }
     }
-    Some(head)
+    Some(Box::new(head))
 }
 
 /// Whether an answer can be read as it passes: not compressed, events where events are due, and
