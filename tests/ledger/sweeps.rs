@@ -63,6 +63,48 @@ async fn sqlite_finds_the_few_that_are_due() {
     sweeps(&open(&url).await).await;
 }
 
+/// An id that the gateway would have made so many hours ago.
+fn id_of(hours_ago: i64, number: i64) -> String {
+    let ms = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis();
+    let ms = i64::try_from(ms).expect("it fits") - hours_ago * 3_600_000;
+    format!("{:08x}-{:04x}-7000-8000-{number:012x}", ms >> 16, ms & 0xffff)
+}
+
+#[tokio::test]
+async fn sqlite_forgets_what_ended_more_than_a_day_ago() {
+    const OLD: i64 = 1_400;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ledger.db");
+    let store = open(&format!("sqlite:{}", file.display())).await;
+    for account in ["a", "b", "c"] {
+        assert_eq!(store.open(&name(account)).await, Ok(true));
+    }
+    let beside = rusqlite::Connection::open(file).expect("the file");
+    let insert = "INSERT INTO hold VALUES (?, ?, 1, 1, 0, ?, ?, 0, NULL)";
+    let mut insert = beside.prepare(insert).expect("a statement");
+    beside.execute_batch("BEGIN IMMEDIATE").expect("a transaction");
+    for (number, account) in (0..OLD).zip([1, 2, 3].into_iter().cycle()) {
+        let prefix = if number % 7 == 0 { "video_" } else { "" };
+        for hours in [23, 25] {
+            let id = format!("{prefix}{}", id_of(hours, number));
+            let state = 1 + number % 4;
+            insert.execute(rusqlite::params![account, id, i64::MAX, state]).expect("a row");
+        }
+    }
+    insert.execute(rusqlite::params![1, id_of(30, 0), i64::MAX, 0]).expect("one that stands");
+    beside.execute_batch("COMMIT").expect("they are there");
+
+    store.expire().await.expect("a sweep");
+    let count = |what: String| -> i64 {
+        let count = format!("SELECT count(*) FROM hold WHERE {what}");
+        beside.query_row(&count, [], |row| row.get(0)).expect("a number")
+    };
+    let bound = id_of(24, 0);
+    assert_eq!(count(format!("replace(id, 'video_', '') < '{bound}' AND state > 0")), 0);
+    assert_eq!(count("state > 0".to_owned()), OLD, "those that are younger");
+    assert_eq!(count("state = 0".to_owned()), 1, "it has not ended");
+}
+
 #[tokio::test]
 async fn redis_finds_the_few_that_are_due_and_asks_the_others_for_nothing_more() {
     let server = RedisServer::start();
