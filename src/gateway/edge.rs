@@ -182,7 +182,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
     async fn serve(
         &self,
         stream: Stream,
-        mut shutdown: ShutdownWatch,
+        shutdown: ShutdownWatch,
         deadline: Instant,
         busy: Underway,
     ) {
@@ -190,7 +190,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
             None => stream,
             Some(acceptor) => {
                 let encrypting = Box::pin(over_tls(acceptor, stream));
-                let Some(done) = in_time(encrypting, deadline, &mut shutdown).await else {
+                // By a receiver of its own: pingora waits for a change, which who saw it misses.
+                let stopping = &mut shutdown.clone();
+                let Some(done) = in_time(encrypting, deadline, stopping).await else {
                     load::shed("silence");
                     return;
                 };

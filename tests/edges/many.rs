@@ -1,6 +1,7 @@
 //! Encrypted connections, with one request at a time or many.
 
 use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -82,8 +83,12 @@ struct Speaker(Child);
 
 impl Speaker {
     fn open(world: &World, protocol: &str) -> Speaker {
+        Speaker::at(&world.gateway.http, protocol)
+    }
+
+    fn at(address: &str, protocol: &str) -> Speaker {
         let child = Command::new("openssl")
-            .args(["s_client", "-quiet", "-connect", &world.gateway.http, "-alpn", protocol])
+            .args(["s_client", "-quiet", "-connect", address, "-alpn", protocol])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -145,6 +150,48 @@ async fn told_to_stop_it_waits_for_nobody_who_is_silent() {
         tokio::task::spawn_blocking(|| speaker.rest()).await.expect("it was closed");
     }
     drop(silent);
+}
+
+/// A connection of many streams with a request for the models: the preface, no settings, and a head
+/// without compression.
+const MANY_MODELS: &str = concat!(
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "\0\0\0\x04\0\0\0\0\0",
+    "\0\0\x1b\x01\x05\0\0\0\x01",
+    "\x01\x01a\x02\x03GET\x04\x0a/v1/models\x06\x05https",
+);
+/// The beginning of a frame that tells the other side to ask for nothing more on a connection.
+const GOAWAY: &str = "\0\0\x08\x07\0\0\0\0\0";
+
+/// It would not know why its next request gets no answer.
+#[tokio::test]
+async fn who_begins_to_speak_tls_while_it_stops_is_told_to_go() {
+    while !is_told_to_go().await {}
+}
+
+/// Whether who had to be told was quick enough to be heard.
+async fn is_told_to_go() -> bool {
+    let (mut world, _folder) = encrypted("").await;
+    let between = TcpListener::bind("127.0.0.1:0").expect("an address");
+    let address = between.local_addr().expect("an address").to_string();
+    let mut speaker = Speaker::at(&address, "h2");
+    speaker.say(MANY_MODELS);
+    let near = between.accept().expect("it connects").0;
+    let far = TcpStream::connect(&world.gateway.http).expect("it listens");
+    world.metric_becomes("tollgate_connections", &[], 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.gateway.signal("TERM");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let other = |line: &TcpStream| line.try_clone().expect("the same");
+    for (mut from, mut to) in [(other(&near), other(&far)), (far, near)] {
+        std::thread::spawn(move || {
+            std::io::copy(&mut from, &mut to).and_then(|_| to.shutdown(Shutdown::Write))
+        });
+    }
+    let heard = tokio::task::spawn_blocking(|| speaker.rest()).await.expect("it was closed");
+    assert!(heard.is_empty() || heard.contains(GOAWAY), "{heard:?}");
+    world.gateway.ended(PATIENCE).await;
+    !heard.is_empty()
 }
 
 /// Whatever is left of an answer, of one stream or of many.
