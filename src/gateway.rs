@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use moka::sync::Cache;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -18,7 +17,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
-use crate::ledger::{KeyHash, KeyRecord, Leases, Ledger, Unavailable};
+use crate::ledger::{Leases, Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::notes::Notes;
 use crate::repeats::Repeats;
@@ -37,6 +36,7 @@ pub mod funds;
 pub mod given;
 pub mod growth;
 pub mod intake;
+pub mod known_keys;
 pub mod limits;
 pub mod load;
 pub mod local;
@@ -45,6 +45,7 @@ pub mod refusal;
 pub mod repeat;
 pub mod reply;
 pub mod routes;
+pub mod tenant_budget;
 pub mod thinking;
 pub mod uploads;
 pub mod upstream;
@@ -56,7 +57,8 @@ use busy::Busy;
 use dial::Dial;
 use exchange::{Exchange, Relaying, Stage};
 use growth::Growth;
-use intake::{Caller, Taken};
+use intake::Taken;
+use known_keys::{Caller, KnownKeys};
 use limits::{Limits, Timeouts};
 use load::Load;
 use local::Target;
@@ -64,15 +66,9 @@ use refusal::Refusal;
 use repeat::{Entered, Way};
 use reply::{Reply, cut, linger, send};
 use routes::Routes;
+use tenant_budget::TenantTable;
 use uploads::Uploads;
 use videos::{Videos, Wanted};
-
-/// Keys are looked up again after so long, so a revoked one works no longer than that.
-const KEY_LIFE: Duration = Duration::from_secs(10);
-/// Keys that are none of ours are looked up again after so long.
-const STRANGER_LIFE: Duration = Duration::from_secs(1);
-/// So many keys are remembered.
-const KEYS_MAX: u64 = 100_000;
 
 /// Everything a request needs.
 pub struct Gateway {
@@ -110,9 +106,10 @@ pub struct Gateway {
     pub replies: repeat::Room,
     /// Connections to vendors.
     pub dial: Arc<Dial>,
-    keys: Cache<KeyHash, Arc<KeyRecord>>,
-    /// Keys that are none of ours, so that guessing does not reach the ledger each time.
-    strangers: Cache<KeyHash, ()>,
+    /// Keys that were looked up.
+    pub keys: KnownKeys,
+    /// Everybody who uses anything of the gateway.
+    pub tenants: Arc<TenantTable>,
 }
 
 /// What a gateway is made of.
@@ -145,6 +142,7 @@ impl Gateway {
     /// Puts a gateway together.
     #[must_use]
     pub fn new(parts: Parts) -> Gateway {
+        let tenants = Arc::default();
         Gateway {
             catalogue: parts.catalogue,
             routes: parts.routes,
@@ -163,8 +161,8 @@ impl Gateway {
             busy: Busy::default(),
             settling: Busy::default(),
             dial: Arc::new(parts.dial),
-            keys: Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_LIFE).build(),
-            strangers: Cache::builder().max_capacity(KEYS_MAX).time_to_live(STRANGER_LIFE).build(),
+            keys: KnownKeys::new(&tenants),
+            tenants,
         }
     }
 
@@ -176,17 +174,13 @@ impl Gateway {
         if let Target::Video(Wanted::File { id, token }) = &target {
             return Box::pin(videos::file(self, session, exchange, (id, token))).await;
         }
-        let caller = match intake::caller(self, session, exchange.tongue).await {
-            // What costs nothing goes on without the ledger.
-            Err(Refusal::NoLedger) if target.is_free() => None,
-            found => Some(found?),
-        };
-        exchange.record.account = caller.as_ref().map(|c| c.key.account.clone());
+        let caller = intake::caller(self, session, exchange.tongue, target.is_free()).await?;
+        exchange.record.account = Some(caller.key.account.clone());
+        exchange.tenant = Some(caller.tenant.clone());
         match target {
             Target::Endpoint(endpoint) => {
                 let mut taken = self.take(session, exchange, endpoint).await?;
-                let at = (caller.as_ref(), endpoint);
-                if self.repeats(session, exchange, at, &mut taken).await? {
+                if self.repeats(session, exchange, (&caller, endpoint), &mut taken).await? {
                     return Ok(());
                 }
                 // Boxed: an answer on its way would carry the room for it all the time.
@@ -195,7 +189,6 @@ impl Gateway {
                 drive::run(self, session, exchange).await
             }
             Target::Video(wanted) => {
-                let caller = caller.ok_or(Refusal::NoLedger)?;
                 // Boxed: few requests are for videos, and all would grow by it.
                 let answer = Box::pin(self.video(session, exchange, caller, wanted)).await?;
                 // Else it was a repeat, and is answered.
@@ -226,7 +219,7 @@ impl Gateway {
             return videos::answer(self, &caller.key.account, wanted).await.map(Some);
         }
         let mut taken = self.take(session, exchange, Endpoint::Videos).await?;
-        let at = (Some(&caller), Endpoint::Videos);
+        let at = (&caller, Endpoint::Videos);
         if self.repeats(session, exchange, at, &mut taken).await? {
             return Ok(None);
         }
@@ -241,10 +234,9 @@ impl Gateway {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
-        (caller, endpoint): (Option<&Caller>, Endpoint),
+        (caller, endpoint): (&Caller, Endpoint),
         taken: &mut Taken,
     ) -> std::result::Result<bool, Refusal> {
-        let Some(caller) = caller else { return Ok(false) };
         let Some(way) = Way::read(session, endpoint)? else { return Ok(false) };
         let (account, what) = (&caller.key.account, (way, endpoint));
         // Boxed: few calls say so, and all would grow by it.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::exchange::{Admitted, Exchange, Stage, Terms, Way};
 use super::funds::{self, Funds};
 use super::given::Earlier;
-use super::intake::{Caller, Taken};
+use super::intake::Taken;
+use super::known_keys::Caller;
 use super::refusal::Refusal;
 use super::{Gateway, given, thinking};
 use crate::catalogue::vendor::Dialect;
@@ -24,7 +25,7 @@ use crate::money::price::Quote;
 pub async fn admit(
     gateway: &Gateway,
     exchange: &mut Exchange,
-    caller: Option<Caller>,
+    caller: Caller,
     taken: Taken,
     endpoint: Endpoint,
 ) -> Result<(), Refusal> {
@@ -34,7 +35,7 @@ pub async fn admit(
     let call = Call::parse(taken.opened, endpoint).map_err(Refusal::Call)?;
     screen(&model, &call, endpoint)?;
     let vendor = &model.vendor.token;
-    let translation = translation(caller.as_ref(), &model, &call, endpoint)?;
+    let translation = translation(&caller, &model, &call, endpoint)?;
     let Some(line) = gateway.routes.of(vendor) else {
         return Err(Refusal::NoRoute(format!("no route to {vendor} is set up")));
     };
@@ -42,10 +43,8 @@ pub async fn admit(
     let is_continued = |t: &Translation| model.thinking && !t.loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
     let at = exchange.arrived_ms / 1_000;
-    let earlier = match (&call.asked, &caller) {
-        (Asked::Responses(ask), Some(caller)) => {
-            given::check(gateway, &caller.key.account, &ask.names).await?
-        }
+    let earlier = match &call.asked {
+        Asked::Responses(ask) => given::check(gateway, &caller.key.account, &ask.names).await?,
         _ => Earlier::default(),
     };
     let mut untried = line.plan(exchange.arrived_ms);
@@ -93,17 +92,16 @@ pub async fn admit(
 async fn fund(
     gateway: &Gateway,
     id: &str,
-    caller: Option<Caller>,
+    caller: Caller,
     quote: Option<Quote>,
 ) -> Result<Funds, Refusal> {
     let Some(quote) = quote else { return Ok(Funds::Free) };
-    let key = caller.ok_or(Refusal::NoLedger)?.key;
-    Ok(gateway.hold(&key, id, quote).await?)
+    Ok(gateway.hold(&caller.key, id, quote).await?)
 }
 
 /// The call in the vendor's format, if that is another one.
 fn translation(
-    caller: Option<&Caller>,
+    caller: &Caller,
     model: &Model,
     call: &Call,
     endpoint: Endpoint,
@@ -113,7 +111,7 @@ fn translation(
     }
     let mut draft = Draft::new(&call.document);
     model.rewrite(endpoint, &mut draft);
-    let account = caller.map_or("", |caller| caller.key.account.as_str());
+    let account = caller.key.account.as_str();
     let json_schema = model.json_schema;
     let manner = Manner { model: &call.model, account, json_schema };
     Translation::read(&call.document, &draft, manner).map(Some).map_err(Refusal::Call)

@@ -10,6 +10,7 @@ use super::refusal::Block;
 use super::refusal::Tongue;
 use super::repeat::Repeat;
 use super::routes::{Lane, Route};
+use super::tenant_budget::Tenant;
 use super::thinking::Thinking;
 use super::uploads::Room;
 use crate::catalogue::Model;
@@ -35,6 +36,8 @@ pub struct Exchange {
     pub vendor_time: Duration,
     /// Time spent waiting for the client: for its body, and for it to take its answer.
     pub client_time: Duration,
+    /// The account of its key, once that is known, and what it uses of this gateway.
+    pub tenant: Option<Arc<Tenant>>,
     /// What is told about it when it is over.
     pub record: Record,
     /// How far it is.
@@ -210,6 +213,7 @@ impl Exchange {
             tongue: Tongue::Chat,
             vendor_time: Duration::ZERO,
             client_time: Duration::ZERO,
+            tenant: None,
             record: Record { endpoint: "other", ..Record::default() },
             stage: Stage::Arrived,
             repeat: None,

@@ -1,7 +1,5 @@
 //! Taking a request in: whose key it is, and its body, bounded in size and time.
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use http::Version;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
@@ -11,23 +9,17 @@ use tokio::time::Instant;
 
 use super::Gateway;
 use super::bodies::{Pace, Weight};
+use super::known_keys::Caller;
 use super::load::shed;
 use super::refusal::{Refusal, Tongue};
 use super::uploads::{self, Room};
 use crate::catalogue::Kind;
 use crate::dialect::call::Opened;
 use crate::dialect::{CallFault, Endpoint};
-use crate::ledger::{KeyHash, KeyRecord};
+use crate::ledger::KeyHash;
 
 /// Bodies whose length is not told begin with room for so many bytes.
 const BODY_BYTES_FIRST: usize = 4 << 10;
-
-/// Who calls.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// The record of the key: whose it is.
-    pub key: Arc<KeyRecord>,
-}
 
 /// A body that was taken in.
 pub struct Taken {
@@ -72,7 +64,8 @@ fn is_form(session: &Session) -> bool {
     media_type.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-/// Finds the account of a request's key.
+/// Finds the account of a request's key. For what is free a key will do that was good some time
+/// ago, while the ledger is away.
 ///
 /// # Errors
 /// No key, an unknown or revoked one, or no answer from the ledger.
@@ -80,30 +73,29 @@ pub async fn caller(
     gateway: &Gateway,
     session: &Session,
     tongue: Tongue,
+    is_free: bool,
 ) -> Result<Caller, Refusal> {
     let hash = presented(session, tongue)?;
-    let record = match gateway.keys.get(&hash) {
-        Some(record) => record,
-        None => look_up(gateway, hash).await?,
+    let caller = match gateway.keys.caller(&hash) {
+        Some(caller) => caller,
+        None => look_up(gateway, hash, is_free).await?,
     };
-    if record.revoked_at.is_some() {
+    if caller.key.revoked_at.is_some() {
         return Err(Refusal::RevokedKey);
     }
-    Ok(Caller { key: record })
+    Ok(caller)
 }
 
-async fn look_up(gateway: &Gateway, hash: KeyHash) -> Result<Arc<KeyRecord>, Refusal> {
-    if gateway.strangers.contains_key(&hash) {
+async fn look_up(gateway: &Gateway, hash: KeyHash, is_free: bool) -> Result<Caller, Refusal> {
+    let keys = &gateway.keys;
+    if keys.is_unknown(&hash) {
         return Err(Refusal::BadKey);
     }
-    let found = gateway.in_time("key", gateway.ledger.key(hash)).await;
-    let Some(record) = found.map_err(|_| Refusal::NoLedger)? else {
-        gateway.strangers.insert(hash, ());
-        return Err(Refusal::BadKey);
-    };
-    let record = Arc::new(record);
-    gateway.keys.insert(hash, record.clone());
-    Ok(record)
+    match gateway.in_time("key", gateway.ledger.key(hash)).await {
+        Ok(found) => keys.remember(hash, found).ok_or(Refusal::BadKey),
+        Err(_) if is_free => keys.caller_known_good(&hash).ok_or(Refusal::NoLedger),
+        Err(_) => Err(Refusal::NoLedger),
+    }
 }
 
 /// The key, from either header that official clients use. Of two, the one that looks like ours

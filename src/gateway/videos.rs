@@ -10,7 +10,8 @@ use pingora_proxy::Session;
 use tokio::sync::{Notify, OnceCell};
 
 use super::exchange::{Exchange, unix_ms};
-use super::intake::{Caller, Taken};
+use super::intake::Taken;
+use super::known_keys::Caller;
 use super::local::{decoded, only};
 use super::refusal::Refusal;
 use super::reply::Reply;

@@ -59,7 +59,7 @@ impl Crowd {
         if before >= self.count_max {
             return Err(Full::All);
         }
-        let Some(client) = address.map(client).filter(|_| self.by_client_max > 0) else {
+        let Some(client) = address.map(client_network).filter(|_| self.by_client_max > 0) else {
             return Ok(seat);
         };
         let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,8 +90,10 @@ impl Drop for Seat {
     }
 }
 
-/// Whom an address belongs to: of the newer kind each client has as many as there are in 64 bits.
-fn client(address: IpAddr) -> IpAddr {
+/// The network that counts as one client: of IPv6 its first 64 bits, of IPv4 the address, in
+/// whichever form it is written.
+#[must_use]
+pub fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
