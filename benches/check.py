@@ -62,7 +62,7 @@ def of_requests():
     for name, (kind, stream, requests) in REQUESTS.items():
         place = re.sub("[^a-z]+", "-", name)
         folder, port, admin, conf = settings(place, sim_port, None)
-        cli(conf, "account", "create", "bench", "--credit", "9000000")
+        cli(conf, "account", "create", "bench", "--credit", "9000000", "--new-store")
         key = cli(conf, "key", "issue", "bench")
         out = FOLDER / f"{place}.out"
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]

@@ -136,7 +136,9 @@ fn hold_and_settle_pure(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn hold_and_settle_sqlite(bencher: Bencher<'_, '_>) {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = Sqlite::open(&folder.path().join("bench.db")).expect("a store");
+    let path = folder.path().join("bench.db");
+    Sqlite::create(&path).expect("a new store");
+    let store = Sqlite::open(&path).expect("a store");
     let name = AccountName::parse("bench").expect("a name");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {

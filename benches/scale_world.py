@@ -139,7 +139,7 @@ routes = [{{ name = "simulator", base_url = "{base}/vendor_b/{faults}/v1", key =
         )
         if self.database:
             # The program itself makes the tables.
-            cli(self.conf, "account", "create", "first")
+            cli(self.conf, "account", "create", "first", "--new-store")
 
     def serve(self):
         self.process = start(self.name, [BIN / "tollgate", "--conf", self.conf, "serve"])

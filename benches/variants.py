@@ -174,6 +174,7 @@ def wait_ready(name, process, admin, seconds=20):
 def tollgate(name, sim_port, store, redis_process=None):
     _, http, admin, conf = settings(name, sim_port, store)
     command = [BIN / "tollgate", "--conf", conf, "serve"]
+    cli(conf, "init")
     process = start(name, command)
     wait_ready(name, process, admin)
     cli(conf, "account", "create", "bench", "--credit", "9000000")

@@ -15,6 +15,7 @@ mod account;
 mod charges;
 mod check;
 mod credit;
+mod init;
 mod key;
 mod logging;
 mod models;
@@ -37,6 +38,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Make a new store, unless there is one.
+    Init,
     /// Run the gateway.
     Serve {
         /// Take over from the gateway that runs with the same configuration, which then ends with
@@ -87,7 +90,13 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Serve { upgrade } => serve::run(&conf, *upgrade),
         Command::Check => check::run(&conf, out),
-        Command::Account(command) => on_store(&conf, async |s| account::run(s, command, out).await),
+        Command::Init => init::run(&conf, out),
+        Command::Account(command) => {
+            if command.wants_new_store() {
+                init::create(&conf)?;
+            }
+            on_store(&conf, async |s| account::run(s, command, out).await)
+        }
         Command::Credit(command) => on_store(&conf, async |s| credit::run(s, command, out).await),
         Command::Key(command) => on_store(&conf, async |s| key::run(s, command, out).await),
         Command::Models => models::run(&conf, out),
@@ -130,11 +139,14 @@ fn on_store(
     conf: &Conf,
     run: impl AsyncFnOnce(Opened) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let opened = store::open(&conf.store).await?;
         run(opened).await
     })
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 fn account_name(text: &str) -> anyhow::Result<AccountName> {

@@ -152,7 +152,7 @@ pub struct Serving {
 /// runs; `leases` are what it keeps alive, each for so long.
 ///
 /// # Errors
-/// [`Unavailable`] if a file cannot be opened.
+/// [`Unavailable`] if a file is not there or cannot be opened.
 pub fn serving(
     section: &StoreSection,
     leases: Leases,
@@ -193,11 +193,35 @@ pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     }
 }
 
+/// What became of a store that was to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It is new.
+    New,
+    /// It was there before, and nothing of it changed.
+    Present,
+    /// A server needs none to be made; this one is set up as it has to be.
+    NotNeeded,
+}
+
+/// Makes a new store, unless there is one. Nothing else ever does: a file that is missing was
+/// deleted, or is elsewhere, and an empty one in its place would hide that.
+///
+/// # Errors
+/// As with [`open`], and where a file is something else.
+pub async fn create(section: &StoreSection) -> Result<Created, Unavailable> {
+    match section.url.strip_prefix("sqlite:") {
+        Some(path) if Sqlite::create(path.as_ref())? => Ok(Created::New),
+        Some(path) => Sqlite::open(path.as_ref()).map(|_| Created::Present),
+        None => Redis::open(section).await.map(|_| Created::NotNeeded),
+    }
+}
+
 /// Opens a store.
 ///
 /// # Errors
-/// [`Unavailable`] if a file cannot be opened, an address cannot be read, or a Redis is set up in
-/// a way that would lose money.
+/// [`Unavailable`] if a file is not there or cannot be opened, an address cannot be read, or a
+/// Redis is set up in a way that would lose money.
 pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(Arc::new(Sqlite::open(path.as_ref())?))),

@@ -207,6 +207,7 @@ async fn the_environment_wins_over_the_file() {
     assert!(run.err.contains("TOLLGATE__LISTEN__HTTP"), "{}", run.err);
     let elsewhere = format!("sqlite:{}", world.path("other.db").display());
     let store = [("TOLLGATE__STORE__URL", elsewhere.as_str())];
+    world.command_with(&["init"], &store).await.done();
     let accounts = world.command_with(&["--json", "account", "list"], &store).await;
     assert_eq!(accounts.done(), "");
     let unknown = [("TOLLGATE__STORE__ULR", "x")];

@@ -1,4 +1,5 @@
-//! Money under fire: gateways that die, a Redis that forgets, disks that are full, calls that last
+//! Money under fire: gateways that die, a Redis that forgets, disks that are full, files that are
+//! deleted, calls that last
 //! longer than their leases. No charge is lost, and none is made twice.
 
 mod died;
@@ -6,6 +7,7 @@ mod forgot;
 mod full;
 mod kills;
 mod leases;
+mod lost;
 mod runs;
 mod torn;
 

@@ -101,8 +101,10 @@ vendor() {
   printf '[vendor.%s]\nroutes = [%s]\n' "$name" "${routes%, }"
 }
 
-# start_gateway CONF LOG ADMIN_PORT: returns when the gateway is ready.
+# start_gateway CONF LOG ADMIN_PORT: makes the store unless it is there, starts the gateway, returns
+# when it is ready.
 start_gateway() {
+  "$bin/tollgate" --conf "$1" init >"$2" 2>&1 || fail "the store cannot be made: $(cat "$2")"
   "$bin/tollgate" --conf "$1" serve >"$2" 2>&1 &
   gateway=$!
   started+=("$gateway")

@@ -20,6 +20,9 @@ pub(super) enum Command {
         /// A first payment, in USD.
         #[arg(long, value_name = "USD")]
         credit: Option<String>,
+        /// Make the store first, unless there is one.
+        #[arg(long)]
+        new_store: bool,
     },
     /// List all accounts.
     List,
@@ -30,10 +33,17 @@ pub(super) enum Command {
     },
 }
 
+impl Command {
+    /// Whether the store may be made for it.
+    pub(super) fn wants_new_store(&self) -> bool {
+        matches!(self, Command::Create { new_store: true, .. })
+    }
+}
+
 pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
     match command {
-        Command::Create { name, credit } => {
+        Command::Create { name, credit, .. } => {
             let name = account_name(name)?;
             let amount = credit.as_deref().map(super::credit::amount).transpose()?;
             let is_new = Cell::new(false);

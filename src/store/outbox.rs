@@ -220,24 +220,22 @@ impl Run for InRun {
     }
 }
 
-/// A file never forgets what it has.
-const FILE: &str = "file";
-
 impl Behind for Sqlite {
-    type By = &'static str;
+    /// The file: it never forgets what it has, but what is at its path may be another.
+    type By = Arc<str>;
 
     async fn tell(
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Answer, Option<&'static str>), Unavailable> {
-        Ok((self.apply(account, op.clone()).await?, Some(FILE)))
+    ) -> Result<(Answer, Option<Arc<str>>), Unavailable> {
+        Ok((self.apply(account, op.clone()).await?, Some(self.file_name())))
     }
 }
 
 impl Run for Arc<Sqlite> {
     fn name(&self) -> &str {
-        FILE
+        &self.name
     }
 
     async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
@@ -263,7 +261,12 @@ impl<B: Behind> Ledger for Outbox<B> {
                 let key = self.log.enter(account, &op);
                 self.send(&key, &op).await
             }
-            op => self.store.apply(account, op).await.inspect_err(|_| self.log.was_refused()),
+            op => {
+                if matches!(op, Operation::Hold { .. }) {
+                    self.log.is_writable()?;
+                }
+                self.store.apply(account, op).await.inspect_err(|_| self.log.was_refused())
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 //! charges of others.
 
 use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -23,6 +23,7 @@ mod accounts;
 mod desk;
 mod disk;
 mod holds;
+mod identity;
 mod jobs;
 mod keys;
 mod notes;
@@ -33,6 +34,7 @@ mod schema;
 mod writer;
 
 use disk::Disk;
+use identity::{FileId, OpenFiles, beside};
 use reader::Reader;
 use writer::{When, Writers};
 
@@ -50,31 +52,50 @@ const REPEAT_STEPS_MAX: u32 = 100;
 pub struct Sqlite {
     writers: Arc<Writers>,
     reader: Reader,
+    /// Names the file among all that were ever at its path.
+    pub(super) name: Arc<str>,
 }
 
 impl Sqlite {
-    /// Opens the file, and makes it if it is not there.
+    /// Makes a store in a file, unless there is one. Tells whether it is new.
     ///
     /// # Errors
-    /// [`Unavailable`] with SQLite's own words.
-    pub fn open(path: &Path) -> Result<Sqlite, Unavailable> {
+    /// [`Unavailable`] if the file is something else, or cannot be made.
+    pub fn create(path: &Path) -> Result<bool, Unavailable> {
         let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(|e| cannot(e.to_string()))?;
         }
-        let (connection, hurries) =
-            schema::open(path, BUSY_WAIT).map_err(|e| cannot(e.to_string()))?;
-        let mut log_path = path.as_os_str().to_owned();
-        log_path.push("-wal");
-        let log = open_log(&PathBuf::from(log_path)).map_err(|e| cannot(e.to_string()))?;
+        let log = beside(path, "-wal");
+        if is_empty(path) && !is_empty(&log) {
+            let log = log.display();
+            return Err(cannot(format!("{log} is left of another store; move it away first")));
+        }
+        schema::create(path, BUSY_WAIT).map_err(cannot)
+    }
+
+    /// Opens the file of a store.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if there is none, or with SQLite's own words.
+    pub fn open(path: &Path) -> Result<Sqlite, Unavailable> {
+        let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
+        if is_empty(path) {
+            return Err(cannot("there is no store; `tollgate init` makes a new one".to_owned()));
+        }
+        let opened = FileId::of(path).map_err(|e| cannot(e.to_string()))?;
+        let (connection, hurries) = schema::open(path, BUSY_WAIT).map_err(&cannot)?;
+        let log = open_log(&beside(path, "-wal")).map_err(|e| cannot(e.to_string()))?;
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;
         let reader = Reader::open(path).map_err(&cannot)?;
-        let beside = schema::open_beside(path, BUSY_WAIT).map_err(|e| cannot(e.to_string()))?;
+        let aside = schema::open_beside(path, BUSY_WAIT).map_err(|e| cannot(e.to_string()))?;
+        let files = OpenFiles::note(path, opened).map_err(|e| cannot(e.to_string()))?;
         let (written, to_sync) = mpsc::channel();
         let writers = Writers::new(connection, hurries, written);
-        let disk = Disk::new(log, beside, Arc::downgrade(&writers));
+        let name = files.name().into();
+        let disk = Disk::new((log, files), aside, Arc::downgrade(&writers));
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.to_owned()).spawn(body)
         };
@@ -82,8 +103,18 @@ impl Sqlite {
         spawn("ledger-writer", Box::new(move || serving.serve()))
             .and_then(|_| spawn("ledger-sync", Box::new(move || disk.serve(&to_sync))))
             .map_err(|e| cannot(e.to_string()))?;
-        Ok(Sqlite { writers, reader })
+        Ok(Sqlite { writers, reader, name })
     }
+
+    /// The name of its file among all that were ever at its path.
+    pub(super) fn file_name(&self) -> Arc<str> {
+        self.name.clone()
+    }
+}
+
+/// Whether there is no file, or nothing in it.
+fn is_empty(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |about| about.len() == 0)
 }
 
 impl Drop for Sqlite {

@@ -113,6 +113,8 @@ class Gateway:
         self.conf.write_text(configuration(http, admin, store_url, routes, file_hosts, self.more))
         self.root = f"http://127.0.0.1:{http}"
         self.base_url = f"{self.root}/v1"
+        if store_url.startswith("sqlite:"):
+            self.cli("init")
         environment = self.more.get("environment", {})
         self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder, **environment)
         until(lambda: self._ready(f"http://127.0.0.1:{admin}/readyz"), "tollgate is ready", seconds=15)

@@ -43,6 +43,7 @@ pub(crate) async fn open(url: &str) -> Arc<dyn Ledger> {
 /// Opens a store that must open.
 pub(crate) async fn opened(url: &str) -> Opened {
     let section = at(url.to_owned());
+    store::create(&section).await.unwrap_or_else(|why| panic!("{url}: {why}"));
     store::open(&section).await.unwrap_or_else(|why| panic!("{url}: {why}"))
 }
 

@@ -37,6 +37,8 @@ class Gateway:
         for section, values in (more or {}).items():
             sections[section] = sections.get(section, {}) | values
         self.conf.write_text(configuration(sections, routes))
+        if store_url.startswith("sqlite:"):
+            self.cli("init")
         self.process = Process(name, [GATEWAY, "--conf", self.conf, "serve"], folder, **(environment or {}))
         self.stop = self.process.stop
         self.pid = self.process.child.pid

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tollgate::store::sqlite::Sqlite;
 
 use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_server::RedisServer;
@@ -140,7 +141,10 @@ impl Builder {
         let sim = Sim::start().await;
         let (redis, store) = match (self.store, self.own_redis) {
             (Store::Sqlite, _) => {
-                (Redis::None, format!("sqlite:{}", folder.path().join("tollgate.db").display()))
+                let file = folder.path().join("tollgate.db");
+                // As `tollgate init` does, which would be one more process for each world.
+                assert_eq!(Sqlite::create(&file), Ok(true));
+                (Redis::None, format!("sqlite:{}", file.display()))
             }
             (Store::Redis, false) => {
                 let server = RedisServer::shared();

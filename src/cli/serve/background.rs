@@ -218,7 +218,9 @@ mod tests {
     #[tokio::test]
     async fn of_more_dead_holds_than_a_store_ends_at_a_time_none_waits_for_the_next_sweep() {
         let folder = tempfile::tempdir().expect("a folder");
-        let ledger = Sqlite::open(&folder.path().join("t.db")).expect("a store");
+        let path = folder.path().join("t.db");
+        assert_eq!(Sqlite::create(&path), Ok(true));
+        let ledger = Sqlite::open(&path).expect("a store");
         let (account, one) = (AccountName::parse("a").expect("a name"), Money::from_nano(1));
         let (one, all) = (one.expect("money"), Money::from_nano(2_500).expect("money"));
         ledger.open(&account).await.expect("an account");

@@ -50,6 +50,11 @@ impl Files {
         self.number
     }
 
+    /// The one that is written.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Whether so many more bytes are too many for it.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.bytes + more as u64 > BYTES_MAX

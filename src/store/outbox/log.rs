@@ -55,7 +55,6 @@ impl Life {
 pub(in crate::store) struct Log {
     pub(super) root: PathBuf,
     pub(super) life: Life,
-    shelf: Shelf,
     state: Mutex<State>,
     syncer: Option<Arc<Syncer>>,
     /// Whether it can be written. While it cannot, nobody should buy anything.
@@ -63,6 +62,7 @@ pub(in crate::store) struct Log {
 }
 
 struct State {
+    shelf: Arc<Shelf>,
     files: Files,
     seq: u64,
     acks: Vec<u8>,
@@ -138,15 +138,14 @@ impl Log {
         sound: Arc<AtomicBool>,
     ) -> Result<Log, Unavailable> {
         let cannot = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
-        let shelf = Shelf::make(root).map_err(cannot)?;
+        let shelf = Arc::new(Shelf::make(root).map_err(cannot)?);
         let syncer = life.synced.then(|| Syncer::start(sound.clone())).transpose();
         let syncer = syncer.map_err(cannot)?;
         let files = Files::new(files::begun(&shelf, 1, syncer.as_deref()).map_err(cannot)?);
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let (refused, runs, left) = (None, Runs::None, false);
-        let state =
-            Mutex::new(State { files, seq: 0, acks, pending, unwritten, refused, runs, left });
-        Ok(Log { root: root.to_owned(), life, shelf, state, syncer, sound })
+        let (seq, refused, runs, left) = (0, None, Runs::None, false);
+        let state = State { shelf, files, seq, acks, pending, unwritten, refused, runs, left };
+        Ok(Log { root: root.to_owned(), life, state: Mutex::new(state), syncer, sound })
     }
 
     /// The store did not take something.
@@ -177,7 +176,7 @@ impl Log {
             return key;
         }
         if state.left {
-            let forgotten = self.shelf.forget_notes();
+            let forgotten = state.shelf.forget_notes();
             state.left = forgotten.is_err();
             let _ = forgotten.inspect_err(|why| self.is_lost(why));
         }
@@ -230,10 +229,10 @@ impl Log {
     pub(super) fn all(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
         let state = self.state();
         let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
-        let (seq, unused) = (state.seq, state.files.unused());
+        let (seq, unused, place) = (state.seq, state.files.unused(), state.shelf.clone());
         drop(state);
-        let unused: Vec<PathBuf> = unused.map(|number| self.shelf.file(number)).collect();
-        let mut files = self.shelf.files()?;
+        let unused: Vec<PathBuf> = unused.map(|number| place.file(number)).collect();
+        let mut files = place.files()?;
         // Whatever comes into them meanwhile has a higher number.
         files.retain(|file| !unused.contains(file));
         Ok((files, seq, unwritten))
@@ -258,13 +257,8 @@ impl Log {
     ///
     /// Whoever ends a call waits for nobody here: files are made, cut and removed beside the lock.
     pub(in crate::store) fn tidy(&self, alive: Option<Instant>) {
-        let wanted = self.state().files.wants_spare();
-        let spare = wanted.map(|number| self.begun(number));
-        let mut state = self.state();
-        if let Some(Ok(spare)) = spare {
-            state.files.has_spare(spare);
-        }
-        if !self.is_sound() {
+        let (mut state, is_whole) = self.look_after();
+        if is_whole && !self.is_sound() {
             self.mend(&mut state);
         }
         if state.files.is_old() {
@@ -274,15 +268,42 @@ impl Log {
         state.unwritten.retain(|_, unwritten| !unwritten.acked.is_some_and(is_over));
         let needed: HashSet<u64> = state.pending.values().map(|p| p.number).collect();
         let ended = state.files.ended();
-        let done = state.files.done(&needed, is_over);
+        let (done, place) = (state.files.done(&needed, is_over), state.shelf.clone());
         drop(state);
         for (file, bytes) in ended {
             files::trim(&file, bytes);
         }
         for number in done {
             // One that stays is found by whoever has the shelf next.
-            let _ = std::fs::remove_file(self.shelf.file(number));
+            let _ = std::fs::remove_file(place.file(number));
         }
+    }
+
+    /// Looks whether its folder is still there, and makes the file that is written next. What is
+    /// written where somebody has deleted the folder nobody would find; then a new one is made, for
+    /// all that the store has not acknowledged, and until that is written nobody is let in. Tells
+    /// whether there is a folder to write into.
+    fn look_after(&self) -> (MutexGuard<'_, State>, bool) {
+        let state = self.state();
+        let (place, wanted) = (state.shelf.clone(), state.files.wants_spare());
+        let is_whole = place.is_whole(&state.files);
+        drop(state);
+        if let Err(why) = &is_whole {
+            self.is_lost(why);
+            let made = Shelf::make(&self.root).map(Arc::new);
+            let file = made.and_then(|made| Ok((self.begun(&made, 1)?, made)));
+            let (mut state, is_made) = (self.state(), file.is_ok());
+            if let Ok((file, made)) = file {
+                state.move_to(made, Files::new(file));
+            }
+            return (state, is_made);
+        }
+        let spare = wanted.map(|number| self.begun(&place, number));
+        let mut state = self.state();
+        if let Some(Ok(spare)) = spare {
+            state.files.has_spare(spare);
+        }
+        (state, true)
     }
 
     /// Writes what it knows before the process leaves.
@@ -299,7 +320,7 @@ impl Log {
             && state.unwritten.is_empty()
         {
             // It only spares whoever comes next reading all of it.
-            let noted = std::fs::write(self.shelf.notes(), record::all_acked(run, u64::MAX));
+            let noted = std::fs::write(state.shelf.notes(), record::all_acked(run, u64::MAX));
             state.left = noted.is_ok();
         }
     }
@@ -312,7 +333,7 @@ impl Log {
     fn write(&self, state: &mut State, line: Vec<u8>) -> Result<(), Vec<u8>> {
         if state.files.is_full(line.len())
             && !state.files.turn()
-            && let Ok(next) = self.begun(state.files.number() + 1)
+            && let Ok(next) = self.begun(&state.shelf, state.files.number() + 1)
         {
             state.files.has_spare(next);
             state.files.turn();
@@ -375,11 +396,24 @@ impl Log {
     }
 
     /// A new file.
-    fn begun(&self, number: u64) -> std::io::Result<Arc<std::fs::File>> {
-        files::begun(&self.shelf, number, self.syncer.as_deref()).inspect_err(|why| {
+    fn begun(&self, place: &Shelf, number: u64) -> std::io::Result<Arc<std::fs::File>> {
+        files::begun(place, number, self.syncer.as_deref()).inspect_err(|why| {
             log::error!(why:% = why; "the outbox gets no new file");
             METRICS.outbox_errors.inc();
         })
+    }
+}
+
+impl State {
+    /// Goes on in another folder, into which whatever still waits is to be written.
+    fn move_to(&mut self, place: Arc<Shelf>, files: Files) {
+        (self.shelf, self.files, self.left) = (place, files, false);
+        for (key, Pending { op, seq, .. }) in &self.pending {
+            if let Some(line) = record::entry(*seq, unix_ms(), key.account(), op) {
+                let unwritten = Unwritten { key: key.clone(), line, acked: None };
+                self.unwritten.insert(*seq, unwritten);
+            }
+        }
     }
 }
 
@@ -456,7 +490,7 @@ mod tests {
         let log = log(root.path());
         let leaves = || {
             log.flush();
-            let noted = std::fs::read(log.shelf.notes()).ok()?;
+            let noted = std::fs::read(log.state().shelf.notes()).ok()?;
             let mut acks = Acks::default();
             acks.note(&record::read(&noted).0, "run");
             Some(acks.has_all())
@@ -487,7 +521,7 @@ mod tests {
             Arc::new(Operation::Settle { id, charge: Money::ZERO, line, origin: None })
         };
         let keys: Vec<_> = (0..20).map(|number| log.enter(&account(), &settle(number))).collect();
-        let files = || log.shelf.files().expect("files").len();
+        let files = || log.state().shelf.files().expect("files").len();
         assert_eq!(files(), 2);
         assert_eq!(lacking(&log, "run").len(), 20);
         let later = |ms| Some(Instant::now() + Life::FOR_RUNS.keep + Duration::from_millis(ms));

@@ -2,8 +2,11 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::files::Files;
 
 /// A shelf that was begun and has no owner after so long never gets one.
 const BEGUN_MAX: Duration = Duration::from_secs(60);
@@ -14,7 +17,6 @@ const LOCK: &str = "lock";
 /// A folder that is ours.
 pub(super) struct Shelf {
     pub(super) folder: PathBuf,
-    #[expect(dead_code, reason = "kept, since the lock goes with it")]
     lock: File,
 }
 
@@ -56,6 +58,21 @@ impl Shelf {
             }
         }
         Ok(orphans)
+    }
+
+    /// Whether the folder has its lock, and the file that is written into it, where they belong.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn is_whole(&self, files: &Files) -> io::Result<()> {
+        let written = self.file(files.number());
+        for (path, open) in [(self.folder.join(LOCK), &self.lock), (written, files.file())] {
+            let (there, open) = (fs::metadata(&path)?, open.metadata()?);
+            if (there.dev(), there.ino()) != (open.dev(), open.ino()) {
+                return Err(io::Error::other(format!("{} was replaced", path.display())));
+            }
+        }
+        Ok(())
     }
 
     /// Its files, oldest first.

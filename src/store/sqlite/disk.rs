@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
+use super::identity::OpenFiles;
 use super::writer::{Writers, Written};
 
 /// So long the disk is not asked to sync again, while what waits for it gathers.
@@ -16,7 +17,7 @@ const GATHER: Duration = Duration::from_millis(5);
 /// So many times as long, if nobody is kept from anything meanwhile: charges wait for the disk in
 /// the background, and to ask it costs as much as a whole call.
 const GATHER_TIMES: u32 = 4;
-/// The log is looked at so often.
+/// The log is looked at so often, and whether the files are still those that are open.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// With more pages than so many it is copied into the file.
 const COPY_PAGES: i64 = 1_000;
@@ -26,14 +27,19 @@ const LOG_PAGES: i64 = 4_000;
 /// See the module.
 pub(super) struct Disk {
     log: File,
+    files: OpenFiles,
     /// A connection of its own, so that copying keeps nobody from writing.
     connection: Connection,
     writers: Weak<Writers>,
 }
 
 impl Disk {
-    pub(super) fn new(log: File, connection: Connection, writers: Weak<Writers>) -> Disk {
-        Disk { log, connection, writers }
+    pub(super) fn new(
+        (log, files): (File, OpenFiles),
+        connection: Connection,
+        writers: Weak<Writers>,
+    ) -> Disk {
+        Disk { log, files, connection, writers }
     }
 
     /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
@@ -47,6 +53,11 @@ impl Disk {
             }
             if looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
+                if let Some(why) = self.files.lost()
+                    && let Some(writers) = self.writers.upgrade()
+                {
+                    writers.lose(why);
+                }
                 // What is not copied now is copied the next time.
                 let copied = self.copy();
                 copied.unwrap_or_else(|why| log::warn!(why:% = why; "the log is not copied"));
@@ -112,6 +123,7 @@ mod tests {
     async fn a_long_log_is_copied_into_the_file_and_begins_anew() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.db");
+        assert_eq!(Sqlite::create(&path), Ok(true));
         let store = Sqlite::open(&path).expect("a store");
         let account = AccountName::parse("a").expect("a name");
         store.open(&account).await.expect("it is opened");

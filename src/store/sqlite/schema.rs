@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// Between two tries to turn a new file's log on.
 const LOG_PAUSE: Duration = Duration::from_millis(5);
@@ -177,15 +177,65 @@ CREATE TABLE IF NOT EXISTS secret (
 /// that waits for the disk.
 const LOG_PAGES_MAX: u32 = 32_000;
 
-/// Opens the file and makes what is missing. While the switch that it gives too is on, nobody is
-/// waited for.
+/// How a store is opened: the file is never made here.
+fn flags() -> OpenFlags {
+    OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE)
+}
+
+/// Makes the tables in a file that has none, and the file if it is not there. Tells whether it did.
+///
+/// # Errors
+/// The file is of something else, or with SQLite's own words.
+pub(super) fn create(path: &Path, busy_wait: Duration) -> Result<bool, String> {
+    let words = |why: rusqlite::Error| why.to_string();
+    let mut connection = Connection::open(path).map_err(words)?;
+    connection.busy_timeout(busy_wait).map_err(words)?;
+    let made = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+    let made = made.and_then(|transaction| {
+        let has_tables = has_tables(&transaction)?;
+        if has_tables.is_none() {
+            transaction.execute_batch(SCHEMA)?;
+        }
+        transaction.commit()?;
+        Ok(has_tables)
+    });
+    match made.map_err(words)? {
+        None => Ok(true),
+        Some(true) => Ok(false),
+        Some(false) => Err(NO_STORE.to_owned()),
+    }
+}
+
+/// A file of somebody else's.
+const NO_STORE: &str = "it has tables, but is no store of tollgate";
+
+/// Whether a file has the tables of a store; `None` if it has none at all.
+fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
+    let asked = "SELECT max(name = 'account') FROM sqlite_schema WHERE type = 'table'";
+    connection.query_row(asked, [], |row| row.get(0))
+}
+
+/// Opens the file of a store, and makes what tables an older version did not have. While the switch
+/// that it gives too is on, nobody is waited for.
+///
+/// # Errors
+/// The file is no store, or with SQLite's own words.
 pub(super) fn open(
     path: &Path,
     busy_wait: Duration,
-) -> rusqlite::Result<(Connection, Arc<AtomicBool>)> {
-    let mut connection = Connection::open(path)?;
-    let hurries = take_turns(&mut connection, busy_wait)?;
-    use_log(&connection, busy_wait)?;
+) -> Result<(Connection, Arc<AtomicBool>), String> {
+    let words = |why: rusqlite::Error| why.to_string();
+    let mut connection = Connection::open_with_flags(path, flags()).map_err(words)?;
+    let hurries = take_turns(&mut connection, busy_wait).map_err(words)?;
+    if has_tables(&connection).map_err(words)? != Some(true) {
+        return Err("it is no store of tollgate; `tollgate init` makes a new one".to_owned());
+    }
+    set_up(&connection, busy_wait).map_err(words)?;
+    Ok((connection, hurries))
+}
+
+fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
+    use_log(connection, busy_wait)?;
     // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
     // Before the log is copied into the file, SQLite syncs both by itself.
     connection.pragma_update(None, "synchronous", "normal")?;
@@ -193,7 +243,7 @@ pub(super) fn open(
     connection.pragma_update(None, "cache_size", -16_000)?;
     connection.execute_batch(SCHEMA)?;
     connection.set_prepared_statement_cache_capacity(64);
-    Ok((connection, hurries))
+    Ok(())
 }
 
 /// Waits for other processes in short steps. SQLite's own grow until whoever writes beside a busy
@@ -219,7 +269,7 @@ fn take_turns(
 
 /// A connection beside the first, to a file that has its tables and its log.
 pub(super) fn open_beside(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
+    let connection = Connection::open_with_flags(path, flags())?;
     connection.busy_timeout(busy_wait)?;
     connection.pragma_update(None, "synchronous", "normal")?;
     Ok(connection)

@@ -7,7 +7,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::runtime::Handle;
@@ -72,6 +72,8 @@ pub(super) struct Writers {
     writer: Mutex<Writer>,
     /// To whoever waits for the disk.
     written: mpsc::Sender<Written>,
+    /// Why nothing is written any more: the files are no longer those of the store.
+    lost: OnceLock<String>,
 }
 
 /// The connection that writes, and the account rows that it remembers.
@@ -98,7 +100,7 @@ impl Writers {
         written: mpsc::Sender<Written>,
     ) -> Arc<Writers> {
         let writer = Mutex::new(Writer { connection, rows: Rows::default(), hurries });
-        Arc::new(Writers { queue: Queue::new(), writer, written })
+        Arc::new(Writers { queue: Queue::new(), writer, written, lost: OnceLock::new() })
     }
 
     /// Puts a job into the queue now; the future tells how it went.
@@ -111,6 +113,7 @@ impl Writers {
         T: Send + 'static,
         J: FnOnce(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
+        let lost = self.lost.get().map(|why| Unavailable(why.clone()));
         let (reply, answer) = oneshot::channel();
         let run: Run = Box::new(move |desk| {
             let value = job(desk)?;
@@ -127,10 +130,13 @@ impl Writers {
             When::Later => By::Anyone,
             When::Long | When::Kept => By::Thread,
         };
-        let job = Job { run, when };
-        let turn = self.queue.push(job, by);
+        // What is not put into the queue tells nobody anything.
+        let turn = lost.is_none().then(|| self.queue.push(Job { run, when }, by)).flatten();
         let turn = turn.map(|number| Turn::new(self.clone(), by, number)).and_then(Turn::wait);
         async move {
+            if let Some(lost) = lost {
+                return Err(lost);
+            }
             if let Some(turn) = turn
                 && let Some(more) = turn.take().await
             {
@@ -155,6 +161,14 @@ impl Writers {
             if written.is_err() {
                 log::error!("a panic while the ledger was written");
             }
+        }
+    }
+
+    /// Nothing is written or read any more: whatever is would go where nobody finds it.
+    pub(super) fn lose(&self, why: String) {
+        if self.lost.set(why).is_ok() {
+            let why = self.lost.get();
+            log::error!(why:?; "the ledger's file is lost; nothing is sold");
         }
     }
 

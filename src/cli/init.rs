@@ -1,0 +1,29 @@
+//! `tollgate init`: make a new store. No other command does, but where it is told to.
+
+use serde_json::json;
+
+use super::Out;
+use crate::conf::Conf;
+use crate::store::{self, Created};
+
+pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
+    let created = create(conf)?;
+    let store = store::name(&conf.store);
+    if out.json {
+        let shown = json!({ "store": store, "created": created == Created::New });
+        super::say(format_args!("{shown}"))?;
+        return Ok(());
+    }
+    let told = match created {
+        Created::New => "a new store was made",
+        Created::Present => "the store is there already; nothing was changed",
+        Created::NotNeeded => "a Redis needs no init; this one is set up as it has to be",
+    };
+    super::say(format_args!("{told}"))?;
+    Ok(())
+}
+
+/// Makes the store of a configuration, unless there is one.
+pub(super) fn create(conf: &Conf) -> anyhow::Result<Created> {
+    Ok(super::runtime()?.block_on(store::create(&conf.store))?)
+}

@@ -1,0 +1,122 @@
+//! Whether the files of the store are still those that this process has open.
+//!
+//! A file that was deleted or replaced goes on taking writes, and nobody ever finds them again. Nor
+//! would it be safe to go on once it is moved back: another process may have written it meanwhile
+//! under another name, with a log of its own. So a store that was lost once stays lost for this
+//! process; whatever ends holds waits in the outbox for the next.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What SQLite keeps beside its file: the write-ahead log, and the index of it.
+const BESIDE: [&str; 2] = ["-wal", "-shm"];
+
+/// The file of a store and those beside it, as they were when they were opened.
+pub(super) struct OpenFiles {
+    /// The file itself first.
+    files: Vec<(PathBuf, FileId)>,
+}
+
+/// A file, whatever it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// The file that a path leads to now.
+    pub(super) fn of(path: &Path) -> io::Result<FileId> {
+        let about = fs::metadata(path)?;
+        Ok(FileId { device: about.dev(), inode: about.ino() })
+    }
+}
+
+impl OpenFiles {
+    /// Takes note of the files of a store that was just opened.
+    ///
+    /// # Errors
+    /// One is not there, or the file is not `opened`, which was there before.
+    pub(super) fn note(path: &Path, opened: FileId) -> io::Result<OpenFiles> {
+        let mut files = vec![(path.to_owned(), FileId::of(path)?)];
+        if files[0].1 != opened {
+            return Err(io::Error::other("it was replaced while it was opened"));
+        }
+        for ending in BESIDE {
+            let beside = beside(path, ending);
+            let id = FileId::of(&beside)?;
+            files.push((beside, id));
+        }
+        Ok(OpenFiles { files })
+    }
+
+    /// What names the store among all that were ever at its path.
+    pub(super) fn name(&self) -> String {
+        let FileId { device, inode } = self.files[0].1;
+        format!("file-{device:x}-{inode:x}")
+    }
+
+    /// What became of the files, if they are not the same any more.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.files.iter().find_map(|(path, id)| {
+            let what = match FileId::of(path) {
+                Ok(now) if now == *id => return None,
+                Ok(_) => "replaced",
+                Err(why)
+                    if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+                {
+                    "deleted"
+                }
+                // It may be there all the same.
+                Err(_) => return None,
+            };
+            let path = path.display();
+            Some(format!("{path} was {what} while it was open: restart on a store that is whole"))
+        })
+    }
+}
+
+/// A file that SQLite keeps beside the store's.
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(ending);
+    beside.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_is_missed_and_none_that_is_the_same() {
+        for lost in ["", "-wal", "-shm"] {
+            for is_replaced in [false, true] {
+                let folder = tempfile::tempdir().expect("a folder");
+                let path = folder.path().join("t.db");
+                for ending in ["", "-wal", "-shm"] {
+                    fs::write(beside(&path, ending), "x").expect("a file");
+                }
+                let opened = FileId::of(&path).expect("a file");
+                let files = OpenFiles::note(&path, opened).expect("files");
+                assert_eq!(files.lost(), None);
+                let (lost, other) = (beside(&path, lost), folder.path().join("other"));
+                fs::write(&lost, "more").expect("a write");
+                assert_eq!(files.lost(), None, "it is still the same file");
+                if is_replaced {
+                    fs::write(&other, "x").expect("a file");
+                    fs::rename(&other, &lost).expect("another file");
+                } else {
+                    fs::rename(&lost, &other).expect("no file");
+                }
+                let told = files.lost().expect("it is noticed");
+                let what = if is_replaced { "replaced" } else { "deleted" };
+                assert!(
+                    told.contains(what) && told.starts_with(&*lost.to_string_lossy()),
+                    "{told}"
+                );
+            }
+        }
+    }
+}
