@@ -1,4 +1,5 @@
-//! Finished videos in an object store, and short-lived addresses of them.
+//! Finished videos in an object store, and short-lived addresses of them; and [`bodies`] that are
+//! too large for the ledger's store.
 //!
 //! The store is a folder, for one node, or a bucket, for a fleet. A file is there whole or not at
 //! all. Of a bucket the client gets an address that the store itself serves; of a folder the
@@ -20,6 +21,7 @@ use object_store::{
     ObjectStoreExt, RetryConfig,
 };
 
+pub mod bodies;
 mod folder;
 pub mod range;
 pub mod seal;
@@ -84,8 +86,12 @@ pub enum WriteFault<E> {
 /// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
 #[must_use]
 pub fn name(account: &str, job: &str) -> String {
+    format!("videos/{}/{job}.mp4", escaped(account))
+}
+
+fn escaped(account: &str) -> String {
     let escape = if account.starts_with('.') { "=" } else { "" };
-    format!("videos/{escape}{account}/{job}.mp4")
+    format!("{escape}{account}")
 }
 
 impl Files {

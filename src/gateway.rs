@@ -17,6 +17,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
+use crate::files::bodies::BodyFiles;
 use crate::ledger::{Leases, Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::notes::Notes;
@@ -104,6 +105,8 @@ pub struct Gateway {
     pub leases: Leases,
     /// The room for replies that may be asked for again.
     pub replies: repeat::Room,
+    /// Bodies that are too large for the ledger's store.
+    pub bodies_apart: Arc<BodyFiles>,
     /// Connections to vendors.
     pub dial: Arc<Dial>,
     /// Keys that were looked up.
@@ -130,6 +133,8 @@ pub struct Parts {
     pub repeats: Arc<dyn Repeats>,
     /// See [`Gateway::leases`].
     pub leases: Leases,
+    /// See [`Gateway::bodies_apart`].
+    pub bodies_apart: Arc<BodyFiles>,
     /// See [`Gateway::limits`].
     pub limits: Limits,
     /// See [`Gateway::timeouts`].
@@ -156,6 +161,7 @@ impl Gateway {
             repeats: parts.repeats,
             leases: parts.leases,
             replies: repeat::Room::default(),
+            bodies_apart: parts.bodies_apart,
             limits: parts.limits,
             timeouts: parts.timeouts,
             busy: Busy::default(),

@@ -45,6 +45,10 @@ pub struct Metrics {
     pub route_up: IntGaugeVec,
     /// Calls that came again, by endpoint and what became of them.
     pub repeats: IntCounterVec,
+    /// Bytes of replies, notes and bodies for vendors that are kept, by where they are.
+    pub kept_bytes: IntGaugeVec,
+    /// Bytes of these that were dropped to make room.
+    pub kept_evicted_bytes: IntCounterVec,
     /// Ends of holds that the store has not acknowledged.
     pub outbox_pending: IntGauge,
     /// Ends of holds that were sent again, since the store might lack them.
@@ -104,6 +108,12 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
     video_jobs: gauges("video_jobs", "Video jobs", &["status"]),
     route_up: gauges("route_up", "Whether a route is in use", &["vendor", "route"]),
     repeats: counters("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
+    kept_bytes: gauges("kept_bytes", "Bytes kept of replies, notes, bodies", &["place"]),
+    kept_evicted_bytes: counters(
+        "kept_evicted_bytes_total",
+        "Bytes dropped of what is kept, to make room",
+        &["place"],
+    ),
     outbox_pending: gauge("outbox_pending", "Ends of holds that the store has not acknowledged"),
     outbox_replayed: counter("outbox_replayed_total", "Ends of holds that were sent again"),
     outbox_errors: counter("outbox_errors_total", "Failures to write or read the outbox"),

@@ -16,6 +16,9 @@ use crate::ledger::{AccountName, Unavailable};
 /// Of an account's replies so many bytes are kept, at most; after that a name is remembered without
 /// its reply.
 pub const REPLIES_BYTES_MAX: u64 = 256 << 20;
+/// Longer bodies do not go into the store, whose memory or file all accounts share, but apart from
+/// their heads.
+pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Bodies are written and read in pieces of so many bytes, of which only the last one is shorter:
 /// nothing waits long behind one, and nobody needs all of a body at a time.
 pub const PIECE_BYTES: usize = 256 << 10;
@@ -92,7 +95,7 @@ pub struct Kept {
     pub owner: String,
     /// Its head.
     pub head: Head,
-    /// How many bytes its body has.
+    /// How many bytes of its body are in the store.
     pub bytes: u64,
 }
 
@@ -112,6 +115,18 @@ pub struct Head {
     pub status: u16,
     /// The headers that belong to the reply, with their names in small letters.
     pub headers: Vec<(String, String)>,
+    /// Where the body is, if it is not in the store. An older version's heads say nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart: Option<ApartBody>,
+}
+
+/// A body that is kept apart from its head, as an object under its account and its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApartBody {
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// When it is over, in unix seconds.
+    pub expires_s: u64,
 }
 
 /// Where names and replies are kept. What one account has no other finds. A name or a reply whose

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Answer, Offer, Process, Sent, Store, World};
 
+mod apart;
 mod crowds;
 mod endpoints;
 mod failures;

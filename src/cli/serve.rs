@@ -14,6 +14,7 @@ use pingora_core::services::background::background_service;
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
 use crate::files::Files;
+use crate::files::bodies::{BodyFiles, BodyLimits};
 use crate::gateway::dial::{Dial, NO_CERTIFICATES};
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::routes::Routes;
@@ -23,6 +24,7 @@ use crate::jobs::studio::{Outlet, Studio};
 use crate::jobs::worker::{Room, Worker};
 use crate::ledger::Leases;
 use crate::metrics;
+use crate::repeats::REPLIES_BYTES_MAX;
 use crate::store::{self, Opened, Serving};
 
 mod admin;
@@ -55,6 +57,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     background::keep(&upkeep)?;
     let routes = Arc::new(Routes::new(&conf.vendors));
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
+    let bodies = bodies(conf, &files);
     let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
     let worker = worker(conf, &routes, &catalogue, workers, (&videos, files))?;
     let crowd = Crowd::new(
@@ -70,6 +73,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         ledger,
         notes,
         leases,
+        bodies_apart: bodies.clone(),
         videos,
         repeats,
         store_name: store::name(&conf.store),
@@ -79,6 +83,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     });
     let background = background::Background {
         ledger: own.ledger.clone(),
+        bodies,
         upkeep: upkeep.clone(),
         sweep_every: background::SWEEP_EVERY.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
@@ -111,6 +116,12 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     server.bootstrap();
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     std::process::exit(0)
+}
+
+/// What is too large for the ledger's store, as much of it as there may be.
+fn bodies(conf: &Conf, files: &Arc<Files>) -> Arc<BodyFiles> {
+    let limits = BodyLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
+    Arc::new(BodyFiles::new(files.clone(), limits))
 }
 
 /// Looks up where the vendors are, so that the first calls find them.

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +16,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 
 use super::FilesError;
+use super::bodies::{self, BodyKind};
 
 /// How long the pieces are in which a file is read.
 const PIECE_BYTES: u64 = 128 << 10;
@@ -27,11 +29,18 @@ const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
     let told = |why: io::Error| FilesError::Unavailable(format!("{path}: {why}"));
     fs::create_dir_all(path).map_err(told)?;
+    keep_private(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(path, why:% = why; "unfinished files could not be swept");
     }
     Ok(store)
+}
+
+/// Makes a folder that is nobody else's, whatever it was.
+fn keep_private(path: &FilePath) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
 /// Deletes what is left of a file that was being written.
@@ -74,7 +83,13 @@ pub(super) fn read(
 
 /// Deletes what killed processes left in the folders of all accounts.
 fn sweep(root: &FilePath, now: SystemTime) -> io::Result<()> {
-    let Some(accounts) = present(fs::read_dir(root.join("videos")))? else { return Ok(()) };
+    let bodies = BodyKind::ALL.map(|kind| root.join(bodies::TOP).join(kind.folder()));
+    bodies.iter().try_for_each(|folder| sweep_accounts(folder, now))?;
+    sweep_accounts(&root.join("videos"), now)
+}
+
+fn sweep_accounts(folder: &FilePath, now: SystemTime) -> io::Result<()> {
+    let Some(accounts) = present(fs::read_dir(folder))? else { return Ok(()) };
     for account in accounts {
         let account = account?;
         if !account.file_type()?.is_dir() {

@@ -2,6 +2,9 @@
 
 use crate::sheet::{Fault, Place as At, Table, Value};
 
+/// Bytes of bodies that are kept, unless the section says otherwise.
+const KEPT_BYTES_MAX: u64 = 2 << 30;
+
 /// What `files.url` may be.
 pub(super) const FORMS: &str = "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"";
 
@@ -13,13 +16,23 @@ pub struct FilesSection {
     /// The address under which clients reach files that the gateway serves itself, without a slash
     /// at its end.
     pub public_base: Option<String>,
+    /// Bytes of bodies that are kept beside the videos, at most: replies that may be asked for
+    /// again, and images of videos that no vendor has yet.
+    pub kept_bytes_max: u64,
+}
+
+impl Default for FilesSection {
+    fn default() -> FilesSection {
+        let url = "file:var/files".to_owned();
+        FilesSection { url, public_base: None, kept_bytes_max: KEPT_BYTES_MAX }
+    }
 }
 
 impl FilesSection {
     /// Reads the section.
     pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> FilesSection {
-        let default = || "file:var/files".to_owned();
-        let url = text(sheet, "url", faults).map_or_else(default, |(url, at)| {
+        let default = FilesSection::default();
+        let url = text(sheet, "url", faults).map_or(default.url, |(url, at)| {
             if place(&url).is_none() {
                 faults.push(at.fault(FORMS));
             }
@@ -34,7 +47,9 @@ impl FilesSection {
             }
             base.trim_end_matches('/').to_owned()
         });
-        FilesSection { url, public_base }
+        let kept_bytes_max = sheet.whole("kept_bytes_max", faults);
+        let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
+        FilesSection { url, public_base, kept_bytes_max }
     }
 
     pub(super) fn place(&self) -> Option<Place<'_>> {

@@ -18,7 +18,7 @@ type Piece = Result<Bytes, &'static str>;
 fn folder() -> (TempDir, Files) {
     let root = tempfile::tempdir().expect("a folder");
     let url = format!("file:{}", root.path().join("made/for it").display());
-    let files = Files::open(&FilesSection { url, public_base: None }).expect("opened");
+    let files = Files::open(&FilesSection { url, ..FilesSection::default() }).expect("opened");
     (root, files)
 }
 
@@ -221,7 +221,8 @@ async fn every_account_has_a_place_of_its_own_in_the_folder() {
     }
     let videos = root.path().join("made/for it/videos");
     let below = |path: &FilePath| std::fs::read_dir(path).expect("read").count();
-    assert_eq!((below(&videos), below(&root.path().join("made/for it"))), (accounts.len(), 1));
+    // Beside the videos are the bodies.
+    assert_eq!((below(&videos), below(&root.path().join("made/for it"))), (accounts.len(), 2));
     for account in accounts {
         files.delete(&name(account, "video_1")).await.expect("deleted");
     }
@@ -259,7 +260,8 @@ async fn a_folder_that_cannot_be_written_is_told_with_its_path() {
     let root = tempfile::tempdir().expect("a folder");
     std::fs::write(root.path().join("file"), "x").expect("written");
     let url = format!("file:{}", root.path().join("file/below").display());
-    let told = Files::open(&FilesSection { url, public_base: None }).expect_err("no folder");
+    let told =
+        Files::open(&FilesSection { url, ..FilesSection::default() }).expect_err("no folder");
     assert!(told.to_string().contains("file/below: "), "{told}");
 
     let (root, files) = folder();
@@ -270,7 +272,7 @@ async fn a_folder_that_cannot_be_written_is_told_with_its_path() {
 
 #[test]
 fn an_address_that_is_none_opens_nothing() {
-    let section = FilesSection { url: "gs://a".to_owned(), public_base: None };
+    let section = FilesSection { url: "gs://a".to_owned(), ..FilesSection::default() };
     let told = Files::open(&section).expect_err("unknown");
     assert_eq!(told.to_string(), "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"");
 }

@@ -21,6 +21,7 @@ use crate::metrics::METRICS;
 use crate::money::Money;
 use crate::repeats::{Kept, Naming, Taken, Taking};
 
+mod apart;
 mod collected;
 mod content;
 mod ending;

@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::reload::Rules;
+use crate::files::bodies::BodyFiles;
 use crate::gateway::busy::Busy;
 use crate::gateway::dial::Dial;
 use crate::gateway::edge::crowd::Crowd;
@@ -28,6 +29,10 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 const RESOLVE_SOON: Duration = Duration::from_secs(1);
 /// Holds whose lease ran out are looked for so often, or more often where leases are short.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// Bodies in the object store are looked through so often, and sooner where there is little room,
+/// but never without a pause.
+const BODIES_EVERY: Duration = Duration::from_secs(60);
+const BODIES_PAUSE: Duration = Duration::from_secs(1);
 /// The rules' files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Clients that stay connected have so long for a last request each, whose answer tells them to go:
@@ -41,6 +46,7 @@ const COUNT_EVERY: Duration = Duration::from_millis(20);
 /// See the module.
 pub(super) struct Background {
     pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) bodies: Arc<BodyFiles>,
     pub(super) upkeep: Arc<Upkeep>,
     pub(super) sweep_every: Duration,
     pub(super) routes: Arc<Routes>,
@@ -72,6 +78,7 @@ impl BackgroundService for Background {
         tokio::select! {
             () = self.resolve() => {}
             () = self.sweep() => {}
+            () = self.sweep_bodies() => {}
             () = self.reload() => {}
             _ = shutdown.changed() => {}
         }
@@ -109,6 +116,27 @@ impl Background {
             tokio::time::sleep(self.sweep_every).await;
             if let Err(why) = sweep(&*self.ledger, || self.upkeep.may_sweep()).await {
                 log::warn!(why:% = why; "no sweep");
+            }
+        }
+    }
+
+    /// Forgets bodies whose time has come, and makes room for others.
+    async fn sweep_bodies(&self) {
+        loop {
+            let now_s = unix_ms().unsigned_abs() / 1_000;
+            match self.bodies.sweep(now_s).await {
+                Ok(swept) => {
+                    let bytes = i64::try_from(swept.bytes).unwrap_or(i64::MAX);
+                    METRICS.kept_bytes.with_label_values(&["files"]).set(bytes);
+                    let evicted = METRICS.kept_evicted_bytes.with_label_values(&["files"]);
+                    evicted.inc_by(swept.evicted_bytes);
+                }
+                Err(why) => log::warn!(why:% = why; "stored bodies not swept"),
+            }
+            tokio::time::sleep(BODIES_PAUSE).await;
+            tokio::select! {
+                () = tokio::time::sleep(BODIES_EVERY) => {}
+                () = self.bodies.crowded.notified() => {}
             }
         }
     }

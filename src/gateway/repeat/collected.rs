@@ -120,7 +120,7 @@ mod tests {
         ) {
             let room = Room::default();
             let mut collected = Collected::new(bytes_max, &room);
-            let head = Head { status: 200, headers: Vec::new() };
+            let head = Head { status: 200, headers: Vec::new(), apart: None };
             collected.begin(head.clone());
             let mut all = Vec::new();
             for (number, size) in (1_u8..).zip(&sizes) {
@@ -145,7 +145,7 @@ mod tests {
         let large = Bytes::from(vec![0; ALL_BYTES_MAX / 2 + 1]);
         let [mut one, mut other] = [(); 2].map(|()| Collected::new(usize::MAX, &room));
         [&mut one, &mut other].into_iter().for_each(|collected| {
-            collected.begin(Head { status: 200, headers: Vec::new() });
+            collected.begin(Head { status: 200, headers: Vec::new(), apart: None });
             collected.add(&large);
         });
         assert_eq!((one.bytes(), other.bytes()), (large.len(), 0));

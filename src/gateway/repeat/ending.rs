@@ -11,7 +11,7 @@ use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
 use super::super::close::in_background;
-use super::{GOT_BYTES_MAX, Gateway, Repeat};
+use super::{GOT_BYTES_MAX, Gateway, Repeat, apart};
 use crate::gateway::exchange::Exchange;
 use crate::gateway::reply::Reply as Answer;
 use crate::ledger::AccountName;
@@ -77,7 +77,11 @@ pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) 
     let kept = head.headers.iter().filter(|(name, _)| belongs(name.as_str()));
     let text = |value: &http::HeaderValue| value.to_str().map(str::to_owned).ok();
     let headers = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?)));
-    repeat.reply.begin(Head { status: head.status.as_u16(), headers: headers.collect() });
+    repeat.reply.begin(Head {
+        status: head.status.as_u16(),
+        headers: headers.collect(),
+        apart: None,
+    });
 }
 
 /// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
@@ -115,7 +119,7 @@ pub(in crate::gateway) async fn answered(
 ) {
     let Some(mut repeat) = exchange.repeat.take() else { return };
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    repeat.reply.begin(Head { status: reply.status, headers });
+    repeat.reply.begin(Head { status: reply.status, headers, apart: None });
     repeat.reply.add(&Bytes::from(reply.body.clone()));
     repeat.end(gateway, true, true).await;
 }
@@ -150,6 +154,7 @@ impl Repeat {
             false => Ending::Free,
         };
         let (repeats, store) = (gateway.repeats.clone(), gateway.store_name);
+        let bodies = gateway.bodies_apart.clone();
         let settling = gateway.settling.enter();
         in_background(async move {
             let Repeat { account, naming, is_keyed, reply, taken, lease, .. } = *self;
@@ -157,7 +162,15 @@ impl Repeat {
                 // It ends without a word.
                 let _ = taken.await;
             }
-            insist(&*repeats, (&account, &naming), &mut ending).await;
+            if let Ending::Charged(reply) = &mut ending {
+                *reply = apart::keep(&bodies, (&account, &naming), reply.take()).await;
+            }
+            let is_known = insist(&*repeats, (&account, &naming), &mut ending).await;
+            if let Ending::Charged(Some(reply)) = &ending
+                && !is_known
+            {
+                apart::forget(&bodies, (&account, &naming), reply).await;
+            }
             // Until then the name was kept alive, and what was collected was counted.
             drop((lease, reply, settling));
             if is_keyed && charged && store != "sqlite" {
@@ -185,23 +198,27 @@ async fn say_again(repeats: &dyn Repeats, named: (&AccountName, &Naming), mut en
     insist(repeats, named, &mut ending).await;
 }
 
-/// Ends a name until the store has said that it did, but not for ever.
+/// Ends a name until the store has said that it did, but not for ever. Tells whether the name
+/// stands for the call now.
 async fn insist(
     repeats: &dyn Repeats,
     (account, naming): (&AccountName, &Naming),
     end: &mut Ending,
-) {
+) -> bool {
     let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
     loop {
         let Naming { name, owner, .. } = naming;
         let done = match end {
-            Ending::Free => repeats.free(account, name, owner).await,
-            Ending::Charged(reply) => repeats.end(account, naming, reply.clone()).await.map(|_| ()),
+            Ending::Free => repeats.free(account, name, owner).await.map(|()| false),
+            Ending::Charged(reply) => repeats.end(account, naming, reply.clone()).await,
         };
-        let Err(why) = done else { return };
+        let why = match done {
+            Ok(is_known) => return is_known,
+            Err(why) => why,
+        };
         if began.elapsed() > RETRY_TIME {
             log::error!(owner, why:% = why; "the name of a call was left to lapse");
-            return;
+            return false;
         }
         log::warn!(owner, why:% = why; "the store of names will be asked again");
         if let Ending::Charged(reply) = end

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{BoxStream, StreamExt};
 use http::{HeaderName, HeaderValue};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::super::{passage, reply};
+use super::apart;
+use crate::files::FilesError;
 use crate::gateway::Gateway;
 use crate::gateway::exchange::Exchange;
 use crate::gateway::refusal::Refusal;
@@ -27,44 +30,101 @@ pub(super) async fn send(
     exchange: &mut Exchange,
     kept: &Kept,
 ) -> Result<bool, Refusal> {
-    let first = match kept.bytes {
+    let Some(mut body) = Body::open(from, kept).await.map_err(|()| Refusal::NoLedger)? else {
+        return Ok(false);
+    };
+    let first = match body.left {
         0 => Some(Bytes::new()),
-        _ => piece(from, kept, 0).await.map_err(|()| Refusal::NoLedger)?,
+        _ => body.next().await.map_err(|()| Refusal::NoLedger)?,
     };
     let Some(first) = first else { return Ok(false) };
     exchange.record.status = kept.head.status;
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
-    let head = head(exchange, kept).map_err(|_| Refusal::Internal)?;
-    if write(from, session, head, (kept, first)).await.is_none() {
+    let head = head(exchange, kept, body.left).map_err(|_| Refusal::Internal)?;
+    if write(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
         reply::cut(session, exchange).await;
         exchange.record.client_gone = true;
     }
     Ok(true)
 }
 
-async fn piece(
-    (gateway, account): (&Gateway, &AccountName),
-    kept: &Kept,
-    number: u32,
-) -> Result<Option<Bytes>, ()> {
-    let reading = gateway.repeats.piece(account, &kept.owner, number);
-    match tokio::time::timeout(PIECE_WAIT, reading).await {
-        Ok(Ok(piece)) => Ok(piece),
-        failed => {
-            log::warn!(owner = kept.owner, failed:?; "a reply cannot be read");
-            Err(())
+/// The body of a reply, read piece by piece.
+struct Body<'a> {
+    from: (&'a Gateway, &'a AccountName),
+    owner: &'a str,
+    place: Place,
+    /// How many bytes the client lacks.
+    left: u64,
+}
+
+/// Where a body is.
+enum Place {
+    /// In the ledger's store, of which this piece comes next.
+    Store(u32),
+    /// In the object store.
+    Object(BoxStream<'static, Result<Bytes, FilesError>>),
+}
+
+impl<'a> Body<'a> {
+    /// `None` if it is not there, as far as that is known before it is read.
+    async fn open(
+        from: (&'a Gateway, &'a AccountName),
+        kept: &'a Kept,
+    ) -> Result<Option<Body<'a>>, ()> {
+        let owner = &kept.owner;
+        let Some(body) = kept.head.apart else {
+            return Ok(Some(Body { from, owner, place: Place::Store(0), left: kept.bytes }));
+        };
+        let name = apart::name(from.1, owner, body);
+        let opening = from.0.bodies_apart.read(&name, body.bytes);
+        match tokio::time::timeout(PIECE_WAIT, opening).await {
+            Ok(Ok(pieces)) => {
+                let place = Place::Object(pieces);
+                Ok(Some(Body { from, owner, place, left: body.bytes }))
+            }
+            Ok(Err(FilesError::Missing)) => Ok(None),
+            failed => {
+                let failed = failed.map(|opened| opened.map(drop));
+                log::warn!(owner, failed:?; "reply body cannot be read");
+                Err(())
+            }
+        }
+    }
+
+    /// The next piece; `None` if it is not there.
+    async fn next(&mut self) -> Result<Option<Bytes>, ()> {
+        let (gateway, account) = self.from;
+        let reading = async {
+            match &mut self.place {
+                Place::Store(number) => {
+                    let piece = gateway.repeats.piece(account, self.owner, *number).await;
+                    *number += 1;
+                    let piece = piece.map_err(|why| why.to_string())?;
+                    Ok(piece.filter(|piece| piece.len() <= PIECE_BYTES))
+                }
+                Place::Object(pieces) => {
+                    pieces.next().await.transpose().map_err(|why| why.to_string())
+                }
+            }
+        };
+        match tokio::time::timeout(PIECE_WAIT, reading).await {
+            Ok(Ok(piece)) => Ok(piece),
+            failed => {
+                log::warn!(owner = self.owner, failed:?; "a reply cannot be read");
+                Err(())
+            }
         }
     }
 }
 
-fn head(exchange: &Exchange, kept: &Kept) -> pingora_core::Result<ResponseHeader> {
+fn head(exchange: &Exchange, kept: &Kept, bytes: u64) -> pingora_core::Result<ResponseHeader> {
     let mut head = ResponseHeader::build_no_case(kept.head.status, Some(12))?;
     for (name, value) in &kept.head.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             head.insert_header(name, value)?;
         }
     }
-    head.insert_header("content-length", kept.bytes)?;
+    head.insert_header("content-length", bytes)?;
     passage::identify(&mut head, exchange)?;
     head.insert_header("idempotent-replayed", "true")?;
     head.insert_header("x-original-request-id", original(&kept.owner))?;
@@ -78,25 +138,23 @@ fn original(owner: &str) -> &str {
 
 /// `None` if the client has gone, or the rest of the body.
 async fn write(
-    from: (&Gateway, &AccountName),
+    patience: Duration,
     session: &mut Session,
     head: ResponseHeader,
-    (kept, first): (&Kept, Bytes),
+    (mut body, first): (Body<'_>, Bytes),
 ) -> Option<()> {
-    let patience = from.0.timeouts.client_write;
     let down = &mut session.downstream_session;
     let writing = down.write_response_header(Box::new(head));
     tokio::time::timeout(patience, writing).await.ok()?.ok()?;
     let mut next = first;
-    let mut left = kept.bytes;
-    for number in 1.. {
-        left = left.checked_sub(next.len() as u64)?;
-        let writing = down.write_response_body(next, left == 0);
+    loop {
+        body.left = body.left.checked_sub(next.len() as u64)?;
+        let is_last = body.left == 0;
+        let writing = down.write_response_body(next, is_last);
         tokio::time::timeout(patience, writing).await.ok()?.ok()?;
-        if left == 0 {
-            break;
+        if is_last {
+            return Some(());
         }
-        next = piece(from, kept, number).await.ok()?.filter(|piece| piece.len() <= PIECE_BYTES)?;
+        next = body.next().await.ok()??;
     }
-    Some(())
 }

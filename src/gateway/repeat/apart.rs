@@ -1,0 +1,56 @@
+//! Long bodies of replies, which are kept in the object store and not in the ledger's.
+//!
+//! A body is there before its name says so. One that cannot be written costs nobody the call: its
+//! name is kept without a reply, and whoever asks for it is told so.
+
+use bytes::Bytes;
+
+use crate::files::bodies::{BodyFiles, BodyKind, BodyName};
+use crate::gateway::exchange::unix_ms;
+use crate::ledger::AccountName;
+use crate::repeats::{ApartBody, INLINE_BYTES_MAX, Naming, Reply};
+
+/// Where the body of an owner's reply is.
+pub(super) fn name(account: &AccountName, owner: &str, body: ApartBody) -> BodyName {
+    BodyName {
+        kind: BodyKind::Reply,
+        account: account.to_string(),
+        expires_s: body.expires_s,
+        id: owner.to_owned(),
+    }
+}
+
+/// Puts a long body where such are; gives what is left to be kept in the ledger's store. `None` if
+/// the body could not be put there.
+pub(super) async fn keep(
+    bodies: &BodyFiles,
+    (account, naming): (&AccountName, &Naming),
+    reply: Option<Reply>,
+) -> Option<Reply> {
+    let Reply { mut head, body } = reply?;
+    if body.len() <= INLINE_BYTES_MAX {
+        return Some(Reply { head, body });
+    }
+    let life_s = naming.life_ms.div_ceil(1_000);
+    let now_s = unix_ms().unsigned_abs() / 1_000;
+    let apart = ApartBody { bytes: body.len() as u64, expires_s: now_s.saturating_add(life_s) };
+    if let Err(why) = bodies.write(&name(account, &naming.owner, apart), body).await {
+        log::warn!(owner = naming.owner, why:% = why; "reply body not stored");
+        return None;
+    }
+    head.apart = Some(apart);
+    Some(Reply { head, body: Bytes::new() })
+}
+
+/// Deletes the body of a reply that nobody will ask for: its name is another call's by now.
+pub(super) async fn forget(
+    bodies: &BodyFiles,
+    (account, naming): (&AccountName, &Naming),
+    reply: &Reply,
+) {
+    let Some(apart) = reply.head.apart else { return };
+    let deleted = bodies.delete(&name(account, &naming.owner, apart), apart.bytes).await;
+    if let Err(why) = deleted {
+        log::warn!(owner = naming.owner, why:% = why; "reply body left to the sweep");
+    }
+}
