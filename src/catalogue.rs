@@ -4,11 +4,13 @@
 //! changes nothing: the catalogue is made whole or not at all.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::dialect::Endpoint;
 use crate::sheet::Fault;
 
 mod example;
@@ -29,8 +31,9 @@ pub use vendor::Vendor;
 /// The name and the text of a rules file.
 pub type Source = (String, String);
 
-/// Longer names are near to none of ours.
-const NAME_BYTES_MAX: usize = 128;
+/// So much of an unknown name is compared: the search costs the product of the lengths, and what a
+/// longer name adds makes it no nearer to any of ours.
+const NAME_CHARS_MAX: usize = 128;
 
 /// Every model on offer.
 #[derive(Debug)]
@@ -100,28 +103,43 @@ impl Catalogue {
         self.by_name.get(name).map(|at| &self.models[*at])
     }
 
+    /// The tokens of the vendors whose rules were read.
+    pub fn vendors(&self) -> impl Iterator<Item = &str> {
+        self.models.iter().map(|model| model.vendor.token.as_str())
+    }
+
     /// The model that calls of a kind are for when they name none.
     #[must_use]
     pub fn unnamed(&self, kind: Kind) -> Option<&str> {
         self.unnamed.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
-    /// The known id nearest to a name.
+    /// The known id nearest to a name. It is looked for among the models of `endpoint` first; only
+    /// where none of them is near, among all.
     #[must_use]
-    pub fn closest(&self, name: &str) -> Option<&str> {
-        // The search costs the product of the lengths, and nobody meant so long a name.
-        if name.len() > NAME_BYTES_MAX {
-            return None;
-        }
-        let lower = name.to_lowercase();
-        let names = || self.by_name.iter().map(|(name, at)| (name.to_lowercase(), *at));
-        // A name that only adds a date to one of ours means that one.
-        let begins = |id: &str| lower.strip_prefix(id).is_some_and(is_date);
-        let begun = names().filter(|(id, _)| begins(id)).max_by_key(|(id, _)| id.len());
-        let distance = |id: &str| strsim::damerau_levenshtein(&lower, id);
-        let nearest = || names().map(|(id, at)| (distance(&id), at)).min();
-        let at = begun.map(|(_, at)| at).or_else(|| nearest().map(|(_, at)| at))?;
+    pub fn closest(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
+        let name = UnknownName::read(name);
+        let sold = |at: usize| endpoint.is_none_or(|e| self.models[at].endpoints().contains(&e));
+        let of_endpoint = self.nearest(&name, sold);
+        let nearest = match of_endpoint {
+            Some((distance, _)) if name.is_near(distance) => of_endpoint,
+            _ => self.nearest(&name, |_| true).filter(|(d, _)| name.is_near(*d)).or(of_endpoint),
+        };
+        let (_, at) = nearest.or_else(|| self.nearest(&name, |_| true))?;
         Some(self.models[at].id.as_str())
+    }
+
+    /// The nearest of the models that are wanted, and how far its name is away.
+    fn nearest(
+        &self,
+        name: &UnknownName,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Option<(usize, usize)> {
+        let names = self.by_name.iter().filter(|(_, at)| is_wanted(**at));
+        // Of two as near the longer one: a date adds to it.
+        let ranked =
+            names.map(|(id, at)| (name.distance(&id.to_lowercase()), Reverse(id.len()), *at));
+        ranked.min().map(|(distance, _, at)| (distance, at))
     }
 
     /// All models, in the order of the rules.
@@ -138,6 +156,46 @@ impl Catalogue {
             self.by_name.entry(vendor.upstream(&model.id).into_owned()).or_insert(at);
         }
     }
+}
+
+/// A name that is no model's.
+struct UnknownName {
+    /// In lower case, and no longer than is compared.
+    whole: String,
+    /// The same behind its last slash, if it has one: others name models by their maker.
+    behind_slash: Option<String>,
+}
+
+impl UnknownName {
+    fn read(name: &str) -> UnknownName {
+        let whole: String = name.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
+        let behind_slash = behind_slash(&whole).map(str::to_owned);
+        UnknownName { whole, behind_slash }
+    }
+
+    /// How far an id is away: as a whole, or where either has a slash, of what stands behind it. A
+    /// name that only adds a date to an id means that one.
+    fn distance(&self, id: &str) -> usize {
+        let own = [Some(self.whole.as_str()), self.behind_slash.as_deref()];
+        let theirs = [Some(id), behind_slash(id)];
+        let pairs = own.into_iter().flatten().flat_map(|name| {
+            theirs.into_iter().flatten().map(move |id| match name.strip_prefix(id) {
+                Some(rest) if is_date(rest) => 0,
+                _ => strsim::damerau_levenshtein(name, id),
+            })
+        });
+        pairs.min().unwrap_or(usize::MAX)
+    }
+
+    /// Whether so many changes leave most of it as it is.
+    fn is_near(&self, distance: usize) -> bool {
+        let compared = self.behind_slash.as_ref().unwrap_or(&self.whole);
+        distance.saturating_mul(2) <= compared.chars().count()
+    }
+}
+
+fn behind_slash(name: &str) -> Option<&str> {
+    name.rsplit_once('/').map(|(_, rest)| rest).filter(|rest| !rest.is_empty())
 }
 
 /// Whether what a name adds to an id is a date as vendors write them, or the word for the newest.

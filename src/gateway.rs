@@ -204,11 +204,12 @@ impl Gateway {
                 Ok(())
             }
             Target::Models(wanted) => {
-                let body = local::models(&self.catalogue.load(), &wanted)?;
+                let body =
+                    local::models(&self.catalogue.load(), &wanted, exchange.arrived_ms / 1_000)?;
                 self.answer(session, exchange, body).await
             }
             Target::Model(id) => {
-                let body = local::model(&self.catalogue.load(), &id)?;
+                let body = local::model(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
                 self.answer(session, exchange, body).await
             }
         }

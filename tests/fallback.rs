@@ -130,6 +130,24 @@ async fn a_vendor_without_routes_is_told_apart_from_one_that_fails() {
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
 }
 
+#[tokio::test]
+async fn a_vendor_without_a_section_is_named_by_readyz() {
+    let mut world = World::start(Store::Sqlite).run().await;
+    let file = world.path("tollgate.toml");
+    let conf = std::fs::read_to_string(&file).expect("the configuration");
+    let (before, rest) = conf.split_once("[vendor.vendor_d]\n").expect("a section");
+    let after = rest.split_once('\n').map_or("", |(_, after)| after);
+    std::fs::write(&file, format!("{before}{after}")).expect("a configuration without it");
+    world.kill_and_start_again().await;
+    let ready = world.client().get(format!("http://{}/readyz", world.gateway.admin)).send().await;
+    let ready: serde_json::Value = ready.expect("readiness").json().await.expect("JSON");
+    assert_eq!(ready["vendors"]["vendor_d"], "no_route", "its models are listed: {ready}");
+    assert_eq!(
+        (&ready["vendors"]["vendor_b"]["r0"], &ready["ready"]),
+        (&"up".into(), &true.into())
+    );
+}
+
 #[rstest]
 #[case::of_b("vendor_b", "invalid_request_error", "vendor_refused", "model_not_found")]
 #[case::of_c("vendor_c", "invalid_request_error", "INVALID_ARGUMENT", "NOT_FOUND")]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rstest::rstest;
 use serde_json::{Map, Value, json};
 
-use crate::world::{Store, World};
+use crate::world::{Answer, Store, World};
 
 const PRICES: &str = include_str!("golden/spec_prices.tsv");
 
@@ -63,7 +64,14 @@ fn pricing(row: &Row) -> Value {
         "speech" => json!({ "character": usd(number(row, "character_nano").expect("a price"), 0) }),
         "moderation" => json!({ "prompt": "0", "completion": "0" }),
         _ => {
-            let mut pricing = rates(row, "input_nano", "output_nano").expect("token prices");
+            // Of dated prices those of today are told.
+            let began = number(row, "from_input_nano").is_some() && row["from_date"] <= &*today();
+            let [input, output] = if began {
+                ["from_input_nano", "from_output_nano"]
+            } else {
+                ["input_nano", "output_nano"]
+            };
+            let mut pricing = rates(row, input, output).expect("token prices");
             let tiers = tiers(row);
             if !tiers.is_empty() {
                 pricing.insert("tiers".to_owned(), tiers.into());
@@ -74,6 +82,11 @@ fn pricing(row: &Row) -> Value {
             pricing.into()
         }
     }
+}
+
+/// Today in UTC, as the price list writes days.
+fn today() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
 fn endpoints(row: &Row) -> &'static [&'static str] {
@@ -153,11 +166,50 @@ async fn an_unknown_model_names_the_closest_one() {
         assert_eq!(answer.refusal(), (404, "model_not_found".to_owned()));
         assert!(answer.message().contains(&format!("'{closest}'")), "{}", answer.message());
     }
+    for (asked, closest) in [
+        ("x".repeat(4_000), ""),
+        ("lmb-oss-120b".to_owned(), "orgH/lmb-oss-120b"),
+        ("brand/famA-V3.2".to_owned(), "orgA/famA-V3.2"),
+        ("somebody/lma-opus-5-20260131".to_owned(), "lma-opus-5"),
+        ("famA-v4-flash".to_owned(), "orgA/famA-V4-Flash"),
+        ("lmb-5.5".repeat(40), ""),
+    ] {
+        let answer = world.get(&format!("/v1/models/{asked}")).await;
+        assert_eq!(answer.refusal(), (404, "model_not_found".to_owned()));
+        let named = answer.message().rsplit("closest: ").next().map(str::to_owned);
+        assert!(named.is_some_and(|named| named.contains('\'')), "{}", answer.message());
+        if asked.len() < 100 {
+            assert!(answer.message().contains(&format!("'{closest}'")), "{}", answer.message());
+        }
+    }
     for wild in ["", "%zz", "%ff", "%00", "a%2", "../../etc/passwd", &"x".repeat(4_000)] {
         let answer = world.get(&format!("/v1/models/{wild}")).await;
         assert_eq!(answer.status, 404, "{wild}");
         assert!(answer.body.len() < 1_000, "{}", answer.body.len());
     }
+}
+
+#[rstest]
+#[case::pro_tier_on_chat("chat/completions", "lmb-5.2-prx", "lmb-5.2")]
+#[case::pro_tier_on_responses("responses", "lmb-5.2-prx", "lmb-5.2-pro")]
+#[case::a_chat_model_that_is_no_speech("audio/speech", "tts-2", "tts-1")]
+#[case::an_embedding_that_is_asked_for_as_chat(
+    "chat/completions",
+    "text-embedding-3",
+    "text-embedding-3-small"
+)]
+#[tokio::test]
+async fn the_closest_name_is_one_of_the_endpoint_that_was_asked(
+    #[case] path: &str,
+    #[case] asked: &str,
+    #[case] closest: &str,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let body = json!({ "model": asked }).to_string();
+    let answer = Answer::read(world.request(&format!("/v1/{path}")).body(body)).await;
+    assert_eq!(answer.status, 404, "{answer:?}");
+    let named = answer.json()["error"]["message"].to_string();
+    assert!(named.contains(&format!("closest: '{closest}")), "{named}");
 }
 
 #[tokio::test]

@@ -60,9 +60,9 @@ impl Model {
         }
     }
 
-    /// Its entry in the model listing.
+    /// Its entry in the model listing; its prices are those of the moment `at` (unix seconds).
     #[must_use]
-    pub fn listing(&self) -> Json {
+    pub fn listing(&self, at: i64) -> Json {
         let endpoints: Vec<&str> = self.endpoints().into_iter().map(Endpoint::path).collect();
         json!({
             "id": self.id,
@@ -75,15 +75,15 @@ impl Model {
             "endpoints": endpoints,
             "supports_effort": self.effort,
             "context_length": self.context,
-            "pricing": self.pricing(),
+            "pricing": self.pricing(at),
         })
     }
 
-    fn pricing(&self) -> Json {
+    fn pricing(&self, at: i64) -> Json {
         match &self.price {
-            Price::Tokens(tokens) => Json::Object(token_pricing(tokens)),
+            Price::Tokens(tokens) => Json::Object(token_pricing(tokens, at)),
             Price::Image { tokens, reservation } => {
-                let mut pricing = token_pricing(tokens);
+                let mut pricing = token_pricing(tokens, at);
                 pricing.insert("image_reservation".to_owned(), reservation.to_string().into());
                 Json::Object(pricing)
             }
@@ -98,8 +98,8 @@ impl Model {
     }
 }
 
-fn token_pricing(price: &TokenPrice) -> Map<String, Json> {
-    let mut pricing = rates(&price.base);
+fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
+    let mut pricing = rates(&price.base_at(at));
     let above = price.above.iter().map(|(over, r)| (("above_input_tokens", (*over).into()), r));
     let from = price.from.iter().filter_map(|(since, r)| {
         let moment = jiff::Timestamp::from_second(*since).ok()?;
@@ -128,4 +128,30 @@ fn rates(rates: &Rates) -> Map<String, Json> {
         }
     }
     map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::money::Rate;
+
+    const JANUARY_2027: i64 = 1_798_761_600;
+
+    fn rates(input: u32, output: u32) -> Rates {
+        Rates { input: Rate::from_nano(input), output: Rate::from_nano(output), ..Rates::default() }
+    }
+
+    #[test]
+    fn the_listing_told_the_old_price_after_it_had_changed() {
+        let from = vec![(JANUARY_2027, rates(1_500, 7_500))];
+        let price = TokenPrice { base: rates(750, 3_750), above: vec![], from };
+        let told = |at: i64| {
+            let pricing = Json::Object(token_pricing(&price, at));
+            let tier = json!({ "from_date": "2027-01-01", "prompt": "0.0000015", "completion": "0.0000075" });
+            assert_eq!(pricing["tiers"], json!([tier]), "the tiers stay");
+            [pricing["prompt"].clone(), pricing["completion"].clone()]
+        };
+        assert_eq!(told(JANUARY_2027 - 1), ["0.00000075", "0.00000375"]);
+        assert_eq!(told(JANUARY_2027), ["0.0000015", "0.0000075"]);
+    }
 }

@@ -252,7 +252,8 @@ fn model(kind: Kind, id: String, node: Node, vendor: &Arc<Vendor>, faults: &mut 
     let messages = kind == Kind::Chat && vendor.dialect == Dialect::Messages;
     let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
     let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
-    let is_default = kind == Kind::Moderation && row.bool("default", faults).unwrap_or(false);
+    let has_default = matches!(kind, Kind::Moderation | Kind::Image);
+    let is_default = has_default && row.bool("default", faults).unwrap_or(false);
     row.finish(faults);
     let vendor = vendor.clone();
     let model = Model { id, kind, price, context, effort, json_schema, thinking, vendor };

@@ -5,8 +5,9 @@ use crate::conf::Conf;
 
 pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
     let catalogue = super::rules::catalogue(conf)?;
+    let now = jiff::Timestamp::now().as_second();
     for model in catalogue.models() {
-        let listing = model.listing();
+        let listing = model.listing(now);
         if out.json {
             super::say(format_args!("{listing}"))?;
         } else {

@@ -92,13 +92,13 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         crowd: crowd.clone(),
         settling: gateway.settling.clone(),
         worker_idle: worker.idle.clone(),
-        rules: reload::Rules::new(conf, catalogue),
+        rules: reload::Rules::new(conf, catalogue.clone()),
         grace_s: conf.server.grace_s,
         hurry: Arc::default(),
     };
     let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
     let entrance = entrance::Entrance { store: requests, service: entrance };
-    let admin = admin::build(conf, own.ledger, routes.clone());
+    let admin = admin::build(conf, own.ledger, routes.clone(), catalogue);
     let opening = Opening::new(conf, upgrade.then(|| socket.clone()), upkeep.clone());
     let signals = Signals::new(conf, socket.clone(), opening.sockets(), background.hurry.clone());
     let opening = server.add_service(opening);

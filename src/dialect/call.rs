@@ -32,20 +32,30 @@ impl Opened {
     /// [`CallFault`] tells what is unsound, or that no model is named.
     pub fn parse(body: Bytes, unnamed: Option<&str>) -> Result<Opened, CallFault> {
         let document = Document::parse(body)?;
-        let model = match (present(&document, "model"), unnamed) {
-            (None, Some(unnamed)) => unnamed.to_owned(),
-            (named, _) => name(named)?,
-        };
+        let model = model_of(&document, unnamed)?;
         Ok(Opened { document, model, file: None })
     }
 
-    /// A form, of which the fields are a body.
+    /// A form, of which the fields are a body. Where it names no model, it is for `unnamed`, if
+    /// there is such a model.
     ///
     /// # Errors
     /// [`CallFault`] if no model is named.
-    pub fn form(document: Document, file: Option<File>) -> Result<Opened, CallFault> {
-        let model = name(present(&document, "model"))?;
+    pub fn form(
+        document: Document,
+        file: Option<File>,
+        unnamed: Option<&str>,
+    ) -> Result<Opened, CallFault> {
+        let model = model_of(&document, unnamed)?;
         Ok(Opened { document, model, file })
+    }
+}
+
+/// The model that a body names, or else the one that is for calls which name none.
+fn model_of(document: &Document, unnamed: Option<&str>) -> Result<String, CallFault> {
+    match (present(document, "model"), unnamed) {
+        (None, Some(unnamed)) => Ok(unnamed.to_owned()),
+        (named, _) => name(named),
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) fn model(
     endpoint: Endpoint,
 ) -> Result<Arc<Model>, Refusal> {
     let Some(model) = catalogue.find(asked) else {
-        let closest = catalogue.closest(asked).map(str::to_owned);
+        let closest = catalogue.closest(asked, Some(endpoint)).map(str::to_owned);
         return Err(Refusal::NoModel { asked: asked.to_owned(), closest });
     };
     let sold_on = model.endpoints();

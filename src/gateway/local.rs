@@ -152,19 +152,19 @@ fn not_one_of(field: &str, known: &str) -> Refusal {
     Refusal::Call(CallFault::invalid(field, &format!("one of {known}")))
 }
 
-/// The listing of the models that are wanted, as the body of an answer. One shape serves clients of
-/// both text formats.
+/// The listing of the models that are wanted with the prices of the moment `at` (unix seconds), as
+/// the body of an answer. One shape serves clients of both text formats.
 ///
 /// # Errors
 /// An owner is wanted that owns nothing here.
-pub fn models(catalogue: &Catalogue, wanted: &Wanted) -> Result<String, Refusal> {
+pub fn models(catalogue: &Catalogue, wanted: &Wanted, at: i64) -> Result<String, Refusal> {
     let all = catalogue.models();
     if wanted.owners.iter().any(|owner| all.iter().all(|m| m.vendor.token != *owner)) {
         let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.token).collect();
         owners.dedup();
         return Err(not_one_of("owned_by", &owners.join(", ")));
     }
-    let data: Vec<_> = all.iter().filter(|m| wanted.has(m)).map(|m| m.listing()).collect();
+    let data: Vec<_> = all.iter().filter(|m| wanted.has(m)).map(|m| m.listing(at)).collect();
     let id = |entry: Option<&Json>| entry.map_or(Json::Null, |entry| entry["id"].clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));
     let list = json!({
@@ -177,16 +177,16 @@ pub fn models(catalogue: &Catalogue, wanted: &Wanted) -> Result<String, Refusal>
     Ok(list.to_string())
 }
 
-/// The listing of one model.
+/// The listing of one model with the prices of the moment `at` (unix seconds).
 ///
 /// # Errors
 /// No such model; the refusal names the closest one.
-pub fn model(catalogue: &Catalogue, id: &str) -> Result<String, Refusal> {
+pub fn model(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, Refusal> {
     let Some(model) = catalogue.find(id) else {
-        let closest = catalogue.closest(id).map(str::to_owned);
+        let closest = catalogue.closest(id, None).map(str::to_owned);
         return Err(Refusal::NoModel { asked: id.to_owned(), closest });
     };
-    Ok(model.listing().to_string())
+    Ok(model.listing(at).to_string())
 }
 
 #[cfg(test)]

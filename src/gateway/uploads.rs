@@ -20,10 +20,10 @@ use super::bodies;
 use super::intake::{self, Pieces, Taken};
 use super::limits::Limits;
 use super::refusal::Refusal;
+use crate::catalogue::Kind;
 use crate::dialect::call::Opened;
 use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
-use crate::dialect::images::{self, File};
-use crate::dialect::json::Document;
+use crate::dialect::images;
 use crate::dialect::videos;
 
 /// Beside its file a form may have so many bytes.
@@ -303,7 +303,9 @@ pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Tak
     };
     let (form, room) = wanted.take(gateway, session).await?;
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
-    opened(gateway, document, Some(file), room)
+    let catalogue = gateway.catalogue.load();
+    let edited = Opened::form(document, Some(file), catalogue.unnamed(Kind::Image));
+    taken(gateway, edited.map_err(Refusal::Call)?, room)
 }
 
 /// Takes in what is to become a video, maybe with an image that it begins with.
@@ -317,18 +319,13 @@ pub(super) async fn video(gateway: &Gateway, session: &mut Session) -> Result<Ta
     let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
     let (form, room) = wanted.take(gateway, session).await?;
     let (document, file) = videos::form(form).map_err(Refusal::Call)?;
-    opened(gateway, document, file, room)
+    let opened = Opened::form(document, file, None).map_err(Refusal::Call)?;
+    taken(gateway, opened, room)
 }
 
-fn opened(
-    gateway: &Gateway,
-    document: Document,
-    file: Option<File>,
-    mut room: Room,
-) -> Result<Taken, Refusal> {
-    let file_bytes = file.as_ref().map_or(0, |file| file.length);
-    room.shrink(file_bytes.saturating_add(document.body().len()), &gateway.uploads);
-    let opened = Opened::form(document, file).map_err(Refusal::Call)?;
+fn taken(gateway: &Gateway, opened: Opened, mut room: Room) -> Result<Taken, Refusal> {
+    let file_bytes = opened.file.as_ref().map_or(0, |file| file.length);
+    room.shrink(file_bytes.saturating_add(opened.document.body().len()), &gateway.uploads);
     Ok(Taken { opened, room: Some(room), weight: None })
 }
 

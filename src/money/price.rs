@@ -70,7 +70,9 @@ impl TokenPrice {
         Ok(Quote { wanted: dearest(output)?, least: dearest(output.min(1))? })
     }
 
-    fn base_at(&self, at: i64) -> Rates {
+    /// The rates of the moment `at` (unix seconds), where no tier by input applies.
+    #[must_use]
+    pub fn base_at(&self, at: i64) -> Rates {
         let dated = self.from.iter().rev().find(|(since, _)| at >= *since);
         dated.map_or(self.base, |(_, rates)| *rates)
     }

@@ -156,8 +156,6 @@ WRONG = [
     ({"input": "語" * 4097}, "invalid_value", "input"),
     ({"input": 7}, "invalid_value", "input"),
     ({"input": None}, "missing_required_parameter", "input"),
-    ({"voice": None}, "missing_required_parameter", "voice"),
-    ({"voice": ""}, "invalid_value", "voice"),
     ({"stream_format": "sse"}, "unsupported_parameter", "stream_format"),
 ]
 

@@ -51,6 +51,19 @@ fn proves(world: &World, offer: Offer, file: &[u8], media: &str) {
     }
 }
 
+#[tokio::test]
+async fn an_edit_that_names_no_model_is_for_the_default_of_the_rules() {
+    let world = World::start(Store::Sqlite).run().await;
+    let form = Form::new().field("prompt", "Redder.").file("image", "image/png", &picture(90));
+    pictured(&world.send(EDIT_B.path, &form.sent()).await);
+    let seen = world.sim.take_seen().remove(0);
+    assert_eq!(seen.field("model"), Some("lmb-image-2"));
+    let charge = world.charge().await;
+    assert_eq!((&*charge.model, &*charge.endpoint), ("lmb-image-2", "image_edits"));
+    let answer = world.call(crate::world::IMAGE_B, json!({ "model": null })).await;
+    assert_eq!(answer.refusal(), (400, "missing_required_parameter".to_owned()));
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_form_is_understood_however_it_is_written(

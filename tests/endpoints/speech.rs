@@ -60,10 +60,22 @@ async fn the_longest_text_passes_and_a_character_more_does_not(
 }
 
 #[rstest]
+#[case::none(json!({ "voice": null }))]
+#[case::empty(json!({ "voice": "" }))]
+#[case::of_another_type(json!({ "voice": 5 }))]
+#[tokio::test]
+async fn whether_a_voice_is_right_or_needed_is_not_ours_to_say(#[case] voice: Value) {
+    let world = World::start(Store::Sqlite).run().await;
+    let answer = world.call(SPEECH, voice.clone()).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    let seen = world.sim.seen();
+    assert_eq!(seen[0].json()["voice"], voice["voice"], "the vendor was asked, with what was sent");
+    world.free_of_charge().await;
+}
+
+#[rstest]
 #[case::nothing_to_say(json!({ "input": "" }), "input")]
 #[case::no_text(json!({ "input": ["hello"] }), "input")]
-#[case::empty_voice(json!({ "voice": "" }), "voice")]
-#[case::voice_of_another_type(json!({ "voice": 5 }), "voice")]
 #[case::events(json!({ "stream_format": "sse" }), "stream_format")]
 #[tokio::test]
 async fn a_wrong_field_is_named(#[case] members: Value, #[case] param: &str) {

@@ -43,7 +43,7 @@ fn take(content_type: &str, form: &[u8], size: usize) -> Result<Opened, CallFaul
         reader.push(Bytes::copy_from_slice(piece))?;
     }
     let (document, file) = images::edit(reader.finish()?)?;
-    Opened::form(document, Some(file))
+    Opened::form(document, Some(file), None)
 }
 
 /// The body for a model's vendor, made the way that the gateway makes it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::Response;
 use pingora_core::apps::http_app::ServeHttp;
@@ -12,6 +13,7 @@ use pingora_core::services::listening::Service;
 use pingora_prometheus::PrometheusHttpApp;
 use serde_json::json;
 
+use crate::catalogue::Catalogue;
 use crate::conf::Conf;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::routes::Routes;
@@ -21,13 +23,20 @@ use crate::ledger::Ledger;
 pub(super) struct Admin {
     ledger: Arc<dyn Ledger>,
     routes: Arc<Routes>,
+    /// Whose models are for sale.
+    catalogue: Arc<ArcSwap<Catalogue>>,
     /// The ledger must answer within this.
     wait: Duration,
 }
 
 /// Puts it together.
-pub(super) fn build(conf: &Conf, ledger: Arc<dyn Ledger>, routes: Arc<Routes>) -> Service<Admin> {
-    let admin = Admin { ledger, routes, wait: conf.timeouts.ledger };
+pub(super) fn build(
+    conf: &Conf,
+    ledger: Arc<dyn Ledger>,
+    routes: Arc<Routes>,
+    catalogue: Arc<ArcSwap<Catalogue>>,
+) -> Service<Admin> {
+    let admin = Admin { ledger, routes, catalogue, wait: conf.timeouts.ledger };
     let mut service = Service::new("admin".to_owned(), admin);
     service.add_tcp(&conf.listen.admin);
     service
@@ -56,6 +65,11 @@ impl Admin {
         let now_ms = unix_ms();
         let mut vendors: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
         for vendor in self.routes.vendors() {
+            vendors.entry(vendor).or_default();
+        }
+        // Those too that the configuration has no section for: their models are listed.
+        let catalogue = self.catalogue.load();
+        for vendor in catalogue.vendors() {
             vendors.entry(vendor).or_default();
         }
         for route in self.routes.all() {

@@ -110,7 +110,7 @@ fn sent(body: Bytes) {
     if let Ok(characters) = speech::read(document) {
         let text = input.as_str().expect("a text");
         assert_eq!(characters, text.chars().count() as u64);
-        assert!((1..=4096).contains(&characters) && !serde["voice"].is_null());
+        assert!((1..=4096).contains(&characters));
     }
     let is_taken = input.is_string() || input.as_array().is_some_and(|list| !list.is_empty());
     assert_eq!(moderations::read(document).is_ok(), is_taken);
