@@ -50,6 +50,7 @@ pub mod tenant_budget;
 pub mod thinking;
 pub mod uploads;
 pub mod upstream;
+mod usage_bounds;
 pub mod videos;
 mod wire;
 
@@ -399,7 +400,9 @@ impl ProxyHttp for Gateway {
         exchange.record.status = 200;
         exchange.record.first_byte = Some(exchange.arrived.elapsed());
         let ours = passage::head(session, exchange, &admitted, head);
+        let bounds = usage_bounds::of(&admitted.call, &admitted.terms);
         let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
+        let relay = relay.bounded(bounds);
         let growth = Growth::of(&admitted);
         exchange.stage = Stage::Relaying(Box::new(Relaying {
             funds: admitted.funds,

@@ -248,6 +248,9 @@ pub struct Line {
     pub usage: Units,
     /// Where the units come from.
     pub basis: Basis,
+    /// What the vendor reported and was not believed; then the units are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_usage: Option<Units>,
     /// The price list they were priced by.
     pub price_version: String,
     /// The vendor's id of the request, if it sent one.
@@ -483,5 +486,18 @@ mod tests {
         ] {
             assert_eq!(op.hold_id(), Some("h"), "{op:?}");
         }
+    }
+
+    #[test]
+    fn a_line_of_before_a_report_could_be_rejected_is_read_and_written_as_it_was() {
+        let old = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
+        let line: Line = serde_json::from_str(old).expect("a line");
+        assert_eq!(line.rejected_usage, None);
+        assert_eq!(serde_json::to_string(&line).expect("JSON"), old);
+        let tokens = crate::money::Tokens { input: 3, output: 900_000_000, ..Default::default() };
+        let rejected_usage = Some(Units::Tokens(tokens));
+        let written = serde_json::to_string(&Line { rejected_usage, ..line }).expect("JSON");
+        let read: Line = serde_json::from_str(&written).expect("a line");
+        assert_eq!(read.rejected_usage, rejected_usage);
     }
 }

@@ -37,6 +37,10 @@ pub struct Metrics {
     pub held_nanousd: IntGauge,
     /// Charges that accounts could not pay, in nano-USD.
     pub written_off_nanousd: IntCounter,
+    /// Charges of which an account could not pay more than a cent.
+    pub write_offs: IntCounter,
+    /// Reports of usage that cannot be, by vendor and route.
+    pub usage_rejected: IntCounterVec,
     /// Ledger operations by name and store.
     pub ledger_seconds: HistogramVec,
     /// Video jobs by status.
@@ -104,6 +108,15 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
         "written_off_nanousd_total",
         "Charges that accounts could not pay, in nano-USD",
     ),
+    write_offs: counter(
+        "write_offs_total",
+        "Charges of which an account could not pay more than a cent",
+    ),
+    usage_rejected: counters(
+        "usage_rejected_total",
+        "Reports of usage that cannot be",
+        &["vendor", "route"],
+    ),
     ledger_seconds: times("ledger_seconds", "Ledger operations", &["op", "store"], OWN_SECONDS),
     video_jobs: gauges("video_jobs", "Video jobs", &["status"]),
     route_up: gauges("route_up", "Whether a route is in use", &["vendor", "route"]),
@@ -129,6 +142,25 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
 /// Makes every metric known, so that a first scrape shows them.
 pub fn init() {
     LazyLock::force(&METRICS);
+}
+
+/// A write-off above so much, which is a cent, is told in the log.
+const WRITE_OFF_TOLD_NANO: i64 = 10_000_000;
+
+/// Takes note of what an account could not pay of a charge, and tells the operator of more than a
+/// cent. The message of that log line does not change: alerts match it.
+pub fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) {
+    METRICS.written_off_nanousd.inc_by(count(written_off_nano));
+    if written_off_nano > WRITE_OFF_TOLD_NANO {
+        METRICS.write_offs.inc();
+        log::error!(
+            event = "write_off",
+            account,
+            request_id,
+            written_off_nano;
+            "charge written off: above what the account had"
+        );
+    }
 }
 
 /// Adds to a counter a number that is never negative.

@@ -10,7 +10,7 @@ pub mod price;
 /// Nano-USD in one USD.
 const NANO_PER_USD: u64 = 1_000_000_000;
 /// The unit in which some vendors bill, 10⁻¹⁰ USD, in one nano-USD.
-const TICKS_PER_NANO: u64 = 10;
+pub const TICKS_PER_NANO: u64 = 10;
 
 /// Why an amount could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -229,6 +229,9 @@ pub struct Tokens {
     /// Of the input, those written to a prompt cache.
     #[serde(rename = "cache_write_tokens", default, skip_serializing_if = "is_zero")]
     pub cache_write: u64,
+    /// Of those written, those that are kept for an hour.
+    #[serde(rename = "cache_write_1h_tokens", default, skip_serializing_if = "is_zero")]
+    pub cache_write_1h: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
@@ -453,7 +456,8 @@ mod tests {
 
     #[test]
     fn only_what_is_sold_by_tokens_has_tokens() {
-        let tokens = Tokens { input: 3, output: 2, cache_read: 1, cache_write: 1 };
+        let tokens =
+            Tokens { input: 3, output: 2, cache_read: 1, cache_write: 1, cache_write_1h: 1 };
         let of = |units| Usage { units, basis: Basis::Reported }.tokens();
         assert_eq!(of(Units::Tokens(tokens)), tokens);
         let (resolution, ticks) = (Resolution::P480, None);
@@ -475,6 +479,10 @@ mod tests {
             (
                 Units::Tokens(Tokens { cache_read: 2, cache_write: 1, ..tokens }),
                 r#"{"prompt_tokens":3,"completion_tokens":2,"cached_tokens":2,"cache_write_tokens":1}"#,
+            ),
+            (
+                Units::Tokens(Tokens { cache_write: 2, cache_write_1h: 1, ..tokens }),
+                r#"{"prompt_tokens":3,"completion_tokens":2,"cache_write_tokens":2,"cache_write_1h_tokens":1}"#,
             ),
             (Units::Characters { characters: 5 }, r#"{"characters":5}"#),
             (Units::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::world::{Canned, Charge, Store, World, chat_of, model_of};
+use crate::world::{Canned, Charge, Store, World, chat_of, long, model_of};
 
 /// Nano-USD of a token of lmb-5.5, in and out.
 const INPUT: i64 = 5_000;
@@ -67,7 +67,7 @@ async fn long_calls_are_repriced_as_a_whole(
 ) {
     let faults = format!("prompt={prompt};completion=10");
     let world = World::start(Store::Sqlite).vendor(vendor, &[&faults]).run().await;
-    let mut call = chat_of(model_of(vendor));
+    let mut call = long(chat_of(model_of(vendor)), 80_000);
     call["stream"] = stream.into();
     assert_eq!(world.chat(call).await.status, 200);
     assert_eq!(world.charge().await.amount_nano, nano);
@@ -218,37 +218,64 @@ async fn a_long_input_is_held_at_the_dearer_tier() {
     assert_eq!(world.chat(call).await.status, 200);
 }
 
+/// Nano-USD of a token of lmd-4.6, in and out. Its vendor reasons beyond the limit that it is sent.
+const REASONING_INPUT: i64 = 2_000;
+const REASONING_OUTPUT: i64 = 6_000;
+
 #[rstest]
 #[tokio::test]
-async fn what_an_answer_costs_beyond_the_balance_is_written_off(
+async fn what_an_answer_costs_beyond_the_balance_is_written_off_and_told(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
     #[values(false, true)] stream: bool,
 ) {
-    let builder = World::start(store).vendor("vendor_b", &["prompt=1;completion=1000000"]);
+    let faults = "prompt=1;completion=10;reasoning=200000";
+    let builder = World::start(store).vendor("vendor_d", &[faults]);
     let world = builder.credit("1").run().await;
-    let mut call = chat_of("lmb-5.5");
+    let mut call = chat_of("lmd-4.6");
     call["max_tokens"] = 10.into();
     call["stream"] = stream.into();
     assert_eq!(world.chat(call.clone()).await.status, 200);
     let charge = world.charge().await;
-    let cost = INPUT + 1_000_000 * OUTPUT;
+    let cost = REASONING_INPUT + 200_010 * REASONING_OUTPUT;
     assert_eq!((charge.amount_nano, charge.written_off_nano), (cost, cost - 1_000_000_000));
     let balances = world.balances().await;
     assert_eq!((balances.available, balances.posted), (0, cost));
     let written_off = cost - 1_000_000_000;
     world.metric_becomes("tollgate_written_off_nanousd_total", &[], written_off).await;
+    world.metric_becomes("tollgate_write_offs_total", &[], 1).await;
+    let line = world.logged(&["charge written off: above what the account had"]).await;
+    for word in ["error", "write_off", "acct", &charge.request_id, &written_off.to_string()] {
+        assert!(line.contains(word), "{word} is not in {line}");
+    }
     assert_eq!(world.chat(call).await.status, 402);
 }
 
 #[tokio::test]
+async fn a_write_off_of_less_than_a_cent_is_no_alarm() {
+    let builder = World::start(Store::Sqlite).vendor("vendor_d", &["prompt=1;reasoning=1000"]);
+    let call = chat_of("lmd-4.6");
+    let credit = usd(bytes(&call) * REASONING_INPUT + REASONING_OUTPUT);
+    let world = builder.credit(&credit).run().await;
+    assert_eq!(world.chat(call).await.status, 200);
+    let charge = world.charge().await;
+    assert!((1..=10_000_000).contains(&charge.written_off_nano), "{charge:?}");
+    let metric = "tollgate_written_off_nanousd_total";
+    world.metric_becomes(metric, &[], charge.written_off_nano).await;
+    assert_eq!(world.metric("tollgate_write_offs_total", &[]).await, 0);
+    assert!(!world.log().contains("charge written off"));
+}
+
+#[tokio::test]
 async fn what_an_answer_costs_beyond_its_hold_comes_out_of_the_balance() {
-    let builder = World::start(Store::Sqlite).vendor("vendor_b", &["prompt=1;completion=1000"]);
+    let faults = "prompt=1;completion=10;reasoning=1000";
+    let builder = World::start(Store::Sqlite).vendor("vendor_d", &[faults]);
     let world = builder.credit("1").run().await;
-    let mut call = chat_of("lmb-5.5");
+    let mut call = chat_of("lmd-4.6");
     call["max_tokens"] = 10.into();
     assert_eq!(world.chat(call).await.status, 200);
     let charge = world.charge().await;
-    assert_eq!((charge.amount_nano, charge.written_off_nano), (INPUT + 1_000 * OUTPUT, 0));
+    let cost = REASONING_INPUT + 1_010 * REASONING_OUTPUT;
+    assert_eq!((charge.amount_nano, charge.written_off_nano), (cost, 0));
 }
 
 #[rstest]

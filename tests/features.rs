@@ -195,7 +195,7 @@ async fn thinking_effort_has_its_native_shape_through_messages() {
 async fn prompt_caching_works_through_chat() {
     let world = world().await;
     let mark = json!({ "type": "ephemeral" });
-    let longer = json!({ "type": "ephemeral", "ttl": "1h" });
+    let longer = json!({ "type": "ephemeral", "ttl": "5m" });
     let text =
         |text: &str, mark: &Value| json!({ "type": "text", "text": text, "cache_control": mark });
     let messages = json!([

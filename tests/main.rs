@@ -28,5 +28,6 @@ mod thinking;
 mod translated;
 mod translation;
 mod uploads;
+mod usage;
 mod videos;
 mod world;

@@ -190,12 +190,12 @@ async fn an_unknown_model_names_the_closest_one() {
 }
 
 #[rstest]
-#[case::pro_tier_on_chat("chat/completions", "lmb-5.2-prx", "lmb-5.2")]
-#[case::pro_tier_on_responses("responses", "lmb-5.2-prx", "lmb-5.2-pro")]
+#[case::pro_tier_on_chat("chat/completions", "lmb-5.2-pr", "lmb-5.2")]
+#[case::pro_tier_on_responses("responses", "lmb-5.2-pr", "lmb-5.2-pro")]
 #[case::a_chat_model_that_is_no_speech("audio/speech", "tts-2", "tts-1")]
 #[case::an_embedding_that_is_asked_for_as_chat(
     "chat/completions",
-    "text-embedding-3",
+    "text-embedding-3-smal",
     "text-embedding-3-small"
 )]
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn the_closest_name_is_one_of_the_endpoint_that_was_asked(
     let answer = Answer::read(world.request(&format!("/v1/{path}")).body(body)).await;
     assert_eq!(answer.status, 404, "{answer:?}");
     let named = answer.json()["error"]["message"].to_string();
-    assert!(named.contains(&format!("closest: '{closest}")), "{named}");
+    assert!(named.contains(&format!("closest: '{closest}'")), "{named}");
 }
 
 #[tokio::test]

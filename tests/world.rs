@@ -34,7 +34,7 @@ pub(crate) use endpoints::{
 pub(crate) use gate::{Gate, Hold};
 pub(crate) use process::{Process, closed_port};
 pub(crate) use raw::{RawAnswer, parse};
-pub(crate) use shape::{chat_of, messages_of, model_of, with};
+pub(crate) use shape::{chat_of, long, messages_of, model_of, with};
 pub(crate) use videos::{Video, quick};
 
 /// The key that the gateway shows to every simulated vendor.

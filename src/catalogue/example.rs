@@ -56,7 +56,8 @@ impl Example {
         let model = catalogue.find(&self.model).ok_or("no such model")?;
         let document =
             Document::parse(Bytes::from(self.given.clone())).map_err(|e| e.to_string())?;
-        let refused = model.vendor.screen(self.endpoint).and_then(|s| s.check(&document));
+        let refused =
+            model.vendor.screen(self.endpoint).and_then(|s| s.check(&document, &model.price));
         match (refused, &self.expect) {
             (Some(refusal), Err(field)) if refusal.field == *field => Ok(()),
             (Some(refusal), _) => Err(format!("'{}' is refused", refusal.field)),

@@ -14,6 +14,10 @@ use crate::money::price::{Price, Rates, TokenPrice};
 
 /// A model, its price, and how its vendor is spoken to.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a word of the rules that is there or not"
+)]
 pub struct Model {
     /// The id that clients use.
     pub id: String,
@@ -23,8 +27,12 @@ pub struct Model {
     pub price: Price,
     /// How many tokens it can take in, where the price list says so.
     pub context: Option<u64>,
+    /// How many tokens it can put out in one choice, where the rules say so.
+    pub output_max: Option<u64>,
     /// Whether it takes `reasoning_effort`.
     pub effort: bool,
+    /// Whether it may think where nobody sees it.
+    pub reasoning: bool,
     /// Whether it takes a JSON schema for its output, where its vendor speaks messages.
     pub json_schema: bool,
     /// Whether it thinks unasked, and wants its thinking back with the results of tools.
@@ -50,6 +58,14 @@ impl Model {
             Kind::Embedding => vec![Endpoint::Embeddings],
             Kind::Moderation => vec![Endpoint::Moderations],
         }
+    }
+
+    /// The number that the rules fill in for a member which a body lacks, if they do.
+    #[must_use]
+    pub fn filled_in(&self, endpoint: Endpoint, member: &str) -> Option<u64> {
+        let rewrites = self.vendor.rewrites(&self.id, endpoint);
+        let defaults = rewrites.flat_map(|rewrite| &rewrite.default);
+        defaults.filter(|(name, _)| name == member).find_map(|(_, json)| json.parse().ok())
     }
 
     /// Makes the changes of the rules to a body.
@@ -121,7 +137,11 @@ fn rates(rates: &Rates) -> Map<String, Json> {
     let mut map = Map::new();
     map.insert("prompt".to_owned(), rates.input.usd().into());
     map.insert("completion".to_owned(), rates.output.usd().into());
-    let cached = [("input_cache_read", rates.cache_read), ("input_cache_write", rates.cache_write)];
+    let cached = [
+        ("input_cache_read", rates.cache_read),
+        ("input_cache_write", rates.cache_write),
+        ("input_cache_write_1h", rates.cache_write_1h),
+    ];
     for (name, rate) in cached {
         if let Some(rate) = rate {
             map.insert(name.to_owned(), rate.usd().into());
@@ -147,8 +167,10 @@ mod tests {
         let price = TokenPrice { base: rates(750, 3_750), above: vec![], from };
         let told = |at: i64| {
             let pricing = Json::Object(token_pricing(&price, at));
-            let tier = json!({ "from_date": "2027-01-01", "prompt": "0.0000015", "completion": "0.0000075" });
-            assert_eq!(pricing["tiers"], json!([tier]), "the tiers stay");
+            let tiers = json!([{
+                "from_date": "2027-01-01", "prompt": "0.0000015", "completion": "0.0000075",
+            }]);
+            assert_eq!(pricing["tiers"], tiers, "the tiers stay");
             [pricing["prompt"].clone(), pricing["completion"].clone()]
         };
         assert_eq!(told(JANUARY_2027 - 1), ["0.00000075", "0.00000375"]);

@@ -98,7 +98,8 @@ fn rates(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> Rates {
     let output = if output { required(row, "output", faults, per_million) } else { Rate::ZERO };
     let cache_read = optional(row, "cache_read", faults, per_million);
     let cache_write = optional(row, "cache_write", faults, per_million);
-    Rates { input, output, cache_read, cache_write }
+    let cache_write_1h = optional(row, "cache_write_1h", faults, per_million);
+    Rates { input, output, cache_read, cache_write, cache_write_1h }
 }
 
 fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(Resolution, Rate)> {
@@ -202,10 +203,11 @@ mod tests {
     )]
     #[case::cached(
         Kind::Chat,
-        "input = 5\noutput = 30\ncache_read = 0.5\ncache_write = 6.25",
+        "input = 5\noutput = 30\ncache_read = 0.5\ncache_write = 6.25\ncache_write_1h = 10",
         Price::Tokens(flat(Rates {
             cache_read: Some(nano(500)),
             cache_write: Some(nano(6_250)),
+            cache_write_1h: Some(nano(10_000)),
             ..rates(5_000, 30_000)
         }))
     )]

@@ -4,6 +4,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::json::{Document, Kind, Value};
+use crate::money::price::Price;
 
 /// One refused field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +15,32 @@ pub struct Refusal {
     pub because: String,
     /// Values that are allowed all the same, as JSON.
     pub unless: Vec<String>,
+    /// The price by which a model takes the field all the same.
+    pub unless_price: Option<PriceName>,
     /// What programs are told in the messages format, as JSON.
     pub details: Option<String>,
+}
+
+/// A price that not every model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PriceName {
+    /// Of what is kept in a prompt cache for an hour.
+    CacheWrite1h,
+}
+
+impl PriceName {
+    /// Reads a name as the rules write it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<PriceName> {
+        (name == "cache_write_1h").then_some(PriceName::CacheWrite1h)
+    }
+
+    fn is_part_of(self, price: &Price) -> bool {
+        match (self, price) {
+            (PriceName::CacheWrite1h, Price::Tokens(tokens)) => tokens.has_cache_write_1h(),
+            _ => false,
+        }
+    }
 }
 
 /// All refused fields of an endpoint.
@@ -52,10 +77,10 @@ impl Screen {
         Ok(())
     }
 
-    /// The first refused field that a body has.
+    /// The first refused field that a body has, for a model of that price.
     #[must_use]
-    pub fn check(&self, document: &Document) -> Option<&Refusal> {
-        self.root.members.iter().find_map(|(name, branch)| branch.check(document.get(name)?))
+    pub fn check(&self, document: &Document, price: &Price) -> Option<&Refusal> {
+        self.root.members.iter().find_map(|(name, branch)| branch.check(document.get(name)?, price))
     }
 }
 
@@ -69,29 +94,32 @@ impl Branch {
         &mut self.members[at].1
     }
 
-    fn check(&self, value: Value<'_>) -> Option<&Refusal> {
+    fn check(&self, value: Value<'_>, price: &Price) -> Option<&Refusal> {
         if value.is_null() {
             return None;
         }
-        if let Some(refusal) = self.refusals.iter().find(|r| !r.allows(value)) {
+        if let Some(refusal) = self.refusals.iter().find(|r| !r.allows(value, price)) {
             return Some(refusal);
         }
         // A rule may look into a list and another into an object of the same name.
         if let (Kind::List, Some(each)) = (value.kind(), &self.elements) {
-            return value.elements().find_map(|element| each.check(element));
+            return value.elements().find_map(|element| each.check(element, price));
         }
         if self.members.is_empty() {
             return None;
         }
         value.members().find_map(|(name, inner)| {
             let (_, branch) = self.members.iter().find(|(n, _)| *n == name)?;
-            branch.check(inner)
+            branch.check(inner, price)
         })
     }
 }
 
 impl Refusal {
-    fn allows(&self, value: Value<'_>) -> bool {
+    fn allows(&self, value: Value<'_>, price: &Price) -> bool {
+        if self.unless_price.is_some_and(|name| name.is_part_of(price)) {
+            return true;
+        }
         self.unless.iter().any(|allowed| match value.text() {
             // An escaped string reads the same as a plain one.
             Some(text) => Value::trusted(allowed.as_bytes()).text().is_some_and(|a| a == text),

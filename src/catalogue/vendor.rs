@@ -9,7 +9,7 @@ use super::kind::Kind;
 use super::model::Model;
 use super::prices;
 use super::rewrite::{Clamp, Lower, Rewrite};
-use super::screen::{Refusal, Screen};
+use super::screen::{PriceName, Refusal, Screen};
 use crate::dialect::Endpoint;
 use crate::dialect::json::draft::quoted;
 use crate::sheet::{self, Fault, Node, Place, Table, Value, closest};
@@ -69,6 +69,8 @@ pub struct Vendor {
     pub dialect: Dialect,
     /// Whether its chat models are sold in the responses format too.
     pub speaks_responses: bool,
+    /// Whether the limit of a call's output is one of its hidden reasoning too.
+    pub limits_reasoning: bool,
     /// How it takes images to be edited.
     pub edits: Edits,
     /// The header that carries the key.
@@ -137,6 +139,7 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
         token: sheet.text("vendor", faults).unwrap_or_default(),
         dialect: dialect(&mut sheet, faults),
         speaks_responses: sheet.has(Kind::Responses.name()),
+        limits_reasoning: sheet.bool("limits_reasoning", faults).unwrap_or(true),
         edits: edits(&mut sheet, faults),
         ..Vendor::default()
     };
@@ -248,7 +251,9 @@ fn model(kind: Kind, id: String, node: Node, vendor: &Arc<Vendor>, faults: &mut 
     let price = prices::price(kind, &mut row, faults);
     let text = matches!(kind, Kind::Chat | Kind::Responses);
     let context = if text { prices::tokens(&mut row, "context", faults) } else { None };
+    let output_max = if text { prices::tokens(&mut row, "output_max", faults) } else { None };
     let effort = text && row.bool("effort", faults).unwrap_or(false);
+    let reasoning = text && row.bool("reasoning", faults).unwrap_or(effort);
     let messages = kind == Kind::Chat && vendor.dialect == Dialect::Messages;
     let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
     let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
@@ -256,7 +261,18 @@ fn model(kind: Kind, id: String, node: Node, vendor: &Arc<Vendor>, faults: &mut 
     let is_default = has_default && row.bool("default", faults).unwrap_or(false);
     row.finish(faults);
     let vendor = vendor.clone();
-    let model = Model { id, kind, price, context, effort, json_schema, thinking, vendor };
+    let model = Model {
+        id,
+        kind,
+        price,
+        context,
+        output_max,
+        effort,
+        reasoning,
+        json_schema,
+        thinking,
+        vendor,
+    };
     Row { model, place, is_default }
 }
 
@@ -266,13 +282,14 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     let field = row.text("field", faults).unwrap_or_default();
     let because = row.text("because", faults).unwrap_or_default();
     let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
+    let unless_price = unless_price(&mut row, faults);
     let details = row.take("details").and_then(|n| json(&n, faults));
     let place = row.place.clone();
     row.finish(faults);
     if because.is_empty() {
         faults.push(place.fault("'because' must tell the client why"));
     }
-    let refusal = Refusal { field, because, unless, details };
+    let refusal = Refusal { field, because, unless, unless_price, details };
     for endpoint in endpoints(named.as_deref(), &TEXT, &place, faults) {
         if !vendor.screens.iter().any(|(e, _)| *e == endpoint) {
             vendor.screens.push((endpoint, Screen::default()));
@@ -284,6 +301,15 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
             }
         }
     }
+}
+
+fn unless_price(row: &mut Table, faults: &mut Vec<Fault>) -> Option<PriceName> {
+    let name = row.text("unless_price", faults)?;
+    let known = PriceName::named(&name);
+    if known.is_none() {
+        faults.push(row.place.fault("'unless_price' must be \"cache_write_1h\""));
+    }
+    known
 }
 
 /// The endpoints of these names, if any are given.

@@ -123,6 +123,8 @@ pub struct Text {
     pub output_max: Option<u64>,
     /// How many choices.
     pub choices: u64,
+    /// Output tokens of one choice that the vendor may bill beyond that limit, and nobody sees.
+    pub hidden_max: u64,
     /// What the messages hold.
     pub content: Content,
 }
@@ -139,6 +141,23 @@ pub struct Content {
     pub tools: u64,
     /// Bytes of the body without images and documents.
     pub text_bytes: u64,
+    /// Whether something may be read that is neither in the body nor counted above.
+    pub reads_elsewhere: bool,
+}
+
+impl Content {
+    /// Whether the vendor reads nothing but the bytes of the body, so that they count its input.
+    #[must_use]
+    pub fn is_all_text(&self) -> bool {
+        let Content { images, documents, reads_elsewhere, .. } = *self;
+        images == 0 && documents == 0 && !reads_elsewhere && !self.has_hosted_tools()
+    }
+
+    /// Whether a tool is the vendor's own. (Tools that are not count as one.)
+    #[must_use]
+    pub fn has_hosted_tools(&self) -> bool {
+        self.tools > 1
+    }
 }
 
 /// Messages of one call, at most: what one costs here is far more than its bytes. (The limit of

@@ -34,7 +34,9 @@ pub(super) fn read(document: &Document) -> Result<Asked, CallFault> {
         return Err(CallFault::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
     let content = content(document)?;
-    Ok(Asked::Chat { usage_asked, text: Text { output_max, choices, content } })
+    // What was predicted and did not come is billed as output, whatever the limit.
+    let hidden_max = present(document, "prediction").map_or(0, |p| p.raw().len() as u64);
+    Ok(Asked::Chat { usage_asked, text: Text { output_max, choices, hidden_max, content } })
 }
 
 /// Asks the vendor for usage at the end of a stream, whether the client did or not: without it,
@@ -57,7 +59,11 @@ fn content(document: &Document) -> Result<Content, CallFault> {
     let mut content = Content { tools: tools(document, "function"), ..Content::default() };
     let mut other_bytes = 0;
     messages(document, "system, user, assistant or tool", |parts| {
-        for (kind, address) in parts.elements().filter_map(attached) {
+        for part in parts.elements() {
+            let Some((kind, address)) = attached(part) else {
+                content.reads_elsewhere |= !is_text(part);
+                continue;
+            };
             let counted = match kind {
                 Attached::Image => &mut content.images,
                 Attached::Pages => &mut content.documents,
@@ -79,6 +85,12 @@ enum Attached {
     Pages,
     /// Something that is read as text.
     Text,
+}
+
+/// Whether a part is a text of its own.
+fn is_text(part: Value<'_>) -> bool {
+    let kind = part.get("type").and_then(Value::text);
+    matches!(kind.as_deref(), Some("text" | "refusal"))
 }
 
 /// What a part attaches, and the string that holds it or its address.

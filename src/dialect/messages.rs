@@ -17,7 +17,11 @@ pub(super) fn read(document: &Document) -> Result<Text, CallFault> {
         let right = "the most tokens to generate, a whole number; nothing is filled in here";
         return Err(CallFault::missing("max_tokens", right));
     };
-    Ok(Text { output_max: Some(output_max), choices: 1, content: content(document)? })
+    // Interleaved with calls of tools the model may think beyond the limit of the answer.
+    let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.whole());
+    let hidden_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
+    let content = content(document)?;
+    Ok(Text { output_max: Some(output_max), choices: 1, hidden_max, content })
 }
 
 /// Checks the messages' shape; counts what is not text.
@@ -26,7 +30,8 @@ fn content(document: &Document) -> Result<Content, CallFault> {
     messages(document, "user or assistant", |content| blocks.count(content, BLOCKS_DEPTH_MAX))?;
     let text_bytes = (document.body().len() as u64).saturating_sub(blocks.other_bytes);
     let Blocks { images, documents, .. } = blocks;
-    Ok(Content { images, documents, tools: tools(document, "custom"), text_bytes })
+    let tools = tools(document, "custom");
+    Ok(Content { images, documents, tools, text_bytes, reads_elsewhere: false })
 }
 
 /// Blocks inside of blocks, at most: a fetched page inside its result inside the result's block
@@ -93,6 +98,8 @@ pub struct Reported {
     /// Input that was read from no cache and written to none.
     input: Option<u64>,
     cache_write: Option<u64>,
+    /// Of what was written, what is kept for five minutes, and for an hour.
+    cache_lives: [Option<u64>; 2],
     cache_read: Option<u64>,
     output: Option<u64>,
     /// Of the output, what the model thought.
@@ -119,6 +126,7 @@ impl Reported {
             match &*name {
                 "input_tokens" => self.input = Some(sane(value)?),
                 "cache_creation_input_tokens" => self.cache_write = Some(sane(value)?),
+                "cache_creation" => self.read_cache_lives(value)?,
                 "cache_read_input_tokens" => self.cache_read = Some(sane(value)?),
                 "output_tokens" => self.output = Some(sane(value)?),
                 "output_tokens_details" => {
@@ -132,18 +140,32 @@ impl Reported {
         Some(())
     }
 
+    fn read_cache_lives(&mut self, split: Value<'_>) -> Option<()> {
+        for (name, value) in split.members().filter(|(_, v)| !v.is_null()) {
+            match &*name {
+                "ephemeral_5m_input_tokens" => self.cache_lives[0] = Some(sane(value)?),
+                "ephemeral_1h_input_tokens" => self.cache_lives[1] = Some(sane(value)?),
+                _ => {}
+            }
+        }
+        Some(())
+    }
+
     /// The tokens, once both sides are known. All input counts: what was written to a cache and
     /// what was read from it as well.
     #[must_use]
     pub fn tokens(&self) -> Option<Tokens> {
-        let (cache_write, cache_read) =
-            (self.cache_write.unwrap_or(0), self.cache_read.unwrap_or(0));
+        let [five_minutes, hour] = self.cache_lives.map(Option::unwrap_or_default);
+        let lives = five_minutes.saturating_add(hour);
+        let cache_write = self.cache_write.unwrap_or(0).max(lives);
+        let cache_read = self.cache_read.unwrap_or(0);
         let input = self.input?.saturating_add(cache_write).saturating_add(cache_read);
         Some(Tokens {
             input: input.max(self.steps.0),
             output: self.output?.max(self.steps.1),
             cache_read,
             cache_write,
+            cache_write_1h: hour,
         })
     }
 }
@@ -210,6 +232,43 @@ mod tests {
     }
 
     #[rstest]
+    #[case::none(&[r#"{"input_tokens":12,"output_tokens":5}"#], (12, 0, 0))]
+    #[case::no_split(
+        &[r#"{"input_tokens":12,"cache_creation_input_tokens":7,"output_tokens":5}"#],
+        (19, 7, 0)
+    )]
+    #[case::both_lives(
+        &[r#"{"input_tokens":12,"cache_creation_input_tokens":100,"cache_creation":{"ephemeral_5m_input_tokens":30,"ephemeral_1h_input_tokens":70},"output_tokens":5}"#],
+        (112, 100, 70)
+    )]
+    #[case::split_alone(
+        &[r#"{"input_tokens":12,"cache_creation":{"ephemeral_5m_input_tokens":30,"ephemeral_1h_input_tokens":70},"output_tokens":5}"#],
+        (112, 100, 70)
+    )]
+    #[case::split_at_the_start_of_a_stream_only(
+        &[
+            r#"{"input_tokens":12,"cache_creation_input_tokens":100,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":100},"output_tokens":1}"#,
+            r#"{"output_tokens":33,"cache_creation":null}"#,
+        ],
+        (112, 100, 100)
+    )]
+    #[case::unsound_split(
+        &[r#"{"input_tokens":12,"cache_creation":{"ephemeral_1h_input_tokens":-1},"output_tokens":5}"#, r#"{"input_tokens":1,"output_tokens":5}"#],
+        (1, 0, 0)
+    )]
+    fn what_is_cached_for_an_hour_is_told_apart(
+        #[case] reports: &[&str],
+        #[case] expected: (u64, u64, u64),
+    ) {
+        let mut reported = Reported::default();
+        for json in reports {
+            reported.merge(Value::trusted(json.as_bytes()));
+        }
+        let tokens = reported.tokens().expect("a report");
+        assert_eq!((tokens.input, tokens.cache_write, tokens.cache_write_1h), expected);
+    }
+
+    #[rstest]
     #[case::text(r#""hi""#, 0, 0, 0)]
     #[case::image(r#"[{"type":"image","source":{"type":"base64","data":"QUJD"}}]"#, 1, 0, 6)]
     #[case::elsewhere(r#"[{"type":"image","source":{"type":"url","url":"https://x"}}]"#, 1, 0, 0)]
@@ -243,7 +302,9 @@ mod tests {
         let length = body.len() as u64;
         let text = read(&Document::parse(body.into()).expect("sound")).expect("a call");
         let text_bytes = length - other_bytes;
-        assert_eq!(text.content, Content { images, documents, tools: 2, text_bytes });
+        let reads_elsewhere = false;
+        let expected = Content { images, documents, tools: 2, text_bytes, reads_elsewhere };
+        assert_eq!(text.content, expected);
     }
 
     #[test]

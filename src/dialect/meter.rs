@@ -3,6 +3,9 @@
 
 use super::json::Value;
 use crate::money::{Basis, Tokens, Units, Usage};
+use bounds::UsageBounds;
+
+pub mod bounds;
 
 /// More tokens than this in one call are no report but an error of the vendor's.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
@@ -62,9 +65,27 @@ pub struct Meter {
     text_bytes: u64,
     /// Pieces in which the text came; most vendors send about a token in each.
     pieces: u64,
+    /// What is above them is no report.
+    bounds: UsageBounds,
 }
 
 impl Meter {
+    /// From now on a report above these bounds is none.
+    pub fn set_bounds(&mut self, bounds: UsageBounds) {
+        self.bounds = bounds;
+    }
+
+    /// What the vendor reported that is no report, since it is above the bounds.
+    #[must_use]
+    pub fn rejected(&self) -> Option<Tokens> {
+        self.reported.filter(|tokens| !self.bounds.admit(*tokens, self.counted_output()))
+    }
+
+    /// What the vendor reported, if it is within the bounds.
+    fn believed(&self) -> Option<Tokens> {
+        self.reported.filter(|tokens| self.bounds.admit(*tokens, self.counted_output()))
+    }
+
     /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
     /// vendors that repeat it count up.
     pub fn report(&mut self, usage: Value<'_>) {
@@ -107,16 +128,16 @@ impl Meter {
         Metered { tokens, basis: Basis::Counted }
     }
 
-    /// Whether the vendor has reported usage.
+    /// Whether the vendor has reported usage that is believed, whatever was not counted yet.
     #[must_use]
     pub fn is_reported(&self) -> bool {
-        self.reported.is_some()
+        self.believed().is_some()
     }
 
     /// Whether the vendor generated anything.
     #[must_use]
     pub fn any_output(&self) -> bool {
-        let reported = self.reported.is_some_and(|t| t.output > 0);
+        let reported = self.believed().is_some_and(|t| t.output > 0);
         self.text_bytes > 0 || (reported && self.standing != Standing::Early)
     }
 
@@ -124,7 +145,7 @@ impl Meter {
     #[must_use]
     pub fn usage(&self, input: u64) -> Metered {
         let output = self.counted_output();
-        if let Some(tokens) = self.reported {
+        if let Some(tokens) = self.believed() {
             if self.standing == Standing::Early {
                 let tokens = Tokens { output: output.max(tokens.output), ..tokens };
                 return Metered { tokens, basis: Basis::Counted };
@@ -147,13 +168,18 @@ impl Meter {
                 }
                 b"tool_calls" => {
                     for call in value.elements() {
-                        let Some(function) = call.get("function") else { continue };
-                        function.entries().for_each(|(_, v)| self.count_text(v));
+                        self.count_call(call.get("function").or_else(|| call.get("custom")));
                     }
                 }
+                // The older form of a call.
+                b"function_call" => self.count_call(Some(value)),
                 _ => {}
             }
         }
+    }
+
+    fn count_call(&mut self, call: Option<Value<'_>>) {
+        call.into_iter().flat_map(Value::entries).for_each(|(_, value)| self.count_text(value));
     }
 
     /// Takes a string that the vendor generated, to count it.

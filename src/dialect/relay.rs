@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::embeddings::Inputs;
 use super::meter::Meter;
+use super::meter::bounds::UsageBounds;
 use super::responses::Given;
 use super::translate::reply::Stamp;
 use super::translate::thinking::Kept;
@@ -177,6 +178,29 @@ impl Relay {
         }
     }
 
+    /// The same, for a call of which no more than this is believed.
+    #[must_use]
+    pub fn bounded(mut self, bounds: UsageBounds) -> Relay {
+        match &mut self {
+            Relay::Whole(whole) => {
+                whole.meter.set_bounds(bounds);
+                whole.bounds = bounds;
+            }
+            Relay::Stream(stream) => stream.meter.set_bounds(bounds),
+            Relay::Raw(_) => {}
+        }
+        self
+    }
+
+    /// What the vendor reported that was not believed, if anything; then [`Relay::due`] is counted.
+    #[must_use]
+    pub fn rejected(&self) -> Option<Units> {
+        match self {
+            Relay::Whole(Whole { image_rejected: Some(units), .. }) => Some(*units),
+            _ => self.meter().and_then(Meter::rejected).map(Units::Tokens),
+        }
+    }
+
     /// Takes bytes of the vendor's, gives bytes for the client.
     pub fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
         match self {
@@ -242,8 +266,10 @@ impl Relay {
         let (meter, unpaid) = match self {
             Relay::Raw(raw) => return ended.then(|| raw.usage()),
             Relay::Whole(Whole { passage: Passage::Verdict, .. }) => return None,
-            Relay::Whole(Whole { passage: Passage::Image { .. }, image, .. }) => {
-                return ended.then(|| image.unwrap_or(UNKNOWN_IMAGE));
+            Relay::Whole(Whole {
+                passage: Passage::Image { .. }, image, image_rejected, ..
+            }) => {
+                return ended.then(|| image.unwrap_or(counted_image(*image_rejected)));
             }
             Relay::Whole(whole) => (&whole.meter, whole.told.is_unpaid()),
             Relay::Stream(stream) => (&stream.meter, stream.is_unpaid()),
@@ -275,8 +301,11 @@ impl Relay {
     }
 }
 
-/// An image of which the vendor says neither tokens nor a price.
-const UNKNOWN_IMAGE: Usage = Usage { units: Units::Images { images: 1 }, basis: Basis::Fixed };
+/// An image of which the vendor says neither tokens nor a price, or what cannot be.
+fn counted_image(rejected: Option<Units>) -> Usage {
+    let basis = if rejected.is_some() { Basis::Counted } else { Basis::Fixed };
+    Usage { units: Units::Images { images: 1 }, basis }
+}
 
 #[cfg(test)]
 mod tests;

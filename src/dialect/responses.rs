@@ -74,6 +74,8 @@ pub fn read(document: &Document) -> Result<Ask, CallFault> {
             ("input", _) => return Err(wrong("input", expected, value)),
             ("tools", Kind::List) => content.tools = tools(value),
             ("tools", _) => return Err(wrong("tools", "an array", value)),
+            // A text that the vendor keeps.
+            ("prompt", _) => content.reads_elsewhere = true,
             _ => {}
         }
     }
@@ -279,7 +281,9 @@ mod tests {
         let members = format!(r#""input":[{}],{tools}"#, item.replace("PART", part));
         let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - other_bytes;
         let content = ask(&members).expect("a call").content;
-        assert_eq!(content, Content { images, documents, tools: 2, text_bytes });
+        let reads_elsewhere = false;
+        let expected = Content { images, documents, tools: 2, text_bytes, reads_elsewhere };
+        assert_eq!(content, expected);
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn translation(
 
 /// Refuses what has no price.
 pub(super) fn screen(model: &Model, call: &Call, endpoint: Endpoint) -> Result<(), Refusal> {
-    match model.vendor.screen(endpoint).and_then(|s| s.check(&call.document)) {
+    match model.vendor.screen(endpoint).and_then(|s| s.check(&call.document, &model.price)) {
         Some(refusal) => Err(Refusal::Unpriced(refusal.clone())),
         None => Ok(()),
     }

@@ -10,10 +10,10 @@ use futures_util::poll;
 
 use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::funds::Funds;
-use super::{Gateway, given, thinking};
+use super::{Gateway, given, thinking, usage_bounds};
 use crate::dialect::relay::Keep;
 use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation};
-use crate::metrics::{METRICS, count};
+use crate::metrics::{METRICS, count, record_write_off};
 use crate::money::{Basis, Money, Usage};
 
 /// A ledger that cannot be reached is asked again after so long, doubling up to the most.
@@ -30,6 +30,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         }
     };
     exchange.record.client_gone = client_gone;
+    note_rejected(exchange, &relaying);
     let input_tokens = relaying.terms.input_tokens;
     let cut = relaying.growth.cut(input_tokens);
     let due = || relaying.relay.due(input_tokens).map(|usage| relaying.growth.charged(usage));
@@ -39,7 +40,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     };
     let Funds::Held { key, .. } = &relaying.funds else { return };
     let line = line(exchange.id.clone(), &relaying, key, usage);
-    let Ok(charge) = relaying.terms.model.price.cost(usage.units, relaying.terms.at) else {
+    let Some(charge) = charge(&relaying, usage) else {
         log::error!(request_id = exchange.id; "the usage has no price; nothing is charged");
         void(gateway, relaying.funds).await;
         return;
@@ -68,6 +69,30 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     }
 }
 
+/// The charge of an answer that used so much; `None` if that has no price. Where the vendor's
+/// report was not believed, it is what was held at most.
+pub(super) fn charge(relaying: &Relaying, usage: Usage) -> Option<Money> {
+    let is_rejected = relaying.relay.rejected().is_some();
+    usage_bounds::charge(&relaying.terms, usage.units, is_rejected, relaying.funds.held())
+}
+
+/// Tells of a report that cannot be: the vendor errs, and may bill what nobody pays.
+fn note_rejected(exchange: &Exchange, relaying: &Relaying) {
+    let Some(reported) = relaying.relay.rejected() else { return };
+    let (vendor, route) = (&relaying.terms.model.vendor.token, &relaying.route.name);
+    METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
+    log::error!(
+        event = "usage_rejected",
+        request_id = exchange.id,
+        account = relaying.funds.account().map_or("", AccountName::as_str),
+        model = relaying.terms.model.id.as_str(),
+        vendor = vendor.as_str(),
+        route = route.as_str(),
+        reported = serde_json::to_string(&reported).unwrap_or_default();
+        "vendor usage rejected"
+    );
+}
+
 /// The journal line of an answer that used so much.
 pub(super) fn line(request_id: String, relaying: &Relaying, key: &KeyRecord, usage: Usage) -> Line {
     let terms = &relaying.terms;
@@ -82,6 +107,7 @@ pub(super) fn line(request_id: String, relaying: &Relaying, key: &KeyRecord, usa
         depth: relaying.depth,
         usage: usage.units,
         basis: usage.basis,
+        rejected_usage: relaying.relay.rejected(),
         price_version: terms.price_version.to_string(),
         vendor_request_id: relaying.vendor_request_id.clone(),
     }
@@ -127,6 +153,7 @@ async fn until_kept(
 ) {
     let mut wait = RETRY_WAIT_MIN;
     let op = if charge.is_some() { "settle" } else { "void" };
+    let (account, id) = (hold.account().clone(), hold.id().to_owned());
     loop {
         let timer = METRICS.ledger_seconds.with_label_values(&[op, store]).start_timer();
         let done = match &charge {
@@ -136,7 +163,7 @@ async fn until_kept(
         timer.observe_duration();
         match done {
             Ok(Answer::Posted { written_off, .. }) => {
-                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+                record_write_off(account.as_str(), &id, written_off.nano());
                 return;
             }
             Ok(Answer::Voided) if charge.is_some() => {

@@ -104,7 +104,7 @@ fn too_many(field: &str) -> Refusal {
 /// document of pages and what a vendor adds for tools are as much as its rules say. The JSON around
 /// the text makes up for the vendor's own framing.
 fn input_bound(content: &Content, vendor: &Vendor) -> u64 {
-    let Content { images, documents, tools, text_bytes } = *content;
+    let Content { images, documents, tools, text_bytes, .. } = *content;
     let tokens = [
         text_bytes,
         images.saturating_mul(vendor.image_tokens),

@@ -139,9 +139,7 @@ pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut Exchange) {
     let Some(relaying) = exchange.relaying() else { return };
     let Some(usage) = relaying.relay.due(relaying.terms.input_tokens) else { return };
     let usage = relaying.growth.charged(usage);
-    let Ok(charge) = relaying.terms.model.price.cost(usage.units, relaying.terms.at) else {
-        return;
-    };
+    let Some(charge) = close::charge(relaying, usage) else { return };
     if charge <= relaying.growth.noted {
         return;
     }

@@ -14,6 +14,9 @@ pub struct Rates {
     pub cache_read: Option<Rate>,
     /// Per input token written to a prompt cache; the input rate if none is listed.
     pub cache_write: Option<Rate>,
+    /// Per input token written to a prompt cache for an hour; as any other written one if none is
+    /// listed.
+    pub cache_write_1h: Option<Rate>,
 }
 
 impl Rates {
@@ -22,10 +25,13 @@ impl Rates {
         let read = tokens.cache_read.min(tokens.input);
         let write = tokens.cache_write.min(tokens.input - read);
         let plain = tokens.input - read - write;
+        let hour = tokens.cache_write_1h.min(write);
+        let written = self.cache_write.unwrap_or(self.input);
         self.input
             .times(plain)?
             .plus(self.cache_read.unwrap_or(self.input).times(read)?)?
-            .plus(self.cache_write.unwrap_or(self.input).times(write)?)?
+            .plus(written.times(write - hour)?)?
+            .plus(self.cache_write_1h.unwrap_or(written).times(hour)?)?
             .plus(self.output.times(tokens.output)?)
     }
 }
@@ -70,6 +76,14 @@ impl TokenPrice {
         Ok(Quote { wanted: dearest(output)?, least: dearest(output.min(1))? })
     }
 
+    /// Whether there is a price for what is kept in a prompt cache for an hour, at each level.
+    #[must_use]
+    pub fn has_cache_write_1h(&self) -> bool {
+        let above = self.above.iter().map(|(_, rates)| rates);
+        let from = self.from.iter().map(|(_, rates)| rates);
+        [&self.base].into_iter().chain(above).chain(from).all(|r| r.cache_write_1h.is_some())
+    }
+
     /// The rates of the moment `at` (unix seconds), where no tier by input applies.
     #[must_use]
     pub fn base_at(&self, at: i64) -> Rates {
@@ -81,7 +95,7 @@ impl TokenPrice {
 impl Rates {
     /// The cost if every input token were of the dearest kind.
     fn cost_at_most(&self, tokens: Tokens) -> Result<Money, MoneyError> {
-        let input = [Some(self.input), self.cache_read, self.cache_write];
+        let input = [Some(self.input), self.cache_read, self.cache_write, self.cache_write_1h];
         let dearest = input.into_iter().flatten().max().unwrap_or_default();
         dearest.times(tokens.input)?.plus(self.output.times(tokens.output)?)
     }
@@ -210,7 +224,7 @@ mod tests {
 
     #[test]
     fn cached_tokens_cost_input_unless_listed() {
-        let cached = Tokens { input: 100, output: 0, cache_read: 60, cache_write: 30 };
+        let cached = Tokens { input: 100, cache_read: 60, cache_write: 30, ..Tokens::default() };
         assert_eq!(tiered().cost(cached, 0).map(Money::nano), Ok(500_000));
         let listed = Rates {
             cache_read: Some(Rate(500)),
@@ -219,8 +233,38 @@ mod tests {
         };
         let price = TokenPrice { base: listed, ..TokenPrice::default() };
         assert_eq!(price.cost(cached, 0).map(Money::nano), Ok(10 * 5_000 + 60 * 500 + 30 * 6_250));
-        let absurd = Tokens { input: 10, output: 0, cache_read: 60, cache_write: 30 };
+        let absurd = Tokens { input: 10, cache_read: 60, cache_write: 30, ..Tokens::default() };
         assert_eq!(price.cost(absurd, 0).map(Money::nano), Ok(10 * 500));
+    }
+
+    /// A vendor takes twice the input price for it, whatever a shorter life costs.
+    #[test]
+    fn what_is_cached_for_an_hour_was_charged_as_any_other_write() {
+        let hour = Tokens {
+            input: 100,
+            cache_read: 20,
+            cache_write: 70,
+            cache_write_1h: 40,
+            ..Tokens::default()
+        };
+        let of = |cache_write: Option<u32>, cache_write_1h: Option<u32>| {
+            let [cache_write, cache_write_1h] = [cache_write, cache_write_1h].map(|r| r.map(Rate));
+            let base = Rates { cache_write, cache_write_1h, ..rates(5_000, 30_000) };
+            let price = TokenPrice { base, ..TokenPrice::default() };
+            (price.cost(hour, 0).map(Money::nano), price.has_cache_write_1h())
+        };
+        assert_eq!(of(None, None), (Ok(100 * 5_000), false));
+        assert_eq!(of(Some(6_250), None), (Ok(30 * 5_000 + 70 * 6_250), false));
+        let all = 30 * 5_000 + 30 * 6_250 + 40 * 10_000;
+        assert_eq!(of(Some(6_250), Some(10_000)), (Ok(all), true));
+        assert_eq!(of(None, Some(10_000)), (Ok(60 * 5_000 + 40 * 10_000), true));
+        let more = Tokens { input: 9, cache_write: 7, cache_write_1h: 8, ..Tokens::default() };
+        let base = Rates { cache_write_1h: Some(Rate(10_000)), ..rates(5_000, 30_000) };
+        let price = TokenPrice { base, ..TokenPrice::default() };
+        assert_eq!(price.cost(more, 0).map(Money::nano), Ok(2 * 5_000 + 7 * 10_000));
+        assert_eq!(price.quote(9, 0, 0).map(|q| q.wanted.nano()), Ok(9 * 10_000));
+        let tier = TokenPrice { above: vec![(5, rates(1, 1))], ..price };
+        assert!(!tier.has_cache_write_1h(), "a tier without it is sold below what it costs");
     }
 
     #[test]

@@ -126,8 +126,8 @@ def test_tokens_are_embedded_as_texts_are(gateway, tokens, texts):
 
 
 BILLS = [
-    ("text-embedding-3-small", "prompt=8192", 8192 * 20),
-    ("text-embedding-3-large", "prompt=8192", 8192 * 130),
+    ("text-embedding-3-small", "prompt=4096", 4096 * 20),
+    ("text-embedding-3-large", "prompt=4096", 4096 * 130),
     ("text-embedding-ada-002", "prompt=1", 100),
     ("lmc-embedding-001", "with-usage;prompt=2048", 2048 * 150),
     ("lmc-embedding-2", "with-usage;prompt=999", 999 * 200),

@@ -7,12 +7,15 @@ import pytest
 from stack import ask
 
 # model, vendor, the usage the vendor reports, what that costs in nano-USD
+# A vendor is believed so many tokens of input only of a long call.
+LONG = {"role": "system", "content": "a " * 40_000}
+
 BILLS = [
     ("lmb-5.5", "vendor_b", "prompt=1000;completion=100", 1000 * 5_000 + 100 * 30_000),
     ("lmb-5.5", "vendor_b", "prompt=272000;completion=10", 272_000 * 5_000 + 10 * 30_000),
     ("lmb-5.5", "vendor_b", "prompt=272001;completion=10", 272_001 * 10_000 + 10 * 45_000),
     ("lma-opus-5", "vendor_a", "prompt=1000;completion=100", 1000 * 5_000 + 100 * 25_000),
-    ("lma-haiku-4-5", "vendor_a", "prompt=272001;completion=10", 272_001 * 1_000 + 10 * 5_000),
+    ("lma-sonnet-4-6", "vendor_a", "prompt=272001;completion=10", 272_001 * 3_000 + 10 * 15_000),
     ("lmd-4.6", "vendor_d", "prompt=12;completion=1;reasoning=228", 12 * 2_000 + 229 * 6_000),
     ("orgA/famA-V3.2", "vendor_e", "prompt=1000;completion=100", 1000 * 260 + 100 * 380),
 ]
@@ -21,8 +24,9 @@ BILLS = [
 @pytest.mark.parametrize(("model", "vendor", "usage", "nano"), BILLS, ids=lambda value: str(value))
 def test_the_bill_is_exact_whole_and_streamed(gateway, model, vendor, usage, nano):
     alice = gateway(**{vendor: usage}).account(credit="10")
-    alice.client().chat.completions.create(model=model, messages=ask(usage))
-    for _ in alice.client().chat.completions.create(model=model, messages=ask(usage), stream=True):
+    messages = [LONG, *ask(usage)] if "prompt=272" in usage else ask(usage)
+    alice.client().chat.completions.create(model=model, messages=messages)
+    for _ in alice.client().chat.completions.create(model=model, messages=messages, stream=True):
         pass
     assert [charge.amount_nano for charge in alice.charges(2)] == [nano, nano]
     assert alice.balance().available_nano == 10 * 10**9 - 2 * nano

@@ -125,7 +125,13 @@ async fn a_pro_model_is_served_here_and_nowhere_else(
 async fn a_pro_models_long_input_is_repriced_as_a_whole() {
     let world = World::start(Store::Sqlite).vendor("vendor_b", &["prompt=272001;completion=10"]);
     let world = world.credit("50").run().await;
-    assert_eq!(world.call(RESPONSES, json!({ "model": "lmb-5.5-pro" })).await.status, 200);
+    assert_eq!(
+        world
+            .call(RESPONSES, json!({ "model": "lmb-5.5-pro", "input": "a ".repeat(40_000) }))
+            .await
+            .status,
+        200
+    );
     assert_eq!(world.charge().await.amount_nano, 272_001 * 60_000 + 10 * 270_000);
 }
 

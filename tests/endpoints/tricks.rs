@@ -192,7 +192,8 @@ async fn what_a_response_goes_on_from_is_held_for_too(
 ) {
     let faults = "prompt=100000;completion=10;delay=800";
     let world = World::start(store).vendor("vendor_b", &[faults]).run().await;
-    let first = world.call(RESPONSES, json!({ "stream": stream })).await;
+    let long = json!({ "stream": stream, "input": "a ".repeat(20_000) });
+    let first = world.call(RESPONSES, long).await;
     let raw = String::from_utf8_lossy(&first.body).into_owned();
     let id = raw.split(r#""id":""#).nth(1).and_then(|rest| rest.split('"').next());
     let members = json!({ "previous_response_id": id, "max_output_tokens": 20 });

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::MODEL;
-use crate::world::{Answer, Canned, Store, World, events, messages_of, with};
+use crate::world::{Answer, Canned, Store, World, events, long, messages_of, with};
 
 /// Nano-USD of a token of lma-sonnet-4-6, in and out.
 const INPUT: i64 = 3_000;
@@ -118,7 +118,7 @@ async fn a_streams_usage_is_read_from_its_start_and_its_last_report(
 ) {
     let vendor = Canned::start(stream_with(usages), usize::MAX).await;
     let world = World::start(Store::Sqlite).vendor("vendor_a", &[&vendor.url]).run().await;
-    let call = with(messages_of(MODEL), &json!({ "stream": true }));
+    let call = long(with(messages_of(MODEL), &json!({ "stream": true })), 4_000);
     assert_eq!(Answer::read(world.request(path).body(call.to_string())).await.status, 200);
     let charge = world.charge().await;
     assert_eq!((charge.tokens(), charge.cached()), ((input, output), (read, written)));

@@ -191,7 +191,7 @@ fn rules(kind: &str, key: &str) -> Vec<String> {
 async fn every_field_that_has_no_price_is_refused_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
     let fields = rules("refuse", "field");
-    let given: Vec<_> = rules("example", "given").into_iter().skip(1).collect();
+    let given: Vec<_> = rules("example", "given").into_iter().skip(2).collect();
     let named = rules("example", "refused");
     assert_eq!((given.len(), &named), (fields.len(), &fields), "an example for every field");
     for (given, field) in given.iter().zip(&fields) {

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import calls
 from books import bills_of
@@ -111,6 +111,30 @@ def row_of(fault):
 
 for one in FAULTS:
     row_of(one)
+
+
+@row(
+    "vendor: 900 million tokens reported",
+    "answered; counted and charged within the hold, nothing written off",
+    True,
+)
+def reports_absurd_usage(bench):
+    vendors = ("vendor_a", "vendor_b")
+    with bench.fleet("sqlite", 1, dict.fromkeys(vendors, "completion=900000000"), bench.timeouts(**TIMEOUTS)) as fleet:
+        key = fleet.account("acct", "10")
+        names = [name for name in WHOLE + STREAMED if name != "embedding"]
+        told = ask(bench, fleet, key, dict.fromkeys(names, "whole"))
+        after(bench, fleet, key, told)
+        # Clients see what the vendor says; what they pay is another matter.
+        books = bench.money(fleet, [replace(call, cost=-1) for call in told])
+        charges = books.charges["acct"]
+        refused = [charge for charge in charges if charge.get("rejected_usage")]
+        bench.did(f"{len(refused)} reports refused, {books.posted()} nano charged for all {len(charges)} calls")
+        bench.check(len(refused) == len(names) * TIMES, "a report was believed", len(refused))
+        counted = all(charge["basis"] == "counted" for charge in refused)
+        bench.check(counted and books.posted() < 10**10, "charged by the report", books.posted())
+        written_off = books.balances["acct"]["written_off_nano"]
+        bench.check(written_off == 0, "written off", written_off)
 
 
 def ask(bench, fleet, key, allowed):

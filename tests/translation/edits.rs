@@ -50,7 +50,7 @@ fn take(content_type: &str, form: &[u8], size: usize) -> Result<Opened, CallFaul
 fn body(model: &Model, opened: Opened) -> Result<Vec<u8>, CallFault> {
     let call = Call::parse(opened, Endpoint::ImageEdits)?;
     let screen = model.vendor.screen(Endpoint::ImageEdits).expect("rules for edits");
-    if let Some(refusal) = screen.check(&call.document) {
+    if let Some(refusal) = screen.check(&call.document, &model.price) {
         let (param, message) = (Some(refusal.field.clone()), refusal.because.clone());
         return Err(CallFault { code: "unsupported_parameter", param, message });
     }

@@ -35,7 +35,7 @@ pub(super) fn translate_with(
 ) -> Outcome {
     let document = Document::parse(body).expect("a sound body");
     let screen = model.vendor.screen(Endpoint::Chat).expect("rules for chat");
-    if let Some(refusal) = screen.check(&document) {
+    if let Some(refusal) = screen.check(&document, &model.price) {
         return Outcome::Refused("unsupported_parameter".to_owned(), refusal.field.clone());
     }
     let mut draft = Draft::new(&document);

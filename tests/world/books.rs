@@ -20,6 +20,9 @@ pub(crate) struct Charge {
     pub(crate) depth: u32,
     pub(crate) usage: Value,
     pub(crate) basis: String,
+    /// What the vendor reported and was not believed.
+    #[serde(default)]
+    pub(crate) rejected_usage: Option<Value>,
     pub(crate) amount_nano: i64,
     pub(crate) written_off_nano: i64,
     pub(crate) price_version: String,

@@ -25,6 +25,13 @@ pub(crate) fn messages_of(model: &str) -> Value {
     json!({ "model": model, "max_tokens": 1_000, "messages": question })
 }
 
+/// A chat or messages call whose question is so many bytes long: a vendor is believed more tokens
+/// of input for it.
+pub(crate) fn long(mut call: Value, bytes: usize) -> Value {
+    call["messages"][0]["content"] = "a ".repeat(bytes / 2).into();
+    call
+}
+
 /// A call with these members, in the place of those it had; what is null goes.
 pub(crate) fn with(mut call: Value, members: &Value) -> Value {
     let body = call.as_object_mut().expect("a call is an object");

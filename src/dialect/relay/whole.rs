@@ -10,6 +10,7 @@ use crate::dialect::images::{self, Withheld};
 use crate::dialect::json::{Document, Value};
 use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
+use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::moderations;
 use crate::dialect::responses::Told;
 use crate::dialect::translate::reply;
@@ -27,9 +28,12 @@ pub struct Whole {
     pieces: Vec<Bytes>,
     bytes: usize,
     pub(super) meter: Meter,
+    pub(super) bounds: UsageBounds,
     pub(super) progress: Progress,
     /// What the vendor says that an image comes to.
     pub(super) image: Option<Usage>,
+    /// The same, if that cannot be.
+    pub(super) image_rejected: Option<Units>,
     /// What a response says of itself.
     pub(super) told: Told,
     kept: Option<Kept>,
@@ -42,8 +46,10 @@ impl Whole {
             pieces: Vec::new(),
             bytes: 0,
             meter: Meter::default(),
+            bounds: UsageBounds::default(),
             progress: Progress::Open,
             image: None,
+            image_rejected: None,
             told: Told::default(),
             kept: None,
         }
@@ -127,7 +133,10 @@ impl Whole {
                     Withheld::Moderated => Break::Withheld,
                     Withheld::Unreadable => Break::Garbage,
                 })?;
-                self.image = image(&reply, *billed);
+                let told = image(&reply, *billed);
+                let is_believed = |usage: &Usage| self.bounds.admit_image(usage.units);
+                self.image = told.filter(is_believed);
+                self.image_rejected = told.filter(|t| !is_believed(t)).map(|usage| usage.units);
                 Ok(join(reply.body))
             }
             Passage::Verdict if moderations::is_verdict(&document) => Ok(body),
@@ -173,6 +182,8 @@ fn meter_messages(document: &Document, meter: &mut Meter) {
     let counts = document.get("usage").is_some_and(|reported| usage.merge(reported));
     if let (true, Some(tokens)) = (counts, usage.tokens()) {
         meter.take(tokens, false);
+    }
+    if meter.is_reported() {
         return;
     }
     for block in document.get("content").into_iter().flat_map(Value::elements) {

@@ -120,7 +120,9 @@ impl Told {
         self.give(response);
         if let Some(tokens) = response.usage.and_then(tokens) {
             meter.take(tokens, false);
-            return;
+            if meter.is_reported() {
+                return;
+            }
         }
         let status = response.status.and_then(Value::text);
         self.is_unpaid = has_failed || status.as_deref() == Some("failed");

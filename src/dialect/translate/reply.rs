@@ -166,7 +166,7 @@ pub(super) fn finish_reason(stop: &str) -> &'static str {
 /// Usage as the chat format writes it: what a cache gave or took stands inside the prompt, what was
 /// thought inside the completion.
 pub(super) fn write_usage(out: &mut BytesMut, tokens: Tokens, thinking: u64) {
-    let Tokens { input, output, cache_read, cache_write } = tokens;
+    let Tokens { input, output, cache_read, cache_write, .. } = tokens;
     let total = input.saturating_add(output);
     let usage = format!(
         concat!(

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use super::{Go, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN, Worker};
 use crate::jobs::{Claim, Outcome, Stage};
 use crate::ledger::{Answer, Line, Operation, Origin};
-use crate::metrics::{METRICS, count};
+use crate::metrics::{METRICS, count, record_write_off};
 
 impl Worker {
     /// Brings an outcome into the ledger. The same again changes nothing there.
@@ -27,7 +27,7 @@ impl Worker {
             Answer::Posted { amount, written_off } => {
                 let labels = ["videos", &job.model, &job.vendor];
                 METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
-                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+                record_write_off(job.account.as_str(), &job.id, written_off.nano());
             }
             // A lease that ran out first has released what was held.
             Answer::AlreadyPosted(_) | Answer::Voided | Answer::Gone => {}
@@ -73,6 +73,7 @@ fn line(claim: &Claim) -> Option<Line> {
         depth: *depth,
         usage: *usage,
         basis: *basis,
+        rejected_usage: None,
         price_version: job.price_version.clone(),
         vendor_request_id: Some(vendor_id.clone()),
     })

@@ -16,7 +16,7 @@ use super::log::{Key, Log};
 use super::record::{self, Acks, Entry, Record};
 use super::shelf::Shelf;
 use crate::ledger::{AccountName, Answer, Unavailable};
-use crate::metrics::{METRICS, count};
+use crate::metrics::{METRICS, record_write_off};
 
 /// What a run of the store acknowledged so long before its end, in ms, the next one has: servers
 /// sync every second, and replicas lag by less.
@@ -268,7 +268,8 @@ impl Replay {
         match answer {
             Answer::Posted { written_off, .. } => {
                 sent.charged += 1;
-                METRICS.written_off_nanousd.inc_by(count(written_off.nano()));
+                let id = entry.op.hold_id().unwrap_or_default();
+                record_write_off(entry.account.as_str(), id, written_off.nano());
             }
             Answer::AlreadyPosted(_) | Answer::Voided => {}
             other => log::error!(

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::scripts::Call;
 use super::{AccountKeys, Redis, answer};
 use crate::ledger::{AccountName, Answer, Swept, Unavailable};
+use crate::metrics::record_write_off;
 
 /// About so many accounts are asked together whether they have holds.
 const TOGETHER: u32 = 500;
@@ -66,9 +67,12 @@ impl Redis {
                 .key(keys.hold(&id))
                 .key(keys.open())
                 .key(keys.journal())
-                .arg(id);
-            if answer(&self.told(&call, |s| &s.money.expire).await?)? == Answer::Done {
+                .arg(&id);
+            let told = self.told(&call, |s| &s.money.expire).await?;
+            if answer(&told)? == Answer::Done {
                 swept.expired += 1;
+                let lost = told.get(1).and_then(|lost| lost.parse().ok()).unwrap_or(0);
+                record_write_off(name.as_str(), &id, lost);
             }
         }
         swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open())).await?;

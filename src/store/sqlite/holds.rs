@@ -7,6 +7,7 @@ use super::desk::Desk;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, Record, State, Step};
 use crate::ledger::{AccountName, Answer, Operation, Swept};
+use crate::metrics::record_write_off;
 use crate::money::Money;
 
 /// Holds ended by one sweep, at most; the next sweep does the rest.
@@ -101,6 +102,8 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
                 after = balances;
             }
             desk.set(&name, after);
+            let lost = step.posting.as_ref().map_or(Money::ZERO, |posting| posting.written_off);
+            record_write_off(name.as_str(), &id, lost.nano());
             swept.expired += 1;
         }
     }

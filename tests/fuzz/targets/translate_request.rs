@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(call) = Call::parse(opened, Endpoint::Chat) else { return };
     let document = call.document;
     let screen = model.vendor.screen(Endpoint::Chat).expect("rules for chat");
-    if screen.check(&document).is_some() {
+    if screen.check(&document, &model.price).is_some() {
         return;
     }
     let mut draft = Draft::new(&document);

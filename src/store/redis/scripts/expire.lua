@@ -16,4 +16,4 @@ redis.call('ZREM', open, id)
 if charge ~= '0' then
   redis.call('RPUSH', journal, charge .. ' ' .. lost .. ' ' .. (known[4] or ''))
 end
-return {'done'}
+return {'done', lost}

@@ -1,0 +1,56 @@
+//! What a vendor can honestly report for one call. A report above that is none.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use crate::money::{Tokens, Units};
+
+/// Where tokens can be counted, a report may be so many times as much, and so many tokens more. A
+/// count is a quarter of the bytes; no token is less than a byte, and a vendor's own words beside
+/// them (for tools, for a role, for the end of a turn) are hundreds of tokens.
+const COUNTED_TIMES: u64 = 16;
+const COUNTED_MORE: u64 = 4_096;
+
+/// The most that is believed of a count, where the body alone feeds it.
+#[must_use]
+pub fn believed_of(counted: u64) -> u64 {
+    counted.saturating_mul(COUNTED_TIMES).saturating_add(COUNTED_MORE)
+}
+
+/// The most that a vendor can honestly report for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsageBounds {
+    /// Input tokens.
+    pub input_max: u64,
+    /// Output tokens, of all choices, those of hidden reasoning among them.
+    pub output_max: u64,
+    /// Whether all output passes here and can be counted.
+    pub counts_output: bool,
+    /// A bill, in ticks of 10⁻¹⁰ USD.
+    pub ticks_max: u64,
+}
+
+/// No bounds.
+impl Default for UsageBounds {
+    fn default() -> UsageBounds {
+        let most = u64::MAX;
+        UsageBounds { input_max: most, output_max: most, counts_output: false, ticks_max: most }
+    }
+}
+
+impl UsageBounds {
+    /// Whether a report can be honest, if so much was counted of its output.
+    #[must_use]
+    pub fn admit(&self, reported: Tokens, output_counted: u64) -> bool {
+        let counts = !self.counts_output || reported.output <= believed_of(output_counted);
+        reported.input <= self.input_max && reported.output <= self.output_max && counts
+    }
+
+    /// Whether the units that a vendor reports for an image can be honest.
+    #[must_use]
+    pub fn admit_image(&self, reported: Units) -> bool {
+        match reported {
+            Units::Tokens(tokens) => self.admit(tokens, 0),
+            Units::Billed { ticks, .. } => ticks <= self.ticks_max,
+            _ => true,
+        }
+    }
+}

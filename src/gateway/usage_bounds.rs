@@ -1,0 +1,310 @@
+//! What a vendor can honestly report for a call: the bounds above which its report is none.
+//!
+//! A report that is refused wrongly costs the operator what it was worth, so each bound has its
+//! slack; one that is believed wrongly costs the account that.
+
+use super::exchange::Terms;
+use crate::catalogue::Model;
+use crate::dialect::call::{Asked, Call, Content};
+use crate::dialect::meter::bounds::{UsageBounds, believed_of};
+use crate::money::price::Price;
+use crate::money::{Money, Rate, TICKS_PER_NANO, Units};
+
+/// More tokens than the context of any model, where the rules name none.
+const CONTEXT_MAX: u64 = 2_000_000;
+/// A price list that says 1000K may mean 1,048,576 tokens: a sixteenth more is believed.
+const SLACK_PART: u64 = 16;
+/// Tokens by which a vendor's count may be above the limit that it was sent: what ends a turn, or
+/// frames a call of a tool.
+const SLACK_TOKENS: u64 = 64;
+/// Tools of the vendor's own make it read the conversation anew, so many times at most.
+const HOSTED_STEPS_MAX: u64 = 16;
+/// An image may come to so many times its reservation: the largest that can be asked for have some
+/// five times as many pixels as those that it was made for, and an image to be edited is read too.
+const RESERVATION_TIMES: u64 = 8;
+
+/// The bounds of what is reported for an admitted call.
+pub(super) fn of(call: &Call, terms: &Terms) -> UsageBounds {
+    let (model, counted) = (&*terms.model, call.input_counted());
+    let text = |content: &Content, output: Output| UsageBounds {
+        input_max: input_max(model, content, counted, output.is_continued),
+        output_max: output.most(model),
+        counts_output: !model.reasoning && output.hidden_max == 0 && !content.has_hosted_tools(),
+        ..UsageBounds::default()
+    };
+    match (&model.price, &call.asked) {
+        (Price::Image { tokens, reservation }, _) => {
+            let base = tokens.base_at(terms.at);
+            image(*reservation, base.input, base.output)
+        }
+        (_, Asked::Chat { text: t, .. } | Asked::Messages(t)) => {
+            let filled_in = || model.filled_in(terms.endpoint, "max_tokens");
+            let limit = t.output_max.or_else(filled_in);
+            let (choices, hidden_max) = (t.choices, t.hidden_max);
+            text(&t.content, Output { limit, choices, hidden_max, is_continued: false })
+        }
+        (_, Asked::Responses(ask)) => {
+            let is_continued = !ask.names.is_empty();
+            let limit = ask.output_max;
+            text(&ask.content, Output { limit, choices: 1, hidden_max: 0, is_continued })
+        }
+        (_, Asked::Embeddings(_)) => {
+            let input_max = believed_of(counted);
+            UsageBounds { input_max, ..UsageBounds::default() }
+        }
+        _ => UsageBounds::default(),
+    }
+}
+
+/// What a call says of its output.
+struct Output {
+    limit: Option<u64>,
+    choices: u64,
+    hidden_max: u64,
+    /// Whether the vendor reads earlier answers that it keeps.
+    is_continued: bool,
+}
+
+impl Output {
+    /// The most tokens of output.
+    fn most(&self, model: &Model) -> u64 {
+        let own = model.output_max.or(model.context).unwrap_or(CONTEXT_MAX);
+        let one = match self.limit {
+            // Who asks for more than there can be does not get more.
+            Some(limit) => limit.min(own.max(model.context.unwrap_or(own))),
+            None => own,
+        };
+        let beyond = self.limit.is_some() && model.reasoning && !model.vendor.limits_reasoning;
+        let hidden = self.hidden_max.saturating_add(if beyond { own } else { 0 });
+        with_slack(one.saturating_add(hidden).saturating_mul(self.choices))
+            .saturating_add(SLACK_TOKENS)
+    }
+}
+
+/// The charge for what is due of a call; `None` if that has no price. In the place of a report that
+/// was rejected it is what is held at most.
+pub(super) fn charge(terms: &Terms, units: Units, is_rejected: bool, held: Money) -> Option<Money> {
+    let cost = terms.model.price.cost(units, terms.at).ok()?;
+    Some(if is_rejected { cost.min(held) } else { cost })
+}
+
+fn with_slack(tokens: u64) -> u64 {
+    tokens.saturating_add(tokens / SLACK_PART)
+}
+
+/// The most tokens of input, of which so many were counted in the body.
+fn input_max(model: &Model, content: &Content, counted: u64, is_continued: bool) -> u64 {
+    let context = with_slack(model.context.unwrap_or(CONTEXT_MAX));
+    if content.has_hosted_tools() {
+        return context.saturating_mul(HOSTED_STEPS_MAX);
+    }
+    // A vendor that takes more than the list says is believed what was sent.
+    let most = context.max(counted);
+    let is_alone = content.is_all_text() && !is_continued;
+    if is_alone { most.min(believed_of(counted)) } else { most }
+}
+
+/// The bounds of an image: each part of its price may come to some reservations.
+fn image(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
+    let most = u64::try_from(reservation.nano()).unwrap_or(0).saturating_mul(RESERVATION_TIMES);
+    let tokens = |rate: Rate| most.checked_div(u64::from(rate.nano())).unwrap_or(u64::MAX);
+    UsageBounds {
+        input_max: tokens(input),
+        output_max: tokens(output),
+        counts_output: false,
+        ticks_max: most.saturating_mul(TICKS_PER_NANO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::dialect::Endpoint;
+    use crate::dialect::call::Opened;
+    use crate::dialect::meter::Meter;
+    use crate::money::{Basis, Tokens};
+
+    static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
+        let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
+        let sources = [
+            file("vendor_a", include_str!("../../lua-free-rules/vendor_a.toml")),
+            file("vendor_b", include_str!("../../lua-free-rules/vendor_b.toml")),
+            file("vendor_c", include_str!("../../lua-free-rules/vendor_c.toml")),
+            file("vendor_d", include_str!("../../lua-free-rules/vendor_d.toml")),
+            file("vendor_e", include_str!("../../lua-free-rules/vendor_e.toml")),
+        ];
+        Catalogue::parse(&sources, &[]).expect("sound rules")
+    });
+
+    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (Call, Terms) {
+        let opened = Opened::parse(Bytes::from(body), None).expect("a body");
+        let call = Call::parse(opened, endpoint).expect("a call");
+        let model = CATALOGUE.find(model).expect("a model").clone();
+        let input_tokens = call.input_counted();
+        let (price_version, wanted) = ("".into(), Money::ZERO);
+        (call, Terms { model, price_version, at: 0, endpoint, input_tokens, wanted })
+    }
+
+    fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {
+        let body = format!(r#"{{"model":"{model}",{members}}}"#);
+        let (call, terms) = admitted(model, endpoint, body);
+        of(&call, &terms)
+    }
+
+    const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
+    const PICTURE: &str = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a.test/b"}}]}]"#;
+
+    /// The last report that is believed of a model's output, for a limit that was sent and what was
+    /// counted.
+    #[rstest]
+    #[case::limit("lmb-5.5", r#","max_tokens":5"#, 0, 5 + 64)]
+    #[case::the_larger_limit("lmb-5.5", r#","max_tokens":5,"max_completion_tokens":160"#, 0, 170 + 64)]
+    #[case::limit_of_all_choices("lmb-5.5", r#","max_tokens":160,"n":3"#, 0, 510 + 64)]
+    #[case::no_limit("lmb-5.5", "", 0, 136_000 + 64)]
+    #[case::a_limit_beyond_all("lmb-5.5", r#","max_tokens":900000000"#, 0, 425_000 + 64)]
+    #[case::hidden_reasoning_beyond_the_limit("lmd-4.6", r#","max_tokens":160"#, 0, 272_170 + 64)]
+    #[case::none_of_what_does_not_reason(
+        "lmd-4.20-0309-non-reasoning", r#","max_tokens":160"#, 0, 170 + 64
+    )]
+    #[case::counted("lmb-4o", "", 10, 160 + 4_096)]
+    #[case::counted_and_limited("lmb-4o", r#","max_tokens":160"#, 10_000, 170 + 64)]
+    #[case::counted_up_to_the_most("lmb-4o", "", 10_000, 18_062 + 64)]
+    #[case::prediction("lmb-4o", r#","max_tokens":160,"prediction":"0123456789""#, 0, 182 + 64)]
+    #[case::limit_that_the_rules_fill_in("lma-opus-5", "", 0, 8_704 + 64)]
+    #[case::context_where_nothing_is_named("orgA/famA-V3.1", "", 0, 174_250 + 64)]
+    fn output_is_believed_up_to(
+        #[case] model: &str,
+        #[case] members: &str,
+        #[case] counted: u64,
+        #[case] most: u64,
+    ) {
+        let bounds = bounds(model, Endpoint::Chat, &format!("{HI}{members}"));
+        let admits = |output| bounds.admit(Tokens { output, ..Tokens::default() }, counted);
+        assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
+    }
+
+    #[rstest]
+    #[case::limit(r#""max_tokens":160"#, 170 + 64)]
+    #[case::nothing(r#""max_tokens":0"#, 64)]
+    #[case::thinking_within(
+        r#""max_tokens":1600,"thinking":{"type":"enabled","budget_tokens":1024}"#,
+        1_764
+    )]
+    #[case::thinking_between_calls_of_tools(
+        r#""max_tokens":1600,"thinking":{"type":"enabled","budget_tokens":16000}"#, 18_700 + 64
+    )]
+    fn output_of_messages_is_believed_up_to(#[case] members: &str, #[case] most: u64) {
+        let bounds = bounds("lma-haiku-4-5", Endpoint::Messages, &format!("{HI},{members}"));
+        assert_eq!(bounds.output_max, most);
+    }
+
+    /// The last report that is believed of a model's input.
+    #[rstest]
+    #[case::text("lmb-5.5", Endpoint::Chat, HI, 16 * 16 + 4_096)]
+    #[case::picture("lmb-5.5", Endpoint::Chat, PICTURE, 425_000)]
+    #[case::picture_without_a_context("o3", Endpoint::Chat, PICTURE, 2_125_000)]
+    #[case::function("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function"}]"#, 16 * 24 + 4_096)]
+    #[case::hosted("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":"hi"}],"tools":[{"type":"web"}]"#, 16 * 425_000)]
+    #[case::unknown_part(
+        "lmb-5.5",
+        Endpoint::Chat,
+        r#""messages":[{"role":"user","content":[{"type":"file","file":{"file_url":"u"}}]}]"#,
+        425_000
+    )]
+    #[case::text_parts("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]"#, 16 * 22 + 4_096)]
+    #[case::response("lmb-5.5", Endpoint::Responses, r#""input":"hi""#, 16 * 8 + 4_096)]
+    #[case::continued(
+        "lmb-5.5",
+        Endpoint::Responses,
+        r#""input":"hi","previous_response_id":"r""#,
+        425_000
+    )]
+    #[case::stored_prompt(
+        "lmb-5.5",
+        Endpoint::Responses,
+        r#""input":"hi","prompt":{"id":"p"}"#,
+        425_000
+    )]
+    #[case::embedding("text-embedding-3-small", Endpoint::Embeddings, r#""input":"12345678""#, 32 + 4_096)]
+    #[case::tokens("text-embedding-3-small", Endpoint::Embeddings, r#""input":[[1,2],[3]]"#, 48 + 4_096)]
+    fn input_is_believed_up_to(
+        #[case] model: &str,
+        #[case] endpoint: Endpoint,
+        #[case] members: &str,
+        #[case] most: u64,
+    ) {
+        let bounds = bounds(model, endpoint, members);
+        let admits = |input| bounds.admit(Tokens { input, ..Tokens::default() }, 0);
+        assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
+    }
+
+    #[test]
+    fn a_context_in_units_of_1024_and_a_call_beyond_the_listed_one_are_honest() {
+        let most = |model: &str, bytes: usize| {
+            let text = "a".repeat(bytes);
+            let members = format!(r#""messages":[{{"role":"user","content":"{text}"}}]"#);
+            bounds(model, Endpoint::Chat, &members).input_max
+        };
+        assert!(most("lmb-4.1", 400_000) >= 1_047_576);
+        assert!(most("lmc-3.5-flash", 400_000) >= 1_048_576);
+        assert!(most("orgK/famK-4", 400_000) >= 100_000);
+    }
+
+    #[rstest]
+    #[case::tokens("lmb-image-2", 448_000, 74_666, u64::MAX)]
+    #[case::cheap_tokens("lmb-image-1-mini", 300_000, 75_000, u64::MAX)]
+    #[case::bill("lmd-imagine-image", u64::MAX, u64::MAX, 1_600_000_000)]
+    fn an_image_comes_to_eight_reservations_at_most(
+        #[case] model: &str,
+        #[case] input: u64,
+        #[case] output: u64,
+        #[case] ticks: u64,
+    ) {
+        let bounds = bounds(model, Endpoint::Images, r#""prompt":"a dot""#);
+        assert_eq!((bounds.input_max, bounds.output_max), (input, output));
+        assert!(ticks == u64::MAX || bounds.ticks_max == ticks, "{bounds:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_refused_report_never_takes_more_than_the_hold_and_another_is_charged_exactly(
+            model in prop::sample::select(vec!["lmb-5.5", "lmb-4o", "lmd-4.6", "lma-opus-5"]),
+            limit in prop::option::of(1..200_000_u64),
+            text in 0..100_000_usize,
+            input in prop_oneof![0..20_000_u64, 0..=1_000_000_000_u64],
+            output in prop_oneof![0..20_000_u64, 0..=1_000_000_000_u64],
+            held in 0..10_000_000_000_i64,
+        ) {
+            let limit = limit.map_or(String::new(), |most| format!(r#","max_tokens":{most}"#));
+            let body = format!(r#"{{"model":"{model}",{HI}{limit}}}"#);
+            let (call, terms) = admitted(model, Endpoint::Chat, body);
+            let mut meter = Meter::default();
+            meter.set_bounds(of(&call, &terms));
+            meter.count_bytes(text);
+            let reported = Tokens { input, output, ..Tokens::default() };
+            meter.take(reported, false);
+            let usage = meter.usage(terms.input_tokens);
+            let held = Money::from_nano(held).expect("not negative");
+            let rejected = meter.rejected();
+            let units = Units::Tokens(usage.tokens);
+            let charge = charge(&terms, units, rejected.is_some(), held).expect("a price");
+            if let Some(figures) = rejected {
+                prop_assert_eq!((figures, usage.basis), (reported, Basis::Counted));
+                prop_assert!(charge <= held);
+                prop_assert_eq!(usage.tokens.input, terms.input_tokens);
+            } else {
+                let exact = terms.model.price.cost(Units::Tokens(reported), 0).expect("a price");
+                prop_assert_eq!((usage.tokens, usage.basis), (reported, Basis::Reported));
+                prop_assert_eq!(charge, exact);
+                prop_assert!(input <= 1_062_500 && output <= 2_125_064);
+            }
+        }
+    }
+}
