@@ -129,6 +129,9 @@ impl Sums {
     }
 }
 
+/// The replies of each account, the first to be over first, and how many bytes each has.
+type Replies = HashMap<String, BTreeMap<(u64, String), u64>>;
+
 /// What is known of the bytes that are kept.
 #[derive(Debug, Default)]
 struct Known {
@@ -138,8 +141,17 @@ struct Known {
     fresh: Sums,
     /// What is being written.
     writing: Sums,
-    /// The largest body for which there was no room among all.
-    refused: u64,
+    /// For what there was no room.
+    refused: Refused,
+}
+
+/// The largest bodies that were refused since the last sweep.
+#[derive(Debug, Default)]
+struct Refused {
+    /// Since all accounts have too much.
+    total: u64,
+    /// Since their own account has.
+    by_account: HashMap<String, u64>,
 }
 
 impl Known {
@@ -210,15 +222,17 @@ impl BodyFiles {
     fn reserve(&self, account: &str, bytes: u64) -> Result<(), BodyRefused> {
         let mut known = self.known();
         let total = known.total().saturating_add(bytes);
-        let fits = total <= self.limits.total
-            && known.of(account).saturating_add(bytes) <= self.limits.account;
-        if total > low_water(self.limits.total) {
+        let own = known.of(account).saturating_add(bytes);
+        if total > low_water(self.limits.total) || own > low_water(self.limits.account) {
             self.crowded.notify_one();
         }
-        if total > self.limits.total {
-            known.refused = known.refused.max(bytes);
+        if own > self.limits.account {
+            let refused = known.refused.by_account.entry(account.to_owned()).or_default();
+            *refused = bytes.max(*refused);
+            return Err(BodyRefused::NoRoom);
         }
-        if !fits {
+        if total > self.limits.total {
+            known.refused.total = known.refused.total.max(bytes);
             return Err(BodyRefused::NoRoom);
         }
         known.fresh.add(account, bytes);
@@ -267,8 +281,8 @@ impl BodyFiles {
         Ok(())
     }
 
-    /// Deletes what is over; and where there is little room, the replies of those who keep most,
-    /// the first to be over first. Counts what is left.
+    /// Deletes what is over; and where there is little room, replies of the account that has little
+    /// left, or of those who keep most, the first to be over first. Counts what is left.
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not list or delete; the next one does the
@@ -280,7 +294,7 @@ impl BodyFiles {
             std::mem::take(&mut known.refused)
         };
         let mut swept = BodiesSwept::default();
-        let (mut sums, mut replies) = (Sums::default(), HashMap::new());
+        let (mut sums, mut replies) = (Sums::default(), Replies::new());
         let top = self.files.path(TOP)?;
         let mut listed = self.files.store().list(Some(&top));
         while let Some(meta) = listed.next().await {
@@ -294,43 +308,56 @@ impl BodyFiles {
             }
             sums.add(&name.account, size);
             if name.kind == BodyKind::Reply {
-                let of_account: &mut BTreeMap<(u64, String), u64> =
-                    replies.entry(name.account).or_default();
-                of_account.insert((name.expires_s, name.id), size);
+                let own = replies.entry(name.account).or_default();
+                own.insert((name.expires_s, name.id), size);
             }
         }
-        let target = low_water(self.limits.total).min(self.limits.total.saturating_sub(refused));
-        swept.evicted_bytes = self.make_room(target, &mut sums, replies).await?;
+        swept.evicted_bytes = self.make_room(&refused, &mut sums, replies).await?;
         let mut known = self.known();
         swept.bytes = sums.total;
         known.listed = sums;
         Ok(swept)
     }
 
-    /// Drops replies, of whoever keeps most at each time; tells how many bytes.
+    /// Drops replies until what is kept is within bounds; tells how many bytes.
     async fn make_room(
         &self,
-        target: u64,
+        refused: &Refused,
         sums: &mut Sums,
-        mut replies: HashMap<String, BTreeMap<(u64, String), u64>>,
+        mut replies: Replies,
     ) -> Result<u64, FilesError> {
-        let mut evicted = 0;
-        while sums.total > target {
-            let most = replies.keys().max_by_key(|account| sums.of(account)).cloned();
-            let Some(account) = most else { break };
-            let Some(((expires_s, id), bytes)) =
-                replies.get_mut(&account).and_then(BTreeMap::pop_first)
-            else {
-                // What else it has is needed.
-                replies.remove(&account);
-                continue;
-            };
-            let name = BodyName { kind: BodyKind::Reply, account, expires_s, id };
-            self.files.delete(&name.path()).await?;
-            sums.subtract(&name.account, bytes);
-            evicted += bytes;
+        let before = sums.total;
+        for (account, own) in &mut replies {
+            let wanted = refused.by_account.get(account).copied().unwrap_or_default();
+            let target = target(self.limits.account, wanted);
+            while sums.of(account) > target && self.drop_first(account, own, sums).await? {}
         }
-        Ok(evicted)
+        let target = target(self.limits.total, refused.total);
+        while sums.total > target {
+            let most = replies.iter_mut().max_by_key(|(account, _)| sums.of(account));
+            let Some((account, own)) = most else { break };
+            if !self.drop_first(account, own, sums).await? {
+                // What else it has is needed.
+                let account = account.clone();
+                replies.remove(&account);
+            }
+        }
+        Ok(before - sums.total)
+    }
+
+    /// Drops the first of an account's replies; `false` if it has none.
+    async fn drop_first(
+        &self,
+        account: &str,
+        replies: &mut BTreeMap<(u64, String), u64>,
+        sums: &mut Sums,
+    ) -> Result<bool, FilesError> {
+        let Some(((expires_s, id), bytes)) = replies.pop_first() else { return Ok(false) };
+        let account = account.to_owned();
+        let name = BodyName { kind: BodyKind::Reply, account, expires_s, id };
+        self.files.delete(&name.path()).await?;
+        sums.subtract(&name.account, bytes);
+        Ok(true)
     }
 
     fn name(&self, location: &Path) -> Option<BodyName> {
@@ -345,6 +372,11 @@ impl BodyFiles {
 /// Above this replies are dropped, so that there is room until the next sweep.
 fn low_water(limit: u64) -> u64 {
     limit - limit / 8
+}
+
+/// How much may stay, so that there is room for what was wanted too.
+fn target(limit: u64, wanted: u64) -> u64 {
+    low_water(limit).min(limit.saturating_sub(wanted))
 }
 
 fn late() -> FilesError {

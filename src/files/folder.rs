@@ -37,10 +37,15 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
     Ok(store)
 }
 
-/// Makes a folder that is nobody else's, whatever it was.
+/// Makes a folder that is nobody else's, whatever it was. One that another user of this gateway's
+/// machines has made stays as it is.
 fn keep_private(path: &FilePath) -> io::Result<()> {
     fs::create_dir_all(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+    let is_private = fs::metadata(path)?.permissions().mode() & 0o077 == 0;
+    if !is_private && let Err(why) = fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
+        log::warn!(path:% = path.display(), why:% = why; "others may read the folder of bodies");
+    }
+    Ok(())
 }
 
 /// Deletes what is left of a file that was being written.

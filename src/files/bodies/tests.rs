@@ -92,14 +92,18 @@ async fn one_account_cannot_fill_what_all_share() {
         let written = bodies.write(&reply("greedy", NOW_S + 9, id), bytes(150)).await;
         assert_eq!(written, expected, "{id}");
     }
-    assert_eq!(bodies.write(&reply("other", NOW_S + 9, "1"), bytes(300)).await, Ok(()));
-    // The same from the list, and when a process begins.
-    for _ in 0..2 {
-        let swept = BodiesSwept { bytes: 600, ..BodiesSwept::default() };
-        assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
-        let again = bodies.write(&reply("greedy", NOW_S + 9, "4"), bytes(1)).await;
-        assert_eq!(again, Err(BodyRefused::NoRoom));
-    }
+    assert_eq!(bodies.write(&reply("other", NOW_S + 9, "1"), bytes(250)).await, Ok(()));
+    // The sweep drops its own for it, and nobody else's.
+    let swept = BodiesSwept { bytes: 400, evicted_bytes: 150, expired: 0 };
+    assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
+    assert_eq!(read(&bodies, &reply("greedy", NOW_S + 9, "1"), 150).await, None);
+    assert_eq!(bodies.write(&reply("greedy", NOW_S + 9, "3"), bytes(150)).await, Ok(()));
+    assert!(read(&bodies, &reply("other", NOW_S + 9, "1"), 250).await.is_some());
+    // What is counted when a process begins is what there is.
+    let next = BodyFiles::new(bodies.files.clone(), bodies.limits);
+    assert_eq!(next.sweep(NOW_S).await.expect("swept").bytes, 400);
+    let refused = next.write(&reply("greedy", NOW_S + 9, "4"), bytes(151)).await;
+    assert_eq!(refused, Err(BodyRefused::NoRoom));
 }
 
 #[tokio::test]
