@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::files::bodies::{BodyKind, BodyName};
 use crate::ledger::{AccountName, Unavailable};
 use crate::money::price::Quote;
 use crate::money::{Basis, Money, Resolution, Units};
@@ -44,13 +45,33 @@ pub struct Job {
     pub held: Money,
     /// The price list that says so.
     pub price_version: String,
+    /// The body for the vendor, if it is too large for the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_apart: Option<VendorBody>,
     /// How much of it is done, in percent, as far as the vendor told.
     pub progress: u8,
     /// How far it is.
     pub stage: Stage,
 }
 
+/// A body that is kept in the object store, under its job's account and id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VendorBody {
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// When it is over, in unix seconds.
+    pub expires_s: u64,
+}
+
 impl Job {
+    /// Where its body for the vendor is, if that is kept apart, and how many bytes it has.
+    #[must_use]
+    pub fn body_name(&self) -> Option<(BodyName, u64)> {
+        let VendorBody { bytes, expires_s } = self.body_apart?;
+        let (account, id) = (self.account.to_string(), self.id.clone());
+        Some((BodyName { kind: BodyKind::Request, account, expires_s, id }, bytes))
+    }
+
     /// What its client sees of its stage.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -207,7 +228,7 @@ impl Status {
 pub struct Order {
     /// The job, queued.
     pub job: Job,
-    /// The body for the vendor, kept until the vendor has it.
+    /// The body for the vendor, kept until the vendor has it; empty if it is kept apart.
     pub body: Bytes,
     /// The digest of the client's idempotency key.
     pub key: Option<String>,

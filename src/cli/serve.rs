@@ -59,7 +59,7 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let bodies = bodies(conf, &files);
     let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
-    let worker = worker(conf, &routes, &catalogue, workers, (&videos, files))?;
+    let worker = worker(conf, &routes, &catalogue, workers, (&videos, files, bodies.clone()))?;
     let crowd = Crowd::new(
         descriptors::connections_max(conf.limits.connections_max),
         conf.limits.connections_per_address_max,
@@ -152,7 +152,7 @@ fn worker(
     routes: &Routes,
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: Opened,
-    (videos, files): (&Videos, Arc<Files>),
+    (videos, files, bodies): (&Videos, Arc<Files>, Arc<BodyFiles>),
 ) -> anyhow::Result<Worker> {
     let mut outlets = Vec::new();
     for vendor in &conf.vendors {
@@ -168,6 +168,7 @@ fn worker(
         queue: store.queue,
         ledger: store.ledger,
         files,
+        bodies,
         catalogue: catalogue.clone(),
         studio: Studio::new(outlets, answer_wait).context("cannot speak to the video vendors")?,
         schedule: conf.videos,

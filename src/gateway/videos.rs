@@ -27,6 +27,8 @@ use crate::jobs::view::deleted;
 use crate::jobs::{Job, Order, Outcome, Page, Placed, Queue, Stage, Status};
 use crate::ledger::{AccountName, Unavailable};
 
+mod body;
+
 /// How the id of a job begins.
 pub(super) const ID_START: &str = "video_";
 /// Jobs on a page of the list.
@@ -310,18 +312,25 @@ pub(super) async fn create(
         created_ms: exchange.arrived_ms,
         held: quote.wanted,
         price_version: catalogue.version.to_string(),
+        body_apart: None,
         progress: 0,
         stage: Stage::Queued { refused: 0 },
     };
+    let whole = rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?;
+    let (job, body) = body::keep(gateway, job, whole).await?;
     let order = Order {
-        body: rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?,
+        body,
         key: repeat::key(session)?,
         quote,
         lease_ms: schedule.hold_ms(),
         open_max: schedule.open_max,
         job: job.clone(),
     };
-    let view = match place(gateway, order).await.map_err(|_| Refusal::NoLedger)? {
+    let placed = place(gateway, order).await.map_err(|_| Refusal::NoLedger)?;
+    if placed != Placed::New {
+        body::forget(gateway, &job).await;
+    }
+    let view = match placed {
         Placed::New => job.view(schedule),
         Placed::Repeat(first) if first.is_over(schedule, unix_ms()) => {
             return Err(Refusal::VideoDeleted);

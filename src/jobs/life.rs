@@ -315,6 +315,7 @@ mod tests {
             created_ms: 1_000,
             held: Money::from_nano(280_000_000).expect("money"),
             price_version: "p".to_owned(),
+            body_apart: None,
             progress: 0,
             stage: Stage::Queued { refused: 0 },
         }

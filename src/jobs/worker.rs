@@ -15,12 +15,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::life::{Step, Turn};
 use super::schedule::Schedule;
-use super::studio::{Answered, FetchFault, Outlet, Studio, Submitted};
+use super::studio::{Answered, Studio, Submitted};
 use super::{Claim, FailCode, Next, Outcome, Queue, Running};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
-use crate::files::{self, Files, FilesError, WriteFault};
+use crate::files::Files;
+use crate::files::bodies::BodyFiles;
 use crate::ledger::Ledger;
 use crate::metrics::METRICS;
 
@@ -55,9 +56,13 @@ const CROWDED_MS: u64 = 1_000;
 /// The largest video that is copied: the longest has some tens of MB.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
+mod body;
+mod copy;
 mod settle;
 mod tell;
 
+use body::Found;
+use copy::CopyFault;
 use settle::until_done;
 use tell::{mourn, passed_by};
 
@@ -69,6 +74,8 @@ pub struct Worker {
     pub ledger: Arc<dyn Ledger>,
     /// Where finished videos are kept.
     pub files: Arc<Files>,
+    /// Where long bodies for vendors wait.
+    pub bodies: Arc<BodyFiles>,
     /// What is for sale, and how vendors are spoken to.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
     /// The vendors.
@@ -98,33 +105,6 @@ impl Default for Room {
             submissions: Semaphore::new(submissions),
             copies: Semaphore::new(copies),
             unkept: AtomicBool::new(false),
-        }
-    }
-}
-
-/// Why a video was not copied.
-#[derive(Debug, thiserror::Error)]
-enum CopyFault {
-    /// It was not had from the vendor.
-    #[error("{0}")]
-    Vendor(String),
-    /// It could not be kept.
-    #[error("our own store: {0}")]
-    Store(FilesError),
-}
-
-impl From<FetchFault> for CopyFault {
-    fn from(fault: FetchFault) -> CopyFault {
-        CopyFault::Vendor(fault.to_string())
-    }
-}
-
-impl From<WriteFault<FetchFault>> for CopyFault {
-    fn from(fault: WriteFault<FetchFault>) -> CopyFault {
-        match fault {
-            WriteFault::Store(fault) => CopyFault::Store(fault),
-            WriteFault::Source(fault) => fault.into(),
-            other => CopyFault::Vendor(other.to_string()),
         }
     }
 }
@@ -247,8 +227,9 @@ impl Worker {
         if self.room.unkept.load(Ordering::Relaxed) && !self.can_keep().await {
             return self.save(claim, Some(self.schedule.pause_ms(1))).await;
         }
-        let Some(body) = self.queue.body(claim).await? else {
-            bail!("there is no body to send");
+        let body = match self.vendor_body(claim).await? {
+            Found::Here(body) => body,
+            Found::Elsewhere => return self.save(claim, Some(ELSEWHERE_MS)).await,
         };
         let document = Document::parse(body).context("the body cannot be read")?;
         let (mut wait, mut busy, mut depth) = (Duration::ZERO, false, 0);
@@ -367,31 +348,6 @@ impl Worker {
         self.save(claim, Some(due_ms)).await
     }
 
-    /// Whether files can be kept.
-    async fn can_keep(&self) -> bool {
-        let ready = self.files.ready().await;
-        if let Err(why) = &ready {
-            log::error!(why:% = why; "finished videos cannot be kept, so none are made here");
-        }
-        self.room.unkept.store(ready.is_err(), Ordering::Relaxed);
-        ready.is_ok()
-    }
-
-    async fn copy(&self, outlet: &Outlet, url: &str, claim: &Claim) -> Result<(), CopyFault> {
-        let pieces = self.studio.fetch(outlet, url).await?;
-        let name = files::name(claim.job.account.as_str(), &claim.job.id);
-        let written = self.files.write(&name, pieces, FILE_BYTES_MAX).await;
-        if let Err(WriteFault::Store(_)) = &written {
-            self.room.unkept.store(true, Ordering::Relaxed);
-        }
-        written.map_err(CopyFault::from).map(|_| ())
-    }
-
-    async fn drop_file(&self, claim: &Claim) -> anyhow::Result<()> {
-        let name = files::name(claim.job.account.as_str(), &claim.job.id);
-        Ok(self.files.delete(&name).await?)
-    }
-
     async fn decide(&self, claim: &mut Claim, outcome: Outcome) -> anyhow::Result<Go> {
         let before = claim.job.clone();
         claim.job.decide(outcome.clone(), now_ms());
@@ -428,6 +384,8 @@ impl Worker {
         };
         if !saved {
             log::warn!(job = claim.job.id; "another worker has the job by now");
+        } else if forget_body {
+            self.forget_body(claim).await;
         }
         Ok(if saved && due_ms.is_none() { Go::On } else { Go::Away })
     }

@@ -75,6 +75,7 @@ fn job(account: &AccountName, id: &str) -> Job {
         created_ms: 1_800_000_000_123,
         held: nano(COST),
         price_version: "1".to_owned(),
+        body_apart: None,
         progress: 0,
         stage: Stage::Queued { refused: 0 },
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{proven, swift};
 use crate::sim::picture;
-use crate::world::{Answer, Form, Store, VIDEO, Video, World};
+use crate::world::{ACCOUNT, Answer, Form, Store, VIDEO, Video, World};
 
 const FILE_BYTES_MAX: usize = 4 << 20;
 
@@ -56,6 +56,63 @@ async fn an_address_reaches_the_vendor_as_it_came_and_nobody_fetches_it(
     };
     let image = image_of(&world, &world.send(VIDEO.path, &sent).await).await;
     assert_eq!(image, json!({ "url": url }));
+}
+
+/// The files below a folder of the world.
+fn waiting(world: &World) -> usize {
+    super::kept(world).iter().filter(|path| path.to_string_lossy().contains("/requests/")).count()
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_image_that_no_vendor_has_yet_lay_in_the_ledgers_store(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let builder = swift(store).env("TOLLGATE__VIDEOS__WORKER", "false");
+    let mut world = builder.own_redis().run().await;
+    let file: Vec<u8> = [&picture(0)[..], &vec![7; 300_000]].concat();
+    let sent = form().file("input_reference", "image/png", &file).sent();
+    let answer = world.send(VIDEO.path, &sent).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(waiting(&world), 1);
+    if store == Store::Sqlite {
+        let file = rusqlite::Connection::open(world.path("tollgate.db")).expect("the file");
+        let all = "SELECT sum(length(body)) FROM video_body";
+        assert_eq!(file.query_row(all, [], |row| row.get(0)), Ok(0_i64));
+    } else {
+        let id = Video::of(&answer).id().to_owned();
+        let key = format!("tollgate:{{{ACCOUNT}}}:video-body:{id}");
+        assert_eq!(world.redis().command(&["STRLEN", &key]), redis::Value::Int(0));
+    }
+    // Another node has the worker.
+    let _worker = world.gateway_with("worker", &[]).await;
+    let image = image_of(&world, &answer).await;
+    assert!(image["url"].as_str().is_some_and(|url| url.len() > 400_000), "it is not whole");
+    assert_eq!(waiting(&world), 0);
+}
+
+/// Nothing was promised yet.
+#[tokio::test]
+async fn an_image_that_cannot_be_kept_is_refused_and_holds_nothing() {
+    let world = swift(Store::Sqlite).run().await;
+    let bodies = world.path("files/bodies");
+    std::fs::remove_dir_all(&bodies).expect("removed");
+    std::fs::write(&bodies, "a file where the folder should be").expect("written");
+    let file: Vec<u8> = [&picture(0)[..], &vec![7; 300_000]].concat();
+    let sent = form().file("input_reference", "image/png", &file).sent();
+    let answer = world.send(VIDEO.path, &sent).await;
+    assert_eq!(answer.refusal(), (503, "overloaded".to_owned()));
+    world.free_of_charge().await;
+}
+
+/// Whoever cannot pay leaves nothing behind.
+#[tokio::test]
+async fn an_image_of_an_account_without_balance_is_not_kept() {
+    let world = swift(Store::Sqlite).credit("0.01").run().await;
+    let file: Vec<u8> = [&picture(0)[..], &vec![7; 300_000]].concat();
+    let sent = form().file("input_reference", "image/png", &file).sent();
+    assert_eq!(world.send(VIDEO.path, &sent).await.status, 402);
+    assert_eq!(waiting(&world), 0);
 }
 
 /// With a ratio the vendor would stretch the image.

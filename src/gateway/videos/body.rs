@@ -1,0 +1,42 @@
+//! What a video's vendor is to be sent, where that has an image: it waits in the object store, not
+//! in the ledger's.
+
+use bytes::Bytes;
+
+use crate::gateway::Gateway;
+use crate::gateway::refusal::Refusal;
+use crate::jobs::{Job, VendorBody};
+use crate::repeats::INLINE_BYTES_MAX;
+
+/// Puts a long body where such are. Gives the job, which then says so, and what is left to be kept
+/// with it.
+///
+/// # Errors
+/// It cannot be put there. Nothing was promised or paid for yet.
+pub(super) async fn keep(
+    gateway: &Gateway,
+    mut job: Job,
+    body: Bytes,
+) -> Result<(Job, Bytes), Refusal> {
+    if body.len() <= INLINE_BYTES_MAX {
+        return Ok((job, body));
+    }
+    let bytes = body.len() as u64;
+    let created_ms = job.created_ms.unsigned_abs();
+    let expires_s = created_ms.saturating_add(gateway.videos.schedule.hold_ms()).div_ceil(1_000);
+    job.body_apart = Some(VendorBody { bytes, expires_s });
+    let Some((name, _)) = job.body_name() else { return Err(Refusal::Internal) };
+    if let Err(why) = gateway.bodies_apart.write(&name, body).await {
+        log::warn!(job = job.id, why:% = why; "video request body not stored");
+        return Err(Refusal::Overloaded);
+    }
+    Ok((job, Bytes::new()))
+}
+
+/// Deletes the body of a job that was not placed.
+pub(super) async fn forget(gateway: &Gateway, job: &Job) {
+    let Some((name, bytes)) = job.body_name() else { return };
+    if let Err(why) = gateway.bodies_apart.delete(&name, bytes).await {
+        log::warn!(job = job.id, why:% = why; "video request body left to the sweep");
+    }
+}

@@ -1,0 +1,66 @@
+//! Copies of finished videos, in a store of our own.
+
+use std::sync::atomic::Ordering;
+
+use super::{Claim, FILE_BYTES_MAX, Worker};
+use crate::files::{self, FilesError, WriteFault};
+use crate::jobs::studio::{FetchFault, Outlet};
+
+/// Why a video was not copied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CopyFault {
+    /// It was not had from the vendor.
+    #[error("{0}")]
+    Vendor(String),
+    /// It could not be kept.
+    #[error("our own store: {0}")]
+    Store(FilesError),
+}
+
+impl From<FetchFault> for CopyFault {
+    fn from(fault: FetchFault) -> CopyFault {
+        CopyFault::Vendor(fault.to_string())
+    }
+}
+
+impl From<WriteFault<FetchFault>> for CopyFault {
+    fn from(fault: WriteFault<FetchFault>) -> CopyFault {
+        match fault {
+            WriteFault::Store(fault) => CopyFault::Store(fault),
+            WriteFault::Source(fault) => fault.into(),
+            other => CopyFault::Vendor(other.to_string()),
+        }
+    }
+}
+
+impl Worker {
+    /// Whether files can be kept.
+    pub(super) async fn can_keep(&self) -> bool {
+        let ready = self.files.ready().await;
+        if let Err(why) = &ready {
+            log::error!(why:% = why; "finished videos cannot be kept, so none are made here");
+        }
+        self.room.unkept.store(ready.is_err(), Ordering::Relaxed);
+        ready.is_ok()
+    }
+
+    pub(super) async fn copy(
+        &self,
+        outlet: &Outlet,
+        url: &str,
+        claim: &Claim,
+    ) -> Result<(), CopyFault> {
+        let pieces = self.studio.fetch(outlet, url).await?;
+        let name = files::name(claim.job.account.as_str(), &claim.job.id);
+        let written = self.files.write(&name, pieces, FILE_BYTES_MAX).await;
+        if let Err(WriteFault::Store(_)) = &written {
+            self.room.unkept.store(true, Ordering::Relaxed);
+        }
+        written.map_err(CopyFault::from).map(|_| ())
+    }
+
+    pub(super) async fn drop_file(&self, claim: &Claim) -> anyhow::Result<()> {
+        let name = files::name(claim.job.account.as_str(), &claim.job.id);
+        Ok(self.files.delete(&name).await?)
+    }
+}
