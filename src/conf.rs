@@ -182,14 +182,16 @@ fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {
 
 fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
     let place = table.place.clone();
-    let url = table.text("url", faults).unwrap_or_else(|| "sqlite:var/tollgate.db".to_owned());
+    let default = StoreSection::default();
+    let url = table.text("url", faults).unwrap_or(default.url);
     if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
         faults.push(place.fault(format!("store.url must begin with one of {}", SCHEMES.join(" "))));
     }
-    let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(false);
-    let outbox = table.text("outbox", faults).unwrap_or_else(|| "var/outbox".to_owned());
+    let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(default.allow_volatile);
+    let outbox = table.text("outbox", faults).unwrap_or(default.outbox);
+    let kept_bytes_max = table.whole("kept_bytes_max", faults).unwrap_or(default.kept_bytes_max);
     table.finish(faults);
-    StoreSection { url, allow_volatile, outbox }
+    StoreSection { url, allow_volatile, outbox, kept_bytes_max }
 }
 
 fn rules(mut table: Table, faults: &mut Vec<Fault>) -> String {

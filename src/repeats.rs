@@ -185,4 +185,12 @@ mod tests {
         assert_eq!((&entry.account, Naming::of(&entry)), (&account, Some(naming)));
         assert!(entry.again(9).is_empty(), "it is no hold");
     }
+
+    #[test]
+    fn a_head_that_an_older_version_wrote_is_read_and_written_as_it_was() {
+        let older = r#"{"status":200,"headers":[["content-type","text/event-stream"]]}"#;
+        let head: Head = serde_json::from_str(older).expect("a head");
+        assert_eq!(head.apart, None);
+        assert_eq!(serde_json::to_string(&head).expect("a text"), older);
+    }
 }

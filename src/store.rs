@@ -34,6 +34,20 @@ pub struct StoreSection {
     pub allow_volatile: bool,
     /// The folder where a gateway writes down how holds end before it tells a shared store.
     pub outbox: String,
+    /// Bytes of replies, notes and bodies for vendors that the store keeps, at most, of all
+    /// accounts together.
+    pub kept_bytes_max: u64,
+}
+
+impl Default for StoreSection {
+    fn default() -> StoreSection {
+        StoreSection {
+            url: "sqlite:var/tollgate.db".to_owned(),
+            allow_volatile: false,
+            outbox: "var/outbox".to_owned(),
+            kept_bytes_max: 256 << 20,
+        }
+    }
 }
 
 /// A store that is open.
@@ -159,7 +173,7 @@ pub fn serving(
     lease: Duration,
 ) -> Result<Serving, Unavailable> {
     if let Some(path) = section.url.strip_prefix("sqlite:") {
-        let (path, store) = (Path::new(path), Arc::new(Sqlite::open(path.as_ref())?));
+        let (path, store) = (Path::new(path), Arc::new(embedded(section, path.as_ref())?));
         let log = Arc::new(Log::before_file(path)?);
         let outbox = || Outbox::new(store.clone(), log.clone());
         let opened = Opened { ledger: Arc::new(outbox()), ..Opened::of(store.clone()) };
@@ -188,7 +202,7 @@ pub fn serving(
 /// [`Unavailable`] if a file cannot be opened.
 pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Opened::of(Arc::new(Sqlite::open(path.as_ref())?))),
+        Some(path) => Ok(Opened::of(Arc::new(embedded(section, path.as_ref())?))),
         None => Ok(unguarded(section, Redis::new(section.clone()))),
     }
 }
@@ -224,9 +238,13 @@ pub async fn create(section: &StoreSection) -> Result<Created, Unavailable> {
 /// Redis is set up in a way that would lose money.
 pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Opened::of(Arc::new(Sqlite::open(path.as_ref())?))),
+        Some(path) => Ok(Opened::of(Arc::new(embedded(section, path.as_ref())?))),
         None => Ok(unguarded(section, Redis::open(section).await?)),
     }
+}
+
+fn embedded(section: &StoreSection, path: &Path) -> Result<Sqlite, Unavailable> {
+    Ok(Sqlite::open(path)?.keeping(section.kept_bytes_max))
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.

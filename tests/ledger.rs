@@ -4,6 +4,7 @@ mod canaries;
 mod conformance;
 mod durability;
 mod holds;
+mod kept;
 mod laws;
 mod loss;
 mod memory;

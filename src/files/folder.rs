@@ -25,6 +25,9 @@ const STAGED_MAX: u32 = 32;
 /// What nobody wrote to for so long is not being written any more.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Its owner's, and nobody else's.
+const PRIVATE: u32 = 0o700;
+
 /// Opens a folder, which is made if it is not there, and sweeps it.
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
     let told = |why: io::Error| FilesError::Unavailable(format!("{path}: {why}"));
@@ -41,8 +44,10 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
 /// machines has made stays as it is.
 fn keep_private(path: &FilePath) -> io::Result<()> {
     fs::create_dir_all(path)?;
-    let is_private = fs::metadata(path)?.permissions().mode() & 0o077 == 0;
-    if !is_private && let Err(why) = fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
+    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
+    if mode != PRIVATE
+        && let Err(why) = fs::set_permissions(path, fs::Permissions::from_mode(PRIVATE))
+    {
         log::warn!(path:% = path.display(), why:% = why; "others may read the folder of bodies");
     }
     Ok(())

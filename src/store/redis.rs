@@ -22,6 +22,7 @@ use crate::money::Money;
 mod connection;
 mod incarnation;
 mod jobs;
+mod kept;
 mod keys;
 mod lasting;
 mod notes;
@@ -37,6 +38,7 @@ pub(super) use scripts::Stamped;
 
 use connection::Connection;
 use jobs::Survey;
+use kept::Kept;
 use keys::AccountKeys;
 use scripts::{Call, Scripts};
 
@@ -53,8 +55,9 @@ const ACCOUNTS: &str = "tollgate:accounts";
 pub struct Redis {
     section: StoreSection,
     connected: Arc<OnceCell<Connection>>,
-    scripts: Scripts,
+    scripts: Arc<Scripts>,
     survey: Survey,
+    kept: Arc<Kept>,
     /// Where a process has one, nothing moves money without it.
     guard: Option<Arc<Guard>>,
 }
@@ -69,12 +72,26 @@ impl Redis {
     /// A store that is not connected yet.
     #[must_use]
     pub fn new(section: StoreSection) -> Redis {
+        let kept = Arc::new(Kept::new(section.kept_bytes_max));
         Redis {
             section,
             connected: Arc::default(),
-            scripts: Scripts::default(),
+            scripts: Arc::default(),
             survey: Survey::default(),
+            kept,
             guard: None,
+        }
+    }
+
+    /// Another handle on the same, for what goes on in the background.
+    fn handle(&self) -> Redis {
+        Redis {
+            section: self.section.clone(),
+            connected: self.connected.clone(),
+            scripts: self.scripts.clone(),
+            survey: Survey::default(),
+            kept: self.kept.clone(),
+            guard: self.guard.clone(),
         }
     }
 
@@ -214,7 +231,12 @@ impl Ledger for Redis {
     }
 
     async fn expire(&self) -> Result<Swept, Unavailable> {
-        self.sweep().await
+        let swept = self.sweep().await?;
+        // Holds come first; what is not counted now is counted by the next sweep.
+        if let Err(why) = self.sweep_kept().await {
+            log::warn!(why:% = why; "kept bytes not counted");
+        }
+        Ok(swept)
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {

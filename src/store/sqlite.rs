@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::StoreSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
@@ -25,6 +26,7 @@ mod disk;
 mod holds;
 mod identity;
 mod jobs;
+mod kept;
 mod keys;
 mod notes;
 mod queue;
@@ -54,6 +56,8 @@ pub struct Sqlite {
     reader: Reader,
     /// Names the file among all that were ever at its path.
     pub(super) name: Arc<str>,
+    /// Bytes of what is kept beside the books, at most.
+    kept_bytes_max: u64,
 }
 
 impl Sqlite {
@@ -103,7 +107,15 @@ impl Sqlite {
         spawn("ledger-writer", Box::new(move || serving.serve()))
             .and_then(|_| spawn("ledger-sync", Box::new(move || disk.serve(&to_sync))))
             .map_err(|e| cannot(e.to_string()))?;
-        Ok(Sqlite { writers, reader, name })
+        let StoreSection { kept_bytes_max, .. } = StoreSection::default();
+        Ok(Sqlite { writers, reader, name, kept_bytes_max })
+    }
+
+    /// The same, that keeps so many bytes of replies, notes and bodies for vendors, at most.
+    #[must_use]
+    pub fn keeping(mut self, kept_bytes_max: u64) -> Sqlite {
+        self.kept_bytes_max = kept_bytes_max;
+        self
     }
 
     /// The name of its file among all that were ever at its path.
@@ -188,6 +200,12 @@ impl Ledger for Sqlite {
         }
         for _ in 0..REPEAT_STEPS_MAX {
             if self.writers.run(When::Long, |desk| repeats::forget(desk.c)).await? == 0 {
+                break;
+            }
+        }
+        let most = self.kept_bytes_max;
+        for _ in 0..REPEAT_STEPS_MAX {
+            if self.writers.run(When::Long, move |desk| kept::shrink(desk.c, most)).await? == 0 {
                 break;
             }
         }

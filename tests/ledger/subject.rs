@@ -32,7 +32,7 @@ impl Stored {
 
 /// The section of a store.
 pub(crate) fn at(url: String) -> StoreSection {
-    StoreSection { url, allow_volatile: false, outbox: String::new() }
+    StoreSection { url, allow_volatile: false, outbox: String::new(), ..StoreSection::default() }
 }
 
 /// Opens a store that must open, for its ledger.
@@ -42,9 +42,14 @@ pub(crate) async fn open(url: &str) -> Arc<dyn Ledger> {
 
 /// Opens a store that must open.
 pub(crate) async fn opened(url: &str) -> Opened {
-    let section = at(url.to_owned());
-    store::create(&section).await.unwrap_or_else(|why| panic!("{url}: {why}"));
-    store::open(&section).await.unwrap_or_else(|why| panic!("{url}: {why}"))
+    opened_as(&at(url.to_owned())).await
+}
+
+/// The same, of a section.
+pub(crate) async fn opened_as(section: &StoreSection) -> Opened {
+    let url = &section.url;
+    store::create(section).await.unwrap_or_else(|why| panic!("{url}: {why}"));
+    store::open(section).await.unwrap_or_else(|why| panic!("{url}: {why}"))
 }
 
 #[async_trait]

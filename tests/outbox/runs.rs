@@ -29,7 +29,12 @@ struct Node {
 impl Node {
     async fn start(server: &RedisServer, outbox: &TempDir) -> Node {
         let outbox = outbox.path().display().to_string();
-        let section = StoreSection { url: server.url(), allow_volatile: false, outbox };
+        let section = StoreSection {
+            url: server.url(),
+            allow_volatile: false,
+            outbox,
+            ..StoreSection::default()
+        };
         let leases = Leases::default();
         let serving = store::serving(&section, leases.clone(), LEASE).expect("it opens");
         let upkeep = Arc::new(serving.upkeep);

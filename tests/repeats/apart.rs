@@ -3,6 +3,8 @@
 
 use rstest::rstest;
 
+use tollgate::repeats::PIECE_BYTES;
+
 use super::*;
 use crate::world::CHAT;
 
@@ -69,6 +71,39 @@ async fn an_object_store_that_is_away_costs_nobody_a_paid_call(
     world.logged(&["reply body not stored"]).await;
 }
 
+/// How much memory Redis uses.
+fn used_memory(world: &mut World) -> u64 {
+    let info = format!("{:?}", world.redis().command(&["INFO", "memory"]));
+    let (_, rest) = info.split_once("used_memory:").expect("the figure");
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+/// One account, a cent: 258 MiB of everybody's Redis for a day.
+#[tokio::test]
+async fn thirty_four_long_replies_filled_the_memory_of_redis() {
+    let builder =
+        World::start(Store::Redis).vendor("vendor_b", &["reply-bytes=8000000;completion=9"]);
+    let mut world = builder.conf(PATIENT).own_redis().run().await;
+    let before = used_memory(&mut world);
+    let mut last = None;
+    for number in 0..34 {
+        let answer = keyed(&world, CHAT, &json!({}), &number.to_string()).await;
+        assert!(answer.status == 200 && answer.body.len() > 8_000_000, "{}", answer.status);
+        last = Some(answer);
+    }
+    let charges = world.settled(34).await;
+    let last = last.expect("there were some");
+    repeats_soon(async || keyed(&world, CHAT, &json!({}), "33").await, &last).await;
+    let after = used_memory(&mut world);
+    let (_, files) = below(&world.path("files/bodies/replies"));
+    let charged: i64 = charges.iter().map(|charge| charge.amount_nano).sum();
+    println!(
+        "used_memory {before} before, {after} after; {files} in files; {charged} nano charged"
+    );
+    assert!(after - before < 4 << 20, "{before} bytes before, {after} after");
+}
+
 /// Asks until the first call has ended, whose reply is not there.
 async fn not_kept_soon(ask: impl AsyncFn() -> Answer) {
     let end = Instant::now() + PATIENCE;
@@ -81,6 +116,35 @@ async fn not_kept_soon(ask: impl AsyncFn() -> Answer) {
         assert!(Instant::now() < end, "the call does not end");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// As it was before long replies had a place of their own.
+#[tokio::test]
+async fn a_long_reply_that_an_older_version_kept_is_still_sent_again() {
+    let faults = "reply-bytes=600000;completion=9";
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[faults]).conf(PATIENT).run().await;
+    let first = keyed(&world, CHAT, &json!({}), "one").await;
+    repeats_soon(async || keyed(&world, CHAT, &json!({}), "one").await, &first).await;
+    let file = rusqlite::Connection::open(world.path("tollgate.db")).expect("the file");
+    file.busy_timeout(PATIENCE).expect("a setting");
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let known = "SELECT account, owner, head FROM repeat";
+    let (account, owner, head): (String, String, String) =
+        file.query_row(known, [], read).expect("the name");
+    let mut head: Value = serde_json::from_str(&head).expect("a head");
+    assert!(head.as_object_mut().expect("an object").remove("apart").is_some());
+    for (number, piece) in first.body.chunks(PIECE_BYTES).enumerate() {
+        let number = i64::try_from(number).expect("a small one");
+        let keep = "INSERT INTO reply (account, owner, piece, lives_until, body)
+                    VALUES (?, ?, ?, 9223372036854775807, ?)";
+        file.execute(keep, rusqlite::params![account, owner, number, piece]).expect("kept");
+    }
+    let bytes = i64::try_from(first.body.len()).expect("a small one");
+    let set = "UPDATE repeat SET head = ?, bytes = ?";
+    file.execute(set, rusqlite::params![head.to_string(), bytes]).expect("set");
+    std::fs::remove_dir_all(world.path("files/bodies")).expect("removed");
+    repeats(&keyed(&world, CHAT, &json!({}), "one").await, &first);
+    world.settled(1).await;
 }
 
 /// A folder belongs to one machine. Whoever asks at another one is told so, and pays once.

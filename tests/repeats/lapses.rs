@@ -15,7 +15,12 @@ async fn beside(world: &World) -> Opened {
     let conf = std::fs::read_to_string(world.path("tollgate.toml")).expect("a configuration");
     let (_, rest) = conf.split_once("url = \"").expect("the store's address");
     let (url, _) = rest.split_once('"').expect("its end");
-    let section = StoreSection { url: url.to_owned(), allow_volatile: true, outbox: String::new() };
+    let section = StoreSection {
+        url: url.to_owned(),
+        allow_volatile: true,
+        outbox: String::new(),
+        ..StoreSection::default()
+    };
     store::open(&section).await.expect("the store")
 }
 

@@ -36,6 +36,9 @@ impl Queue for Redis {
         if let Some(guard) = &self.guard {
             guard.granted(Needs::Outbox)?;
         }
+        if !self.has_room(order.body.len()) {
+            return Err(Unavailable("no room is left for what its vendor needs".to_owned()));
+        }
         let job = written(&order.job)?;
         let member = member(&order.job.account, &order.job.id);
         for _ in 0..TRIES_MAX {
@@ -44,6 +47,7 @@ impl Queue for Redis {
             match told.first().map(String::as_str) {
                 Some("placed") => {
                     self.note(&member, &told).await;
+                    self.note_kept(&order.job.account, text_at(&told, 4)?);
                     return Ok(Placed::New);
                 }
                 Some("known") => {
@@ -229,7 +233,7 @@ impl Redis {
         let mut call = Call::default();
         call.key(keys.account()).key(keys.hold(id)).key(keys.open());
         call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
-        call.key(keys.videos()).key(keys.videos_open());
+        call.key(keys.videos()).key(keys.videos_open()).key(keys.tag());
         call.arg(id).arg(order.quote.wanted.nano()).arg(order.quote.least.nano());
         call.arg(order.lease_ms.min(SPAN_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());

@@ -3,6 +3,7 @@
 use super::Connection;
 use crate::ledger::{AccountName, Entry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
+use crate::notes::Shelf;
 
 /// The keys of an account: one hash tag, so one slot of a cluster.
 pub(super) struct AccountKeys {
@@ -12,6 +13,11 @@ pub(super) struct AccountKeys {
 impl AccountKeys {
     pub(super) fn of(name: &AccountName) -> AccountKeys {
         AccountKeys { tag: ["tollgate:{", name.as_str(), "}:"].concat() }
+    }
+
+    /// What they all begin with.
+    pub(super) fn tag(&self) -> &str {
+        &self.tag
     }
 
     fn named(&self, part: &str) -> String {
@@ -84,6 +90,15 @@ impl AccountKeys {
     /// The bodies that there are, by when they go; and how many bytes they have.
     pub(super) fn replies(&self) -> [String; 2] {
         ["replies", "replies-bytes"].map(|part| self.named(part))
+    }
+
+    /// The notes of a shelf, by when they go; and how many bytes they have.
+    pub(super) fn notes(&self, on: Shelf) -> [String; 2] {
+        match on {
+            Shelf::Ids => ["ids", "ids-bytes"],
+            Shelf::Rest => ["notes", "notes-bytes"],
+        }
+        .map(|part| self.named(part))
     }
 
     /// Whatever is in the name, the hash tag stands before it.

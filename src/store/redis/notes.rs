@@ -1,15 +1,18 @@
 //! Notes in keys of their own, under their account's hash tag. The server drops them when their
-//! time has come; nothing else bounds how many of them an account has.
+//! time has come; lists beside them say which go first where there are too many.
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::join_all;
 
 use super::super::lookup;
 use super::Redis;
 use super::keys::AccountKeys;
+use super::scripts::Call;
 use crate::ledger::{AccountName, Unavailable};
-use crate::notes::{self, NoteRefused, Notes};
+use crate::notes::{self, NoteRefused, Notes, Shelf};
+
+/// Names that are written together, at most: whoever comes next does not wait long.
+const TOGETHER: usize = 256;
 
 /// No life is longer, in ms: the server adds it to its clock and has 63 bits for the sum.
 const LIFE_MS_MAX: u64 = 1 << 52;
@@ -24,24 +27,27 @@ impl Notes for Redis {
         life_ms: u64,
     ) -> Result<(), NoteRefused> {
         notes::fits(names, &note)?;
+        let bytes = names.iter().map(|name| name.len() + note.len()).sum();
+        if life_ms > 0 && !self.has_room(bytes) {
+            return Err(Unavailable("no room is left for notes".to_owned()).into());
+        }
         let keys = AccountKeys::of(account);
-        let life_ms = life_ms.min(LIFE_MS_MAX);
-        // They go out one after the other without waiting, and each is answered for itself.
-        let writes = names.iter().map(|name| {
-            let key = keys.note(name);
-            // The server knows no life of nothing.
-            if life_ms == 0 {
-                redis::cmd("DEL").arg(key).to_owned()
-            } else {
-                redis::cmd("SET").arg(key).arg(&note[..]).arg("PX").arg(life_ms).to_owned()
+        for shelf in [Shelf::Ids, Shelf::Rest] {
+            let on_it: Vec<&String> =
+                names.iter().filter(|name| Shelf::of(name) == shelf).collect();
+            for few in on_it.chunks(TOGETHER) {
+                let mut call = Call::default();
+                call.key(keys.tag());
+                for key in keys.notes(shelf) {
+                    call.key(key);
+                }
+                call.arg(&note[..]).arg(life_ms.min(LIFE_MS_MAX)).arg(shelf.notes_max());
+                for name in few {
+                    call.key(keys.note(name)).arg(name);
+                }
+                let told = self.told(&call, |s| &s.kept.note).await?;
+                told.get(1).iter().for_each(|bytes| self.note_kept(account, bytes));
             }
-        });
-        let writes = writes.map(|write| async move {
-            let _: redis::Value = self.connection().await?.query(&write).await?;
-            Ok::<(), Unavailable>(())
-        });
-        for written in join_all(writes).await {
-            written?;
         }
         Ok(())
     }

@@ -117,7 +117,8 @@ impl Repeats for Redis {
     ) -> Result<bool, Unavailable> {
         let keys = AccountKeys::of(account);
         let body_key = keys.reply(&naming.owner);
-        let (head, body) = match reply {
+        let has_room = |reply: &Reply| reply.body.is_empty() || self.has_room(reply.body.len());
+        let (head, body) = match reply.filter(has_room) {
             Some(Reply { head, body }) => (serde_json::to_string(&head).ok(), body),
             None => (None, Bytes::new()),
         };
@@ -129,6 +130,7 @@ impl Repeats for Redis {
         for key in keys.replies() {
             call.key(key);
         }
+        call.key(keys.tag());
         call.arg(hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(LIFE_MS_MAX));
         call.arg(head.unwrap_or_default()).arg(body.len()).arg(REPLIES_BYTES_MAX);
         if body.len() <= SHORT_BYTES_MAX {
@@ -136,7 +138,10 @@ impl Repeats for Redis {
         }
         let told = self.told(&call, |s| &s.repeats.end).await?;
         match told.first().map(String::as_str) {
-            Some("done") => Ok(true),
+            Some("done") => {
+                told.get(1).iter().for_each(|bytes| self.note_kept(account, bytes));
+                Ok(true)
+            }
             Some("gone") => Ok(false),
             _ => Err(unexpected(&told)),
         }

@@ -20,6 +20,7 @@ pub(in crate::store) struct Scripts {
     pub(super) videos: VideoScripts,
     pub(super) index: IndexScripts,
     pub(super) repeats: RepeatScripts,
+    pub(super) kept: KeptScripts,
 }
 
 impl Default for Scripts {
@@ -41,6 +42,7 @@ impl Scripts {
             videos: VideoScripts::made(make),
             index: IndexScripts::made(make),
             repeats: RepeatScripts::made(make),
+            kept: KeptScripts::made(make),
         }
     }
 
@@ -55,7 +57,9 @@ impl Scripts {
         let index = [announce, hasten, note, drop, due];
         let RepeatScripts { take, renew, end, free } = &self.repeats;
         let repeats = [take, renew, end, free];
-        money.into_iter().chain(videos).chain(index).chain(repeats).collect()
+        let KeptScripts { note, weigh, evict, tell, recount } = &self.kept;
+        let kept = [note, weigh, evict, tell, recount];
+        money.into_iter().chain(videos).chain(index).chain(repeats).chain(kept).collect()
     }
 }
 
@@ -112,6 +116,20 @@ pub(super) struct RepeatScripts {
     pub(super) renew: Script,
     pub(super) end: Script,
     pub(super) free: Script,
+}
+
+/// On what is kept beside the books.
+pub(super) struct KeptScripts {
+    /// Keeps a note.
+    pub(super) note: Script,
+    /// Counts what an account keeps.
+    pub(super) weigh: Script,
+    /// Drops some of it.
+    pub(super) evict: Script,
+    /// Takes in what accounts keep.
+    pub(super) tell: Script,
+    /// Adds it up anew.
+    pub(super) recount: Script,
 }
 
 /// All of them, stamped with the run of the server that they are for: no other run knows them.
@@ -182,6 +200,7 @@ fn words(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
     })
 }
 
+const KEPT: &str = include_str!("scripts/kept/kept.lua");
 const HOLDING: &str = include_str!("scripts/holding.lua");
 const RECORD: &str = include_str!("scripts/videos/record.lua");
 
@@ -208,7 +227,7 @@ impl MoneyScripts {
 impl VideoScripts {
     fn made(make: Make<'_>) -> VideoScripts {
         VideoScripts {
-            place: make("", &[HOLDING, RECORD, include_str!("scripts/videos/place.lua")]),
+            place: make("", &[HOLDING, RECORD, KEPT, include_str!("scripts/videos/place.lua")]),
             claim: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/claim.lua")]),
             renew: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/renew.lua")]),
             save: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/save.lua")]),
@@ -238,8 +257,20 @@ impl RepeatScripts {
         RepeatScripts {
             take: make("", &[name, include_str!("scripts/repeats/take.lua")]),
             renew: make(WHEN_FULL, &[name, include_str!("scripts/repeats/renew.lua")]),
-            end: make(WHEN_FULL, &[name, include_str!("scripts/repeats/end.lua")]),
+            end: make(WHEN_FULL, &[name, KEPT, include_str!("scripts/repeats/end.lua")]),
             free: make(WHEN_FULL, &[name, include_str!("scripts/repeats/free.lua")]),
+        }
+    }
+}
+
+impl KeptScripts {
+    fn made(make: Make<'_>) -> KeptScripts {
+        KeptScripts {
+            note: make("", &[KEPT, include_str!("scripts/kept/note.lua")]),
+            weigh: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/weigh.lua")]),
+            evict: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/evict.lua")]),
+            tell: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/tell.lua")]),
+            recount: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/recount.lua")]),
         }
     }
 }

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::jobs::{read, repeats, used, written};
 use super::desk::Desk;
-use super::{Sqlite, When, holds, now_ms};
+use super::{Sqlite, When, holds, kept, now_ms};
 use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
 use crate::ledger::{AccountName, Answer, Operation, Unavailable};
 
@@ -17,7 +17,8 @@ mod claims;
 impl Queue for Sqlite {
     async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
         let job = written(&order.job)?;
-        self.writers.run(When::Kept, move |desk| place_whole(desk, &order, &job)).await?
+        let most = self.kept_bytes_max;
+        self.writers.run(When::Kept, move |desk| place_whole(desk, &order, &job, most)).await?
     }
 
     async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -100,12 +101,13 @@ fn place_whole(
     desk: &mut Desk<'_>,
     order: &Order,
     job: &str,
+    most: u64,
 ) -> rusqlite::Result<Result<Placed, Unavailable>> {
     let c = desk.c;
     let account = &order.job.account;
     let Some(before) = desk.balances(account)? else { return Ok(Ok(Placed::NoAccount)) };
     c.prepare_cached("SAVEPOINT place")?.execute([])?;
-    let placed = place(desk, order, job);
+    let placed = place(desk, order, job, most);
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
         c.prepare_cached("ROLLBACK TO place")?.execute([])?;
         desk.set(account, before);
@@ -128,6 +130,7 @@ fn place(
     desk: &mut Desk<'_>,
     order: &Order,
     job: &str,
+    most: u64,
 ) -> rusqlite::Result<Result<Placed, Unavailable>> {
     let c = desk.c;
     let (account, id) = (&order.job.account, &order.job.id);
@@ -139,6 +142,9 @@ fn place(
         c.prepare_cached("SELECT count(*) FROM video WHERE account = ? AND status < 2")?;
     if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
         return Ok(Ok(Placed::Crowded));
+    }
+    if !kept::make_room(c, most, order.body.len())? {
+        return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
     }
     let hold = Operation::Hold {
         id: id.clone(),

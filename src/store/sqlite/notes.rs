@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::lookup;
 use super::desk::Desk;
-use super::{Sqlite, When, now_ms};
+use super::{Sqlite, When, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, ID_PREFIX, NoteRefused, Notes, Shelf};
 
@@ -34,16 +34,22 @@ fn keep(
     desk: &mut Desk<'_>,
     account: &AccountName,
     names: &[String],
-    note: &[u8],
+    (note, most): (&[u8], u64),
     life_ms: u64,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
     let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
     let until = now_ms().saturating_add(life_ms);
-    match names.iter().try_for_each(|name| replace(desk, account, name, note, until)) {
+    let wanted = names.iter().map(|name| name.len() + note.len()).sum();
+    let written = kept::make_room(desk.c, most, wanted).and_then(|has_room| {
+        let mut names = names.iter().filter(|_| has_room);
+        names.try_for_each(|name| replace(desk, account, name, note, until)).map(|()| has_room)
+    });
+    match written {
         Err(why) if !desk.c.is_autocommit() => {
             Ok(Err(Unavailable(format!("the note cannot be kept: {why}"))))
         }
-        done => done.map(Ok),
+        Ok(false) => Ok(Err(Unavailable("no room is left for notes".to_owned()))),
+        done => done.map(|_| Ok(())),
     }
 }
 
@@ -115,9 +121,9 @@ impl Notes for Sqlite {
         life_ms: u64,
     ) -> Result<(), NoteRefused> {
         notes::fits(names, &note)?;
-        let (account, names) = (account.clone(), names.to_vec());
+        let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.writers
-            .run(When::Long, move |desk| keep(desk, &account, &names, &note, life_ms))
+            .run(When::Long, move |desk| keep(desk, &account, &names, (&note, most), life_ms))
             .await??;
         Ok(())
     }

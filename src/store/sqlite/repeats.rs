@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Sqlite, When, now_ms};
+use super::{Sqlite, When, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
     Head, Kept, Naming, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES, Repeats, Reply, Taken,
@@ -174,6 +174,7 @@ fn write(
     account: &AccountName,
     naming: &Naming,
     (total, number, piece): (usize, usize, &[u8]),
+    most: u64,
 ) -> rusqlite::Result<bool> {
     if number == 0 {
         let mut select = c.prepare_cached("SELECT bytes FROM replies WHERE account = ?")?;
@@ -182,7 +183,7 @@ fn write(
         if kept.saturating_add(total as u64) > REPLIES_BYTES_MAX {
             return Ok(false);
         }
-        if way(c, account, naming)? != Way::Open {
+        if way(c, account, naming)? != Way::Open || !kept::make_room(c, most, total)? {
             return Ok(false);
         }
     }
@@ -301,7 +302,7 @@ impl Repeats for Sqlite {
             Some(Reply { head, body }) => (serde_json::to_string(&head).ok(), body),
             None => (None, Bytes::new()),
         };
-        let total = body.len();
+        let (total, most) = (body.len(), self.kept_bytes_max);
         let mut head = head.unwrap_or_default();
         let mut pieces: Vec<Bytes> =
             body.chunks(PIECE_BYTES).map(|piece| body.slice_ref(piece)).collect();
@@ -310,7 +311,7 @@ impl Repeats for Sqlite {
         for (number, piece) in pieces.into_iter().enumerate() {
             let (account, naming) = (account.clone(), naming.clone());
             let writing =
-                move |c: &Connection| write(c, &account, &naming, (total, number, &piece));
+                move |c: &Connection| write(c, &account, &naming, (total, number, &piece), most);
             if !self.named(writing).await? {
                 head.clear();
                 break;
@@ -320,7 +321,7 @@ impl Repeats for Sqlite {
         self.named(move |c| {
             let mut head = head;
             if let Some((number, piece)) = last.filter(|_| !head.is_empty())
-                && !write(c, &account, &naming, (total, number, &piece))?
+                && !write(c, &account, &naming, (total, number, &piece), most)?
             {
                 head.clear();
             }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
+use super::kept;
+
 /// Between two tries to turn a new file's log on.
 const LOG_PAUSE: Duration = Duration::from_millis(5);
 /// Between two tries to write while another process does.
@@ -242,6 +244,7 @@ fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> 
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
     connection.execute_batch(SCHEMA)?;
+    kept::prepare(connection)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())
 }

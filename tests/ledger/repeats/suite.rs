@@ -2,6 +2,9 @@
 
 use rusqlite::Connection;
 use tollgate::repeats::{Kept, REPLIES_BYTES_MAX};
+use tollgate::store::StoreSection;
+
+use super::super::subject::{at, opened_as};
 
 use super::*;
 
@@ -158,6 +161,11 @@ async fn a_redis_cluster_keeps_replies() {
     conforms(&two(&node.cluster_url()).await).await;
 }
 
+/// A store that has room for more than an account may have.
+async fn roomy(url: String) -> Opened {
+    opened_as(&StoreSection { kept_bytes_max: 1 << 30, ..at(url) }).await
+}
+
 /// Ends calls with replies of 8 MiB until they are not kept any more; tells how many were.
 async fn fill(repeats: &dyn Repeats, account: &AccountName, life_ms: u64) -> u64 {
     let large = Bytes::from(vec![7; 8 << 20]);
@@ -188,13 +196,13 @@ async fn an_account_keeps_so_much_and_no_more(node: &Opened) {
 #[tokio::test]
 async fn sqlite_keeps_so_many_replies_of_an_account_and_no_more() {
     let folder = tempfile::tempdir().expect("a folder");
-    an_account_keeps_so_much_and_no_more(&opened(&sqlite_url(folder.path())).await).await;
+    an_account_keeps_so_much_and_no_more(&roomy(sqlite_url(folder.path())).await).await;
 }
 
 #[tokio::test]
 async fn redis_keeps_so_many_replies_of_an_account_and_no_more() {
     let server = RedisServer::start();
-    an_account_keeps_so_much_and_no_more(&opened(&server.fresh_url()).await).await;
+    an_account_keeps_so_much_and_no_more(&roomy(server.fresh_url()).await).await;
 }
 
 /// Some calls whose names and replies will be over soon.

@@ -1,5 +1,6 @@
 local account, hold, held_open = KEYS[1], KEYS[2], KEYS[3]
 local record, body, keys, list, open = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local tag = KEYS[9]
 local id, wanted, least, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local deadline, open_max, key = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local status, job, content = ARGV[8], ARGV[9], ARGV[10]
@@ -21,7 +22,9 @@ redis.call('HSET', record, 'job', job, 'status', status, 'due', text(now), 'unti
 raise(record, 'revision')
 raise(record, 'version')
 redis.call('SET', body, content)
+-- When it is gone is found by whoever counts next.
+redis.call('INCRBY', tag .. 'bodies-bytes', whole(#content))
 if key ~= '' then redis.call('HSET', keys, key, id) end
 redis.call('ZADD', list, '0', id)
 if is_open(status) then redis.call('SADD', open, id) end
-return told('placed', record)
+return told('placed', record, kept_bytes(tag))

@@ -1,0 +1,167 @@
+//! How much the file keeps beside the books: replies, notes, bodies for vendors. Triggers count it,
+//! by account and in all, so that no code can forget to. Where there is no room left it is taken
+//! from whoever keeps most.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::metrics::METRICS;
+use crate::notes::ID_PREFIX;
+
+/// So much is dropped at a time, at most, before it is looked again who keeps most.
+const REPLIES_AT_ONCE: u32 = 16;
+const NOTES_AT_ONCE: u32 = 16;
+/// So many of those who keep most are looked at: what a job's vendor needs is not dropped.
+const HOLDERS_MAX: u32 = 8;
+
+/// What an older version writes to the file is counted too. A note that is replaced goes without
+/// its trigger.
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS kept (
+    account TEXT    NOT NULL PRIMARY KEY,
+    bytes   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS kept_most ON kept (bytes);
+CREATE INDEX IF NOT EXISTS reply_of ON reply (account, lives_until);
+
+-- The sum of them, once what was there before them is counted.
+CREATE TABLE IF NOT EXISTS kept_all (
+    row   INTEGER PRIMARY KEY CHECK (row = 1),
+    bytes INTEGER NOT NULL
+) STRICT;
+
+CREATE TRIGGER IF NOT EXISTS kept_more AFTER INSERT ON kept BEGIN
+    UPDATE kept_all SET bytes = bytes + new.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS kept_other AFTER UPDATE ON kept BEGIN
+    UPDATE kept_all SET bytes = bytes + new.bytes - old.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS kept_none AFTER DELETE ON kept BEGIN
+    UPDATE kept_all SET bytes = bytes - old.bytes;
+END;
+
+CREATE TRIGGER IF NOT EXISTS kept_reply AFTER INSERT ON reply BEGIN
+    INSERT INTO kept VALUES (new.account, length(new.body))
+    ON CONFLICT (account) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS kept_reply_no_more AFTER DELETE ON reply BEGIN
+    UPDATE kept SET bytes = bytes - length(old.body) WHERE account = old.account;
+END;
+
+CREATE TRIGGER IF NOT EXISTS kept_note_before BEFORE INSERT ON note BEGIN
+    UPDATE kept SET bytes = bytes - coalesce((
+        SELECT length(body) + length(name) FROM note
+        WHERE account = new.account AND name = new.name), 0)
+    WHERE account = new.account;
+END;
+CREATE TRIGGER IF NOT EXISTS kept_note AFTER INSERT ON note BEGIN
+    INSERT INTO kept VALUES (new.account, length(new.body) + length(new.name))
+    ON CONFLICT (account) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS kept_note_no_more AFTER DELETE ON note BEGIN
+    UPDATE kept SET bytes = bytes - length(old.body) - length(old.name)
+    WHERE account = old.account;
+END;
+
+CREATE TRIGGER IF NOT EXISTS kept_body AFTER INSERT ON video_body BEGIN
+    INSERT INTO kept
+    SELECT name, length(new.body) FROM video JOIN account ON account.id = video.account
+    WHERE video.row = new.video
+    ON CONFLICT (account) DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS kept_body_no_more AFTER DELETE ON video_body BEGIN
+    UPDATE kept SET bytes = bytes - length(old.body) WHERE account = (
+        SELECT name FROM video JOIN account ON account.id = video.account
+        WHERE video.row = old.video);
+END;
+";
+
+/// What there is before the triggers have counted anything.
+const COUNT: &str = "
+DELETE FROM kept;
+INSERT INTO kept
+SELECT account, sum(bytes) FROM (
+    SELECT account, length(body) AS bytes FROM reply
+    UNION ALL SELECT account, length(body) + length(name) FROM note
+    UNION ALL SELECT name, length(body) FROM video_body
+        JOIN video ON video.row = video_body.video JOIN account ON account.id = video.account)
+GROUP BY account;
+INSERT INTO kept_all SELECT 1, coalesce(sum(bytes), 0) FROM kept;
+COMMIT";
+
+/// Makes what is missing, and counts what a file has that was never counted.
+pub(super) fn prepare(c: &Connection) -> rusqlite::Result<()> {
+    c.execute_batch(SCHEMA)?;
+    if is_counted(c)? {
+        return Ok(());
+    }
+    c.execute_batch("BEGIN IMMEDIATE")?;
+    // Another process may have been first.
+    let counted = if is_counted(c)? { "ROLLBACK" } else { COUNT };
+    c.execute_batch(counted)
+}
+
+fn is_counted(c: &Connection) -> rusqlite::Result<bool> {
+    let mut select = c.prepare("SELECT 1 FROM kept_all")?;
+    select.exists([])
+}
+
+/// How many bytes are kept.
+pub(super) fn total(c: &Connection) -> rusqlite::Result<u64> {
+    let mut select = c.prepare_cached("SELECT bytes FROM kept_all")?;
+    let bytes = select.query_row([], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default())
+}
+
+/// Makes room for so many bytes; `false` if there can be none.
+pub(super) fn make_room(c: &Connection, most: u64, wanted: usize) -> rusqlite::Result<bool> {
+    let wanted = wanted as u64;
+    if wanted > most {
+        return Ok(false);
+    }
+    while total(c)?.saturating_add(wanted) > most {
+        if drop_some(c)? == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Drops something where there is more than there may be; tells how many bytes.
+pub(super) fn shrink(c: &Connection, most: u64) -> rusqlite::Result<u64> {
+    let kept = total(c)?;
+    METRICS.kept_bytes.with_label_values(&["store"]).set(i64::try_from(kept).unwrap_or(i64::MAX));
+    if kept > most { drop_some(c) } else { Ok(0) }
+}
+
+/// Drops some of what those keep who keep most, the first to be over first: bodies of replies, of
+/// which the names stay, before notes, and what a model thought before the ids by which clients go
+/// on. Tells how many bytes.
+fn drop_some(c: &Connection) -> rusqlite::Result<u64> {
+    const REPLIES: &str = "DELETE FROM reply WHERE account = ?1 AND owner IN (
+        SELECT owner FROM reply WHERE account = ?1 ORDER BY lives_until, row LIMIT ?2)";
+    const NOTES: &str = "DELETE FROM note WHERE rowid IN (
+        SELECT rowid FROM note
+        WHERE account = ?1 AND (substr(name, 1, length(?3)) = ?3) = ?4
+        ORDER BY lives_until, rowid LIMIT ?2)";
+    let before = total(c)?;
+    let mut select = c.prepare_cached("SELECT account FROM kept ORDER BY bytes DESC LIMIT ?")?;
+    let holders: Vec<String> =
+        select.query_map([HOLDERS_MAX], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for account in holders {
+        let mut dropped = c.prepare_cached(REPLIES)?.execute(params![account, REPLIES_AT_ONCE])?;
+        for is_id in [false, true] {
+            if dropped == 0 {
+                let these = params![account, NOTES_AT_ONCE, ID_PREFIX, is_id];
+                dropped = c.prepare_cached(NOTES)?.execute(these)?;
+            }
+        }
+        if dropped > 0 {
+            // Something without a byte would be dropped for nothing, and again.
+            let bytes = before.saturating_sub(total(c)?);
+            METRICS.kept_evicted_bytes.with_label_values(&["store"]).inc_by(bytes);
+            return Ok(bytes);
+        }
+    }
+    Ok(0)
+}
