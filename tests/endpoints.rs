@@ -5,6 +5,7 @@ mod embeddings;
 mod given;
 mod images;
 mod listing;
+mod long_embeddings;
 mod moderations;
 mod money;
 mod reservations;

@@ -2,16 +2,15 @@
 //! knows numbers only, and usage where it reports none.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-
 use super::CallFault;
 use super::call::{present, wrong};
-use super::json::draft::quoted;
-use super::json::{Document, Draft, Kind, Value};
-use super::meter::TOKENS_MAX;
+use super::json::{Document, Kind, Value};
 use super::speech::code_points;
+
+mod entries;
+mod reply;
+
+pub use reply::{Reply, ReplyFault, ReplyReader, reply};
 
 /// Inputs of one call, at most (`vendor_b`'s limit).
 const INPUTS_MAX: u64 = 2_048;
@@ -137,90 +136,6 @@ fn count(input: Value<'_>) -> Result<Count, CallFault> {
         (_, None) => return Err(wrong("input", INPUT, input)),
     }
     Ok(count)
-}
-
-/// A reply, for the client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    /// The body, in pieces.
-    pub body: Vec<Bytes>,
-    /// The input's tokens, if the vendor reports them.
-    pub tokens: Option<u64>,
-}
-
-/// Makes of a vendor's reply what the client wants; `None` if that reply has no embeddings.
-#[must_use]
-pub fn reply(document: &Document, inputs: Inputs) -> Option<Reply> {
-    let data = document.get("data")?;
-    let mut draft = Draft::new(document);
-    let vectors = || data.elements().map(|entry| entry.get("embedding"));
-    if inputs.base64 && vectors().flatten().any(|vector| vector.kind() == Kind::List) {
-        draft.set("data", in_base64(data)?);
-    } else if !vectors().all(|vector| vector.is_some_and(is_vector)) || vectors().next().is_none() {
-        return None;
-    }
-    let reported = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
-    // No input comes to nothing, so neither does its report.
-    let tokens = reported.and_then(Value::whole).filter(|n| (1..=TOKENS_MAX).contains(n));
-    if tokens.is_none() {
-        let counted = inputs.tokens;
-        let usage = format!(r#"{{"prompt_tokens":{counted},"total_tokens":{counted}}}"#);
-        draft.set("usage", usage);
-    }
-    Some(Reply { body: draft.finish(), tokens })
-}
-
-fn is_vector(value: Value<'_>) -> bool {
-    let mut kinds = value.elements().map(Value::kind).peekable();
-    let is_list = kinds.peek().is_some();
-    is_packed(value) || (is_list && kinds.all(|kind| kind == Kind::Number))
-}
-
-/// Whether a vector is in base64 already.
-fn is_packed(value: Value<'_>) -> bool {
-    value.inside().is_some_and(|text| !text.is_empty())
-}
-
-/// The entries of a reply with all vectors in base64.
-fn in_base64(data: Value<'_>) -> Option<String> {
-    // Written numbers mostly are four times as long.
-    let mut out = String::with_capacity(data.raw().len() / 2);
-    let mut packed = Vec::new();
-    for entry in data.elements() {
-        out.push(if out.is_empty() { '[' } else { ',' });
-        let (mut opening, mut is_embedded) = ('{', false);
-        for (name, value) in entry.members() {
-            out.push(opening);
-            out.push_str(&quoted(&name));
-            out.push(':');
-            if name != "embedding" || is_packed(value) {
-                out.push_str(std::str::from_utf8(value.raw()).ok()?);
-            } else {
-                pack(value, &mut packed)?;
-                out.push('"');
-                STANDARD.encode_string(&packed, &mut out);
-                out.push('"');
-            }
-            is_embedded |= name == "embedding";
-            opening = ',';
-        }
-        is_embedded.then(|| out.push('}'))?;
-    }
-    out.push(']');
-    Some(out)
-}
-
-/// Writes the numbers of a list as little-endian `f32`s. Each is read from its decimals at once: by
-/// way of a longer number it would be rounded twice.
-fn pack(list: Value<'_>, packed: &mut Vec<u8>) -> Option<()> {
-    packed.clear();
-    for number in list.elements() {
-        let text = std::str::from_utf8(number.raw()).ok()?;
-        let is_number = number.kind() == Kind::Number;
-        let nearest = text.parse().ok().filter(|n: &f32| is_number && n.is_finite())?;
-        packed.extend_from_slice(&nearest.to_le_bytes());
-    }
-    (!packed.is_empty()).then_some(())
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Document {
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
     pub fn parse(body: Bytes) -> Result<Document, JsonFault> {
-        Document::scanned(body, scan::Strictness::Sent)
+        Document::scanned(body, scan::Strictness::Sent, 0)
     }
 
     /// The same for what a vendor sent. Numbers may be of any size there: nobody here computes with
@@ -91,11 +91,24 @@ impl Document {
     /// # Errors
     /// [`JsonFault`] as [`Document::parse`], but for numbers.
     pub fn received(body: Bytes) -> Result<Document, JsonFault> {
-        Document::scanned(body, scan::Strictness::Received)
+        Document::received_within(body, 0)
     }
 
-    fn scanned(body: Bytes, strictness: scan::Strictness) -> Result<Document, JsonFault> {
-        let scan::Scanned { inside, members, long } = scan::object(&body, strictness)?;
+    /// The same for an object that stands inside `outer` other objects and lists, all of which
+    /// count as levels.
+    ///
+    /// # Errors
+    /// [`JsonFault`] as [`Document::received`].
+    pub fn received_within(body: Bytes, outer: usize) -> Result<Document, JsonFault> {
+        Document::scanned(body, scan::Strictness::Received, outer)
+    }
+
+    fn scanned(
+        body: Bytes,
+        strictness: scan::Strictness,
+        outer: usize,
+    ) -> Result<Document, JsonFault> {
+        let scan::Scanned { inside, members, long } = scan::object(&body, strictness, outer)?;
         Ok(Document { body, members, inside, long })
     }
 

@@ -2,6 +2,7 @@
 //! other format.
 //!
 //! A whole reply is kept until it is complete, so that a client never sees half of one as success.
+//! One that may be long and whose parts prove themselves is passed on in pieces (see `pieces`).
 //! A stream is passed on event by event; one that breaks ends with an error event, never cleanly.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
@@ -16,10 +17,12 @@ use super::translate::thinking::Kept;
 use super::vendor_error::{VendorError, chat_body, messages_body};
 use crate::money::{Basis, Units, Usage};
 
+mod pieces;
 mod raw;
 mod stream;
 mod whole;
 
+use pieces::Pieces;
 use raw::Raw;
 use stream::Stream;
 use whole::Whole;
@@ -84,6 +87,9 @@ pub enum Break {
     /// It outgrew what one reply may be.
     #[error("the vendor's reply is too large")]
     TooLarge,
+    /// There was no room for more of it in time: replies that clients have not taken have it all.
+    #[error("there is no room for the vendor's reply: too much of others was not read yet")]
+    NoRoom,
     /// Nothing came for too long.
     #[error("the vendor stopped answering")]
     Stalled,
@@ -127,7 +133,7 @@ impl Break {
     /// Whether it is not the vendor that broke it.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        matches!(self, Break::Insufficient | Break::NoLedger)
+        matches!(self, Break::Insufficient | Break::NoLedger | Break::NoRoom)
     }
 
     /// The type and the code of an error that tells, in the chat dialect.
@@ -135,6 +141,7 @@ impl Break {
         match self {
             Break::Insufficient => ("insufficient_credits", "insufficient_credits"),
             Break::NoLedger => ("server_error", "ledger_unavailable"),
+            Break::NoRoom => ("server_error", "overloaded"),
             _ => ("server_error", "upstream_error"),
         }
     }
@@ -161,6 +168,8 @@ pub enum Keep {
 pub enum Relay {
     /// One body.
     Whole(Whole),
+    /// One body, part by part.
+    Pieces(Pieces),
     /// Events.
     Stream(Stream),
     /// Bytes as they come.
@@ -173,6 +182,7 @@ impl Relay {
     pub fn new(passage: Passage, stream: bool) -> Relay {
         match passage {
             Passage::Speech { characters } => Relay::Raw(Raw::new(characters)),
+            Passage::Embeddings(inputs) => Relay::Pieces(Pieces::new(inputs)),
             passage if stream => Relay::Stream(Stream::new(passage)),
             passage => Relay::Whole(Whole::new(passage)),
         }
@@ -208,6 +218,7 @@ impl Relay {
                 whole.push(bytes);
                 None
             }
+            Relay::Pieces(pieces) => pieces.push(&bytes),
             Relay::Stream(stream) => stream.push(bytes),
             Relay::Raw(raw) => raw.push(bytes),
         }
@@ -217,6 +228,7 @@ impl Relay {
     pub fn finish(&mut self) -> Option<Bytes> {
         match self {
             Relay::Whole(whole) => whole.finish(),
+            Relay::Pieces(pieces) => pieces.finish(),
             Relay::Stream(stream) => stream.finish(),
             Relay::Raw(raw) => {
                 raw.finish();
@@ -232,6 +244,10 @@ impl Relay {
                 whole.progress = Progress::Broken(why);
                 None
             }
+            Relay::Pieces(pieces) => {
+                pieces.fail(why);
+                None
+            }
             Relay::Stream(stream) => stream.fail(why),
             Relay::Raw(raw) => {
                 raw.progress = Progress::Broken(why);
@@ -245,15 +261,28 @@ impl Relay {
     pub fn progress(&self) -> &Progress {
         match self {
             Relay::Whole(whole) => &whole.progress,
+            Relay::Pieces(pieces) => &pieces.progress,
             Relay::Stream(stream) => &stream.progress,
             Relay::Raw(raw) => &raw.progress,
         }
     }
 
-    /// Whether what it gives when it breaks says so. Nothing in sound could.
+    /// How many bytes of it are held: what came and was not given out.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        match self {
+            Relay::Whole(whole) => whole.held(),
+            Relay::Pieces(pieces) => pieces.held(),
+            Relay::Stream(stream) => stream.held(),
+            Relay::Raw(_) => 0,
+        }
+    }
+
+    /// Whether what it gives when it breaks says so. Nothing in sound could, nor in a part of a
+    /// body.
     #[must_use]
     pub fn tells_breaks(&self) -> bool {
-        !matches!(self, Relay::Raw(_))
+        !matches!(self, Relay::Raw(_) | Relay::Pieces(_))
     }
 
     /// What has to be paid for by now, the input being so many tokens where the vendor says
@@ -272,6 +301,7 @@ impl Relay {
                 return ended.then(|| image.unwrap_or(counted_image(*image_rejected)));
             }
             Relay::Whole(whole) => (&whole.meter, whole.told.is_unpaid()),
+            Relay::Pieces(pieces) => (&pieces.meter, false),
             Relay::Stream(stream) => (&stream.meter, stream.is_unpaid()),
         };
         if unpaid || (!ended && !meter.any_output()) {
@@ -286,6 +316,7 @@ impl Relay {
     pub fn meter(&self) -> Option<&Meter> {
         match self {
             Relay::Whole(whole) => Some(&whole.meter),
+            Relay::Pieces(pieces) => Some(&pieces.meter),
             Relay::Stream(stream) => Some(&stream.meter),
             Relay::Raw(_) => None,
         }
@@ -296,7 +327,7 @@ impl Relay {
         match self {
             Relay::Whole(whole) => whole.keep(),
             Relay::Stream(stream) => stream.keep(),
-            Relay::Raw(_) => None,
+            Relay::Pieces(_) | Relay::Raw(_) => None,
         }
     }
 }

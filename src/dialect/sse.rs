@@ -104,6 +104,12 @@ impl Splitter {
         self.bounded(events)
     }
 
+    /// How many bytes there are of an event that has not ended.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.pending.len()
+    }
+
     /// What remains when the stream has ended: an event that nothing finished.
     #[must_use]
     pub fn rest(&mut self) -> Bytes {

@@ -4,6 +4,10 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value as Json, json};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+
 use super::*;
 
 const ASKED: Inputs = Inputs { base64: true, tokens: 7, tokens_max: 9 };
@@ -18,8 +22,8 @@ fn read_json(body: &Json) -> Result<Inputs, CallFault> {
 
 /// The reply to a call that asked for base64.
 fn replied(json: &str) -> Option<(Json, Option<u64>)> {
-    let Reply { body, tokens } = reply(&document(json), ASKED)?;
-    Some((serde_json::from_slice(&body.concat()).expect("sound"), tokens))
+    let Reply { body, tokens } = reply(Bytes::from(json.to_owned()), ASKED).ok()?;
+    Some((serde_json::from_slice(&body).expect("sound"), tokens))
 }
 
 /// The bits of the numbers in a vector.
@@ -148,9 +152,12 @@ fn a_number_becomes_the_nearest_f32(#[case] number: &str, #[case] bits: u32) {
 #[case::null_among_numbers(r#"{"data":[{"embedding":[1,null]}]}"#)]
 #[case::list_among_numbers(r#"{"data":[{"embedding":[1,[2]]}]}"#)]
 #[case::error(r#"{"error":{"message":"no","code":500}}"#)]
-fn what_is_no_embedding_is_not_taken_for_one(#[case] json: &str) {
-    assert_eq!(reply(&document(json), ASKED), None);
-    assert_eq!(reply(&document(json), Inputs { base64: false, ..ASKED }), None);
+fn what_is_no_embedding_is_not_taken_for_one(#[case] json: &'static str) {
+    for base64 in [true, false] {
+        let read = reply(Bytes::from(json), Inputs { base64, ..ASKED });
+        let is_told = matches!(read, Err(ReplyFault::Told(_))) && json.contains("error");
+        assert!(is_told || read == Err(ReplyFault::Unsound), "{read:?}");
+    }
 }
 
 #[rstest]
@@ -194,22 +201,18 @@ fn usage_is_counted_where_none_is_reported(#[case] usage: &str, #[case] tokens: 
 )]
 #[case::numbers_as_asked(false, r#"{"usage":{"prompt_tokens":1},"data":[{"embedding":[ 1.0 ]}]}"#)]
 #[case::packed_unasked(false, r#"{"data":[{"embedding":"AACAPw=="}],"usage":{"prompt_tokens":1}}"#)]
-fn where_nothing_has_to_change_the_bytes_pass(#[case] base64: bool, #[case] json: &str) {
-    let document = document(json);
-    let Reply { body, tokens } = reply(&document, Inputs { base64, ..ASKED }).expect("embeddings");
-    assert_eq!(tokens, Some(1));
-    assert_eq!(body.len(), 1);
-    assert_eq!(body[0].as_ptr(), document.body().as_ptr());
-    assert_eq!(body[0], document.body());
+fn where_nothing_has_to_change_the_bytes_pass(#[case] base64: bool, #[case] json: &'static str) {
+    let read = reply(Bytes::from(json), Inputs { base64, ..ASKED });
+    assert_eq!(read, Ok(Reply { body: Bytes::from(json), tokens: Some(1) }));
 }
 
 #[test]
 fn all_else_in_a_reply_stays() {
     let json = r#"{ "id" : 1.50, "data" : [ {"object":"embedding", "index" : 0, "a\"b":"\u0041",
         "embedding" :[1, 2] } , {"embedding":"AACAPw==","index":1} ] , "z":[ ]}"#;
-    let Reply { body, .. } = reply(&document(json), ASKED).expect("embeddings");
-    let expected = r#"{"usage":{"prompt_tokens":7,"total_tokens":7},"id" : 1.50, "data":[{"object":"embedding","index":0,"a\"b":"\u0041","embedding":"AACAPwAAAEA="},{"embedding":"AACAPw==","index":1}] , "z":[ ]}"#;
-    assert_eq!(String::from_utf8(body.concat()).as_deref(), Ok(expected));
+    let Reply { body, .. } = reply(Bytes::from(json), ASKED).expect("embeddings");
+    let expected = r#"{ "id" : 1.50, "data" : [ {"object":"embedding","index":0,"a\"b":"\u0041","embedding":"AACAPwAAAEA="} , {"embedding":"AACAPw==","index":1} ] , "z":[ ],"usage":{"prompt_tokens":7,"total_tokens":7}}"#;
+    assert_eq!(std::str::from_utf8(&body), Ok(expected));
 }
 
 /// A number that an `f32` holds, and how it is written.
@@ -284,4 +287,135 @@ fn more_numbers_than_an_answer_holds_are_refused(
         Ok(_) => assert!(fits),
         Err(fault) => assert_eq!((fault.param.as_deref(), fits), (Some("encoding_format"), false)),
     }
+}
+
+/// What comes of a reply that comes in pieces of these sizes, again and again.
+fn in_pieces(json: &[u8], sizes: &[usize], base64: bool) -> Result<Reply, ReplyFault> {
+    let mut reader = ReplyReader::new(Inputs { base64, ..ASKED });
+    let (mut out, mut rest) = (BytesMut::new(), json);
+    for size in sizes.iter().cycle() {
+        let (piece, after) = rest.split_at((*size).min(rest.len()));
+        reader.push(piece, &mut out)?;
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    let tokens = reader.finish(&mut out)?;
+    Ok(Reply { body: out.freeze(), tokens })
+}
+
+/// What has to come of a reply where nothing is rewritten, as the scan of all of it says.
+fn scanned_whole(json: &[u8]) -> Option<Option<u64>> {
+    let document = Document::received(Bytes::copy_from_slice(json)).ok()?;
+    let data = document.get("data").filter(|_| document.get("error").is_none_or(Value::is_null))?;
+    let is_entry = |entry: Value<'_>| {
+        let vector = entry.get("embedding").filter(|_| entry.kind() == Kind::Object)?;
+        let is_text = vector.inside().is_some_and(|text| !text.is_empty());
+        let mut numbers = vector.elements().map(Value::kind).peekable();
+        let is_list = numbers.peek().is_some() && numbers.all(|kind| kind == Kind::Number);
+        (is_text || is_list).then_some(())
+    };
+    let entries: Vec<_> = data.elements().map(is_entry).collect();
+    if data.kind() != Kind::List || entries.is_empty() || entries.contains(&None) {
+        return None;
+    }
+    let told = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
+    Some(told.and_then(Value::whole).filter(|n| (1..=1_000_000_000).contains(n)))
+}
+
+/// Texts, numbers and what else may stand in a reply, also where it may not.
+fn scrap() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(r#""data":[{"embedding":[1,2]}]"#.to_owned()),
+        Just(r#"{"embedding":[0.5, -1e3],"index":0}"#.to_owned()),
+        Just(r#"{"embedding":"AACAPw==","a":{"b":[{}]}}"#.to_owned()),
+        Just(r#""data":["#.to_owned()),
+        Just(r#""data""#.to_owned()),
+        Just(r#""usage":{"prompt_tokens":3}"#.to_owned()),
+        Just(r#""a\"]}":"\\","x":"data""#.to_owned()),
+        Just(r#""error":null"#.to_owned()),
+        Just(r#"{"embedding":[]}"#.to_owned()),
+        "[\\[\\]{}:,\" \\\\]",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// However it comes, what is made of a reply is the same, and is what the scan of all of it
+    /// says; and where nothing is to be rewritten its bytes are the vendor's.
+    #[test]
+    fn a_reply_that_comes_in_pieces_is_read_as_a_whole_one(
+        before in proptest::collection::vec(scrap(), 0..3),
+        entries in proptest::collection::vec((scrap(), 0..4_u8), 0..4),
+        after in proptest::collection::vec(scrap(), 0..3),
+        (open, close) in (prop_oneof![9 => Just("\"data\": ["), 1 => Just("[")],
+            prop_oneof![9 => Just(" ]"), 1 => Just("")]),
+        flip in proptest::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>())),
+        sizes in proptest::collection::vec(1..40_usize, 1..5),
+    ) {
+        let sound = |(scrap, kind): &(String, u8)| match kind {
+            0 => scrap.clone(),
+            1 => r#"{"embedding":"AACAPw==","t":"}]\"\\"}"#.to_owned(),
+            _ => r#"{ "embedding":[ 1,2.5 ],"o":{"p":{}}}"#.to_owned(),
+        };
+        let entries: Vec<_> = entries.iter().map(sound).collect();
+        let list = format!("{open}{}{close}", entries.join(" , "));
+        let members: Vec<_> = before.into_iter().chain([list]).chain(after).collect();
+        let mut json = format!("{{{}}} ", members.join(",")).into_bytes();
+        if let Some((at, byte)) = flip {
+            let at = at.index(json.len());
+            json[at] = byte;
+        }
+        for base64 in [true, false] {
+            let whole = in_pieces(&json, &[usize::MAX], base64);
+            prop_assert_eq!(&in_pieces(&json, &sizes, base64), &whole);
+            let expected = scanned_whole(&json);
+            prop_assert_eq!(whole.as_ref().ok().map(|reply| reply.tokens), expected);
+            let Ok(Reply { body, tokens }) = whole else { continue };
+            prop_assert!(Document::received(body.clone()).is_ok());
+            if tokens.is_some() && !base64 {
+                prop_assert_eq!(&body[..], &json[..]);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_long_reply_no_more_than_an_entry_is_held() {
+    let entry = format!(r#"{{"embedding":[{}1]}}"#, "0.25,".repeat(3_000));
+    let entries = vec![entry.as_str(); 200].join(",");
+    let json = format!(r#"{{"data":[{entries}],"usage":{{"prompt_tokens":1}}}}"#);
+    let (mut reader, mut out) = (ReplyReader::new(ASKED), BytesMut::new());
+    for piece in json.as_bytes().chunks(1_000) {
+        reader.push(piece, &mut out).expect("sound");
+        assert!(reader.held() < entry.len() + 2_000);
+    }
+    assert_eq!(reader.finish(&mut out), Ok(Some(1)));
+}
+
+#[rstest]
+#[case::entry(r#"{"data":[{"embedding":""#, "A")]
+#[case::numbers(r#"{"data":[{"embedding":["#, "1,")]
+#[case::head(r#"{"x":""#, "data")]
+#[case::tail(r#"{"data":[{"embedding":[1]}],"x":""#, "]")]
+fn a_part_that_does_not_end_is_given_up(#[case] start: &str, #[case] more: &str) {
+    let (mut reader, mut out) = (ReplyReader::new(ASKED), BytesMut::new());
+    reader.push(start.as_bytes(), &mut out).expect("more may come");
+    let more = more.repeat(10_000);
+    let fault = (0..1_000).find_map(|_| reader.push(more.as_bytes(), &mut out).err());
+    assert_eq!(fault, Some(ReplyFault::TooLarge));
+    assert!(reader.held() < 2 << 20);
+}
+
+#[rstest]
+#[case::before(r#"{"usage":null,"data":[{"embedding":[1]}]}"#)]
+#[case::behind(r#"{"data":[{"embedding":[1]}],"usage":null}"#)]
+fn a_usage_that_says_nothing_is_replaced_where_it_stands(#[case] json: &'static str) {
+    let Reply { body, tokens } =
+        reply(Bytes::from(json), Inputs { base64: false, ..ASKED }).expect("embeddings");
+    let counted = r#"{"prompt_tokens":7,"total_tokens":7}"#;
+    let expected = json.replace("null", counted);
+    assert_eq!((std::str::from_utf8(&body), tokens), (Ok(&*expected), None));
 }

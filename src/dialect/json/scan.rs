@@ -18,18 +18,22 @@ pub(super) struct Scanned {
     pub(super) long: Vec<Long>,
 }
 
-/// Scans bytes that must be one object.
+/// Scans bytes that must be one object, which stands inside `outer` others.
 ///
 /// # Errors
 /// See [`super::Document::parse`].
-pub(super) fn object(bytes: &[u8], strictness: Strictness) -> Result<Scanned, JsonFault> {
+pub(super) fn object(
+    bytes: &[u8],
+    strictness: Strictness,
+    outer: usize,
+) -> Result<Scanned, JsonFault> {
     let mut scan = start(bytes, strictness)?;
     if scan.peek() != Some(b'{') {
         return Err(scan.fault("expected an object"));
     }
     let inside = scan.at + 1;
     let mut members = Vec::with_capacity(12);
-    scan.object(1, Some(&mut members))?;
+    scan.object(1 + outer, Some(&mut members))?;
     scan.end()?;
     let mut long = scan.long;
     long.sort_unstable_by_key(|long| long.start);

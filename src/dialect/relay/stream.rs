@@ -65,6 +65,10 @@ impl Stream {
         Stream { voice, splitter: Splitter::default(), meter, progress }
     }
 
+    pub(super) fn held(&self) -> usize {
+        self.splitter.held()
+    }
+
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
         if self.progress != Progress::Open {
             return None;

@@ -5,7 +5,6 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{Break, Keep, Passage, Progress};
-use crate::dialect::embeddings;
 use crate::dialect::images::{self, Withheld};
 use crate::dialect::json::{Document, Value};
 use crate::dialect::messages::Reported;
@@ -16,7 +15,7 @@ use crate::dialect::responses::Told;
 use crate::dialect::translate::reply;
 use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
-use crate::money::{Basis, Tokens, Units, Usage};
+use crate::money::{Basis, Units, Usage};
 
 /// A reply may be so many bytes, at most.
 const REPLY_BYTES_MAX: usize = 64 << 20;
@@ -55,13 +54,13 @@ impl Whole {
         }
     }
 
+    pub(super) fn held(&self) -> usize {
+        if self.pieces.is_empty() { 0 } else { self.bytes }
+    }
+
     pub(super) fn push(&mut self, bytes: Bytes) {
         self.bytes += bytes.len();
-        let most = match self.passage {
-            Passage::Embeddings(_) => embeddings::REPLY_BYTES_MAX,
-            _ => REPLY_BYTES_MAX,
-        };
-        if self.bytes > most {
+        if self.bytes > REPLY_BYTES_MAX {
             self.pieces.clear();
             self.progress = Progress::Broken(Break::TooLarge);
         } else if self.progress == Progress::Open {
@@ -121,13 +120,6 @@ impl Whole {
                 self.kept = reply.kept;
                 Ok(reply.body)
             }
-            Passage::Embeddings(inputs) => {
-                let reply = embeddings::reply(&document, *inputs).ok_or(Break::Garbage)?;
-                if let Some(input) = reply.tokens {
-                    self.meter.take(Tokens { input, ..Tokens::default() }, false);
-                }
-                Ok(join(reply.body))
-            }
             Passage::Image { created, billed } => {
                 let reply = images::reply(&document, *created).map_err(|why| match why {
                     Withheld::Moderated => Break::Withheld,
@@ -140,7 +132,11 @@ impl Whole {
                 Ok(join(reply.body))
             }
             Passage::Verdict if moderations::is_verdict(&document) => Ok(body),
-            Passage::Verdict | Passage::Responses | Passage::Speech { .. } => Err(Break::Garbage),
+            // What is not given whole has a relay of its own.
+            Passage::Verdict
+            | Passage::Responses
+            | Passage::Speech { .. }
+            | Passage::Embeddings(_) => Err(Break::Garbage),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Serde;
 use tollgate::dialect::embeddings::{self, Inputs};
@@ -38,10 +38,9 @@ fn received(body: Bytes) {
 
 /// Checks a reply; tells whether it has embeddings.
 fn reply(sent: &Document, inputs: Inputs) -> bool {
-    let Some(embeddings::Reply { body, tokens }) = embeddings::reply(sent, inputs) else {
-        return false;
-    };
-    let body = Bytes::from(body.concat());
+    let whole = embeddings::reply(sent.body().clone(), inputs);
+    assert_eq!(in_pieces(sent.body(), inputs), whole);
+    let Ok(embeddings::Reply { body, tokens }) = whole else { return false };
     let made = Document::received(body.clone())
         .unwrap_or_else(|fault| panic!("{fault}: {}", String::from_utf8_lossy(&body)));
     for (name, value) in sent.members() {
@@ -73,6 +72,14 @@ fn reply(sent: &Document, inputs: Inputs) -> bool {
         assert_eq!(body, sent.body());
     }
     true
+}
+
+/// The same of a reply that comes byte by byte.
+fn in_pieces(body: &[u8], inputs: Inputs) -> Result<embeddings::Reply, embeddings::ReplyFault> {
+    let (mut reader, mut out) = (embeddings::ReplyReader::new(inputs), BytesMut::new());
+    body.chunks(1).try_for_each(|piece| reader.push(piece, &mut out))?;
+    let tokens = reader.finish(&mut out)?;
+    Ok(embeddings::Reply { body: out.freeze(), tokens })
 }
 
 fn entries(document: &Document) -> Vec<Value<'_>> {

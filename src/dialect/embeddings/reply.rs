@@ -1,0 +1,291 @@
+//! A reply as it comes: each of its entries is proved and passed on as soon as it is whole, so that
+//! no more than one of them is held. What stands behind the entries is held to the end, since only
+//! then it is known that all of it is sound and what it cost.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+
+use super::Inputs;
+use super::entries::{EndFinder, ListFinder};
+use crate::dialect::json::draft::quoted;
+use crate::dialect::json::{Document, Draft, Kind, Value};
+use crate::dialect::meter::TOKENS_MAX;
+use crate::dialect::vendor_error::VendorError;
+
+/// An entry may have so many bytes, at most: the longest vector, and what a vendor says of it.
+const ENTRY_BYTES_MAX: usize = 1 << 20;
+/// The same of what stands before the entries, and of what stands behind them.
+const AROUND_BYTES_MAX: usize = 1 << 20;
+/// Objects and lists that an entry stands in.
+const OUTER: usize = 2;
+
+/// A whole reply, for the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The body.
+    pub body: Bytes,
+    /// The input's tokens, if the vendor reports them.
+    pub tokens: Option<u64>,
+}
+
+/// Why a reply has no embeddings for the client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyFault {
+    /// It is not what the dialect says.
+    #[error("it is no list of embeddings")]
+    Unsound,
+    /// A part of it outgrew what such a part may be.
+    #[error("a part of it is too large")]
+    TooLarge,
+    /// The vendor says that it failed.
+    #[error("the vendor reported an error")]
+    Told(VendorError),
+}
+
+/// Makes of a vendor's reply what the client wants.
+///
+/// # Errors
+/// It has no embeddings.
+pub fn reply(body: Bytes, inputs: Inputs) -> Result<Reply, ReplyFault> {
+    let (mut reader, mut out) = (ReplyReader::new(inputs), BytesMut::new());
+    reader.push(&body, &mut out)?;
+    let tokens = reader.finish(&mut out)?;
+    Ok(Reply { body: out.freeze(), tokens })
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ReplyReader {
+    inputs: Inputs,
+    at: At,
+    /// What stands before the first entry.
+    head: BytesMut,
+    /// What came and was not passed on: of an entry, or behind the last.
+    pending: BytesMut,
+    /// The usage that stands before the entries; the tokens, if it is sound.
+    usage: Option<Option<u64>>,
+}
+
+/// How far a reply was read.
+#[derive(Debug)]
+enum At {
+    Head(ListFinder),
+    /// Before an entry, which may be the first, and there may be none.
+    Entry,
+    Inside(EndFinder),
+    /// Behind an entry.
+    Comma,
+    Tail,
+}
+
+impl ReplyReader {
+    /// Nothing has come.
+    #[must_use]
+    pub fn new(inputs: Inputs) -> ReplyReader {
+        let (head, pending) = (BytesMut::new(), BytesMut::new());
+        ReplyReader { inputs, at: At::Head(ListFinder::default()), head, pending, usage: None }
+    }
+
+    /// How many bytes it holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.head.len() + self.pending.len()
+    }
+
+    /// Takes bytes in, and gives out what of the reply is proved.
+    ///
+    /// # Errors
+    /// It can no more be a list of embeddings. What was given out before is to be forgotten.
+    pub fn push(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), ReplyFault> {
+        let At::Head(finder) = &mut self.at else {
+            self.pending.extend_from_slice(bytes);
+            return self.read_entries(out);
+        };
+        let before = self.head.len();
+        self.head.extend_from_slice(bytes);
+        match finder.list_start(&self.head) {
+            Some(start) => {
+                self.head.truncate(start);
+                self.pending.extend_from_slice(&bytes[start - before..]);
+                self.at = At::Entry;
+                self.read_head(out)?;
+                self.read_entries(out)
+            }
+            None if self.head.len() > AROUND_BYTES_MAX => Err(ReplyFault::TooLarge),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the reply, and gives out the rest of it; tells the input's tokens, if the vendor
+    /// reports them.
+    ///
+    /// # Errors
+    /// As of [`ReplyReader::push`].
+    pub fn finish(&mut self, out: &mut BytesMut) -> Result<Option<u64>, ReplyFault> {
+        match self.at {
+            At::Tail => self.read_tail(out),
+            At::Head(_) => {
+                // It may say why there are none.
+                document(self.head.split().freeze())?;
+                Err(ReplyFault::Unsound)
+            }
+            _ => Err(ReplyFault::Unsound),
+        }
+    }
+
+    fn read_head(&mut self, out: &mut BytesMut) -> Result<(), ReplyFault> {
+        const REST: &[u8] = b"]}";
+        let skeleton = document(Bytes::from([&self.head[..], REST].concat()))?;
+        let Some(usage) = skeleton.get("usage") else {
+            out.extend_from_slice(&self.head);
+            return Ok(());
+        };
+        let tokens = tokens(usage);
+        self.usage = Some(tokens);
+        let made = self.with_usage(&skeleton, tokens);
+        out.extend_from_slice(made.strip_suffix(REST).unwrap_or(&made));
+        Ok(())
+    }
+
+    fn read_entries(&mut self, out: &mut BytesMut) -> Result<(), ReplyFault> {
+        loop {
+            if let At::Inside(finder) = &mut self.at {
+                let Some(end) = finder.object_end(&self.pending) else {
+                    return bounded(&self.pending, ENTRY_BYTES_MAX);
+                };
+                let entry = self.pending.split_to(end).freeze();
+                self.read_entry(entry, out)?;
+                self.at = At::Comma;
+                continue;
+            }
+            if let At::Tail = self.at {
+                return bounded(&self.pending, AROUND_BYTES_MAX);
+            }
+            let is_space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
+            let space = self.pending.iter().take_while(|b| is_space(b)).count();
+            out.extend_from_slice(&self.pending.split_to(space));
+            self.at = match (&self.at, self.pending.first()) {
+                (_, None) => return Ok(()),
+                (At::Entry, Some(b'{')) => At::Inside(EndFinder::default()),
+                (At::Comma, Some(b',')) => {
+                    out.extend_from_slice(&self.pending.split_to(1));
+                    At::Entry
+                }
+                (At::Comma, Some(b']')) => At::Tail,
+                // A reply without any entry among them.
+                _ => return Err(ReplyFault::Unsound),
+            };
+        }
+    }
+
+    fn read_entry(&self, entry: Bytes, out: &mut BytesMut) -> Result<(), ReplyFault> {
+        let entry = Document::received_within(entry, OUTER).map_err(|_| ReplyFault::Unsound)?;
+        let vector = entry.get("embedding").ok_or(ReplyFault::Unsound)?;
+        if self.inputs.base64 && vector.kind() == Kind::List {
+            return in_base64(&entry, out).ok_or(ReplyFault::Unsound);
+        }
+        if !is_vector(vector) {
+            return Err(ReplyFault::Unsound);
+        }
+        out.extend_from_slice(entry.body());
+        Ok(())
+    }
+
+    fn read_tail(&mut self, out: &mut BytesMut) -> Result<Option<u64>, ReplyFault> {
+        let skeleton = document(Bytes::from([&self.head[..], &self.pending].concat()))?;
+        if let Some(tokens) = self.usage {
+            out.extend_from_slice(&self.pending);
+            return Ok(tokens);
+        }
+        if let Some(usage) = skeleton.get("usage") {
+            let tokens = tokens(usage);
+            out.extend_from_slice(&self.with_usage(&skeleton, tokens)[self.head.len()..]);
+            return Ok(tokens);
+        }
+        let brace = self.pending.iter().rposition(|b| *b == b'}').ok_or(ReplyFault::Unsound)?;
+        out.extend_from_slice(&self.pending[..brace]);
+        out.extend_from_slice(format!(r#","usage":{}"#, self.counted()).as_bytes());
+        out.extend_from_slice(&self.pending[brace..]);
+        Ok(None)
+    }
+
+    /// What stands around the entries, with a usage that was counted where none is reported.
+    fn with_usage(&self, skeleton: &Document, tokens: Option<u64>) -> Vec<u8> {
+        let mut draft = Draft::new(skeleton);
+        if tokens.is_none() {
+            draft.set("usage", self.counted());
+        }
+        draft.finish().concat()
+    }
+
+    fn counted(&self) -> String {
+        let counted = self.inputs.tokens;
+        format!(r#"{{"prompt_tokens":{counted},"total_tokens":{counted}}}"#)
+    }
+}
+
+fn bounded(pending: &BytesMut, most: usize) -> Result<(), ReplyFault> {
+    if pending.len() > most { Err(ReplyFault::TooLarge) } else { Ok(()) }
+}
+
+/// A reply, or what stands around its entries, unless it tells of an error.
+fn document(body: Bytes) -> Result<Document, ReplyFault> {
+    let document = Document::received(body).map_err(|_| ReplyFault::Unsound)?;
+    match VendorError::in_event(&document) {
+        Some(error) => Err(ReplyFault::Told(error)),
+        None => Ok(document),
+    }
+}
+
+/// The input's tokens, if the report of them is sound.
+fn tokens(usage: Value<'_>) -> Option<u64> {
+    let reported = usage.get("prompt_tokens").and_then(Value::whole);
+    // No input comes to nothing, so neither does its report.
+    reported.filter(|n| (1..=TOKENS_MAX).contains(n))
+}
+
+fn is_vector(value: Value<'_>) -> bool {
+    let mut kinds = value.elements().map(Value::kind).peekable();
+    let is_list = kinds.peek().is_some();
+    is_packed(value) || (is_list && kinds.all(|kind| kind == Kind::Number))
+}
+
+/// Whether a vector is in base64 already.
+fn is_packed(value: Value<'_>) -> bool {
+    value.inside().is_some_and(|text| !text.is_empty())
+}
+
+/// Writes an entry with its vector in base64.
+fn in_base64(entry: &Document, out: &mut BytesMut) -> Option<()> {
+    let mut opening: &[u8] = b"{";
+    for (name, value) in entry.members() {
+        out.extend_from_slice(opening);
+        out.extend_from_slice(quoted(&name).as_bytes());
+        if name == "embedding" {
+            out.extend_from_slice(b":\"");
+            out.extend_from_slice(STANDARD.encode(pack(value)?).as_bytes());
+            out.extend_from_slice(b"\"");
+        } else {
+            out.extend_from_slice(b":");
+            out.extend_from_slice(value.raw());
+        }
+        opening = b",";
+    }
+    out.extend_from_slice(b"}");
+    Some(())
+}
+
+/// The numbers of a list as little-endian `f32`s. Each is read from its decimals at once: by way of
+/// a longer number it would be rounded twice.
+fn pack(list: Value<'_>) -> Option<Vec<u8>> {
+    let mut packed = Vec::new();
+    for number in list.elements() {
+        let text = std::str::from_utf8(number.raw()).ok()?;
+        let is_number = number.kind() == Kind::Number;
+        let nearest = text.parse().ok().filter(|n: &f32| is_number && n.is_finite())?;
+        packed.extend_from_slice(&nearest.to_le_bytes());
+    }
+    (!packed.is_empty()).then_some(packed)
+}
