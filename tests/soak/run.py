@@ -30,6 +30,7 @@ MACHINES = {
     "faults": ("stores, vendors and machines that fail", 300, 2 * 3_600),
     "hostile": ("hostile requests of many families", 300, 3_600),
     "slow": ("slow sockets", 300, 900),
+    "unread": ("clients that read nothing of large answers", 300, 1_800),
     "canaries": ("secrets that must not come out", 300, 900),
 }
 
