@@ -25,6 +25,7 @@ use crate::repeats::Repeats;
 
 pub mod admit;
 pub mod answer;
+pub mod answer_budget;
 pub mod bodies;
 pub mod busy;
 pub mod close;
@@ -54,6 +55,7 @@ mod usage_bounds;
 pub mod videos;
 mod wire;
 
+use answer_budget::AnswerBudget;
 use bodies::Bodies;
 use busy::Busy;
 use dial::Dial;
@@ -68,7 +70,7 @@ use refusal::Refusal;
 use repeat::{Entered, Way};
 use reply::{Reply, cut, linger, send};
 use routes::Routes;
-use tenant_budget::TenantTable;
+use tenant_budget::{TenantBudget, TenantTable};
 use uploads::Uploads;
 use videos::{Videos, Wanted};
 
@@ -98,6 +100,8 @@ pub struct Gateway {
     pub uploads: Uploads,
     /// The room for all other bodies.
     pub bodies: Bodies,
+    /// The room for answers.
+    pub answers: AnswerBudget,
     /// Video jobs.
     pub videos: Videos,
     /// Where calls are known by their names.
@@ -105,7 +109,7 @@ pub struct Gateway {
     /// What this process keeps alive.
     pub leases: Leases,
     /// The room for replies that may be asked for again.
-    pub replies: repeat::Room,
+    pub replies: TenantBudget,
     /// Bodies that are too large for the ledger's store.
     pub bodies_apart: Arc<BodyFiles>,
     /// Connections to vendors.
@@ -158,10 +162,11 @@ impl Gateway {
             load: Load::new(parts.limits.requests_max, parts.timeouts.shed_lag),
             uploads: uploads::room(&parts.limits),
             bodies: Bodies::new(parts.limits.bodies_bytes_max),
+            answers: AnswerBudget::new(&parts.limits),
             videos: parts.videos,
             repeats: parts.repeats,
             leases: parts.leases,
-            replies: repeat::Room::default(),
+            replies: repeat::budget(),
             bodies_apart: parts.bodies_apart,
             limits: parts.limits,
             timeouts: parts.timeouts,
@@ -411,6 +416,7 @@ impl ProxyHttp for Gateway {
             lane: admitted.lane,
             depth: exchange.record.depth,
             room: admitted.room,
+            answer_permit: admitted.answer_permit,
             vendor_request_id,
             relay,
             growth,

@@ -63,6 +63,8 @@ pub struct Metrics {
     pub lost_attempts: IntCounterVec,
     /// Connections of clients.
     pub connections: IntGauge,
+    /// Bytes of answers that are held until clients have taken them.
+    pub answer_bytes: IntGauge,
     /// What was turned away or given up because there is too much of it or it is too slow, by
     /// reason.
     pub shed: IntCounterVec,
@@ -136,6 +138,7 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
         &["vendor", "route"],
     ),
     connections: gauge("connections", "Connections of clients"),
+    answer_bytes: gauge("answer_bytes", "Bytes of answers that clients have not taken yet"),
     shed: counters("shed_total", "What was turned away or given up", &["reason"]),
 });
 

@@ -22,6 +22,7 @@ mod slow;
 mod staying;
 mod stop;
 mod takeover;
+mod unread;
 
 /// What does not happen within this does not happen, however much the machine has to do. What has
 /// to end sooner than something else is tested with that far beyond this.

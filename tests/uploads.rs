@@ -16,7 +16,7 @@ const CLIENTS: usize = 8;
 const MORE_BYTES_MAX: u64 = 64 << 20;
 
 /// A line of what the system tells of a process, in bytes.
-fn memory(process: u32, line: &str) -> u64 {
+pub(crate) fn memory(process: u32, line: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     let line = status.lines().find_map(|told| told.strip_prefix(line)).expect("a line");
     let kilobytes = line.trim_matches([':', '\t', ' ', 'k', 'B']);

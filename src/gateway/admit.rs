@@ -57,6 +57,8 @@ pub async fn admit(
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
     }
+    // What is made should find room, and be read.
+    let answer_permit = gateway.answers.admit(&caller.tenant, endpoint)?;
     let funds = fund(gateway, &exchange.id, caller, quote).await?;
     let way = match (&translation, model.vendor.dialect) {
         (Some(translation), _) => Way::Translated { body: translation.finish(), thinking: None },
@@ -73,6 +75,7 @@ pub async fn admit(
         terms: Terms { model, price_version, at, endpoint, input_tokens, wanted },
         room: taken.room,
         weight: taken.weight,
+        answer_permit,
         untried: untried.into(),
         pinned,
         route: None,

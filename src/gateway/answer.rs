@@ -4,7 +4,7 @@
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::poll;
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
@@ -14,16 +14,17 @@ use pingora_proxy::{ProxyHttp, Session};
 use tokio::time::{Sleep, sleep};
 
 use super::Gateway;
+use super::answer_budget::{FREE_BYTES, NoRoom};
 use super::exchange::{Exchange, Relaying};
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
 use super::{close, repeat, reply, upstream};
 use crate::dialect::relay::{Break, Progress};
 
-/// What is there already goes out in one write, up to so many bytes.
-const MERGED_BYTES_MAX: usize = 64 << 10;
-/// After the client has gone so many bytes are read on, at most.
-const DRAIN_BYTES_MAX: u64 = 64 << 20;
+mod client;
+
+use client::{Client, Out, WRITE_BYTES};
+
 /// After its end an answer's connection is waited for so long, to be used again.
 const TAIL_WAIT: Duration = Duration::from_secs(1);
 
@@ -45,13 +46,17 @@ pub(super) async fn relay(
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
     let is_old = session.req_header().version == http::Version::HTTP_10;
+    let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Client {
         head: Some(head),
         gone: None,
         stream,
         collected: (is_old && !stream).then(Out::default),
         patience: gateway.timeouts.client_write,
+        patience_in_all: gateway.timeouts.total,
         waited: Duration::ZERO,
+        permit: permit.unwrap_or_default(),
+        budget: &gateway.answers,
     };
     let deadline = exchange.arrived + gateway.timeouts.total;
     let mut notes = Notes::of(stream);
@@ -60,13 +65,22 @@ pub(super) async fn relay(
         let read = match client.gone {
             None if Instant::now() < deadline => read,
             None => Read::Failed(Break::Stalled),
-            Some(gone) if gone.patient(&vendor, gateway.timeouts.drain) => read,
+            Some(gone) if gone.patient(vendor.read_bytes, gateway.timeouts.drain) => read,
             Some(_) => Read::Failed(Break::Abandoned),
         };
         let out = passed(gateway, session, exchange, &mut vendor, read).await?;
+        let out = covered(gateway, session, exchange, &mut client, out).await?;
+        repeat::add(exchange, &out.0);
         let progress = exchange.relaying().map(|r| r.relay.progress().clone());
         match progress {
-            Some(Progress::Open) => client.pass(session, out, false, &vendor).await,
+            Some(Progress::Open) => {
+                let is_held = out.len() == 0;
+                client.pass(session, out, false, vendor.read_bytes).await;
+                // What was taken before the call was made stays for what is still to come.
+                if !is_held || client.gone.is_some() {
+                    client.permit.shrink_to(held(exchange) + client.held());
+                }
+            }
             Some(Progress::Complete) => {
                 settle(gateway, exchange, &client).await;
                 last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
@@ -75,7 +89,7 @@ pub(super) async fn relay(
             }
             Some(Progress::Broken(why)) => {
                 vendor.up.shutdown().await;
-                if !why.is_ours() {
+                if !why.is_ours() || why == Break::NoRoom {
                     upstream::note_loss(exchange);
                 }
                 let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
@@ -104,7 +118,7 @@ pub(super) async fn relay(
 }
 
 /// Ends the money side. Boxed: a stream would carry the room for it all the time.
-async fn settle(gateway: &Gateway, exchange: &mut Exchange, client: &Client) {
+async fn settle(gateway: &Gateway, exchange: &mut Exchange, client: &Client<'_>) {
     Box::pin(close::settle(gateway, exchange, client.gone.is_some())).await;
 }
 
@@ -118,7 +132,9 @@ async fn passed(
     read: Read,
 ) -> Result<Out, Refusal> {
     let mut out = filter(gateway, session, exchange, read)?;
-    while out.len() < MERGED_BYTES_MAX && open(exchange) {
+    let before = held(exchange);
+    // Nor is more read at once of what is held.
+    while out.len() + held(exchange).saturating_sub(before) < WRITE_BYTES && open(exchange) {
         let Some(read) = vendor.read_ready().await else { break };
         out.append(filter(gateway, session, exchange, read)?);
     }
@@ -128,8 +144,38 @@ async fn passed(
         // What nothing covers is not passed on.
         out = filter(gateway, session, exchange, Read::Failed(why))?;
     }
-    repeat::add(exchange, &out.0);
     Ok(out)
+}
+
+/// What was read, once what is held of the answer has its room; else why it ends.
+async fn covered(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut Exchange,
+    client: &mut Client<'_>,
+    out: Out,
+) -> Result<Out, Refusal> {
+    let given = if client.gone.is_some() { 0 } else { out.len() };
+    let bytes = held(exchange) + client.held() + given;
+    // What is complete was held as a whole before.
+    if bytes <= FREE_BYTES || !open(exchange) {
+        return Ok(out);
+    }
+    let tenant = exchange.tenant.clone();
+    let covering = Box::pin(client.permit.cover(&gateway.answers, tenant.as_ref(), bytes)).await;
+    match covering {
+        Ok(()) => Ok(out),
+        Err(NoRoom) => {
+            // Who has gone pays for what is not waited for.
+            let why = if client.gone.is_some() { Break::Abandoned } else { Break::NoRoom };
+            filter(gateway, session, exchange, Read::Failed(why))
+        }
+    }
+}
+
+/// How much of an answer is held that was not given out.
+fn held(exchange: &mut Exchange) -> usize {
+    exchange.relaying().map_or(0, |relaying| relaying.relay.held())
 }
 
 /// Passes the last bytes on of an answer whose money side is over. What they are worth to whoever
@@ -138,7 +184,7 @@ async fn last(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut Exchange,
-    client: &mut Client,
+    client: &mut Client<'_>,
     (out, end): (Out, bool),
     vendor: &Vendor,
 ) {
@@ -147,7 +193,8 @@ async fn last(
         repeat::spoil(exchange);
     }
     repeat::promise(gateway, exchange).await;
-    client.pass(session, out, end, vendor).await;
+    client.pass(session, out, end, vendor.read_bytes).await;
+    drop(std::mem::take(&mut client.permit));
     if client.gone.is_none() {
         repeat::look_after(session, exchange).await;
     }
@@ -212,35 +259,12 @@ fn filter(
     if !open(exchange) {
         // The end of an answer may be an error in the vendor's words.
         let redact = |bytes: Bytes| match &exchange.record.route {
-            Some(route) if bytes.len() <= MERGED_BYTES_MAX => route.redacted(bytes),
+            Some(route) if bytes.len() <= WRITE_BYTES => route.redacted(bytes),
             _ => bytes,
         };
         body = body.map(redact);
     }
     Ok(Out(body.into_iter().collect()))
-}
-
-/// Bytes for the client.
-#[derive(Default)]
-struct Out(Vec<Bytes>);
-
-impl Out {
-    fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
-    }
-
-    fn append(&mut self, mut more: Out) {
-        self.0.append(&mut more.0);
-    }
-
-    fn join(mut self) -> Option<Bytes> {
-        if self.0.len() <= 1 {
-            return self.0.pop();
-        }
-        let mut joined = BytesMut::with_capacity(self.len());
-        self.0.iter().for_each(|piece| joined.extend_from_slice(piece));
-        Some(joined.freeze())
-    }
 }
 
 /// The vendor's side of an answer.
@@ -293,81 +317,6 @@ impl Vendor {
             Err(why) if *why.etype() == ErrorType::ReadTimedout => Read::Failed(Break::Stalled),
             Err(_) => Read::Failed(Break::Cut),
         }
-    }
-}
-
-/// When a client went, and how far the answer was.
-#[derive(Clone, Copy)]
-struct Gone {
-    at: Instant,
-    read_bytes: u64,
-}
-
-impl Gone {
-    /// Whether to read on, for the sake of the usage at the end.
-    fn patient(self, vendor: &Vendor, drain: Duration) -> bool {
-        let beyond = vendor.read_bytes.saturating_sub(self.read_bytes);
-        self.at.elapsed() < drain && beyond < DRAIN_BYTES_MAX
-    }
-}
-
-/// The client's side of an answer. Once it has gone, nothing is written any more.
-struct Client {
-    /// The head, until the first bytes go out.
-    head: Option<Box<ResponseHeader>>,
-    gone: Option<Gone>,
-    stream: bool,
-    /// What waits for the end, for a client that takes the end of a connection for that of an
-    /// answer: half of it would look whole.
-    collected: Option<Out>,
-    /// For one write.
-    patience: Duration,
-    /// How long it took to take what it was given.
-    waited: Duration,
-}
-
-impl Client {
-    async fn pass(&mut self, session: &mut Session, mut out: Out, end: bool, vendor: &Vendor) {
-        if let Some(collected) = &mut self.collected {
-            collected.append(out);
-            if !end {
-                return;
-            }
-            out = std::mem::take(collected);
-        }
-        let body = out.join();
-        if self.gone.is_some() || (body.is_none() && !end) {
-            return;
-        }
-        let patience = self.patience;
-        let began = Instant::now();
-        let writing = self.write(session, body, end);
-        let written = tokio::time::timeout(patience, writing).await;
-        let now = Instant::now();
-        self.waited += now - began;
-        if !matches!(written, Ok(Ok(()))) {
-            session.set_keepalive(None);
-            self.gone = Some(Gone { at: now, read_bytes: vendor.read_bytes });
-        }
-    }
-
-    async fn write(
-        &mut self,
-        session: &mut Session,
-        body: Option<Bytes>,
-        end: bool,
-    ) -> pingora_core::Result<()> {
-        let down = &mut session.downstream_session;
-        if let Some(mut head) = self.head.take() {
-            if end && !self.stream {
-                // All of it is here, so its length can be told. A stream stays one.
-                head.remove_header("transfer-encoding");
-                let length = body.as_ref().map_or(0, Bytes::len);
-                head.insert_header("content-length", length)?;
-            }
-            down.write_response_header(head).await?;
-        }
-        down.write_response_body(body.unwrap_or_default(), end).await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::answer_budget::AnswerPermit;
 use super::bodies::Weight;
 use super::funds::Funds;
 use super::growth::Growth;
@@ -82,6 +83,8 @@ pub struct Admitted {
     pub room: Option<Room>,
     /// What any other body weighs.
     pub weight: Option<Weight>,
+    /// What its answer takes up in memory.
+    pub answer_permit: AnswerPermit,
     /// The routes still to be tried, next one first.
     pub untried: std::collections::VecDeque<Arc<Route>>,
     /// Whether there is only one that it could take.
@@ -158,6 +161,8 @@ pub struct Relaying {
     pub depth: u32,
     /// The room of a large body, which the answer takes over.
     pub room: Option<Room>,
+    /// What the answer takes up in memory; it goes to its client's side.
+    pub answer_permit: AnswerPermit,
     /// The vendor's id of the request.
     pub vendor_request_id: Option<String>,
     /// The answer.

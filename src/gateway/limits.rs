@@ -20,6 +20,10 @@ pub struct Limits {
     pub reply_bytes_max: usize,
     /// Bytes of all other bodies in memory at a time.
     pub bodies_bytes_max: usize,
+    /// Bytes of answers in memory at a time, until clients have taken them; 0 for no bound.
+    pub answers_bytes_max: usize,
+    /// The same of one account; 0 for no bound of its own.
+    pub answers_per_account_bytes_max: usize,
     /// Bytes of a body that have to come in a second; 0 for any number.
     pub body_rate_min: u64,
     /// Bytes of a request's head, at most.
@@ -45,6 +49,8 @@ impl Default for Limits {
             uploads_bytes_max: 48 << 20,
             reply_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
+            answers_bytes_max: 512 << 20,
+            answers_per_account_bytes_max: 128 << 20,
             body_rate_min: 1_000,
             head_bytes_max: 32 << 10,
             connections_max: 0,
@@ -68,6 +74,8 @@ impl Limits {
         read("uploads_bytes_max", &mut limits.uploads_bytes_max);
         read("reply_bytes_max", &mut limits.reply_bytes_max);
         read("bodies_bytes_max", &mut limits.bodies_bytes_max);
+        read("answers_bytes_max", &mut limits.answers_bytes_max);
+        read("answers_per_account_bytes_max", &mut limits.answers_per_account_bytes_max);
         read("head_bytes_max", &mut limits.head_bytes_max);
         read("connections_max", &mut limits.connections_max);
         read("connections_per_address_max", &mut limits.connections_per_address_max);

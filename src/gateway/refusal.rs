@@ -120,6 +120,8 @@ pub enum Refusal {
     Blocked(Block),
     /// The vendor took the call and did not answer in time.
     NoAnswer,
+    /// The account has not read so much of its answers that there is no room for more.
+    AnswersUnread,
     /// The vendor's answer broke before anything of it was passed on.
     Broken(Break),
     /// Something of ours went wrong.
@@ -242,9 +244,12 @@ impl Refusal {
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Refusal::NoLedger | Refusal::Crowded | Refusal::KeyInUse | Refusal::Overloaded => {
-                Some(RETRY_AFTER_S)
-            }
+            Refusal::NoLedger
+            | Refusal::Crowded
+            | Refusal::KeyInUse
+            | Refusal::Overloaded
+            | Refusal::AnswersUnread
+            | Refusal::Broken(Break::NoRoom) => Some(RETRY_AFTER_S),
             Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
@@ -256,6 +261,8 @@ impl Refusal {
 
     fn no_retry(&self) -> bool {
         match self {
+            // Nothing was charged, and there may be room by then.
+            Refusal::Broken(Break::NoRoom) => false,
             Refusal::NoAnswer
             | Refusal::Broken(_)
             | Refusal::NoRoute(_)

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::exchange::{Exchange, unix_ms};
 use super::intake::Taken as Body;
 use super::refusal::Refusal;
+use super::tenant_budget::TenantId;
 use super::{Gateway, upstream, videos};
 use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::{AccountName, Answer, Lease, Operation};
@@ -28,7 +29,7 @@ mod ending;
 mod replay;
 
 use collected::Collected;
-pub use collected::Room;
+pub(super) use collected::budget;
 pub(super) use ending::{answered, begin, close, look_after, named, promise};
 
 /// The name under which clients ask for something once, however often they ask.
@@ -170,6 +171,8 @@ pub(super) async fn enter(
         }
     }
     let lease = gateway.leases.keep(naming.kept_alive(account));
+    let id = || TenantId::Account(account.clone());
+    let tenant = exchange.tenant.clone().unwrap_or_else(|| gateway.tenants.tenant(id()));
     exchange.repeat = Some(Box::new(Repeat {
         account: account.clone(),
         naming,
@@ -181,7 +184,7 @@ pub(super) async fn enter(
         },
         missed: false,
         taken,
-        reply: Collected::new(gateway.limits.reply_bytes_max, &gateway.replies),
+        reply: Collected::new(gateway.limits.reply_bytes_max, gateway.replies.permit(&tenant)),
         lease,
     }));
     Ok(Entered::New)

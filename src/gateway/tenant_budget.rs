@@ -39,9 +39,13 @@ pub enum Resource {
     UploadBytes,
     /// Bytes of answers that are held until they are written.
     AnswerBytes,
+    /// Answers that are let through beyond that.
+    AnswersBeyond,
+    /// Bytes of replies that are collected for whoever repeats their calls.
+    ReplyBytes,
 }
 
-const RESOURCES: usize = 4;
+const RESOURCES: usize = 6;
 
 /// Who uses a share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -225,6 +229,14 @@ impl TenantBudget {
     #[must_use]
     pub fn permit(&self, tenant: &Arc<Tenant>) -> BudgetPermit {
         BudgetPermit { budget: self.clone(), tenant: tenant.clone(), held: 0, pooled: 0 }
+    }
+
+    /// Whether a tenant could take an amount at the moment.
+    ///
+    /// # Errors
+    /// As of [`BudgetPermit::grow`].
+    pub fn has_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
+        self.judge(amount, tenant.used(self.resource), self.pool.used())
     }
 
     /// Judges an amount more, by what was used before.

@@ -28,7 +28,7 @@ fn world_of(vendor: &Canned) -> Builder {
 }
 
 /// A client that takes little at a time.
-async fn narrow(world: &World) -> Client {
+pub(super) async fn narrow(world: &World) -> Client {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4 << 10).expect("a small buffer");
     let address = world.gateway.http.parse().expect("an address");
@@ -37,7 +37,7 @@ async fn narrow(world: &World) -> Client {
 }
 
 /// So many calls were given up, since their clients took nothing.
-async fn given_up(world: &World, count: usize) {
+pub(super) async fn given_up(world: &World, count: usize) {
     let end = std::time::Instant::now() + super::PATIENCE;
     while world.log().matches("client_gone=true").count() < count {
         assert!(std::time::Instant::now() < end, "{}", world.log());

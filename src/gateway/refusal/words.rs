@@ -149,6 +149,13 @@ impl Refusal {
             Refusal::NoAnswer => {
                 (504, SERVER, "upstream_timeout", text("the vendor did not answer in time"))
             }
+            Refusal::AnswersUnread => (
+                429,
+                "rate_limit_error",
+                "answers_unread",
+                text("too much of this account's answers was not read yet; read them first"),
+            ),
+            Refusal::Broken(why @ Break::NoRoom) => (503, SERVER, "overloaded", why.to_string()),
             Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
             _ => (500, SERVER, "internal_error", text("something went wrong here")),
         }

@@ -1,21 +1,27 @@
-//! A reply as it is collected while it goes to the client, up to a bound; and the bound of all of
-//! them together.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! A reply as it is collected while it goes to the client, up to a bound; and the bounds of all of
+//! them together, and of those of one account.
 
 use bytes::{Bytes, BytesMut};
 
+use crate::gateway::tenant_budget::{
+    BudgetPermit, Resource, ResourcePool, TenantBudget, TenantShare,
+};
 use crate::repeats::{Head, Reply};
 
-/// All replies of a process that are being collected have so many bytes, at most.
+/// All replies of a process that are being collected have this number of bytes, at most.
 const ALL_BYTES_MAX: usize = 256 << 20;
+/// Those of an account.
+const ACCOUNT_BYTES_MAX: usize = 64 << 20;
+/// An account with less than this is not refused because others have much.
+const ACCOUNT_BYTES_MIN: usize = 1 << 20;
 /// Pieces from this size on are kept as they are; shorter ones are copied together.
 const WHOLE_BYTES_MIN: usize = 16 << 10;
 
-/// How many bytes are being collected.
-#[derive(Debug, Clone, Default)]
-pub struct Room(Arc<AtomicUsize>);
+/// The budget of replies that are being collected.
+pub(in crate::gateway) fn budget() -> TenantBudget {
+    let share = TenantShare { max: ACCOUNT_BYTES_MAX, min: ACCOUNT_BYTES_MIN };
+    TenantBudget::new(Resource::ReplyBytes, &ResourcePool::new(ALL_BYTES_MAX), share)
+}
 
 /// See the module. What outgrows its bound is given up.
 #[derive(Debug)]
@@ -24,28 +30,26 @@ pub(super) struct Collected {
     /// What is full, and what is being filled.
     pieces: Vec<Bytes>,
     short: BytesMut,
-    bytes: usize,
     bytes_max: usize,
     given_up: bool,
-    room: Room,
+    permit: BudgetPermit,
 }
 
 impl Collected {
-    pub(super) fn new(bytes_max: usize, room: &Room) -> Collected {
+    pub(super) fn new(bytes_max: usize, permit: BudgetPermit) -> Collected {
         Collected {
             head: None,
             pieces: Vec::new(),
             short: BytesMut::new(),
-            bytes: 0,
             bytes_max,
             given_up: false,
-            room: room.clone(),
+            permit,
         }
     }
 
     /// How many bytes there are.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.permit.held()
     }
 
     /// Notes the head.
@@ -58,9 +62,8 @@ impl Collected {
         if self.given_up {
             return;
         }
-        let all = self.room.0.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
-        self.bytes += piece.len();
-        if self.bytes > self.bytes_max || all > ALL_BYTES_MAX {
+        let fits = self.bytes().saturating_add(piece.len()) <= self.bytes_max;
+        if !fits || self.permit.grow(piece.len()).is_err() {
             self.give_up();
         } else if piece.len() < WHOLE_BYTES_MIN {
             self.short.extend_from_slice(piece);
@@ -77,7 +80,7 @@ impl Collected {
         self.given_up = true;
         self.pieces = Vec::new();
         self.short = BytesMut::new();
-        self.room.0.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.permit.shrink(self.permit.held());
     }
 
     /// The reply, if all of it is here.
@@ -96,20 +99,18 @@ impl Collected {
     }
 }
 
-impl Drop for Collected {
-    fn drop(&mut self) {
-        self.give_up();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use std::sync::Arc;
 
-    fn used(room: &Room) -> usize {
-        room.0.load(Ordering::Relaxed)
+    use super::*;
+    use crate::gateway::tenant_budget::{Tenant, TenantId, TenantTable};
+    use crate::ledger::AccountName;
+
+    fn tenant(table: &Arc<TenantTable>, name: &str) -> Arc<Tenant> {
+        table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
     }
 
     proptest! {
@@ -118,8 +119,10 @@ mod tests {
             sizes in prop::collection::vec(prop_oneof![0..99_usize, 9_000..40_000_usize], 0..9),
             bytes_max in 0..90_000_usize,
         ) {
-            let room = Room::default();
-            let mut collected = Collected::new(bytes_max, &room);
+            let (table, budget) = (Arc::default(), budget());
+            let one = tenant(&table, "one");
+            let mut collected = Collected::new(bytes_max, budget.permit(&one));
+            let used = || one.used(Resource::ReplyBytes);
             let head = Head { status: 200, headers: Vec::new(), apart: None };
             collected.begin(head.clone());
             let mut all = Vec::new();
@@ -129,28 +132,30 @@ mod tests {
                 collected.add(&Bytes::from(piece));
             }
             let fits = all.len() <= bytes_max;
-            prop_assert_eq!(used(&room), if fits { all.len() } else { 0 });
+            prop_assert_eq!(used(), if fits { all.len() } else { 0 });
             for _ in 0..2 {
                 let reply = fits.then(|| Reply { head: head.clone(), body: all.clone().into() });
                 prop_assert_eq!(collected.reply(), reply);
             }
             drop(collected);
-            prop_assert_eq!(used(&room), 0);
+            prop_assert_eq!(used(), 0);
         }
     }
 
     #[test]
-    fn all_together_have_a_bound() {
-        let room = Room::default();
-        let large = Bytes::from(vec![0; ALL_BYTES_MAX / 2 + 1]);
-        let [mut one, mut other] = [(); 2].map(|()| Collected::new(usize::MAX, &room));
-        [&mut one, &mut other].into_iter().for_each(|collected| {
+    fn those_of_an_account_have_a_bound_and_leave_room_for_others() {
+        let (table, budget) = (Arc::default(), budget());
+        let [one, other] = ["one", "other"].map(|name| tenant(&table, name));
+        let large = Bytes::from(vec![0; ACCOUNT_BYTES_MAX / 2 + 1]);
+        let collect = |tenant| {
+            let mut collected = Collected::new(usize::MAX, budget.permit(tenant));
             collected.begin(Head { status: 200, headers: Vec::new(), apart: None });
             collected.add(&large);
-        });
-        assert_eq!((one.bytes(), other.bytes()), (large.len(), 0));
-        assert!(one.reply().is_some() && other.reply().is_none());
-        drop(one);
-        assert_eq!(used(&room), 0);
+            collected
+        };
+        let mut all = [collect(&one), collect(&one), collect(&other)];
+        assert_eq!(all.each_mut().map(|one| one.reply().is_some()), [true, false, true]);
+        assert_eq!(all.map(|one| one.bytes()), [large.len(), 0, large.len()]);
+        assert_eq!((one.used(Resource::ReplyBytes), budget.pool().used()), (0, 0));
     }
 }

@@ -1,0 +1,205 @@
+//! The client's side of an answer: what it is given, whether it takes that, and how fast.
+
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use crate::gateway::answer_budget::{AnswerBudget, AnswerPermit};
+
+/// What is there already goes out in one write, up to this size; what is longer goes in pieces of
+/// it, each of which a client has to take in time.
+pub(super) const WRITE_BYTES: usize = 64 << 10;
+/// After the client has gone this much is read on, at most.
+const DRAIN_BYTES_MAX: u64 = 64 << 20;
+/// A client that takes nothing of an answer which others need the room of has gone after this,
+const PRESSED_WAIT: Duration = Duration::from_secs(5);
+/// and so has one that, after as long, has taken less than this a second.
+const PRESSED_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+/// Whether others need the room is looked at this often.
+const PRESSED_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes for the client.
+#[derive(Default)]
+pub(super) struct Out(pub(super) Vec<Bytes>);
+
+impl Out {
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    pub(super) fn append(&mut self, mut more: Out) {
+        self.0.append(&mut more.0);
+    }
+
+    /// In as few pieces as are worth a copy.
+    fn joined(mut self) -> Vec<Bytes> {
+        let length = self.len();
+        if self.0.len() > 1 && length <= 2 * WRITE_BYTES {
+            let mut joined = BytesMut::with_capacity(length);
+            self.0.iter().for_each(|piece| joined.extend_from_slice(piece));
+            self.0 = vec![joined.freeze()];
+        }
+        self.0
+    }
+}
+
+/// When a client went, and how far the answer was.
+#[derive(Clone, Copy)]
+pub(super) struct Gone {
+    at: Instant,
+    read_bytes: u64,
+}
+
+impl Gone {
+    /// Whether to read on, for the sake of the usage at the end.
+    pub(super) fn patient(self, read_bytes: u64, drain: Duration) -> bool {
+        let beyond = read_bytes.saturating_sub(self.read_bytes);
+        self.at.elapsed() < drain && beyond < DRAIN_BYTES_MAX
+    }
+}
+
+/// The client's side of an answer. Once it has gone, nothing is written any more.
+pub(super) struct Client<'a> {
+    /// The head, until the first bytes go out.
+    pub(super) head: Option<Box<ResponseHeader>>,
+    pub(super) gone: Option<Gone>,
+    pub(super) stream: bool,
+    /// What waits for the end, for a client that takes the end of a connection for that of an
+    /// answer: half of it would look whole.
+    pub(super) collected: Option<Out>,
+    /// For one write.
+    pub(super) patience: Duration,
+    /// For all that was there at once.
+    pub(super) patience_in_all: Duration,
+    /// How long it took to take what it was given.
+    pub(super) waited: Duration,
+    /// What is held for it.
+    pub(super) permit: AnswerPermit,
+    pub(super) budget: &'a AnswerBudget,
+}
+
+/// It did not take something in time, or its connection failed.
+struct Untaken;
+
+/// How far a client is with what it was given at once.
+struct Taking {
+    began: Instant,
+    bytes: u64,
+}
+
+impl Client<'_> {
+    /// How much is held for it beside what was not read yet.
+    pub(super) fn held(&self) -> usize {
+        self.collected.as_ref().map_or(0, Out::len)
+    }
+
+    /// Gives it something, after which the vendor had been read this far.
+    pub(super) async fn pass(
+        &mut self,
+        session: &mut Session,
+        mut out: Out,
+        end: bool,
+        read_bytes: u64,
+    ) {
+        if let Some(collected) = self.collected.as_mut().filter(|_| self.gone.is_none()) {
+            collected.append(out);
+            if !end {
+                return;
+            }
+            out = std::mem::take(collected);
+        }
+        if self.gone.is_some() || (out.len() == 0 && !end) {
+            return;
+        }
+        let began = Instant::now();
+        let pieces = out.joined();
+        let written = if self.permit.is_used() {
+            // Boxed: most answers are short.
+            Box::pin(self.write(session, pieces, end, began)).await
+        } else {
+            let writing =
+                tokio::time::timeout(self.patience, self.write(session, pieces, end, began));
+            writing.await.unwrap_or(Err(Untaken))
+        };
+        let now = Instant::now();
+        self.waited += now - began;
+        if written.is_err() {
+            session.set_keepalive(None);
+            self.collected = None;
+            self.gone = Some(Gone { at: now, read_bytes });
+        }
+    }
+
+    async fn write(
+        &mut self,
+        session: &mut Session,
+        pieces: Vec<Bytes>,
+        end: bool,
+        began: Instant,
+    ) -> Result<(), Untaken> {
+        let mut taking = Taking { began, bytes: 0 };
+        let down = &mut session.downstream_session;
+        if let Some(mut head) = self.head.take() {
+            if end && !self.stream {
+                // All of it is here, so its length can be told. A stream stays one.
+                head.remove_header("transfer-encoding");
+                let length: usize = pieces.iter().map(Bytes::len).sum();
+                head.insert_header("content-length", length).map_err(|_| Untaken)?;
+            }
+            self.taken(&taking, down.write_response_header(head)).await?;
+        }
+        let mut pieces = pieces.into_iter().peekable();
+        loop {
+            let mut rest = pieces.next().unwrap_or_default();
+            let is_last = pieces.peek().is_none();
+            loop {
+                let piece = rest.split_to(rest.len().min(WRITE_BYTES));
+                let bytes = piece.len() as u64;
+                let ends = end && is_last && rest.is_empty();
+                self.taken(&taking, down.write_response_body(piece, ends)).await?;
+                taking.bytes += bytes;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until something is taken, as long as a client may take for it.
+    async fn taken<T>(
+        &self,
+        taking: &Taking,
+        writing: impl Future<Output = pingora_core::Result<T>>,
+    ) -> Result<(), Untaken> {
+        if !self.permit.is_used() {
+            // All of it has a bound together.
+            return writing.await.map(drop).map_err(|_| Untaken);
+        }
+        let began = Instant::now();
+        let mut writing = std::pin::pin!(writing);
+        loop {
+            let left = self.left(taking, began.elapsed()).ok_or(Untaken)?;
+            match tokio::time::timeout(left.min(PRESSED_LOOK_EVERY), &mut writing).await {
+                Ok(written) => return written.map(drop).map_err(|_| Untaken),
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// How long a client may still take for something that it was given so long ago.
+    fn left(&self, taking: &Taking, since: Duration) -> Option<Duration> {
+        let in_all = self.patience_in_all.checked_sub(taking.began.elapsed())?;
+        let mut patience = self.patience;
+        if self.permit.is_pressed(self.budget) {
+            let due = Duration::from_secs(taking.bytes / PRESSED_BYTES_PER_SECOND_MIN);
+            (PRESSED_WAIT + due).checked_sub(taking.began.elapsed())?;
+            patience = patience.min(PRESSED_WAIT);
+        }
+        patience.checked_sub(since).map(|left| left.min(in_all)).filter(|left| !left.is_zero())
+    }
+}

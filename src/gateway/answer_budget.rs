@@ -1,0 +1,284 @@
+//! The memory that answers take up until their clients have taken them: a bound for all together,
+//! and one for each account.
+//!
+//! A short answer takes none of it. A longer one takes as much as is held of it, and whoever finds
+//! nothing left is waited for, while its vendor is not read on. Many that each have a part of what
+//! they need could wait for each other for ever. So one answer of an account, and a few of all, may
+//! go beyond the bounds: such an answer can always end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::limits::Limits;
+use super::load::shed;
+use super::refusal::Refusal;
+use super::tenant_budget::{
+    BudgetPermit, OverBudget, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
+};
+use crate::dialect::Endpoint;
+use crate::metrics::METRICS;
+
+/// An answer of which no more is held takes nothing of the budget.
+pub(super) const FREE_BYTES: usize = 64 << 10;
+/// What is held is counted in steps of this size.
+const STEP_BYTES: usize = 64 << 10;
+/// What an image takes before its vendor is asked. It is dear, so what is made should find room.
+const IMAGE_BYTES: usize = 1 << 20;
+/// A call is let in if its account could take this; more than a step, or one could squeeze in.
+const ADMIT_BYTES: usize = 4 * STEP_BYTES;
+/// An account with less than this is not refused because others have much.
+const ACCOUNT_BYTES_MIN: usize = 4 << 20;
+/// Answers that may go beyond the bounds at a time.
+const BEYOND_MAX: usize = 4;
+/// Room is waited for this long, and looked for this often.
+const ROOM_WAIT: Duration = Duration::from_secs(60);
+const ROOM_LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Debug)]
+pub struct AnswerBudget {
+    bytes: TenantBudget,
+    /// Answers that go beyond the bounds.
+    beyond: TenantBudget,
+    /// Nearly full is what has no more than this left.
+    margin: usize,
+}
+
+/// What an answer takes of the budget, until it is dropped.
+#[derive(Debug, Default)]
+pub struct AnswerPermit {
+    bytes: Option<BudgetPermit>,
+    beyond: Option<BudgetPermit>,
+}
+
+/// There was no room in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NoRoom;
+
+impl AnswerBudget {
+    /// The budget that the configuration allows.
+    #[must_use]
+    pub fn new(limits: &Limits) -> AnswerBudget {
+        let (all, max) = (limits.answers_bytes_max, limits.answers_per_account_bytes_max);
+        let share = TenantShare { max, min: ACCOUNT_BYTES_MIN };
+        let bytes = TenantBudget::new(Resource::AnswerBytes, &ResourcePool::new(all), share);
+        let one = TenantShare { max: 1, min: 1 };
+        let pool = ResourcePool::new(BEYOND_MAX);
+        let beyond = TenantBudget::new(Resource::AnswersBeyond, &pool, one);
+        let bound = if max > 0 { max } else { all };
+        AnswerBudget { bytes, beyond, margin: bound / 4 }
+    }
+
+    /// Lets a call in whose answer will find room, as far as anybody can tell.
+    ///
+    /// # Errors
+    /// What its account has not read yet, or what all have not, leaves nothing.
+    pub(super) fn admit(
+        &self,
+        tenant: &Arc<Tenant>,
+        endpoint: Endpoint,
+    ) -> Result<AnswerPermit, Refusal> {
+        let mut permit = AnswerPermit::default();
+        let admitted = match endpoint {
+            Endpoint::Images | Endpoint::ImageEdits => {
+                permit.bytes.insert(self.bytes.permit(tenant)).grow(IMAGE_BYTES)
+            }
+            _ => match self.bytes.has_room(tenant, ADMIT_BYTES) {
+                // A short one needs nothing of what all share.
+                Err(OverBudget::Pool) => Ok(()),
+                other => other,
+            },
+        };
+        match admitted {
+            Ok(()) => {
+                permit.count(0);
+                Ok(permit)
+            }
+            Err(OverBudget::Tenant) => {
+                METRICS.shed.with_label_values(&["answers"]).inc();
+                Err(Refusal::AnswersUnread)
+            }
+            Err(OverBudget::Pool) => Err(shed("answers")),
+        }
+    }
+}
+
+impl AnswerPermit {
+    /// Sees to it that what is held of an answer, of this many bytes, has its room; waits for it.
+    pub(super) async fn cover(
+        &mut self,
+        budget: &AnswerBudget,
+        tenant: Option<&Arc<Tenant>>,
+        bytes: usize,
+    ) -> Result<(), NoRoom> {
+        let Some(tenant) = tenant.filter(|_| bytes > FREE_BYTES) else { return Ok(()) };
+        let began = Instant::now();
+        while !self.take(budget, tenant, bytes) {
+            if began.elapsed() > ROOM_WAIT {
+                METRICS.shed.with_label_values(&["answers"]).inc();
+                return Err(NoRoom);
+            }
+            budget.bytes.pool().wait_for_release(ROOM_LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, budget: &AnswerBudget, tenant: &Arc<Tenant>, bytes: usize) -> bool {
+        let permit = self.bytes.get_or_insert_with(|| budget.bytes.permit(tenant));
+        let before = permit.held();
+        let missing = bytes.saturating_sub(before);
+        if self.beyond.is_some() || missing == 0 {
+            return true;
+        }
+        if permit.grow(missing.next_multiple_of(STEP_BYTES)).is_ok() {
+            self.count(before);
+            return true;
+        }
+        let mut beyond = budget.beyond.permit(tenant);
+        let is_let_through = beyond.grow(1).is_ok();
+        self.beyond = is_let_through.then_some(beyond);
+        is_let_through
+    }
+
+    /// Gives back what an answer does not need of which no more than this is held.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        let Some(permit) = &mut self.bytes else { return };
+        let before = permit.held();
+        let needed = if bytes > FREE_BYTES { bytes } else { 0 };
+        permit.shrink(before.saturating_sub(needed));
+        let now = permit.held();
+        if needed <= now {
+            self.beyond = None;
+        }
+        self.count(before);
+    }
+
+    /// Whether it takes anything.
+    pub(super) fn is_used(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    /// Whether it takes something of which little is left.
+    pub(super) fn is_pressed(&self, budget: &AnswerBudget) -> bool {
+        let Some(permit) = self.bytes.as_ref().filter(|permit| permit.held() > 0) else {
+            return self.beyond.is_some();
+        };
+        self.beyond.is_some() || budget.bytes.has_room(permit.tenant(), budget.margin).is_err()
+    }
+
+    /// Counts what is held now and was not before.
+    fn count(&self, before: usize) {
+        let now = self.bytes.as_ref().map_or(0, BudgetPermit::held);
+        let [now, before] = [now, before].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        if now != before {
+            METRICS.answer_bytes.add(now - before);
+        }
+    }
+}
+
+impl Drop for AnswerPermit {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::gateway::tenant_budget::{TenantId, TenantTable};
+    use crate::ledger::AccountName;
+
+    const MIB: usize = 1 << 20;
+
+    fn budget(all: usize, one: usize) -> AnswerBudget {
+        let limits = Limits {
+            answers_bytes_max: all,
+            answers_per_account_bytes_max: one,
+            ..Limits::default()
+        };
+        AnswerBudget::new(&limits)
+    }
+
+    fn tenant(table: &Arc<TenantTable>, name: &str) -> Arc<Tenant> {
+        table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
+    }
+
+    /// An answer of which this much is held, if there is room for it now.
+    fn held(budget: &AnswerBudget, tenant: &Arc<Tenant>, bytes: usize) -> Option<AnswerPermit> {
+        let mut permit = AnswerPermit::default();
+        let covering = permit.cover(budget, Some(tenant), bytes).now_or_never();
+        (covering == Some(Ok(()))).then_some(permit)
+    }
+
+    #[tokio::test]
+    async fn a_short_answer_takes_nothing() {
+        let (table, budget) = (Arc::default(), budget(10 * MIB, 2 * MIB));
+        let one = tenant(&table, "one");
+        let permit = held(&budget, &one, FREE_BYTES).expect("it needs no room");
+        assert!(!permit.is_used() && !permit.is_pressed(&budget));
+        assert_eq!(one.used(Resource::AnswerBytes), 0);
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_room_waits_but_for_one() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 4 * MIB));
+        let [one, other] = ["one", "other"].map(|name| tenant(&table, name));
+        let mut first = held(&budget, &one, 3 * MIB).expect("room");
+        assert!(held(&budget, &one, 50 * MIB).is_some(), "it may go beyond");
+        let second = held(&budget, &one, 50 * MIB).expect("the one before has ended");
+        assert!(second.is_pressed(&budget) && held(&budget, &one, 2 * MIB).is_none());
+        assert!(held(&budget, &other, 3 * MIB).is_some(), "others have room of their own");
+        let mut third = AnswerPermit::default();
+        let covering = third.cover(&budget, Some(&one), 2 * MIB);
+        let shrinking = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            first.shrink_to(MIB);
+        };
+        assert_eq!(tokio::join!(covering, shrinking).0, Ok(()));
+        drop((first, second, third));
+        assert_eq!((one.used(Resource::AnswerBytes), budget.bytes.pool().used()), (0, 0));
+        assert_eq!(one.used(Resource::AnswersBeyond), 0);
+    }
+
+    #[tokio::test]
+    async fn a_call_is_refused_whose_account_has_read_too_little() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 4 * MIB));
+        let [one, other] = ["one", "other"].map(|name| tenant(&table, name));
+        let full = held(&budget, &one, 4 * MIB).expect("room");
+        for endpoint in [Endpoint::Chat, Endpoint::Embeddings, Endpoint::Images] {
+            let refused = budget.admit(&one, endpoint).err();
+            assert!(matches!(refused, Some(Refusal::AnswersUnread)), "{refused:?}");
+            assert!(budget.admit(&other, endpoint).is_ok());
+        }
+        drop(full);
+        let images: Vec<_> =
+            std::iter::from_fn(|| budget.admit(&one, Endpoint::Images).ok()).collect();
+        assert_eq!(images.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn short_answers_go_on_where_all_have_read_too_little() {
+        let (table, budget) = (Arc::default(), budget(4 * MIB, 100 * MIB));
+        let names = ["one", "two", "three", "four", "five"];
+        let tenants = names.map(|name| tenant(&table, name));
+        let held: Vec<_> = tenants.iter().map(|one| held(&budget, one, MIB)).collect();
+        assert_eq!(budget.bytes.pool().used(), 4 * MIB);
+        assert!(held.iter().all(Option::is_some));
+        let new = tenant(&table, "new");
+        assert!(budget.admit(&new, Endpoint::Chat).is_ok());
+        assert!(matches!(budget.admit(&new, Endpoint::Images), Err(Refusal::Overloaded)));
+    }
+
+    #[tokio::test]
+    async fn little_that_is_left_presses_those_who_have_something() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 8 * MIB));
+        let one = tenant(&table, "one");
+        let first = held(&budget, &one, 5 * MIB).expect("room");
+        assert!(!first.is_pressed(&budget));
+        let second = held(&budget, &one, 2 * MIB).expect("room");
+        assert!(first.is_pressed(&budget) && second.is_pressed(&budget));
+        assert!(!AnswerPermit::default().is_pressed(&budget));
+    }
+}
