@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::dialect::Endpoint;
 use crate::sheet::Fault;
 
+mod completeness;
 mod example;
 pub mod kind;
 pub mod model;
@@ -47,6 +48,8 @@ pub struct Catalogue {
     pub version: Arc<str>,
     /// How many examples in the rules were run.
     pub examples: usize,
+    /// What each rules file has brought.
+    files: Vec<completeness::FileContent>,
 }
 
 impl Catalogue {
@@ -64,11 +67,13 @@ impl Catalogue {
             unnamed: Vec::new(),
             version: "".into(),
             examples: 0,
+            files: Vec::new(),
         };
         let mut places = HashMap::new();
         for (file, text) in sources {
             digest.update(text.as_bytes());
             let rules = vendor::parse(file, text, &mut faults);
+            catalogue.files.push(completeness::FileContent::of(file, &rules));
             for Row { model, place, is_default } in rules.models {
                 if is_default && let Some(first) = catalogue.unnamed(model.kind) {
                     faults.push(place.fault(format!("'{first}' is the default already")));

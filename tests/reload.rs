@@ -94,6 +94,83 @@ async fn a_folder_without_rules_leaves_the_old_ones() {
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
 }
 
+/// The rules as they are, and what becomes of a sale of another vendor's while they are broken so.
+async fn a_broken_file_changes_nothing(
+    vendor: &str,
+    break_it: impl FnOnce(&std::path::Path, &str),
+    told: &str,
+) {
+    let world = given(Store::Sqlite, "").run().await;
+    let file = world.path(&format!("rules/{vendor}.toml"));
+    let whole = std::fs::read_to_string(&file).expect("the rules");
+    break_it(&file, &whole);
+    let line = world.logged(&["rules not reloaded", &format!("{vendor}.toml"), told]).await;
+    assert!(line.contains("error"), "{line}");
+    let listed = world.get("/v1/models").await.json()["data"].as_array().map(Vec::len);
+    assert_eq!(listed, Some(92), "{vendor}");
+    // At once, too.
+    world.gateway.signal("HUP");
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    assert_eq!(world.get("/v1/models").await.json()["data"].as_array().map(Vec::len), Some(92));
+    assert!(!world.log().contains("rules reloaded"), "{}", world.log());
+    // Mended, and with another price, it is taken.
+    std::fs::write(&file, &whole).expect("the rules again");
+    change(&world, LISTED, DEARER);
+    world.logged(&["rules reloaded", "models=92"]).await;
+}
+
+/// Of a vendor that has a section, and of one that has none and was for sale all the same.
+#[rstest]
+#[tokio::test]
+async fn a_missing_rules_file_took_a_vendor_out_of_sale(
+    #[values("vendor_b", "vendor_a")] vendor: &str,
+) {
+    let remove = |file: &std::path::Path, _: &str| std::fs::remove_file(file).expect("no file");
+    a_broken_file_changes_nothing(vendor, remove, "").await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_empty_rules_file_changes_nothing(#[values("", "\n", "# later\n")] text: &str) {
+    let empty = |file: &std::path::Path, _: &str| std::fs::write(file, text).expect("written");
+    a_broken_file_changes_nothing("vendor_e", empty, "").await;
+}
+
+#[rstest]
+#[case::in_a_line(|whole: &str| whole.len() / 2, "")]
+#[case::before_the_examples(|whole: &str| whole.find("[[example]]").expect("one"), "examples")]
+#[case::before_the_last_line_break(|whole: &str| whole.len() - 1, "cut short")]
+#[tokio::test]
+async fn a_rules_file_that_is_cut_short_changes_nothing(
+    #[case] at: fn(&str) -> usize,
+    #[case] told: &str,
+) {
+    let cut = |file: &std::path::Path, whole: &str| {
+        std::fs::write(file, &whole[..at(whole)]).expect("cut");
+    };
+    a_broken_file_changes_nothing("vendor_c", cut, told).await;
+}
+
+#[tokio::test]
+async fn a_vendor_without_its_file_is_no_configuration() {
+    let world = given(Store::Sqlite, "").run().await;
+    std::fs::remove_file(rules(&world)).expect("no file");
+    for words in [&["check"][..], &["serve"]] {
+        let run = world.command(words).await;
+        assert_eq!(run.code, 1, "{words:?}");
+        assert!(run.err.contains("rules/vendor_b.toml: the file is not there"), "{}", run.err);
+        assert!(run.err.contains("[vendor.vendor_b]"), "{}", run.err);
+    }
+    // Retired on purpose: without its section.
+    let conf = std::fs::read_to_string(world.path("tollgate.toml")).expect("a configuration");
+    let routes = conf.lines().position(|line| line == "[vendor.vendor_b]").expect("its section");
+    let without = conf.lines().enumerate().filter(|(n, _)| *n != routes && *n != routes + 1);
+    let without: Vec<_> = without.map(|(_, line)| line).collect();
+    std::fs::write(world.path("tollgate.toml"), without.join("\n")).expect("a configuration");
+    let told = world.command(&["--json", "check"]).await.json().remove(0);
+    assert!(told["models"].as_u64().is_some_and(|n| n > 0 && n < 92), "{told}");
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_call_under_way_keeps_the_price_it_began_with(

@@ -115,6 +115,8 @@ impl Vendor {
 
 /// What a rules file holds.
 pub(super) struct Rules {
+    /// The token of their vendor.
+    pub(super) vendor: String,
     pub(super) models: Vec<Row>,
     pub(super) examples: Vec<Example>,
 }
@@ -162,12 +164,13 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
     }
     let examples = sheet.list("example", faults);
     sheet.finish(faults);
+    let token = vendor.token.clone();
     let vendor = Arc::new(vendor);
     let examples = examples.into_iter().filter_map(|node| example::parse(node, faults)).collect();
     let rows =
         sections.into_iter().flat_map(|(kind, rows)| rows.into_iter().map(move |r| (kind, r)));
     let models = rows.map(|(kind, (id, node))| model(kind, id, node, &vendor, faults)).collect();
-    Rules { models, examples }
+    Rules { vendor: token, models, examples }
 }
 
 fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> Dialect {

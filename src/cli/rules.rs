@@ -6,6 +6,7 @@ use anyhow::Context;
 
 use crate::catalogue::{Catalogue, Naming, Source};
 use crate::conf::Conf;
+use crate::sheet::{Fault, Place};
 
 /// The rules files of a folder, by name.
 pub(super) fn read(dir: &str) -> anyhow::Result<Vec<Source>> {
@@ -26,9 +27,44 @@ pub(super) fn read(dir: &str) -> anyhow::Result<Vec<Source>> {
     files.iter().map(|path| source(path)).collect()
 }
 
+/// The catalogue of what was read, if it is sound and has models for every vendor that is
+/// configured.
+pub(super) fn parse(
+    dir: &str,
+    sources: &[Source],
+    naming: &[Naming],
+) -> Result<Catalogue, Vec<Fault>> {
+    let cut = sources.iter().filter_map(|(file, text)| find_cut(file, text));
+    let mut faults: Vec<Fault> = cut.collect();
+    match Catalogue::parse(sources, naming) {
+        Ok(catalogue) => {
+            faults.extend(catalogue.find_missing_vendors(naming, dir));
+            if faults.is_empty() { Ok(catalogue) } else { Err(faults) }
+        }
+        Err(found) => {
+            faults.extend(found);
+            Err(faults)
+        }
+    }
+}
+
+/// A file that was written to its end ends with a line break. One that is cut short seldom does,
+/// and may be sound all the same, without the refusals that stood further below.
+fn find_cut(file: &str, text: &str) -> Option<Fault> {
+    let what = if text.trim().is_empty() {
+        "the file is empty"
+    } else if text.ends_with('\n') {
+        return None;
+    } else {
+        "the file does not end with a line break: it may be cut short"
+    };
+    Some(Place::whole(file).fault(what))
+}
+
 /// The catalogue of a configuration.
 pub(super) fn catalogue(conf: &Conf) -> anyhow::Result<Catalogue> {
-    Catalogue::parse(&read(&conf.rules_dir)?, &naming(conf)).map_err(|found| super::faults(&found))
+    let sources = read(&conf.rules_dir)?;
+    parse(&conf.rules_dir, &sources, &naming(conf)).map_err(|found| super::faults(&found))
 }
 
 /// What the vendors call our models.

@@ -1,4 +1,7 @@
 //! New rules while serving: whole or not at all. Requests under way keep what they began with.
+//!
+//! Files are not saved in one moment. So what is found changed is taken only when the next look
+//! finds the same, and no vendor goes out of sale because its file is missing, empty or cut short.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,51 +10,157 @@ use arc_swap::ArcSwap;
 use super::super::rules;
 use crate::catalogue::{Catalogue, Naming, Source};
 use crate::conf::Conf;
+use crate::sheet::Fault;
+
+/// What a look at the folder finds: its files, or why they cannot be read.
+type Found = Result<Vec<Source>, String>;
 
 /// The rules that are in use, and what they were read from.
 pub(super) struct Rules {
     dir: String,
     naming: Vec<Naming>,
     catalogue: Arc<ArcSwap<Catalogue>>,
-    /// What was read last, sound or not, so that a fault is told once.
-    seen: Mutex<Vec<Source>>,
+    looks: Mutex<Looks>,
+}
+
+/// What the last looks at the folder found.
+struct Looks {
+    /// What was judged last, sound or not, so that a fault is told once.
+    judged: Found,
+    /// What the last look found, if it differs from that.
+    changed: Option<Found>,
 }
 
 impl Rules {
     pub(super) fn new(conf: &Conf, catalogue: Arc<ArcSwap<Catalogue>>) -> Rules {
-        let seen = Mutex::new(rules::read(&conf.rules_dir).unwrap_or_default());
-        Rules { dir: conf.rules_dir.clone(), naming: rules::naming(conf), catalogue, seen }
+        let (dir, naming) = (conf.rules_dir.clone(), rules::naming(conf));
+        let looks = Mutex::new(Looks { judged: look(&dir), changed: None });
+        Rules { dir, naming, catalogue, looks }
     }
 
-    /// Takes the rules again if a file changed.
+    /// Takes the rules again if a file changed, and has not changed since the last look.
     pub(super) fn reload_if_changed(&self) {
-        let Ok(sources) = rules::read(&self.dir) else { return };
-        if *self.seen.lock().unwrap_or_else(PoisonError::into_inner) != sources {
-            self.take(sources);
+        let found = look(&self.dir);
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        if looks.judged == found {
+            looks.changed = None;
+        } else if looks.changed.as_ref() == Some(&found) {
+            self.judge(&mut looks, found);
+        } else {
+            looks.changed = Some(found);
         }
     }
 
     /// Takes the rules again.
     pub(super) fn reload(&self) {
-        match rules::read(&self.dir) {
-            Ok(sources) => self.take(sources),
-            Err(why) => log::error!(why:% = why; "rules not reloaded"),
-        }
+        let found = look(&self.dir);
+        self.judge(&mut self.looks.lock().unwrap_or_else(PoisonError::into_inner), found);
     }
 
-    fn take(&self, sources: Vec<Source>) {
-        match Catalogue::parse(&sources, &self.naming) {
-            Ok(catalogue) => {
-                let (models, version) = (catalogue.models().len(), catalogue.version.clone());
-                self.catalogue.store(Arc::new(catalogue));
-                log::info!(models, version:% = version; "rules reloaded");
-            }
-            Err(faults) => {
-                for fault in &faults {
-                    log::error!(fault:% = fault; "rules not reloaded, the old ones stay");
+    fn judge(&self, looks: &mut Looks, found: Found) {
+        match &found {
+            Ok(sources) => match self.parse(sources) {
+                Ok(catalogue) => {
+                    let (models, version) = (catalogue.models().len(), catalogue.version.clone());
+                    self.catalogue.store(Arc::new(catalogue));
+                    log::info!(models, version:% = version; "rules reloaded");
                 }
-            }
+                Err(faults) => {
+                    for fault in &faults {
+                        log::error!(fault:% = fault; "rules not reloaded, the old ones stay");
+                    }
+                }
+            },
+            Err(why) => log::error!(why; "rules not reloaded, the old ones stay"),
         }
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = sources;
+        *looks = Looks { judged: found, changed: None };
+    }
+
+    fn parse(&self, sources: &[Source]) -> Result<Catalogue, Vec<Fault>> {
+        let catalogue = rules::parse(&self.dir, sources, &self.naming)?;
+        let losses = catalogue.find_losses(&self.catalogue.load());
+        if losses.is_empty() { Ok(catalogue) } else { Err(losses) }
+    }
+}
+
+fn look(dir: &str) -> Found {
+    rules::read(dir).map_err(|why| format!("{why:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn text(model: &str) -> String {
+        format!(
+            "vendor = \"vendor_y\"\ndialect = \"chat\"\nauth = {{ header = \"x\" }}\n\
+             estimate = {{ output_tokens = 1, image_tokens = 1, document_tokens = 1 }}\n\
+             [chat]\n\"{model}\" = {{ input = 1, output = 1, context = 1000 }}\n"
+        )
+    }
+
+    fn rules(folder: &Path) -> Rules {
+        let dir = folder.display().to_string();
+        let judged = look(&dir);
+        let naming = vec![Naming { vendor: "vendor_y".to_owned(), ..Naming::default() }];
+        let sources = judged.clone().expect("readable");
+        let sold = rules::parse(&dir, &sources, &naming).expect("sound rules");
+        let looks = Mutex::new(Looks { judged, changed: None });
+        Rules { dir, naming, catalogue: Arc::new(ArcSwap::from_pointee(sold)), looks }
+    }
+
+    #[test]
+    fn a_file_that_was_half_saved_took_models_out_of_sale() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("vendor_y.toml");
+        fs::write(&file, text("a")).expect("written");
+        let rules = rules(folder.path());
+        let is_sold = |model: &str| rules.catalogue.load().find(model).is_some();
+        // Each look finds the file in another state of being saved; none of them is taken.
+        let more = format!("{}\"c\" = {{ input = 1, output = 1, context = 9 }}\n", text("b"));
+        fs::rename(&file, folder.path().join("vendor_y.bak")).expect("moved");
+        rules.reload_if_changed();
+        fs::write(&file, "").expect("written");
+        rules.reload_if_changed();
+        fs::write(&file, text("b")).expect("written");
+        rules.reload_if_changed();
+        fs::write(&file, &more).expect("written");
+        rules.reload_if_changed();
+        assert!(is_sold("a") && !is_sold("b"));
+        // Found the same twice, it is.
+        rules.reload_if_changed();
+        assert!(!is_sold("a") && is_sold("b") && is_sold("c"));
+    }
+
+    #[test]
+    fn what_is_broken_for_good_is_judged_and_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("vendor_y.toml");
+        fs::write(&file, text("a")).expect("written");
+        let rules = rules(folder.path());
+        let broken: [&dyn Fn(); 4] = [
+            &|| fs::write(&file, "").expect("written"),
+            &|| fs::write(&file, text("b").trim_end()).expect("written"),
+            &|| fs::remove_file(&file).expect("removed"),
+            &|| fs::rename(folder.path(), folder.path().with_extension("away")).expect("moved"),
+        ];
+        for (number, break_it) in broken.iter().enumerate() {
+            break_it();
+            for _ in 0..3 {
+                rules.reload_if_changed();
+            }
+            let judged = rules.looks.lock().expect("no panic").judged.clone();
+            assert_eq!(judged, look(&rules.dir), "{number} was judged");
+            rules.reload();
+            assert!(rules.catalogue.load().find("a").is_some(), "{number} changes nothing");
+        }
+        let away = folder.path().with_extension("away");
+        fs::rename(away, folder.path()).expect("moved back");
+        fs::write(&file, text("b")).expect("written");
+        rules.reload();
+        assert!(rules.catalogue.load().find("b").is_some());
     }
 }

@@ -1,0 +1,141 @@
+//! Whether rules lack what they should have: a file that is gone, empty or cut short must not take
+//! a vendor out of sale.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::vendor::Rules;
+use super::{Catalogue, Naming};
+use crate::sheet::{Fault, Place};
+
+/// What a rules file has brought.
+#[derive(Debug)]
+pub(super) struct FileContent {
+    file: String,
+    vendor: String,
+    models: usize,
+    examples: usize,
+}
+
+impl FileContent {
+    pub(super) fn of(file: &str, rules: &Rules) -> FileContent {
+        let (models, examples) = (rules.models.len(), rules.examples.len());
+        FileContent { file: file.to_owned(), vendor: rules.vendor.clone(), models, examples }
+    }
+}
+
+impl Catalogue {
+    /// Vendors of the configuration for which the rules in a folder have no model. Each is a fault
+    /// that names the file.
+    #[must_use]
+    pub fn find_missing_vendors(&self, configured: &[Naming], folder: &str) -> Vec<Fault> {
+        let has_models = |vendor: &str| self.content_of(vendor).is_some_and(|f| f.models > 0);
+        let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
+        let fault = |naming: &Naming| {
+            let vendor = &naming.vendor;
+            let file = Place::whole(&format!("{}/{vendor}.toml", folder.trim_end_matches('/')));
+            let lacks =
+                if self.content_of(vendor).is_some() { "has no models" } else { "is not there" };
+            file.fault(format!(
+                "the file {lacks}, but the configuration has a section [vendor.{vendor}]"
+            ))
+        };
+        missing.map(fault).collect()
+    }
+
+    /// What these rules lack of those before them and would not lack on purpose: a vendor's models
+    /// altogether, or all of its examples, which stand last in a file. Each is a fault that names
+    /// the file.
+    #[must_use]
+    pub fn find_losses(&self, before: &Catalogue) -> Vec<Fault> {
+        before.files.iter().filter_map(|old| self.find_loss(old)).collect()
+    }
+
+    fn find_loss(&self, old: &FileContent) -> Option<Fault> {
+        let (models, examples) =
+            self.content_of(&old.vendor).map_or((0, 0), |new| (new.models, new.examples));
+        let lost = if old.models > 0 && models == 0 {
+            format!("its {} models would be gone", old.models)
+        } else if old.examples > 0 && examples == 0 {
+            format!("its {} examples would be gone", old.examples)
+        } else {
+            return None;
+        };
+        Some(Place::whole(&old.file).fault(format!(
+            "{lost}; the file is missing or cut short. To take them away on purpose, restart"
+        )))
+    }
+
+    fn content_of(&self, vendor: &str) -> Option<&FileContent> {
+        self.files.iter().find(|file| file.vendor == vendor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const HEAD: &str = "dialect = \"chat\"\nauth = { header = \"x\" }\n\
+                        estimate = { output_tokens = 1, image_tokens = 1, document_tokens = 1 }\n";
+    const MODEL: &str = "[chat]\n\"a\" = { input = 1, output = 1, context = 1000 }\n";
+    const EXAMPLE: &str = "[[example]]\nmodel = \"a\"\ngiven = '{\"model\":\"a\"}'\n\
+                           expect = '{\"model\":\"a\"}'\n";
+
+    fn catalogue(files: &[(&str, &str)]) -> Catalogue {
+        let other = format!("vendor = \"vendor_z\"\n{HEAD}{}", MODEL.replace("\"a\"", "\"z\""));
+        let mut sources = vec![("r/vendor_z.toml".to_owned(), other)];
+        for (vendor, rest) in files {
+            let text = format!("vendor = \"{vendor}\"\n{HEAD}{rest}");
+            sources.push((format!("r/{vendor}.toml"), text));
+        }
+        Catalogue::parse(&sources, &[]).expect("sound rules")
+    }
+
+    fn told(faults: &[Fault]) -> Vec<String> {
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[rstest]
+    #[case::gone(&[], "r/vendor_y.toml: its 1 models would be gone")]
+    #[case::without_models(&[("vendor_y", "")], "r/vendor_y.toml: its 1 models would be gone")]
+    #[case::cut_before_the_examples(
+        &[("vendor_y", MODEL)],
+        "r/vendor_y.toml: its 1 examples would be gone"
+    )]
+    fn what_is_lost_is_told_with_its_file(#[case] files: &[(&str, &str)], #[case] begins: &str) {
+        let before = catalogue(&[("vendor_y", &format!("{MODEL}{EXAMPLE}"))]);
+        let lost = told(&catalogue(files).find_losses(&before));
+        assert_eq!(lost.len(), 1, "{lost:?}");
+        assert!(lost[0].starts_with(begins), "{lost:?}");
+    }
+
+    #[test]
+    fn other_models_and_fewer_examples_are_no_loss() {
+        let whole = format!("{MODEL}{EXAMPLE}{EXAMPLE}");
+        let before = catalogue(&[("vendor_y", &whole)]);
+        let other = format!("{MODEL}{EXAMPLE}").replace("\"a\"", "\"b\"");
+        assert_eq!(catalogue(&[("vendor_y", &other)]).find_losses(&before), []);
+        let more =
+            catalogue(&[("vendor_y", &whole), ("vendor_x", &whole.replace("\"a\"", "\"c\""))]);
+        assert_eq!(more.find_losses(&before), []);
+        // Without examples it never had any to lose.
+        let plain = catalogue(&[("vendor_y", MODEL)]);
+        assert_eq!(catalogue(&[("vendor_y", MODEL)]).find_losses(&plain), []);
+    }
+
+    #[test]
+    fn a_configured_vendor_without_models_is_a_fault_that_names_its_file() {
+        let naming = |vendor: &str| Naming { vendor: vendor.to_owned(), ..Naming::default() };
+        let configured = [naming("vendor_z"), naming("vendor_y"), naming("vendor_x")];
+        let missing = catalogue(&[("vendor_y", "")]).find_missing_vendors(&configured, "r/");
+        assert_eq!(
+            told(&missing),
+            [
+                "r/vendor_y.toml: the file has no models, but the configuration has a section \
+                 [vendor.vendor_y]",
+                "r/vendor_x.toml: the file is not there, but the configuration has a section \
+                 [vendor.vendor_x]",
+            ]
+        );
+    }
+}
