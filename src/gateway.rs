@@ -52,6 +52,7 @@ pub mod thinking;
 pub mod uploads;
 pub mod upstream;
 mod usage_bounds;
+pub mod vendor_key;
 pub mod videos;
 mod wire;
 

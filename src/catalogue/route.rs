@@ -116,9 +116,7 @@ impl BaseUrl {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<BaseUrl, String> {
-        // What stands before an @ may be a password.
-        let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
-        let wrong = || format!("'{shown}' is no address such as https://host/v1");
+        let wrong = || format!("'{}' is no address such as https://host/v1", shown(text));
         let uri: http::Uri = text.parse().map_err(|_| wrong())?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
@@ -140,6 +138,18 @@ impl BaseUrl {
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let usual = if self.tls { 443 } else { 80 };
         if self.port == usual { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+/// What may be told of an address that is none: what stands before an @ may be a password, and what
+/// stands in a query a key.
+fn shown(text: &str) -> &str {
+    let bare = text.find(['?', '#']).map_or(text, |at| &text[..at]);
+    match text.rsplit_once('@') {
+        None => bare,
+        Some((_, rest)) if bare.len() == text.len() => rest,
+        // A query with an @, or a password with a question mark: nobody can tell.
+        Some(_) => "…",
     }
 }
 
@@ -235,6 +245,9 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
     let names = Names::parse(row.members("names", faults), faults);
     let requests_max = row.whole("requests_max", faults).and_then(|n| n.try_into().ok());
     row.finish(faults);
+    if key.as_deref().is_some_and(|key| key.contains(char::is_control)) {
+        faults.push(place.fault("'key' has a control character, which no header can carry"));
+    }
     let base = match BaseUrl::parse(&base?) {
         Ok(base) => base,
         Err(why) => {
@@ -264,5 +277,42 @@ impl RouteSection {
     #[must_use]
     pub fn upstream<'a>(&self, naming: &Naming, id: &'a str) -> Cow<'a, str> {
         self.names.lookup(id).map_or_else(|| naming.upstream(id), Cow::Owned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("https://host/v1?key=canary", "'https://host/v1'")]
+    #[case("https://host/v1#canary", "'https://host/v1'")]
+    #[case("https://user:canary@host/v1", "'host/v1'")]
+    #[case("https://host/v1?key=canary@canary", "'…'")]
+    #[case("https://user:canary?canary@host/v1", "'…'")]
+    #[case("host/v1", "'host/v1'")]
+    fn an_address_told_the_key_in_its_query(#[case] text: &str, #[case] told: &str) {
+        let why = BaseUrl::parse(text).expect_err("no address");
+        assert!(why.contains(told) && !why.contains("canary"), "{why}");
+    }
+
+    #[rstest]
+    #[case("canary\nx", 1)]
+    #[case("canary\u{7f}", 1)]
+    #[case("canary-0123", 0)]
+    fn a_key_with_a_control_character_is_a_fault(#[case] key: &str, #[case] count: usize) {
+        let text = format!(
+            "routes = [{{ name = \"a\", base_url = \"https://h/v1\", key = {} }}]",
+            serde_json::to_string(key).expect("a text").replace('\u{7f}', "\\u007f")
+        );
+        let (node, mut faults) = crate::sheet::parse("t.toml", &text);
+        VendorRoutes::parse("vendor_x", node, &mut faults);
+        assert_eq!(faults.len(), count, "{faults:?}");
+        for fault in faults {
+            let told = fault.to_string();
+            assert!(told.starts_with("t.toml:1: ") && !told.contains("canary"), "{told}");
+        }
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 
-use crate::catalogue::route::{BaseUrl, KeySource, RouteSection};
+use super::vendor_key;
+use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{Naming, VendorRoutes};
 use crate::dialect::vendor_error;
 use crate::metrics::METRICS;
@@ -207,7 +208,7 @@ impl Routes {
             let mut line =
                 VendorLine { header_names: section.header_names.clone(), ..VendorLine::default() };
             for route in &section.routes {
-                let Some(key) = key(&route.key) else {
+                let Some(key) = vendor_key::read(&route.key) else {
                     log::warn!(vendor, route = route.name; "route left out: its key is not set");
                     continue;
                 };
@@ -267,19 +268,10 @@ impl Route {
     }
 }
 
-fn key(source: &KeySource) -> Option<String> {
-    let found = match source {
-        KeySource::Env(name) => std::env::var(name).ok(),
-        KeySource::File(path) => std::fs::read_to_string(path).ok(),
-        KeySource::Literal(key) => Some(key.clone()),
-    };
-    found.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::route::Names;
+    use crate::catalogue::route::{KeySource, Names};
 
     fn line() -> VendorLine {
         let section = |name: &str| RouteSection {

@@ -8,6 +8,8 @@ use super::{DEPTH_MAX, JsonFault, MEMBERS_MAX, Member, Name, value};
 const MAGNITUDE_MAX: i64 = 308;
 /// Up to so many names are compared pair by pair, more are sorted.
 const PAIRWISE_MAX: usize = 16;
+/// So much of a name is told in a fault.
+const SHOWN_CHARS_MAX: usize = 40;
 
 /// What a scan finds out about an object.
 pub(super) struct Scanned {
@@ -321,7 +323,7 @@ impl Scan<'_> {
     fn distinct(&self, first_name: usize) -> Result<(), JsonFault> {
         let names = &self.names[first_name..];
         let twice = |name: &Name| {
-            let text = String::from_utf8_lossy(&name.read(self.bytes)).into_owned();
+            let text = shown(&name.read(self.bytes));
             JsonFault::at(name.range.start, format!("member '{text}' stands twice"))
         };
         if names.len() <= PAIRWISE_MAX && names.iter().all(|n| !n.escaped) {
@@ -339,5 +341,35 @@ impl Scan<'_> {
             Some(pair) => Err(twice(pair[1].1)),
             None => Ok(()),
         }
+    }
+}
+
+/// A name as a fault tells it: not longer than one reads, and on one line.
+fn shown(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    let mut chars = text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c });
+    let mut begin: String = chars.by_ref().take(SHOWN_CHARS_MAX).collect();
+    if chars.next().is_some() {
+        begin.push('…');
+    }
+    begin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_came_back_whole_when_it_stood_twice() {
+        let fault = |name: &str| {
+            let body = format!("{{\"{name}\":1,\"{name}\":2}}");
+            let found = object(body.as_bytes(), Strictness::Sent).err().expect("it stands twice");
+            found.what
+        };
+        let exact = "é".repeat(40);
+        assert_eq!(fault(&exact), format!("member '{exact}' stands twice"));
+        let long = "é".repeat(1 << 20);
+        assert_eq!(fault(&long), format!("member '{exact}…' stands twice"));
+        assert_eq!(fault("a\\nb\\u001b"), "member 'a\u{FFFD}b\u{FFFD}' stands twice");
     }
 }
