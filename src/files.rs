@@ -23,11 +23,13 @@ use object_store::{
 
 pub mod bodies;
 mod folder;
+mod link_secret;
 pub mod range;
 pub mod seal;
 mod section;
 mod upload;
 
+pub use link_secret::LinkSecret;
 pub use section::FilesSection;
 
 use section::Place;

@@ -1,7 +1,8 @@
 //! Tokens that let whoever has one fetch one file for a while.
 //!
-//! A token names the account and its end, and is authenticated with them and with the job that the
-//! rest of the address names. So nothing is kept of it, and every node of a fleet knows it.
+//! A token has the account in it, encrypted, and its end, and is authenticated with them and with
+//! the job that the rest of the address names. So nothing is kept of it, every node of a fleet
+//! knows it, and whoever reads an address in a log or a browser does not learn whose file it is.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use base64::Engine;
@@ -9,54 +10,98 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What the secret is used for here, so that no code made with it for something else is a token.
-const PURPOSE: &[u8] = b"tollgate: address of a file, version 1";
+/// No token is good for longer, in ms, whoever made it: a secret that leaks, or a clock that is
+/// wrong, makes no address that lasts.
+pub const LIFE_MAX_MS: i64 = 600_000;
+
+/// What the secret is used for here, so that no code made with it for something else is a token,
+/// and none that encrypts a name authenticates one.
+const CODE_PURPOSE: &[u8] = b"tollgate: address of a file, version 2";
+const NAME_PURPOSE: &[u8] = b"tollgate: account in the address of a file, version 2";
 const END_BYTES: usize = 8;
 const CODE_BYTES: usize = 32;
-/// The longest name an account has.
-const ACCOUNT_BYTES_MAX: usize = 64;
-const TOKEN_BYTES_MAX: usize = END_BYTES + CODE_BYTES + ACCOUNT_BYTES_MAX;
-const TOKEN_CHARS_MAX: usize = (TOKEN_BYTES_MAX * 4).div_ceil(3);
+/// The longest name an account has. Shorter ones are filled up, so that no token tells its length.
+const NAME_BYTES: usize = 64;
+const TOKEN_BYTES: usize = END_BYTES + CODE_BYTES + NAME_BYTES;
+const TOKEN_CHARS: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
-/// The fleet's secret, with which tokens are made and known.
+/// The fleet's secrets, with which tokens are made and known: one, and while it is changed another.
 #[derive(Clone)]
-pub struct Seal([u8; 32]);
+pub struct Seal {
+    /// Makes tokens.
+    newest: Secret,
+    /// Knows them too.
+    other: Option<Secret>,
+}
+
+#[derive(Clone)]
+struct Secret([u8; 32]);
 
 impl Seal {
-    /// Of a secret.
+    /// Of the secret that makes tokens, and of another one whose tokens are good as well.
     #[must_use]
-    pub fn new(secret: [u8; 32]) -> Seal {
-        Seal(secret)
+    pub fn new(newest: [u8; 32], other: Option<[u8; 32]>) -> Seal {
+        Seal { newest: Secret(newest), other: other.map(Secret) }
     }
 
     /// Makes a token for a job of an account, good until before a time, in unix ms.
     #[must_use]
     pub fn token(&self, account: &str, job: &str, expires_ms: i64) -> String {
         let end = expires_ms.to_be_bytes();
-        let code = self.code(job, end, account.as_bytes()).finalize().into_bytes();
-        URL_SAFE_NO_PAD.encode([&end[..], &code[..], account.as_bytes()].concat())
+        let mut name = [0; NAME_BYTES];
+        // No account has a longer name; one that had would open to another, which has no such job.
+        name.iter_mut().zip(account.bytes()).for_each(|(to, from)| *to = from);
+        self.newest.mask(job, end, &mut name);
+        let code = self.newest.code(job, end, &name).finalize().into_bytes();
+        URL_SAFE_NO_PAD.encode([&end[..], &code[..], &name[..]].concat())
     }
 
-    /// The account of a token, if it is one that was made for this job and is still good.
+    /// The account of a token, if it is one that was made for this job, is still good, and is not
+    /// good for longer than any may be.
     #[must_use]
     pub fn open(&self, job: &str, token: &str, now_ms: i64) -> Option<String> {
-        if token.len() > TOKEN_CHARS_MAX {
+        if token.len() != TOKEN_CHARS {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (end, rest) = bytes.split_first_chunk::<END_BYTES>()?;
-        let (code, account) = rest.split_first_chunk::<CODE_BYTES>()?;
-        self.code(job, *end, account).verify_slice(code).ok()?;
-        let account = std::str::from_utf8(account).ok()?;
-        (now_ms < i64::from_be_bytes(*end)).then(|| account.to_owned())
+        let (code, rest) = rest.split_first_chunk::<CODE_BYTES>()?;
+        let mut name: [u8; NAME_BYTES] = rest.try_into().ok()?;
+        let end_ms = i64::from_be_bytes(*end);
+        if end_ms <= now_ms || end_ms > now_ms.saturating_add(LIFE_MAX_MS) {
+            return None;
+        }
+        let secrets = std::iter::once(&self.newest).chain(&self.other);
+        let secret =
+            { secrets }.find(|secret| secret.code(job, *end, &name).verify_slice(code).is_ok())?;
+        secret.mask(job, *end, &mut name);
+        let length = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
+        std::str::from_utf8(&name[..length]).ok().map(str::to_owned)
+    }
+}
+
+impl Secret {
+    /// What authenticates a token.
+    fn code(&self, job: &str, end: [u8; END_BYTES], name: &[u8; NAME_BYTES]) -> Hmac<Sha256> {
+        self.keyed(&[CODE_PURPOSE, job.as_bytes(), &end, name])
     }
 
-    fn code(&self, job: &str, end: [u8; END_BYTES], account: &[u8]) -> Hmac<Sha256> {
+    /// Encrypts a name, or decrypts it: what it is combined with is never used for another name,
+    /// since a job has one account.
+    fn mask(&self, job: &str, end: [u8; END_BYTES], name: &mut [u8; NAME_BYTES]) {
+        for (block, number) in name.chunks_mut(CODE_BYTES).zip(0_u8..) {
+            let keyed = self.keyed(&[NAME_PURPOSE, job.as_bytes(), &end, &[number]]);
+            let mask = keyed.finalize().into_bytes();
+            block.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
+        }
+    }
+
+    fn keyed(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         // Shorter keys are filled up with zeros; done here, no length can be wrong.
         let mut key = [0; 64];
         key[..self.0.len()].copy_from_slice(&self.0);
         let mut code = Hmac::<Sha256>::new(&key.into());
-        for part in [PURPOSE, job.as_bytes(), &end, account] {
+        for part in parts {
             // With their lengths, no two lists of parts are one text.
             code.update(&(part.len() as u64).to_be_bytes());
             code.update(part);
@@ -74,17 +119,23 @@ mod tests {
 
     const JOB: &str = "video_0190b6a0-0000-7000-8000-000000000001";
     const NOW: i64 = 1_700_000_000_000;
+    /// Of the tokens here, a moment before their end.
+    const BEFORE: i64 = NOW - 1;
 
     fn seal() -> Seal {
-        Seal::new([7; 32])
+        Seal::new([7; 32], None)
     }
 
     #[test]
     fn a_token_is_what_the_rfc_would_make_of_it() {
         // Worked out with another implementation.
-        let token = Seal::new(std::array::from_fn(|i| u8::try_from(i).expect("small")))
-            .token("acme", JOB, NOW);
-        assert_eq!(token, "AAABi8_laAA-duQfaUZ5qeqTw7lj1Lx4w5hRPdY4MMBrKUxhs1awRWFjbWU");
+        let secret = std::array::from_fn(|i| u8::try_from(i).expect("small"));
+        let token = Seal::new(secret, None).token("acme", JOB, NOW);
+        assert_eq!(
+            token,
+            "AAABi8_laACXoQ8ehuLppg2qEXYhuTUIdV-OmDM6eOJp8Oa3X8r3Xj6InrHZZJPcuEXGkO\
+             JMSTwHZD_pRTgQMPvyPkaducWUmklww5QA4ONeWLigwKPcWI4kDIly378FBGTcTlv2XOY"
+        );
     }
 
     #[rstest]
@@ -92,20 +143,46 @@ mod tests {
     #[case(NOW, false)]
     #[case(NOW + 1, false)]
     #[case(i64::MAX, false)]
-    fn a_token_ends(#[case] now_ms: i64, #[case] is_good: bool) {
+    #[case::the_longest_life(NOW - LIFE_MAX_MS, true)]
+    #[case::longer_than_any(NOW - LIFE_MAX_MS - 1, false)]
+    #[case::much_longer(0, false)]
+    #[case::before_time(i64::MIN, false)]
+    fn a_token_is_good_for_ten_minutes_before_its_end(#[case] now_ms: i64, #[case] is_good: bool) {
         let token = seal().token("acme", JOB, NOW);
         assert_eq!(seal().open(JOB, &token, now_ms).is_some(), is_good);
     }
 
     #[test]
+    fn a_token_told_whose_file_it_was() {
+        let bytes = |account: &str, job: &str| {
+            let token = seal().token(account, job, NOW);
+            URL_SAFE_NO_PAD.decode(token).expect("sound")
+        };
+        let (long, short) = (bytes("a-rather-long-name", JOB), bytes("a", JOB));
+        assert_eq!(long.len(), short.len(), "not even how long the name is");
+        assert!(!long.windows(6).any(|part| part == b"rather"));
+        // Nor that two files are of one account.
+        assert_ne!(bytes("acme", JOB)[40..], bytes("acme", "video_2")[40..]);
+    }
+
+    #[test]
     fn parts_of_a_token_cannot_change_places() {
-        let token = seal().token("bc", "a", NOW + 1);
-        assert_eq!(seal().open("a", &token, NOW), Some("bc".to_owned()));
-        assert_eq!(seal().open("ab", &token, NOW), None);
-        // The same code with the account's first letter in the job's name.
+        let token = seal().token("bc", "a", NOW);
+        assert_eq!(seal().open("a", &token, BEFORE), Some("bc".to_owned()));
+        assert_eq!(seal().open("ab", &token, BEFORE), None);
         let bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
-        let moved = URL_SAFE_NO_PAD.encode([&bytes[..40], &bytes[41..]].concat());
-        assert_eq!(seal().open("ab", &moved, NOW), None);
+        let moved = URL_SAFE_NO_PAD.encode([&bytes[..40], &bytes[41..], &[0]].concat());
+        assert_eq!(seal().open("ab", &moved, BEFORE), None);
+    }
+
+    #[test]
+    fn while_the_secret_is_changed_the_new_one_makes_tokens_and_both_know_them() {
+        let [old, both, new] =
+            [Seal::new([1; 32], None), Seal::new([2; 32], Some([1; 32])), Seal::new([2; 32], None)];
+        let (of_old, of_both) = (old.token("acme", JOB, NOW), both.token("acme", JOB, NOW));
+        let opens = |seal: &Seal, token: &str| seal.open(JOB, token, BEFORE).is_some();
+        assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_old)), [true, true, false]);
+        assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_both)), [false, true, true]);
     }
 
     #[rstest]
@@ -114,25 +191,23 @@ mod tests {
             String::new(),
             "A".to_owned(),
             "AAAA".to_owned(),
-            "=".repeat(64),
-            "A".repeat(53),
-            "A".repeat(54),
-            "A".repeat(TOKEN_CHARS_MAX),
+            "=".repeat(TOKEN_CHARS),
+            "A".repeat(TOKEN_CHARS - 1),
+            "A".repeat(TOKEN_CHARS),
             "A".repeat(100_000),
             "ä".repeat(40)
         )]
         token: String,
     ) {
-        assert_eq!(seal().open(JOB, &token, i64::MIN), None);
+        assert_eq!(seal().open(JOB, &token, -1), None);
     }
 
     #[test]
-    fn the_longest_name_fits_and_a_longer_one_opens_nothing() {
-        let token = seal().token(&"x".repeat(64), JOB, NOW);
-        assert_eq!((token.len(), token.len()), (TOKEN_CHARS_MAX, 139));
-        assert!(seal().open(JOB, &token, 0).is_some());
-        let longer = seal().token(&"x".repeat(65), JOB, NOW);
-        assert_eq!(seal().open(JOB, &longer, 0), None);
+    fn the_longest_name_fits() {
+        let longest = "x".repeat(64);
+        let token = seal().token(&longest, JOB, NOW);
+        assert_eq!((token.len(), token.len()), (TOKEN_CHARS, 139));
+        assert_eq!(seal().open(JOB, &token, BEFORE), Some(longest));
     }
 
     proptest! {
@@ -141,7 +216,7 @@ mod tests {
             secret: [u8; 32], account in "[A-Za-z0-9._-]{1,64}",
             job in "video_[0-9a-f-]{36}", end: i64
         ) {
-            let seal = Seal::new(secret);
+            let seal = Seal::new(secret, None);
             let token = seal.token(&account, &job, end);
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
             prop_assert!(token.bytes().all(is_plain));
@@ -158,7 +233,7 @@ mod tests {
             let mut bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
             let at_byte = at.index(bytes.len());
             bytes[at_byte] ^= 1 << bit;
-            prop_assert_eq!(seal().open(JOB, &URL_SAFE_NO_PAD.encode(bytes), 0), None);
+            prop_assert_eq!(seal().open(JOB, &URL_SAFE_NO_PAD.encode(bytes), BEFORE), None);
         }
 
         #[test]
@@ -170,11 +245,11 @@ mod tests {
             let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
             if changed != token {
                 // The last letter has bits that no byte has: they must be zero.
-                prop_assert_eq!(seal().open(JOB, &changed, 0), None);
+                prop_assert_eq!(seal().open(JOB, &changed, BEFORE), None);
             }
             let (added, lost) = (format!("{token}{letter}"), &token[..token.len() - 1]);
-            prop_assert_eq!(seal().open(JOB, &added, 0), None);
-            prop_assert_eq!(seal().open(JOB, lost, 0), None);
+            prop_assert_eq!(seal().open(JOB, &added, BEFORE), None);
+            prop_assert_eq!(seal().open(JOB, lost, BEFORE), None);
         }
 
         #[test]
@@ -182,9 +257,9 @@ mod tests {
             job in "[ -~]{0,60}", other in "[ -~]{0,60}", secret: [u8; 32], another: [u8; 32]
         ) {
             prop_assume!(job != other && secret != another);
-            let token = Seal::new(secret).token("acme", &job, NOW);
-            prop_assert_eq!(Seal::new(secret).open(&other, &token, 0), None);
-            prop_assert_eq!(Seal::new(another).open(&job, &token, 0), None);
+            let token = Seal::new(secret, None).token("acme", &job, NOW);
+            prop_assert_eq!(Seal::new(secret, None).open(&other, &token, BEFORE), None);
+            prop_assert_eq!(Seal::new(another, None).open(&job, &token, BEFORE), None);
         }
     }
 }

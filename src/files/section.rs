@@ -1,5 +1,6 @@
 //! The `[files]` section: which folder or bucket.
 
+use super::link_secret::LinkSecret;
 use crate::sheet::{Fault, Place as At, Table, Value};
 
 /// Bytes of bodies that are kept, unless the section says otherwise.
@@ -19,12 +20,15 @@ pub struct FilesSection {
     /// Bytes of bodies that are kept beside the videos, at most: replies that may be asked for
     /// again, and images of videos that no vendor has yet.
     pub kept_bytes_max: u64,
+    /// Where the secrets of addresses are: the first makes them, and a second one's are known too.
+    pub link_secrets: Vec<LinkSecret>,
 }
 
 impl Default for FilesSection {
     fn default() -> FilesSection {
         let url = "file:var/files".to_owned();
-        FilesSection { url, public_base: None, kept_bytes_max: KEPT_BYTES_MAX }
+        let link_secrets = vec![LinkSecret::Store];
+        FilesSection { url, public_base: None, kept_bytes_max: KEPT_BYTES_MAX, link_secrets }
     }
 }
 
@@ -49,7 +53,17 @@ impl FilesSection {
         });
         let kept_bytes_max = sheet.whole("kept_bytes_max", faults);
         let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
-        FilesSection { url, public_base, kept_bytes_max }
+        let link_secrets = link_secrets(sheet, faults);
+        FilesSection { url, public_base, kept_bytes_max, link_secrets }
+    }
+
+    /// The secrets of addresses: what makes them, and what knows them too. Of each `None` where
+    /// only the store has it.
+    ///
+    /// # Errors
+    /// What is wrong with one, without it.
+    pub fn read_link_secrets(&self) -> Result<Vec<Option<[u8; 32]>>, String> {
+        self.link_secrets.iter().map(LinkSecret::read).collect()
     }
 
     pub(super) fn place(&self) -> Option<Place<'_>> {
@@ -74,6 +88,35 @@ fn text(sheet: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Option
     }
     faults.push(node.place.fault(format!("'{key}' must be a text, not {}", node.value.kind())));
     None
+}
+
+fn link_secrets(sheet: &mut Table, faults: &mut Vec<Fault>) -> Vec<LinkSecret> {
+    if !sheet.has("link_secrets") {
+        // So that it is a known key.
+        sheet.take("link_secrets");
+        return vec![LinkSecret::Store];
+    }
+    let at = sheet.place.clone();
+    let mut secrets = Vec::new();
+    for node in sheet.list("link_secrets", faults) {
+        let read = match &node.value {
+            Value::Text(text) => LinkSecret::parse(text),
+            _ => None,
+        };
+        match read {
+            Some(secret) => secrets.push(secret),
+            None => faults.push(node.place.fault(
+                "a secret of addresses is \"store\", \"env:NAME\" or \"file:PATH\"; it does not \
+                 stand here itself",
+            )),
+        }
+    }
+    if secrets.is_empty() || secrets.len() > 2 {
+        faults.push(
+            at.fault("files.link_secrets has one secret, or two: the new one, and the one before"),
+        );
+    }
+    secrets
 }
 
 fn place(url: &str) -> Option<Place<'_>> {
@@ -127,6 +170,23 @@ mod tests {
             (section.url.as_str(), section.public_base, faults.len()),
             ("file:var/files", None, 0)
         );
+    }
+
+    #[test]
+    fn secrets_of_addresses_are_named_and_one_or_two() {
+        assert_eq!(read("").0.link_secrets, [LinkSecret::Store]);
+        let (section, faults) = read("link_secrets = [\"env:A\", \"store\"]");
+        assert_eq!(section.link_secrets, [LinkSecret::Env("A".to_owned()), LinkSecret::Store]);
+        assert_eq!(faults, [""; 0]);
+        for (text, said) in [
+            ("[]", "has one secret, or two"),
+            ("[\"store\", \"env:A\", \"env:B\"]", "has one secret, or two"),
+            ("[\"canary-canary-canary-canary-canary\"]", "does not stand here itself"),
+        ] {
+            let (_, faults) = read(&format!("link_secrets = {text}"));
+            assert!(faults[0].contains(said), "{faults:?}");
+            assert!(!faults.concat().contains("canary"), "{faults:?}");
+        }
     }
 
     #[rstest]

@@ -20,7 +20,7 @@ use crate::catalogue::Model;
 use crate::dialect::call::{Asked, Call};
 use crate::dialect::json::{Document, Draft};
 use crate::dialect::{CallFault, Endpoint, videos};
-use crate::files::seal::Seal;
+use crate::files::seal::{self, Seal};
 use crate::files::{self, Files};
 use crate::jobs::schedule::Schedule;
 use crate::jobs::view::deleted;
@@ -36,6 +36,9 @@ const PAGE_JOBS: usize = 20;
 const PAGE_JOBS_MAX: usize = 100;
 /// An address of a file is good for so long.
 const ADDRESS_LIFE: Duration = Duration::from_secs(600);
+/// One of ours for so much less, in ms: no node takes one that is good for longer than ten minutes
+/// by its own clock, and clocks differ.
+const CLOCKS_DIFFER_MS: i64 = 30_000;
 /// The object store answers within this.
 const FILES_WAIT: Duration = Duration::from_secs(5);
 /// An embedded store waits for its disk before a job counts, and cannot be away.
@@ -53,6 +56,8 @@ pub struct Videos {
     pub schedule: Schedule,
     /// Tells this process' worker that there is something new.
     pub bell: Arc<Notify>,
+    /// The secrets of addresses; `None` where only the store has it.
+    link_secrets: Vec<Option<[u8; 32]>>,
     seal: OnceCell<Seal>,
 }
 
@@ -126,20 +131,33 @@ impl Videos {
         files: Arc<Files>,
         public_base: Option<String>,
         schedule: Schedule,
+        link_secrets: Vec<Option<[u8; 32]>>,
     ) -> Videos {
         let (bell, seal) = (Arc::default(), OnceCell::new());
-        Videos { queue, files, public_base, schedule, bell, seal }
+        Videos { queue, files, public_base, schedule, bell, link_secrets, seal }
     }
 
-    /// What seals addresses. The fleet shares its secret.
+    /// What seals addresses. The fleet shares its secrets.
     async fn seal(&self) -> Result<&Seal, Unavailable> {
         let found = self.seal.get_or_try_init(|| async {
-            let unusable = |why: getrandom::Error| Unavailable(why.to_string());
-            let mut candidate = [0; 32];
-            getrandom::fill(&mut candidate).map_err(unusable)?;
-            self.queue.secret(candidate).await.map(Seal::new)
+            let newest = self.link_secret(0).await?;
+            let other = match self.link_secrets.len() {
+                0 | 1 => None,
+                _ => Some(self.link_secret(1).await?),
+            };
+            Ok(Seal::new(newest, other))
         });
         found.await
+    }
+
+    /// A secret of addresses: as it is configured, else the store's.
+    async fn link_secret(&self, rank: usize) -> Result<[u8; 32], Unavailable> {
+        if let Some(Some(secret)) = self.link_secrets.get(rank) {
+            return Ok(*secret);
+        }
+        let mut candidate = [0; 32];
+        getrandom::fill(&mut candidate).map_err(|why| Unavailable(why.to_string()))?;
+        self.queue.secret(candidate).await
     }
 
     /// The job, if it is there and its time has not come.
@@ -241,9 +259,10 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
             return Err(Refusal::Internal);
         }
     }
-    let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| Refusal::NoLedger)?;
-    let life_ms = i64::try_from(ADDRESS_LIFE.as_millis()).unwrap_or(0);
-    let token = seal.token(job.account.as_str(), &job.id, unix_ms().saturating_add(life_ms));
+    let seal_of = gateway.in_time("secret", videos.seal()).await;
+    let made_by = seal_of.map_err(|_| Refusal::NoLedger)?;
+    let end_ms = unix_ms().saturating_add(seal::LIFE_MAX_MS - CLOCKS_DIFFER_MS);
+    let token = made_by.token(job.account.as_str(), &job.id, end_ms);
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }

@@ -137,6 +137,39 @@ async fn an_address_is_good_at_every_node_and_after_a_crash(
     assert!(world.get_there(&place, None, None).await.body == film);
 }
 
+/// A leaked secret could not be taken out of use without breaking each address that is under way.
+#[tokio::test]
+async fn the_secret_of_addresses_is_changed_and_no_address_breaks_meanwhile() {
+    let (world, id, _) = made(Store::Sqlite).await;
+    let secret = ("LINKS", "a-secret-of-thirty-two-bytes-or-more");
+    let setting = "TOLLGATE__FILES__LINK_SECRETS";
+    let both = world.gateway_with("both", &[secret, (setting, "['env:LINKS', 'store']")]).await;
+    let new = world.gateway_with("new", &[secret, (setting, "['env:LINKS']")]).await;
+    let at = |gateway: &crate::world::Process, path: &str| format!("http://{}{path}", gateway.http);
+    let old_place = location(&world, &id).await;
+    let asked = at(&both, &format!("/v1/videos/{id}/content"));
+    let answer = world.get_there(&asked, Some(&world.key), None).await;
+    let new_place = answer.header("location").expect("an address").to_owned();
+    for (gateway, place, status) in [
+        (&world.gateway, &old_place, 200),
+        (&both, &old_place, 200),
+        (&new, &old_place, 404),
+        (&world.gateway, &new_place, 404),
+        (&both, &new_place, 200),
+        (&new, &new_place, 200),
+    ] {
+        let answer = world.get_there(&at(gateway, place), None, None).await;
+        assert_eq!(answer.status, status, "{place} at {}", gateway.http);
+    }
+    for (secret, told) in [("short", "32 bytes at least"), ("", "32 bytes at least")] {
+        let env = [("LINKS", secret), (setting, "['env:LINKS']")];
+        for words in [&["check"][..], &["serve"]] {
+            let run = world.command_with(words, &env).await;
+            assert!(run.code == 1 && run.err.contains(told), "{words:?}: {run:?}");
+        }
+    }
+}
+
 #[rstest]
 #[case::thumbnail("variant=thumbnail", 400)]
 #[case::spritesheet("variant=spritesheet", 400)]

@@ -1,0 +1,88 @@
+//! Where the secrets are with which addresses of files are made and known.
+
+use sha2::{Digest, Sha256};
+
+/// Shorter secrets could be guessed.
+const BYTES_MIN: usize = 32;
+
+/// Where a secret is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkSecret {
+    /// In the store, which made it.
+    Store,
+    /// In a variable of the environment.
+    Env(String),
+    /// In a file.
+    File(String),
+}
+
+impl LinkSecret {
+    /// Reads `store`, `env:NAME` or `file:PATH`.
+    pub(super) fn parse(text: &str) -> Option<LinkSecret> {
+        match text.split_once(':') {
+            None if text == "store" => Some(LinkSecret::Store),
+            Some(("env", name)) if !name.is_empty() => Some(LinkSecret::Env(name.to_owned())),
+            Some(("file", path)) if !path.is_empty() => Some(LinkSecret::File(path.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The secret; `None` where only the store has it.
+    ///
+    /// # Errors
+    /// What is wrong with it, without it.
+    pub fn read(&self) -> Result<Option<[u8; 32]>, String> {
+        let (found, place) = match self {
+            LinkSecret::Store => return Ok(None),
+            LinkSecret::Env(name) => {
+                (std::env::var(name).map_err(|why| why.to_string()), format!("env:{name}"))
+            }
+            LinkSecret::File(path) => (
+                std::fs::read_to_string(path).map_err(|why| why.to_string()),
+                format!("file:{path}"),
+            ),
+        };
+        let cannot = |what: &str| format!("files.link_secrets: {place}: {what}");
+        let text = found.map_err(|why| cannot(&why))?;
+        let text = text.trim();
+        if text.len() < BYTES_MIN {
+            return Err(cannot(&format!("a secret has {BYTES_MIN} bytes at least")));
+        }
+        Ok(Some(Sha256::digest(text).into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("store", Some(LinkSecret::Store))]
+    #[case("env:A", Some(LinkSecret::Env("A".to_owned())))]
+    #[case("file:/a:b", Some(LinkSecret::File("/a:b".to_owned())))]
+    #[case("env:", None)]
+    #[case("file:", None)]
+    #[case("", None)]
+    #[case("a secret that stands here itself", None)]
+    fn a_secret_stands_elsewhere(#[case] text: &str, #[case] place: Option<LinkSecret>) {
+        assert_eq!(LinkSecret::parse(text), place);
+    }
+
+    #[test]
+    fn a_secret_is_read_and_a_short_one_refused_without_telling_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret").display().to_string();
+        let secret = LinkSecret::File(path.clone());
+        let why = secret.read().expect_err("it is not there");
+        assert!(why.contains(&path), "{why}");
+        std::fs::write(&path, "short-canary\n").expect("written");
+        let why = secret.read().expect_err("it is short");
+        assert!(why.contains("32 bytes") && !why.contains("canary"), "{why}");
+        std::fs::write(&path, format!("{}\n", "a".repeat(32))).expect("written");
+        let read = secret.read().expect("long enough");
+        assert_eq!(read, Some(Sha256::digest("a".repeat(32)).into()), "without its line break");
+        assert_eq!(LinkSecret::Store.read(), Ok(None));
+    }
+}
