@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Parser, Subcommand};
 
 use crate::conf::Conf;
+use crate::gateway::vendor_key;
 use crate::ledger::AccountName;
 use crate::sheet::Fault;
 use crate::store::{self, Opened};
@@ -15,6 +16,7 @@ mod account;
 mod charges;
 mod check;
 mod credit;
+mod hardening;
 mod init;
 mod key;
 mod logging;
@@ -70,6 +72,7 @@ enum Command {
 /// Runs a command.
 #[must_use]
 pub fn run(cli: &Cli) -> ExitCode {
+    hardening::harden();
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) if unread(&why) => ExitCode::SUCCESS,
@@ -87,6 +90,9 @@ pub fn run(cli: &Cli) -> ExitCode {
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let conf = conf(&cli.conf)?;
     let out = Out { json: cli.json };
+    if !matches!(cli.command, Command::Serve { .. }) {
+        logging::start_for_commands(conf.log);
+    }
     match &cli.command {
         Command::Serve { upgrade } => serve::run(&conf, *upgrade),
         Command::Check => check::run(&conf, out),
@@ -126,6 +132,15 @@ fn unread(why: &anyhow::Error) -> bool {
 fn conf(file: &str) -> anyhow::Result<Conf> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     Conf::parse(file, &text, std::env::vars()).map_err(|found| faults(&found))
+}
+
+/// Secrets that the configuration names: those that are there must be usable.
+fn judge_secrets(conf: &Conf) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
+    let unusable = vendor_key::find_unusable(&conf.vendors);
+    if !unusable.is_empty() {
+        bail!("{}", unusable.join("\n"));
+    }
+    conf.files.read_link_secrets().map_err(anyhow::Error::msg)
 }
 
 /// Many faults as one error.

@@ -11,6 +11,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod money;
 pub mod notes;
+pub mod permissions;
 pub mod repeats;
 pub mod sheet;
 pub mod store;

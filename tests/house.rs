@@ -6,23 +6,25 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 14] = [
+const ARROWS: [(&str, &str); 15] = [
     ("money", ""),
     ("sheet", ""),
     ("metrics", ""),
-    ("files", "sheet"),
+    ("permissions", ""),
+    ("files", "permissions sheet"),
     ("dialect", "money"),
     ("ledger", "money"),
     ("notes", "ledger"),
     ("repeats", "ledger"),
     ("catalogue", "money dialect sheet"),
-    ("store", "jobs ledger money metrics notes repeats sheet"),
+    ("store", "jobs ledger money metrics notes permissions repeats sheet"),
     ("jobs", "ledger catalogue dialect money metrics files sheet"),
     ("gateway", "jobs ledger notes repeats catalogue dialect money metrics files sheet"),
     ("conf", "gateway jobs store files catalogue sheet"),
     (
         "cli",
-        "money sheet metrics files dialect ledger notes repeats catalogue store jobs gateway conf",
+        "money sheet metrics permissions files dialect ledger notes repeats catalogue store jobs \
+         gateway conf",
     ),
 ];
 

@@ -18,6 +18,7 @@ mod models;
 mod outage;
 mod outbox;
 mod parallel;
+mod permissions;
 mod reload;
 mod repeats;
 #[path = "sim/sim.rs"]

@@ -5,6 +5,7 @@ use crate::catalogue::Kind;
 use crate::conf::Conf;
 
 pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
+    super::judge_secrets(conf)?;
     let catalogue = super::rules::catalogue(conf)?;
     let models = catalogue.models();
     let of_kind = |kind| models.iter().filter(|m| m.kind == kind).count();

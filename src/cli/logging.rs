@@ -23,6 +23,17 @@ pub(super) fn start(section: LogSection) {
         .init();
 }
 
+/// Starts the log of a command that only does one thing: it warns of files that were open to
+/// others, and leaves everything else to the command's own words.
+pub(super) fn start_for_commands(section: LogSection) {
+    let write = if section.json { json_line } else { text_line };
+    env_logger::Builder::new()
+        .filter_level(LevelFilter::Off)
+        .filter_module("tollgate::permissions", section.level.min(LevelFilter::Warn))
+        .format(write)
+        .init();
+}
+
 fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     let mut fields = Fields(Map::new());
     fields.0.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());

@@ -17,6 +17,7 @@ use object_store::path::Path;
 
 use super::FilesError;
 use super::bodies::{self, BodyKind};
+use crate::permissions;
 
 /// How long the pieces are in which a file is read.
 const PIECE_BYTES: u64 = 128 << 10;
@@ -31,7 +32,7 @@ const PRIVATE: u32 = 0o700;
 /// Opens a folder, which is made if it is not there, and sweeps it.
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
     let told = |why: io::Error| FilesError::Unavailable(format!("{path}: {why}"));
-    fs::create_dir_all(path).map_err(told)?;
+    permissions::make_folder(path.as_ref()).map_err(told)?;
     keep_private(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {

@@ -26,6 +26,7 @@ use crate::ledger::{
     AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
 };
 use crate::metrics::METRICS;
+use crate::permissions;
 
 mod files;
 mod log;
@@ -122,6 +123,8 @@ impl Log {
         sound: Arc<AtomicBool>,
     ) -> Result<Log, Unavailable> {
         let all = Path::new(&section.outbox);
+        let cannot = |why: std::io::Error| Unavailable(format!("the outbox: {why}"));
+        permissions::make_folder(all).map_err(cannot)?;
         let root = all.join(place_of(&section.url));
         let log = Log::open(&root, Life::FOR_RUNS, sound)?;
         stranded(all, &root);

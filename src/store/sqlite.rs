@@ -19,6 +19,7 @@ use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
 };
+use crate::permissions;
 
 mod accounts;
 mod desk;
@@ -68,12 +69,16 @@ impl Sqlite {
     pub fn create(path: &Path) -> Result<bool, Unavailable> {
         let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(|e| cannot(e.to_string()))?;
+            permissions::make_shared_folder(folder).map_err(|e| cannot(e.to_string()))?;
         }
         let log = beside(path, "-wal");
         if is_empty(path) && !is_empty(&log) {
             let log = log.display();
             return Err(cannot(format!("{log} is left of another store; move it away first")));
+        }
+        if is_empty(path) {
+            // SQLite makes those beside it like it.
+            permissions::make_file(path).map_err(|e| cannot(e.to_string()))?;
         }
         schema::create(path, BUSY_WAIT).map_err(cannot)
     }
@@ -86,6 +91,10 @@ impl Sqlite {
         let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
         if is_empty(path) {
             return Err(cannot("there is no store; `tollgate init` makes a new one".to_owned()));
+        }
+        for ending in ["", "-wal", "-shm"] {
+            let closed = permissions::close_file(&beside(path, ending));
+            closed.map_err(|e| cannot(e.to_string()))?;
         }
         let opened = FileId::of(path).map_err(|e| cannot(e.to_string()))?;
         let (connection, hurries) = schema::open(path, BUSY_WAIT).map_err(&cannot)?;

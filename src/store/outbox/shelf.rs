@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::files::Files;
+use crate::permissions;
 
 /// A shelf that was begun and has no owner after so long never gets one.
 const BEGUN_MAX: Duration = Duration::from_secs(60);
@@ -25,7 +26,8 @@ impl Shelf {
     pub(super) fn make(root: &Path) -> io::Result<Shelf> {
         let name = uuid::Uuid::now_v7().to_string();
         let begun = root.join(format!("{BEGUN}{name}"));
-        fs::create_dir_all(&begun)?;
+        permissions::make_folder(root)?;
+        permissions::make_folder(&begun)?;
         let lock = locked(&begun)?.ok_or_else(|| io::Error::other("somebody else has its lock"))?;
         let folder = root.join(name);
         fs::rename(&begun, &folder)?;

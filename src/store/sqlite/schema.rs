@@ -243,6 +243,7 @@ fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> 
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
+    forget_for_good(&connection)?;
     connection.execute_batch(SCHEMA)?;
     kept::prepare(connection)?;
     connection.set_prepared_statement_cache_capacity(64);
@@ -275,7 +276,14 @@ pub(super) fn open_beside(path: &Path, busy_wait: Duration) -> rusqlite::Result<
     let connection = Connection::open_with_flags(path, flags())?;
     connection.busy_timeout(busy_wait)?;
     connection.pragma_update(None, "synchronous", "normal")?;
+    forget_for_good(&connection)?;
     Ok(connection)
+}
+
+/// What is deleted (replies, a model's thinking, revoked names) is overwritten, and does not stay
+/// in the file until its room is needed. It is a setting of the connection, not of the file.
+fn forget_for_good(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "secure_delete", "on")
 }
 
 /// The same, that only reads.
@@ -299,5 +307,40 @@ fn use_log(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()>
             }
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_deleted_stayed_in_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.db");
+        let wait = Duration::from_secs(5);
+        assert_eq!(create(&path, wait), Ok(true));
+        let (first, _) = open(&path, wait).expect("a store");
+        let canary = "canary-of-a-customer";
+        let body = canary.repeat(500);
+        let keep = "INSERT INTO note (account, name, lives_until, body) VALUES ('a', ?1, 1, ?2)";
+        for number in 0..50 {
+            first.execute(keep, (number.to_string(), body.as_bytes())).expect("kept");
+        }
+        let copied = |c: &Connection| {
+            c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("copied");
+        };
+        let is_in_file = || {
+            let bytes = std::fs::read(&path).expect("the file");
+            bytes.windows(canary.len()).any(|part| part == canary.as_bytes())
+        };
+        copied(&first);
+        assert!(is_in_file(), "it is kept as it is");
+        let beside = open_beside(&path, wait).expect("another connection");
+        // A part through each, since it is a setting of the connection.
+        first.execute("DELETE FROM note WHERE name < '3'", []).expect("deleted");
+        beside.execute("DELETE FROM note", []).expect("deleted");
+        copied(&first);
+        assert!(!is_in_file());
     }
 }

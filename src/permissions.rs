@@ -1,0 +1,205 @@
+//! Files and folders that are for nobody else: made so, and mended where they are open to others.
+//!
+//! What tollgate keeps is money, and what customers said. So a folder or a file that is its own has
+//! no permissions for a group or for others. One that has is closed, with a warning; one that
+//! belongs to another user is not used at all, since its owner could change it. Root may use what
+//! belongs to others: commands are run so beside a gateway that has a user of its own.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::Mode;
+use rustix::process::{geteuid, umask};
+
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// What groups and others may do.
+const OTHERS: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
+/// In such a folder nobody can take away what is another's.
+const STICKY: u32 = 0o1000;
+
+/// Whatever this process makes from now on is for its user alone.
+pub fn restrict_new_files() {
+    umask(Mode::from_raw_mode(OTHERS));
+}
+
+/// Makes a folder that is ours alone, and those above it that are not there.
+///
+/// # Errors
+/// It cannot be made or closed, or belongs to another user.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    make_folders(path)?;
+    close(path, &File::open(path)?, FOLDER_MODE)
+}
+
+/// Makes a folder, and those above it, in which others may keep things too. One that is there stays
+/// as it is; a warning is logged where others could take away what we keep in it.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_shared_folder(path: &Path) -> io::Result<()> {
+    make_folders(path)?;
+    let mode = fs::metadata(path)?.mode();
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        let (path, mode) = (path.display(), format!("{:04o}", mode & 0o7777));
+        log::warn!(path:%, mode; "other users can replace what is kept in this folder");
+    }
+    Ok(())
+}
+
+/// Makes a folder in which nobody else may be, for sockets. One that is there is not changed: it
+/// may be there for other things too.
+///
+/// # Errors
+/// It cannot be made, belongs to another user, or is open to others.
+pub fn make_private_folder(path: &Path) -> io::Result<()> {
+    make_folders(path)?;
+    check_private_folder(path)
+}
+
+/// Whether nobody else may be in a folder.
+///
+/// # Errors
+/// It is not there, belongs to another user, or is open to others.
+pub fn check_private_folder(path: &Path) -> io::Result<()> {
+    let about = fs::metadata(path)?;
+    if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
+        let (path, mode) = (path.display(), about.mode() & 0o7777);
+        let what = format!("{path} is open to other users (its mode is {mode:04o}, and not 0700)");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(())
+}
+
+fn make_folders(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
+}
+
+/// Makes an empty file that is ours alone, unless it is there.
+///
+/// # Errors
+/// It cannot be made or closed, or belongs to another user.
+pub fn make_file(path: &Path) -> io::Result<()> {
+    let mut made = OpenOptions::new();
+    let file = made.write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
+    close(path, &file, FILE_MODE)
+}
+
+/// Closes a file to others if it is there. It is only opened for that where it has to be: to close
+/// a file lets go of all locks on it that this process has.
+///
+/// # Errors
+/// It cannot be closed, or belongs to another user.
+pub fn close_file(path: &Path) -> io::Result<()> {
+    let about = match fs::metadata(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        about => about?,
+    };
+    if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
+        close(path, &File::open(path)?, FILE_MODE)?;
+    }
+    Ok(())
+}
+
+/// Judges what is open, so that nobody can put something else into its place meanwhile.
+fn close(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
+    let about = open.metadata()?;
+    if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
+        open.set_permissions(fs::Permissions::from_mode(wanted))?;
+        let (path, mode) = (path.display(), format!("{:04o}", about.mode() & 0o7777));
+        log::warn!(path:%, mode; "this was open to other users, and is closed to them now");
+    }
+    Ok(())
+}
+
+/// Whether something of this owner and mode has to be closed.
+///
+/// # Errors
+/// It is not to be used at all: its owner, who is another user than this process, could change it.
+fn is_open_to_others(path: &Path, (owner, mode): (u32, u32), own: u32) -> io::Result<bool> {
+    if owner == own || own == 0 {
+        return Ok(mode & OTHERS != 0);
+    }
+    let path = path.display();
+    let what = format!("{path} belongs to user {owner}, and this process is user {own}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("it is there").mode() & 0o7777
+    }
+
+    fn open_to_all(path: &Path) {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("ours");
+    }
+
+    #[test]
+    fn what_is_made_is_ours_alone_and_what_was_open_is_closed() {
+        let top = tempfile::tempdir().expect("a folder");
+        let (folder, file) = (top.path().join("a/b"), top.path().join("a/b/c"));
+        make_folder(&folder).expect("made");
+        make_file(&file).expect("made");
+        assert_eq!(
+            [mode(&top.path().join("a")), mode(&folder), mode(&file)],
+            [0o700, 0o700, 0o600]
+        );
+        fs::write(&file, "kept").expect("written");
+        open_to_all(&folder);
+        open_to_all(&file);
+        make_folder(&folder).expect("closed");
+        make_file(&file).expect("closed");
+        assert_eq!([mode(&folder), mode(&file)], [0o700, 0o600]);
+        assert_eq!(fs::read(&file).expect("read"), b"kept");
+        open_to_all(&file);
+        close_file(&file).expect("closed");
+        assert_eq!(mode(&file), 0o600);
+        close_file(&top.path().join("none")).expect("there is nothing to close");
+        assert!(!top.path().join("none").exists());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_ours_alone_stays_as_it_is() {
+        let top = tempfile::tempdir().expect("a folder");
+        open_to_all(top.path());
+        make_shared_folder(top.path()).expect("it is there");
+        assert_eq!(mode(top.path()), 0o777);
+        make_shared_folder(&top.path().join("new")).expect("made");
+        assert_eq!(mode(&top.path().join("new")), 0o700);
+    }
+
+    #[test]
+    fn a_folder_for_sockets_that_is_open_is_refused_and_not_changed() {
+        let top = tempfile::tempdir().expect("a folder");
+        make_private_folder(&top.path().join("a/b")).expect("made");
+        open_to_all(top.path());
+        let why = make_private_folder(top.path()).expect_err("it is open").to_string();
+        assert!(why.ends_with("is open to other users (its mode is 0777, and not 0700)"), "{why}");
+        assert_eq!(mode(top.path()), 0o777);
+        assert!(check_private_folder(&top.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_not_used() {
+        let judge = |owner, mode, own| is_open_to_others(Path::new("x"), (owner, mode), own);
+        assert!(matches!(judge(1_000, 0o100_600, 1_000), Ok(false)));
+        for mode in [0o100_640, 0o100_604, 0o100_620, 0o100_601, 0o040_755, 0o040_710] {
+            assert!(matches!(judge(1_000, mode, 1_000), Ok(true)), "{mode:o}");
+            assert!(matches!(judge(1_000, mode, 0), Ok(true)), "root mends what is another's");
+        }
+        for owner in [0, 1_001] {
+            let why = judge(owner, 0o100_600, 1_000).expect_err("it is another's").to_string();
+            assert_eq!(why, format!("x belongs to user {owner}, and this process is user 1000"));
+        }
+    }
+}
