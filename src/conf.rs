@@ -174,7 +174,7 @@ fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {
     let threads = table.whole("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
     let grace_s = table.whole("grace_s", faults).unwrap_or(300);
     let upgrade_sock = table.text("upgrade_sock", faults);
-    let upgrade_sock = upgrade_sock.unwrap_or_else(|| "var/tollgate.sock".to_owned());
+    let upgrade_sock = upgrade_sock.unwrap_or_else(|| "var/upgrade/tollgate.sock".to_owned());
     let pid_file = table.text("pid_file", faults).filter(|path| !path.is_empty());
     table.finish(faults);
     ServerSection { threads, grace_s, upgrade_sock, pid_file }

@@ -31,12 +31,14 @@ mod admin;
 mod background;
 mod descriptors;
 mod entrance;
+mod handover;
 mod opening;
 mod reload;
 mod signals;
 mod takeover;
 
-use opening::Opening;
+use handover::Listeners;
+use opening::{Opening, Upgrade};
 use signals::Signals;
 
 /// Idle connections to vendors that are kept, for each thread.
@@ -58,15 +60,15 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     let routes = Arc::new(Routes::new(&conf.vendors));
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let bodies = bodies(conf, &files);
-    let videos = Videos::new(queue, files.clone(), conf.files.public_base.clone(), conf.videos);
+    let link_secrets = super::judge_secrets(conf)?;
+    let public_base = conf.files.public_base.clone();
+    let videos = Videos::new(queue, files.clone(), public_base, conf.videos, link_secrets);
     let worker = worker(conf, &routes, &catalogue, workers, (&videos, files, bodies.clone()))?;
     let crowd = Crowd::new(
         descriptors::connections_max(conf.limits.connections_max),
         conf.limits.connections_per_address_max,
     );
-    let opt = Opt { upgrade, ..Opt::default() };
-    let socket = takeover::socket(&conf.server)?;
-    let mut server = Server::new_with_opt_and_conf(Some(opt), server_conf(conf, socket.clone()));
+    let mut server = Server::new_with_opt_and_conf(Some(Opt::default()), server_conf(conf));
     let gateway = Gateway::new(Parts {
         catalogue: catalogue.clone(),
         routes: routes.clone(),
@@ -99,8 +101,17 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
     let entrance = entrance::Entrance { store: requests, service: entrance };
     let admin = admin::build(conf, own.ledger, routes.clone(), catalogue);
-    let opening = Opening::new(conf, upgrade.then(|| socket.clone()), upkeep.clone());
-    let signals = Signals::new(conf, socket.clone(), opening.sockets(), background.hurry.clone());
+    let (socket, listeners) = (takeover::socket(&conf.server)?, Arc::<Listeners>::default());
+    takeover::check_place(&socket);
+    let hurry = background.hurry.clone();
+    let signals = Signals::new(conf, socket.clone(), listeners.clone(), hurry);
+    find_vendors(&routes)?;
+    let instead = match upgrade {
+        true => Some(takeover::begin(&conf.server, &socket, &upkeep)?),
+        false => None,
+    };
+    let opening = Opening::new(conf, upkeep, listeners);
+    let opening = opening.instead(instead.map(|arrival| Upgrade { socket, arrival }));
     let opening = server.add_service(opening);
     server.add_service(entrance).add_dependency(&opening);
     server.add_service(admin).add_dependency(&opening);
@@ -108,10 +119,6 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     if conf.videos.worker {
         let worker = background_service("worker", background::Making(Arc::new(worker)));
         server.add_service(worker).add_dependency(&opening);
-    }
-    find_vendors(&routes)?;
-    if upgrade {
-        takeover::begin(&conf.server, &socket, &upkeep)?;
     }
     server.bootstrap();
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
@@ -184,14 +191,13 @@ fn dial(conf: &Conf, server: &ServerConf) -> Dial {
     Dial::new(options, conf.timeouts.idle)
 }
 
-fn server_conf(conf: &Conf, upgrade_sock: String) -> ServerConf {
+fn server_conf(conf: &Conf) -> ServerConf {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = if conf.server.threads == 0 { cores } else { conf.server.threads };
     ServerConf {
         threads,
         upstream_keepalive_pool_size: IDLE_MAX,
         grace_period_seconds: Some(conf.server.grace_s),
-        upgrade_sock,
         graceful_shutdown_timeout_seconds: Some(1),
         // Else the proxy that pingora makes would read the system's certificates, which takes
         // longer than most of a start; `dial` makes all connections to vendors.

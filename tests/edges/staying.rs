@@ -1,7 +1,9 @@
 //! Who is told to give way stays, unless somebody serves in its place; and who is told to stop
 //! hears it when it is told once more.
 
+use std::fs::DirBuilder;
 use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use tokio::time::timeout;
 use super::PATIENCE;
 use crate::world::{Store, World, chat_of};
 
-const SERVER: &str = "[server]\npid_file = \"var/tollgate.pid\"\nupgrade_sock = \"t.sock\"\n\
+const SERVER: &str = "[server]\npid_file = \"var/tollgate.pid\"\nupgrade_sock = \"up/t.sock\"\n\
                       [timeouts]\nledger_ms = 20_000\nshed_lag_ms = 0";
 
 /// Panics unless the gateway serves, at both of its addresses, and is the one to be told.
@@ -64,8 +66,10 @@ struct Successor {
 
 impl Successor {
     fn of(world: &World) -> Successor {
-        let waiting = UnixListener::bind(world.path("t.sock")).expect("a socket");
-        Successor { waiting, place: world.path("t.sock-old") }
+        let folder = world.path("up");
+        DirBuilder::new().mode(0o700).create(&folder).expect("a folder of its own");
+        let waiting = UnixListener::bind(folder.join("t.sock")).expect("a socket");
+        Successor { waiting, place: folder.join("t.sock-old") }
     }
 
     /// Takes the sockets, and goes to say that it can serve.
@@ -86,8 +90,8 @@ async fn nobody_served_after_a_new_process_that_died_with_the_sockets() {
     world.gateway.signal("QUIT");
     drop(successor.takes().await);
     world.logged(&["this process stays", "the new process has ended"]).await;
-    std::fs::remove_file(world.path("t.sock")).expect("a socket");
-    assert!(!world.path("t.sock-old").exists());
+    std::fs::remove_file(world.path("up/t.sock")).expect("a socket");
+    assert!(!world.path("up/t.sock-old").exists());
     serves(&world).await;
     let new = world.successor("new", &[]).await;
     world.gives_way_to(new).await;

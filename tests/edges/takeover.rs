@@ -1,10 +1,18 @@
 //! A new process takes the place of the old one, and no client notices.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rstest::rstest;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::{Client, PATIENCE, chat};
 use crate::world::{Hold, Opened, Process, Store, Streamed, World, chat_of};
@@ -128,4 +136,109 @@ async fn who_finds_nobody_to_take_over_from_says_so() {
     std::fs::write(world.path("var/tollgate.pid"), "1\n").expect("a file");
     let told = world.command(&["serve", "--upgrade"]).await;
     assert_eq!(told.code, 1, "another program has that number: {told:?}");
+}
+
+/// Waits until a process waits at the socket.
+async fn is_there(socket: &Path) {
+    let end = Instant::now() + PATIENCE;
+    while !socket.exists() {
+        assert!(Instant::now() < end, "nobody waits at {}", socket.display());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+}
+
+/// Sends a listening socket as if it were the one for this address.
+fn hand_over(socket: &Path, address: &str, listener: &TcpListener) {
+    let stream = UnixStream::connect(socket).expect("somebody waits");
+    let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let sockets = [listener.as_fd()];
+    assert!(beside.push(SendAncillaryMessage::ScmRights(&sockets)));
+    let names = [IoSlice::new(address.as_bytes())];
+    sendmsg(&stream, &names, &mut beside, SendFlags::empty()).expect("sent");
+}
+
+#[tokio::test]
+async fn a_listener_at_another_address_was_taken_under_the_name_of_ours() {
+    let conf = "[server]\nupgrade_sock = \"up/t.sock\"\n";
+    let world = World::start(Store::Sqlite).conf(conf).run().await;
+    let (http, admin) = (world.gateway.http.clone(), world.gateway.admin.clone());
+    let env =
+        [("TOLLGATE__LISTEN__HTTP", http.as_str()), ("TOLLGATE__LISTEN__ADMIN", admin.as_str())];
+    let other = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let socket = world.path("up/t.sock");
+    let sending = async {
+        is_there(&socket).await;
+        hand_over(&socket, &http, &other);
+    };
+    let (told, ()) = tokio::join!(world.command_with(&["serve", "--upgrade"], &env), sending);
+    assert_eq!(told.code, 1, "{told:?}");
+    let listens = format!("listens at {}", other.local_addr().expect("its address"));
+    assert!(told.err.contains("are refused") && told.err.contains(&listens), "{told:?}");
+    assert!(!told.err.contains("serving"), "{told:?}");
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200, "the old one stays");
+}
+
+/// The folder keeps other users out; should they get in, the system tells who they are.
+#[tokio::test]
+async fn a_process_of_another_user_could_hand_over_its_own_listeners() {
+    let conf = "[server]\nupgrade_sock = \"up/t.sock\"\n";
+    let mut world = World::start(Store::Sqlite).conf(conf).run().await;
+    let (folder, socket) = (world.path("up"), world.path("up/t.sock"));
+    let (old, new) = (&world.gateway, world.successor("new", &[]));
+    let trying = async {
+        is_there(&socket).await;
+        let mode = std::fs::metadata(&folder).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        if rustix::process::geteuid().is_root() {
+            for path in [&world.path(""), &folder, &socket] {
+                set_mode(path, 0o777);
+            }
+            let connect = "socket(S, AF_UNIX, SOCK_STREAM, 0); \
+                           connect(S, sockaddr_un($ARGV[0])) or die $!; \
+                           print 'read ', sysread(S, $read, 1)";
+            let mut stranger = tokio::process::Command::new("setpriv");
+            stranger.args([
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                "perl",
+                "-MSocket",
+                "-e",
+            ]);
+            let ended = stranger.arg(connect).arg(&socket).output().await.expect("a stranger");
+            assert_eq!(String::from_utf8_lossy(&ended.stdout), "read 0", "{ended:?}");
+            let log = std::fs::read_to_string(world.path("new.log")).expect("a log");
+            assert!(log.contains("a stranger at the upgrade socket is sent away"), "{log}");
+            assert!(log.contains("a process of user 65534"), "{log}");
+            // With the folder open it would not go on.
+            old.signal("QUIT");
+            said(old, "open to other users").await;
+            set_mode(&folder, 0o700);
+            set_mode(&world.path(""), 0o700);
+        }
+        old.signal("QUIT");
+    };
+    let (new, ()) = tokio::join!(new, trying);
+    world.gives_way_to(new).await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_folder_that_others_can_enter_is_no_place_for_the_sockets() {
+    let conf = "[server]\nupgrade_sock = \"open/t.sock\"\n";
+    let world = World::start(Store::Sqlite).conf(conf).run().await;
+    let folder = world.path("open");
+    std::fs::create_dir(&folder).expect("a folder");
+    set_mode(&folder, 0o755);
+    let told = world.command(&["serve", "--upgrade"]).await;
+    assert_eq!(told.code, 1, "{told:?}");
+    assert!(told.err.contains("server.upgrade_sock needs a folder of its own"), "{told:?}");
+    world.gateway.signal("QUIT");
+    world.logged(&["this process stays", "open to other users"]).await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
 }

@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd as _;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,7 +12,8 @@ use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::{ServiceReadyNotifier, ServiceWithDependents};
 use tokio::time::{Instant, sleep};
 
-use super::takeover::{self, Word};
+use super::handover::{Listeners, Named};
+use super::takeover::{self, Arrival, Word};
 use crate::conf::{Conf, ServerSection};
 use crate::store::upkeep::Upkeep;
 
@@ -25,45 +26,64 @@ pub(super) struct Opening {
     addresses: [String; 2],
     server: ServerSection,
     /// Where the sockets of the old process come, if there is one.
-    socket: Option<String>,
+    upgrade: Option<Upgrade>,
     upkeep: Arc<Upkeep>,
-    sockets: Arc<OnceLock<ListenFds>>,
+    listeners: Arc<Listeners>,
+}
+
+/// A running process is to be replaced.
+pub(super) struct Upgrade {
+    /// The name of the socket at which its sockets come.
+    pub(super) socket: String,
+    pub(super) arrival: Arrival,
 }
 
 impl Opening {
-    pub(super) fn new(conf: &Conf, socket: Option<String>, upkeep: Arc<Upkeep>) -> Opening {
+    pub(super) fn new(conf: &Conf, upkeep: Arc<Upkeep>, listeners: Arc<Listeners>) -> Opening {
         Opening {
             addresses: [conf.listen.http.clone(), conf.listen.admin.clone()],
             server: conf.server.clone(),
-            socket,
+            upgrade: None,
             upkeep,
-            sockets: Arc::default(),
+            listeners,
         }
     }
 
-    /// All sockets of this process, once it serves.
-    pub(super) fn sockets(&self) -> Arc<OnceLock<ListenFds>> {
-        self.sockets.clone()
+    /// In the place of a process that runs.
+    pub(super) fn instead(self, upgrade: Option<Upgrade>) -> Opening {
+        Opening { upgrade, ..self }
     }
 
-    async fn open(&self, sockets: &ListenFds) -> anyhow::Result<()> {
-        let word = match &self.socket {
-            Some(socket) => Some(Word::begin(socket).await?),
-            None => None,
-        };
+    /// A listening socket for each address: the running process', or a new one.
+    async fn open(&self) -> anyhow::Result<Vec<Named>> {
+        let mut listeners = Vec::new();
+        let mut word = None;
+        if let Some(Upgrade { socket, arrival }) = &self.upgrade {
+            listeners = arrival.receive(socket, &self.addresses).await?;
+            word = Some(Word::begin(socket).await?);
+        }
         let patience = if word.is_some() { Duration::ZERO } else { FREE_WAIT };
         for address in &self.addresses {
-            let is_there = sockets.lock().get(address).is_some();
-            if !is_there {
+            if !listeners.iter().any(|(name, _)| name == address) {
                 let made = listen(address, patience).await;
                 let made = made.with_context(|| format!("cannot listen at {address}"))?;
-                sockets.lock().add(address.clone(), made.into_raw_fd());
+                listeners.push((address.clone(), made));
             }
         }
-        match word {
-            Some(word) => word.give().await,
-            None => Ok(()),
+        if let Some(word) = word {
+            word.give().await?;
         }
+        Ok(listeners)
+    }
+
+    /// Hands the sockets to what serves at them, and keeps a copy of each for the next process.
+    async fn begin(&self, sockets: &ListenFds) -> anyhow::Result<()> {
+        let listeners = self.open().await?;
+        for (address, listener) in &listeners {
+            sockets.lock().add(address.clone(), listener.try_clone()?.into_raw_fd());
+        }
+        self.listeners.set(listeners);
+        Ok(())
     }
 }
 
@@ -77,16 +97,15 @@ impl ServiceWithDependents for Opening {
         ready: ServiceReadyNotifier,
     ) {
         let Some(sockets) = sockets else { return };
-        if let Err(why) = self.open(&sockets).await {
+        if let Err(why) = self.begin(&sockets).await {
             // Nothing was taken on yet.
             log::error!(why:% = format!("{why:#}"); "this process cannot serve");
             self.upkeep.leave();
             std::process::exit(1);
         }
-        let _ = self.sockets.set(sockets);
         takeover::sign(&self.server);
         let [http, admin] = &self.addresses;
-        log::info!(http, admin, upgrade = self.socket.is_some(); "serving");
+        log::info!(http, admin, upgrade = self.upgrade.is_some(); "serving");
         ready.notify_ready();
     }
 

@@ -1,12 +1,13 @@
 //! The signals that end the process.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use pingora_core::server::{ListenFds, ShutdownSignal, ShutdownSignalWatch};
+use pingora_core::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
+use super::handover::Listeners;
 use super::takeover;
 use crate::conf::{Conf, ServerSection};
 
@@ -17,7 +18,7 @@ pub(super) struct Signals {
     socket: String,
     server: ServerSection,
     /// What it waits for, once this one has it.
-    sockets: Arc<OnceLock<ListenFds>>,
+    listeners: Arc<Listeners>,
     /// Told when the end is not to be waited for any longer.
     hurry: Arc<Notify>,
 }
@@ -39,6 +40,8 @@ impl ShutdownSignalWatch for Signals {
         };
         let mut heard = Heard { quit, term, interrupt };
         let told = self.until_told(&mut heard).await;
+        // Who serves at them gives theirs up by itself.
+        self.listeners.close();
         let hurry = self.hurry.clone();
         // pingora does not listen any more.
         tokio::spawn(async move {
@@ -53,14 +56,14 @@ impl Signals {
     pub(super) fn new(
         conf: &Conf,
         socket: String,
-        sockets: Arc<OnceLock<ListenFds>>,
+        listeners: Arc<Listeners>,
         hurry: Arc<Notify>,
     ) -> Signals {
-        Signals { socket, server: conf.server.clone(), sockets, hurry }
+        Signals { socket, server: conf.server.clone(), listeners, hurry }
     }
 
     async fn give_way(&self) -> anyhow::Result<()> {
-        takeover::give_way(self.sockets.get(), &self.socket, &self.server).await
+        takeover::give_way(&self.listeners, &self.socket, &self.server).await
     }
 
     async fn until_told(&self, heard: &mut Heard) -> ShutdownSignal {

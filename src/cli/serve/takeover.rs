@@ -1,30 +1,38 @@
 //! Taking over from a process that runs, and giving way to the next one.
 //!
 //! The new process waits at a socket of its own; told to by SIGQUIT, the old one sends its
-//! listening sockets there. The way over the socket is pingora's. The new one then makes sure that
-//! it can serve at all its addresses, and says so at a socket of the old one. Only when that has
-//! agreed does the new one take its first connection. Both serve for some seconds more, and then
-//! the old one stops as it would at SIGTERM. If either goes away in between, the other one serves.
-//! Nothing is refused meanwhile, since the sockets stay open all the time.
+//! listening sockets there (`handover`). The new one then makes sure that it can serve at all its
+//! addresses, and says so at a socket of the old one. Only when that has agreed does the new one
+//! take its first connection. Both serve for some seconds more, and then the old one stops as it
+//! would at SIGTERM. If either goes away in between, the other one serves. Nothing is refused
+//! meanwhile, since the sockets stay open all the time.
+//!
+//! Whoever could stand in for either of them would have all connections of all customers. So both
+//! sockets are in a folder that no other user can enter, and each process makes sure that the other
+//! one is of its own user.
 
 use std::fs;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
+use std::os::unix::net as system;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use pingora_core::server::ListenFds;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
+use super::handover::{self, Listeners, Named};
 use crate::conf::ServerSection;
+use crate::permissions;
 use crate::store::upkeep::Upkeep;
 
 /// Who is told to give way waits so long for somebody to give way to.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Who takes over waits so long for the running process: longer than that waits for a successor.
+const PREDECESSOR_WAIT: Duration = Duration::from_secs(10);
 /// Who takes over has to be able to sell within this.
 const READY_WAIT: Duration = Duration::from_secs(30);
 /// And to serve within this, from when it has the sockets.
@@ -48,6 +56,27 @@ pub(super) fn socket(server: &ServerSection) -> anyhow::Result<String> {
     Ok(name)
 }
 
+/// Warns if sockets at this place could not be trusted. A folder that is not there yet can be.
+pub(super) fn check_place(socket: &str) {
+    let folder = folder_of(socket);
+    if folder.exists()
+        && let Err(why) = permissions::check_private_folder(folder)
+    {
+        log::warn!(why:% = why; "this process cannot be replaced by serve --upgrade");
+    }
+}
+
+/// The folder of a socket, in which no other user may be.
+fn make_place(socket: &str) -> anyhow::Result<()> {
+    let folder = folder_of(socket);
+    permissions::make_private_folder(folder)
+        .context("server.upgrade_sock needs a folder of its own")
+}
+
+fn folder_of(socket: &str) -> &Path {
+    Path::new(socket).parent().unwrap_or(Path::new("/"))
+}
+
 /// The socket at which the old process waits for the new one's word.
 fn consent(socket: &str) -> String {
     format!("{socket}-old")
@@ -67,20 +96,72 @@ fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
     }
 }
 
+/// Where the sockets of the running process are to come.
+pub(super) struct Arrival(system::UnixListener);
+
 /// Makes ready to take over, and tells the running process to give way if its number is known.
-pub(super) fn begin(server: &ServerSection, socket: &str, upkeep: &Upkeep) -> anyhow::Result<()> {
+pub(super) fn begin(
+    server: &ServerSection,
+    socket: &str,
+    upkeep: &Upkeep,
+) -> anyhow::Result<Arrival> {
+    make_place(socket)?;
     wait_until_open(upkeep)?;
-    if let Some(folder) = Path::new(socket).parent() {
-        fs::create_dir_all(folder).context("no folder for server.upgrade_sock")?;
+    let told = server
+        .pid_file
+        .as_ref()
+        .map(|file| running(file).with_context(|| format!("nobody to take over from by {file}")));
+    let pid = told.transpose()?;
+    // What a process left that was killed.
+    let _ = fs::remove_file(socket);
+    let listener =
+        system::UnixListener::bind(socket).with_context(|| format!("no socket {socket}"))?;
+    listener.set_nonblocking(true)?;
+    match pid {
+        None => log::info!(socket; "waiting for the running process; send it QUIT"),
+        Some(pid) => {
+            kill_process(pid, Signal::QUIT).context("the running process cannot be told")?;
+            let pid = pid.as_raw_nonzero().get();
+            log::info!(pid; "the running process was told to give way");
+        }
     }
-    let Some(file) = &server.pid_file else {
-        log::info!(socket; "waiting for the running process; send it QUIT");
-        return Ok(());
-    };
-    let pid = running(file).with_context(|| format!("nobody to take over from by {file}"))?;
-    kill_process(pid, Signal::QUIT).context("the running process cannot be told")?;
-    log::info!(pid = pid.as_raw_nonzero().get(); "the running process was told to give way");
-    Ok(())
+    Ok(Arrival(listener))
+}
+
+impl Arrival {
+    /// Waits for the running process, and takes those of its sockets that are for `addresses`. Who
+    /// comes and is not to be trusted is sent away; it is the next one that counts.
+    ///
+    /// # Errors
+    /// Nobody came, or what came is not what the configuration says.
+    pub(super) async fn receive(
+        &self,
+        socket: &str,
+        addresses: &[String],
+    ) -> anyhow::Result<Vec<Named>> {
+        let listener = UnixListener::from_std(self.0.try_clone()?)?;
+        let end = tokio::time::Instant::now() + PREDECESSOR_WAIT;
+        let late = "the running process did not come";
+        let stream = accept_trusted(&listener, end).await.context(late)?;
+        let came = handover::receive(&stream, addresses);
+        let came = tokio::time::timeout_at(end, came).await.context(late)?;
+        let _ = fs::remove_file(socket);
+        came.context("the sockets of the running process are refused")
+    }
+}
+
+/// The first to come who is of the same user.
+async fn accept_trusted(
+    listener: &UnixListener,
+    end: tokio::time::Instant,
+) -> anyhow::Result<UnixStream> {
+    loop {
+        let (stream, _) = tokio::time::timeout_at(end, listener.accept()).await??;
+        match handover::check_peer(&stream) {
+            Ok(()) => return Ok(stream),
+            Err(why) => log::warn!(why:% = why; "a stranger at the upgrade socket is sent away"),
+        }
+    }
 }
 
 /// Writes down which process runs from now on. Whoever reads it finds all of it.
@@ -124,7 +205,11 @@ impl Word {
     /// Goes to the old one. As long as this is there, it knows that the new one is.
     pub(super) async fn begin(socket: &str) -> anyhow::Result<Word> {
         match UnixStream::connect(consent(socket)).await {
-            Ok(stream) => Ok(Word(Some(stream))),
+            Ok(stream) => {
+                handover::check_peer(&stream)
+                    .context("the running process is not to be trusted")?;
+                Ok(Word(Some(stream)))
+            }
             // Nobody is left who could stay.
             Err(why) if matches!(why.kind(), NotFound | ConnectionRefused) => Ok(Word(None)),
             Err(why) => Err(why).context("the running process cannot be asked to leave"),
@@ -153,26 +238,20 @@ impl Word {
 /// # Errors
 /// Why this process stays.
 pub(super) async fn give_way(
-    sockets: Option<&ListenFds>,
+    listeners: &Listeners,
     socket: &str,
     server: &ServerSection,
 ) -> anyhow::Result<()> {
-    let sockets = sockets.context("this process does not serve yet")?;
-    let looking = async {
-        while !is_awaited(socket) {
-            sleep(LOOK_EVERY).await;
-        }
-    };
-    let there = timeout(SUCCESSOR_WAIT, looking).await;
-    there.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))?;
+    make_place(socket)?;
+    let there = timeout(SUCCESSOR_WAIT, find_successor(socket)).await;
+    let stream = there.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
+    handover::check_peer(&stream).context("who waits for the sockets is not to be trusted")?;
     let place = Place::at(consent(socket))?;
-    let (sockets, to) = (sockets.clone(), socket.to_owned());
-    let sending = move || sockets.lock().send_to_sock(to.as_str());
-    tokio::task::spawn_blocking(sending).await?.context("the sockets cannot be sent")?;
+    handover::send(&stream, listeners).await.context("the sockets cannot be sent")?;
+    drop(stream);
     let end = tokio::time::Instant::now() + SERVE_WAIT;
     let late = "the new process is not ready in time";
-    let come = tokio::time::timeout_at(end, place.listener.accept());
-    let (mut stream, _) = come.await.context(late)??;
+    let mut stream = accept_trusted(&place.listener, end).await.context(late)?;
     let mut word = [0; READY.len()];
     let heard = tokio::time::timeout_at(end, stream.read_exact(&mut word)).await;
     let heard = heard.context(late).and_then(|read| read.context("the new process has ended"));
@@ -190,6 +269,19 @@ pub(super) async fn give_way(
         bail!(gone);
     }
     Ok(())
+}
+
+/// Connects to the process that waits at the socket, as soon as one does.
+async fn find_successor(socket: &str) -> anyhow::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(socket).await {
+            Ok(stream) => return Ok(stream),
+            Err(why) if matches!(why.kind(), NotFound | ConnectionRefused) => {
+                sleep(LOOK_EVERY).await;
+            }
+            Err(why) => return Err(why).context("the new process cannot be reached"),
+        }
+    }
 }
 
 /// A socket that is there for as long as this is.
@@ -213,43 +305,9 @@ impl Drop for Place {
     }
 }
 
-/// Whether another process waits at the socket. To ask it would be to be the one it waits for, so
-/// the system is asked.
-fn is_awaited(socket: &str) -> bool {
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    sockets.lines().any(|line| listens_at(line, socket))
-}
-
-/// Whether a line of the system's list of sockets is about one that listens under this name.
-fn listens_at(line: &str, name: &str) -> bool {
-    let mut words = line.split_ascii_whitespace();
-    words.nth(3) == Some("00010000") && line.ends_with(&format!(" {name}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_socket_that_listens_is_told_from_others() {
-        let line = "0000000000000000: 00000002 00000000 00010000 0001 01 12345 var/t.sock";
-        assert!(listens_at(line, "var/t.sock"));
-        assert!(!listens_at(line, "t.sock"));
-        let connected = line.replace("00010000", "00000000");
-        assert!(!listens_at(&connected, "var/t.sock"));
-        assert!(!listens_at("Num RefCount Protocol Flags Type St Inode Path", "var/t.sock"));
-    }
-
-    #[test]
-    fn who_listens_is_found() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("t.sock").display().to_string();
-        assert!(!is_awaited(&path));
-        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
-        assert!(is_awaited(&path));
-        drop(listener);
-        assert!(!is_awaited(&path));
-    }
 
     #[test]
     fn who_would_be_ended_by_the_signal_is_not_told() {

@@ -1,0 +1,247 @@
+//! How listening sockets go from one process to the next: over a unix socket, from and to a process
+//! of the same user, and none that does not listen at an address of the configuration.
+//!
+//! pingora can send sockets too. It takes them from whoever comes first, over a socket that it
+//! opens to every user, and believes the names that come with them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use rustix::cmsg_space;
+use rustix::net::sockopt::socket_acceptconn;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::geteuid;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+/// A process has two.
+const SOCKETS_MAX: usize = 8;
+/// Their addresses, a line each.
+const NAMES_BYTES_MAX: usize = 2_048;
+
+/// A listening socket, by the address that the configuration gives it.
+pub(super) type Named = (String, TcpListener);
+
+/// The listening sockets of this process, as long as it takes connections: whoever keeps one open
+/// keeps clients waiting at it.
+#[derive(Default)]
+pub(super) struct Listeners(Mutex<Vec<Named>>);
+
+impl Listeners {
+    pub(super) fn set(&self, listeners: Vec<Named>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = listeners;
+    }
+
+    /// Gives them up.
+    pub(super) fn close(&self) {
+        self.set(Vec::new());
+    }
+
+    /// Others for the same sockets; none while this process does not serve.
+    fn copies(&self) -> std::io::Result<Vec<Named>> {
+        let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = |(name, listener): &Named| Ok((name.clone(), listener.try_clone()?));
+        listeners.iter().map(copy).collect()
+    }
+}
+
+/// Makes sure of who is at the other end: a process of this one's user, or of root's, who could do
+/// anything anyway. It is the system that says so.
+pub(super) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
+    let peer = stream.peer_cred().context("the system does not say who is there")?;
+    let (uid, own) = (peer.uid(), geteuid().as_raw());
+    ensure!(is_trusted(uid, own), "a process of user {uid} is there; this one is of user {own}");
+    Ok(())
+}
+
+fn is_trusted(uid: u32, own: u32) -> bool {
+    uid == own || uid == 0
+}
+
+/// Sends the sockets of this process.
+pub(super) async fn send(stream: &UnixStream, listeners: &Listeners) -> anyhow::Result<()> {
+    let listeners = listeners.copies()?;
+    ensure!(!listeners.is_empty(), "this process does not serve yet");
+    send_all(stream, &listeners).await
+}
+
+async fn send_all(stream: &UnixStream, listeners: &[Named]) -> anyhow::Result<()> {
+    let names: Vec<&str> = listeners.iter().map(|(name, _)| name.as_str()).collect();
+    let names = names.join("\n");
+    let sockets: Vec<_> = listeners.iter().map(|(_, listener)| listener.as_fd()).collect();
+    let fits = sockets.len() <= SOCKETS_MAX && names.len() <= NAMES_BYTES_MAX;
+    ensure!(fits, "there are too many sockets to send");
+    let write = || {
+        let mut space = [const { MaybeUninit::uninit() }; cmsg_space!(ScmRights(SOCKETS_MAX))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        beside.push(SendAncillaryMessage::ScmRights(&sockets));
+        let names = [IoSlice::new(names.as_bytes())];
+        Ok(sendmsg(stream, &names, &mut beside, SendFlags::NOSIGNAL)?)
+    };
+    let sent = stream.async_io(Interest::WRITABLE, write).await?;
+    // So little goes at once, or not at all.
+    ensure!(sent == names.len(), "the sockets went in part");
+    Ok(())
+}
+
+/// Takes the sockets that another process sends, as far as they are for `addresses`.
+///
+/// # Errors
+/// Nothing came, or what came is not what the configuration says.
+pub(super) async fn receive(
+    stream: &UnixStream,
+    addresses: &[String],
+) -> anyhow::Result<Vec<Named>> {
+    let mut names = [0; NAMES_BYTES_MAX];
+    let mut sockets: Vec<OwnedFd> = Vec::new();
+    let read = || {
+        let mut space = [const { MaybeUninit::uninit() }; cmsg_space!(ScmRights(SOCKETS_MAX))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut names)];
+        let read = recvmsg(stream, into, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = message {
+                sockets.extend(came);
+            }
+        }
+        Ok((read.bytes, read.flags.contains(ReturnFlags::CTRUNC)))
+    };
+    let (length, is_cut) = stream.async_io(Interest::READABLE, read).await?;
+    ensure!(!is_cut, "more sockets came than a process has");
+    let names = std::str::from_utf8(&names[..length]).context("the sockets have no names")?;
+    let names: Vec<&str> = names.lines().collect();
+    ensure!(names.len() == sockets.len(), "{} sockets came for {names:?}", sockets.len());
+    let came = names.into_iter().map(str::to_owned).zip(sockets.into_iter().map(TcpListener::from));
+    judge(came.collect(), addresses)
+}
+
+/// Those that listen where the configuration says. One for an address that it does not say any more
+/// is closed.
+fn judge(came: Vec<Named>, addresses: &[String]) -> anyhow::Result<Vec<Named>> {
+    let mut ours: Vec<Named> = Vec::new();
+    for (name, listener) in came {
+        if !addresses.contains(&name) {
+            log::info!(address = name; "the running process served an address that is not ours");
+            continue;
+        }
+        if ours.iter().any(|(known, _)| *known == name) {
+            bail!("two sockets came for {name}");
+        }
+        check_address(&name, &listener).with_context(|| format!("the socket for {name}"))?;
+        ours.push((name, listener));
+    }
+    ensure!(!ours.is_empty(), "no socket came for any address of the configuration");
+    Ok(ours)
+}
+
+fn check_address(name: &str, listener: &TcpListener) -> anyhow::Result<()> {
+    let is_listening = socket_acceptconn(listener).unwrap_or(false);
+    ensure!(is_listening, "it does not listen");
+    let wanted: SocketAddr = name.parse().map_err(|_| anyhow!("that is no address"))?;
+    let found = listener.local_addr().context("it has no address")?;
+    // With port 0 any is as configured.
+    let is_wanted =
+        found.ip() == wanted.ip() && (found.port() == wanted.port() || wanted.port() == 0);
+    ensure!(is_wanted, "it listens at {found}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    fn listener() -> Named {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        (listener.local_addr().expect("its address").to_string(), listener)
+    }
+
+    /// What becomes of these when they are sent to a process of these addresses.
+    async fn sent(listeners: Vec<Named>, addresses: &[String]) -> Result<Vec<String>, String> {
+        let (from, to) = UnixStream::pair().expect("two ends");
+        check_peer(&from).expect("it is this process");
+        send_all(&from, &listeners).await.expect("sent");
+        drop(listeners);
+        let came = receive(&to, addresses).await.map_err(|why| format!("{why:#}"))?;
+        for (name, listener) in &came {
+            assert_eq!(&listener.local_addr().expect("its address").to_string(), name);
+            std::net::TcpStream::connect(name).expect("it still listens");
+        }
+        Ok(came.into_iter().map(|(name, _)| name).collect())
+    }
+
+    #[tokio::test]
+    async fn sockets_come_as_they_were_sent_and_those_of_other_addresses_are_closed() {
+        let [http, admin, other] = [listener(), listener(), listener()];
+        let gone = other.0.clone();
+        let addresses = [http.0.clone(), admin.0.clone()];
+        let came = sent(vec![http, admin, other], &addresses).await;
+        assert_eq!(came.as_deref(), Ok(&addresses[..]));
+        assert!(std::net::TcpStream::connect(gone).is_err(), "nobody has it any more");
+    }
+
+    #[tokio::test]
+    async fn a_socket_of_a_strangers_choice_was_taken_under_our_address() {
+        let (mine, theirs) = (listener(), listener());
+        let addresses = [mine.0.clone()];
+        let why = sent(vec![(mine.0.clone(), theirs.1)], &addresses).await.expect_err("refused");
+        assert!(why.contains(&format!("{}: it listens at {}", mine.0, theirs.0)), "{why}");
+    }
+
+    #[tokio::test]
+    async fn what_does_not_listen_or_is_for_nobody_is_refused() {
+        let open = listener();
+        let line = std::net::TcpStream::connect(&open.0).expect("a connection");
+        let (name, line) = (line.local_addr().expect("its address").to_string(), line);
+        let line = TcpListener::from(OwnedFd::from(line));
+        let why = sent(vec![(name.clone(), line)], &[name]).await.expect_err("a connection");
+        assert!(why.contains("it does not listen"), "{why}");
+        let file = TcpListener::from(OwnedFd::from(tempfile::tempfile().expect("a file")));
+        let name = "127.0.0.1:1".to_owned();
+        let why = sent(vec![(name.clone(), file)], &[name]).await.expect_err("a file");
+        assert!(why.contains("it does not listen"), "{why}");
+        let why = sent(vec![listener()], &["127.0.0.1:1".to_owned()]).await.expect_err("not ours");
+        assert!(why.contains("no socket came"), "{why}");
+        let twice = listener();
+        let copy = (twice.0.clone(), twice.1.try_clone().expect("a copy"));
+        let name = twice.0.clone();
+        let why = sent(vec![twice, copy], &[name]).await.expect_err("twice");
+        assert!(why.contains("two sockets came"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn nothing_at_all_is_refused() {
+        let (from, to) = UnixStream::pair().expect("two ends");
+        drop(from);
+        let why = receive(&to, &["127.0.0.1:1".to_owned()]).await.expect_err("nothing came");
+        assert!(why.to_string().contains("no socket came"), "{why}");
+        let (from, _to) = UnixStream::pair().expect("two ends");
+        let why = send(&from, &Listeners::default()).await.expect_err("there are none");
+        assert!(why.to_string().contains("does not serve yet"), "{why}");
+    }
+
+    #[rstest]
+    #[case(1_000, 1_000, true)]
+    #[case(0, 1_000, true)]
+    #[case(0, 0, true)]
+    #[case(1_001, 1_000, false)]
+    #[case(1_000, 0, false)]
+    #[case(65_534, 0, false)]
+    fn only_processes_of_the_same_user_are_heard(
+        #[case] uid: u32,
+        #[case] own: u32,
+        #[case] is_heard: bool,
+    ) {
+        assert_eq!(is_trusted(uid, own), is_heard);
+    }
+}
