@@ -5,7 +5,7 @@
 export CARGO_INCREMENTAL = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench bench-check bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test lint audit bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -28,11 +28,15 @@ test: ## every test, the vendors' own SDKs against the binary, short forms of th
 	tests/clients/run
 	python3 tests/soak/run.py
 
-lint: setup ## formatting, clippy and rustdoc; any warning fails
+lint: setup ## formatting, clippy, rustdoc, licences and sources of crates; any warning fails
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	tests/deny.sh lint
+
+audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database
+	tests/deny.sh audit
 
 bench: ## compare with no proxy, nginx, a bare pingora proxy and installed peers; the rooms' own benches
 	@tests/setup.sh bench
