@@ -13,6 +13,7 @@ use crate::sheet::Fault;
 use crate::store::{self, Opened};
 
 mod account;
+mod audit;
 mod charges;
 mod check;
 mod credit;
@@ -101,10 +102,14 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             if command.wants_new_store() {
                 init::create(&conf)?;
             }
-            on_store(&conf, async |s| account::run(s, command, out).await)
+            on_store(&conf, async |s| account::run(s, command, &conf.audit, out).await)
         }
-        Command::Credit(command) => on_store(&conf, async |s| credit::run(s, command, out).await),
-        Command::Key(command) => on_store(&conf, async |s| key::run(s, command, out).await),
+        Command::Credit(command) => {
+            on_store(&conf, async |s| credit::run(s, command, &conf.audit, out).await)
+        }
+        Command::Key(command) => {
+            on_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
+        }
         Command::Models => models::run(&conf, out),
         Command::Charges { name } => {
             on_store(&conf, async |s| charges::run(s.ledger, name, out).await)

@@ -25,6 +25,8 @@ pub struct Conf {
     pub rules_dir: String,
     /// How the log is written.
     pub log: LogSection,
+    /// Where commands write down what they change.
+    pub audit: AuditSection,
     /// Bounds of what is taken in.
     pub limits: Limits,
     /// Bounds of what is waited for.
@@ -77,6 +79,15 @@ pub struct LogSection {
     pub level: log::LevelFilter,
 }
 
+/// The `[audit]` section: where the audit trail is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditSection {
+    /// On standard error, where a command has its log.
+    Log,
+    /// At the end of this file.
+    File(String),
+}
+
 impl Conf {
     /// Reads a configuration file and the variables of an environment.
     ///
@@ -110,6 +121,7 @@ fn read(sheet: &mut Table, faults: &mut Vec<Fault>) -> Conf {
         files: whole(section(sheet, "files", faults), faults, FilesSection::parse),
         rules_dir: rules(section(sheet, "rules", faults), faults),
         log: log_section(section(sheet, "log", faults), faults),
+        audit: audit(section(sheet, "audit", faults), faults),
         limits: whole(section(sheet, "limits", faults), faults, Limits::parse),
         timeouts: whole(section(sheet, "timeouts", faults), faults, Timeouts::parse),
         videos: whole(section(sheet, "videos", faults), faults, Schedule::parse),
@@ -219,6 +231,21 @@ fn log_section(mut table: Table, faults: &mut Vec<Fault>) -> LogSection {
         log::LevelFilter::Info
     });
     LogSection { json, level }
+}
+
+fn audit(mut table: Table, faults: &mut Vec<Fault>) -> AuditSection {
+    let place = table.place.clone();
+    let to = table.text("to", faults).unwrap_or_else(|| "file:var/audit.jsonl".to_owned());
+    table.finish(faults);
+    match to.strip_prefix("file:") {
+        Some(path) if !path.is_empty() => AuditSection::File(path.to_owned()),
+        _ => {
+            if to != "log" {
+                faults.push(place.fault("audit.to must be \"file:PATH\" or \"log\""));
+            }
+            AuditSection::Log
+        }
+    }
 }
 
 /// Puts the value of a variable where its name says.

@@ -43,6 +43,7 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
 /// It cannot be made.
 pub fn make_shared_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let mode = fs::metadata(path)?.mode();
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
         let (path, mode) = (path.display(), format!("{:04o}", mode & 0o7777));

@@ -1,5 +1,6 @@
 //! Tests of the whole, by capability.
 
+mod audit;
 mod billing;
 mod chat;
 mod cli;

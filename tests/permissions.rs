@@ -14,7 +14,8 @@ fn open_to_others(folder: &Path) -> Vec<PathBuf> {
         let name = entry.file_name().to_string_lossy().into_owned();
         // Of the test: its configuration, and the log that it has the gateway write.
         let is_top = folder.join("tollgate.toml").exists();
-        if is_top && (name == "tollgate.toml" || name.ends_with(".log")) {
+        let is_log = Path::new(&name).extension().is_some_and(|ending| ending == "log");
+        if is_top && (name == "tollgate.toml" || is_log) {
             continue;
         }
         let about = entry.metadata().expect("an entry");

@@ -74,6 +74,8 @@ url = "$2"
 outbox = "$1/outbox"
 [files]
 url = "file:$1/files"
+[audit]
+to = "file:$1/audit.jsonl"
 [rules]
 dir = "$root/lua-free-rules"
 [log]

@@ -6,7 +6,9 @@ use anyhow::bail;
 use clap::Subcommand;
 use serde_json::json;
 
+use super::audit::{self, Change};
 use super::{Out, account_name, no_account};
+use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, Ledger};
 use crate::store::Opened;
@@ -40,7 +42,12 @@ impl Command {
     }
 }
 
-pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
+pub(super) async fn run(
+    store: Opened,
+    command: &Command,
+    audit: &AuditSection,
+    out: Out,
+) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
     match command {
         Command::Create { name, credit, .. } => {
@@ -53,9 +60,17 @@ pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::R
                     bail!("account '{name}' is there already");
                 }
                 let Some(amount) = amount else { return Ok(()) };
-                super::credit::add(ledger, &name, &format!("opening-{name}"), amount).await
+                super::credit::add(ledger, &name, &opening_id(&name), amount).await
             };
-            store.lasting.write(opening).await?;
+            let change = Change {
+                action: "account.create",
+                account: Some(name.clone()),
+                payment: amount.map(|_| opening_id(&name)),
+                amount,
+                ..Change::default()
+            };
+            let making = async || store.lasting.write(opening).await;
+            audit::record(audit, ledger, &change, making).await?;
             show(ledger, &name, out).await
         }
         Command::List => {
@@ -66,6 +81,11 @@ pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::R
         }
         Command::Show { name } => show(ledger, &account_name(name)?, out).await,
     }
+}
+
+/// The id of an account's first payment.
+fn opening_id(name: &AccountName) -> String {
+    format!("opening-{name}")
 }
 
 pub(super) async fn show(ledger: &dyn Ledger, name: &AccountName, out: Out) -> anyhow::Result<()> {

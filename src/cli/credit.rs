@@ -3,7 +3,9 @@
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 
+use super::audit::{self, Change};
 use super::{Out, account_name, no_account};
+use crate::conf::AuditSection;
 use crate::ledger::{AccountName, Answer, Ledger, Operation};
 use crate::money::Money;
 use crate::store::Opened;
@@ -22,12 +24,25 @@ pub(super) enum Command {
     },
 }
 
-pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
+pub(super) async fn run(
+    store: Opened,
+    command: &Command,
+    audit: &AuditSection,
+    out: Out,
+) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
     let Command::Add { name, usd, id } = command;
     let (name, amount) = (account_name(name)?, amount(usd)?);
     let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let taking = store.lasting.write(async || add(ledger, &name, &tx, amount).await).await;
+    let change = Change {
+        action: "credit.add",
+        account: Some(name.clone()),
+        payment: Some(tx.clone()),
+        amount: Some(amount),
+        ..Change::default()
+    };
+    let adding = async || store.lasting.write(async || add(ledger, &name, &tx, amount).await).await;
+    let taking = audit::record(audit, ledger, &change, adding).await;
     taking.with_context(|| format!("payment '{tx}': taken or not, the same again does no harm"))?;
     super::account::show(ledger, &name, out).await
 }

@@ -6,7 +6,9 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::audit::{self, Change};
 use super::{Out, account_name, no_account};
+use crate::conf::AuditSection;
 use crate::ledger::key::Key;
 use crate::ledger::{KeyRecord, Ledger};
 use crate::store::Opened;
@@ -30,15 +32,27 @@ pub(super) enum Command {
     },
 }
 
-pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::Result<()> {
+pub(super) async fn run(
+    store: Opened,
+    command: &Command,
+    audit: &AuditSection,
+    out: Out,
+) -> anyhow::Result<()> {
     match command {
-        Command::Issue { name } => issue(&store, name, out).await,
+        Command::Issue { name } => issue(&store, name, audit, out).await,
         Command::List { name } => list(&*store.ledger, name, out).await,
         Command::Revoke { prefix } => {
             let at = now()?;
-            if !store.lasting.write(async || store.ledger.revoke_key(prefix, at).await).await? {
-                bail!("there is no key listed as '{prefix}'");
-            }
+            let change =
+                Change { action: "key.revoke", key: Some(prefix.clone()), ..Change::default() };
+            let revoking = async || {
+                let revoke = async || store.ledger.revoke_key(prefix, at).await;
+                if !store.lasting.write(revoke).await? {
+                    bail!("there is no key listed as '{prefix}'");
+                }
+                anyhow::Ok(())
+            };
+            audit::record(audit, &*store.ledger, &change, revoking).await?;
             if out.json {
                 super::say(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
             }
@@ -47,7 +61,7 @@ pub(super) async fn run(store: Opened, command: &Command, out: Out) -> anyhow::R
     }
 }
 
-async fn issue(store: &Opened, name: &str, out: Out) -> anyhow::Result<()> {
+async fn issue(store: &Opened, name: &str, audit: &AuditSection, out: Out) -> anyhow::Result<()> {
     let (name, ledger) = (account_name(name)?, &*store.ledger);
     if ledger.balances(&name).await?.is_none() {
         return Err(no_account(&name));
@@ -57,8 +71,17 @@ async fn issue(store: &Opened, name: &str, out: Out) -> anyhow::Result<()> {
     let key = Key::from_random(bits);
     let prefix = key.prefix().to_owned();
     let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
-    let adding = store.lasting.write(async || ledger.add_key(key.hash(), record.clone()).await);
-    adding.await?;
+    let change = Change {
+        action: "key.issue",
+        account: Some(record.account.clone()),
+        key: Some(record.prefix.clone()),
+        ..Change::default()
+    };
+    let adding = async || {
+        let add = async || ledger.add_key(key.hash(), record.clone()).await;
+        anyhow::Ok(store.lasting.write(add).await?)
+    };
+    audit::record(audit, ledger, &change, adding).await?;
     if out.json {
         super::say(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {

@@ -10,6 +10,7 @@ use pingora_core::connectors::ConnectorOptions;
 use pingora_core::server::configuration::{Opt, ServerConf};
 use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
+use tokio::sync::Notify;
 
 use crate::catalogue::Catalogue;
 use crate::conf::Conf;
@@ -25,6 +26,7 @@ use crate::jobs::worker::{Room, Worker};
 use crate::ledger::Leases;
 use crate::metrics;
 use crate::repeats::REPLIES_BYTES_MAX;
+use crate::store::upkeep::Upkeep;
 use crate::store::{self, Opened, Serving};
 
 mod admin;
@@ -101,17 +103,8 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
     let entrance = entrance::Entrance { store: requests, service: entrance };
     let admin = admin::build(conf, own.ledger, routes.clone(), catalogue);
-    let (socket, listeners) = (takeover::socket(&conf.server)?, Arc::<Listeners>::default());
-    takeover::check_place(&socket);
-    let hurry = background.hurry.clone();
-    let signals = Signals::new(conf, socket.clone(), listeners.clone(), hurry);
     find_vendors(&routes)?;
-    let instead = match upgrade {
-        true => Some(takeover::begin(&conf.server, &socket, &upkeep)?),
-        false => None,
-    };
-    let opening = Opening::new(conf, upkeep, listeners);
-    let opening = opening.instead(instead.map(|arrival| Upgrade { socket, arrival }));
+    let (opening, signals) = prepare(conf, upgrade, upkeep, background.hurry.clone())?;
     let opening = server.add_service(opening);
     server.add_service(entrance).add_dependency(&opening);
     server.add_service(admin).add_dependency(&opening);
@@ -129,6 +122,22 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
 fn bodies(conf: &Conf, files: &Arc<Files>) -> Arc<BodyFiles> {
     let limits = BodyLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
     Arc::new(BodyFiles::new(files.clone(), limits))
+}
+
+/// What begins to serve, and what ends it; for an upgrade, the running process is told as well.
+fn prepare(
+    conf: &Conf,
+    upgrade: bool,
+    upkeep: Arc<Upkeep>,
+    hurry: Arc<Notify>,
+) -> anyhow::Result<(Opening, Signals)> {
+    let (socket, listeners) = (takeover::socket(&conf.server)?, Arc::<Listeners>::default());
+    takeover::check_place(&socket);
+    let signals = Signals::new(conf, socket.clone(), listeners.clone(), hurry);
+    let arrival =
+        if upgrade { Some(takeover::begin(&conf.server, &socket, &upkeep)?) } else { None };
+    let opening = Opening::new(conf, upkeep, listeners);
+    Ok((opening.instead(arrival.map(|arrival| Upgrade { socket, arrival })), signals))
 }
 
 /// Looks up where the vendors are, so that the first calls find them.

@@ -10,7 +10,7 @@ use super::AccountName;
 /// How every key begins.
 const MARK: &str = "sk-tg-";
 /// So much of a key is shown in lists and journals.
-const PREFIX_CHARS: usize = MARK.len() + 8;
+pub const PREFIX_CHARS: usize = MARK.len() + 8;
 
 /// The SHA-256 of a key: all that a store ever sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -243,7 +243,7 @@ fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> 
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
-    forget_for_good(&connection)?;
+    forget_for_good(connection)?;
     connection.execute_batch(SCHEMA)?;
     kept::prepare(connection)?;
     connection.set_prepared_statement_cache_capacity(64);

@@ -1,0 +1,204 @@
+//! The audit trail: who changed which account, key or credit, when, by which command, and what came
+//! of it.
+//!
+//! Two lines a change: one before it is made, without which it is not made, and one after. A line
+//! is one JSON object. It names accounts, payments and the beginnings of keys, and never a secret.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use rustix::process::{geteuid, getuid};
+use serde_json::{Map, Value, json};
+
+use crate::conf::AuditSection;
+use crate::ledger::key::PREFIX_CHARS;
+use crate::ledger::{AccountName, Ledger};
+use crate::money::Money;
+use crate::permissions;
+
+/// The longest text of somebody else's that goes into a line.
+const TEXT_CHARS_MAX: usize = 256;
+
+/// What is to be changed.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// Of what, and what is done to it: `credit.add`.
+    pub(super) action: &'static str,
+    pub(super) account: Option<AccountName>,
+    /// What the operator calls the key, of which only the beginning is told.
+    pub(super) key: Option<String>,
+    /// The id of a payment.
+    pub(super) payment: Option<String>,
+    pub(super) amount: Option<Money>,
+}
+
+/// Makes a change between its two lines.
+///
+/// # Errors
+/// The first line cannot be written, and nothing was changed; or those of the change.
+pub(super) async fn record<T>(
+    to: &AuditSection,
+    ledger: &dyn Ledger,
+    change: &Change,
+    apply: impl AsyncFnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let id = uuid::Uuid::now_v7().to_string();
+    let mut begun = change.told();
+    begun.extend(whoever());
+    let before = credited(ledger, change).await;
+    begun.extend(before.map(|nano| ("credited_before_nano".to_owned(), nano)));
+    write(to, &id, "begun", begun)
+        .context("no line can be written to the audit trail, so nothing was changed")?;
+    let made = apply().await;
+    let mut ended = change.told();
+    match &made {
+        Ok(_) => {
+            let after = credited(ledger, change).await;
+            ended.insert("result".to_owned(), "done".into());
+            ended.extend(after.map(|nano| ("credited_after_nano".to_owned(), nano)));
+        }
+        Err(why) => {
+            ended.insert("result".to_owned(), "failed".into());
+            ended.insert("why".to_owned(), change.without_key(&format!("{why:#}")).into());
+        }
+    }
+    if let Err(why) = write(to, &id, "ended", ended) {
+        // The change cannot be taken back, and whoever tried it again might make it twice.
+        eprintln!("tollgate: what came of this is not in the audit trail: {why:#}");
+    }
+    made
+}
+
+impl Change {
+    fn told(&self) -> Map<String, Value> {
+        let mut told = Map::new();
+        told.insert("from".to_owned(), "cli".into());
+        told.insert("action".to_owned(), self.action.into());
+        let account = self.account.as_ref().map(|name| name.as_str().into());
+        let key = self.key.as_deref().map(|key| beginning(key).into());
+        let payment = self.payment.as_deref().map(|id| cut(id, TEXT_CHARS_MAX).into());
+        let amount = self.amount.map(|amount| json!(amount));
+        let fields: [(&str, Option<Value>); 4] = [
+            ("account", account),
+            ("key_prefix", key),
+            ("payment", payment),
+            ("amount_nano", amount),
+        ];
+        told.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
+        told
+    }
+
+    /// A text in which the operator's own words may stand: somebody may have given a whole key where
+    /// its beginning was asked for.
+    fn without_key(&self, text: &str) -> String {
+        let text = match &self.key {
+            Some(key) if !key.is_empty() => text.replace(key, &beginning(key)),
+            _ => text.to_owned(),
+        };
+        cut(&text, TEXT_CHARS_MAX)
+    }
+}
+
+fn beginning(key: &str) -> String {
+    cut(key, PREFIX_CHARS)
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    text.chars().take(chars_max).collect()
+}
+
+/// What was ever credited to the account, if that is cheap to learn.
+async fn credited(ledger: &dyn Ledger, change: &Change) -> Option<Value> {
+    let account = change.account.as_ref()?;
+    let balances = ledger.balances(account).await.ok()??;
+    Some(json!(balances.credit))
+}
+
+/// Who runs this command, as the system says, and as sudo says.
+fn whoever() -> Map<String, Value> {
+    let (uid, effective) = (getuid().as_raw(), geteuid().as_raw());
+    let mut who = Map::new();
+    who.insert("uid".to_owned(), uid.into());
+    let user = std::fs::read_to_string("/etc/passwd").ok().and_then(|all| user_of(&all, uid));
+    who.extend(user.map(|name| ("user".to_owned(), name.into())));
+    if effective != uid {
+        who.insert("effective_uid".to_owned(), effective.into());
+    }
+    let login = std::fs::read_to_string("/proc/self/loginuid").ok();
+    // What the system says of a process that nobody logged in for.
+    let login =
+        login.and_then(|text| text.trim().parse::<u32>().ok()).filter(|uid| *uid != u32::MAX);
+    who.extend(login.map(|uid| ("login_uid".to_owned(), uid.into())));
+    let sudo = std::env::var("SUDO_USER").ok();
+    who.extend(sudo.map(|name| ("sudo_user".to_owned(), cut(&name, TEXT_CHARS_MAX).into())));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    who.extend(host.map(|name| ("host".to_owned(), name.trim().into())));
+    who
+}
+
+/// The name of a user in the system's list.
+fn user_of(list: &str, uid: u32) -> Option<String> {
+    list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+        (number.parse::<u32>() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+/// Writes one line, for good.
+fn write(
+    to: &AuditSection,
+    id: &str,
+    stage: &str,
+    fields: Map<String, Value>,
+) -> anyhow::Result<()> {
+    let mut line = Map::new();
+    line.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());
+    line.insert("target".to_owned(), "audit".into());
+    line.insert("id".to_owned(), id.into());
+    line.insert("stage".to_owned(), stage.into());
+    line.extend(fields);
+    let line = format!("{}\n", Value::Object(line));
+    match to {
+        AuditSection::Log => Ok(std::io::stderr().lock().write_all(line.as_bytes())?),
+        AuditSection::File(path) => {
+            append(path.as_ref(), &line).with_context(|| format!("audit.to: {path}"))
+        }
+    }
+}
+
+/// In one write, so that lines of several commands do not mix.
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        permissions::make_shared_folder(folder)?;
+    }
+    permissions::make_file(path)?;
+    let mut file = OpenOptions::new().append(true).open(path)?;
+    file.write_all(line.as_bytes())?;
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_key_in_the_place_of_its_beginning_is_not_told() {
+        let key = format!("sk-tg-{}", "0123456789abcdef".repeat(4));
+        let change = Change { action: "key.revoke", key: Some(key.clone()), ..Change::default() };
+        let told = format!("{:?}", change.told());
+        assert!(told.contains("sk-tg-01234567") && !told.contains("012345678"), "{told}");
+        let why = change.without_key(&format!("there is no key listed as '{key}'"));
+        assert_eq!(why, "there is no key listed as 'sk-tg-01234567'");
+    }
+
+    #[test]
+    fn users_have_names() {
+        let list = "root:x:0:0::/:/bin/sh\nbroken\nada:x:1000:1000::/:/bin/sh\n";
+        assert_eq!(user_of(list, 1_000).as_deref(), Some("ada"));
+        assert_eq!(user_of(list, 0).as_deref(), Some("root"));
+        assert_eq!(user_of(list, 7), None);
+    }
+}
