@@ -6,7 +6,6 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::time::{Duration, SystemTime};
 
