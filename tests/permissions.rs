@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::world::{ACCOUNT, Store, World, chat_of};
 
 /// Everything below a folder that its group or others may touch, but for what is not the gateway's.
-fn open_to_others(folder: &Path) -> Vec<PathBuf> {
+fn open_to_others(folder: &Path) -> Vec<String> {
     let mut open = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -20,7 +20,7 @@ fn open_to_others(folder: &Path) -> Vec<PathBuf> {
         }
         let about = entry.metadata().expect("an entry");
         if about.permissions().mode() & 0o077 != 0 {
-            open.push(entry.path());
+            open.push(entry.path().display().to_string());
         }
         if about.is_dir() {
             open.extend(open_to_others(&entry.path()));
@@ -43,7 +43,7 @@ async fn what_a_gateway_kept_could_be_read_by_every_user_of_the_machine() {
     for made in ["tollgate.db", "tollgate.db-wal", "tollgate.db-outbox", "files", "var/run"] {
         assert!(world.path(made).exists(), "{made}");
     }
-    assert_eq!(open_to_others(&world.path("")), [PathBuf::new(); 0]);
+    assert_eq!(open_to_others(&world.path("")), [""; 0]);
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn what_was_open_is_closed_with_a_warning() {
     for name in folders {
         world.logged(&["was open to other users", name]).await;
     }
-    assert_eq!(open_to_others(&world.path("")), [PathBuf::new(); 0]);
+    assert_eq!(open_to_others(&world.path("")), [""; 0]);
     let silent = world.command(&["account", "show", ACCOUNT]).await;
     assert_eq!(silent.err, "", "there is nothing more to warn of");
 }
