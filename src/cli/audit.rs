@@ -90,8 +90,8 @@ impl Change {
         told
     }
 
-    /// A text in which the operator's own words may stand: somebody may have given a whole key where
-    /// its beginning was asked for.
+    /// A text in which the operator's own words may stand: somebody may have given a whole key
+    /// where its beginning was asked for.
     fn without_key(&self, text: &str) -> String {
         let text = match &self.key {
             Some(key) if !key.is_empty() => text.replace(key, &beginning(key)),
