@@ -25,32 +25,16 @@ const STAGED_MAX: u32 = 32;
 /// What nobody wrote to for so long is not being written any more.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Its owner's, and nobody else's.
-const PRIVATE: u32 = 0o700;
-
 /// Opens a folder, which is made if it is not there, and sweeps it.
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
     let told = |why: io::Error| FilesError::Unavailable(format!("{path}: {why}"));
     permissions::make_folder(path.as_ref()).map_err(told)?;
-    keep_private(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
+    permissions::make_folder(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(path, why:% = why; "unfinished files could not be swept");
     }
     Ok(store)
-}
-
-/// Makes a folder that is nobody else's, whatever it was. One that another user of this gateway's
-/// machines has made stays as it is.
-fn keep_private(path: &FilePath) -> io::Result<()> {
-    fs::create_dir_all(path)?;
-    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
-    if mode != PRIVATE
-        && let Err(why) = fs::set_permissions(path, fs::Permissions::from_mode(PRIVATE))
-    {
-        log::warn!(path:% = path.display(), why:% = why; "others may read the folder of bodies");
-    }
-    Ok(())
 }
 
 /// Deletes what is left of a file that was being written.
