@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tollgate::ledger::{Ledger, Operation, Swept};
+use tollgate::metrics::METRICS;
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
@@ -44,6 +45,39 @@ async fn sweeps(store: &Arc<dyn Ledger>) {
         let balances = store.balances(&names[n]).await.expect("an answer").expect("an account");
         assert_eq!((balances.available, balances.held), (nano(20), nano(10)));
     }
+}
+
+/// What its checkpoint posts is more than the hold, and than all that the account had.
+async fn writes_off(store: &Arc<dyn Ledger>) {
+    let account = name("poor");
+    assert_eq!(store.open(&account).await, Ok(true));
+    let (id, wanted, least) = ("h".to_owned(), nano(10), nano(10));
+    for op in [
+        Operation::Credit { tx: "t".to_owned(), amount: nano(10) },
+        Operation::Hold { id: id.clone(), wanted, least, lease_ms: 1 },
+        Operation::Checkpoint { id, charge: nano(50_000_000), line: "{}".to_owned() },
+    ] {
+        store.apply(&account, op).await.expect("it is done");
+    }
+    let before = METRICS.write_offs.get();
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    assert_eq!(store.expire().await.map(|swept| swept.expired), Ok(1));
+    let balances = store.balances(&account).await.expect("an answer").expect("an account");
+    assert_eq!(balances.written_off, nano(49_999_990));
+    assert_eq!(METRICS.write_offs.get(), before + 1);
+}
+
+#[tokio::test]
+async fn what_a_sweep_of_sqlite_writes_off_is_told_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
+    writes_off(&open(&url).await).await;
+}
+
+#[tokio::test]
+async fn what_a_sweep_of_redis_writes_off_is_told_too() {
+    let server = RedisServer::start();
+    writes_off(&open(&server.url()).await).await;
 }
 
 /// How often a server was told a command.

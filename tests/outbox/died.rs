@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use rstest::rstest;
+use serde_json::json;
 
 use super::{PATIENCE, lines, written};
-use crate::world::{Hold, Store, World, chat_of};
+use crate::world::{Hold, Store, World, chat_of, with};
 
 /// A stream that goes on when the test says so.
 const STREAM: &str = "held=4";
@@ -37,6 +38,28 @@ async fn what_it_could_not_send_its_successor_sends(#[case] half_a_line: &[u8]) 
     world.kill_and_start_again().await;
     world.charge().await;
     assert_eq!(world.metric("tollgate_outbox_replayed_total", &[]).await, 0);
+}
+
+#[tokio::test]
+async fn what_nobody_can_pay_of_it_its_successor_tells() {
+    let faults = "held=4;prompt=1;completion=10;reasoning=200000";
+    let builder = World::start(Store::Redis).own_redis().vendor("vendor_d", &[faults]);
+    let mut world = builder.credit("1").run().await;
+    let mut stream =
+        world.open_stream(with(chat_of("lmd-4.6"), &json!({ "max_tokens": 10 }))).await;
+    stream.take(2).await;
+    world.redis().stop();
+    world.sim.let_go();
+    assert!(stream.rest().await.is_done());
+    world.metric_becomes("tollgate_outbox_pending", &[], 1).await;
+    world.gateway.kill();
+    assert!(world.redis().start_again());
+    world.gateway = world.second_gateway().await;
+    let charge = world.charge().await;
+    assert!(charge.written_off_nano > 10_000_000, "{charge:?}");
+    world.metric_becomes("tollgate_write_offs_total", &[], 1).await;
+    let words = ["charge written off: above what the account had", &charge.request_id];
+    world.logged(&words).await;
 }
 
 /// An answer was out a moment before its charge was in the file: what was in between died.

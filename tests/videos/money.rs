@@ -87,6 +87,10 @@ async fn a_video_is_charged_what_it_cost_whatever_was_held(
     }
     assert_eq!((charge.usage, charge.basis.as_str()), (usage, basis));
     assert_eq!(charge.written_off_nano, (amount - 5_000_000_000).max(0));
+    if charge.written_off_nano > 0 {
+        world.metric_becomes("tollgate_write_offs_total", &[], 1).await;
+        world.logged(&["charge written off: above what the account had", &id]).await;
+    }
     let balances = world.balances().await;
     assert_eq!(balances.available, (5_000_000_000 - amount).max(0));
 }
