@@ -196,6 +196,7 @@ impl Relay {
                 whole.meter.set_bounds(bounds);
                 whole.bounds = bounds;
             }
+            Relay::Pieces(pieces) => pieces.meter.set_bounds(bounds),
             Relay::Stream(stream) => stream.meter.set_bounds(bounds),
             Relay::Raw(_) => {}
         }

@@ -40,8 +40,8 @@ pub struct AnswerBudget {
     bytes: TenantBudget,
     /// Answers that go beyond the bounds.
     beyond: TenantBudget,
-    /// Nearly full is what has no more than this left.
-    margin: usize,
+    /// What one account may take at most; 0 for any amount.
+    bound: usize,
 }
 
 /// What an answer takes of the budget, until it is dropped.
@@ -65,8 +65,8 @@ impl AnswerBudget {
         let one = TenantShare { max: 1, min: 1 };
         let pool = ResourcePool::new(BEYOND_MAX);
         let beyond = TenantBudget::new(Resource::AnswersBeyond, &pool, one);
-        let bound = if max > 0 { max } else { all };
-        AnswerBudget { bytes, beyond, margin: bound / 4 }
+        let bound = if max == 0 || all == 0 { max.max(all) } else { max.min(all) };
+        AnswerBudget { bytes, beyond, bound }
     }
 
     /// Lets a call in whose answer will find room, as far as anybody can tell.
@@ -81,7 +81,12 @@ impl AnswerBudget {
         let mut permit = AnswerPermit::default();
         let admitted = match endpoint {
             Endpoint::Images | Endpoint::ImageEdits => {
-                permit.bytes.insert(self.bytes.permit(tenant)).grow(IMAGE_BYTES)
+                // Half of the room is left for what is larger than was expected, or else all of
+                // them would wait for each other.
+                let needed = IMAGE_BYTES.saturating_add(self.bound / 2);
+                let has_room = self.bytes.has_room(tenant, needed);
+                has_room
+                    .and_then(|()| permit.bytes.insert(self.bytes.permit(tenant)).grow(IMAGE_BYTES))
             }
             _ => match self.bytes.has_room(tenant, ADMIT_BYTES) {
                 // A short one needs nothing of what all share.
@@ -163,7 +168,7 @@ impl AnswerPermit {
         let Some(permit) = self.bytes.as_ref().filter(|permit| permit.held() > 0) else {
             return self.beyond.is_some();
         };
-        self.beyond.is_some() || budget.bytes.has_room(permit.tenant(), budget.margin).is_err()
+        self.beyond.is_some() || budget.bytes.has_room(permit.tenant(), budget.bound / 4).is_err()
     }
 
     /// Counts what is held now and was not before.
@@ -255,7 +260,7 @@ mod tests {
         drop(full);
         let images: Vec<_> =
             std::iter::from_fn(|| budget.admit(&one, Endpoint::Images).ok()).collect();
-        assert_eq!(images.len(), 4);
+        assert_eq!(images.len(), 2, "half is left for what is longer");
     }
 
     #[tokio::test]

@@ -138,7 +138,7 @@ async fn answers_that_share_too_little_room_all_come_to_their_end() {
 /// An image is dear, and its bytes are many: it was made before anybody looked for room.
 #[tokio::test]
 async fn an_image_that_finds_no_room_is_not_made() {
-    let conf = "[limits]\nanswers_per_account_bytes_max = 1_048_576";
+    let conf = "[limits]\nanswers_per_account_bytes_max = 2_097_152";
     let builder = World::start(Store::Sqlite).vendor("vendor_b", &["delay=3000"]);
     let world = builder.conf(conf).run().await;
     let mut first = Client::of(&world).await;
