@@ -20,14 +20,17 @@ pub mod model;
 mod prices;
 pub mod rewrite;
 pub mod route;
+pub mod route_tls;
 pub mod screen;
 pub mod vendor;
+mod vendor_key;
 
 pub use kind::Kind;
 pub use model::Model;
 pub use route::{Naming, VendorRoutes};
 use vendor::Row;
 pub use vendor::Vendor;
+pub use vendor_key::VendorKey;
 
 /// The name and the text of a rules file.
 pub type Source = (String, String);

@@ -95,7 +95,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         logging::start_for_commands(conf.log);
     }
     match &cli.command {
-        Command::Serve { upgrade } => serve::run(&conf, *upgrade),
+        Command::Serve { upgrade } => serve::run(&conf, &cli.conf, *upgrade),
         Command::Check => check::run(&conf, out),
         Command::Init => init::run(&conf, out),
         Command::Account(command) => {

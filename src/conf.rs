@@ -7,6 +7,10 @@ use crate::jobs::schedule::Schedule;
 use crate::sheet::{self, Fault, Node, Place, Table, Value};
 use crate::store::{SCHEMES, StoreSection};
 
+mod listen;
+
+pub use listen::{AdminAddress, Listen, Tls};
+
 /// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
 const PREFIX: &str = "TOLLGATE__";
 
@@ -35,26 +39,6 @@ pub struct Conf {
     pub videos: Schedule,
     /// The vendors.
     pub vendors: Vec<VendorRoutes>,
-}
-
-/// The `[listen]` section.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// For clients.
-    pub http: String,
-    /// For `/metrics`, `/healthz` and `/readyz`.
-    pub admin: String,
-    /// Certificate and key, if clients are to use TLS.
-    pub tls: Option<Tls>,
-}
-
-/// The `[listen.tls]` section.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificate chain, a PEM file.
-    pub cert: String,
-    /// Its key, a PEM file.
-    pub key: String,
 }
 
 /// The `[server]` section.
@@ -115,7 +99,7 @@ impl Conf {
 fn read(sheet: &mut Table, faults: &mut Vec<Fault>) -> Conf {
     let vendors = sheet.members("vendor", faults);
     Conf {
-        listen: listen(section(sheet, "listen", faults), faults),
+        listen: whole(section(sheet, "listen", faults), faults, Listen::parse),
         server: server(section(sheet, "server", faults), faults),
         store: store(section(sheet, "store", faults), faults),
         files: whole(section(sheet, "files", faults), faults, FilesSection::parse),
@@ -147,39 +131,6 @@ fn whole<T>(
     let read = parse(&mut table, faults);
     table.finish(faults);
     read
-}
-
-fn listen(mut table: Table, faults: &mut Vec<Fault>) -> Listen {
-    let place = table.place.clone();
-    let mut address = |key, default: &str| {
-        let Some(node) = table.take(key) else { return default.to_owned() };
-        match node.value {
-            Value::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
-            _ => {
-                let what = format!("'{key}' must be an address such as \"{default}\"");
-                faults.push(node.place.fault(what));
-                default.to_owned()
-            }
-        }
-    };
-    let (http, admin) = (address("http", "127.0.0.1:8080"), address("admin", "127.0.0.1:9090"));
-    // The server would bind it once, and answer clients with either; any free port is one address
-    // to it too.
-    let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
-    if socket(&http) == socket(&admin) {
-        faults.push(place.fault(format!("'http' and 'admin' are both {http}; they must differ")));
-    }
-    let tls = table.table("tls", faults).map(|mut tls| {
-        let place = tls.place.clone();
-        let files = (tls.text("cert", faults), tls.text("key", faults));
-        tls.finish(faults);
-        if files.0.is_none() || files.1.is_none() {
-            faults.push(place.fault("'tls' needs 'cert' and 'key', two PEM files"));
-        }
-        Tls { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
-    });
-    table.finish(faults);
-    Listen { http, admin, tls }
 }
 
 fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {

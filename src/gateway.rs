@@ -28,6 +28,7 @@ pub mod answer;
 pub mod answer_budget;
 pub mod bodies;
 pub mod busy;
+pub mod client_address;
 pub mod close;
 pub mod dial;
 pub mod download;
@@ -46,6 +47,7 @@ pub mod passage;
 pub mod refusal;
 pub mod repeat;
 pub mod reply;
+pub mod route_tls;
 pub mod routes;
 pub mod tenant_budget;
 pub mod thinking;
@@ -59,6 +61,7 @@ mod wire;
 use answer_budget::AnswerBudget;
 use bodies::Bodies;
 use busy::Busy;
+use client_address::TrustedProxies;
 use dial::Dial;
 use exchange::{Exchange, Relaying, Stage};
 use growth::Growth;
@@ -115,6 +118,8 @@ pub struct Gateway {
     pub bodies_apart: Arc<BodyFiles>,
     /// Connections to vendors.
     pub dial: Arc<Dial>,
+    /// Who may speak for clients.
+    pub proxies: Option<Arc<TrustedProxies>>,
     /// Keys that were looked up.
     pub keys: KnownKeys,
     /// Everybody who uses anything of the gateway.
@@ -147,6 +152,8 @@ pub struct Parts {
     pub timeouts: Timeouts,
     /// See [`Gateway::dial`].
     pub dial: Dial,
+    /// See [`Gateway::proxies`].
+    pub proxies: Option<Arc<TrustedProxies>>,
 }
 
 impl Gateway {
@@ -174,6 +181,7 @@ impl Gateway {
             busy: Busy::default(),
             settling: Busy::default(),
             dial: Arc::new(parts.dial),
+            proxies: parts.proxies,
             keys: KnownKeys::new(&tenants),
             tenants,
         }
@@ -181,6 +189,7 @@ impl Gateway {
 
     async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
         exchange.tongue = local::tongue(session.req_header().uri.path());
+        exchange.client = client_address::of(session, self.proxies.as_deref())?;
         let _running = self.load.enter()?;
         let target = local::target(session.req_header())?;
         exchange.record.endpoint = target.name();
@@ -189,6 +198,7 @@ impl Gateway {
         }
         let caller = intake::caller(self, session, exchange.tongue, target.is_free()).await?;
         exchange.record.account = Some(caller.key.account.clone());
+        exchange.record.key = Some(caller.key.clone());
         exchange.tenant = Some(caller.tenant.clone());
         match target {
             Target::Endpoint(endpoint) => {

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::world::{RawAnswer, World, chat_of, parse};
 
+mod admin;
 mod chunks;
 mod crowds;
 mod cut_off;
@@ -16,6 +17,8 @@ mod fine;
 mod heads;
 mod load;
 mod many;
+mod proxies;
+mod reload;
 mod reuse;
 mod routes;
 mod slow;

@@ -31,5 +31,6 @@ mod translated;
 mod translation;
 mod uploads;
 mod usage;
+mod vendor_tls;
 mod videos;
 mod world;

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::route_tls::RouteTlsFiles;
 use crate::sheet::{Fault, Node, Place, Table};
 
 /// What a vendor calls models: exact names, and patterns with one `*` at the end.
@@ -183,6 +184,8 @@ pub struct RouteSection {
     pub names: Names,
     /// Calls under way, at most; 0 for no bound.
     pub requests_max: usize,
+    /// Whom it trusts and what it shows of itself, where that is not as usual.
+    pub tls: Option<RouteTlsFiles>,
 }
 
 /// Everything configured for a vendor.
@@ -244,6 +247,7 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
     let base = required(&mut row, "base_url", &place, faults);
     let names = Names::parse(row.members("names", faults), faults);
     let requests_max = row.whole("requests_max", faults).and_then(|n| n.try_into().ok());
+    let tls = row.take("tls");
     row.finish(faults);
     if key.as_deref().is_some_and(|key| key.contains(char::is_control)) {
         faults.push(place.fault("'key' has a control character, which no header can carry"));
@@ -256,7 +260,8 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
         }
     };
     let requests_max = requests_max.unwrap_or(0);
-    Some(RouteSection { name: name?, base, key: KeySource::parse(&key?), names, requests_max })
+    let tls = tls.map(|node| RouteTlsFiles::parse(node, base.tls, faults));
+    Some(RouteSection { name: name?, base, key: KeySource::parse(&key?), names, requests_max, tls })
 }
 
 fn required(

@@ -3,10 +3,12 @@
 use super::Out;
 use crate::catalogue::Kind;
 use crate::conf::Conf;
+use crate::gateway::route_tls::RouteTls;
 
 pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
     super::judge_secrets(conf)?;
     let catalogue = super::rules::catalogue(conf)?;
+    route_tls(conf)?;
     let models = catalogue.models();
     let of_kind = |kind| models.iter().filter(|m| m.kind == kind).count();
     let counts: Vec<(&str, usize)> = Kind::ALL.iter().map(|k| (k.name(), of_kind(*k))).collect();
@@ -35,4 +37,12 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
     }
     super::say(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
+}
+
+/// Reads the files of every route's TLS.
+fn route_tls(conf: &Conf) -> anyhow::Result<()> {
+    let routes = conf.vendors.iter().flat_map(|vendor| &vendor.routes);
+    let files = routes.filter_map(|route| route.tls.as_ref());
+    let faults: Vec<_> = files.filter_map(|files| RouteTls::load(files).err()).collect();
+    if faults.is_empty() { Ok(()) } else { Err(super::faults(&faults)) }
 }

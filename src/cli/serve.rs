@@ -31,6 +31,8 @@ use crate::store::{self, Opened, Serving};
 
 mod admin;
 mod background;
+mod certificate;
+mod credentials;
 mod descriptors;
 mod entrance;
 mod handover;
@@ -39,6 +41,8 @@ mod reload;
 mod signals;
 mod takeover;
 
+use certificate::ServerCertificate;
+use credentials::Credentials;
 use handover::Listeners;
 use opening::{Opening, Upgrade};
 use signals::Signals;
@@ -48,7 +52,7 @@ const IDLE_MAX: usize = 512;
 /// Names are waited for so long before connections are taken.
 const RESOLVE_WAIT: Duration = Duration::from_secs(2);
 
-pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Conf, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
     super::logging::start(conf.log);
     metrics::init();
     // Only fails if a provider is installed already, which then serves as well.
@@ -59,17 +63,16 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
     let Opened { ledger, notes, queue, repeats, .. } = requests.clone();
     let upkeep = Arc::new(upkeep);
     background::keep(&upkeep)?;
-    let routes = Arc::new(Routes::new(&conf.vendors));
+    let routes = Routes::new(&conf.vendors).map_err(|fault| super::faults(&[fault]))?;
+    let routes = Arc::new(routes);
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let bodies = bodies(conf, &files);
     let link_secrets = super::judge_secrets(conf)?;
     let public_base = conf.files.public_base.clone();
     let videos = Videos::new(queue, files.clone(), public_base, conf.videos, link_secrets);
     let worker = worker(conf, &routes, &catalogue, workers, (&videos, files, bodies.clone()))?;
-    let crowd = Crowd::new(
-        descriptors::connections_max(conf.limits.connections_max),
-        conf.limits.connections_per_address_max,
-    );
+    let (clients_max, admin_max) = descriptors::connections_max(conf.limits.connections_max);
+    let crowd = Crowd::new(clients_max, conf.limits.connections_per_address_max);
     let mut server = Server::new_with_opt_and_conf(Some(Opt::default()), server_conf(conf));
     let gateway = Gateway::new(Parts {
         catalogue: catalogue.clone(),
@@ -84,7 +87,10 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         limits: conf.limits,
         timeouts: conf.timeouts,
         dial: dial(conf, &server.configuration),
+        proxies: conf.listen.proxies.clone().map(Arc::new),
     });
+    let credentials = Credentials::load(conf, conf_file, routes.clone())?;
+    let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
     let background = background::Background {
         ledger: own.ledger.clone(),
         bodies,
@@ -97,12 +103,13 @@ pub(super) fn run(conf: &Conf, upgrade: bool) -> anyhow::Result<()> {
         settling: gateway.settling.clone(),
         worker_idle: worker.idle.clone(),
         rules: reload::Rules::new(conf, catalogue.clone()),
+        credentials,
         grace_s: conf.server.grace_s,
         hurry: Arc::default(),
     };
-    let entrance = entrance::build(conf, &server.configuration, gateway, crowd)?;
+    let entrance = entrance::build(conf, &server.configuration, gateway, (crowd, acceptor));
     let entrance = entrance::Entrance { store: requests, service: entrance };
-    let admin = admin::build(conf, own.ledger, routes.clone(), catalogue);
+    let admin = admin::build(conf, own.ledger, (routes.clone(), catalogue), admin_max)?;
     find_vendors(&routes)?;
     let (opening, signals) = prepare(conf, upgrade, upkeep, background.hurry.clone())?;
     let opening = server.add_service(opening);
@@ -175,8 +182,7 @@ fn worker(
         let line = routes.of(&vendor.naming.vendor).map(|line| line.plan(0)).unwrap_or_default();
         for route in line {
             let (section, naming) = route.section();
-            let key = route.key.reveal();
-            outlets.push(Outlet::new(section, naming, key, &vendor.file_hosts));
+            outlets.push(Outlet::new(section, naming, route.key.clone(), &vendor.file_hosts));
         }
     }
     let answer_wait = Duration::from_millis(conf.videos.answer_ms);

@@ -244,6 +244,8 @@ pub(super) fn tell(exchange: &Exchange) {
         target: "request",
         request_id = exchange.id,
         endpoint = record.endpoint,
+        client:% = exchange.client.map_or(String::new(), |client| client.to_string()),
+        key = record.key.as_ref().map_or("", |key| key.prefix.as_str()),
         account = record.account.as_ref().map_or("", AccountName::as_str),
         model,
         route = record.route.as_ref().map_or("", |r| r.name.as_str()),

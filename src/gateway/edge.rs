@@ -6,6 +6,7 @@
 //! done for every request of a connection that is used again.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use pingora_core::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::busy::{Busy, Underway};
+use super::client_address::{ProxyMode, TrustedProxies};
 use super::limits::{Limits, Timeouts};
 use super::load::{self, Load};
 use super::local;
@@ -29,12 +31,14 @@ mod ear;
 pub mod head;
 mod line;
 mod many;
+mod proxy_protocol;
 mod turned_away;
 
-use crowd::{Crowd, Full};
+use crowd::{Crowd, Full, Seat};
 use ear::{Ear, Heard};
 use line::Line;
 use many::Many;
+use proxy_protocol::{ProxyHeaderError, Speaker};
 
 /// Once the process stops, what a client has begun to say has to come within this.
 const LEAVING_WAIT: Duration = Duration::from_millis(500);
@@ -45,6 +49,9 @@ pub struct Edge<A> {
     tls: Option<Acceptor>,
     crowd: Arc<Crowd>,
     load: Load,
+    proxies: Option<Arc<TrustedProxies>>,
+    /// Whether it was told that somebody connects who is no such proxy.
+    stranger_told: AtomicBool,
     probed: Once,
     patience: Patience,
 }
@@ -74,18 +81,22 @@ pub struct Parts<A> {
     pub busy: Busy,
     /// How much there is to do.
     pub load: Load,
+    /// The only ones who may connect, for clients of theirs; none for everybody.
+    pub proxies: Option<Arc<TrustedProxies>>,
 }
 
 impl<A> Edge<A> {
     /// Puts an edge together.
     #[must_use]
     pub fn new(parts: Parts<A>, limits: &Limits, timeouts: &Timeouts) -> Edge<A> {
-        let Parts { app, tls, crowd, busy, load } = parts;
+        let Parts { app, tls, crowd, busy, load, proxies } = parts;
         Edge {
             app: Arc::new(app),
             tls,
             crowd,
             load,
+            proxies,
+            stranger_told: AtomicBool::new(false),
             probed: Once::new(),
             patience: Patience {
                 head_wait: timeouts.head,
@@ -108,17 +119,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
         let deadline = Instant::now() + self.patience.head_wait;
         // It has to run where the requests do.
         self.probed.call_once(|| drop(tokio::spawn(self.load.clone().probe())));
-        let seat = match self.crowd.enter(address(&*stream)) {
+        let peer = address(&*stream);
+        if !self.may_connect(peer) {
+            return None;
+        }
+        // A proxy's connections are those of its clients.
+        let client = if self.proxies.is_none() { peer } else { None };
+        let mut seat = match self.crowd.enter(client) {
             Ok(seat) => seat,
             Err(full) => {
-                let reason = match full {
-                    Full::All => "connections",
-                    Full::Client => "address",
-                };
-                let refusal = load::shed(reason);
-                if self.tls.is_none() {
-                    turned_away::at_once(stream, &refusal);
-                }
+                self.turn_away(stream, full);
                 return None;
             }
         };
@@ -127,7 +137,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
         let (edge, shutdown) = (self.clone(), shutdown.clone());
         // A task of its own: pingora's has room for all of a TLS handshake as long as it lives.
         tokio::spawn(async move {
-            edge.serve(stream, shutdown, deadline, busy).await;
+            if let Some(stream) = edge.learn_client(stream, &mut seat, &shutdown, deadline).await {
+                edge.serve(stream, shutdown, deadline, busy).await;
+            }
             drop(seat);
         });
         None
@@ -175,6 +187,72 @@ async fn stopped(shutdown: &mut ShutdownWatch) {
 fn address(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
     let digest = stream.get_socket_digest()?;
     digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
+}
+
+impl<A> Edge<A> {
+    /// Whether somebody with this address may connect at all.
+    fn may_connect(&self, peer: Option<IpAddr>) -> bool {
+        let Some(proxies) = &self.proxies else { return true };
+        let is_trusted = peer.is_some_and(|peer| proxies.contains(peer));
+        if !is_trusted {
+            load::shed("untrusted");
+            // Once: who else connects would write as many lines as he likes.
+            if !self.stranger_told.swap(true, Ordering::Relaxed) {
+                let peer = peer.map_or_else(String::new, |peer| peer.to_string());
+                let event = "untrusted_peer_closed";
+                log::warn!(event, peer; "connections that are not from a trusted proxy are closed");
+            }
+        }
+        is_trusted
+    }
+
+    fn turn_away(&self, stream: Stream, full: Full) {
+        let reason = match full {
+            Full::All => "connections",
+            Full::Client => "address",
+        };
+        let refusal = load::shed(reason);
+        if self.tls.is_none() {
+            turned_away::at_once(stream, &refusal);
+        }
+    }
+
+    /// Where proxies speak the PROXY protocol: reads for whom this one does. None if it does not
+    /// say, or if its client has too many connections.
+    async fn learn_client(
+        &self,
+        stream: Stream,
+        seat: &mut Seat,
+        shutdown: &ShutdownWatch,
+        deadline: Instant,
+    ) -> Option<Stream> {
+        if !self.proxies.as_ref().is_some_and(|p| p.mode == ProxyMode::Protocol) {
+            return Some(stream);
+        }
+        let mut socket = stream.into_any().downcast::<Socket>().ok()?;
+        let stopping = &mut shutdown.clone();
+        let speaker = in_time(proxy_protocol::read(&mut socket), deadline, stopping).await;
+        let client = match speaker {
+            Some(Ok(Speaker::Proxy)) => None,
+            Some(Ok(Speaker::Client(client))) => Some(client.ip()),
+            // Balancers look whether somebody is there, and go.
+            Some(Err(ProxyHeaderError::Ended)) => return None,
+            Some(Err(ProxyHeaderError::Malformed)) => {
+                load::shed("proxy_header");
+                log::debug!(event = "proxy_header_malformed"; "no PROXY header");
+                return None;
+            }
+            None => {
+                load::shed("silence");
+                return None;
+            }
+        };
+        if let Some(full) = client.and_then(|client| seat.assign_client(client).err()) {
+            self.turn_away(socket, full);
+            return None;
+        }
+        Some(socket)
+    }
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {

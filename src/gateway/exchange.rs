@@ -1,5 +1,6 @@
 //! One request and what has become of it: the context that pingora hands to every phase.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use crate::dialect::call::{Asked, Call};
 use crate::dialect::payload::Payload;
 use crate::dialect::relay::Relay;
 use crate::dialect::translate::request::Translated;
-use crate::ledger::AccountName;
+use crate::ledger::{AccountName, KeyRecord};
 use crate::money::{Money, Usage};
 
 /// A request.
@@ -31,6 +32,8 @@ pub struct Exchange {
     pub arrived: Instant,
     /// The same, in unix ms.
     pub arrived_ms: i64,
+    /// The address of the client, as far as it is known.
+    pub client: Option<IpAddr>,
     /// What the client speaks.
     pub tongue: Tongue,
     /// Time spent waiting for vendors.
@@ -178,6 +181,8 @@ pub struct Record {
     pub endpoint: &'static str,
     /// Whose key it was.
     pub account: Option<AccountName>,
+    /// The key, of which the beginning may be shown.
+    pub key: Option<Arc<KeyRecord>>,
     /// The model.
     pub model: Option<Arc<Model>>,
     /// The route that served, or was tried last.
@@ -217,6 +222,7 @@ impl Exchange {
             arrived_ms: 0,
             tongue: Tongue::Chat,
             vendor_time: Duration::ZERO,
+            client: None,
             client_time: Duration::ZERO,
             tenant: None,
             record: Record { endpoint: "other", ..Record::default() },

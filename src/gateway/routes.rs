@@ -10,11 +10,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 
-use super::vendor_key;
+use super::route_tls::RouteTls;
+use super::vendor_key::{is_plain, read_key};
 use crate::catalogue::route::{BaseUrl, RouteSection};
-use crate::catalogue::{Naming, VendorRoutes};
+use crate::catalogue::{Naming, VendorKey, VendorRoutes};
 use crate::dialect::vendor_error;
 use crate::metrics::METRICS;
+use crate::sheet::Fault;
 
 /// So many blocks in a row make a route be tried last for a while.
 const STREAK_MAX: u32 = 3;
@@ -24,18 +26,6 @@ const COOL_MS_MIN: i64 = 1_000;
 const COOL_MS_MAX: i64 = 30_000;
 /// A vendor's `retry-after` is honoured up to so long, in ms.
 const RETRY_AFTER_MS_MAX: i64 = 300_000;
-
-/// A key of a vendor's. It has no `Debug`, so that it can't get into a log by accident.
-#[derive(Clone)]
-pub struct VendorKey(String);
-
-impl VendorKey {
-    /// The key itself, to be put into a header.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
 
 /// One way to a vendor.
 pub struct Route {
@@ -51,6 +41,8 @@ pub struct Route {
     pub authority: String,
     /// The vendor's key.
     pub key: VendorKey,
+    /// Whom it trusts and what it shows of itself, where that is not as usual.
+    pub tls: Option<RouteTls>,
     section: RouteSection,
     naming: Naming,
     running: Arc<AtomicUsize>,
@@ -79,7 +71,7 @@ impl Route {
     /// What its vendor said, without the key.
     #[must_use]
     pub fn redacted(&self, said: Bytes) -> Bytes {
-        match vendor_error::redacted(&said, &self.key.0) {
+        match vendor_error::redacted(&said, &self.key.reveal()) {
             Cow::Owned(clean) => clean.into(),
             Cow::Borrowed(_) => said,
         }
@@ -200,24 +192,49 @@ impl VendorLine {
 impl Routes {
     /// Makes the routes of a configuration. A route whose key is not to be had is left out, with
     /// a warning.
-    #[must_use]
-    pub fn new(sections: &[VendorRoutes]) -> Routes {
+    ///
+    /// # Errors
+    /// A file of a route's TLS cannot be used.
+    pub fn new(sections: &[VendorRoutes]) -> Result<Routes, Fault> {
         let mut routes = Routes::default();
         for section in sections {
             let vendor = &section.naming.vendor;
             let mut line =
                 VendorLine { header_names: section.header_names.clone(), ..VendorLine::default() };
             for route in &section.routes {
-                let Some(key) = vendor_key::read(&route.key) else {
+                let Some(key) = read_key(&route.key) else {
                     log::warn!(vendor, route = route.name; "route left out: its key is not set");
                     continue;
                 };
-                let route = Route::new(vendor, line.routes.len(), route, &section.naming, key);
+                let tls = route.tls.as_ref().map(RouteTls::load).transpose()?;
+                let rank = line.routes.len();
+                let route = Route { tls, ..Route::new(vendor, rank, route, &section.naming, key) };
                 line.routes.push(Arc::new(route));
             }
             routes.by_vendor.insert(vendor.clone(), line);
         }
-        routes
+        Ok(routes)
+    }
+
+    /// Reads the keys of all routes again, from where a configuration says that they are. A key
+    /// that is not to be had any more, or that no header can carry, stays as it was.
+    pub fn reload_keys(&self, sections: &[VendorRoutes]) {
+        for route in self.all() {
+            let (vendor, name) = (&route.vendor, &route.name);
+            let section = sections.iter().find(|section| section.naming.vendor == *vendor);
+            let found = section.and_then(|section| section.routes.iter().find(|r| r.name == *name));
+            match found.and_then(|section| read_key(&section.key)).filter(|key| is_plain(key)) {
+                Some(key) if route.key.replace(&key) => {
+                    let event = "vendor_key_reloaded";
+                    log::info!(event, vendor, route = name; "vendor key reloaded");
+                }
+                Some(_) => {}
+                None => {
+                    let event = "vendor_key_missing";
+                    log::error!(event, vendor, route = name; "no vendor key, the old one stays");
+                }
+            }
+        }
     }
 
     /// A vendor's routes, if it has any that can be used.
@@ -253,7 +270,8 @@ impl Route {
             rank,
             base: section.base.clone(),
             authority: section.base.authority(),
-            key: VendorKey(key),
+            key: VendorKey::new(key),
+            tls: None,
             section: section.clone(),
             running: Arc::default(),
             naming: naming.clone(),
@@ -280,11 +298,12 @@ mod tests {
             key: KeySource::Literal("k".to_owned()),
             names: Names::default(),
             requests_max: 0,
+            tls: None,
         };
         let naming = Naming { vendor: "vendor_t".to_owned(), ..Naming::default() };
         let routes = vec![section("one"), section("two"), section("three")];
         let section = VendorRoutes { naming, routes, ..VendorRoutes::default() };
-        Routes::new(&[section]).by_vendor.remove("vendor_t").expect("a vendor")
+        Routes::new(&[section]).expect("no TLS").by_vendor.remove("vendor_t").expect("a vendor")
     }
 
     fn names(line: &VendorLine, now: i64) -> Vec<String> {

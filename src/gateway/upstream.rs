@@ -59,6 +59,9 @@ pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
         peer.options.alpn = ALPN::H2H1;
         peer.options.max_h2_streams = H2_STREAMS_MAX;
     }
+    if let Some(tls) = &route.tls {
+        tls.apply(&mut peer);
+    }
     Some(peer)
 }
 
@@ -144,7 +147,7 @@ pub(super) fn head(
     head.insert_header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))?;
     let key = match &vendor.auth_scheme {
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
-        None => route.key.reveal().to_owned(),
+        None => route.key.reveal().to_string(),
     };
     let header = HeaderName::from_bytes(vendor.auth_header.as_bytes()).map_err(internal)?;
     let mut key = HeaderValue::try_from(key).map_err(internal)?;

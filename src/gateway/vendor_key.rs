@@ -4,13 +4,19 @@ use crate::catalogue::VendorRoutes;
 use crate::catalogue::route::KeySource;
 
 /// A key without the space around it; `None` where there is none.
-pub(super) fn read(source: &KeySource) -> Option<String> {
+#[must_use]
+pub fn read_key(source: &KeySource) -> Option<String> {
     let found = match source {
         KeySource::Env(name) => std::env::var(name).ok(),
         KeySource::File(path) => std::fs::read_to_string(path).ok(),
         KeySource::Literal(key) => Some(key.clone()),
     };
     found.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())
+}
+
+/// Whether a header can carry a key.
+pub(super) fn is_plain(key: &str) -> bool {
+    key.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
 }
 
 /// Keys that are there and that no header can carry, each told by its place and without itself. A
@@ -20,8 +26,7 @@ pub fn find_unusable(vendors: &[VendorRoutes]) -> Vec<String> {
     let mut unusable = Vec::new();
     for vendor in vendors {
         for route in &vendor.routes {
-            let is_plain = |key: &str| key.bytes().all(|b| b == b' ' || b.is_ascii_graphic());
-            if read(&route.key).is_some_and(|key| !is_plain(&key)) {
+            if read_key(&route.key).is_some_and(|key| !is_plain(&key)) {
                 let (vendor, name, place) = (&vendor.naming.vendor, &route.name, &route.key);
                 unusable.push(format!(
                     "the key of route '{name}' of {vendor} ({place:?}) has control characters, or \

@@ -9,11 +9,12 @@ use reqwest::header::{
     ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, Response, StatusCode, Url};
 
 use crate::catalogue::Vendor;
 use crate::catalogue::route::{BaseUrl, RouteSection};
-use crate::catalogue::{Naming, route};
+use crate::catalogue::route_tls::RouteTlsFiles;
+use crate::catalogue::{Naming, VendorKey, route};
 use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, Polled, Refused};
 
@@ -36,10 +37,11 @@ pub struct Outlet {
     /// The route's name.
     pub name: String,
     base: BaseUrl,
-    key: String,
+    key: VendorKey,
     section: RouteSection,
     naming: Naming,
     file_hosts: Vec<String>,
+    clients: Option<Clients>,
 }
 
 impl Outlet {
@@ -48,17 +50,18 @@ impl Outlet {
     pub fn new(
         section: &RouteSection,
         naming: &Naming,
-        key: &str,
+        key: VendorKey,
         file_hosts: &[String],
     ) -> Outlet {
         Outlet {
             vendor: naming.vendor.clone(),
             name: section.name.clone(),
             base: section.base.clone(),
-            key: key.to_owned(),
+            key,
             section: section.clone(),
             naming: naming.clone(),
             file_hosts: file_hosts.to_vec(),
+            clients: None,
         }
     }
 
@@ -133,29 +136,71 @@ pub enum FetchFault {
 /// See the module.
 pub struct Studio {
     outlets: Vec<Outlet>,
+    /// For all ways without a TLS of their own.
+    clients: Clients,
+    answer_wait: Duration,
+}
+
+/// What connections are made by.
+struct Clients {
     /// Connects anew for each call. On a connection that was kept, a call that breaks may have been
     /// received or not; on a new one that was never made, it was not.
     fresh: Client,
     kept: Client,
-    answer_wait: Duration,
+}
+
+/// Why there is no studio.
+#[derive(Debug, thiserror::Error)]
+pub enum StudioFault {
+    /// A file of a route's TLS cannot be read.
+    #[error("cannot read '{0}': {1}")]
+    File(String, std::io::Error),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] reqwest::Error),
+}
+
+impl Clients {
+    fn new(tls: Option<&RouteTlsFiles>, answer_wait: Duration) -> Result<Clients, StudioFault> {
+        let fresh = client(tls)?.pool_max_idle_per_host(0).http1_only().build()?;
+        let kept = client(tls)?.read_timeout(answer_wait).build()?;
+        Ok(Clients { fresh, kept })
+    }
+}
+
+fn client(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, StudioFault> {
+    let mut client = Client::builder()
+        .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
+        .redirect(Policy::none())
+        .no_proxy()
+        .connect_timeout(CONNECT_WAIT);
+    let read =
+        |path: &String| std::fs::read(path).map_err(|why| StudioFault::File(path.clone(), why));
+    if let Some(path) = tls.and_then(|tls| tls.ca.as_ref()) {
+        client = client.tls_certs_only(Certificate::from_pem_bundle(&read(path)?)?);
+    }
+    if let Some(files) = tls.and_then(|tls| tls.client.as_ref()) {
+        let pem = [read(&files.key)?, b"\n".to_vec(), read(&files.cert)?].concat();
+        client = client.identity(Identity::from_pem(&pem)?);
+    }
+    Ok(client)
 }
 
 impl Studio {
     /// Makes the clients.
     ///
     /// # Errors
-    /// TLS cannot be set up.
-    pub fn new(outlets: Vec<Outlet>, answer_wait: Duration) -> Result<Studio, reqwest::Error> {
-        let plain = || {
-            Client::builder()
-                .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
-                .redirect(Policy::none())
-                .no_proxy()
-                .connect_timeout(CONNECT_WAIT)
-        };
-        let fresh = plain().pool_max_idle_per_host(0).http1_only().build()?;
-        let kept = plain().read_timeout(answer_wait).build()?;
-        Ok(Studio { outlets, fresh, kept, answer_wait })
+    /// See [`StudioFault`].
+    pub fn new(mut outlets: Vec<Outlet>, answer_wait: Duration) -> Result<Studio, StudioFault> {
+        for outlet in &mut outlets {
+            let tls = outlet.section.tls.as_ref();
+            outlet.clients = tls.map(|tls| Clients::new(Some(tls), answer_wait)).transpose()?;
+        }
+        Ok(Studio { outlets, clients: Clients::new(None, answer_wait)?, answer_wait })
+    }
+
+    fn clients<'a>(&'a self, outlet: &'a Outlet) -> &'a Clients {
+        outlet.clients.as_ref().unwrap_or(&self.clients)
     }
 
     /// The ways to a vendor, in order of preference.
@@ -174,7 +219,8 @@ impl Studio {
         let Some(headers) = headers(outlet, vendor) else {
             return Submitted::Denied(StatusCode::UNAUTHORIZED);
         };
-        let post = self.fresh.post(outlet.url("/videos/generations")).headers(headers);
+        let post =
+            self.clients(outlet).fresh.post(outlet.url("/videos/generations")).headers(headers);
         let post = post.header(CONTENT_TYPE, "application/json").body(body);
         let response = match post.timeout(self.answer_wait).send().await {
             Ok(response) => response,
@@ -205,7 +251,11 @@ impl Studio {
     /// Asks how a job is.
     pub async fn ask(&self, outlet: &Outlet, vendor: &Vendor, vendor_id: &str) -> Answered {
         let Some(headers) = headers(outlet, vendor) else { return Answered::Nothing(None) };
-        let get = self.kept.get(outlet.url(&format!("/videos/{vendor_id}"))).headers(headers);
+        let get = self
+            .clients(outlet)
+            .kept
+            .get(outlet.url(&format!("/videos/{vendor_id}")))
+            .headers(headers);
         let response = match get.timeout(self.answer_wait).send().await {
             Ok(response) => response,
             Err(why) => {
@@ -240,7 +290,10 @@ impl Studio {
         if !outlet.has(&url) {
             return Err(elsewhere(url.host_str().unwrap_or("none")));
         }
-        let sending = self.kept.get(url).timeout(FILE_WAIT).send();
+        // Where else the vendor keeps its files is known by the system's authorities.
+        let is_its_own = url.host_str() == Some(outlet.base.host.as_str());
+        let clients = if is_its_own { self.clients(outlet) } else { &self.clients };
+        let sending = clients.kept.get(url).timeout(FILE_WAIT).send();
         let response = sending.await.map_err(reqwest::Error::without_url)?;
         if response.status() != StatusCode::OK {
             return Err(FetchFault::Status(response.status()));
@@ -276,8 +329,8 @@ fn told(why: reqwest::Error) -> String {
 
 fn headers(outlet: &Outlet, vendor: &Vendor) -> Option<HeaderMap> {
     let key = match &vendor.auth_scheme {
-        Some(scheme) => format!("{scheme} {}", outlet.key),
-        None => outlet.key.clone(),
+        Some(scheme) => format!("{scheme} {}", outlet.key.reveal()),
+        None => outlet.key.reveal().to_string(),
     };
     let mut key = HeaderValue::try_from(key).ok()?;
     key.set_sensitive(true);
@@ -296,7 +349,7 @@ async fn read(mut response: Response, outlet: &Outlet) -> Option<Vec<u8>> {
         }
         body.extend_from_slice(&piece);
     }
-    Some(vendor_error::redacted(&body, &outlet.key).into_owned())
+    Some(vendor_error::redacted(&body, &outlet.key.reveal()).into_owned())
 }
 
 /// When the vendor wants to be asked again; only seconds are understood.

@@ -16,7 +16,7 @@ use super::{Client, PATIENCE, chat};
 use crate::world::{Builder, Store, World, chat_of};
 
 /// A world that speaks TLS, with more configuration.
-async fn encrypted(conf: &str) -> (World, TempDir) {
+pub(super) async fn encrypted(conf: &str) -> (World, TempDir) {
     encrypted_of(World::start(Store::Sqlite), conf).await
 }
 
@@ -25,14 +25,22 @@ pub(super) async fn encrypted_of(builder: Builder, conf: &str) -> (World, TempDi
     let folder = TempDir::new().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (cert, key) = (file("cert.pem"), file("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-        .args(["-days", "2", "-subj", "/CN=localhost", "-keyout", &key, "-out", &cert])
-        .stderr(Stdio::null())
-        .status();
-    assert!(made.is_ok_and(|status| status.success()) && Path::new(&cert).exists());
+    make_certificate(Path::new(&cert), Path::new(&key));
     let conf = format!("[listen.tls]\ncert = {cert:?}\nkey = {key:?}\n{conf}");
     (builder.conf(&conf).run().await, folder)
+}
+
+/// Writes a certificate that vouches for itself, and its key.
+pub(super) fn make_certificate(cert: &Path, key: &Path) {
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=localhost", "-keyout"])
+        .arg(key)
+        .arg("-out")
+        .arg(cert)
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.is_ok_and(|status| status.success()) && cert.exists());
 }
 
 /// A client that takes any certificate.

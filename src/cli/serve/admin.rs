@@ -1,9 +1,12 @@
 //! The admin address: metrics, and whether the process lives and is ready.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::Response;
@@ -12,12 +15,24 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::services::listening::Service;
 use pingora_prometheus::PrometheusHttpApp;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::Catalogue;
-use crate::conf::Conf;
+use crate::conf::{AdminAddress, Conf};
+use crate::gateway::busy::Busy;
+use crate::gateway::edge::crowd::Crowd;
+use crate::gateway::edge::{Edge, Parts};
 use crate::gateway::exchange::unix_ms;
+use crate::gateway::limits::Timeouts;
+use crate::gateway::load::Load;
 use crate::gateway::routes::Routes;
+use crate::gateway::vendor_key::read_key;
 use crate::ledger::Ledger;
+
+/// A scraper has said what it wants within this, and takes its answer within it.
+const SCRAPER_WAIT: Duration = Duration::from_secs(5);
+/// An idle connection is kept for the next scrape.
+const IDLE_WAIT: Duration = Duration::from_secs(65);
 
 /// Answers on the admin address.
 pub(super) struct Admin {
@@ -27,36 +42,84 @@ pub(super) struct Admin {
     catalogue: Arc<ArcSwap<Catalogue>>,
     /// The ledger must answer within this.
     wait: Duration,
+    /// The digest of the token that is asked for, if one is.
+    token: Option<TokenDigest>,
 }
 
-/// Puts it together.
+type TokenDigest = [u8; 32];
+
+/// Puts it together. It has an edge of its own, with a bound of its own: whoever connects there
+/// takes nothing from the clients.
 pub(super) fn build(
     conf: &Conf,
     ledger: Arc<dyn Ledger>,
-    routes: Arc<Routes>,
-    catalogue: Arc<ArcSwap<Catalogue>>,
-) -> Service<Admin> {
-    let admin = Admin { ledger, routes, catalogue, wait: conf.timeouts.ledger };
-    let mut service = Service::new("admin".to_owned(), admin);
-    service.add_tcp(&conf.listen.admin);
-    service
+    (routes, catalogue): (Arc<Routes>, Arc<ArcSwap<Catalogue>>),
+    connections_max: usize,
+) -> anyhow::Result<Service<Edge<Admin>>> {
+    let token = conf.listen.admin_token.as_ref().map(|source| {
+        let told = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
+        told.map(|token| digest(&token))
+    });
+    let (wait, token) = (conf.timeouts.ledger, token.transpose()?);
+    let admin = Admin { ledger, routes, catalogue, wait, token };
+    let parts = Parts {
+        app: admin,
+        tls: None,
+        crowd: Crowd::unshown(connections_max),
+        busy: Busy::default(),
+        load: Load::new(0, Duration::ZERO),
+        proxies: None,
+    };
+    let timeouts = Timeouts {
+        head: SCRAPER_WAIT,
+        client_write: SCRAPER_WAIT,
+        keepalive: IDLE_WAIT,
+        ..conf.timeouts
+    };
+    let edge = Edge::new(parts, &conf.limits, &timeouts);
+    let mut service = Service::new("admin".to_owned(), edge);
+    match &conf.listen.admin {
+        AdminAddress::Tcp(address) => service.add_tcp(address),
+        AdminAddress::Unix(path) => {
+            service.add_uds(path, Some(Permissions::from_mode(0o600)));
+        }
+    }
+    Ok(service)
+}
+
+fn digest(token: &str) -> TokenDigest {
+    Sha256::digest(token).into()
 }
 
 #[async_trait]
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        // The next request of a connection is waited for by the edge.
+        session.set_keepalive(Some(IDLE_WAIT.as_secs()));
+        let is_known = self.knows(session);
         match session.req_header().uri.path() {
-            "/metrics" => PrometheusHttpApp.response(session).await,
             "/healthz" => answer(200, &json!({ "alive": true })),
-            "/readyz" => self.ready().await,
+            "/readyz" => self.ready(is_known).await,
+            _ if !is_known => unauthorized(),
+            "/metrics" => PrometheusHttpApp.response(session).await,
             _ => answer(404, &json!({ "paths": ["/metrics", "/healthz", "/readyz"] })),
         }
     }
 }
 
 impl Admin {
-    /// Ready is who can reach the ledger and knows the way to some vendor.
-    async fn ready(&self) -> Response<Vec<u8>> {
+    /// Whether a request has the token, if one is asked for.
+    fn knows(&self, session: &ServerSession) -> bool {
+        let Some(token) = &self.token else { return true };
+        let header = session.req_header().headers.get(http::header::AUTHORIZATION);
+        let shown = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        // Digests are compared, so the time that takes says nothing of the token.
+        shown.is_some_and(|shown| digest(shown.trim()) == *token)
+    }
+
+    /// Ready is who can reach the ledger and knows the way to some vendor. Who asks without the
+    /// token hears only whether it is.
+    async fn ready(&self, is_known: bool) -> Response<Vec<u8>> {
         let ledger = match tokio::time::timeout(self.wait, self.ledger.ping()).await {
             Ok(Ok(())) => "ok".to_owned(),
             Ok(Err(why)) => why.to_string(),
@@ -86,8 +149,19 @@ impl Admin {
         };
         let vendors: BTreeMap<_, _> = vendors.iter().map(|(v, s)| (v, told(s))).collect();
         let status = if ready { 200 } else { 503 };
+        if !is_known {
+            return answer(status, &json!({ "ready": ready }));
+        }
         answer(status, &json!({ "ready": ready, "ledger": ledger, "vendors": vendors }))
     }
+}
+
+fn unauthorized() -> Response<Vec<u8>> {
+    let what = "this address asks for the token of listen.admin_token, as a bearer token";
+    let mut response = answer(401, &json!({ "error": what }));
+    let challenge = http::HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(http::header::WWW_AUTHENTICATE, challenge);
+    response
 }
 
 fn answer(status: u16, body: &serde_json::Value) -> Response<Vec<u8>> {

@@ -12,6 +12,7 @@ use pingora_core::services::background::BackgroundService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use super::credentials::Credentials;
 use super::reload::Rules;
 use crate::files::bodies::BodyFiles;
 use crate::gateway::busy::Busy;
@@ -57,6 +58,7 @@ pub(super) struct Background {
     /// Whether the worker has ended what it had begun.
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: Rules,
+    pub(super) credentials: Credentials,
     pub(super) grace_s: u64,
     /// Tells that the end is not to be waited for any longer.
     pub(super) hurry: Arc<Notify>,
@@ -148,7 +150,10 @@ impl Background {
         };
         loop {
             tokio::select! {
-                _ = hangup.recv() => self.rules.reload(),
+                _ = hangup.recv() => {
+                    self.rules.reload();
+                    self.credentials.reload();
+                }
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     self.rules.reload_if_changed();
                     self.routes.all().for_each(|route| route.show(unix_ms()));

@@ -1,9 +1,15 @@
 //! How many files and connections the process may have open.
 
+use std::ops::RangeInclusive;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is open beside the connections of clients and to vendors.
+/// What is open beside connections.
 const RESERVE: u64 = 128;
+/// Of all descriptors one in so many is for connections to the admin address, and of these so many
+/// at most and at least.
+const ADMIN_SHARE: u64 = 16;
+const ADMIN_CONNECTIONS: RangeInclusive<u64> = 2..=64;
 /// However little there is, so many connections are taken. The process itself has some forty files
 /// and sockets open; more than fit would keep the listener from taking any, for seconds.
 const CONNECTIONS_MIN: usize = 4;
@@ -11,19 +17,24 @@ const CONNECTIONS_MIN: usize = 4;
 const UNBOUNDED: u64 = 1 << 20;
 
 /// Asks the system for as much as it gives, and tells how many connections of clients that is good
-/// for. If fewer are wanted, it is these; 0 stands for all.
-pub(super) fn connections_max(wanted: usize) -> usize {
-    let fit = fitting(raised());
+/// for, and how many to the admin address. If fewer of the first are wanted, it is these; 0 stands
+/// for all.
+pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
+    let descriptors = raised();
+    let (fit, admin) = fitting(descriptors);
     if wanted > fit {
         log::warn!(wanted, fit; "more connections are allowed than the system has descriptors for");
     }
-    if wanted == 0 { fit } else { wanted }
+    (if wanted == 0 { fit } else { wanted }, admin)
 }
 
 /// A request has one connection of its client's, and one to a vendor.
-fn fitting(descriptors: u64) -> usize {
-    let each = descriptors.saturating_sub(RESERVE) / 2;
-    usize::try_from(each).unwrap_or(usize::MAX).max(CONNECTIONS_MIN)
+fn fitting(descriptors: u64) -> (usize, usize) {
+    let (least, most) = (*ADMIN_CONNECTIONS.start(), *ADMIN_CONNECTIONS.end());
+    let admin = (descriptors / ADMIN_SHARE).clamp(least, most);
+    let each = descriptors.saturating_sub(RESERVE + admin) / 2;
+    let fit = usize::try_from(each).unwrap_or(usize::MAX).max(CONNECTIONS_MIN);
+    (fit, usize::try_from(admin).unwrap_or(usize::MAX))
 }
 
 /// Descriptors that the process may have, after it has asked for more.
@@ -49,9 +60,9 @@ mod tests {
 
     #[test]
     fn half_of_what_is_not_needed_otherwise_is_for_clients() {
-        assert_eq!(fitting(0), 4);
-        assert_eq!(fitting(64), 4);
-        assert_eq!(fitting(1_024), 448);
-        assert_eq!(fitting(1 << 20), 524_224);
+        assert_eq!(fitting(0), (4, 2));
+        assert_eq!(fitting(64), (4, 4));
+        assert_eq!(fitting(1_024), (416, 64));
+        assert_eq!(fitting(1 << 20), (524_192, 64));
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
 use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::listeners::tls::Acceptor;
@@ -14,11 +13,9 @@ use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::Service as Opening;
 use pingora_core::services::listening::Service;
 use pingora_proxy::{HttpProxy, http_proxy};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::timeout;
 
-use crate::conf::{Conf, Tls};
+use crate::conf::Conf;
 use crate::gateway::Gateway;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::edge::{Edge, Parts};
@@ -70,16 +67,16 @@ pub(super) fn build(
     conf: &Conf,
     server: &Arc<ServerConf>,
     gateway: Gateway,
-    crowd: Arc<Crowd>,
-) -> anyhow::Result<Service<Edge<HttpProxy<Gateway>>>> {
+    (crowd, tls): (Arc<Crowd>, Option<Acceptor>),
+) -> Service<Edge<HttpProxy<Gateway>>> {
     let (busy, load) = (gateway.busy.clone(), gateway.load.clone());
+    let proxies = gateway.proxies.clone();
     let mut app = http_proxy(server, gateway);
     let mut options = HttpServerOptions::default();
     options.h2_idle_timeout = Some(conf.timeouts.keepalive);
     app.server_options = Some(options);
     app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
-    let tls = conf.listen.tls.as_ref().map(acceptor).transpose().context("listen.tls")?;
-    let parts = Parts { app, tls, crowd, busy, load };
+    let parts = Parts { app, tls, crowd, busy, load, proxies };
     let edge = Edge::new(parts, &conf.limits, &conf.timeouts);
     let mut service = Service::new("gateway".to_owned(), edge);
     let mut listener = ListenerConfig::tcp(&conf.listen.http);
@@ -88,7 +85,7 @@ pub(super) fn build(
         listener = listener.l4_buffer(L4BufferSettings::default().read(0));
     }
     service.add_listener(listener);
-    Ok(service)
+    service
 }
 
 /// A body that waits for room is not read. All that may lie about of such bodies must fit into the
@@ -100,18 +97,4 @@ fn h2_options(head_bytes_max: usize) -> H2Options {
     options.initial_connection_window_size((H2_STREAMS_MAX + 16) * H2_STREAM_WINDOW);
     options.max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX));
     options
-}
-
-/// What TLS is spoken with: the certificate, and both versions of HTTP.
-fn acceptor(tls: &Tls) -> anyhow::Result<Acceptor> {
-    let unread = |path: &str| format!("cannot read {path}");
-    let chain: Vec<_> = CertificateDer::pem_file_iter(&tls.cert)
-        .and_then(Iterator::collect)
-        .with_context(|| unread(&tls.cert))?;
-    ensure!(!chain.is_empty(), "there is no certificate in {}", tls.cert);
-    let key = PrivateKeyDer::from_pem_file(&tls.key).with_context(|| unread(&tls.key))?;
-    let builder = rustls::ServerConfig::builder().with_no_client_auth();
-    let mut config = builder.with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Acceptor::from_server_config(Arc::new(config)))
 }

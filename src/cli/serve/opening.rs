@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::handover::{Listeners, Named};
 use super::takeover::{self, Arrival, Word};
-use crate::conf::{Conf, ServerSection};
+use crate::conf::{AdminAddress, Conf, ServerSection};
 use crate::store::upkeep::Upkeep;
 
 /// An address that somebody else has is waited for so long, if nobody serves in the meantime.
@@ -23,7 +23,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module. Whatever serves waits for it.
 pub(super) struct Opening {
-    addresses: [String; 2],
+    /// Of those that a next process takes over: a socket of the file system is made anew.
+    addresses: Vec<String>,
+    http: String,
+    admin: String,
     server: ServerSection,
     /// Where the sockets of the old process come, if there is one.
     upgrade: Option<Upgrade>,
@@ -40,8 +43,15 @@ pub(super) struct Upgrade {
 
 impl Opening {
     pub(super) fn new(conf: &Conf, upkeep: Arc<Upkeep>, listeners: Arc<Listeners>) -> Opening {
+        let (http, admin) = (conf.listen.http.clone(), conf.listen.admin.name().to_owned());
+        let mut addresses = vec![http.clone()];
+        if matches!(conf.listen.admin, AdminAddress::Tcp(_)) {
+            addresses.push(admin.clone());
+        }
         Opening {
-            addresses: [conf.listen.http.clone(), conf.listen.admin.clone()],
+            addresses,
+            http,
+            admin,
             server: conf.server.clone(),
             upgrade: None,
             upkeep,
@@ -104,7 +114,7 @@ impl ServiceWithDependents for Opening {
             std::process::exit(1);
         }
         takeover::sign(&self.server);
-        let [http, admin] = &self.addresses;
+        let (http, admin) = (&self.http, &self.admin);
         log::info!(http, admin, upgrade = self.upgrade.is_some(); "serving");
         ready.notify_ready();
     }

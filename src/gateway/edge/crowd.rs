@@ -15,6 +15,8 @@ pub struct Crowd {
     by_client: Mutex<HashMap<IpAddr, usize>>,
     /// 0 for no bound.
     by_client_max: usize,
+    /// Whether the metric of connections counts them.
+    is_shown: bool,
 }
 
 /// A connection's place, until it is dropped.
@@ -38,7 +40,14 @@ impl Crowd {
     #[must_use]
     pub fn new(count_max: usize, by_client_max: usize) -> Arc<Crowd> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Crowd { count, count_max, by_client, by_client_max })
+        Arc::new(Crowd { count, count_max, by_client, by_client_max, is_shown: true })
+    }
+
+    /// Nobody yet, of so many in all, none of whom is a client.
+    #[must_use]
+    pub fn unshown(count_max: usize) -> Arc<Crowd> {
+        let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(Crowd { count, count_max, by_client, by_client_max: 0, is_shown: false })
     }
 
     /// How many are connected.
@@ -53,32 +62,48 @@ impl Crowd {
     /// There is none.
     pub fn enter(self: &Arc<Crowd>, address: Option<IpAddr>) -> Result<Seat, Full> {
         let before = self.count.fetch_add(1, Ordering::Relaxed);
-        METRICS.connections.inc();
+        if self.is_shown {
+            METRICS.connections.inc();
+        }
         // From here on the seat counts back.
         let mut seat = Seat { crowd: self.clone(), client: None };
         if before >= self.count_max {
             return Err(Full::All);
         }
-        let Some(client) = address.map(client_network).filter(|_| self.by_client_max > 0) else {
-            return Ok(seat);
-        };
-        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        address.map_or(Ok(()), |address| seat.assign_client(address))?;
+        Ok(seat)
+    }
+}
+
+impl Seat {
+    /// Counts the connection as that of an address, which is known only now.
+    ///
+    /// # Errors
+    /// There are too many from there.
+    pub fn assign_client(&mut self, address: IpAddr) -> Result<(), Full> {
+        let most = self.crowd.by_client_max;
+        if most == 0 || self.client.is_some() {
+            return Ok(());
+        }
+        let client = client_network(address);
+        let mut by_client = self.crowd.by_client.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = by_client.entry(client).or_default();
-        if *theirs >= self.by_client_max {
-            drop(by_client);
+        if *theirs >= most {
             return Err(Full::Client);
         }
         *theirs += 1;
         drop(by_client);
-        seat.client = Some(client);
-        Ok(seat)
+        self.client = Some(client);
+        Ok(())
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.crowd.count.fetch_sub(1, Ordering::Relaxed);
-        METRICS.connections.dec();
+        if self.crowd.is_shown {
+            METRICS.connections.dec();
+        }
         let Some(client) = self.client else { return };
         let mut by_client = self.crowd.by_client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(theirs) = by_client.get_mut(&client) {

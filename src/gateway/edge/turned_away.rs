@@ -26,6 +26,7 @@ const WRITE_WAIT: Duration = Duration::from_secs(1);
 pub(super) async fn with_reason(mut stream: Stream, refusal: &Refusal, tongue: Tongue) {
     let mut exchange = Exchange::begin();
     exchange.tongue = tongue;
+    exchange.client = super::address(&*stream);
     let told = told(refusal, &mut exchange);
     let telling = async {
         stream.write_all(told.as_bytes()).await?;

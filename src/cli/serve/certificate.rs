@@ -1,0 +1,76 @@
+//! The certificate that clients are shown, which may be replaced while connections are served.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use arc_swap::ArcSwap;
+use pingora_core::listeners::tls::Acceptor;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::conf::Tls;
+
+/// A certificate chain and its key, and the files that they come from.
+#[derive(Debug)]
+pub(super) struct ServerCertificate {
+    files: Tls,
+    current: ArcSwap<CertifiedKey>,
+}
+
+impl ServerCertificate {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One cannot be read, or the key is not that of the certificate.
+    pub(super) fn load(files: &Tls) -> anyhow::Result<Arc<ServerCertificate>> {
+        let current = ArcSwap::from_pointee(read(files)?);
+        Ok(Arc::new(ServerCertificate { files: files.clone(), current }))
+    }
+
+    /// Reads them again. Connections that stand keep what they were made with; a fault changes
+    /// nothing.
+    pub(super) fn reload(&self) {
+        let cert = self.files.cert.as_str();
+        match read(&self.files) {
+            Ok(new) => {
+                let new = Arc::new(new);
+                let is_other = new.cert != self.current.swap(new.clone()).cert;
+                log::info!(event = "certificate_reloaded", cert, is_other; "certificate reloaded");
+            }
+            Err(why) => {
+                let why = format!("{why:#}");
+                let event = "certificate_not_reloaded";
+                log::error!(event, cert, why:% = why; "certificate not reloaded");
+            }
+        }
+    }
+
+    /// What TLS is spoken with: the certificate, and both versions of HTTP.
+    pub(super) fn acceptor(self: &Arc<Self>) -> Acceptor {
+        let builder = ServerConfig::builder().with_no_client_auth();
+        let mut config = builder.with_cert_resolver(self.clone());
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Acceptor::from_server_config(Arc::new(config))
+    }
+}
+
+impl ResolvesServerCert for ServerCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load_full())
+    }
+}
+
+fn read(files: &Tls) -> anyhow::Result<CertifiedKey> {
+    let unread = |path: &str| format!("cannot read {path}");
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&files.cert)
+        .and_then(Iterator::collect)
+        .with_context(|| unread(&files.cert))?;
+    ensure!(!chain.is_empty(), "there is no certificate in {}", files.cert);
+    let key = PrivateKeyDer::from_pem_file(&files.key).with_context(|| unread(&files.key))?;
+    let provider = rustls::crypto::ring::default_provider();
+    let is_no_pair = || format!("{} is not the key of {}", files.key, files.cert);
+    CertifiedKey::from_der(chain, key, &provider).with_context(is_no_pair)
+}

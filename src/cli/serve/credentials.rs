@@ -1,0 +1,49 @@
+//! What the process shows of itself, read again at SIGHUP: the certificate that clients see, and
+//! the keys of the vendors.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use super::certificate::ServerCertificate;
+use crate::conf::Conf;
+use crate::gateway::routes::Routes;
+
+/// See the module.
+pub(super) struct Credentials {
+    /// The configuration file, which says where the keys are.
+    pub(super) conf_file: String,
+    pub(super) routes: Arc<Routes>,
+    pub(super) certificate: Option<Arc<ServerCertificate>>,
+}
+
+impl Credentials {
+    /// Reads the certificate. The routes have their keys already.
+    ///
+    /// # Errors
+    /// There is no certificate where the configuration says, or its key is not there.
+    pub(super) fn load(
+        conf: &Conf,
+        conf_file: &str,
+        routes: Arc<Routes>,
+    ) -> anyhow::Result<Credentials> {
+        let certificate = conf.listen.tls.as_ref().map(ServerCertificate::load);
+        let certificate = certificate.transpose().context("listen.tls")?;
+        Ok(Credentials { conf_file: conf_file.to_owned(), routes, certificate })
+    }
+
+    /// Reads all of it again. What cannot be read stays as it was.
+    pub(super) fn reload(&self) {
+        if let Some(certificate) = &self.certificate {
+            certificate.reload();
+        }
+        match super::super::conf(&self.conf_file) {
+            Ok(conf) => self.routes.reload_keys(&conf.vendors),
+            Err(why) => {
+                let why = format!("{why:#}");
+                let event = "vendor_keys_not_reloaded";
+                log::error!(event, why:% = why; "vendor keys not reloaded");
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The `[listen]` section: where clients and scrapers connect, and who may speak for clients.
+
+use ipnet::IpNet;
+
+use crate::catalogue::route::KeySource;
+use crate::gateway::client_address::{ProxyMode, TrustedProxies};
+use crate::sheet::{Fault, Node, Table, Value};
+
+/// The `[listen]` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// For clients.
+    pub http: String,
+    /// For `/metrics`, `/healthz` and `/readyz`.
+    pub admin: AdminAddress,
+    /// Where the token is that the admin address asks for, if it asks for one.
+    pub admin_token: Option<KeySource>,
+    /// Certificate and key, if clients are to use TLS.
+    pub tls: Option<Tls>,
+    /// Who may speak for clients, if anybody connects for them.
+    pub proxies: Option<TrustedProxies>,
+}
+
+/// The `[listen.tls]` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate chain, a PEM file.
+    pub cert: String,
+    /// Its key, a PEM file.
+    pub key: String,
+}
+
+/// Where scrapers connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdminAddress {
+    /// At an address and port.
+    Tcp(String),
+    /// At a socket in the file system, which only its owner may open.
+    Unix(String),
+}
+
+impl AdminAddress {
+    /// What listens there is known by this.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            AdminAddress::Tcp(address) => address,
+            AdminAddress::Unix(path) => path,
+        }
+    }
+}
+
+impl Listen {
+    /// Reads the section.
+    pub fn parse(table: &mut Table, faults: &mut Vec<Fault>) -> Listen {
+        let http = match table.take("http") {
+            Some(node) => tcp(node, "http", "127.0.0.1:8080", faults),
+            None => "127.0.0.1:8080".to_owned(),
+        };
+        let admin = admin(table.take("admin"), faults);
+        // The server would bind it once, and answer clients with either; any free port is one
+        // address to it too.
+        let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
+        if matches!(&admin, AdminAddress::Tcp(admin) if socket(&http) == socket(admin)) {
+            let what = format!("'http' and 'admin' are both {http}; they must differ");
+            faults.push(table.place.fault(what));
+        }
+        let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
+        let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
+        let proxies = proxies(table, faults);
+        Listen { http, admin, admin_token, tls, proxies }
+    }
+}
+
+fn tcp(node: Node, key: &str, default: &str, faults: &mut Vec<Fault>) -> String {
+    match node.value {
+        Value::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
+        _ => {
+            let what = format!("'{key}' must be an address such as \"{default}\"");
+            faults.push(node.place.fault(what));
+            default.to_owned()
+        }
+    }
+}
+
+fn admin(node: Option<Node>, faults: &mut Vec<Fault>) -> AdminAddress {
+    let default = "127.0.0.1:9090";
+    let Some(node) = node else { return AdminAddress::Tcp(default.to_owned()) };
+    let path = match &node.value {
+        Value::Text(text) => text.strip_prefix("unix:").filter(|path| !path.is_empty()),
+        _ => None,
+    };
+    match path {
+        Some(path) => AdminAddress::Unix(path.to_owned()),
+        None => AdminAddress::Tcp(tcp(node, "admin", default, faults)),
+    }
+}
+
+fn parse_tls(mut tls: Table, faults: &mut Vec<Fault>) -> Tls {
+    let place = tls.place.clone();
+    let files = (tls.text("cert", faults), tls.text("key", faults));
+    tls.finish(faults);
+    if files.0.is_none() || files.1.is_none() {
+        faults.push(place.fault("'tls' needs 'cert' and 'key', two PEM files"));
+    }
+    Tls { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
+}
+
+fn proxies(table: &mut Table, faults: &mut Vec<Fault>) -> Option<TrustedProxies> {
+    let place = table.place.clone();
+    let mode = table.text("proxy", faults).and_then(|text| match text.as_str() {
+        "protocol" => Some(ProxyMode::Protocol),
+        "header" => Some(ProxyMode::Header),
+        _ => {
+            let what = format!("'proxy' must be \"protocol\" or \"header\", not \"{text}\"");
+            faults.push(place.fault(what));
+            None
+        }
+    });
+    let mut networks = Vec::new();
+    for node in table.list("trusted", faults) {
+        let found = network(&node.value);
+        if found.is_none() {
+            let what = "a trusted proxy must be an address or a network such as \"10.0.0.0/8\"";
+            faults.push(node.place.fault(what));
+        }
+        networks.extend(found);
+    }
+    if mode.is_some() && networks.is_empty() {
+        faults.push(place.fault("'proxy' needs 'trusted', the addresses of the proxies"));
+    }
+    if mode.is_none() && !networks.is_empty() {
+        faults.push(place.fault("'trusted' needs 'proxy', \"protocol\" or \"header\""));
+    }
+    mode.map(|mode| TrustedProxies { mode, networks })
+}
+
+fn network(value: &Value) -> Option<IpNet> {
+    let Value::Text(text) = value else { return None };
+    let one = || text.parse::<std::net::IpAddr>().ok().map(|ip| IpNet::from(ip.to_canonical()));
+    text.parse().ok().or_else(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::conf::Conf;
+
+    fn told(text: &str) -> Vec<String> {
+        let faults = Conf::parse("t.toml", text, []).err().unwrap_or_default();
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn whom_to_trust_and_how_go_together() {
+        let wrong = |text: &str| told(text).concat();
+        assert!(wrong("[listen]\nproxy = \"header\"\n").contains("needs 'trusted'"));
+        assert!(wrong("[listen]\ntrusted = [\"10.0.0.1\"]\n").contains("needs 'proxy'"));
+        assert!(wrong("[listen]\nproxy = \"haproxy\"\n").contains("not \"haproxy\""));
+        let odd = wrong("[listen]\nproxy = \"header\"\ntrusted = [\"10.0.0.0/8\", \"host\"]\n");
+        assert!(odd.starts_with("t.toml:3: a trusted proxy must be"), "{odd}");
+        let sound = "[listen]\nproxy = \"protocol\"\ntrusted = [\"10.0.0.0/8\", \"::1\"]\n";
+        assert_eq!(told(sound), [""; 0]);
+    }
+
+    #[test]
+    fn scrapers_may_come_by_a_socket_in_the_file_system() {
+        let conf = Conf::parse("t.toml", "[listen]\nadmin = \"unix:var/admin.sock\"\n", []);
+        assert_eq!(conf.expect("sound").listen.admin.name(), "var/admin.sock");
+        assert!(
+            told("[listen]\nadmin = \"unix:\"\n").concat().contains("'admin' must be an address")
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! The address of the client itself, also where it comes through proxies of the operator's.
+//!
+//! Only proxies that are named may say for whom they speak, and nobody else may connect then: what
+//! anybody else says of an address is what the client likes to be. Of the hops in a forwarded
+//! header the last one that is no such proxy is the client; all before it are its own words.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::HeaderMap;
+use ipnet::IpNet;
+use pingora_core::protocols::l4::socket::SocketAddr as Peer;
+use pingora_proxy::Session;
+
+use super::refusal::Refusal;
+use crate::dialect::CallFault;
+
+/// More hops than any chain of proxies has; a header with more is not read.
+const HOPS_MAX: usize = 32;
+/// The headers in which proxies say for whom they speak.
+const FORWARDED: &str = "forwarded";
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// How a proxy says for whom it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// Once a connection, by the PROXY protocol, version 1 or 2.
+    Protocol,
+    /// Each request, by `forwarded` or `x-forwarded-for`.
+    Header,
+}
+
+/// The proxies that may say for whom they speak, and how they do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustedProxies {
+    /// How they say it.
+    pub mode: ProxyMode,
+    /// Their addresses.
+    pub networks: Vec<IpNet>,
+}
+
+/// The address of the client of a request, as far as it is known.
+///
+/// # Errors
+/// See [`TrustedProxies::client`].
+pub(super) fn of(
+    session: &Session,
+    proxies: Option<&TrustedProxies>,
+) -> Result<Option<IpAddr>, Refusal> {
+    let peer = session.client_addr().and_then(Peer::as_inet).map(SocketAddr::ip);
+    let (Some(peer), Some(proxies)) = (peer, proxies) else { return Ok(peer) };
+    if proxies.mode == ProxyMode::Protocol {
+        return Ok(Some(peer));
+    }
+    let client = proxies.client(peer, &session.req_header().headers);
+    let wanted = "absent where there is x-forwarded-for as well";
+    client.map(Some).map_err(|_| Refusal::Call(CallFault::invalid(FORWARDED, wanted)))
+}
+
+/// What forwarded headers say, where nobody can tell what they mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AmbiguousForwarding;
+
+impl TrustedProxies {
+    /// Whether an address is that of such a proxy. An IPv4-mapped address is its IPv4.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.networks.iter().any(|network| network.contains(&address))
+    }
+
+    /// The client of a request that came over a connection from `peer`, one of these proxies.
+    ///
+    /// # Errors
+    /// There are both headers: one of them is the client's own, and nobody knows which.
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Result<IpAddr, AmbiguousForwarding> {
+        let peer = peer.to_canonical();
+        let hops = match (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR)) {
+            (true, true) => return Err(AmbiguousForwarding),
+            (true, false) => hops(headers, FORWARDED, forwarded_for),
+            (false, _) => hops(headers, X_FORWARDED_FOR, |hop| address(hop.trim())),
+        };
+        // Who last spoke, and whom we believe; its word counts for the hop before it.
+        let mut client = peer;
+        for hop in hops.into_iter().rev() {
+            if !self.contains(client) {
+                break;
+            }
+            // What cannot be read hides whoever is behind the proxy that wrote it.
+            let Some(hop) = hop else { break };
+            client = hop;
+        }
+        Ok(client)
+    }
+}
+
+/// The hops that a header names on all of its lines, nearest to the client first.
+fn hops(
+    headers: &HeaderMap,
+    name: &str,
+    read: impl Fn(&str) -> Option<IpAddr>,
+) -> Vec<Option<IpAddr>> {
+    let lines = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default());
+    let all: Vec<&str> = lines.flat_map(|line| line.split(',')).collect();
+    let last = all.len().saturating_sub(HOPS_MAX);
+    all[last..].iter().map(|hop| read(hop)).collect()
+}
+
+/// The `for` of one element of `forwarded` (RFC 7239, section 4).
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    let pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+    let mut named = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case("for"));
+    let (_, node) = named.next()?;
+    // Twice is nobody's.
+    if named.next().is_some() {
+        return None;
+    }
+    let node = node.trim();
+    let node = node.strip_prefix('"').and_then(|node| node.strip_suffix('"')).unwrap_or(node);
+    address(node)
+}
+
+/// An address, alone or with a port; one of version 6 may stand in brackets.
+fn address(text: &str) -> Option<IpAddr> {
+    let alone = || text.parse::<IpAddr>().ok();
+    let with_port = || text.parse::<SocketAddr>().ok().map(|a| a.ip());
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
+    alone().or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn proxies() -> TrustedProxies {
+        let networks = ["10.0.0.0/8", "2001:db8::/32"].map(|n| n.parse().expect("a network"));
+        TrustedProxies { mode: ProxyMode::Header, networks: networks.to_vec() }
+    }
+
+    fn client(peer: &str, lines: &[(&str, &str)]) -> Result<IpAddr, AmbiguousForwarding> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            headers.append(name, HeaderValue::from_str(value).expect("a value"));
+        }
+        proxies().client(ip(peer), &headers)
+    }
+
+    #[test]
+    fn the_last_hop_that_is_no_proxy_is_the_client() {
+        let of = |lines: &[(&str, &str)]| client("10.0.0.1", lines).expect("one header");
+        let xff = |value: &'static str| of(&[("x-forwarded-for", value)]);
+        assert_eq!(of(&[]), ip("10.0.0.1"), "a health check of the proxy's own");
+        assert_eq!(xff("192.0.2.7"), ip("192.0.2.7"));
+        assert_eq!(xff("6.6.6.6, 192.0.2.7"), ip("192.0.2.7"), "what a client says of itself");
+        assert_eq!(xff("6.6.6.6, 192.0.2.7, 10.1.1.1"), ip("192.0.2.7"));
+        assert_eq!(xff("10.9.9.9, 10.1.1.1"), ip("10.9.9.9"), "all are proxies");
+        assert_eq!(xff("::ffff:192.0.2.7"), ip("192.0.2.7"), "the same client by two names");
+        assert_eq!(xff("192.0.2.7:4711"), ip("192.0.2.7"));
+        assert_eq!(xff("6.6.6.6, unknown"), ip("10.0.0.1"), "the proxy hides it");
+        assert_eq!(xff("6.6.6.6, unknown, 10.1.1.1"), ip("10.1.1.1"));
+        let two = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-for", "192.0.2.7")];
+        assert_eq!(of(&two), ip("192.0.2.7"), "lines are one list");
+    }
+
+    #[test]
+    fn the_standard_header_is_read_as_well() {
+        let of = |value: &'static str| client("10.0.0.1", &[("forwarded", value)]).expect("one");
+        assert_eq!(of("for=192.0.2.60;proto=http;by=203.0.113.43"), ip("192.0.2.60"));
+        assert_eq!(of("For=\"[2001:dead:cafe::17]:4711\""), ip("2001:dead:cafe::17"));
+        assert_eq!(of("for=6.6.6.6, for=192.0.2.43;proto=https, for=10.2.2.2"), ip("192.0.2.43"));
+        assert_eq!(of("for=_hidden"), ip("10.0.0.1"));
+        assert_eq!(of("proto=https"), ip("10.0.0.1"));
+        assert_eq!(of("for=6.6.6.6;for=192.0.2.1"), ip("10.0.0.1"));
+    }
+
+    #[test]
+    fn a_client_that_adds_the_other_header_does_not_choose_its_address() {
+        let both = [("forwarded", "for=6.6.6.6"), ("x-forwarded-for", "192.0.2.7")];
+        assert_eq!(client("10.0.0.1", &both), Err(AmbiguousForwarding));
+    }
+
+    #[test]
+    fn a_mapped_peer_is_a_proxy_too() {
+        let lines = [("x-forwarded-for", "192.0.2.7")];
+        assert_eq!(client("::ffff:10.0.0.1", &lines), Ok(ip("192.0.2.7")));
+        assert_eq!(client("192.0.2.9", &lines), Ok(ip("192.0.2.9")), "nobody else is believed");
+    }
+
+    proptest! {
+        #[test]
+        fn what_stands_before_the_last_untrusted_hop_changes_nothing(said in "[ -~]{0,80}") {
+            let before = said.replace(',', " ");
+            let value = format!("{before}, 192.0.2.7, 10.3.3.3");
+            let found = client("10.0.0.1", &[("x-forwarded-for", &value)]);
+            prop_assert_eq!(found, Ok(ip("192.0.2.7")));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The line that a proxy begins a connection with: for whom it speaks (PROXY protocol, version 1 or
+//! 2, as `HAProxy` specifies it).
+
+use std::net::SocketAddr;
+
+use pingora_core::protocols::l4::stream::Stream as Socket;
+use pingora_core::protocols::{GetSocketDigest, SocketDigest, UniqueID};
+use ppp::v1::Addresses as TextAddresses;
+use ppp::v2::{Addresses as BinaryAddresses, Command};
+use ppp::{HeaderResult, PartialResult};
+use tokio::io::AsyncReadExt;
+
+/// Nearly all lines are shorter.
+const HEADER_BYTES_FIRST: usize = 256;
+/// No line of either version is longer; what a longer one could add, nobody here reads.
+const HEADER_BYTES_MAX: usize = 4 << 10;
+/// A line of version 1 has no more.
+const TEXT_BYTES_MAX: usize = 107;
+/// What the two versions begin with.
+const BEGINNINGS: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
+
+/// Why a connection does not begin as it must.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ProxyHeaderError {
+    /// It ended, or broke, before its line was whole.
+    Ended,
+    /// What it begins with is no such line.
+    Malformed,
+}
+
+/// For whom a proxy speaks.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Speaker {
+    /// For itself, such as when it looks whether somebody is there.
+    Proxy,
+    /// For a client.
+    Client(SocketAddr),
+}
+
+/// Reads the line that a connection begins with. What follows it is left to be read; from here on
+/// the connection is that of the client.
+pub(super) async fn read(socket: &mut Socket) -> Result<Speaker, ProxyHeaderError> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(HEADER_BYTES_FIRST);
+    loop {
+        let left = HEADER_BYTES_MAX - bytes.len();
+        let read = (&mut *socket).take(left as u64).read_buf(&mut bytes).await;
+        if !matches!(read, Ok(1..)) {
+            return Err(ProxyHeaderError::Ended);
+        }
+        if let Some((speaker, length)) = parse(&bytes)? {
+            socket.rewind(&bytes[length..]);
+            if let Speaker::Client(address) = speaker {
+                let digest = SocketDigest::from_raw_fd(socket.id());
+                // Nobody has asked for it yet.
+                let _ = digest.peer_addr.set(Some(address.into()));
+                socket.set_socket_digest(digest);
+            }
+            return Ok(speaker);
+        }
+        if bytes.len() >= HEADER_BYTES_MAX {
+            return Err(ProxyHeaderError::Malformed);
+        }
+    }
+}
+
+/// The line that the bytes begin with, and its length; `None` while it is not whole.
+fn parse(bytes: &[u8]) -> Result<Option<(Speaker, usize)>, ProxyHeaderError> {
+    use ProxyHeaderError::Malformed;
+    let begins = |known: &&[u8]| {
+        let length = known.len().min(bytes.len());
+        known[..length] == bytes[..length]
+    };
+    if !BEGINNINGS.iter().any(begins) {
+        return Err(Malformed);
+    }
+    // The parser of version 1 takes some beginnings of a line for wrong ones.
+    let is_text = bytes[0] == b'P';
+    if is_text && !bytes.windows(2).any(|two| two == b"\r\n") {
+        return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(Malformed) };
+    }
+    let header = HeaderResult::parse(bytes);
+    if header.is_incomplete() {
+        return if is_text { Err(Malformed) } else { Ok(None) };
+    }
+    match header {
+        HeaderResult::V1(Ok(header)) => {
+            let speaker = match header.addresses {
+                TextAddresses::Tcp4(at) => client(at.source_address.into(), at.source_port),
+                TextAddresses::Tcp6(at) => client(at.source_address.into(), at.source_port),
+                TextAddresses::Unknown => Speaker::Proxy,
+            };
+            Ok(Some((speaker, header.header.len())))
+        }
+        HeaderResult::V2(Ok(header)) => {
+            let speaker = match (&header.command, &header.addresses) {
+                (Command::Proxy, BinaryAddresses::IPv4(at)) => {
+                    client(at.source_address.into(), at.source_port)
+                }
+                (Command::Proxy, BinaryAddresses::IPv6(at)) => {
+                    client(at.source_address.into(), at.source_port)
+                }
+                _ => Speaker::Proxy,
+            };
+            Ok(Some((speaker, header.len())))
+        }
+        HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Err(Malformed),
+    }
+}
+
+fn client(address: std::net::IpAddr, port: u16) -> Speaker {
+    Speaker::Client(SocketAddr::new(address.to_canonical(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const V2: &[u8] = BEGINNINGS[1];
+
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(body.len()).expect("short").to_be_bytes();
+        [V2, &[0x20 | command, family], &length, body].concat()
+    }
+
+    fn speaks_for(bytes: &[u8]) -> Option<Speaker> {
+        parse(bytes).ok().flatten().map(|(speaker, _)| speaker)
+    }
+
+    fn at(text: &str) -> Speaker {
+        Speaker::Client(text.parse().expect("an address"))
+    }
+
+    #[test]
+    fn both_versions_are_read() {
+        let line = b"PROXY TCP4 192.0.2.7 10.0.0.1 56324 443\r\nGET /";
+        assert_eq!(speaks_for(line), Some(at("192.0.2.7:56324")));
+        assert_eq!(parse(line).ok().flatten().map(|(_, length)| length), Some(line.len() - 5));
+        assert_eq!(
+            speaks_for(b"PROXY TCP6 2001:db8::7 2001:db8::1 1 2\r\n"),
+            Some(at("[2001:db8::7]:1"))
+        );
+        assert_eq!(speaks_for(b"PROXY UNKNOWN\r\n"), Some(Speaker::Proxy));
+        let four = [192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 1, 187];
+        assert_eq!(speaks_for(&v2(1, 0x11, &four)), Some(at("192.0.2.7:80")));
+        assert_eq!(speaks_for(&v2(0, 0, &[])), Some(Speaker::Proxy), "a health check");
+        // Fields beyond the addresses are passed over, and belong to the line.
+        let longer = [&four[..], &[4, 0, 1, 0]].concat();
+        let read = parse(&[v2(1, 0x11, &longer), b"GET".to_vec()].concat());
+        assert_eq!(read.ok().flatten().map(|(_, length)| length), Some(16 + 16));
+    }
+
+    #[test]
+    fn whoever_does_not_say_for_whom_it_speaks_is_not_heard() {
+        for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x03\x01\x02\0", b"PROXY TCP4 x y\r\n"] {
+            assert_eq!(parse(bytes), Err(ProxyHeaderError::Malformed), "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_that_comes_in_pieces_is_the_same_line(cut in 0_usize..40) {
+            let line = b"PROXY TCP4 192.0.2.7 10.0.0.1 56324 443\r\n";
+            prop_assert_eq!(parse(&line[..(cut + 1).min(line.len() - 1)]), Ok(None));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 1..600)) {
+            let _ = parse(&bytes);
+            let _ = parse(&[V2, &bytes].concat());
+        }
+    }
+}

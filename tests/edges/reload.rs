@@ -1,0 +1,76 @@
+//! What the gateway shows of itself, replaced while it serves.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::many;
+use crate::world::{Canned, Store, World, chat_of, http};
+
+/// The certificate that a new connection is shown.
+fn shown(address: &str) -> String {
+    let made = Command::new("openssl")
+        .args(["s_client", "-connect", address])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let text = String::from_utf8(made.expect("openssl").stdout).expect("text");
+    let begin = text.find("-----BEGIN CERTIFICATE-----").expect("a certificate");
+    let end = text.find("-----END CERTIFICATE-----").expect("a certificate");
+    text[begin..end].to_owned()
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_was_shown_only_after_a_restart() {
+    let (world, folder) = many::encrypted("").await;
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    let address = world.gateway.http.clone();
+    let before = shown(&address);
+    let client = many::client(false);
+    let url = format!("https://{address}/v1/models");
+    let ask = || client.get(&url).bearer_auth(&world.key).send();
+    assert_eq!(ask().await.expect("an answer").status(), 200);
+
+    many::make_certificate(&cert, &key);
+    world.gateway.signal("HUP");
+    world.logged(&["certificate_reloaded", "is_other=true"]).await;
+    let after = shown(&address);
+    assert_ne!(after, before);
+    assert_eq!(ask().await.expect("an answer").status(), 200, "a connection that stands goes on");
+
+    // Half of a pair changes nothing.
+    let text = std::fs::read_to_string(&key).expect("a key");
+    many::make_certificate(Path::new(&cert), &folder.path().join("other.pem"));
+    std::fs::write(&key, text).expect("a key");
+    world.gateway.signal("HUP");
+    world.logged(&["certificate_not_reloaded", "is not the key of"]).await;
+    assert_eq!(shown(&address), after);
+}
+
+#[tokio::test]
+async fn a_vendor_key_that_was_rotated_needed_a_restart() {
+    let reply = r#"{"id":"c","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
+    let vendor = Canned::start(http(reply), usize::MAX).await;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("key");
+    std::fs::write(&file, "vk-first\n").expect("a key");
+    let (url, path) = (&vendor.url, file.display());
+    let routes = format!("[{{ name = \"r0\", base_url = \"{url}\", key = \"file:{path}\" }}]");
+    let variable = "TOLLGATE__VENDOR__VENDOR_B__ROUTES";
+    let world = World::start(Store::Sqlite).env(variable, routes.leak()).run().await;
+    world.chat(chat_of("lmb-5.5")).await;
+    assert!(vendor.request(0).contains("Bearer vk-first"));
+
+    std::fs::write(&file, "vk-second\n").expect("a key");
+    world.gateway.signal("HUP");
+    world.logged(&["vendor_key_reloaded", "r0"]).await;
+    world.chat(chat_of("lmb-5.5")).await;
+    assert!(vendor.request(1).contains("Bearer vk-second"));
+
+    // A key that is gone, or empty, is not taken for a new one.
+    std::fs::write(&file, "").expect("a key");
+    world.gateway.signal("HUP");
+    world.logged(&["vendor_key_missing", "r0"]).await;
+    world.chat(chat_of("lmb-5.5")).await;
+    assert!(vendor.request(2).contains("Bearer vk-second"));
+    assert!(!world.log().contains("vk-"));
+}
