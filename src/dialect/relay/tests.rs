@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::{Break, Keep, Passage, Progress, Relay};
+use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::translate::reply::Stamp;
-use crate::money::Basis;
+use crate::money::{Basis, Units};
 
 fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
     Relay::new(Passage::Chat { usage_asked, choices }, true)
@@ -272,5 +273,70 @@ proptest! {
         prop_assert_eq!(once, cut);
         prop_assert_eq!(whole.progress(), pieces.progress());
         prop_assert_eq!(whole.due(8), pieces.due(8));
+    }
+}
+
+/// Replies of models that hide nothing, with texts of so many bytes.
+fn long_replies(bytes: usize, output: u64, status: &str) -> [(Passage, bool, String); 6] {
+    let text = "a".repeat(bytes);
+    let chat = Passage::Chat { usage_asked: true, choices: 1 };
+    let usage = format!(r#"{{"prompt_tokens":9,"completion_tokens":{output}}}"#);
+    let native = format!(r#"{{"input_tokens":9,"output_tokens":{output}}}"#);
+    let response = format!(
+        r#"{{"id":"r","status":"{status}","output":[{{"type":"message","content":[{{"type":"output_text","text":"{text}"}}]}}],"usage":{native}}}"#
+    );
+    let message = |said: &str| format!(r#"{{"choices":[{{"message":{said}}}],"usage":{usage}}}"#);
+    let delta = format!(r#"data: {{"choices":[{{"delta":{{"content":"{text}"}}}}]}}"#);
+    [
+        (chat.clone(), false, message(&format!(r#"{{"content":"{text}"}}"#))),
+        (chat.clone(), false, message(&format!(r#"{{"function_call":{{"arguments":"{text}"}}}}"#))),
+        (
+            chat.clone(),
+            false,
+            message(&format!(r#"{{"tool_calls":[{{"custom":{{"input":"{text}"}}}}]}}"#)),
+        ),
+        (
+            chat,
+            true,
+            format!("{delta}\n\ndata: {{\"choices\":[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n"),
+        ),
+        (
+            Passage::Messages { request_id: "q".to_owned() },
+            false,
+            format!(r#"{{"content":[{{"type":"text","text":"{text}"}}],"usage":{native}}}"#),
+        ),
+        (Passage::Responses, false, response),
+    ]
+}
+
+#[rstest]
+#[case::a_token_a_byte(20_000, 20_000, true)]
+#[case::little_beyond_what_is_seen(0, 4_096, true)]
+#[case::more_than_was_seen(40, 4_096 + 16 * 20, false)]
+#[case::absurd(20_000, 900_000_000, false)]
+fn where_all_output_is_seen_a_report_is_held_to_it(
+    #[case] bytes: usize,
+    #[case] output: u64,
+    #[case] is_believed: bool,
+    #[values("completed", "failed")] status: &str,
+) {
+    for (passage, stream, reply) in long_replies(bytes, output, status) {
+        let bounds = UsageBounds { counts_output: true, ..UsageBounds::default() };
+        let is_response = passage == Passage::Responses;
+        let (_, relay) = run(Relay::new(passage, stream).bounded(bounds), &reply, 10_000);
+        let due = relay.due(7);
+        if is_response && status == "failed" && !is_believed {
+            assert_eq!(due, None, "it failed, and no report of it is believed");
+            continue;
+        }
+        let usage = due.expect("it is complete");
+        let expected = if is_believed { Basis::Reported } else { Basis::Counted };
+        assert_eq!(usage.basis, expected, "{reply:.80}");
+        let rejected =
+            relay.rejected().map(|units| matches!(units, Units::Tokens(t) if t.output == output));
+        assert_eq!(rejected, (!is_believed).then_some(true), "{reply:.80}");
+        let tokens = usage.tokens();
+        assert_eq!(tokens.input, if is_believed { 9 } else { 7 });
+        assert!(is_believed || tokens.output <= bytes as u64, "{tokens:?}");
     }
 }

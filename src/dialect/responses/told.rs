@@ -118,18 +118,21 @@ impl Told {
     /// Takes the response as it ended.
     fn end(&mut self, response: &Response<'_>, has_failed: bool, meter: &mut Meter) {
         self.give(response);
-        if let Some(tokens) = response.usage.and_then(tokens) {
+        let reported = response.usage.and_then(tokens);
+        if let Some(tokens) = reported {
             meter.take(tokens, false);
             if meter.is_reported() {
                 return;
             }
         }
-        let status = response.status.and_then(Value::text);
-        self.is_unpaid = has_failed || status.as_deref() == Some("failed");
         // What came in no delta was generated all the same.
         let items = response.output.into_iter().flat_map(Value::elements);
         let bytes = items.map(generated).fold(0, usize::saturating_add);
         meter.count_bytes(bytes.saturating_sub(self.counted));
+        // What was counted may make a report credible.
+        let is_billed = reported.is_some() && meter.is_reported();
+        let status = response.status.and_then(Value::text);
+        self.is_unpaid = !is_billed && (has_failed || status.as_deref() == Some("failed"));
     }
 
     fn give(&mut self, response: &Response<'_>) {
