@@ -104,7 +104,8 @@ async fn thirty_four_long_replies_filled_the_memory_of_redis() {
     assert!(after - before < 4 << 20, "{before} bytes before, {after} after");
 }
 
-/// Asks until the first call has ended, whose reply is not there.
+/// Asks until the first call has ended, whose reply is not there. A store on a busy disk may be
+/// late, which costs nothing either.
 async fn not_kept_soon(ask: impl AsyncFn() -> Answer) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -112,7 +113,9 @@ async fn not_kept_soon(ask: impl AsyncFn() -> Answer) {
         if (status, code.as_str()) == (409, "reply_not_kept") {
             return;
         }
-        assert_eq!((status, code.as_str()), (409, "idempotency_key_in_use"));
+        let is_late = (status, code.as_str()) == (503, "ledger_unavailable");
+        let is_running = (status, code.as_str()) == (409, "idempotency_key_in_use");
+        assert!(is_late || is_running, "{status} {code}");
         assert!(Instant::now() < end, "the call does not end");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
