@@ -20,7 +20,7 @@ pub mod redis;
 pub mod sqlite;
 pub mod upkeep;
 
-use outbox::{Log, Outbox};
+use outbox::{Jobs, Log, Names, Outbox};
 use redis::{Guard, Redis};
 use sqlite::Sqlite;
 use upkeep::Upkeep;
@@ -178,7 +178,8 @@ pub fn serving(
         let outbox = || Outbox::new(store.clone(), log.clone());
         let opened = Opened { ledger: Arc::new(outbox()), ..Opened::of(store.clone()) };
         let upkeep = Upkeep::embedded(outbox(), &opened, (leases, lease));
-        let [requests, background, worker] = [opened.clone(), opened.clone(), opened];
+        let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
+        requests.repeats = Arc::new(Names::new(requests.repeats, log));
         return Ok(Serving { requests, background, worker, upkeep });
     }
     let sound = Arc::new(AtomicBool::new(true));
@@ -189,10 +190,13 @@ pub fn serving(
     let opened = || {
         let money = guarded();
         let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
-        Opened::of_server(section, (ledger, money), [guarded(), guarded()])
+        let queue = guarded();
+        let server = Opened::of_server(section, (ledger, money), [queue.clone(), guarded()]);
+        Opened { queue: Arc::new(Jobs::new(queue, log.clone())), ..server }
     };
-    let [requests, background, worker] = [opened(), opened(), opened()];
+    let [mut requests, background, worker] = [opened(), opened(), opened()];
     let upkeep = Upkeep::shared((outbox(), guard), &background, (leases, lease));
+    requests.repeats = Arc::new(Names::new(requests.repeats, log));
     Ok(Serving { requests, background, worker, upkeep })
 }
 

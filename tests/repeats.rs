@@ -9,6 +9,7 @@ use crate::world::{Answer, Offer, Process, Sent, Store, World};
 
 mod apart;
 mod crowds;
+mod deaths;
 mod endpoints;
 mod failures;
 mod keys;

@@ -10,6 +10,7 @@ mod fields;
 mod kills;
 mod life;
 mod listing;
+mod losses;
 mod money;
 mod outages;
 mod owners;

@@ -239,6 +239,8 @@ impl Worker {
             if let Go::Away = self.save(claim, None).await? {
                 return Ok(Go::Away);
             }
+            // A store that forgot this would have it sent twice.
+            self.kept(claim, until_done(|| self.queue.persist())).await??;
             // Others may have taken long: it is sent only while it is wanted, and by nobody else.
             if !until_done(|| self.queue.renew(claim, self.schedule.lease_ms)).await? {
                 bail!("another worker has the job by now");

@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use super::StoreSection;
 use super::redis::{Redis, Stamped};
 use super::sqlite::Sqlite;
+use crate::jobs::Queue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
@@ -28,17 +29,25 @@ use crate::ledger::{
 use crate::metrics::METRICS;
 use crate::permissions;
 
+mod calls;
 mod files;
+mod jobs;
 mod log;
+mod names;
+mod orders;
+mod pages;
 mod record;
 mod replay;
 mod shelf;
 mod sync;
 
+pub(super) use jobs::Jobs;
 pub(super) use log::Log;
 use log::{Key, Life};
+pub(super) use names::Names;
+use orders::Noted;
 pub(super) use replay::Replay;
-use shelf::Shelf;
+use shelf::{Lines, Shelf};
 
 /// What the store has not acknowledged for so long is sent again, so many at a time.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -77,6 +86,9 @@ pub(super) trait Run: Sync {
         account: &AccountName,
         ids: &[&str],
     ) -> impl Future<Output = Result<Vec<bool>, Unavailable>> + Send;
+
+    /// Makes again what is noted of a video job, if this run lacks it; tells whether it did.
+    fn make_again(&self, noted: Noted) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 }
 
 /// A store with an outbox before it.
@@ -166,7 +178,7 @@ fn stranded(all: &Path, own: &Path) {
     let Ok(places) = std::fs::read_dir(all) else { return };
     for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
         let orphans = Shelf::orphans(&place).unwrap_or_default();
-        let files = orphans.iter().flat_map(|shelf| shelf.files().unwrap_or_default());
+        let files = orphans.iter().flat_map(|shelf| shelf.files(Lines::Ends).unwrap_or_default());
         let written = |file| std::fs::File::open(file).and_then(|file| files::written(&file));
         if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
             let name = own.file_name().unwrap_or_default();
@@ -221,6 +233,15 @@ impl Run for InRun {
     ) -> Result<Vec<bool>, Unavailable> {
         self.redis.ended_in(&self.run, account, ids).await
     }
+
+    async fn make_again(&self, noted: Noted) -> Result<bool, Unavailable> {
+        match noted {
+            Noted::Placed(order) => self.redis.place_again(&order).await,
+            // If somebody has claimed it since, that one has decided what becomes of it.
+            Noted::Taken(mut claim, next) => self.redis.save(&mut claim, next).await,
+            Noted::Deleted(account, id) => Ok(self.redis.delete(&account, &id).await?.is_some()),
+        }
+    }
 }
 
 impl Behind for Sqlite {
@@ -248,6 +269,11 @@ impl Run for Arc<Sqlite> {
     /// It is told once, and little, so to ask first would spare nothing.
     async fn knows_ends(&self, _: &AccountName, ids: &[&str]) -> Result<Vec<bool>, Unavailable> {
         Ok(vec![false; ids.len()])
+    }
+
+    /// Jobs are in the file when their clients hear of them.
+    async fn make_again(&self, _: Noted) -> Result<bool, Unavailable> {
+        Ok(false)
     }
 }
 

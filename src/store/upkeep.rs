@@ -83,7 +83,7 @@ impl Upkeep {
         store: &Opened,
         (leases, lease): (Leases, Duration),
     ) -> Upkeep {
-        Upkeep::of(Kind::Alone(Alone::new(outbox)), store, leases, lease)
+        Upkeep::of(Kind::Alone(Alone::new(outbox, store.repeats.clone())), store, leases, lease)
     }
 
     pub(super) fn shared(

@@ -186,8 +186,11 @@ impl Builder {
 
     fn toml(&self, sim: &Sim, folder: &Path, store: &str, rules: &str) -> String {
         let files = folder.join("files").display().to_string();
+        // Where no test takes Redis away, nobody waits for its disk either.
+        let volatile = self.store == Store::Redis && !self.own_redis;
         let mut toml = format!(
-            "[store]\nurl = {store:?}\n[files]\nurl = \"file:{files}\"\n[rules]\ndir = {rules:?}\n"
+            "[store]\nurl = {store:?}\nallow_volatile = {volatile}\n[files]\n\
+             url = \"file:{files}\"\n[rules]\ndir = {rules:?}\n"
         );
         for (vendor, routes) in &self.vendors {
             let mut rows = String::new();

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::shelf::Shelf;
+use super::shelf::{Lines, Shelf};
 use super::sync::Syncer;
 
 /// A file ends when it has about so many bytes, or after so long.
@@ -174,8 +174,12 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// A new file of a shelf. Its name is synced with its first bytes.
-pub(super) fn begun(shelf: &Shelf, number: u64, syncer: Option<&Syncer>) -> io::Result<Arc<File>> {
-    let path = shelf.file(number);
+pub(super) fn begun(
+    shelf: &Shelf,
+    (lines, number): (Lines, u64),
+    syncer: Option<&Syncer>,
+) -> io::Result<Arc<File>> {
+    let path = shelf.file(lines, number);
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.set_len(BYTES_MAX)?;
     if let Some(syncer) = syncer {

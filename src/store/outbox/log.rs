@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::calls::Calls;
 use super::files::{self, Files};
+use super::orders::Orders;
 use super::record;
-use super::shelf::Shelf;
+use super::shelf::{Lines, Shelf};
 use super::sync::Syncer;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
+use crate::repeats::Naming;
 
 /// Written to see whether there is room again: lines that say nothing.
 const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
@@ -43,6 +46,9 @@ impl Life {
     /// Before a file on this machine, which is synced itself a moment later.
     pub(super) const FOR_A_FILE: Life = Life { keep: Duration::ZERO, synced: false };
 
+    /// Of jobs, which a server that comes back lacks only where they are new.
+    const FOR_JOBS: Life = Life { keep: Duration::from_secs(60), synced: true };
+
     /// Whether what was acknowledged then can go: the store has answered for long enough since,
     /// as it last did at a moment.
     pub(super) fn is_over(self, acked: Instant, alive: Option<Instant>) -> bool {
@@ -55,6 +61,8 @@ impl Life {
 pub(in crate::store) struct Log {
     pub(super) root: PathBuf,
     pub(super) life: Life,
+    pub(super) calls: Calls,
+    pub(super) orders: Orders,
     state: Mutex<State>,
     syncer: Option<Arc<Syncer>>,
     /// Whether it can be written. While it cannot, nobody should buy anything.
@@ -141,11 +149,14 @@ impl Log {
         let shelf = Arc::new(Shelf::make(root).map_err(cannot)?);
         let syncer = life.synced.then(|| Syncer::start(sound.clone())).transpose();
         let syncer = syncer.map_err(cannot)?;
-        let files = Files::new(files::begun(&shelf, 1, syncer.as_deref()).map_err(cannot)?);
+        let files =
+            Files::new(files::begun(&shelf, (Lines::Ends, 1), syncer.as_deref()).map_err(cannot)?);
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
         let (seq, refused, runs, left) = (0, None, Runs::None, false);
         let state = State { shelf, files, seq, acks, pending, unwritten, refused, runs, left };
-        Ok(Log { root: root.to_owned(), life, state: Mutex::new(state), syncer, sound })
+        let (root, state) = (root.to_owned(), Mutex::new(state));
+        let (calls, orders) = (Calls::default(), Orders::default());
+        Ok(Log { root, life, calls, orders, state, syncer, sound })
     }
 
     /// The store did not take something.
@@ -194,6 +205,28 @@ impl Log {
         key
     }
 
+    /// Writes down that a call is about to take its name. If that fails, only its lease tells that
+    /// it died.
+    pub(super) fn call_begins(&self, account: &AccountName, naming: &Naming) {
+        let begun = self.calls.begin(account, naming, || self.folder());
+        if let Err(why) = begun {
+            log::warn!(owner = naming.owner, why:% = why; "a call is not written down");
+            METRICS.outbox_errors.inc();
+        }
+    }
+
+    /// Has a file synced soon that somebody else writes.
+    pub(super) fn sync_soon(&self, file: &Arc<std::fs::File>) {
+        if let Some(syncer) = &self.syncer {
+            syncer.sync(file);
+        }
+    }
+
+    /// Its folder.
+    pub(super) fn folder(&self) -> Arc<Shelf> {
+        self.state().shelf.clone()
+    }
+
     /// Notes that a run of the store acknowledged it.
     pub(super) fn acked(&self, key: &Key, by: &str) {
         let mut state = self.state();
@@ -231,8 +264,8 @@ impl Log {
         let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
         let (seq, unused, place) = (state.seq, state.files.unused(), state.shelf.clone());
         drop(state);
-        let unused: Vec<PathBuf> = unused.map(|number| place.file(number)).collect();
-        let mut files = place.files()?;
+        let unused: Vec<PathBuf> = unused.map(|number| place.file(Lines::Ends, number)).collect();
+        let mut files = place.files(Lines::Ends)?;
         // Whatever comes into them meanwhile has a higher number.
         files.retain(|file| !unused.contains(file));
         Ok((files, seq, unwritten))
@@ -273,9 +306,11 @@ impl Log {
         for (file, bytes) in ended {
             files::trim(&file, bytes);
         }
+        self.calls.tidy(&place);
+        self.orders.tidy(&place, |quiet| Life::FOR_JOBS.is_over(quiet, alive));
         for number in done {
             // One that stays is found by whoever has the shelf next.
-            let _ = std::fs::remove_file(place.file(number));
+            let _ = std::fs::remove_file(place.file(Lines::Ends, number));
         }
     }
 
@@ -292,11 +327,14 @@ impl Log {
             self.is_lost(why);
             let made = Shelf::make(&self.root).map(Arc::new);
             let file = made.and_then(|made| Ok((self.begun(&made, 1)?, made)));
-            let (mut state, is_made) = (self.state(), file.is_ok());
+            let is_made = file.is_ok();
             if let Ok((file, made)) = file {
-                state.move_to(made, Files::new(file));
+                self.state().move_to(made.clone(), Files::new(file));
+                // Of what fails here only a lease tells that it died.
+                let _ = self.calls.move_to(&made);
+                self.orders.forget();
             }
-            return (state, is_made);
+            return (self.state(), is_made);
         }
         let spare = wanted.map(|number| self.begun(&place, number));
         let mut state = self.state();
@@ -308,6 +346,8 @@ impl Log {
 
     /// Writes what it knows before the process leaves.
     pub(in crate::store) fn flush(&self) {
+        self.calls.flush(|| self.folder());
+        self.orders.trim();
         let mut state = self.state();
         if !self.is_sound() {
             self.mend(&mut state);
@@ -367,7 +407,7 @@ impl Log {
     }
 
     /// It cannot be written, so nobody should buy anything.
-    fn is_lost(&self, why: &std::io::Error) {
+    pub(super) fn is_lost(&self, why: &std::io::Error) {
         if self.sound.swap(false, Ordering::SeqCst) {
             log::error!(why:% = why; "the outbox cannot be written; nobody is let in");
         }
@@ -397,7 +437,7 @@ impl Log {
 
     /// A new file.
     fn begun(&self, place: &Shelf, number: u64) -> std::io::Result<Arc<std::fs::File>> {
-        files::begun(place, number, self.syncer.as_deref()).inspect_err(|why| {
+        files::begun(place, (Lines::Ends, number), self.syncer.as_deref()).inspect_err(|why| {
             log::error!(why:% = why; "the outbox gets no new file");
             METRICS.outbox_errors.inc();
         })
@@ -521,7 +561,7 @@ mod tests {
             Arc::new(Operation::Settle { id, charge: Money::ZERO, line, origin: None })
         };
         let keys: Vec<_> = (0..20).map(|number| log.enter(&account(), &settle(number))).collect();
-        let files = || log.state().shelf.files().expect("files").len();
+        let files = || log.state().shelf.files(Lines::Ends).expect("files").len();
         assert_eq!(files(), 2);
         assert_eq!(lacking(&log, "run").len(), 20);
         let later = |ms| Some(Instant::now() + Life::FOR_RUNS.keep + Duration::from_millis(ms));

@@ -201,7 +201,8 @@ pub(super) fn all_acked(by: &str, seq: u64) -> Vec<u8> {
     line(&Written::AllAcked { by: by.into(), seq }, None)
 }
 
-fn line(written: &Written<'_>, behind: Option<&str>) -> Vec<u8> {
+/// A line of the outbox, which says this.
+pub(super) fn line(written: &impl Serialize, behind: Option<&str>) -> Vec<u8> {
     const CRC: &[u8; 9] = b"00000000 ";
     let mut line = Vec::with_capacity(256 + behind.map_or(0, str::len));
     line.extend_from_slice(CRC);
@@ -225,14 +226,19 @@ const TAB: u8 = b'\t';
 /// when the process or the machine ended; any other is told apart from its neighbours all the same.
 pub(super) fn read(file: &[u8]) -> (Vec<Record>, usize) {
     let mut torn = 0;
-    let lines = file[..length(file)].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let sound = lines.filter_map(|line| {
-        let record = sound(line).and_then(Record::read);
+    let sound = lines(file).filter_map(|said| {
+        let record = said.and_then(Record::read);
         torn += usize::from(record.is_none());
         record
     });
     let sound = sound.collect();
     (sound, torn)
+}
+
+/// What each line of a file says; `None` of those that are not as they were written.
+pub(super) fn lines(file: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    let lines = file[..length(file)].split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.is_empty()).map(sound)
 }
 
 /// How long a file is without what nothing was written into.

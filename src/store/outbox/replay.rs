@@ -10,13 +10,14 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::Run;
 use super::files;
 use super::log::{Key, Log};
 use super::record::{self, Acks, Entry, Record};
-use super::shelf::Shelf;
+use super::shelf::{Lines, Shelf};
+use super::{Run, calls, orders};
 use crate::ledger::{AccountName, Answer, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
+use crate::repeats::{Repeats, Taking};
 
 /// What a run of the store acknowledged so long before its end, in ms, the next one has: servers
 /// sync every second, and replicas lag by less.
@@ -30,9 +31,12 @@ const ASKED: usize = 1_024;
 /// See the module.
 pub(in crate::store) struct Replay {
     log: Arc<Log>,
+    repeats: Arc<dyn Repeats>,
     adopted: Vec<Adopted>,
     /// Whether some of the own files could not be read when all were sent.
     owes: bool,
+    /// Whether what is not urgent of adopted files was left for later.
+    left: bool,
 }
 
 /// A shelf whose owner has ended.
@@ -74,8 +78,9 @@ impl Sent {
 }
 
 impl Replay {
-    pub(in crate::store) fn new(log: Arc<Log>) -> Replay {
-        Replay { log, adopted: Vec::new(), owes: false }
+    /// What is sent goes to a run; names are those of `repeats`.
+    pub(in crate::store) fn new(log: Arc<Log>, repeats: Arc<dyn Repeats>) -> Replay {
+        Replay { log, repeats, adopted: Vec::new(), owes: false, left: false }
     }
 
     /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
@@ -86,6 +91,9 @@ impl Replay {
     /// The store did not take all of it. The same again sends the rest.
     pub(in crate::store) async fn lately(&mut self, run: &impl Run) -> Result<(), Unavailable> {
         self.own(run, Part::Lately).await?;
+        let own = self.log.folder();
+        self.log.orders.are_needed();
+        self.jobs(run, &own).await?;
         self.find();
         for place in 0..self.adopted.len() {
             self.adopted(place, run, Part::Lately).await?;
@@ -95,7 +103,7 @@ impl Replay {
 
     /// Whether there is more to send than was sent when the run began.
     pub(in crate::store) fn is_behind(&self) -> bool {
-        self.owes
+        self.owes || self.left
     }
 
     async fn own(&mut self, run: &impl Run, part: Part) -> Result<(), Unavailable> {
@@ -130,6 +138,7 @@ impl Replay {
         if self.owes {
             self.own(run, Part::All).await?;
         }
+        self.left = false;
         self.find();
         for place in 0..self.adopted.len() {
             self.adopted(place, run, Part::All).await?;
@@ -148,18 +157,64 @@ impl Replay {
         if has_all.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
             return Ok(());
         }
-        let files = readable(&shelf.folder, shelf.files().map(Some));
+        let files = readable(&shelf.folder, shelf.files(Lines::Ends).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim(file));
         let sent = self.files(run, (files, Vec::new()), part).await?;
         tell(&sent, "adopted");
+        self.jobs(run, &self.adopted[place].shelf).await?;
+        self.left |= sent.left > 0;
         if sent.is_all() {
+            self.let_lapse(place).await?;
             let Adopted { shelf, has_all } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
                 let _ = fs::write(shelf.notes(), record::all_acked(run.name(), sent.last));
             }
             *has_all = Some((run.name().into(), Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Makes the video jobs again that a run lacks of those that a shelf knows. Jobs that it has
+    /// cost a look each; they are those of the last minutes.
+    async fn jobs(&self, run: &impl Run, shelf: &Shelf) -> Result<(), Unavailable> {
+        let mut made = 0_u64;
+        for file in readable(&shelf.folder, shelf.files(Lines::Jobs)) {
+            let own = file.clone();
+            let reading = tokio::task::spawn_blocking(move || orders::read(&own));
+            let read = reading.await.unwrap_or_else(|why| Err(why.into()));
+            // One after the other: a job is placed before a vendor has it.
+            for noted in readable(&file, read) {
+                made += u64::from(run.make_again(noted).await?);
+            }
+        }
+        if made > 0 {
+            log::warn!(made; "what the store lacked of video jobs was made again");
+        }
+        Ok(())
+    }
+
+    /// Lets the names lapse of calls that ended with their process: whoever asks for one is told by
+    /// the ledger what became of its call. All that ended holds there is in the ledger before.
+    /// Once only, since after that a name may be another call's.
+    async fn let_lapse(&self, place: usize) -> Result<(), Unavailable> {
+        let shelf = &self.adopted[place].shelf;
+        let calls = readable(&shelf.folder, calls::left(shelf));
+        for few in calls.chunks(TOGETHER) {
+            let lapsing = few.iter().map(|(account, naming)| {
+                // It is made again, where the store has lost it.
+                self.repeats.take(account, naming, &Taking::Free, 0)
+            });
+            for lapsed in join_all(lapsing).await {
+                lapsed?;
+            }
+        }
+        if !calls.is_empty() {
+            log::info!(names = calls.len(); "names of calls that died were let lapse");
+        }
+        for file in readable(&shelf.folder, shelf.files(Lines::Calls)) {
+            let _ = fs::remove_file(file);
         }
         Ok(())
     }
@@ -174,8 +229,11 @@ impl Replay {
             let is_empty = |file: &Path| fs::metadata(file).is_ok_and(|about| about.len() == 0);
             let is_gone =
                 |file: &PathBuf| (is_over || is_empty(file)) && fs::remove_file(file).is_ok();
-            match adopted.shelf.files() {
+            match adopted.shelf.files(Lines::Ends) {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
+                    // With the ends of their holds, what is noted of jobs is no longer needed.
+                    let jobs = adopted.shelf.files(Lines::Jobs).unwrap_or_default();
+                    jobs.iter().for_each(|file| drop(fs::remove_file(file)));
                     adopted.shelf.remove();
                 }
                 _ => left.push(adopted),

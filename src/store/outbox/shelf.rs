@@ -15,6 +15,28 @@ const BEGUN_MAX: Duration = Duration::from_secs(60);
 const BEGUN: &str = ".begun-";
 const LOCK: &str = "lock";
 
+/// What the lines of a file are about. Versions that know only the ends of holds pass the other
+/// files over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lines {
+    /// How holds end.
+    Ends,
+    /// Calls that run under a name.
+    Calls,
+    /// Video jobs.
+    Jobs,
+}
+
+impl Lines {
+    fn ending(self) -> &'static str {
+        match self {
+            Lines::Ends => "log",
+            Lines::Calls => "calls",
+            Lines::Jobs => "jobs",
+        }
+    }
+}
+
 /// A folder that is ours.
 pub(super) struct Shelf {
     pub(super) folder: PathBuf,
@@ -67,7 +89,7 @@ impl Shelf {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn is_whole(&self, files: &Files) -> io::Result<()> {
-        let written = self.file(files.number());
+        let written = self.file(Lines::Ends, files.number());
         for (path, open) in [(self.folder.join(LOCK), &self.lock), (written, files.file())] {
             let (there, open) = (fs::metadata(&path)?, open.metadata()?);
             if (there.dev(), there.ino()) != (open.dev(), open.ino()) {
@@ -77,8 +99,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Its files, oldest first.
-    pub(super) fn files(&self) -> io::Result<Vec<PathBuf>> {
+    /// Its files of such lines, oldest first.
+    pub(super) fn files(&self, lines: Lines) -> io::Result<Vec<PathBuf>> {
         let found = match fs::read_dir(&self.folder) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             found => found?,
@@ -86,7 +108,7 @@ impl Shelf {
         let mut files = Vec::new();
         for file in found {
             let path = file?.path();
-            if path.extension().is_some_and(|ending| ending == "log") {
+            if path.extension().is_some_and(|ending| ending == lines.ending()) {
                 files.push(path);
             }
         }
@@ -95,8 +117,8 @@ impl Shelf {
     }
 
     /// Where its file of that number is.
-    pub(super) fn file(&self, number: u64) -> PathBuf {
-        self.folder.join(format!("{number:08}.log"))
+    pub(super) fn file(&self, lines: Lines, number: u64) -> PathBuf {
+        self.folder.join(format!("{number:08}.{}", lines.ending()))
     }
 
     /// Where it is noted what of it the store has; the last of its files, by name.
@@ -145,13 +167,13 @@ mod tests {
     fn a_shelf_is_adopted_once_and_only_when_its_owner_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
         let own = Shelf::make(root.path()).expect("a shelf");
-        fs::write(own.file(1), "x").expect("a file");
+        fs::write(own.file(Lines::Ends, 1), "x").expect("a file");
         assert_eq!(Shelf::orphans(root.path()).expect("a look").len(), 0);
         let folder = own.folder.clone();
         drop(own);
         let adopted = Shelf::orphans(root.path()).expect("a look");
         assert_eq!((adopted.len(), &adopted[0].folder), (1, &folder));
-        assert_eq!(adopted[0].files().expect("files"), [folder.join("00000001.log")]);
+        assert_eq!(adopted[0].files(Lines::Ends).expect("files"), [folder.join("00000001.log")]);
         assert_eq!(Shelf::orphans(root.path()).expect("a look").len(), 0, "it has an owner again");
     }
 

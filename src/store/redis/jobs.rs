@@ -43,7 +43,7 @@ impl Queue for Redis {
         let member = member(&order.job.account, &order.job.id);
         for _ in 0..TRIES_MAX {
             let announced = self.announce(&member).await?;
-            let told = self.place_once(&order, &job, &announced).await?;
+            let told = self.place_once(&order, &job, &announced, Needs::Outbox).await?;
             match told.first().map(String::as_str) {
                 Some("placed") => {
                     self.note(&member, &told).await;
@@ -228,6 +228,7 @@ impl Redis {
         order: &Order,
         job: &str,
         announced: &Announced,
+        needs: Needs,
     ) -> Result<Vec<String>, Unavailable> {
         let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
         let mut call = Call::default();
@@ -240,9 +241,36 @@ impl Redis {
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
         let place: Pick = |s| &s.videos.place;
         match &self.guard {
-            Some(guard) => words(&self.guarded(guard, Needs::Outbox, &call, place).await?.0),
+            Some(guard) => words(&self.guarded(guard, needs, &call, place).await?.0),
             None => self.told(&call, place).await,
         }
+    }
+
+    /// Places a job again that a run of the server has lost, with its hold, its body and its key.
+    /// Tells whether it had lost it: one that was removed since has an end to its hold, and nothing
+    /// is placed in its stead.
+    pub(in crate::store) async fn place_again(&self, order: &Order) -> Result<bool, Unavailable> {
+        let Job { account, id, .. } = &order.job;
+        if self.record(account, id).await?.is_some() {
+            return Ok(false);
+        }
+        let (job, member) = (written(&order.job)?, member(account, id));
+        let announced = self.announce(&member).await?;
+        let told = self.place_once(order, &job, &announced, Needs::Run).await?;
+        let word = told.first().map(String::as_str);
+        if let Some("placed" | "known") = word {
+            self.note(&member, &told).await;
+            return Ok(word == Some("placed"));
+        }
+        self.take_back(announced).await;
+        if word == Some("late") {
+            return Err(late());
+        }
+        // What ended, and what a client has ordered once more, is not missing.
+        if let Some("insufficient" | "no_account") = word {
+            log::error!(job = id, why:? = word; "a video job that the store lost is lost");
+        }
+        Ok(false)
     }
 
     /// What an order that was not placed comes to; `None` if it may be tried again.

@@ -47,6 +47,16 @@ impl Redis {
         }
     }
 
+    /// Returns when the server keeps whatever it acknowledged by now, unless it came up again
+    /// meanwhile.
+    pub(in crate::store) async fn persist(&self) -> Result<(), Unavailable> {
+        if self.section.allow_volatile {
+            return Ok(());
+        }
+        let run = self.seen().await?.run;
+        self.kept_by(&run).await
+    }
+
     /// Returns when a run of the server keeps whatever it acknowledged by now.
     async fn kept_by(&self, run: &str) -> Result<(), Unavailable> {
         if !self.section.allow_volatile {

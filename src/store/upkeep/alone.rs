@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Answers, PROBE_WAIT, tidy};
 use crate::ledger::Ledger;
+use crate::repeats::Repeats;
 use crate::store::outbox::{Outbox, Replay};
 use crate::store::sqlite::Sqlite;
 
@@ -23,8 +24,8 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    pub(super) fn new(outbox: Outbox<Sqlite>) -> Alone {
-        let replay = Mutex::new(Replay::new(outbox.log.clone()));
+    pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn Repeats>) -> Alone {
+        let replay = Mutex::new(Replay::new(outbox.log.clone(), repeats));
         Alone { outbox, replay, adopted: AtomicBool::new(false) }
     }
 

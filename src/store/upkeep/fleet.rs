@@ -50,7 +50,7 @@ impl Fleet {
         guard: Arc<Guard>,
         (leases, repeats, lease): (Leases, Arc<dyn Repeats>, Duration),
     ) -> Fleet {
-        let replay = tokio::sync::Mutex::new(Replay::new(outbox.log.clone()));
+        let replay = tokio::sync::Mutex::new(Replay::new(outbox.log.clone(), repeats.clone()));
         Fleet { outbox, guard, leases, repeats, lease, replay, lasting: Mutex::default() }
     }
 

@@ -1,0 +1,281 @@
+//! Calls that run under a name. Each is written down before its name is taken, so that whoever
+//! takes over from a process that died need not wait for the leases of the names it had.
+//!
+//! A line is one plain write and is never synced: after a power cut the lease does it. What ended
+//! is noted with whatever comes next; a note that is missing costs a look.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::pages::Pages;
+use super::shelf::{Lines, Shelf};
+use super::{files, record};
+use crate::ledger::AccountName;
+use crate::repeats::Naming;
+
+/// Notes of what ended wait for the next call, up to so many bytes of them.
+const NOTES_BYTES_MAX: usize = 64 << 10;
+/// No call runs for so long; one of which the end never came is left to its lease.
+const RUNS_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// See the module.
+pub(super) struct Calls {
+    state: Mutex<State>,
+    /// How many run, so that whoever ends none of them need not look.
+    running: AtomicUsize,
+}
+
+struct State {
+    pages: Pages,
+    seq: u64,
+    running: HashMap<Key, Running>,
+    notes: Vec<u8>,
+}
+
+/// A call under its name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    account: AccountName,
+    name: String,
+    owner: String,
+}
+
+struct Running {
+    seq: u64,
+    /// The file that it is in.
+    number: u64,
+    since: Instant,
+    line: Vec<u8>,
+}
+
+/// What a line says, as JSON has it.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+enum Written<'a> {
+    /// A call is about to take its name.
+    Begun {
+        seq: u64,
+        /// When, in unix ms.
+        at: i64,
+        account: Cow<'a, str>,
+        name: Cow<'a, str>,
+        owner: Cow<'a, str>,
+        content: [u8; 32],
+        life_ms: u64,
+    },
+    /// The name of the call with this number is no longer its own, or the store knows its end.
+    Ended { seq: u64 },
+}
+
+impl Default for Calls {
+    fn default() -> Calls {
+        let (pages, running) = (Pages::new(Lines::Calls), HashMap::new());
+        let state = Mutex::new(State { pages, seq: 0, running, notes: Vec::new() });
+        Calls { state, running: AtomicUsize::new(0) }
+    }
+}
+
+impl Calls {
+    /// Writes down that a call is about to take its name.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn begin(
+        &self,
+        account: &AccountName,
+        naming: &Naming,
+        place: impl FnOnce() -> Arc<Shelf>,
+    ) -> io::Result<()> {
+        let Naming { name, content, owner, life_ms } = naming;
+        let mut state = self.state();
+        state.seq += 1;
+        let seq = state.seq;
+        let line = record::line(
+            &Written::Begun {
+                seq,
+                at: super::log::unix_ms(),
+                account: account.as_str().into(),
+                name: name.into(),
+                owner: owner.into(),
+                content: *content,
+                life_ms: *life_ms,
+            },
+            None,
+        );
+        let number = state.write(&line, place)?;
+        let key = Key { account: account.clone(), name: name.clone(), owner: owner.clone() };
+        state.running.insert(key, Running { seq, number, since: Instant::now(), line });
+        self.running.store(state.running.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Notes that the name of a call is free again, or that the store knows how it ended.
+    pub(super) fn end(&self, account: &AccountName, name: &str, owner: &str) {
+        if self.running.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let key = Key { account: account.clone(), name: name.to_owned(), owner: owner.to_owned() };
+        let mut state = self.state();
+        let Some(Running { seq, .. }) = state.running.remove(&key) else { return };
+        if state.notes.len() < NOTES_BYTES_MAX {
+            state.notes.extend(record::line(&Written::Ended { seq }, None));
+        }
+        self.running.store(state.running.len(), Ordering::Relaxed);
+    }
+
+    /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
+    /// the lock.
+    pub(super) fn tidy(&self, place: &Shelf) {
+        let wanted = self.state().pages.wants_spare();
+        let spare = wanted.map(|number| files::begun(place, (Lines::Calls, number), None));
+        let mut state = self.state();
+        state.running.retain(|_, running| running.since.elapsed() < RUNS_MAX);
+        self.running.store(state.running.len(), Ordering::Relaxed);
+        let needed: HashSet<u64> = state.running.values().map(|r| r.number).collect();
+        let rest = state.pages.tidy(spare.and_then(Result::ok), &needed, |_| true);
+        drop(state);
+        rest.finish(place);
+    }
+
+    /// Writes what runs into another folder, since the one before is gone.
+    pub(super) fn move_to(&self, place: &Arc<Shelf>) -> io::Result<()> {
+        let mut state = self.state();
+        state.pages.forget();
+        let mut running = std::mem::take(&mut state.running);
+        let written = running.values_mut().try_for_each(|running| {
+            running.number = state.write(&running.line, || place.clone())?;
+            Ok(())
+        });
+        state.running = running;
+        written
+    }
+
+    /// Writes what it knows before the process leaves.
+    pub(super) fn flush(&self, place: impl FnOnce() -> Arc<Shelf>) {
+        let mut state = self.state();
+        let notes = std::mem::take(&mut state.notes);
+        if !notes.is_empty() {
+            // It only spares whoever comes next a look at each.
+            let _ = state.pages.write(&notes, place);
+        }
+        state.pages.trim();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Writes a line, and before it what ended; tells into which file.
+    fn write(&mut self, line: &[u8], place: impl FnOnce() -> Arc<Shelf>) -> io::Result<u64> {
+        let mut bytes = std::mem::take(&mut self.notes);
+        bytes.extend_from_slice(line);
+        self.pages.write(&bytes, place).map(|(number, _)| number)
+    }
+}
+
+/// The calls of a shelf that its owner has not ended, as far as is written there, of which the
+/// names may still be remembered.
+pub(super) fn left(shelf: &Shelf) -> io::Result<Vec<(AccountName, Naming)>> {
+    let (now, mut begun) = (super::log::unix_ms(), HashMap::new());
+    for file in shelf.files(Lines::Calls)? {
+        for said in record::lines(&files::read(&file)?).flatten() {
+            match serde_json::from_slice(said) {
+                Ok(Written::Begun { seq, at, account, name, owner, content, life_ms }) => {
+                    let end = at.saturating_add(i64::try_from(life_ms).unwrap_or(i64::MAX));
+                    let account = AccountName::parse(&account).filter(|_| end > now);
+                    let (name, owner) = (name.into_owned(), owner.into_owned());
+                    let naming = Naming { name, content, owner, life_ms };
+                    begun.extend(account.map(|account| (seq, (account, naming))));
+                }
+                Ok(Written::Ended { seq }) => drop(begun.remove(&seq)),
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(begun.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account() -> AccountName {
+        AccountName::parse("a").expect("a name")
+    }
+
+    fn naming(owner: &str) -> Naming {
+        let (name, owner) = (format!("key:{owner}"), owner.to_owned());
+        Naming { name, content: [7; 32], owner, life_ms: 60_000 }
+    }
+
+    fn shelf(root: &std::path::Path) -> Arc<Shelf> {
+        Arc::new(Shelf::make(root).expect("a shelf"))
+    }
+
+    fn owners(shelf: &Shelf) -> Vec<String> {
+        let left = left(shelf).expect("files");
+        let mut owners: Vec<_> = left.into_iter().map(|(_, naming)| naming.owner).collect();
+        owners.sort();
+        owners
+    }
+
+    #[test]
+    fn what_was_begun_and_has_not_ended_is_left() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (calls, shelf) = (Calls::default(), shelf(root.path()));
+        assert_eq!(shelf.files(Lines::Calls).expect("files").len(), 0, "nobody pays for nothing");
+        for owner in ["x", "y", "z"] {
+            calls.begin(&account(), &naming(owner), || shelf.clone()).expect("a write");
+        }
+        assert_eq!(left(&shelf).expect("them").len(), 3);
+        let found = left(&shelf).expect("them");
+        assert!(found.contains(&(account(), naming("y"))), "all of it is there");
+        calls.end(&account(), "key:y", "y");
+        calls.end(&account(), "key:x", "another");
+        assert_eq!(owners(&shelf), ["x", "y", "z"], "it is noted with what comes next");
+        calls.begin(&account(), &naming("w"), || shelf.clone()).expect("a write");
+        assert_eq!(owners(&shelf), ["w", "x", "z"]);
+        calls.end(&account(), "key:w", "w");
+        calls.flush(|| shelf.clone());
+        assert_eq!(owners(&shelf), ["x", "z"]);
+        let over = Naming { life_ms: 0, ..naming("v") };
+        calls.begin(&account(), &over, || shelf.clone()).expect("a write");
+        assert_eq!(owners(&shelf), ["x", "z"], "nobody remembers that name");
+    }
+
+    #[test]
+    fn what_runs_is_written_again_where_its_folder_is_gone() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (calls, first) = (Calls::default(), shelf(root.path()));
+        for owner in ["x", "y"] {
+            calls.begin(&account(), &naming(owner), || first.clone()).expect("a write");
+        }
+        calls.end(&account(), "key:x", "x");
+        let second = shelf(root.path());
+        calls.move_to(&second).expect("a write");
+        assert_eq!(owners(&second), ["y"]);
+    }
+
+    #[test]
+    fn a_file_is_there_for_as_long_as_a_call_in_it_runs() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (calls, shelf) = (Calls::default(), shelf(root.path()));
+        calls.begin(&account(), &naming("x"), || shelf.clone()).expect("a write");
+        calls.tidy(&shelf);
+        assert!(calls.state().pages.turn(), "the next one was made");
+        calls.begin(&account(), &naming("y"), || shelf.clone()).expect("a write");
+        calls.tidy(&shelf);
+        assert_eq!(owners(&shelf), ["x", "y"]);
+        calls.end(&account(), "key:x", "x");
+        calls.tidy(&shelf);
+        assert_eq!(owners(&shelf), ["y"]);
+    }
+}

@@ -1,0 +1,278 @@
+//! Video jobs, written down before a server that may forget them: each when it was placed, before
+//! its client hears of that, and once more when a vendor has it, before the server does. A run of
+//! the server that lacks a job gets it again.
+//!
+//! What a client waits for is synced as the ends of holds are, a moment later; that a vendor has a
+//! job, before anything else is done.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::pages::Pages;
+use super::shelf::{Lines, Shelf};
+use super::{files, record};
+use crate::jobs::{Claim, Job, Next, Order};
+use crate::ledger::AccountName;
+use crate::money::Money;
+use crate::money::price::Quote;
+
+/// See the module.
+pub(super) struct Orders(Mutex<State>);
+
+struct State {
+    pages: Pages,
+    /// Claims of jobs that vendors have and of which the server does not know that yet, by their
+    /// ids: their revisions, and the files that they are in.
+    unsaid: HashMap<String, (u64, u64)>,
+}
+
+/// What a line says.
+#[derive(Debug, Clone)]
+pub(in crate::store) enum Noted {
+    /// A job was placed.
+    Placed(Box<Order>),
+    /// A vendor has it, which is to be saved.
+    Taken(Box<Claim>, Next),
+    /// Its client has deleted it.
+    Deleted(AccountName, String),
+}
+
+/// The same as JSON has it.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+enum Written<'a> {
+    Placed {
+        job: Cow<'a, Job>,
+        body: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<Cow<'a, str>>,
+        wanted: Money,
+        least: Money,
+        lease_ms: u64,
+    },
+    Taken {
+        job: Cow<'a, Job>,
+        deleted: bool,
+        revision: u64,
+        due_ms: Option<u64>,
+    },
+    Deleted {
+        account: Cow<'a, str>,
+        id: Cow<'a, str>,
+    },
+}
+
+impl Default for Orders {
+    fn default() -> Orders {
+        let (pages, unsaid) = (Pages::new(Lines::Jobs), HashMap::new());
+        Orders(Mutex::new(State { pages, unsaid }))
+    }
+}
+
+impl Orders {
+    /// Writes down that a job was placed; gives the file, which is to be synced.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn placed(
+        &self,
+        order: &Order,
+        place: impl FnOnce() -> Arc<Shelf>,
+    ) -> io::Result<Arc<File>> {
+        let written = Written::Placed {
+            job: Cow::Borrowed(&order.job),
+            body: std::str::from_utf8(&order.body).map_err(io::Error::other)?.into(),
+            key: order.key.as_deref().map(Cow::Borrowed),
+            wanted: order.quote.wanted,
+            least: order.quote.least,
+            lease_ms: order.lease_ms,
+        };
+        let line = record::line(&written, None);
+        self.state().pages.write(&line, place).map(|(_, file)| file)
+    }
+
+    /// Writes down that a vendor has a job; blocks until it is on disk. The same again is not
+    /// written again.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn taken(
+        &self,
+        claim: &Claim,
+        next: Next,
+        place: impl FnOnce() -> Arc<Shelf>,
+    ) -> io::Result<()> {
+        let Claim { job, deleted, revision } = claim;
+        let mut state = self.state();
+        if state.unsaid.get(&job.id).is_some_and(|(known, _)| known == revision) {
+            return Ok(());
+        }
+        let (deleted, revision, due_ms) = (*deleted, *revision, next.due_ms);
+        let written = Written::Taken { job: Cow::Borrowed(job), deleted, revision, due_ms };
+        let (number, file) = state.pages.write(&record::line(&written, None), place)?;
+        state.unsaid.insert(job.id.clone(), (revision, number));
+        drop(state);
+        file.sync_data()
+    }
+
+    /// Writes down that a client has deleted a job; gives the file, which is to be synced.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn deleted(
+        &self,
+        (account, id): (&AccountName, &str),
+        place: impl FnOnce() -> Arc<Shelf>,
+    ) -> io::Result<Arc<File>> {
+        let written = Written::Deleted { account: account.as_str().into(), id: id.into() };
+        let line = record::line(&written, None);
+        self.state().pages.write(&line, place).map(|(_, file)| file)
+    }
+
+    /// The server knows that a vendor has a job, or that another worker has it.
+    pub(super) fn said(&self, job: &str) {
+        self.state().unsaid.remove(job);
+    }
+
+    /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
+    /// the lock.
+    pub(super) fn tidy(&self, place: &Shelf, is_over: impl Fn(Instant) -> bool) {
+        let wanted = self.state().pages.wants_spare();
+        let spare = wanted.map(|number| files::begun(place, (Lines::Jobs, number), None));
+        let mut state = self.state();
+        let needed: HashSet<u64> = state.unsaid.values().map(|(_, number)| *number).collect();
+        let rest = state.pages.tidy(spare.and_then(Result::ok), &needed, is_over);
+        drop(state);
+        rest.finish(place);
+    }
+
+    /// What is written may be needed again from now on, since the server may forget again.
+    pub(super) fn are_needed(&self) {
+        self.state().pages.are_needed();
+    }
+
+    /// Goes on in new files, since the folder is gone.
+    pub(super) fn forget(&self) {
+        self.state().pages.forget();
+    }
+
+    /// Cuts the file that is written to what was written, since no more will be.
+    pub(super) fn trim(&self) {
+        self.state().pages.trim();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a file says of jobs, in the order in which it happened. That a job is known is for whoever
+/// asks to find out.
+pub(super) fn read(file: &Path) -> io::Result<Vec<Noted>> {
+    let said = files::read(file)?;
+    let noted = record::lines(&said).flatten().filter_map(|said| {
+        Some(match serde_json::from_slice(said).ok()? {
+            Written::Placed { job, body, key, wanted, least, lease_ms } => {
+                let (job, key) = (job.into_owned(), key.map(Cow::into_owned));
+                let (body, quote) = (body.into_owned().into(), Quote { wanted, least });
+                // It was accepted, however many there are by now.
+                let open_max = u32::MAX;
+                let order = Order { job, body, key, quote, lease_ms, open_max };
+                Noted::Placed(Box::new(order))
+            }
+            Written::Taken { job, deleted, revision, due_ms } => {
+                let claim = Claim { job: job.into_owned(), deleted, revision };
+                Noted::Taken(Box::new(claim), Next { due_ms, forget_body: true })
+            }
+            Written::Deleted { account, id } => {
+                Noted::Deleted(AccountName::parse(&account)?, id.into_owned())
+            }
+        })
+    });
+    Ok(noted.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::{Running, Stage};
+    use crate::money::Resolution;
+
+    fn job(stage: Stage) -> Job {
+        let held = Money::from_nano(280_000_000).expect("money");
+        Job {
+            id: "video_x".to_owned(),
+            account: AccountName::parse("a").expect("a name"),
+            key_prefix: "sk-abc".to_owned(),
+            model: "lmd-imagine-video".to_owned(),
+            vendor: "vendor_d".to_owned(),
+            seconds: 4,
+            resolution: Resolution::P720,
+            size: "1280x720".to_owned(),
+            created_ms: 1_000,
+            held,
+            price_version: "p".to_owned(),
+            body_apart: None,
+            progress: 0,
+            stage,
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_job_reads_back_and_is_there_as_long_as_it_is_needed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let shelf = Arc::new(Shelf::make(root.path()).expect("a shelf"));
+        let orders = Orders::default();
+        let placed = job(Stage::Queued { refused: 0 });
+        let (held, body) = (placed.held, "{\"prompt\":\"a\\tb\",\n\"seconds\":4}");
+        let order = Order {
+            job: placed.clone(),
+            body: body.into(),
+            key: Some("k".to_owned()),
+            quote: Quote { wanted: held, least: held },
+            lease_ms: 7,
+            open_max: 3,
+        };
+        orders.placed(&order, || shelf.clone()).expect("a write");
+        let running = Running {
+            route: "r0".to_owned(),
+            depth: 0,
+            vendor_id: "v1".to_owned(),
+            made_ms: None,
+            silent: 0,
+            lost: 0,
+            uncopied: 0,
+        };
+        let claim = Claim { job: job(Stage::Running(running)), deleted: false, revision: 3 };
+        let next = Next { due_ms: Some(50), forget_body: true };
+        for _ in 0..2 {
+            orders.taken(&claim, next, || shelf.clone()).expect("a write");
+        }
+        orders.deleted((&placed.account, "video_x"), || shelf.clone()).expect("a write");
+        let noted = read(&shelf.file(Lines::Jobs, 1)).expect("a file");
+        let [Noted::Placed(first), Noted::Taken(second, then), Noted::Deleted(_, id)] = &noted[..]
+        else {
+            panic!("{noted:?}");
+        };
+        assert_eq!((&first.job, &first.body[..]), (&placed, body.as_bytes()));
+        assert_eq!((first.key.as_deref(), first.lease_ms), (Some("k"), 7));
+        assert_eq!((&**second, *then, &**id), (&claim, next, "video_x"));
+
+        orders.tidy(&shelf, |_| true);
+        assert!(orders.state().pages.turn(), "the next one was made");
+        orders.tidy(&shelf, |_| true);
+        assert!(shelf.file(Lines::Jobs, 1).exists(), "the server does not know it yet");
+        orders.said("video_x");
+        orders.tidy(&shelf, |_| false);
+        assert!(shelf.file(Lines::Jobs, 1).exists(), "the server may forget it yet");
+        orders.tidy(&shelf, |_| true);
+        assert!(!shelf.file(Lines::Jobs, 1).exists());
+    }
+}
