@@ -89,21 +89,7 @@ pub(super) async fn relay(
             }
             Some(Progress::Broken(why)) => {
                 vendor.up.shutdown().await;
-                if !why.is_ours() || why == Break::NoRoom {
-                    upstream::note_loss(exchange);
-                }
-                let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
-                let due = exchange.relaying().and_then(input);
-                if client.head.is_some() && due.is_none() {
-                    return Err(Refusal::Broken(why));
-                }
-                exchange.record.code = Some(why.to_string());
-                let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
-                settle(gateway, exchange, &client).await;
-                last(gateway, session, exchange, &mut client, (out, tells), &vendor).await;
-                if !tells && client.gone.is_none() {
-                    reply::cut(session, exchange).await;
-                }
+                broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
                 break;
             }
             None => return Err(Refusal::Internal),
@@ -114,6 +100,33 @@ pub(super) async fn relay(
     }
     exchange.record.client_gone = client.gone.is_some();
     exchange.client_time += client.waited;
+    Ok(())
+}
+
+/// Ends an answer that broke: with an error in its place, or in its midst.
+async fn broken(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut Exchange,
+    client: &mut Client<'_>,
+    (why, out): (Break, Out),
+    vendor: &Vendor,
+) -> Result<(), Refusal> {
+    if !why.is_ours() || why == Break::NoRoom {
+        upstream::note_loss(exchange);
+    }
+    let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
+    let due = exchange.relaying().and_then(input);
+    if client.head.is_some() && due.is_none() {
+        return Err(Refusal::Broken(why));
+    }
+    exchange.record.code = Some(why.to_string());
+    let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
+    settle(gateway, exchange, client).await;
+    last(gateway, session, exchange, client, (out, tells), vendor).await;
+    if !tells && client.gone.is_none() {
+        reply::cut(session, exchange).await;
+    }
     Ok(())
 }
 
@@ -163,14 +176,12 @@ async fn covered(
     }
     let tenant = exchange.tenant.clone();
     let covering = Box::pin(client.permit.cover(&gateway.answers, tenant.as_ref(), bytes)).await;
-    match covering {
-        Ok(()) => Ok(out),
-        Err(NoRoom) => {
-            // Who has gone pays for what is not waited for.
-            let why = if client.gone.is_some() { Break::Abandoned } else { Break::NoRoom };
-            filter(gateway, session, exchange, Read::Failed(why))
-        }
+    if let Err(NoRoom) = covering {
+        // Who has gone pays for what is not waited for.
+        let why = if client.gone.is_some() { Break::Abandoned } else { Break::NoRoom };
+        return filter(gateway, session, exchange, Read::Failed(why));
     }
+    Ok(out)
 }
 
 /// How much of an answer is held that was not given out.

@@ -94,12 +94,12 @@ fn with_slack(tokens: u64) -> u64 {
 
 /// The most tokens of input, of which so many were counted in the body.
 fn input_max(model: &Model, content: &Content, counted: u64, is_continued: bool) -> u64 {
-    let context = with_slack(model.context.unwrap_or(CONTEXT_MAX));
+    let most_context = with_slack(model.context.unwrap_or(CONTEXT_MAX));
     if content.has_hosted_tools() {
-        return context.saturating_mul(HOSTED_STEPS_MAX);
+        return most_context.saturating_mul(HOSTED_STEPS_MAX);
     }
     // A vendor that takes more than the list says is believed what was sent.
-    let most = context.max(counted);
+    let most = most_context.max(counted);
     let is_alone = content.is_all_text() && !is_continued;
     if is_alone { most.min(believed_of(counted)) } else { most }
 }

@@ -48,9 +48,9 @@ pub enum ReplyFault {
 ///
 /// # Errors
 /// It has no embeddings.
-pub fn reply(body: Bytes, inputs: Inputs) -> Result<Reply, ReplyFault> {
+pub fn reply(body: &[u8], inputs: Inputs) -> Result<Reply, ReplyFault> {
     let (mut reader, mut out) = (ReplyReader::new(inputs), BytesMut::new());
-    reader.push(&body, &mut out)?;
+    reader.push(body, &mut out)?;
     let tokens = reader.finish(&mut out)?;
     Ok(Reply { body: out.freeze(), tokens })
 }
@@ -64,8 +64,18 @@ pub struct ReplyReader {
     head: BytesMut,
     /// What came and was not passed on: of an entry, or behind the last.
     pending: BytesMut,
-    /// The usage that stands before the entries; the tokens, if it is sound.
-    usage: Option<Option<u64>>,
+    /// The usage that stands before the entries.
+    usage: HeadUsage,
+}
+
+/// What stands of usage before the entries.
+#[derive(Debug, Clone, Copy)]
+enum HeadUsage {
+    Absent,
+    /// It was passed on; the tokens, if it is sound.
+    Passed {
+        tokens: Option<u64>,
+    },
 }
 
 /// How far a reply was read.
@@ -85,7 +95,13 @@ impl ReplyReader {
     #[must_use]
     pub fn new(inputs: Inputs) -> ReplyReader {
         let (head, pending) = (BytesMut::new(), BytesMut::new());
-        ReplyReader { inputs, at: At::Head(ListFinder::default()), head, pending, usage: None }
+        ReplyReader {
+            inputs,
+            at: At::Head(ListFinder::default()),
+            head,
+            pending,
+            usage: HeadUsage::Absent,
+        }
     }
 
     /// How many bytes it holds.
@@ -143,7 +159,7 @@ impl ReplyReader {
             return Ok(());
         };
         let tokens = tokens(usage);
-        self.usage = Some(tokens);
+        self.usage = HeadUsage::Passed { tokens };
         let made = self.with_usage(&skeleton, tokens);
         out.extend_from_slice(made.strip_suffix(REST).unwrap_or(&made));
         Ok(())
@@ -195,7 +211,7 @@ impl ReplyReader {
 
     fn read_tail(&mut self, out: &mut BytesMut) -> Result<Option<u64>, ReplyFault> {
         let skeleton = document(Bytes::from([&self.head[..], &self.pending].concat()))?;
-        if let Some(tokens) = self.usage {
+        if let HeadUsage::Passed { tokens } = self.usage {
             out.extend_from_slice(&self.pending);
             return Ok(tokens);
         }

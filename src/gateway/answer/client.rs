@@ -184,9 +184,9 @@ impl Client<'_> {
         let mut writing = std::pin::pin!(writing);
         loop {
             let left = self.left(taking, began.elapsed()).ok_or(Untaken)?;
-            match tokio::time::timeout(left.min(PRESSED_LOOK_EVERY), &mut writing).await {
-                Ok(written) => return written.map(drop).map_err(|_| Untaken),
-                Err(_) => continue,
+            let look = left.min(PRESSED_LOOK_EVERY);
+            if let Ok(written) = tokio::time::timeout(look, &mut writing).await {
+                return written.map(drop).map_err(|_| Untaken);
             }
         }
     }
