@@ -305,7 +305,7 @@ pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Tak
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
     let catalogue = gateway.catalogue.load();
     let edited = Opened::form(document, Some(file), catalogue.unnamed(Kind::Image));
-    taken(gateway, edited.map_err(Refusal::Call)?, room)
+    Ok(taken(gateway, edited.map_err(Refusal::Call)?, room))
 }
 
 /// Takes in what is to become a video, maybe with an image that it begins with.
@@ -320,13 +320,13 @@ pub(super) async fn video(gateway: &Gateway, session: &mut Session) -> Result<Ta
     let (form, room) = wanted.take(gateway, session).await?;
     let (document, file) = videos::form(form).map_err(Refusal::Call)?;
     let opened = Opened::form(document, file, None).map_err(Refusal::Call)?;
-    taken(gateway, opened, room)
+    Ok(taken(gateway, opened, room))
 }
 
-fn taken(gateway: &Gateway, opened: Opened, mut room: Room) -> Result<Taken, Refusal> {
+fn taken(gateway: &Gateway, opened: Opened, mut room: Room) -> Taken {
     let file_bytes = opened.file.as_ref().map_or(0, |file| file.length);
     room.shrink(file_bytes.saturating_add(opened.document.body().len()), &gateway.uploads);
-    Ok(Taken { opened, room: Some(room), weight: None })
+    Taken { opened, room: Some(room), weight: None }
 }
 
 impl FileForm {

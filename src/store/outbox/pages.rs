@@ -100,11 +100,11 @@ impl Pages {
 
 impl Rest {
     /// Cuts what ended, and removes what is done with.
-    pub(super) fn finish(self, shelf: &Shelf) {
+    pub(super) fn finish(self, place: &Shelf) {
         self.ended.iter().for_each(|(file, bytes)| files::trim(file, *bytes));
         for number in self.done {
             // One that stays is found by whoever has the shelf next.
-            let _ = std::fs::remove_file(shelf.file(self.lines, number));
+            let _ = std::fs::remove_file(place.file(self.lines, number));
         }
     }
 }

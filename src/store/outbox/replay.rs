@@ -178,9 +178,9 @@ impl Replay {
 
     /// Makes the video jobs again that a run lacks of those that a shelf knows. Jobs that it has
     /// cost a look each; they are those of the last minutes.
-    async fn jobs(&self, run: &impl Run, shelf: &Shelf) -> Result<(), Unavailable> {
+    async fn jobs(&self, run: &impl Run, place: &Shelf) -> Result<(), Unavailable> {
         let mut made = 0_u64;
-        for file in readable(&shelf.folder, shelf.files(Lines::Jobs)) {
+        for file in readable(&place.folder, place.files(Lines::Jobs)) {
             let own = file.clone();
             let reading = tokio::task::spawn_blocking(move || orders::read(&own));
             let read = reading.await.unwrap_or_else(|why| Err(why.into()));
@@ -199,8 +199,8 @@ impl Replay {
     /// the ledger what became of its call. All that ended holds there is in the ledger before.
     /// Once only, since after that a name may be another call's.
     async fn let_lapse(&self, place: usize) -> Result<(), Unavailable> {
-        let shelf = &self.adopted[place].shelf;
-        let calls = readable(&shelf.folder, calls::left(shelf));
+        let known = &self.adopted[place].shelf;
+        let calls = readable(&known.folder, calls::left(known));
         for few in calls.chunks(TOGETHER) {
             let lapsing = few.iter().map(|(account, naming)| {
                 // It is made again, where the store has lost it.
@@ -213,7 +213,7 @@ impl Replay {
         if !calls.is_empty() {
             log::info!(names = calls.len(); "names of calls that died were let lapse");
         }
-        for file in readable(&shelf.folder, shelf.files(Lines::Calls)) {
+        for file in readable(&known.folder, known.files(Lines::Calls)) {
             let _ = fs::remove_file(file);
         }
         Ok(())
