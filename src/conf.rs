@@ -5,7 +5,7 @@ use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
 use crate::jobs::schedule::Schedule;
 use crate::sheet::{self, Fault, Node, Place, Table, Value};
-use crate::store::{SCHEMES, StoreSection};
+use crate::store::{SCHEMES, StoreSection, StoreTls, StoreTlsFiles};
 
 mod listen;
 
@@ -153,8 +153,40 @@ fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(default.allow_volatile);
     let outbox = table.text("outbox", faults).unwrap_or(default.outbox);
     let kept_bytes_max = table.whole("kept_bytes_max", faults).unwrap_or(default.kept_bytes_max);
+    let tls = store_tls(&mut table, url.starts_with("rediss"), faults);
     table.finish(faults);
-    StoreSection { url, allow_volatile, outbox, kept_bytes_max }
+    StoreSection { url, allow_volatile, outbox, kept_bytes_max, tls }
+}
+
+/// The files that a store is spoken to over TLS with, read and looked at.
+fn store_tls(table: &mut Table, is_tls: bool, faults: &mut Vec<Fault>) -> StoreTls {
+    let section = table.place.clone();
+    let mut places = Vec::new();
+    let mut file = |key: &'static str| {
+        let node = table.take(key)?;
+        places.push((key, node.place.clone()));
+        match node.value {
+            Value::Text(path) => Some(path),
+            other => {
+                let what = format!("'{key}' must be a text, not {}", other.kind());
+                faults.push(node.place.fault(what));
+                None
+            }
+        }
+    };
+    let files = StoreTlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
+    if !is_tls {
+        faults.extend(places.iter().map(|(key, place)| {
+            place.fault(format!("store.{key} is for a store.url that begins with 'rediss'"))
+        }));
+        return StoreTls::default();
+    }
+    StoreTls::read(&files).unwrap_or_else(|(key, why)| {
+        let named = places.iter().find(|(known, _)| *known == key);
+        let place = named.map_or(&section, |(_, place)| place);
+        faults.push(place.fault(format!("store.{key}: {why}")));
+        StoreTls::default()
+    })
 }
 
 fn rules(mut table: Table, faults: &mut Vec<Fault>) -> String {

@@ -18,11 +18,13 @@ mod lookup;
 mod outbox;
 pub mod redis;
 pub mod sqlite;
+mod tls;
 pub mod upkeep;
 
 use outbox::{Jobs, Log, Names, Outbox};
 use redis::{Guard, Redis};
 use sqlite::Sqlite;
+pub use tls::{StoreTls, StoreTlsFiles};
 use upkeep::Upkeep;
 
 /// The `[store]` section, resolved.
@@ -37,6 +39,8 @@ pub struct StoreSection {
     /// Bytes of replies, notes and bodies for vendors that the store keeps, at most, of all
     /// accounts together.
     pub kept_bytes_max: u64,
+    /// With what a `rediss…://` is spoken to.
+    pub tls: StoreTls,
 }
 
 impl Default for StoreSection {
@@ -46,6 +50,7 @@ impl Default for StoreSection {
             allow_volatile: false,
             outbox: "var/outbox".to_owned(),
             kept_bytes_max: 256 << 20,
+            tls: StoreTls::default(),
         }
     }
 }
@@ -106,11 +111,10 @@ impl Opened {
 
     /// A server, of which money and jobs are asked through these connections.
     fn of_server(
-        section: &StoreSection,
         (ledger, money): (Arc<dyn Ledger>, Arc<Redis>),
         [queue, repeats]: [Arc<Redis>; 2],
     ) -> Opened {
-        let notes = Arc::new(Redis::new(section.clone()));
+        let notes = Arc::new(money.beside());
         Opened {
             ledger,
             lasting: Lasting(Some(money.clone())),
@@ -191,7 +195,7 @@ pub fn serving(
         let money = guarded();
         let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
         let queue = guarded();
-        let server = Opened::of_server(section, (ledger, money), [queue.clone(), guarded()]);
+        let server = Opened::of_server((ledger, money), [queue.clone(), guarded()]);
         Opened { queue: Arc::new(Jobs::new(queue, log.clone())), ..server }
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
@@ -207,7 +211,7 @@ pub fn serving(
 pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(Arc::new(embedded(section, path.as_ref())?))),
-        None => Ok(unguarded(section, Redis::new(section.clone()))),
+        None => Ok(unguarded(Redis::new(section.clone()))),
     }
 }
 
@@ -243,7 +247,7 @@ pub async fn create(section: &StoreSection) -> Result<Created, Unavailable> {
 pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => Ok(Opened::of(Arc::new(embedded(section, path.as_ref())?))),
-        None => Ok(unguarded(section, Redis::open(section).await?)),
+        None => Ok(unguarded(Redis::open(section).await?)),
     }
 }
 
@@ -252,8 +256,8 @@ fn embedded(section: &StoreSection, path: &Path) -> Result<Sqlite, Unavailable> 
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.
-fn unguarded(section: &StoreSection, ledger: Redis) -> Opened {
+fn unguarded(ledger: Redis) -> Opened {
     let ledger = Arc::new(ledger);
-    let others = [(); 2].map(|()| Arc::new(Redis::new(section.clone())));
-    Opened::of_server(section, (ledger.clone(), ledger), others)
+    let others = [(); 2].map(|()| Arc::new(ledger.beside()));
+    Opened::of_server((ledger.clone(), ledger), others)
 }

@@ -2,12 +2,15 @@
 //! deleted, calls that last
 //! longer than their leases. No charge is lost, and none is made twice.
 
+mod cluster;
 mod died;
+mod emptied;
 mod forgot;
 mod full;
 mod kills;
 mod leases;
 mod lost;
+mod node;
 mod runs;
 mod torn;
 

@@ -55,8 +55,8 @@ pub(crate) enum Store {
 enum Redis {
     None,
     Shared(#[expect(dead_code, reason = "kept so that it runs")] Arc<RedisServer>),
-    /// With the Sentinel that watches it, where there is one.
-    Own(RedisServer, Option<RedisServer>),
+    /// With the Sentinel that watches it, or the other nodes of its cluster.
+    Own(RedisServer, Vec<RedisServer>),
 }
 
 /// Everything a test needs; it stops when dropped.
@@ -89,10 +89,18 @@ impl World {
         }
     }
 
+    /// The other nodes of its cluster.
+    pub(crate) fn other_redis(&self) -> &[RedisServer] {
+        match &self.redis {
+            Redis::Own(_, others) => others,
+            _ => panic!("the world has no Redis of its own"),
+        }
+    }
+
     /// The same, from now on the test's own.
     pub(crate) fn take_redis(&mut self) -> RedisServer {
         match std::mem::replace(&mut self.redis, Redis::None) {
-            Redis::Own(server, None) => server,
+            Redis::Own(server, others) if others.is_empty() => server,
             _ => panic!("the world has no Redis of its own and nothing else"),
         }
     }

@@ -72,6 +72,9 @@ pub(super) trait Run: Sync {
     /// Which one it is.
     fn name(&self) -> &str;
 
+    /// What the store is called, if it has a name.
+    fn store_id(&self) -> Option<&str>;
+
     /// Applies an operation in this run.
     fn apply_in(
         &self,
@@ -215,11 +218,16 @@ impl Behind for Redis {
 pub(super) struct InRun {
     pub(super) redis: Arc<Redis>,
     pub(super) run: Arc<Stamped>,
+    pub(super) store_id: Option<Arc<str>>,
 }
 
 impl Run for InRun {
     fn name(&self) -> &str {
         &self.run.run
+    }
+
+    fn store_id(&self) -> Option<&str> {
+        self.store_id.as_deref()
     }
 
     async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
@@ -260,6 +268,10 @@ impl Behind for Sqlite {
 impl Run for Arc<Sqlite> {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn store_id(&self) -> Option<&str> {
+        None
     }
 
     async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {

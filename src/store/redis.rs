@@ -19,6 +19,7 @@ use crate::ledger::{
 };
 use crate::money::Money;
 
+mod cluster;
 mod connection;
 mod incarnation;
 mod jobs;
@@ -29,12 +30,18 @@ mod notes;
 mod repeats;
 mod safety;
 mod scripts;
+mod sentinel;
+mod server;
+mod store_id;
 mod sweep;
+mod topology;
 mod torn;
 
 use incarnation::Needs;
 pub(super) use incarnation::{Guard, Seen};
 pub(super) use scripts::Stamped;
+pub(super) use store_id::{Found, next_id};
+pub(super) use topology::Topology;
 
 use connection::Connection;
 use jobs::Survey;
@@ -58,6 +65,8 @@ pub struct Redis {
     scripts: Arc<Scripts>,
     survey: Survey,
     kept: Arc<Kept>,
+    /// Shared by all connections of a process that serves.
+    pub(super) topology: Arc<Topology>,
     /// Where a process has one, nothing moves money without it.
     guard: Option<Arc<Guard>>,
 }
@@ -79,6 +88,7 @@ impl Redis {
             scripts: Arc::default(),
             survey: Survey::default(),
             kept,
+            topology: Arc::default(),
             guard: None,
         }
     }
@@ -91,13 +101,20 @@ impl Redis {
             scripts: self.scripts.clone(),
             survey: Survey::default(),
             kept: self.kept.clone(),
+            topology: self.topology.clone(),
             guard: self.guard.clone(),
         }
     }
 
     /// A store that is not connected yet, and moves money only as its guard allows.
     pub(super) fn guarded_by(section: StoreSection, guard: Arc<Guard>) -> Redis {
-        Redis { guard: Some(guard), ..Redis::new(section) }
+        let topology = guard.topology.clone();
+        Redis { guard: Some(guard), topology, ..Redis::new(section) }
+    }
+
+    /// Another connection to the same store, for what is no money.
+    pub(super) fn beside(&self) -> Redis {
+        Redis { topology: self.topology.clone(), ..Redis::new(self.section.clone()) }
     }
 
     /// Connects, and refuses a server that may lose or drop what it acknowledged.
@@ -120,8 +137,10 @@ impl Redis {
     async fn connection(&self) -> Result<&Connection, Unavailable> {
         if self.connected.get().is_none() {
             let (section, connected) = (self.section.clone(), self.connected.clone());
+            let topology = self.topology.clone();
             let opening = tokio::spawn(async move {
-                connected.get_or_try_init(|| connect(&section)).await.map(|_| ())
+                let connecting = || connect(&section, topology);
+                connected.get_or_try_init(connecting).await.map(|_| ())
             });
             opening.await.map_err(|why| Unavailable(why.to_string()))??;
         }
@@ -169,9 +188,12 @@ impl Redis {
 }
 
 /// Connects, checks the server, and gives it the scripts.
-async fn connect(section: &StoreSection) -> Result<Connection, Unavailable> {
+async fn connect(
+    section: &StoreSection,
+    topology: Arc<Topology>,
+) -> Result<Connection, Unavailable> {
     // Without its type: the library's futures are too deep for the compiler.
-    let opening: Opening<'_> = Box::pin(Connection::open(&section.url));
+    let opening: Opening<'_> = Box::pin(Connection::open(section, topology));
     let connection = opening.await?;
     safety::check(&connection, section.allow_volatile).await?;
     connection.load(&Scripts::default().all()).await?;
@@ -244,7 +266,12 @@ impl Ledger for Redis {
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        keys::find(self.connection().await?, &hash.hex()).await
+        let hash = hash.hex();
+        let found = keys::find(self.connection().await?, &hash).await?;
+        if found.is_none() {
+            self.confirm_absence(&keys::record_key(&hash)).await?;
+        }
+        Ok(found)
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {

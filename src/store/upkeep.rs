@@ -17,6 +17,7 @@ use crate::repeats::Repeats;
 
 mod alone;
 mod fleet;
+mod identity;
 
 use alone::Alone;
 use fleet::Fleet;

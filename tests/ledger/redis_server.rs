@@ -85,7 +85,12 @@ impl RedisServer {
 
     /// A Sentinel that watches `master` under the name `mymaster`.
     pub(crate) fn start_sentinel(master: &RedisServer) -> RedisServer {
-        let conf = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
+        RedisServer::start_sentinel_with(master.port, "")
+    }
+
+    /// A Sentinel that watches what has this port, with more settings, as lines.
+    pub(crate) fn start_sentinel_with(port: u16, more: &str) -> RedisServer {
+        let conf = format!("sentinel monitor mymaster 127.0.0.1 {port} 1\n{more}");
         RedisServer::boot(&["--sentinel".to_owned()], Some(&conf))
     }
 
@@ -236,7 +241,14 @@ impl RedisServer {
         self.try_command(words).unwrap_or_else(|why| panic!("{words:?}: {why}"))
     }
 
-    fn try_command(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
+    /// A connection to it.
+    pub(crate) fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("an address");
+        client.get_connection().expect("a connection")
+    }
+
+    /// Says something to it, which it may not take.
+    pub(crate) fn try_command(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
@@ -255,7 +267,7 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("its address").port();

@@ -1,102 +1,21 @@
 //! A Redis that comes back sooner than anybody looks: another run refuses by itself what is meant
 //! for the last one.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tokio::task::AbortHandle;
 use tollgate::ledger::lease::{Entry, Kept};
-use tollgate::ledger::{AccountName, Answer, Leases, Ledger, Operation, Origin};
+use tollgate::ledger::{Answer, Operation, Origin};
 use tollgate::money::Money;
-use tollgate::store::upkeep::Upkeep;
-use tollgate::store::{self, StoreSection};
 
-use super::PATIENCE;
+use super::node::{Node, funded, hold, keep, nano, settle};
 use crate::ledger::redis_server::RedisServer;
 use crate::ledger::script::now;
-
-const LEASE: Duration = Duration::from_secs(60);
-
-/// A process that serves, as far as money goes, and whose upkeep a test can stop.
-struct Node {
-    ledger: Arc<dyn Ledger>,
-    upkeep: Arc<Upkeep>,
-    leases: Leases,
-    running: AbortHandle,
-}
-
-impl Node {
-    async fn start(server: &RedisServer, outbox: &TempDir) -> Node {
-        let outbox = outbox.path().display().to_string();
-        let section = StoreSection {
-            url: server.url(),
-            allow_volatile: false,
-            outbox,
-            ..StoreSection::default()
-        };
-        let leases = Leases::default();
-        let serving = store::serving(&section, leases.clone(), LEASE).expect("it opens");
-        let upkeep = Arc::new(serving.upkeep);
-        let running = keep(&upkeep);
-        let node = Node { ledger: serving.requests.ledger, upkeep, leases, running };
-        node.lets_in().await;
-        node
-    }
-
-    /// Waits until it sells.
-    async fn lets_in(&self) {
-        let end = Instant::now() + PATIENCE;
-        while let Err(why) = self.ledger.ping().await {
-            assert!(Instant::now() < end, "{why}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Sells, as soon as it has noticed the run and is done with it.
-    async fn holds(&self, account: &AccountName, id: &str) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match self.ledger.apply(account, hold(id)).await {
-                Ok(answer) => return assert_eq!(answer, Answer::Held(nano(10))),
-                Err(why) => assert!(Instant::now() < end, "{why}"),
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
-fn keep(upkeep: &Arc<Upkeep>) -> AbortHandle {
-    let upkeep = Arc::clone(upkeep);
-    tokio::spawn(async move { upkeep.run().await }).abort_handle()
-}
-
-fn nano(nano: i64) -> Money {
-    Money::from_nano(nano).expect("not negative")
-}
-
-fn hold(id: &str) -> Operation {
-    let lease_ms = u64::try_from(LEASE.as_millis()).expect("small");
-    Operation::Hold { id: id.to_owned(), wanted: nano(10), least: nano(10), lease_ms }
-}
-
-fn settle(id: &str) -> Operation {
-    let origin = Some(Origin { wanted: nano(10), least: nano(10), at: now() });
-    Operation::Settle { id: id.to_owned(), charge: nano(7), line: "{}".to_owned(), origin }
-}
-
-async fn funded(ledger: &dyn Ledger) -> AccountName {
-    let account = AccountName::parse("runs").expect("a name");
-    ledger.open(&account).await.expect("open");
-    let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(ledger.apply(&account, credit).await, Ok(Answer::Done));
-    account
-}
 
 #[tokio::test]
 async fn another_run_that_nobody_has_noticed_moves_no_money() {
     let (mut server, outbox) = (RedisServer::start(), TempDir::new().expect("a folder"));
-    let node = Node::start(&server, &outbox).await;
+    let node = Node::start(&server.url(), &outbox).await;
     let account = funded(&*node.ledger).await;
     let copy = server.copy();
     for id in ["lost", "open"] {
@@ -148,7 +67,8 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
 async fn a_node_that_knows_the_new_run_does_not_open_it_for_another_that_does_not() {
     let mut server = RedisServer::start();
     let [one, two] = [(); 2].map(|()| TempDir::new().expect("a folder"));
-    let (first, second) = (Node::start(&server, &one).await, Node::start(&server, &two).await);
+    let (first, second) =
+        (Node::start(&server.url(), &one).await, Node::start(&server.url(), &two).await);
     let account = funded(&*first.ledger).await;
     let copy = server.copy();
     assert_eq!(second.ledger.apply(&account, hold("a")).await, Ok(Answer::Held(nano(10))));

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tollgate::store::sqlite::Sqlite;
 
 use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
+use crate::ledger::redis_cluster;
 use crate::ledger::redis_server::RedisServer;
 use crate::sim::Sim;
 
@@ -22,6 +23,8 @@ pub(crate) enum RedisKind {
     Server,
     Sentinel,
     Cluster,
+    /// Three masters and three replicas.
+    ClusterOfSix,
 }
 
 impl RedisKind {
@@ -31,18 +34,23 @@ impl RedisKind {
             RedisKind::Server => {
                 let server = RedisServer::start();
                 let url = server.fresh_url();
-                (Redis::Own(server, None), url)
+                (Redis::Own(server, Vec::new()), url)
             }
             RedisKind::Sentinel => {
                 let server = RedisServer::start();
                 let sentinel = RedisServer::start_sentinel(&server);
                 let url = format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port());
-                (Redis::Own(server, Some(sentinel)), url)
+                (Redis::Own(server, vec![sentinel]), url)
             }
             RedisKind::Cluster => {
                 let server = RedisServer::start_cluster();
                 let url = server.cluster_url();
-                (Redis::Own(server, None), url)
+                (Redis::Own(server, Vec::new()), url)
+            }
+            RedisKind::ClusterOfSix => {
+                let mut nodes = redis_cluster::start();
+                let url = nodes[0].cluster_url();
+                (Redis::Own(nodes.remove(0), nodes), url)
             }
         }
     }

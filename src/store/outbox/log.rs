@@ -82,6 +82,8 @@ struct State {
     runs: Runs,
     /// Whether it is noted that all is acknowledged.
     left: bool,
+    /// The shelf of which it is noted which store it is for, and which one.
+    told: Option<(PathBuf, Box<str>)>,
 }
 
 /// The runs of the store that acknowledged what is in the files.
@@ -152,11 +154,29 @@ impl Log {
         let files =
             Files::new(files::begun(&shelf, (Lines::Ends, 1), syncer.as_deref()).map_err(cannot)?);
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let (seq, refused, runs, left) = (0, None, Runs::None, false);
-        let state = State { shelf, files, seq, acks, pending, unwritten, refused, runs, left };
+        let (seq, refused, runs, left, told) = (0, None, Runs::None, false, None);
+        let state =
+            State { shelf, files, seq, acks, pending, unwritten, refused, runs, left, told };
         let (root, state) = (root.to_owned(), Mutex::new(state));
         let (calls, orders) = (Calls::default(), Orders::default());
         Ok(Log { root, life, calls, orders, state, syncer, sound })
+    }
+
+    /// Notes which store it is for, so that nobody tells another one what it says: whoever was
+    /// given new credit there has not made those calls with it. The same again costs next to
+    /// nothing, and notes it where the shelf is another one by now.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if that cannot be written.
+    pub(in crate::store) fn belongs_to(&self, id: &str) -> Result<(), Unavailable> {
+        let mut state = self.state();
+        let told = (state.shelf.folder.clone(), id.into());
+        if state.told.as_ref() != Some(&told) {
+            let cannot = |why| Unavailable(format!("store.outbox: {why}"));
+            state.shelf.note_store(id).map_err(cannot)?;
+            state.told = Some(told);
+        }
+        Ok(())
     }
 
     /// The store did not take something.

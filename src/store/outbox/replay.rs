@@ -33,6 +33,8 @@ pub(in crate::store) struct Replay {
     log: Arc<Log>,
     repeats: Arc<dyn Repeats>,
     adopted: Vec<Adopted>,
+    /// What was left for another store.
+    foreign: Vec<Shelf>,
     /// Whether some of the own files could not be read when all were sent.
     owes: bool,
     /// Whether what is not urgent of adopted files was left for later.
@@ -80,7 +82,8 @@ impl Sent {
 impl Replay {
     /// What is sent goes to a run; names are those of `repeats`.
     pub(in crate::store) fn new(log: Arc<Log>, repeats: Arc<dyn Repeats>) -> Replay {
-        Replay { log, repeats, adopted: Vec::new(), owes: false, left: false }
+        let (adopted, foreign) = (Vec::new(), Vec::new());
+        Replay { log, repeats, adopted, foreign, owes: false, left: false }
     }
 
     /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
@@ -94,7 +97,7 @@ impl Replay {
         let own = self.log.folder();
         self.log.orders.are_needed();
         self.jobs(run, &own).await?;
-        self.find();
+        self.find(run);
         for place in 0..self.adopted.len() {
             self.adopted(place, run, Part::Lately).await?;
         }
@@ -118,10 +121,24 @@ impl Replay {
         Ok(())
     }
 
-    /// Takes what processes left that have ended.
-    fn find(&mut self) {
+    /// Takes what processes left that have ended. What they left for a store that had this address
+    /// before is kept, and told to nobody.
+    fn find(&mut self, run: &impl Run) {
         let orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
-        self.adopted.extend(orphans.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
+        let is_foreign = |shelf: &Shelf| {
+            let theirs = shelf.store_id();
+            theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
+        };
+        let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);
+        self.adopted.extend(own.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
+        for shelf in foreign {
+            log::error!(
+                place:? = shelf.folder;
+                "the outbox has ends of holds for the store that was here before; they are kept"
+            );
+            METRICS.outbox_errors.inc();
+            self.foreign.push(shelf);
+        }
     }
 
     /// Takes over what processes left that have ended, sends what the run may lack of it, and
@@ -139,7 +156,7 @@ impl Replay {
             self.own(run, Part::All).await?;
         }
         self.left = false;
-        self.find();
+        self.find(run);
         for place in 0..self.adopted.len() {
             self.adopted(place, run, Part::All).await?;
         }

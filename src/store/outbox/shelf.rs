@@ -14,6 +14,7 @@ const BEGUN_MAX: Duration = Duration::from_secs(60);
 /// How the name of a shelf begins that is not ready.
 const BEGUN: &str = ".begun-";
 const LOCK: &str = "lock";
+const STORE: &str = "store";
 
 /// What the lines of a file are about. Versions that know only the ends of holds pass the other
 /// files over.
@@ -126,6 +127,18 @@ impl Shelf {
         self.folder.join("noted.log")
     }
 
+    /// Which store its entries are for, if that was noted.
+    pub(super) fn store_id(&self) -> Option<String> {
+        fs::read_to_string(self.folder.join(STORE)).ok()
+    }
+
+    /// Notes which store its entries are for, for good.
+    pub(super) fn note_store(&self, id: &str) -> io::Result<()> {
+        fs::write(self.folder.join(STORE), id)?;
+        File::open(self.folder.join(STORE))?.sync_all()?;
+        File::open(&self.folder)?.sync_all()
+    }
+
     /// Takes back what was noted, for good.
     pub(super) fn forget_notes(&self) -> io::Result<()> {
         match fs::remove_file(self.notes()) {
@@ -138,6 +151,7 @@ impl Shelf {
     /// Removes it; its files are gone.
     pub(super) fn remove(self) {
         // Whatever is still in there keeps the folder, and somebody finds it again.
+        let _ = fs::remove_file(self.folder.join(STORE));
         let _ = fs::remove_file(self.folder.join(LOCK));
         let _ = fs::remove_dir(&self.folder);
     }

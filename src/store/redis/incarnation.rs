@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 
 use super::scripts::{Call, Pick, Stamped};
-use super::{ACCOUNTS, AccountKeys, Redis, answer, call, torn, words};
+use super::{ACCOUNTS, AccountKeys, Redis, Topology, answer, call, safety, torn, words};
 use crate::ledger::{AccountName, Answer, Operation, Unavailable};
 
 /// Whoever was refused by another run waits so long for a word on it, at most.
@@ -30,6 +30,10 @@ pub(in crate::store) struct Seen {
     pub(in crate::store) uptime: Duration,
     /// Whether a master writes to the file of its log that it found when it started.
     pub(super) goes_on_with_its_log: bool,
+    /// Whether every master writes a log.
+    pub(in crate::store) is_logged: bool,
+    /// Whether that may still lack what was written before it was begun.
+    pub(in crate::store) is_rewriting: bool,
 }
 
 /// What the connections of a process know of the run, so that each money operation can be refused.
@@ -41,12 +45,25 @@ pub(in crate::store) struct Guard {
     sound: Arc<AtomicBool>,
     /// Whether the store did not answer when it was asked last.
     away: AtomicBool,
+    /// Where the servers are.
+    pub(super) topology: Arc<Topology>,
 }
 
 #[derive(Clone, Default)]
 struct State {
     stamped: Option<Arc<Stamped>>,
     is_open: bool,
+    /// Why nothing is to be bought, whichever run it is.
+    fault: Option<Arc<str>>,
+    /// What the store is called.
+    store_id: Option<Arc<str>>,
+}
+
+impl State {
+    fn allows(&self, needs: Needs) -> bool {
+        let buys = needs != Needs::Run;
+        self.stamped.is_some() && !(buys && (!self.is_open || self.fault.is_some()))
+    }
 }
 
 /// What an operation asks of the guard.
@@ -77,7 +94,35 @@ fn stamped(op: &Operation) -> Option<(Needs, Pick)> {
 impl Guard {
     pub(in crate::store) fn new(sound: Arc<AtomicBool>) -> Guard {
         let (bell, away) = (Notify::new(), AtomicBool::new(false));
-        Guard { state: watch::Sender::default(), bell, sound, away }
+        let (state, topology) = (watch::Sender::default(), Arc::default());
+        Guard { state, bell, sound, away, topology }
+    }
+
+    /// What the store is called.
+    pub(in crate::store) fn store_id(&self) -> Option<Arc<str>> {
+        self.state.borrow().store_id.clone()
+    }
+
+    /// The store is called so.
+    pub(in crate::store) fn is_called(&self, id: &str) {
+        self.state.send_if_modified(|state| {
+            let is_news = state.store_id.as_deref() != Some(id);
+            if is_news {
+                state.store_id = Some(id.into());
+            }
+            is_news
+        });
+    }
+
+    /// Why nothing may be bought there, or that it may; whether that is news.
+    pub(in crate::store) fn note_fault(&self, fault: Option<&str>) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_news = state.fault.as_deref() != fault;
+            if is_news {
+                state.fault = fault.map(Into::into);
+            }
+            is_news
+        })
     }
 
     /// The store did not answer, or did.
@@ -87,17 +132,19 @@ impl Guard {
 
     /// Nobody knows which run it is.
     pub(in crate::store) fn forget(&self) {
-        self.state.send_replace(State::default());
+        self.state.send_modify(|state| (state.stamped, state.is_open) = (None, false));
     }
 
     /// Holds may end in this run.
     pub(in crate::store) fn know(&self, stamped: &Arc<Stamped>) {
-        self.state.send_replace(State { stamped: Some(stamped.clone()), is_open: false });
+        self.state
+            .send_modify(|state| (state.stamped, state.is_open) = (Some(stamped.clone()), false));
     }
 
     /// This run lacks nothing.
     pub(in crate::store) fn open(&self, stamped: &Arc<Stamped>) {
-        self.state.send_replace(State { stamped: Some(stamped.clone()), is_open: true });
+        self.state
+            .send_modify(|state| (state.stamped, state.is_open) = (Some(stamped.clone()), true));
     }
 
     /// The run that lacks nothing, if there is one.
@@ -129,8 +176,9 @@ impl Guard {
             return Err(Unavailable("the store is away".to_owned()));
         }
         let state = self.state.borrow();
-        match &state.stamped {
-            Some(stamped) if state.is_open || needs == Needs::Run => Ok(stamped.clone()),
+        match (&state.stamped, &state.fault) {
+            (Some(stamped), _) if state.allows(needs) => Ok(stamped.clone()),
+            (_, Some(fault)) => Err(Unavailable(fault.to_string())),
             _ => Err(Unavailable("the store came up and may lack something yet".to_owned())),
         }
     }
@@ -140,8 +188,7 @@ impl Guard {
     pub(super) async fn admitted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
         if self.granted(needs).is_err() && self.writes_down() {
             let mut changes = self.state.subscribe();
-            let will_do =
-                |state: &State| state.stamped.is_some() && (state.is_open || needs == Needs::Run);
+            let will_do = |state: &State| state.allows(needs) || state.fault.is_some();
             // Who asked waits no longer than it likes; in either case it is looked at again.
             let _ = tokio::time::timeout(WORD_WAIT, changes.wait_for(will_do)).await;
         }
@@ -164,9 +211,7 @@ impl Guard {
         });
         self.bell.notify_one();
         let mut changes = self.state.subscribe();
-        let other = |state: &State| {
-            state.stamped.is_some() && !is_same(state) && (state.is_open || needs == Needs::Run)
-        };
+        let other = |state: &State| state.allows(needs) && !is_same(state);
         // In either case it is looked at again.
         let _ = tokio::time::timeout(WORD_WAIT, changes.wait_for(other)).await;
         drop(changes);
@@ -218,9 +263,13 @@ impl Redis {
         let Some((guard, (needs, pick))) = self.guard.as_ref().zip(stamped(op)) else {
             return Ok((self.apply_plainly(account, op).await?, None));
         };
-        let call = call(&AccountKeys::of(account), op);
-        let (reply, run) = self.guarded(guard, needs, &call, pick).await?;
-        Ok((answer(&words(&reply)?)?, Some(run).filter(|run| guard.is_now(run))))
+        let keys = AccountKeys::of(account);
+        let (reply, run) = self.guarded(guard, needs, &call(&keys, op), pick).await?;
+        let answer = answer(&words(&reply)?)?;
+        if answer == Answer::NoAccount {
+            self.confirm_absence(&keys.account()).await?;
+        }
+        Ok((answer, Some(run).filter(|run| guard.is_now(run))))
     }
 
     /// Does an operation in one run, whatever the guard says.
@@ -261,10 +310,16 @@ impl Redis {
     /// Asks the server what it is.
     pub(in crate::store) async fn seen(&self) -> Result<Seen, Unavailable> {
         let connection = self.connection().await?;
+        connection.look_for_masters().await?;
         let sections = ["server", "replication", "persistence"];
         let asked = redis::cmd("INFO").arg(&sections).to_owned();
         let (mut runs, mut uptime, mut goes_on_with_its_log) = (Vec::new(), u64::MAX, false);
-        for info in connection.query_masters(&asked).await? {
+        let (mut is_logged, mut is_rewriting) = (true, false);
+        let answers = connection.query_masters(&asked).await;
+        if answers.is_err() {
+            connection.lost_master().await;
+        }
+        for info in answers? {
             let info = InfoDict::from_redis_value_ref(&info)
                 .map_err(|e| Unavailable(format!("INFO cannot be read: {e}")))?;
             let told = |name| info.get::<String>(name).unwrap_or_default();
@@ -282,12 +337,35 @@ impl Redis {
             // A master that was a replica meanwhile goes on as the same process with another past.
             runs.push(run + &told("master_replid2"));
             goes_on_with_its_log |= torn::goes_on_with_its_log(&info);
+            is_logged &= told("aof_enabled") == "1";
+            is_rewriting |= torn::is_rewriting(&info);
             uptime = uptime.min(info.get("uptime_in_seconds").unwrap_or(0));
         }
         runs.sort();
         let digest = Sha256::digest(runs.concat());
         let run = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Seen { run, uptime: Duration::from_secs(uptime), goes_on_with_its_log })
+        let uptime = Duration::from_secs(uptime);
+        Ok(Seen { run, uptime, goes_on_with_its_log, is_logged, is_rewriting })
+    }
+
+    /// What is wrong with how the store keeps what it acknowledges, if that matters.
+    pub(in crate::store) async fn safety_fault(&self) -> Result<Option<String>, Unavailable> {
+        if self.section.allow_volatile {
+            return Ok(None);
+        }
+        safety::fault(self.connection().await?).await
+    }
+
+    /// What is known of the servers may be wrong.
+    pub(in crate::store) async fn doubt(&self) {
+        if let Some(connection) = self.connected.get() {
+            connection.lost_master().await;
+        }
+    }
+
+    /// Whether the operator has said that it may lose what it acknowledged.
+    pub(in crate::store) fn may_lose(&self) -> bool {
+        self.section.allow_volatile
     }
 
     /// Whether anybody can have money here.

@@ -288,7 +288,11 @@ impl Redis {
         }
         match answer(told)? {
             Answer::Insufficient(available) => Ok(Some(Placed::Insufficient(available))),
-            Answer::NoAccount => Ok(Some(Placed::NoAccount)),
+            Answer::NoAccount => {
+                let account = AccountKeys::of(&order.job.account).account();
+                self.confirm_absence(&account).await?;
+                Ok(Some(Placed::NoAccount))
+            }
             _ => Err(used(&order.job.id)),
         }
     }

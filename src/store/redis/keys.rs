@@ -121,7 +121,7 @@ pub(super) fn entry(seq: u64, text: &str) -> Result<Entry, Unavailable> {
     }
 }
 
-fn record_key(hash: &str) -> String {
+pub(super) fn record_key(hash: &str) -> String {
     format!("tollgate:key:{hash}")
 }
 

@@ -1,5 +1,7 @@
 //! What a Redis must be set to before money is kept in it.
 
+use std::collections::HashMap;
+
 use redis::{FromRedisValue, InfoDict};
 
 use super::Connection;
@@ -7,6 +9,12 @@ use crate::ledger::Unavailable;
 
 /// The scripts say in their first line what they may do; older servers cannot read that.
 const MAJOR_MIN: u32 = 7;
+/// Settings, and what they may be.
+const SAFE: [(&str, &str); 3] = [
+    ("appendonly", "'yes'"),
+    ("appendfsync", "'everysec' or 'always'"),
+    ("maxmemory-policy", "'noeviction'"),
+];
 
 /// Refuses a server that may lose more than a second of writes or drop keys when it is full,
 /// unless the operator said that it may. Of a cluster every node is asked.
@@ -27,16 +35,9 @@ pub(super) async fn check(
         return Ok(());
     }
     let mut wrong = Vec::new();
-    for (name, allowed) in [
-        ("appendonly", "'yes'"),
-        ("appendfsync", "'everysec' or 'always'"),
-        ("maxmemory-policy", "'noeviction'"),
-    ] {
-        let mut values = setting(connection, name).await?;
-        values.retain(|value| !allowed.contains(&format!("'{value}'")));
-        if let Some(value) = values.first() {
-            wrong.push(format!("{name} is '{value}', but must be {allowed}"));
-        }
+    for (name, allowed) in SAFE {
+        let values = setting(connection, name).await?;
+        wrong.extend(first_wrong(name, allowed, &values));
     }
     if wrong.is_empty() {
         return Ok(());
@@ -45,6 +46,29 @@ pub(super) async fn check(
     Err(Unavailable(format!(
         "this Redis may lose money: {wrong}. Set it so, or set store.allow_volatile = true"
     )))
+}
+
+/// What is wrong with the settings of the masters by now, if anything is: they may be changed while
+/// the server runs.
+pub(super) async fn fault(connection: &Connection) -> Result<Option<String>, Unavailable> {
+    let get = redis::cmd("CONFIG").arg("GET").arg(&SAFE.map(|(name, _)| name)).to_owned();
+    let mut wrong = Vec::new();
+    for answer in connection.query_masters(&get).await? {
+        let told = HashMap::<String, String>::from_redis_value_ref(&answer).unwrap_or_default();
+        for (name, allowed) in SAFE {
+            wrong.extend(
+                told.get(name)
+                    .and_then(|value| first_wrong(name, allowed, std::slice::from_ref(value))),
+            );
+        }
+    }
+    wrong.dedup();
+    Ok((!wrong.is_empty()).then(|| wrong.join("; ")))
+}
+
+fn first_wrong(name: &str, allowed: &str, values: &[String]) -> Option<String> {
+    let value = values.iter().find(|value| !allowed.contains(&format!("'{value}'")))?;
+    Some(format!("{name} is '{value}', but must be {allowed}"))
 }
 
 /// A setting, as every node has it.

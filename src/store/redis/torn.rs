@@ -29,6 +29,14 @@ pub(super) fn goes_on_with_its_log(info: &InfoDict) -> bool {
         && number("aof_last_rewrite_time_sec").is_none_or(|seconds| seconds < 0)
 }
 
+/// Whether a server is about to begin another file of its log, or has failed to.
+pub(super) fn is_rewriting(info: &InfoDict) -> bool {
+    let is_set = |name| info.get::<i64>(name).unwrap_or(0) != 0;
+    is_set("aof_rewrite_in_progress")
+        || is_set("aof_rewrite_scheduled")
+        || info.get::<String>("aof_last_bgrewrite_status").is_some_and(|status| status != "ok")
+}
+
 impl Redis {
     /// Has every master begin another file of its log, unless it refuses logs that end within an
     /// operation. Returns when they have; where the settings are the operator's word, it does what

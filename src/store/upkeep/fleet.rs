@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::identity::{Doubt, Identity};
 use super::{Answers, PROBE_WAIT, TOGETHER, millis, tidy};
 use crate::ledger::lease::Entry;
 use crate::ledger::{Leases, Unavailable};
@@ -20,6 +21,9 @@ const PROBE_EVERY: Duration = Duration::from_millis(250);
 const OTHERS: Duration = Duration::from_millis(1_500);
 /// When this process starts, a run that is older is nobody's news.
 const NEWS: Duration = Duration::from_secs(2);
+/// The server's settings are looked at so often.
+const SETTINGS_EVERY: Duration = Duration::from_secs(2);
+const OTHER_STORE: &str = "the store is not the one that is known: it was emptied, or replaced";
 
 /// See the module.
 pub(super) struct Fleet {
@@ -42,6 +46,17 @@ struct Progress {
     noticed: Option<(String, Instant)>,
     /// Whether the store is away, so that this is told once.
     is_away: bool,
+    identity: Identity,
+    safety: Safety,
+}
+
+/// Whether the server keeps what it acknowledges, as its settings are now.
+#[derive(Default)]
+struct Safety {
+    looked: Option<Instant>,
+    fault: Option<String>,
+    /// Whether there was no log, and what there was then is not in one yet.
+    is_unlogged: bool,
 }
 
 impl Fleet {
@@ -80,26 +95,63 @@ impl Fleet {
     pub(super) async fn watch(&self, answers: &Answers) {
         let mut progress = Progress::default();
         loop {
-            let seen = timeout(PROBE_WAIT, self.outbox.store.seen()).await;
-            match seen.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
+            let asked = timeout(PROBE_WAIT, self.look(&mut progress)).await;
+            match asked.unwrap_or_else(|_| Err(late().into())) {
                 Ok(seen) => {
-                    progress.is_away = false;
+                    if std::mem::take(&mut progress.is_away) {
+                        self.outbox.store.topology.is_back();
+                        log::info!("the store answers again");
+                    }
                     self.guard.note_away(false);
                     self.saw(&seen, &mut progress, answers).await;
                 }
-                Err(why) => {
+                Err(Doubt::Away(why)) => {
                     answers.began_again();
+                    self.outbox.store.doubt().await;
                     self.guard.note_away(true);
                     if !progress.is_away {
                         log::warn!(why:% = why; "the store is away");
                     }
                     progress.is_away = true;
                 }
+                Err(Doubt::Other) => self.is_other(&mut progress, answers),
             }
             tokio::select! {
                 () = sleep(PROBE_EVERY) => {}
                 () = self.guard.bell.notified() => {}
             }
+        }
+    }
+
+    /// Asks which run of which store it is, and how it keeps what it has.
+    async fn look(&self, progress: &mut Progress) -> Result<Seen, Doubt> {
+        let store = &self.outbox.store;
+        let seen = store.seen().await?;
+        let id = progress.identity.check(store, &seen.run).await?;
+        self.outbox.log.belongs_to(&id)?;
+        self.guard.is_called(&id);
+        let fault = progress.safety.fault(store, &seen).await?;
+        if self.guard.note_fault(fault) {
+            match fault {
+                Some(fault) => log::error!(fault; "the store may lose money; nothing is sold"),
+                None => log::info!("the store is as it should be again"),
+            }
+        }
+        Ok(seen)
+    }
+
+    /// It is a store that nobody here knows. Should the known one come back, it may lack anything.
+    fn is_other(&self, progress: &mut Progress, answers: &Answers) {
+        answers.began_again();
+        self.guard.forget();
+        (progress.noticed, progress.is_away) = (None, false);
+        progress.made_up = progress.made_up.take().map(|_| String::new());
+        self.guard.note_away(false);
+        if self.guard.note_fault(Some(OTHER_STORE)) {
+            log::error!(
+                "{OTHER_STORE}; nothing is sold. Restore it; or start the gateways anew, \
+                 and what it had is given up"
+            );
         }
     }
 
@@ -187,6 +239,30 @@ impl Fleet {
     }
 
     fn within(&self, run: &Arc<Stamped>) -> InRun {
-        InRun { redis: self.outbox.store.clone(), run: run.clone() }
+        let (redis, run) = (self.outbox.store.clone(), run.clone());
+        InRun { redis, run, store_id: self.guard.store_id() }
     }
+}
+
+impl Safety {
+    /// What is wrong, if anything is.
+    async fn fault(&mut self, store: &Redis, seen: &Seen) -> Result<Option<&str>, Unavailable> {
+        self.is_unlogged = !seen.is_logged || self.is_unlogged && seen.is_rewriting;
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= SETTINGS_EVERY);
+        if is_due || self.is_unlogged != self.fault.is_some() {
+            self.looked = Some(Instant::now());
+            self.fault = store.safety_fault().await?;
+        }
+        Ok(match &self.fault {
+            Some(fault) => Some(fault),
+            None if self.is_unlogged && !store.may_lose() => {
+                Some("appendonly is 'yes' again, but the log is not complete yet")
+            }
+            None => None,
+        })
+    }
+}
+
+fn late() -> Unavailable {
+    Unavailable("no answer in time".to_owned())
 }

@@ -1,0 +1,346 @@
+//! The connection to a cluster: the library's, for whatever has a key, and one of our own to each
+//! node, for what has none.
+//!
+//! The library learns of other masters by the redirections of what it sends. Nothing is sent while
+//! a run of the store is not known to lack nothing, so whoever looks for the run looks for the
+//! masters first, by asking any node that is up. That also leaves out none of them in silence,
+//! where the library would ask only those that it happens to be connected to.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, select_ok};
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{RedisConnectionInfo, RedisError, RedisResult, Script, TlsMode, Value};
+use tokio::time::timeout;
+
+use super::super::StoreTls;
+use super::ANSWER_WAIT;
+use super::connection::{Asking, CONNECT_WAIT, client, lost_master, tcp};
+use super::topology::Node;
+
+/// Slots of every cluster.
+const SLOTS: u64 = 16_384;
+/// Who answered last is waited for so long before all the others are asked too.
+const GIVER_WAIT: Duration = Duration::from_millis(500);
+/// What meets a slot on its way is tried again so often, in between so long, in ms.
+const RETRIES: u32 = 10;
+const RETRY_MS_MIN: u64 = 20;
+const RETRY_MS_MAX: u64 = 250;
+
+type Looking<'a> = Pin<Box<dyn Future<Output = RedisResult<View>> + Send + 'a>>;
+
+/// Who has which part in a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct View {
+    /// Those that have slots, in order.
+    pub(super) masters: Vec<Node>,
+    /// These and their replicas.
+    pub(super) nodes: Vec<Node>,
+    /// Who says so.
+    giver: Option<Node>,
+}
+
+/// See the module.
+pub(super) struct Cluster {
+    seeds: Vec<Node>,
+    settings: RedisConnectionInfo,
+    /// The certificates, if it is spoken to over TLS.
+    tls: Option<StoreTls>,
+    keyed: RwLock<Option<ClusterConnection>>,
+    /// Since when that was asked without a word from it.
+    silent: Mutex<Option<Instant>>,
+    is_doubted: AtomicBool,
+    single: Mutex<HashMap<Node, MultiplexedConnection>>,
+    view: Mutex<Arc<View>>,
+}
+
+impl Cluster {
+    /// Of an address without its scheme.
+    pub(super) async fn open(rest: &str, is_tls: bool, tls: &StoreTls) -> RedisResult<Cluster> {
+        let (mut seeds, mut settings) = (Vec::new(), RedisConnectionInfo::default());
+        for host in rest.split(',') {
+            let info = format!("redis://{host}").into_connection_info()?;
+            // A user and password are everybody's, wherever they stand.
+            if info.redis_settings().password().is_some() {
+                settings = info.redis_settings().clone();
+            }
+            if let ConnectionAddr::Tcp(host, port) = info.addr() {
+                seeds.push(Node { host: host.clone(), port: *port });
+            }
+        }
+        let cluster = Cluster {
+            seeds,
+            settings,
+            tls: is_tls.then(|| tls.clone()),
+            keyed: RwLock::default(),
+            silent: Mutex::default(),
+            is_doubted: AtomicBool::new(false),
+            single: Mutex::default(),
+            view: Mutex::default(),
+        };
+        let view = cluster.look().await?;
+        cluster.connect(&view.nodes).await?;
+        Ok(cluster)
+    }
+
+    /// A handle on the connection for what has a key.
+    pub(super) fn shared(&self) -> RedisResult<ClusterConnection> {
+        self.silent().get_or_insert_with(Instant::now);
+        let keyed = self.keyed.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(keyed.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?)
+    }
+
+    /// Whether it is better made again: what is known of the nodes is in doubt, or nothing that was
+    /// asked over it was answered for longer than anything takes. When many operations meet a node
+    /// that is gone, the library may wait for itself for ever.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_doubted.load(Ordering::Relaxed)
+            || self.silent().is_some_and(|since| since.elapsed() > ANSWER_WAIT)
+    }
+
+    /// An operation has ended, maybe with an error.
+    pub(super) fn heard(&self, why: Option<&RedisError>) {
+        if why.is_none_or(|why| !why.is_timeout()) {
+            *self.silent() = None;
+        }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who was last seen to have which part.
+    pub(super) fn view(&self) -> Arc<View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What was seen may be wrong: next time everybody is asked, and connected to anew.
+    pub(super) fn doubt(&self) {
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        *view = Arc::new(View { giver: None, ..View::clone(&view) });
+        self.is_doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Connects anew to nodes that are known to be there. If that fails what was there stays.
+    pub(super) async fn renew(&self, nodes: &[Node]) {
+        let nodes = if nodes.is_empty() { &self.view().nodes } else { nodes };
+        // If it fails, it is tried again after as long.
+        *self.silent() = None;
+        self.is_doubted.store(false, Ordering::Relaxed);
+        if let Err(why) = self.connect(nodes).await {
+            log::warn!(why:% = why; "the cluster cannot be connected to anew");
+        }
+    }
+
+    async fn connect(&self, nodes: &[Node]) -> RedisResult<()> {
+        let nodes = nodes.iter().map(|node| self.info(node)).collect::<RedisResult<Vec<_>>>()?;
+        let mut builder = ClusterClientBuilder::new(nodes)
+            .connection_timeout(CONNECT_WAIT)
+            .response_timeout(ANSWER_WAIT)
+            .retries(RETRIES)
+            .min_retry_wait(RETRY_MS_MIN)
+            .max_retry_wait(RETRY_MS_MAX)
+            .tcp_settings(tcp());
+        if let Some(tls) = &self.tls {
+            builder = builder.tls(TlsMode::Secure);
+            if let Some(certificates) = tls.certificates() {
+                builder = builder.certs(certificates);
+            }
+        }
+        let client = builder.build()?;
+        let connecting = client.get_async_connection();
+        let connected = timeout(CONNECT_WAIT * 2, Box::pin(connecting)).await.map_err(late)??;
+        *self.keyed.write().unwrap_or_else(PoisonError::into_inner) = Some(connected);
+        Ok(())
+    }
+
+    /// Asks who the masters are: whoever answered last time, and if it does not, everybody.
+    pub(super) async fn look(&self) -> RedisResult<Arc<View>> {
+        let known = self.view();
+        let first = match &known.giver {
+            Some(giver) => timeout(GIVER_WAIT, self.view_of(giver)).await.ok().and_then(Result::ok),
+            None => None,
+        };
+        let view = match first {
+            Some(view) => view,
+            None => self.view_of_any(&known.nodes).await?,
+        };
+        self.single
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|node, _| view.nodes.contains(node) || self.seeds.contains(node));
+        let view = Arc::new(view);
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view.clone();
+        Ok(view)
+    }
+
+    async fn view_of_any(&self, known: &[Node]) -> RedisResult<View> {
+        let mut nodes: Vec<&Node> = known.iter().chain(&self.seeds).collect();
+        nodes.sort();
+        nodes.dedup();
+        let asking = nodes.into_iter().map(|node| -> Looking<'_> { Box::pin(self.view_of(node)) });
+        Ok(select_ok(asking).await?.0)
+    }
+
+    /// What a node says of the cluster, if it is part of one that is whole: a node that was cut off
+    /// knows that, and may know no more than how things were.
+    async fn view_of(&self, node: &Node) -> RedisResult<View> {
+        let mut asked = redis::pipe();
+        asked.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+        let mut connection = self.single(node).await?;
+        let answered = asked.query_async(&mut connection).await;
+        let (info, slots): (String, Value) = self.minded(node, answered)?;
+        if !info.contains("cluster_state:ok") {
+            return Err(
+                io::Error::other(format!("{node} says that the cluster is not whole")).into()
+            );
+        }
+        parse(node, &slots).ok_or_else(|| {
+            io::Error::other(format!("{node} does not tell who has the slots")).into()
+        })
+    }
+
+    /// Asks some nodes, each of which has to answer.
+    pub(super) async fn ask_all(&self, nodes: &[Node], cmd: &Cmd) -> RedisResult<Vec<Value>> {
+        let asking = nodes.iter().map(|node| async {
+            let mut connection = self.single(node).await?;
+            let answered = cmd.query_async(&mut connection).await;
+            self.minded(node, answered)
+        });
+        join_all(asking).await.into_iter().collect()
+    }
+
+    /// Gives each master scripts.
+    pub(super) async fn load(&self, scripts: &[&Script]) -> RedisResult<()> {
+        let view = self.view();
+        let loading = view.masters.iter().flat_map(|node| {
+            scripts.iter().map(move |script| async move {
+                let mut connection = self.single(node).await?;
+                let loaded = script.load_async(&mut connection).await;
+                self.minded(node, loaded).map(drop)
+            })
+        });
+        join_all(loading).await.into_iter().collect()
+    }
+
+    /// A connection to one node.
+    async fn single(&self, node: &Node) -> RedisResult<MultiplexedConnection> {
+        let known = self.single.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let none = StoreTls::default();
+        let client = client(self.info(node)?, self.tls.as_ref().unwrap_or(&none))?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_WAIT))
+            .set_response_timeout(Some(ANSWER_WAIT));
+        // Without its type: the library's future is too deep for the compiler.
+        let connecting: Asking<'_> =
+            Box::pin(client.get_multiplexed_async_connection_with_config(&config));
+        let connected = connecting.await?;
+        let mut single = self.single.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(single.entry(node.clone()).or_insert(connected).clone())
+    }
+
+    /// After a failure a node is connected to anew.
+    fn minded<T>(&self, node: &Node, answered: RedisResult<T>) -> RedisResult<T> {
+        if answered.as_ref().is_err_and(lost_master) {
+            self.single.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        }
+        answered
+    }
+
+    fn info(&self, node: &Node) -> RedisResult<ConnectionInfo> {
+        let (host, port) = (node.host.clone(), node.port);
+        let address = match self.tls {
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+            None => ConnectionAddr::Tcp(host, port),
+        };
+        Ok(address.into_connection_info()?.set_redis_settings(self.settings.clone()))
+    }
+}
+
+impl View {
+    /// The masters, as an operator reads them.
+    pub(super) fn shown(&self) -> String {
+        self.masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Reads CLUSTER SLOTS as `giver` says it; `None` if a slot has no master.
+fn parse(giver: &Node, slots: &Value) -> Option<View> {
+    let (mut masters, mut nodes, mut covered) = (Vec::new(), Vec::new(), 0u64);
+    let Value::Array(ranges) = slots else { return None };
+    for range in ranges {
+        let Value::Array(parts) = range else { return None };
+        let [Value::Int(first), Value::Int(last), owners @ ..] = parts.as_slice() else {
+            return None;
+        };
+        covered += u64::try_from(last - first + 1).ok()?;
+        let owners: Vec<Node> = owners.iter().filter_map(|owner| named(giver, owner)).collect();
+        masters.push(owners.first()?.clone());
+        nodes.extend(owners);
+    }
+    for list in [&mut masters, &mut nodes] {
+        list.sort();
+        list.dedup();
+    }
+    (covered == SLOTS).then(|| View { masters, nodes, giver: Some(giver.clone()) })
+}
+
+/// A node of a range. One that does not know its own address is where it was asked.
+fn named(giver: &Node, owner: &Value) -> Option<Node> {
+    let Value::Array(parts) = owner else { return None };
+    let [host, Value::Int(port), ..] = parts.as_slice() else { return None };
+    let host = match host {
+        Value::BulkString(host) if host.is_empty() => giver.host.clone(),
+        Value::BulkString(host) => {
+            String::from_utf8(host.clone()).ok().filter(|host| host != "?")?
+        }
+        Value::Nil => giver.host.clone(),
+        _ => return None,
+    };
+    Some(Node { host, port: u16::try_from(*port).ok()? })
+}
+
+fn late(_: tokio::time::error::Elapsed) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(host: &str, port: i64) -> Value {
+        let host = Value::BulkString(host.as_bytes().to_vec());
+        Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())])
+    }
+
+    fn range(first: i64, last: i64, owners: Vec<Value>) -> Value {
+        let bounds = [Value::Int(first), Value::Int(last)];
+        Value::Array(bounds.into_iter().chain(owners).collect())
+    }
+
+    #[test]
+    fn masters_come_first_and_every_slot_has_one() {
+        let giver = Node { host: "h".to_owned(), port: 1 };
+        let whole = [
+            range(0, 99, vec![owner("", 1), owner("b", 2)]),
+            range(100, 16_383, vec![owner("c", 3), owner("?", 4)]),
+        ];
+        let view = parse(&giver, &Value::Array(whole.to_vec())).expect("it is whole");
+        assert_eq!(view.shown(), "c:3 h:1");
+        assert_eq!(view.nodes.len(), 3);
+        assert_eq!(parse(&giver, &Value::Array(whole[..1].to_vec())), None, "slots are missing");
+        let nobody = [range(0, 16_383, vec![owner("?", 4)])];
+        assert_eq!(parse(&giver, &Value::Array(nobody.to_vec())), None, "nobody knows where it is");
+    }
+}

@@ -1,0 +1,168 @@
+//! Which store this is. A server that was emptied, or that came up with somebody else's data, is
+//! the same process and answers as before; so what a store is called is written in it.
+//!
+//! A cluster has it in many places, evenly over the slots, so that a master that loses what it has
+//! loses the name as well. Slots may move: the places move with them.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use redis::Cmd;
+use sha2::{Digest, Sha256};
+
+use super::Redis;
+use crate::ledger::Unavailable;
+
+/// Places that it is written in, in a cluster.
+const PLACES: usize = 64;
+const SLOTS: usize = 16_384;
+
+/// What is written in the places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) enum Found {
+    /// Nothing.
+    Nothing,
+    /// One name in all of them.
+    Whole(Box<str>),
+    /// It is missing in some, or there are several: these.
+    Part(BTreeSet<String>),
+}
+
+impl Found {
+    fn of(places: &[Option<String>]) -> Found {
+        let names: BTreeSet<String> = places.iter().flatten().cloned().collect();
+        let is_whole = names.len() == 1 && places.iter().all(Option::is_some);
+        match names.first() {
+            None => Found::Nothing,
+            Some(name) if is_whole => Found::Whole(name.as_str().into()),
+            Some(_) => Found::Part(names),
+        }
+    }
+}
+
+/// A new name that follows from what was found, so that whoever finds the same has the same.
+pub(in crate::store) fn next_id(found: &BTreeSet<String>) -> String {
+    let all: Vec<&str> = found.iter().map(String::as_str).collect();
+    let digest = Sha256::digest(all.join(","));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Redis {
+    /// What the store is called.
+    pub(in crate::store) async fn store_id(&self) -> Result<Found, Unavailable> {
+        let asked = self.places().await?.iter().map(|place| get(place)).collect();
+        Ok(Found::of(&self.connection().await?.query_each(asked).await?))
+    }
+
+    /// Writes a name where there is none. Whoever wrote the first place was first.
+    pub(in crate::store) async fn name_store(&self, id: &str) -> Result<(), Unavailable> {
+        let places = self.places().await?;
+        let Some((first, others)) = places.split_first() else { return Ok(()) };
+        let set = |place: &String, id: &str| {
+            redis::cmd("SET").arg(place).arg(id).arg("NX").arg("GET").to_owned()
+        };
+        let connection = self.connection().await?;
+        let known: Option<String> = connection.query(&set(first, id)).await?;
+        let id = known.as_deref().unwrap_or(id);
+        let others = others.iter().map(|place| set(place, id)).collect();
+        let _: Vec<Option<String>> = connection.query_each(others).await?;
+        Ok(())
+    }
+
+    /// Writes a name over whatever there is.
+    pub(in crate::store) async fn rename_store(&self, id: &str) -> Result<(), Unavailable> {
+        let places = self.places().await?;
+        let set = |place: &String| redis::cmd("SET").arg(place).arg(id).to_owned();
+        let _: Vec<String> =
+            self.connection().await?.query_each(places.iter().map(set).collect()).await?;
+        Ok(())
+    }
+
+    /// That something is not there says nothing where the store is not the one that is known.
+    pub(super) async fn confirm_absence(&self, key: &str) -> Result<(), Unavailable> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        let places = self.places().await?;
+        let place = &places[slot(key) * places.len() / SLOTS];
+        let found: Option<String> = self.connection().await?.query(&get(place)).await?;
+        let known = guard.store_id();
+        match (found.as_deref(), known.as_deref()) {
+            (Some(found), Some(known)) if found == known => Ok(()),
+            (Some(_), None) => Ok(()),
+            _ => Err(Unavailable("the store is not the one that is known".to_owned())),
+        }
+    }
+
+    async fn places(&self) -> Result<&'static [String], Unavailable> {
+        static ALL: LazyLock<Vec<String>> = LazyLock::new(places);
+        let is_cluster = self.connection().await?.is_cluster();
+        Ok(if is_cluster { &ALL } else { &ALL[..1] })
+    }
+}
+
+fn get(place: &str) -> Cmd {
+    redis::cmd("GET").arg(place).to_owned()
+}
+
+/// A key for each part of the slots, in their order.
+fn places() -> Vec<String> {
+    let mut places = vec![None; PLACES];
+    for number in 0_u32.. {
+        let place = format!("tollgate:store:{{{number}}}");
+        places[slot(&place) * PLACES / SLOTS].get_or_insert(place);
+        if places.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    places.into_iter().flatten().collect()
+}
+
+/// The slot of a key in a cluster: what stands between the first braces counts, if anything does.
+fn slot(key: &str) -> usize {
+    let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let counted = tagged.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
+    usize::from(crc16(counted.as_bytes())) % SLOTS
+}
+
+/// CRC-16/XMODEM, as Redis has it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        // As CLUSTER KEYSLOT says.
+        for (key, expected) in
+            [("foo", 12_182), ("tollgate:{foo}:account", 12_182), ("{}foo", 9_500)]
+        {
+            assert_eq!(slot(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn each_part_of_the_slots_has_a_place() {
+        let places = places();
+        assert_eq!(places.len(), PLACES);
+        for (part, place) in places.iter().enumerate() {
+            assert_eq!(slot(place) * PLACES / SLOTS, part, "{place}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_missing_somewhere_is_not_whole() {
+        let [a, b] = ["a", "b"].map(|name| Some(name.to_owned()));
+        assert_eq!(Found::of(&[None, None]), Found::Nothing);
+        assert_eq!(Found::of(&[a.clone(), a.clone()]), Found::Whole("a".into()));
+        for part in [[a.clone(), None], [a, b]] {
+            assert!(matches!(Found::of(&part), Found::Part(_)), "{part:?}");
+        }
+    }
+}

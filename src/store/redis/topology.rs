@@ -1,0 +1,58 @@
+//! What the connections of one process know of each other: where the servers are, as whoever keeps
+//! looking has found them last. A connection that no key travels on would never be told by a
+//! redirection that the master it knows is none any more.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A server of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Node {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Topology {
+    version: AtomicU64,
+    nodes: Mutex<Vec<Node>>,
+}
+
+impl Topology {
+    /// Connections that were made for another version are to be made again.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// The version, and the nodes of a cluster in it, as far as they are known.
+    pub(super) fn now(&self) -> (u64, Vec<Node>) {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.version(), nodes.clone())
+    }
+
+    /// Other nodes are there, though the masters are the same.
+    pub(super) fn knows(&self, nodes: Vec<Node>) {
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+    }
+
+    /// The servers are others than before.
+    pub(super) fn has_changed(&self, nodes: Vec<Node>) {
+        let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = nodes;
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The store was away and answers again: whoever still waits for the silent end of an old
+    /// connection had better use a new one.
+    pub(in crate::store) fn is_back(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+}
