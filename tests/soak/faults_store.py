@@ -173,3 +173,49 @@ def flush(bench):
         bench.did(traffic.summary("before"))
         bench.timely(len(bad) <= len(traffic.seen) // 20, "more than one in twenty was refused", bad[:5])
         bench.money(fleet, traffic.told())
+
+
+@row("Redis emptied (FLUSHALL), then restored", "nothing sold, 503 and never 401, then as with a snapshot", short=False)
+def emptied(bench):
+    with bench.fleet() as fleet:
+        traffic = bench.traffic(fleet)
+        copy = fleet.redis.save_copy()
+        fleet.redis.ask("FLUSHALL")
+        emptied_at, traffic.phase = time.monotonic(), "emptied"
+        time.sleep(bench.seconds(3, 20))
+        traffic.phase = "after"
+        fleet.redis.put_back(copy)
+        fleet.redis.start()
+        healed = time.monotonic()
+        wait_for_recovery(bench, traffic, healed)
+        traffic.stop()
+        during = [s for s in traffic.seen if emptied_at < s.began and s.began + s.took < healed]
+        paid = [s for s in during if s.told.outcome == "whole" and s.told.cost]
+        blamed = [s.said() for s in during if s.told.status.startswith("401")]
+        bench.did(traffic.summary("emptied"))
+        bench.did(f"{len(paid)} calls sold meanwhile; back {traffic.recovery(healed):.2f} s after it was restored")
+        bench.check(not blamed, "a good key was called wrong", blamed[:5])
+        bench.check(not paid, "sold into an empty store", len(paid))
+        back_in_time(bench, traffic.recovery(healed))
+        bench.money(fleet, traffic.told())
+
+
+@row("the log of Redis switched off (appendonly no)", "nothing sold after 3 s, money exact", short=False)
+def unlogged(bench):
+    with bench.fleet() as fleet:
+        traffic = bench.traffic(fleet)
+        traffic.phase = "during"
+        fleet.redis.ask("CONFIG", "SET", "appendonly", "no")
+        began = time.monotonic()
+        time.sleep(bench.seconds(5, 20))
+        fleet.redis.ask("CONFIG", "SET", "appendonly", "yes")
+        healed, traffic.phase = time.monotonic(), "after"
+        wait_for_recovery(bench, traffic, healed)
+        traffic.stop()
+        late = [s.began - began for s in traffic.seen if s.began < healed and s.told.outcome == "whole" and s.told.cost]
+        late = [seconds for seconds in late if seconds > 0]
+        bench.did(f"the last call was sold {max(late, default=0):.2f} s after it; {traffic.summary('during')}")
+        bench.did(f"back {traffic.recovery(healed):.2f} s after it was on again")
+        bench.timely(max(late, default=0) < 3, "sold without a log", max(late, default=0))
+        back_in_time(bench, traffic.recovery(healed))
+        bench.money(fleet, traffic.told())

@@ -16,12 +16,18 @@ AT_ONCE = 24
 class Fleet:
     """Simulator, store and gateways in a folder of their own. Use it in a `with`."""
 
-    def __init__(self, store, nodes=1, faults=None, conf=None, name="soak", redis=None):
+    def __init__(self, store, nodes=1, faults=None, conf=None, name="soak", redis=None, servers=Redis):
         many_files()
         self.folder = Path(tempfile.mkdtemp(prefix=f"tollgate-{name}-"))
         self.keep = False
+        self.gateways = []
         self.sim = Sim(self.folder).start()
-        self.redis = Redis(self.folder, **(redis or {})).start() if store == "redis" else None
+        self.redis = servers(self.folder, **(redis or {})) if store == "redis" else None
+        try:
+            self.redis and self.redis.start()
+        except BaseException:
+            self.__exit__(RuntimeError)
+            raise
         self.store_url = self.redis.url if self.redis else f"sqlite:{self.folder}/tollgate.db"
         faults = faults or {}
         self.vendors = {
@@ -29,7 +35,6 @@ class Fleet:
             for vendor in VERSION_SEGMENT
         }
         self.conf = conf or {}
-        self.gateways = []
         for _ in range(nodes):
             self.node()
         for gateway in self.gateways:
