@@ -187,10 +187,6 @@ class Redis(Process):
         self.sizes, self.watching = [], None
 
     def start(self, wait=True):
-        if not self.starts and self.sections["store"]["url"].startswith("sqlite:"):
-            # Makes a store where there is none yet; whoever comes later on it changes nothing.
-            command = [str(part) for part in (TOLLGATE, "--conf", self.conf, "init")]
-            subprocess.run(command, check=True, capture_output=True, cwd=self.conf.parent, env=self.environment)
         super().start()
         if wait:
             self.wait_ready()
@@ -299,6 +295,10 @@ class Gateway(Process):
         self.conf.write_text(toml(self.sections, self.vendors))
 
     def start(self, wait=True):
+        if not self.starts and self.sections["store"]["url"].startswith("sqlite:"):
+            # Makes a store where there is none yet; whoever comes later on it changes nothing.
+            command = [str(part) for part in (TOLLGATE, "--conf", self.conf, "init")]
+            subprocess.run(command, check=True, capture_output=True, cwd=self.conf.parent, env=self.environment)
         super().start()
         if wait:
             self.wait_ready()
