@@ -146,6 +146,9 @@ outbox = "{folder}/outbox"
 url = "file:{folder}/files"
 [rules]
 dir = "{ROOT}/lua-free-rules"
+# All calls are of one account.
+[limits]
+requests_per_account_max = 0
 [log]
 format = "text"
 level = "{'info' if LOG == 'info' else 'warn'}"

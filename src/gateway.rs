@@ -30,6 +30,7 @@ pub mod bodies;
 pub mod busy;
 pub mod client_address;
 pub mod close;
+pub mod concurrency;
 pub mod dial;
 pub mod download;
 pub mod drive;
@@ -49,6 +50,7 @@ pub mod repeat;
 pub mod reply;
 pub mod route_tls;
 pub mod routes;
+pub mod slow_bodies;
 pub mod tenant_budget;
 pub mod thinking;
 pub mod uploads;
@@ -59,9 +61,9 @@ pub mod videos;
 mod wire;
 
 use answer_budget::AnswerBudget;
-use bodies::Bodies;
 use busy::Busy;
 use client_address::TrustedProxies;
+use concurrency::ConcurrencyLimits;
 use dial::Dial;
 use exchange::{Exchange, Relaying, Stage};
 use growth::Growth;
@@ -69,11 +71,12 @@ use intake::Taken;
 use known_keys::{Caller, KnownKeys};
 use limits::{Limits, Timeouts};
 use load::Load;
-use local::Target;
+use local::{ModelListing, Target};
 use refusal::Refusal;
 use repeat::{Entered, Way};
 use reply::{Reply, cut, linger, send};
 use routes::Routes;
+use slow_bodies::SlowBodies;
 use tenant_budget::{TenantBudget, TenantTable};
 use uploads::Uploads;
 use videos::{Videos, Wanted};
@@ -98,14 +101,20 @@ pub struct Gateway {
     pub busy: Busy,
     /// How much there is to do.
     pub load: Load,
+    /// How many requests may be under way.
+    pub concurrency: ConcurrencyLimits,
     /// Calls that are over and whose holds are being ended.
     pub settling: Busy,
     /// The room for uploads.
     pub uploads: Uploads,
     /// The room for all other bodies.
-    pub bodies: Bodies,
+    pub bodies: TenantBudget,
     /// The room for answers.
     pub answers: AnswerBudget,
+    /// Bodies that have to go when room runs short.
+    pub slow_bodies: Arc<SlowBodies>,
+    /// The listing of all models.
+    pub listing: ModelListing,
     /// Video jobs.
     pub videos: Videos,
     /// Where calls are known by their names.
@@ -167,9 +176,12 @@ impl Gateway {
             ledger: parts.ledger,
             notes: parts.notes,
             store_name: parts.store_name,
-            load: Load::new(parts.limits.requests_max, parts.timeouts.shed_lag),
+            load: Load::new(parts.timeouts.shed_lag),
+            concurrency: ConcurrencyLimits::new(&parts.limits),
             uploads: uploads::room(&parts.limits),
-            bodies: Bodies::new(parts.limits.bodies_bytes_max),
+            bodies: bodies::budget(&parts.limits),
+            slow_bodies: Arc::default(),
+            listing: ModelListing::default(),
             answers: AnswerBudget::new(&parts.limits),
             videos: parts.videos,
             repeats: parts.repeats,
@@ -190,7 +202,8 @@ impl Gateway {
     async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
         exchange.tongue = local::tongue(session.req_header().uri.path());
         exchange.client = client_address::of(session, self.proxies.as_deref())?;
-        let _running = self.load.enter()?;
+        self.load.check_lag()?;
+        exchange.place = Some(self.take_place(exchange.client).await?);
         let target = local::target(session.req_header())?;
         exchange.record.endpoint = target.name();
         if let Target::Video(Wanted::File { id, token }) = &target {
@@ -199,10 +212,10 @@ impl Gateway {
         let caller = intake::caller(self, session, exchange.tongue, target.is_free()).await?;
         exchange.record.account = Some(caller.key.account.clone());
         exchange.record.key = Some(caller.key.clone());
-        exchange.tenant = Some(caller.tenant.clone());
+        self.count_for_account(exchange, &caller.tenant)?;
         match target {
             Target::Endpoint(endpoint) => {
-                let mut taken = self.take(session, exchange, endpoint).await?;
+                let mut taken = self.take(session, exchange, &caller, endpoint).await?;
                 if self.repeats(session, exchange, (&caller, endpoint), &mut taken).await? {
                     return Ok(());
                 }
@@ -221,13 +234,15 @@ impl Gateway {
                 Ok(())
             }
             Target::Models(wanted) => {
-                let body =
-                    local::models(&self.catalogue.load(), &wanted, exchange.arrived_ms / 1_000)?;
-                self.answer(session, exchange, body).await
+                let at = exchange.arrived_ms / 1_000;
+                let body = self.listing.body(&self.catalogue.load_full(), &wanted, at)?;
+                send(session, exchange, Reply::ok(body)).await;
+                Ok(())
             }
             Target::Model(id) => {
                 let body = local::model(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
-                self.answer(session, exchange, body).await
+                send(session, exchange, Reply::ok(body)).await;
+                Ok(())
             }
         }
     }
@@ -242,7 +257,7 @@ impl Gateway {
         if wanted != Wanted::Create {
             return videos::answer(self, &caller.key.account, wanted).await.map(Some);
         }
-        let mut taken = self.take(session, exchange, Endpoint::Videos).await?;
+        let mut taken = self.take(session, exchange, &caller, Endpoint::Videos).await?;
         let at = (&caller, Endpoint::Videos);
         if self.repeats(session, exchange, at, &mut taken).await? {
             return Ok(None);
@@ -272,18 +287,13 @@ impl Gateway {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
+        caller: &Caller,
         endpoint: Endpoint,
     ) -> std::result::Result<Taken, Refusal> {
         let began = Instant::now();
-        let taken = intake::take(self, session, endpoint).await;
+        let taken = intake::take(self, session, caller, endpoint).await;
         exchange.client_time += began.elapsed();
         taken
-    }
-
-    /// Sends an answer of our own.
-    async fn answer(&self, session: &mut Session, exchange: &mut Exchange, body: String) -> Served {
-        send(session, exchange, Reply::ok(body)).await;
-        Ok(())
     }
 
     /// Waits for the ledger, but not longer than a client should.
@@ -318,6 +328,7 @@ impl ProxyHttp for Gateway {
         session.set_keepalive(reusable.then_some(self.timeouts.keepalive.as_secs()));
         session.set_write_timeout(Some(self.timeouts.client_write));
         if let Err(refusal) = self.serve(session, exchange).await {
+            exchange.leave_pool();
             close::abandon(self, exchange).await;
             repeat::close(self, exchange, false).await;
             let written = session.response_written();
@@ -332,6 +343,7 @@ impl ProxyHttp for Gateway {
                 }
             }
         }
+        exchange.place = None;
         if exchange.is_cut {
             // pingora then drops the connection, or the stream, as it is.
             return Err(Error::new(ErrorType::WriteError));

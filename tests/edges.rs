@@ -25,6 +25,7 @@ mod slow;
 mod staying;
 mod stop;
 mod takeover;
+mod tenants;
 mod unread;
 
 /// What does not happen within this does not happen, however much the machine has to do. What has

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rstest::rstest;
 
-use crate::world::{Store, World, chat_of};
+use crate::world::{Answer, MODERATION, Sent, Store, World, chat_of};
 
 /// Nothing that a test waits for takes longer, and the grace of a stop is longer still.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,6 +49,42 @@ async fn a_key_is_unknown_only_when_the_ledger_says_so() {
         assert!(Instant::now() < end, "it does not mend");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// They were served with whatever key, as long as it had the shape of one.
+#[tokio::test]
+async fn while_the_ledger_is_away_only_keys_that_were_good_get_what_is_free() {
+    let mut world = World::start(Store::Redis).own_redis().run().await;
+    let revoked = world.another_account("gone", "1").await;
+    let listed = world.command(&["--json", "key", "list", "gone"]).await.json();
+    let prefix = listed[0]["prefix"].as_str().expect("a prefix").to_owned();
+    for key in [&world.key, &revoked] {
+        assert_eq!(world.get_with("/v1/models", key).await.status, 200);
+    }
+    world.command(&["key", "revoke", &prefix]).await.done();
+    let end = Instant::now() + PATIENCE;
+    while world.get_with("/v1/models", &revoked).await.status != 403 {
+        assert!(Instant::now() < end, "it is not noticed");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    world.redis().stop();
+    let (start, last) = world.key.split_at(world.key.len() - 1);
+    let unknown = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    let unavailable = (503, "ledger_unavailable".to_owned());
+    assert_eq!(world.get_with("/v1/models", &unknown).await.refusal(), unavailable);
+    let sent = Sent::json(&MODERATION.call());
+    let request = world.sending(MODERATION.path, &sent.media, Some(&unknown));
+    let moderated = Answer::read(request.body(sent.bytes)).await;
+    assert_eq!(moderated.refusal(), unavailable);
+    // What was looked up lately is remembered for ten seconds in any case.
+    while world.get_with("/v1/models", &revoked).await.status == 403 {
+        assert!(Instant::now() < end, "it is remembered for ever");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(world.get_with("/v1/models", &revoked).await.refusal(), unavailable);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(world.get("/v1/models").await.status, 200, "it was good, and is served");
+    assert_eq!(world.ask(MODERATION).await.status, 200);
 }
 
 #[rstest]

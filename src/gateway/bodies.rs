@@ -1,58 +1,18 @@
-//! The memory that bodies of requests take up: a bound of all together, and how fast one must come.
+//! Bodies of requests: how much memory they may take up, and how fast they must come.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::limits::{Limits, Timeouts};
-use super::load::shed;
-use super::refusal::Refusal;
+use super::tenant_budget::{Resource, ResourcePool, TenantBudget, TenantShare};
 
-/// All bodies that are in memory.
-#[derive(Debug)]
-pub struct Bodies {
-    bytes: Arc<AtomicUsize>,
-    bytes_max: usize,
-}
+/// With up to this number of bytes a tenant is not refused for the sake of newcomers.
+const TENANT_BYTES_MIN: usize = 4 << 20;
 
-/// What one body weighs, until it is dropped.
-#[derive(Debug)]
-pub struct Weight {
-    all: Arc<AtomicUsize>,
-    all_max: usize,
-    own: usize,
-}
-
-impl Bodies {
-    /// None yet, of so many bytes at most.
-    #[must_use]
-    pub fn new(bytes_max: usize) -> Bodies {
-        Bodies { bytes: Arc::default(), bytes_max }
-    }
-
-    /// A body of which nothing has come.
-    pub(super) fn weight(&self) -> Weight {
-        Weight { all: self.bytes.clone(), all_max: self.bytes_max, own: 0 }
-    }
-}
-
-impl Weight {
-    /// So many bytes more have come.
-    ///
-    /// # Errors
-    /// There is no room for them. Nobody waits for it: two that had half of theirs would wait for
-    /// each other.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let before = self.all.fetch_add(bytes, Ordering::Relaxed);
-        self.own += bytes;
-        if before.saturating_add(bytes) > self.all_max { Err(shed("bodies")) } else { Ok(()) }
-    }
-}
-
-impl Drop for Weight {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.own, Ordering::Relaxed);
-    }
+/// The memory that bodies of requests may take up, uploads apart.
+pub(super) fn budget(limits: &Limits) -> TenantBudget {
+    let pool = ResourcePool::new(limits.bodies_bytes_max);
+    let share = TenantShare { max: limits.bodies_per_account_bytes_max, min: TENANT_BYTES_MIN };
+    TenantBudget::new(Resource::BodyBytes, &pool, share)
 }
 
 /// How long a client may take for a body: not too long in all, nor for each part of it that has to
@@ -95,18 +55,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bodies_weigh_until_they_are_dropped() {
-        let bodies = Bodies::new(10);
-        let [mut one, mut other] = [bodies.weight(), bodies.weight()];
-        assert!(one.grow(6).is_ok() && other.grow(4).is_ok());
-        assert!(matches!(other.grow(1), Err(Refusal::Overloaded)));
-        drop(one);
-        assert!(other.grow(5).is_ok());
-        drop(other);
-        assert_eq!(bodies.bytes.load(Ordering::Relaxed), 0);
-    }
 
     fn pace(rate: u64) -> Pace {
         let limits = Limits { body_rate_min: rate, ..Limits::default() };

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answer_budget::AnswerPermit;
-use super::bodies::Weight;
 use super::funds::Funds;
 use super::growth::Growth;
 use super::refusal::Block;
 use super::refusal::Tongue;
 use super::repeat::Repeat;
 use super::routes::{Lane, Route};
-use super::tenant_budget::Tenant;
+use super::tenant_budget::{BudgetPermit, Tenant};
 use super::thinking::Thinking;
 use super::uploads::Room;
 use crate::catalogue::Model;
@@ -40,6 +39,8 @@ pub struct Exchange {
     pub vendor_time: Duration,
     /// Time spent waiting for the client: for its body, and for it to take its answer.
     pub client_time: Duration,
+    /// Its place among the requests under way.
+    pub place: Option<BudgetPermit>,
     /// The account of its key, once that is known, and what it uses of this gateway.
     pub tenant: Option<Arc<Tenant>>,
     /// What is told about it when it is over.
@@ -84,8 +85,8 @@ pub struct Admitted {
     pub terms: Terms,
     /// The room that a large body takes up.
     pub room: Option<Room>,
-    /// What any other body weighs.
-    pub weight: Option<Weight>,
+    /// The memory that any other body takes up.
+    pub weight: Option<BudgetPermit>,
     /// What its answer takes up in memory.
     pub answer_permit: AnswerPermit,
     /// The routes still to be tried, next one first.
@@ -224,11 +225,20 @@ impl Exchange {
             vendor_time: Duration::ZERO,
             client: None,
             client_time: Duration::ZERO,
+            place: None,
             tenant: None,
             record: Record { endpoint: "other", ..Record::default() },
             stage: Stage::Arrived,
             repeat: None,
             is_cut: false,
+        }
+    }
+
+    /// Makes room for another request: what is left is to write an answer of our own. Until that
+    /// is written the request counts for its account or address all the same.
+    pub fn leave_pool(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.leave_pool();
         }
     }
 

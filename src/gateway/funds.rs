@@ -13,6 +13,12 @@ use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Lease, Unav
 use crate::money::price::{Price, Quote, TokenPrice};
 use crate::money::{Money, Resolution, Units};
 
+/// No call that costs anything costs less.
+const LEAST: Money = match Money::from_nano(1) {
+    Ok(least) => least,
+    Err(_) => Money::ZERO,
+};
+
 /// What stands behind a call. No vendor is called without.
 #[derive(Debug)]
 pub enum Funds {
@@ -125,6 +131,20 @@ impl From<HoldRefused> for Refusal {
             HoldRefused::Conflict => Refusal::Internal,
         }
     }
+}
+
+/// Refuses an account that has nothing, and nothing on hold that may come back, before a large body
+/// is read. While the ledger does not answer, that is left to the hold.
+///
+/// # Errors
+/// There is no money.
+pub(super) async fn check_any(gateway: &Gateway, account: &AccountName) -> Result<(), Refusal> {
+    let found = gateway.in_time("balances", gateway.ledger.balances(account)).await;
+    let Ok(Some(balances)) = found else { return Ok(()) };
+    if balances.available > Money::ZERO || balances.held > Money::ZERO {
+        return Ok(());
+    }
+    Err(Refusal::Insufficient { least: LEAST, available: balances.available })
 }
 
 impl Gateway {

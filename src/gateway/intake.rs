@@ -8,16 +8,23 @@ use pingora_proxy::Session;
 use tokio::time::Instant;
 
 use super::Gateway;
-use super::bodies::{Pace, Weight};
+use super::bodies::Pace;
+use super::concurrency::grow_or_evict;
 use super::known_keys::Caller;
-use super::load::shed;
+use super::load::{shed, shed_tenant};
 use super::refusal::{Refusal, Tongue};
+use super::slow_bodies::BodyWatch;
+use super::tenant_budget::{BudgetPermit, OverBudget};
 use super::uploads::{self, Room};
+use super::{funds, repeat};
 use crate::catalogue::Kind;
 use crate::dialect::call::Opened;
 use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::KeyHash;
 
+/// Before more than this is read of a body, its account's balance is looked at.
+const UNPAID_BYTES_MAX: usize = 256 << 10;
+const ACCOUNT_BODIES: &str = "too many bytes of requests of this account are in memory";
 /// Bodies whose length is not told begin with room for so many bytes.
 const BODY_BYTES_FIRST: usize = 4 << 10;
 
@@ -27,8 +34,8 @@ pub struct Taken {
     pub opened: Opened,
     /// The room that it takes up, if it is an upload.
     pub room: Option<Room>,
-    /// What it weighs, if it is none.
-    pub weight: Option<Weight>,
+    /// The memory that it takes up, if it is none.
+    pub weight: Option<BudgetPermit>,
 }
 
 /// Takes in the body of a call.
@@ -38,17 +45,19 @@ pub struct Taken {
 pub async fn take(
     gateway: &Gateway,
     session: &mut Session,
+    caller: &Caller,
     endpoint: Endpoint,
 ) -> Result<Taken, Refusal> {
+    let payer = Payer::of(caller, session, endpoint);
     // Boxed: few calls are uploads, and what all of them are made of would grow by it.
     match endpoint {
-        Endpoint::ImageEdits => return Box::pin(uploads::edit(gateway, session)).await,
+        Endpoint::ImageEdits => return Box::pin(uploads::edit(gateway, session, payer)).await,
         Endpoint::Videos if is_form(session) => {
-            return Box::pin(uploads::video(gateway, session)).await;
+            return Box::pin(uploads::video(gateway, session, payer)).await;
         }
         _ => {}
     }
-    let (body, weight) = body(gateway, session).await?;
+    let (body, weight) = body(gateway, session, payer).await?;
     let opened = if endpoint == Endpoint::Moderations {
         Opened::parse(body, gateway.catalogue.load().unnamed(Kind::Moderation))
     } else {
@@ -116,19 +125,29 @@ fn presented(session: &Session, tongue: Tongue) -> Result<KeyHash, Refusal> {
 }
 
 /// Reads the whole body.
-async fn body(gateway: &Gateway, session: &mut Session) -> Result<(Bytes, Weight), Refusal> {
+async fn body(
+    gateway: &Gateway,
+    session: &mut Session,
+    mut payer: Payer<'_>,
+) -> Result<(Bytes, BudgetPermit), Refusal> {
     let most = gateway.limits.json_bytes_max;
     let began = Instant::now();
-    let told = announced(session, most).await?;
+    let told = announced(gateway, session, &mut payer, most).await?;
     let mut pace = Pace::new(&gateway.limits, &gateway.timeouts);
-    let mut weight = gateway.bodies.weight();
+    let mut weight = gateway.bodies.permit(&payer.caller.tenant);
+    let mut watch = BodyWatch::new(&gateway.slow_bodies);
     let mut body = BytesMut::new();
     let mut next = pieces(session, most);
     loop {
         let deadline = began + pace.deadline();
-        let piece = tokio::time::timeout_at(deadline, next.next()).await.map_err(|_| slow())??;
+        let piece = tokio::select! {
+            biased;
+            piece = tokio::time::timeout_at(deadline, next.next()) => piece.map_err(|_| slow())??,
+            () = watch.evicted() => return Err(evicted()),
+        };
         let Some(piece) = piece else { break };
-        weight.grow(piece.len())?;
+        let grown = grow_or_evict(&mut weight, piece.len(), &gateway.slow_bodies).await;
+        grown.map_err(no_room)?;
         if body.is_empty() {
             if told == Some(piece.len()) {
                 return Ok((piece, weight));
@@ -136,9 +155,51 @@ async fn body(gateway: &Gateway, session: &mut Session) -> Result<(Bytes, Weight
             body.reserve(told.unwrap_or(BODY_BYTES_FIRST).max(piece.len()));
         }
         body.extend_from_slice(&piece);
+        payer.check(gateway, body.len()).await?;
         pace.came(body.len(), began.elapsed());
+        watch.record(body.len());
     }
     Ok((body.freeze(), weight))
+}
+
+fn no_room(over: OverBudget) -> Refusal {
+    match over {
+        OverBudget::Pool => shed("bodies"),
+        OverBudget::Tenant => shed_tenant("account_bodies", ACCOUNT_BODIES),
+    }
+}
+
+/// Whose money a body is about.
+pub(super) struct Payer<'a> {
+    pub(super) caller: &'a Caller,
+    /// Whether the account's balance still has to be looked at if the body is large.
+    is_unchecked: bool,
+}
+
+impl Payer<'_> {
+    /// A repeat of a call that was paid for needs no money, and of moderations none does.
+    fn of<'a>(caller: &'a Caller, session: &Session, endpoint: Endpoint) -> Payer<'a> {
+        let may_be_free = endpoint == Endpoint::Moderations || repeat::may_repeat(session);
+        Payer { caller, is_unchecked: !may_be_free }
+    }
+
+    /// Refuses a body that is large by now if its account has nothing to pay with.
+    ///
+    /// # Errors
+    /// Nothing is available, and nothing held that may come back.
+    pub(super) async fn check(&mut self, gateway: &Gateway, bytes: usize) -> Result<(), Refusal> {
+        if self.is_unchecked && bytes > UNPAID_BYTES_MAX {
+            self.is_unchecked = false;
+            Box::pin(funds::check_any(gateway, &self.caller.key.account)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A body that had to make room for others.
+pub(super) fn evicted() -> Refusal {
+    shed("evicted");
+    Refusal::BodySlow
 }
 
 /// A body that came too slowly.
@@ -150,9 +211,11 @@ pub(super) fn slow() -> Refusal {
 /// Reads what the head says of a body, and asks for it. Gives its length, if that is told.
 ///
 /// # Errors
-/// It is compressed, or longer than the most.
+/// It is compressed, longer than the most, or large and nothing there to pay with.
 pub(super) async fn announced(
+    gateway: &Gateway,
     session: &mut Session,
+    payer: &mut Payer<'_>,
     most: usize,
 ) -> Result<Option<usize>, Refusal> {
     let head = session.req_header();
@@ -171,6 +234,7 @@ pub(super) async fn announced(
     if told.is_some_and(|length| length > most) {
         return Err(Refusal::TooLarge(most));
     }
+    payer.check(gateway, told.unwrap_or_default()).await?;
     if expects {
         // To say so before the body has been read must not close the connection.
         let keepalive = session.downstream_session.get_keepalive();

@@ -16,10 +16,14 @@ pub struct Limits {
     pub video_image_bytes_max: usize,
     /// Bytes of images in memory at a time.
     pub uploads_bytes_max: usize,
+    /// Of these, of one account, beside the one image that is always let through; 0 for no bound.
+    pub uploads_per_account_bytes_max: usize,
     /// Bytes of a reply that is kept for those who ask for it again, at most.
     pub reply_bytes_max: usize,
     /// Bytes of all other bodies in memory at a time.
     pub bodies_bytes_max: usize,
+    /// Of these, of one account; 0 for no bound.
+    pub bodies_per_account_bytes_max: usize,
     /// Bytes of answers in memory at a time, until clients have taken them; 0 for no bound.
     pub answers_bytes_max: usize,
     /// The same of one account; 0 for no bound of its own.
@@ -34,6 +38,10 @@ pub struct Limits {
     pub connections_per_address_max: usize,
     /// Requests under way, at most; 0 for no bound.
     pub requests_max: usize,
+    /// Of these, of one account; 0 for no bound.
+    pub requests_per_account_max: usize,
+    /// Of these, from one address and without a key that is known yet; 0 for no bound.
+    pub requests_per_address_max: usize,
 }
 
 /// The least and the most that a head may be allowed: below it no client gets in, and above it
@@ -47,8 +55,10 @@ impl Default for Limits {
             image_bytes_max: 25 << 20,
             video_image_bytes_max: 4 << 20,
             uploads_bytes_max: 48 << 20,
+            uploads_per_account_bytes_max: 16 << 20,
             reply_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
+            bodies_per_account_bytes_max: 256 << 20,
             answers_bytes_max: 512 << 20,
             answers_per_account_bytes_max: 128 << 20,
             body_rate_min: 1_000,
@@ -56,6 +66,8 @@ impl Default for Limits {
             connections_max: 0,
             connections_per_address_max: 1_024,
             requests_max: 8_192,
+            requests_per_account_max: 1_024,
+            requests_per_address_max: 1_024,
         }
     }
 }
@@ -72,14 +84,18 @@ impl Limits {
         read("image_bytes_max", &mut limits.image_bytes_max);
         read("video_image_bytes_max", &mut limits.video_image_bytes_max);
         read("uploads_bytes_max", &mut limits.uploads_bytes_max);
+        read("uploads_per_account_bytes_max", &mut limits.uploads_per_account_bytes_max);
         read("reply_bytes_max", &mut limits.reply_bytes_max);
         read("bodies_bytes_max", &mut limits.bodies_bytes_max);
+        read("bodies_per_account_bytes_max", &mut limits.bodies_per_account_bytes_max);
         read("answers_bytes_max", &mut limits.answers_bytes_max);
         read("answers_per_account_bytes_max", &mut limits.answers_per_account_bytes_max);
         read("head_bytes_max", &mut limits.head_bytes_max);
         read("connections_max", &mut limits.connections_max);
         read("connections_per_address_max", &mut limits.connections_per_address_max);
         read("requests_max", &mut limits.requests_max);
+        read("requests_per_account_max", &mut limits.requests_per_account_max);
+        read("requests_per_address_max", &mut limits.requests_per_address_max);
         limits.body_rate_min = sheet.whole("body_rate_min", faults).unwrap_or(limits.body_rate_min);
         if !HEAD_BYTES.contains(&limits.head_bytes_max) {
             let (least, most) = (HEAD_BYTES.start(), HEAD_BYTES.end());

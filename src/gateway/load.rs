@@ -1,8 +1,8 @@
-//! How much the gateway has to do: requests under way, and how late the runtime is. When it is too
-//! much, further requests are refused before any work, so that those under way get theirs done.
+//! How much the gateway has to do, by how late the runtime is. When it is too much, further
+//! requests are refused before any work, so that those under way get theirs done.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::refusal::Refusal;
@@ -14,45 +14,29 @@ const PROBE_EVERY_MS: u64 = 50;
 /// What there is to do, and its bounds. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Load {
-    running: Arc<AtomicUsize>,
-    running_max: usize,
     lag: Arc<Lag>,
     lag_ms_max: u64,
     since: Instant,
 }
 
-/// A request under way, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Running(Arc<AtomicUsize>);
-
 impl Load {
-    /// Nothing yet, of so many requests at most; refused is also while the runtime is so late. A
-    /// bound of 0 is none.
+    /// Requests are refused while the runtime is later than this. A bound of 0 is none.
     #[must_use]
-    pub fn new(running_max: usize, lag_max: Duration) -> Load {
+    pub fn new(lag_max: Duration) -> Load {
         Load {
-            running: Arc::default(),
-            running_max,
             lag: Arc::default(),
             lag_ms_max: u64::try_from(lag_max.as_millis()).unwrap_or(u64::MAX),
             since: Instant::now(),
         }
     }
 
-    /// A request begins.
+    /// Looks whether a request may begin.
     ///
     /// # Errors
-    /// There is too much to do already.
-    pub(super) fn enter(&self) -> Result<Running, Refusal> {
-        if self.lag_ms_max > 0 && self.lag.at(self.now_ms()) > self.lag_ms_max {
-            return Err(shed("lag"));
-        }
-        let before = self.running.fetch_add(1, Ordering::Relaxed);
-        let running = Running(self.running.clone());
-        if self.running_max > 0 && before >= self.running_max {
-            return Err(shed("requests"));
-        }
-        Ok(running)
+    /// The runtime is too late.
+    pub(super) fn check_lag(&self) -> Result<(), Refusal> {
+        let is_late = self.lag_ms_max > 0 && self.lag.at(self.now_ms()) > self.lag_ms_max;
+        if is_late { Err(shed("lag")) } else { Ok(()) }
     }
 
     /// Asks the runtime that this runs on how late it is, for ever.
@@ -70,16 +54,16 @@ impl Load {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Counts something that is refused because there is too much of it.
 pub(super) fn shed(reason: &'static str) -> Refusal {
     METRICS.shed.with_label_values(&[reason]).inc();
     Refusal::Overloaded
+}
+
+/// Counts something that is refused because its account or address has too much of it.
+pub(super) fn shed_tenant(reason: &'static str, message: &'static str) -> Refusal {
+    METRICS.shed.with_label_values(&[reason]).inc();
+    Refusal::TooManyRequests(message)
 }
 
 /// How late a probe came the last two times, in ms. One alone says little: a machine that was
@@ -132,28 +116,17 @@ mod tests {
         assert_eq!(lag.at(1_400), 1);
     }
 
-    #[test]
-    fn requests_above_the_bound_are_refused_and_not_counted() {
-        let load = Load::new(2, Duration::ZERO);
-        let first = load.enter().expect("the first");
-        let _second = load.enter().expect("the second");
-        assert!(matches!(load.enter(), Err(Refusal::Overloaded)));
-        drop(first);
-        assert!(load.enter().is_ok());
-        assert_eq!(load.running.load(Ordering::Relaxed), 1);
-    }
-
     #[tokio::test]
     async fn a_runtime_that_is_held_up_is_noticed_and_forgiven() {
-        let load = Load::new(0, Duration::from_millis(20));
+        let load = Load::new(Duration::from_millis(20));
         let probe = tokio::spawn(load.clone().probe());
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
             std::thread::sleep(Duration::from_millis(150));
         }
-        assert!(load.enter().is_err());
+        assert!(load.check_lag().is_err());
         let end = Instant::now() + Duration::from_secs(5);
-        while load.enter().is_err() {
+        while load.check_lag().is_err() {
             assert!(Instant::now() < end, "it is not forgiven");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

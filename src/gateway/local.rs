@@ -1,5 +1,9 @@
 //! What the gateway answers itself, and which path means what.
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
 use http::Method;
 use pingora_http::RequestHeader;
 use serde_json::{Value as Json, json};
@@ -10,6 +14,8 @@ use crate::catalogue::{Catalogue, Kind, Model};
 use crate::dialect::{CallFault, Endpoint};
 
 const MODELS: &str = "/v1/models";
+/// A listing is made anew after this time.
+const LISTING_LIFE: Duration = Duration::from_secs(1);
 
 /// The endpoints that vendors answer at once.
 const SERVED: [Endpoint; 8] = [
@@ -152,6 +158,48 @@ fn not_one_of(field: &str, known: &str) -> Refusal {
     Refusal::Call(CallFault::invalid(field, &format!("one of {known}")))
 }
 
+/// The listing of all models, made once for all who ask at the same time: an answer that nobody
+/// reads costs no copy of it.
+#[derive(Default)]
+pub struct ModelListing {
+    last: Mutex<Option<LastListing>>,
+}
+
+struct LastListing {
+    catalogue: Arc<Catalogue>,
+    made: Instant,
+    body: Bytes,
+}
+
+impl ModelListing {
+    /// The listing of the models that are wanted at a moment (unix seconds), as the body of an
+    /// answer.
+    ///
+    /// # Errors
+    /// As of [`models`].
+    pub fn body(
+        &self,
+        catalogue: &Arc<Catalogue>,
+        wanted: &Wanted,
+        at: i64,
+    ) -> Result<Bytes, Refusal> {
+        if *wanted != Wanted::default() {
+            return models(catalogue, wanted, at).map(Bytes::from);
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_good = |last: &&LastListing| {
+            Arc::ptr_eq(&last.catalogue, catalogue) && last.made.elapsed() < LISTING_LIFE
+        };
+        if let Some(last) = last.as_ref().filter(is_good) {
+            return Ok(last.body.clone());
+        }
+        let body = Bytes::from(models(catalogue, wanted, at)?);
+        let (catalogue, made) = (catalogue.clone(), Instant::now());
+        *last = Some(LastListing { catalogue, made, body: body.clone() });
+        Ok(body)
+    }
+}
+
 /// The listing of the models that are wanted with the prices of the moment `at` (unix seconds), as
 /// the body of an answer. One shape serves clients of both text formats.
 ///
@@ -191,7 +239,27 @@ pub fn model(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, Refusal
 
 #[cfg(test)]
 mod tests {
-    use super::decoded;
+    use std::sync::Arc;
+
+    use super::{ModelListing, Wanted, decoded};
+    use crate::catalogue::Catalogue;
+
+    #[test]
+    fn answers_with_all_models_share_their_bytes() {
+        let rules = std::fs::read_dir("lua-free-rules").expect("rules");
+        let texts = rules.filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let is_rules = path.extension().is_some_and(|ending| ending == "toml");
+            is_rules.then(|| (path.display().to_string(), std::fs::read_to_string(&path)))
+        });
+        let sources: Vec<_> = texts.map(|(file, text)| (file, text.expect("a text"))).collect();
+        let catalogue = || Arc::new(Catalogue::parse(&sources, &[]).expect("sound rules"));
+        let (listing, now) = (ModelListing::default(), catalogue());
+        let body = |catalogue| listing.body(catalogue, &Wanted::default(), 0).expect("a listing");
+        let first = body(&now);
+        assert_eq!(first.as_ptr(), body(&now).as_ptr());
+        assert_ne!(first.as_ptr(), body(&catalogue()).as_ptr(), "the rules have changed");
+    }
 
     #[test]
     fn an_id_may_have_its_slash_escaped_or_not() {

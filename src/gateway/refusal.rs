@@ -78,6 +78,8 @@ pub enum Refusal {
     HeadSlow,
     /// There is too much to do at the moment.
     Overloaded,
+    /// The account or the address has too much under way; of what, this says.
+    TooManyRequests(&'static str),
     /// Something is wrong with the call.
     Call(CallFault),
     /// No such model; this one comes closest.
@@ -175,7 +177,7 @@ impl Refusal {
         if self.no_retry() {
             headers.push(("x-should-retry", "false".to_owned()));
         }
-        Reply { status, code: said.code.to_owned(), body, headers }
+        Reply { status, code: said.code.to_owned(), body: body.into(), headers }
     }
 
     /// The messages dialect has a status of its own for a vendor that is overloaded.
@@ -249,6 +251,7 @@ impl Refusal {
             | Refusal::KeyInUse
             | Refusal::Overloaded
             | Refusal::AnswersUnread
+            | Refusal::TooManyRequests(_)
             | Refusal::Broken(Break::NoRoom) => Some(RETRY_AFTER_S),
             Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             Refusal::Blocked(block) if block.overloaded() => {

@@ -122,6 +122,12 @@ impl Way {
     }
 }
 
+/// Whether a call says that it may have been made before.
+pub(super) fn may_repeat(session: &Session) -> bool {
+    let retries = session.get_header(RETRIES).map(http::HeaderValue::as_bytes);
+    session.get_header(KEY).is_some() || retries.is_some_and(|count| count != b"0")
+}
+
 /// The digest of the key under which a client asks once.
 ///
 /// # Errors

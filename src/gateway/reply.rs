@@ -22,7 +22,8 @@ const LINGER_WAIT_SHORT: Duration = Duration::from_secs(1);
 /// A client takes one of our own answers within this, if nothing else is set.
 const WRITE_WAIT: Duration = Duration::from_secs(60);
 
-/// The same of one that still sends something beside others: what it sends lies here meanwhile.
+/// The same of one that still sends something beside others: what it sends lies here meanwhile. And
+/// of one that is refused because there is too much to do, or before its account is known.
 const REFUSAL_WAIT: Duration = Duration::from_secs(2);
 
 /// What a client gets.
@@ -33,7 +34,7 @@ pub struct Reply {
     /// The code that programs read.
     pub code: String,
     /// The body.
-    pub body: String,
+    pub body: Bytes,
     /// Headers beside those that every answer has.
     pub headers: Vec<(&'static str, String)>,
 }
@@ -41,8 +42,8 @@ pub struct Reply {
 impl Reply {
     /// A good answer of our own.
     #[must_use]
-    pub fn ok(body: String) -> Reply {
-        Reply { status: 200, code: String::new(), body, headers: Vec::new() }
+    pub fn ok(body: impl Into<Bytes>) -> Reply {
+        Reply { status: 200, code: String::new(), body: body.into(), headers: Vec::new() }
     }
 
     /// With a header more.
@@ -55,14 +56,16 @@ impl Reply {
 
 /// Sends a reply; a client that has gone misses it.
 pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
+    exchange.leave_pool();
     exchange.record.status = reply.status;
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
     if reply.status >= 400 {
         exchange.record.code = Some(reply.code.clone());
     }
     let down = &mut session.downstream_session;
+    let is_hurried = exchange.tenant.is_none() || matches!(reply.status, 429 | 503);
     let patience = match down.get_write_timeout().unwrap_or(WRITE_WAIT) {
-        wait if down.is_http2() && !down.is_body_done() => wait.min(REFUSAL_WAIT),
+        wait if is_hurried || down.is_http2() && !down.is_body_done() => wait.min(REFUSAL_WAIT),
         wait => wait,
     };
     let written = tokio::time::timeout(patience, write(session, exchange, reply)).await;
@@ -86,7 +89,9 @@ pub(super) async fn cut(session: &mut Session, exchange: &mut Exchange) {
 /// Reads what a client that was refused still sends, and forgets it.
 pub(super) async fn linger(session: &mut Session, refusal: &Refusal) {
     let (most, wait) = match refusal {
-        Refusal::BodySlow | Refusal::Overloaded => (LINGER_BYTES_MAX_SHORT, LINGER_WAIT_SHORT),
+        Refusal::BodySlow | Refusal::Overloaded | Refusal::TooManyRequests(_) => {
+            (LINGER_BYTES_MAX_SHORT, LINGER_WAIT_SHORT)
+        }
         _ => (LINGER_BYTES_MAX, LINGER_WAIT),
     };
     let reading = async {
@@ -103,7 +108,7 @@ pub(super) async fn linger(session: &mut Session, refusal: &Refusal) {
 }
 
 async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
-    let body = Bytes::from(reply.body);
+    let body = reply.body;
     let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
     if !body.is_empty() {
         head.insert_header("content-type", "application/json")?;

@@ -62,6 +62,8 @@ pub enum TenantId {
 pub struct Tenant {
     id: TenantId,
     used: [AtomicUsize; RESOURCES],
+    /// Of a tenant's uploads one at a time waits for room; see [`uploads`](super::uploads).
+    pub(super) upload_turn: tokio::sync::Mutex<()>,
     table: Weak<TenantTable>,
 }
 
@@ -109,7 +111,8 @@ impl TenantTable {
             return tenant;
         }
         let table = Arc::downgrade(self);
-        let tenant = Arc::new(Tenant { id: id.clone(), used: Default::default(), table });
+        let (used, upload_turn) = Default::default();
+        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_turn, table });
         shard.insert(id, Arc::downgrade(&tenant));
         tenant
     }
@@ -275,6 +278,12 @@ impl BudgetPermit {
         self.held
     }
 
+    /// What it is counted against in all.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<ResourcePool> {
+        &self.budget.pool
+    }
+
     /// Whose it is.
     #[must_use]
     pub fn tenant(&self) -> &Arc<Tenant> {
@@ -291,7 +300,8 @@ impl BudgetPermit {
         let own_before = own.fetch_add(amount, Ordering::Relaxed);
         if let Err(over) = self.budget.judge(amount, own_before, all_before) {
             own.fetch_sub(amount, Ordering::Relaxed);
-            pool.give_back(amount);
+            // Nothing is free that was not: two who wait would wake each other without end.
+            pool.used.fetch_sub(amount, Ordering::Relaxed);
             return Err(over);
         }
         self.held += amount;
@@ -318,7 +328,8 @@ impl BudgetPermit {
     /// address becomes that of an account. The pool does not notice.
     ///
     /// # Errors
-    /// The other tenant would hold too much; the permit stays what it was.
+    /// The other tenant holds too much. It is its permit all the same: what is to be refused counts
+    /// for it until the refusal is written, and not for others at the address.
     pub fn transfer(
         &mut self,
         budget: &TenantBudget,
@@ -327,13 +338,10 @@ impl BudgetPermit {
         let own = tenant.counter(budget.resource);
         let own_before = own.fetch_add(self.held, Ordering::Relaxed);
         let all_before = budget.pool.used().saturating_sub(self.pooled);
-        if let Err(over) = budget.judge(self.held, own_before, all_before) {
-            own.fetch_sub(self.held, Ordering::Relaxed);
-            return Err(over);
-        }
+        let judged = budget.judge(self.held, own_before, all_before);
         self.tenant.counter(self.budget.resource).fetch_sub(self.held, Ordering::Relaxed);
         (self.budget, self.tenant) = (budget.clone(), tenant.clone());
-        Ok(())
+        judged
     }
 }
 
@@ -346,6 +354,8 @@ impl Drop for BudgetPermit {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn account(table: &Arc<TenantTable>, name: &str) -> Arc<Tenant> {
@@ -456,7 +466,7 @@ mod tests {
         let mut third = by_address.permit(&address);
         third.grow(1).expect("a place of the address");
         assert_eq!(third.transfer(&by_account, &one), Err(OverBudget::Tenant));
-        assert_eq!((address.used(Resource::Requests), one.used(Resource::Requests)), (1, 2));
+        assert_eq!((address.used(Resource::Requests), one.used(Resource::Requests)), (0, 3));
         assert_eq!(pool.used(), 3);
         drop((places, third));
         assert_eq!((address.used(Resource::Requests), one.used(Resource::Requests)), (0, 0));
@@ -487,6 +497,12 @@ mod tests {
         let both = async { tokio::join!(waiting, releasing) };
         tokio::time::timeout(Duration::from_secs(20), both).await.expect("it was told");
         assert_eq!(budget.pool().waiting.load(Ordering::Relaxed), 0);
+        let (permit, _) = filled(&budget, &account(&table, "one"));
+        let mut waiting = std::pin::pin!(budget.pool().wait_for_release(long));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(budget.permit(&account(&table, "two")).grow(1).is_err());
+        assert!(waiting.now_or_never().is_none(), "nothing was given back");
+        drop(permit);
         assert!(budget.permit(&account(&table, "two")).grow(1).is_ok());
     }
 }

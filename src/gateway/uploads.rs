@@ -5,6 +5,9 @@
 //! Room is taken as bytes come, so a client that sends little takes none. Many that each have a
 //! part of their room could wait for each other for ever. Hence some of it is set apart, enough for
 //! the largest upload: whoever gets it can always end.
+//!
+//! An account has a share of the room, and one of its uploads at a time waits for more. So whoever
+//! sends few waits behind one upload of each other account, however many those send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +20,13 @@ use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use super::Gateway;
 use super::bodies;
-use super::intake::{self, Pieces, Taken};
+use super::intake::{self, Payer, Pieces, Taken};
 use super::limits::Limits;
 use super::refusal::Refusal;
+use super::slow_bodies::BodyWatch;
+use super::tenant_budget::{
+    BudgetPermit, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
+};
 use crate::catalogue::Kind;
 use crate::dialect::call::Opened;
 use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
@@ -34,6 +41,11 @@ const PARTS_MAX: usize = 16;
 const UNIT: usize = 1 << 10;
 /// And taken in steps of so many.
 const STEP_UNITS: u32 = 256;
+const STEP: usize = STEP_UNITS as usize * UNIT;
+/// With up to this number of bytes an account does not wait for the sake of newcomers.
+const ACCOUNT_BYTES_MIN: usize = 4 << 20;
+/// Whether others of its account have made room is looked at this often, at least.
+const SHARE_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Up to so many bytes take no room: every request has as much.
 const FREE_BYTES: usize = 64 << 10;
 /// Whoever has room, while others wait for it, must send so many bytes a second,
@@ -57,6 +69,7 @@ pub struct Uploads {
     /// What is set apart, for one at a time.
     apart: Arc<Mutex<()>>,
     waiting: AtomicUsize,
+    shares: TenantBudget,
 }
 
 /// Room that an upload takes up, until it is dropped.
@@ -64,15 +77,49 @@ pub struct Uploads {
 pub struct Room {
     taken: Option<OwnedSemaphorePermit>,
     apart: Option<OwnedMutexGuard<()>>,
+    /// What is taken, as a part of its account's share.
+    share: BudgetPermit,
 }
 
 impl Uploads {
-    /// Room for so many bytes in all, of which the largest upload has `one_bytes_max`.
+    /// Room for so many bytes in all, of which the largest upload has `one_bytes_max`. An account
+    /// has up to `account_bytes_max` of the rest; 0 for no bound.
     #[must_use]
-    pub fn new(bytes_max: usize, one_bytes_max: usize) -> Uploads {
+    pub fn new(bytes_max: usize, one_bytes_max: usize, account_bytes_max: usize) -> Uploads {
         let shared = bytes_max.saturating_sub(one_bytes_max) / UNIT;
         let room = Arc::new(Semaphore::new(shared.min(Semaphore::MAX_PERMITS)));
-        Uploads { room, apart: Arc::default(), waiting: AtomicUsize::new(0) }
+        let pool = ResourcePool::new(shared.saturating_mul(UNIT));
+        let share = TenantShare { max: account_bytes_max, min: ACCOUNT_BYTES_MIN };
+        let shares = TenantBudget::new(Resource::UploadBytes, &pool, share);
+        Uploads { room, apart: Arc::default(), waiting: AtomicUsize::new(0), shares }
+    }
+
+    /// Room for an upload of which nothing has come.
+    fn room(&self, tenant: &Arc<Tenant>) -> Room {
+        Room { taken: None, apart: None, share: self.shares.permit(tenant) }
+    }
+
+    /// Waits for a step, first within the share and then in the room.
+    async fn step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
+        while share.grow(STEP).is_err() {
+            share.pool().wait_for_release(SHARE_LOOK_EVERY).await;
+        }
+        self.room.clone().acquire_many_owned(STEP_UNITS).await.ok()
+    }
+
+    /// Waits for what is set apart.
+    async fn take_apart(&self) -> OwnedMutexGuard<()> {
+        let _waiting = Waiting::one(&self.waiting);
+        self.apart.clone().lock_owned().await
+    }
+
+    fn try_step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
+        share.grow(STEP).ok()?;
+        let step = self.room.clone().try_acquire_many_owned(STEP_UNITS).ok();
+        if step.is_none() {
+            share.shrink(STEP);
+        }
+        step
     }
 
     /// Whether anybody waits for room.
@@ -83,10 +130,6 @@ impl Uploads {
 }
 
 impl Room {
-    fn none() -> Room {
-        Room { taken: None, apart: None }
-    }
-
     fn units(&self) -> usize {
         self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
@@ -98,16 +141,19 @@ impl Room {
 
     /// Waits for a step more, or for what is set apart.
     async fn grow(&mut self, uploads: &Uploads) {
-        let step = if let Ok(step) = uploads.room.clone().try_acquire_many_owned(STEP_UNITS) {
+        let step = if let Some(step) = uploads.try_step(&mut self.share) {
             step
         } else {
-            let _waiting = Waiting::one(&uploads.waiting);
+            let tenant = self.share.tenant().clone();
+            let _turn = tenant.upload_turn.lock().await;
             tokio::select! {
                 biased;
-                Ok(step) = uploads.room.clone().acquire_many_owned(STEP_UNITS) => step,
-                apart = uploads.apart.clone().lock_owned() => {
+                Some(step) = uploads.step(&mut self.share) => step,
+                apart = uploads.take_apart() => {
                     // That is enough for all of it.
-                    *self = Room { taken: None, apart: Some(apart) };
+                    self.taken = None;
+                    self.apart = Some(apart);
+                    self.share.shrink(self.share.held());
                     return;
                 }
             }
@@ -122,20 +168,23 @@ impl Room {
     /// other room by now.
     fn shrink(&mut self, bytes: usize, uploads: &Uploads) {
         let needed = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        if self.apart.is_some()
-            && let Ok(taken) = uploads.room.clone().try_acquire_many_owned(needed)
-        {
-            *self = Room { taken: Some(taken), apart: None };
+        if self.apart.is_some() && self.share.grow(needed as usize * UNIT).is_ok() {
+            self.taken = uploads.room.clone().try_acquire_many_owned(needed).ok();
+            if self.taken.is_some() {
+                self.apart = None;
+            }
         }
         let surplus = self.units().saturating_sub(bytes.div_ceil(UNIT));
         drop(self.taken.as_mut().and_then(|taken| taken.split(surplus)));
+        let unused = self.share.held().saturating_sub(self.units() * UNIT);
+        self.share.shrink(unused);
     }
 }
 
 /// The room that the configuration allows.
 pub(super) fn room(limits: &Limits) -> Uploads {
     let one = limits.image_bytes_max.saturating_add(FORM_BYTES_MAX);
-    Uploads::new(limits.uploads_bytes_max, one)
+    Uploads::new(limits.uploads_bytes_max, one, limits.uploads_per_account_bytes_max)
 }
 
 /// Somebody who waits, until this is dropped.
@@ -246,24 +295,33 @@ impl From<Refusal> for Unread {
 
 /// Reads a form, as fast as there is room for it.
 async fn read(
-    uploads: &Uploads,
+    gateway: &Gateway,
+    mut payer: Payer<'_>,
     mut pieces: Pieces<'_>,
     mut gathered: Gathered,
     mut pace: Pace,
 ) -> Result<(Form, Room), Unread> {
-    let (mut room, mut bytes) = (Room::none(), 0);
+    let uploads = &gateway.uploads;
+    let (mut room, mut bytes) = (uploads.room(&payer.caller.tenant), 0);
+    let mut watch = BodyWatch::new(&gateway.slow_bodies);
     loop {
         let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());
         let piece = loop {
             let wait = pace.left(began.elapsed()).min(SLOW_WAIT);
-            if let Ok(piece) = tokio::time::timeout(wait, &mut next).await {
-                break piece?;
+            tokio::select! {
+                biased;
+                piece = tokio::time::timeout(wait, &mut next) => if let Ok(piece) = piece {
+                    break piece?;
+                },
+                () = watch.evicted() => return Err(intake::evicted().into()),
             }
             pace.check(bytes, began.elapsed(), uploads)?;
         };
         let Some(piece) = piece else { break };
         bytes += piece.len();
+        watch.record(bytes);
+        payer.check(gateway, bytes).await?;
         pace.check(bytes, began.elapsed(), uploads)?;
         pace.client_time += began.elapsed();
         pace.client.came(bytes, pace.client_time);
@@ -274,7 +332,9 @@ async fn read(
             grown.map_err(|_| Refusal::Crowded)?;
             pace.since.get_or_insert((pace.client_time, bytes));
         }
-        pace.room_time += began.elapsed();
+        let waited = began.elapsed();
+        pace.room_time += waited;
+        watch.pause(waited);
         gathered.add(piece)?;
     }
     Ok((gathered.finish()?, room))
@@ -295,13 +355,17 @@ struct FileForm {
 /// # Errors
 /// It is no form, or an unsound one; its file is too large; it did not come whole and in time; or
 /// there was no room for it.
-pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Taken, Refusal> {
+pub(super) async fn edit(
+    gateway: &Gateway,
+    session: &mut Session,
+    payer: Payer<'_>,
+) -> Result<Taken, Refusal> {
     let wanted = FileForm {
         field: "image",
         bytes_max: gateway.limits.image_bytes_max,
         rest_bytes_max: FORM_BYTES_MAX,
     };
-    let (form, room) = wanted.take(gateway, session).await?;
+    let (form, room) = wanted.take(gateway, session, payer).await?;
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
     let catalogue = gateway.catalogue.load();
     let edited = Opened::form(document, Some(file), catalogue.unnamed(Kind::Image));
@@ -312,12 +376,16 @@ pub(super) async fn edit(gateway: &Gateway, session: &mut Session) -> Result<Tak
 ///
 /// # Errors
 /// As of [`edit`].
-pub(super) async fn video(gateway: &Gateway, session: &mut Session) -> Result<Taken, Refusal> {
+pub(super) async fn video(
+    gateway: &Gateway,
+    session: &mut Session,
+    payer: Payer<'_>,
+) -> Result<Taken, Refusal> {
     let bytes_max = gateway.limits.video_image_bytes_max;
     // The image may come as a data URI instead, which is a text.
     let rest_bytes_max = FORM_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
     let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
-    let (form, room) = wanted.take(gateway, session).await?;
+    let (form, room) = wanted.take(gateway, session, payer).await?;
     let (document, file) = videos::form(form).map_err(Refusal::Call)?;
     let opened = Opened::form(document, file, None).map_err(Refusal::Call)?;
     Ok(taken(gateway, opened, room))
@@ -334,6 +402,7 @@ impl FileForm {
         &self,
         gateway: &Gateway,
         session: &mut Session,
+        mut payer: Payer<'_>,
     ) -> Result<(Form, Room), Refusal> {
         let kind = session.get_header(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let limits = FormLimits {
@@ -344,7 +413,8 @@ impl FileForm {
         let fault = |fault| self.refused(fault);
         let reader = FormReader::new(kind.unwrap_or_default(), limits).map_err(fault)?;
         let most = self.bytes_max.saturating_add(self.rest_bytes_max);
-        let told = intake::announced(session, most).await.map_err(|why| match why {
+        let told = intake::announced(gateway, session, &mut payer, most).await;
+        let told = told.map_err(|why| match why {
             Refusal::TooLarge(_) => Refusal::FileTooLarge(self.field, self.bytes_max),
             other => other,
         })?;
@@ -352,7 +422,7 @@ impl FileForm {
         let client = bodies::Pace::new(&gateway.limits, &gateway.timeouts);
         let pace = Pace::new(gateway.timeouts.body, client);
         let gathered = Gathered::new(reader, told);
-        read(&gateway.uploads, pieces, gathered, pace).await.map_err(|why| match why {
+        read(gateway, payer, pieces, gathered, pace).await.map_err(|why| match why {
             Unread::Form(fault) => self.refused(fault),
             Unread::Refused(refusal) => refusal,
         })
@@ -372,12 +442,21 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::gateway::tenant_budget::{TenantId, TenantTable};
+    use crate::ledger::AccountName;
 
-    const STEP: usize = STEP_UNITS as usize * UNIT;
+    fn tenant(name: &str) -> Arc<Tenant> {
+        let table: Arc<TenantTable> = Arc::default();
+        table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
+    }
 
     /// An upload that has read so many steps.
     async fn room(uploads: &Uploads, steps: usize) -> Room {
-        let mut room = Room::none();
+        room_of(uploads, &tenant("one"), steps).await
+    }
+
+    async fn room_of(uploads: &Uploads, tenant: &Arc<Tenant>, steps: usize) -> Room {
+        let mut room = uploads.room(tenant);
         for _ in 0..steps {
             room.grow(uploads).await;
         }
@@ -386,7 +465,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_finds_no_room_gets_what_is_set_apart_and_the_next_waits() {
-        let uploads = Uploads::new(10 * STEP, 6 * STEP);
+        let uploads = Uploads::new(10 * STEP, 6 * STEP, 0);
         let first = room(&uploads, 4).await;
         assert!(first.covers(4 * STEP) && !first.covers(4 * STEP + 1));
         let mut second = room(&uploads, 1).await;
@@ -410,7 +489,7 @@ mod tests {
     /// Two that have all of the room between them, and need more, must not wait for each other.
     #[tokio::test]
     async fn uploads_that_share_the_room_can_all_end() {
-        let uploads = Uploads::new(8 * STEP, 6 * STEP);
+        let uploads = Uploads::new(8 * STEP, 6 * STEP, 0);
         let [mut one, mut other] = [room(&uploads, 1).await, room(&uploads, 1).await];
         one.grow(&uploads).await;
         assert!(one.covers(6 * STEP) && one.units() == 0);
@@ -420,7 +499,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_needed_goes_back() {
-        let uploads = Uploads::new(10 * STEP, 6 * STEP);
+        let uploads = Uploads::new(10 * STEP, 6 * STEP, 0);
         let mut room = room(&uploads, 3).await;
         room.shrink(STEP + 1, &uploads);
         assert_eq!(room.units(), STEP_UNITS as usize + 1);
@@ -428,5 +507,34 @@ mod tests {
         room.shrink(0, &uploads);
         assert_eq!(room.units(), 0);
         assert!(room.covers(FREE_BYTES) && !room.covers(FREE_BYTES + 1));
+    }
+
+    /// However many uploads an account has, one of another account waits behind one of them.
+    #[tokio::test]
+    async fn one_account_with_many_uploads_leaves_room_to_others() {
+        let most = ACCOUNT_BYTES_MIN / STEP;
+        let uploads = Uploads::new((2 * most + 6) * STEP, 6 * STEP, ACCOUNT_BYTES_MIN);
+        let (greedy, other) = (tenant("greedy"), tenant("other"));
+        let first = room_of(&uploads, &greedy, most).await;
+        let apart = room_of(&uploads, &greedy, 1).await;
+        assert!(first.apart.is_none() && apart.apart.is_some());
+        let mut waiting: Vec<_> = (0..9).map(|_| Box::pin(room_of(&uploads, &greedy, 1))).collect();
+        for room in &mut waiting {
+            assert!(room.as_mut().now_or_never().is_none(), "its account has its share");
+        }
+        assert_eq!(uploads.waiting.load(Ordering::Relaxed), 1);
+        let small = room_of(&uploads, &other, most).now_or_never();
+        let small = small.expect("there is room for who has little");
+        let mut large = Box::pin(room_of(&uploads, &other, 1));
+        assert!(large.as_mut().now_or_never().is_none());
+        drop(apart);
+        let next = waiting[0].as_mut().now_or_never().expect("it is its turn");
+        assert!(next.apart.is_some());
+        assert!(waiting[1].as_mut().now_or_never().is_none());
+        drop(next);
+        let large = large.now_or_never().expect("it is the next, before the rest of the others");
+        assert!(large.apart.is_some());
+        assert!(waiting[1].as_mut().now_or_never().is_none());
+        drop((first, small, large));
     }
 }

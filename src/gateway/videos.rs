@@ -15,6 +15,7 @@ use super::known_keys::Caller;
 use super::local::{decoded, only};
 use super::refusal::Refusal;
 use super::reply::Reply;
+use super::tenant_budget::TenantId;
 use super::{Gateway, admit, download, funds, repeat};
 use crate::catalogue::Model;
 use crate::dialect::call::{Asked, Call};
@@ -282,6 +283,8 @@ pub(super) async fn file(
     let account = seal.open(id, token, unix_ms()).ok_or(Refusal::NoVideo)?;
     let account = AccountName::parse(&account).ok_or(Refusal::NoVideo)?;
     exchange.record.account = Some(account.clone());
+    let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
+    gateway.count_for_account(exchange, &tenant)?;
     let job = find(gateway, &account, id).await?;
     if job.status() != Status::Completed {
         return Err(Refusal::NoVideo);

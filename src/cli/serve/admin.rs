@@ -67,7 +67,7 @@ pub(super) fn build(
         tls: None,
         crowd: Crowd::unshown(connections_max),
         busy: Busy::default(),
-        load: Load::new(0, Duration::ZERO),
+        load: Load::new(Duration::ZERO),
         proxies: None,
     };
     let timeouts = Timeouts {

@@ -86,5 +86,5 @@ fn told(refusal: &Refusal, exchange: &mut Exchange) -> String {
     for (name, value) in &reply.headers {
         field(name, value);
     }
-    told + "\r\n" + &reply.body
+    told + "\r\n" + &String::from_utf8_lossy(&reply.body)
 }

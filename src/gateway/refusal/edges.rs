@@ -29,6 +29,9 @@ impl Refusal {
             Refusal::Overloaded => {
                 (503, SERVER, "overloaded", "there is too much to do at the moment".to_owned())
             }
+            Refusal::TooManyRequests(message) => {
+                (429, "rate_limit_error", "rate_limit_exceeded", (*message).to_owned())
+            }
             _ => self.of_videos(),
         }
     }

@@ -5,7 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tokio::sync::oneshot;
@@ -120,7 +119,7 @@ pub(in crate::gateway) async fn answered(
     let Some(mut repeat) = exchange.repeat.take() else { return };
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
     repeat.reply.begin(Head { status: reply.status, headers, apart: None });
-    repeat.reply.add(&Bytes::from(reply.body.clone()));
+    repeat.reply.add(&reply.body);
     repeat.end(gateway, true, true).await;
 }
 

@@ -38,6 +38,7 @@ pub(super) async fn send(
         _ => body.next().await.map_err(|()| Refusal::NoLedger)?,
     };
     let Some(first) = first else { return Ok(false) };
+    exchange.leave_pool();
     exchange.record.status = kept.head.status;
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
     let head = head(exchange, kept, body.left).map_err(|_| Refusal::Internal)?;

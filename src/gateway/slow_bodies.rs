@@ -1,0 +1,172 @@
+//! Bodies that come slowly. When room runs short, whoever sends slowest, or nothing, has to go
+//! before somebody new is refused.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A body that is there within this is not slow, so those that come at once cost nothing here.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+/// A body that comes at this speed or faster need not make room.
+const BYTES_PER_SECOND_ENOUGH: u64 = 256 << 10;
+
+/// All bodies that have not been there within a second.
+#[derive(Debug, Default)]
+pub struct SlowBodies {
+    bodies: Mutex<HashMap<u64, Arc<SlowBody>>>,
+    last_id: AtomicU64,
+}
+
+#[derive(Debug)]
+struct SlowBody {
+    since: Instant,
+    bytes: AtomicUsize,
+    is_evicted: AtomicBool,
+    evicted: Notify,
+}
+
+impl SlowBody {
+    /// Bytes a second, up to now.
+    fn speed(&self, now: Instant) -> u64 {
+        let millis = now.saturating_duration_since(self.since).as_millis().max(1);
+        let bytes = self.bytes.load(Ordering::Relaxed) as u128;
+        u64::try_from(bytes * 1_000 / millis).unwrap_or(u64::MAX)
+    }
+}
+
+/// A body that is being read.
+#[derive(Debug)]
+pub(super) struct BodyWatch<'a> {
+    all: &'a Arc<SlowBodies>,
+    since: Instant,
+    bytes: usize,
+    /// Once it is slow.
+    slow: Option<WatchedBody>,
+}
+
+impl<'a> BodyWatch<'a> {
+    /// A body that is read from now on.
+    pub(super) fn new(all: &'a Arc<SlowBodies>) -> BodyWatch<'a> {
+        BodyWatch { all, since: Instant::now(), bytes: 0, slow: None }
+    }
+
+    /// Notes the bytes that have come in all.
+    pub(super) fn record(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        if let Some(slow) = &self.slow {
+            slow.record(bytes);
+        }
+    }
+
+    /// Does not count a time in which the client was not waited for.
+    pub(super) fn pause(&mut self, paused: Duration) {
+        self.since += paused;
+        self.slow = None;
+    }
+
+    /// Ends when this body has to go.
+    pub(super) async fn evicted(&mut self) {
+        let slow = match self.slow.take() {
+            Some(slow) => slow,
+            None => {
+                tokio::time::sleep_until(self.since + SLOW_AFTER).await;
+                self.all.watch(self.since, self.bytes)
+            }
+        };
+        self.slow.insert(slow).evicted().await;
+    }
+}
+
+/// A slow body that is being read, until it is dropped.
+#[derive(Debug)]
+struct WatchedBody {
+    all: Arc<SlowBodies>,
+    id: u64,
+    body: Arc<SlowBody>,
+}
+
+impl SlowBodies {
+    /// Adds a body that has been read since a moment, with its bytes so far.
+    fn watch(self: &Arc<SlowBodies>, since: Instant, bytes: usize) -> WatchedBody {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let (bytes, is_evicted) = (AtomicUsize::new(bytes), AtomicBool::new(false));
+        let body = Arc::new(SlowBody { since, bytes, is_evicted, evicted: Notify::new() });
+        self.lock().insert(id, body.clone());
+        WatchedBody { all: self.clone(), id, body }
+    }
+
+    /// Tells the body that comes slowest that it has to go; `false` if none is slow enough.
+    pub(super) fn evict_slowest(&self) -> bool {
+        let now = Instant::now();
+        let mut bodies = self.lock();
+        let slowest = bodies.iter().map(|(id, body)| (body.speed(now), *id)).min();
+        let Some((_, id)) = slowest.filter(|(speed, _)| *speed < BYTES_PER_SECOND_ENOUGH) else {
+            return false;
+        };
+        let Some(body) = bodies.remove(&id) else { return false };
+        drop(bodies);
+        body.is_evicted.store(true, Ordering::Release);
+        body.evicted.notify_one();
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SlowBody>>> {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WatchedBody {
+    fn record(&self, bytes: usize) {
+        self.body.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    async fn evicted(&self) {
+        while !self.body.is_evicted.load(Ordering::Acquire) {
+            self.body.evicted.notified().await;
+        }
+    }
+}
+
+impl Drop for WatchedBody {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn is_evicted(body: &WatchedBody) -> bool {
+        body.evicted().now_or_never().is_some()
+    }
+
+    #[tokio::test]
+    async fn the_slowest_go_first_and_fast_ones_stay() {
+        let all = Arc::new(SlowBodies::default());
+        assert!(!all.evict_slowest());
+        let since = Instant::now().checked_sub(Duration::from_secs(10)).expect("a moment");
+        let [nothing, little, fast] = [0, 100_000, 100 << 20].map(|bytes| all.watch(since, bytes));
+        assert!(all.evict_slowest());
+        assert!(is_evicted(&nothing) && !is_evicted(&little));
+        little.record(200_000);
+        assert!(all.evict_slowest());
+        assert!(is_evicted(&little) && !is_evicted(&fast));
+        assert!(!all.evict_slowest(), "what is left is fast enough");
+        drop((nothing, little, fast));
+        assert!(all.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_has_come_is_not_evicted() {
+        let all = Arc::new(SlowBodies::default());
+        drop(all.watch(Instant::now(), 0));
+        assert!(!all.evict_slowest());
+    }
+}
