@@ -14,6 +14,7 @@ pub mod messages;
 pub mod meter;
 pub mod moderations;
 pub mod payload;
+pub mod redaction;
 pub mod relay;
 pub mod responses;
 pub mod speech;

@@ -115,6 +115,10 @@ impl Break {
     #[must_use]
     pub fn chat_body(&self) -> String {
         let (kind, code) = self.named();
+        let code = match self {
+            Break::Told(VendorError { code: Some(code), .. }) => code,
+            _ => code,
+        };
         chat_body(kind, code, None, &self.said())
     }
 

@@ -9,7 +9,7 @@ use super::json::{Document, Kind, Value};
 mod input;
 mod told;
 
-pub use told::{Given, Step, Told, error_event};
+pub use told::{Given, Step, Told, error_event, without_secrets};
 
 use input::Input;
 

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use super::json::compact::compact;
 use super::json::{Document, Kind, Value, draft::quoted, scan};
+use super::redaction::{redact, redact_json};
 
 /// Longer messages are cut: they are for people.
 const MESSAGE_CHARS_MAX: usize = 2_000;
@@ -12,7 +12,7 @@ const MESSAGE_CHARS_MAX: usize = 2_000;
 /// Keys of vendors are longer than this.
 const KEY_BYTES_MIN: usize = 8;
 
-/// What a vendor said went wrong.
+/// What a vendor said went wrong, without what belongs to the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VendorError {
     /// For people.
@@ -54,13 +54,13 @@ impl VendorError {
     }
 
     fn of(object: Value<'_>) -> VendorError {
-        let word = |v: Value<'_>| v.text().filter(|t| !t.is_empty()).map(|t| cut(&t));
         let outer = |name: &str| object.get(name).and_then(word);
+        let outer_name = |label: &str| object.get(label).and_then(name);
         match object.get("error") {
             Some(error) if error.kind() == Kind::Object => {
-                let inner = |name: &str| error.get(name).and_then(word);
+                let inner = |label: &str| error.get(label).and_then(name);
                 VendorError {
-                    message: inner("message"),
+                    message: error.get("message").and_then(word),
                     code: inner("code").or_else(|| inner("status")),
                     param: inner("param"),
                     kind: inner("type"),
@@ -68,11 +68,12 @@ impl VendorError {
                 }
             }
             Some(error) => {
-                VendorError { message: word(error), code: outer("code"), ..VendorError::default() }
+                let code = outer_name("code");
+                VendorError { message: word(error), code, ..VendorError::default() }
             }
             None => VendorError {
                 message: outer("message").or_else(|| outer("detail")),
-                code: outer("code"),
+                code: outer_name("code"),
                 ..VendorError::default()
             },
         }
@@ -99,11 +100,25 @@ pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
 
 fn details(value: Value<'_>) -> Option<String> {
     let short = value.raw().len() <= MESSAGE_CHARS_MAX && value.kind() == Kind::Object;
-    short.then(|| String::from_utf8_lossy(&compact(value.raw())).into_owned())
+    short.then(|| redact_json(value))
 }
 
-fn cut(text: &str) -> String {
-    text.chars().take(MESSAGE_CHARS_MAX).collect()
+/// Words for people, without what is the operator's.
+pub(super) fn word(value: Value<'_>) -> Option<String> {
+    let text = value.text().filter(|text| !text.is_empty())?;
+    // Of what is cut off in the middle nobody could tell what it is.
+    let shown = match text.char_indices().nth(2 * MESSAGE_CHARS_MAX) {
+        Some((end, _)) => text[..end].rsplit_once(char::is_whitespace).map_or("", |(rest, _)| rest),
+        None => &text,
+    };
+    Some(redact(shown).chars().take(MESSAGE_CHARS_MAX).collect())
+}
+
+/// A word for programs. One that has anything of the operator's in it is none.
+pub(super) fn name(value: Value<'_>) -> Option<String> {
+    let text = value.text().filter(|text| !text.is_empty())?;
+    let is_clean = text.len() <= MESSAGE_CHARS_MAX && matches!(redact(&text), Cow::Borrowed(_));
+    is_clean.then(|| text.into_owned())
 }
 
 /// An error body in the chat dialect.
@@ -147,6 +162,26 @@ mod tests {
         #[case] expected: &str,
     ) {
         assert_eq!(&*redacted(said.as_bytes(), key), expected.as_bytes());
+    }
+
+    #[test]
+    fn what_a_vendor_tells_programs_is_clean_too() {
+        let body = r#"{"error":{"message":"no sk-0123abcd","type":"t","param":"org-abc1234",
+            "code":"sk-0123abcd","details":{"a": "at 10.0.0.1", "b": [1]}}}"#;
+        let read = VendorError::read(body.as_bytes());
+        assert_eq!(read.message.as_deref(), Some("no [...]"));
+        assert_eq!((read.kind.as_deref(), read.code, read.param), (Some("t"), None, None));
+        assert_eq!(read.details.as_deref(), Some(r#"{"a":"at [...]","b":[1]}"#));
+    }
+
+    #[test]
+    fn a_key_at_the_place_where_a_long_message_is_cut_was_shown_in_part() {
+        for length in 3_900..4_010 {
+            let text = format!("{} sk-0123456789abcdef and on", "é ".repeat(length / 2));
+            let body = format!(r#"{{"error":{{"message":"{text}"}}}}"#);
+            let said = VendorError::read(body.as_bytes()).message.unwrap_or_default();
+            assert!(!said.contains("sk-") && said.chars().count() <= MESSAGE_CHARS_MAX);
+        }
     }
 
     #[rstest]

@@ -68,6 +68,8 @@ fn each_complete(check: impl Fn(&[String], &Relayed) -> Result<(), String>) {
     let streams: Vec<_> = goldens(FOLDER, AT_LEAST)
         .into_iter()
         .filter(|golden| golden.json("why").is_null() && golden.name != "crlf")
+        // Of this one an event does not go on.
+        .filter(|golden| golden.name != "failed_after_an_error")
         .filter(|golden| golden.beside_if_any("sse").is_some())
         .collect();
     judge(&streams, |golden| {

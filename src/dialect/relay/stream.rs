@@ -31,8 +31,9 @@ enum Voice {
     Chat { usage_asked: bool, unfinished: u64 },
     /// What was reported so far, and the id that an error names.
     Messages { reported: Reported, request_id: String },
-    /// What was told so far.
-    Responses(Told),
+    /// What was told so far, and an error that came as an event of its own: the response itself may
+    /// still say how it ended.
+    Responses(Told, Option<VendorError>),
     /// The other format, as far as it is written.
     Translated(Box<Translator>),
 }
@@ -59,7 +60,7 @@ impl Stream {
             }
             Passage::Translated(stamp) => Voice::Translated(Box::new(Translator::new(stamp))),
             // The others don't come in events.
-            _ => Voice::Responses(Told::default()),
+            _ => Voice::Responses(Told::default(), None),
         };
         let (meter, progress) = (Meter::default(), Progress::Open);
         Stream { voice, splitter: Splitter::default(), meter, progress }
@@ -109,6 +110,10 @@ impl Stream {
         if self.progress != Progress::Open {
             return None;
         }
+        let why = match &mut self.voice {
+            Voice::Responses(_, told) if !why.is_ours() => told.take().map_or(why, Break::Told),
+            _ => why,
+        };
         let event = self.voice.error_event(&why);
         self.progress = Progress::Broken(why);
         Some(Bytes::from(event))
@@ -117,14 +122,14 @@ impl Stream {
     pub(super) fn keep(&mut self) -> Option<Keep> {
         match &mut self.voice {
             Voice::Translated(translator) => translator.kept().map(Keep::Thinking),
-            Voice::Responses(told) => Some(Keep::Given(told.given())),
+            Voice::Responses(told, _) => Some(Keep::Given(told.given())),
             Voice::Chat { .. } | Voice::Messages { .. } => None,
         }
     }
 
     /// Whether it ended in a way that costs nothing.
     pub(super) fn is_unpaid(&self) -> bool {
-        matches!(&self.voice, Voice::Responses(told) if told.is_unpaid())
+        matches!(&self.voice, Voice::Responses(told, _) if told.is_unpaid())
     }
 
     /// Reads one event and puts what the client is to see into `out`.
@@ -179,7 +184,7 @@ impl Stream {
     fn read(&mut self, data: Bytes) -> Result<Fate, Break> {
         let event = Document::received(data).map_err(|_| Break::Garbage)?;
         // A response's own events say how they went wrong.
-        let events_tell = matches!(self.voice, Voice::Responses(_));
+        let events_tell = matches!(self.voice, Voice::Responses(..));
         if let Some(error) = VendorError::in_event(&event).filter(|_| !events_tell) {
             return Err(Break::Told(error));
         }
@@ -188,7 +193,7 @@ impl Stream {
                 Ok(chat(&event, *usage_asked, unfinished, &mut self.meter))
             }
             Voice::Messages { reported, .. } => messages(&event, reported, &mut self.meter),
-            Voice::Responses(told) => response(&event, told, &mut self.meter),
+            Voice::Responses(told, error) => response(&event, (told, error), &mut self.meter),
             Voice::Translated(translator) => {
                 let mut out = BytesMut::new();
                 let step = translator.event(&event, &mut self.meter, &mut out);
@@ -205,7 +210,7 @@ impl Voice {
             Voice::Messages { request_id, .. } => {
                 format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
             }
-            Voice::Responses(told) => {
+            Voice::Responses(told, _) => {
                 responses::error_event(why.named(), &why.said(), told.next_sequence_number())
             }
             Voice::Chat { .. } | Voice::Translated(_) => {
@@ -241,12 +246,29 @@ fn chat(chunk: &Document, usage_asked: bool, unfinished: &mut u64, meter: &mut M
     Fate::Replace(pieces)
 }
 
-/// An event of a response, which goes on as it came.
-fn response(event: &Document, told: &mut Told, meter: &mut Meter) -> Result<Fate, Break> {
-    match told.event(event, meter).ok_or(Break::Garbage)? {
-        responses::Step::More => Ok(Fate::Keep),
-        responses::Step::Last => Ok(Fate::Last),
-        responses::Step::Error(error) => Err(Break::Told(error)),
+/// An event of a response, which goes on as it came. After an error only the response's own end is
+/// waited for, which says the same.
+fn response(
+    event: &Document,
+    (told, error): (&mut Told, &mut Option<VendorError>),
+    meter: &mut Meter,
+) -> Result<Fate, Break> {
+    match (told.event(event, meter).ok_or(Break::Garbage)?, error.take()) {
+        (responses::Step::Last, _) => Ok(match responses::without_secrets(event) {
+            Some(clean) => {
+                let kind = event.get("type").and_then(Value::text).unwrap_or_default();
+                let head = format!("event: {kind}\ndata: ");
+                let data = compact(&clean);
+                Fate::Became([head.as_bytes(), &data, b"\n\n"].concat().into(), Step::Last)
+            }
+            None => Fate::Last,
+        }),
+        (_, Some(told)) => Err(Break::Told(told)),
+        (responses::Step::More, None) => Ok(Fate::Keep),
+        (responses::Step::Error(told), None) => {
+            *error = Some(told);
+            Ok(Fate::Drop)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
 use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::moderations;
-use crate::dialect::responses::Told;
+use crate::dialect::responses::{self, Told};
 use crate::dialect::translate::reply;
 use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
@@ -98,7 +98,7 @@ impl Whole {
         if let Passage::Responses = self.passage {
             // One that failed says why, and is a response all the same.
             if self.told.whole(&document, &mut self.meter).is_some() {
-                return Ok(body);
+                return Ok(responses::without_secrets(&document).map_or(body, Bytes::from));
             }
         }
         if let Some(error) = VendorError::in_event(&document) {

@@ -1,17 +1,18 @@
 //! What a reply says, in one body or in events: what it used, and what the vendor keeps of it.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::borrow::Cow;
+
 use super::{Document, ID_BYTES_MAX, Value};
+use crate::dialect::json::Kind;
 use crate::dialect::json::draft::quoted;
 use crate::dialect::meter::{self, Meter};
-use crate::dialect::vendor_error::VendorError;
+use crate::dialect::redaction::{redact, redact_json};
+use crate::dialect::vendor_error::{self, VendorError};
 use crate::money::Tokens;
 
 /// Output items whose ids are taken, at most.
 const ITEMS_MAX: usize = 128;
-
-/// Words of an error are cut there: they are for people.
-const WORD_CHARS_MAX: usize = 2_000;
 
 /// What a reply says, whole, or in a stream so far.
 #[derive(Debug, Default)]
@@ -248,15 +249,36 @@ fn error(event: &Document) -> VendorError {
     if let Some(error) = VendorError::in_event(event).filter(|error| error.message.is_some()) {
         return error;
     }
-    let word = |name| {
-        let text = event.get(name).and_then(Value::text).filter(|text| !text.is_empty())?;
-        Some(text.chars().take(WORD_CHARS_MAX).collect())
-    };
     VendorError {
-        message: word("message"),
-        code: word("code"),
-        param: word("param"),
+        message: event.get("message").and_then(vendor_error::word),
+        code: event.get("code").and_then(vendor_error::name),
+        param: event.get("param").and_then(vendor_error::name),
         ..VendorError::default()
+    }
+}
+
+/// A reply, or an event with one, whose error speaks of what is the operator's, without that.
+/// `None` if it does not.
+#[must_use]
+pub fn without_secrets(document: &Document) -> Option<Vec<u8>> {
+    let response = document.get("response").filter(|response| response.kind() == Kind::Object);
+    let error = response.map_or_else(|| document.get("error"), |response| response.get("error"))?;
+    let clean = tells_secrets(error).then(|| redact_json(error))?;
+    let body = document.body();
+    let start = error.raw().as_ptr() as usize - body.as_ptr() as usize;
+    let end = start + error.raw().len();
+    Some([&body[..start], clean.as_bytes(), &body[end..]].concat())
+}
+
+/// Whether any text of a value would be changed.
+fn tells_secrets(value: Value<'_>) -> bool {
+    match value.kind() {
+        Kind::Text => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
+        Kind::List => value.elements().any(tells_secrets),
+        Kind::Object => value
+            .members()
+            .any(|(name, value)| matches!(redact(&name), Cow::Owned(_)) || tells_secrets(value)),
+        Kind::Bool | Kind::Number | Kind::Null => false,
     }
 }
 

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use crate::dialect::json::{Document, Kind, Value};
 use crate::dialect::meter;
+use crate::dialect::redaction::redact;
 use crate::dialect::vendor_error::VendorError;
 
 /// How far a video is.
@@ -54,8 +55,6 @@ const ID_BYTES_MAX: usize = 256;
 const URL_BYTES_MAX: usize = 8_192;
 /// Longer messages are cut: they are for people, and stay with the job.
 const MESSAGE_CHARS_MAX: usize = 500;
-/// What is longer, has digits and no space may be a key or an id of ours.
-const WORD_BYTES_MAX: usize = 20;
 
 const BLOCKED: &str = "the vendor's safety rules do not allow this video";
 const FAILED: &str = "the vendor could not make this video";
@@ -185,18 +184,11 @@ fn percent(value: Value<'_>) -> Option<u8> {
 /// What a vendor said, without addresses and what may be a key or an id of ours.
 fn message(error: &VendorError, fallback: &str) -> String {
     let said = error.message.as_deref().unwrap_or_default();
-    let words: Vec<_> = said.split(|c: char| c.is_whitespace() || c.is_control()).collect();
-    let words = words.into_iter().filter(|word| !word.is_empty());
-    let shown: Vec<_> = words.map(|word| if is_ours(word) { "[...]" } else { word }).collect();
-    let cut: String = shown.join(" ").chars().take(MESSAGE_CHARS_MAX).collect();
-    if shown.iter().all(|word| *word == "[...]") { fallback.to_owned() } else { cut }
-}
-
-fn is_ours(word: &str) -> bool {
-    let is_of_run = |b: u8| b.is_ascii_alphanumeric() || b"_-+=".contains(&b);
-    let mut runs = word.as_bytes().split(|b| !is_of_run(*b));
-    let is_secret = |run: &[u8]| run.len() > WORD_BYTES_MAX && run.iter().any(u8::is_ascii_digit);
-    word.contains("://") || word.starts_with("www.") || runs.any(is_secret)
+    let words = said.split(|c: char| c.is_whitespace() || c.is_control());
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    let shown = redact(&words.join(" ")).into_owned();
+    let says_nothing = shown.split(' ').all(|word| matches!(word, "" | "[...]"));
+    if says_nothing { fallback.to_owned() } else { shown.chars().take(MESSAGE_CHARS_MAX).collect() }
 }
 
 #[cfg(test)]
@@ -259,9 +251,9 @@ mod tests {
     #[rstest]
     #[case::plain("Too  dark.\n", "Too dark.")]
     #[case::address("See https://a.example/k?x=y for more", "See [...] for more")]
-    #[case::address_in_brackets("Try (http://a.example)", "Try [...]")]
-    #[case::key("Key 'abc-0123456789abcdefghij' is wrong", "Key [...] is wrong")]
-    #[case::id("Team 9f1c2b3a-0000-4000-8000-0123456789ab: no", "Team [...] no")]
+    #[case::address_in_brackets("Try (http://a.example)", "Try ([...])")]
+    #[case::key("Key 'abc-0123456789abcdefghij' is wrong", "Key '[...]' is wrong")]
+    #[case::id("Team 9f1c2b3a-0000-4000-8000-0123456789ab: no", "Team [...]: no")]
     #[case::long_word("Unverhältnismäßigkeitsprinzipien", "Unverhältnismäßigkeitsprinzipien")]
     #[case::ratio("Use 16:9 and 1280x720", "Use 16:9 and 1280x720")]
     #[case::control("a\0b\u{7f}c", "a b c")]

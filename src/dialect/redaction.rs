@@ -1,0 +1,372 @@
+//! What vendors say to people, without what belongs to the operator: keys, ids of accounts,
+//! addresses. Vendors write errors for the owner of the account, and a client is not the owner.
+//!
+//! The rules are shapes, not lists of secrets: what has the shape of a key, of an address or of an
+//! account's id goes, and its place is kept by `[...]`. Ids of what a client itself was given,
+//! names of models and paths of fields stay, since errors are no use without them.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use super::json::draft::quoted;
+use super::json::{Kind, Value};
+
+/// What stands in the place of what was taken out.
+const PLACEHOLDER: &str = "[...]";
+/// A longer run of letters and digits that no word is made of may be a key.
+const RUN_BYTES_MAX: usize = 20;
+/// A piece of such a run with letters and digits is random from this length on, one of digits alone
+/// from the other.
+const MIXED_BYTES_MIN: usize = 10;
+const DIGITS_MIN: usize = 9;
+/// A secret behind a known beginning has so many bytes at least.
+const SECRET_BYTES_MIN: usize = 6;
+
+/// How keys begin, and ids of accounts.
+const SECRETS: [&str; 19] = [
+    "sk-", "sk_", "pk-", "pk_", "rk_", "aiza", "gsk_", "ya29", "hf_", "ghp_", "akia", "org-",
+    "org_", "proj_", "proj-", "acct_", "team-", "team_", "wrkspc_",
+];
+/// How ids begin of what clients are given, or give themselves.
+const OF_CLIENTS: [&str; 14] = [
+    "call_",
+    "toolu_",
+    "srvtoolu_",
+    "msg_",
+    "resp_",
+    "rs_",
+    "fc_",
+    "ctc_",
+    "item_",
+    "chatcmpl-",
+    "file-",
+    "file_",
+    "conv_",
+    "req_",
+];
+/// After these an account is named.
+const OWNERS: [&str; 14] = [
+    "project",
+    "projects",
+    "organization",
+    "organizations",
+    "organisation",
+    "org",
+    "account",
+    "accounts",
+    "team",
+    "tenant",
+    "workspace",
+    "subscription",
+    "consumer",
+    "project_number",
+];
+/// These may stand between.
+const BETWEEN: [&str; 5] = ["id", "number", "named", "name", "ids"];
+/// The last parts of names of hosts.
+const DOMAINS: [&str; 20] = [
+    "com",
+    "net",
+    "org",
+    "io",
+    "ai",
+    "dev",
+    "app",
+    "cloud",
+    "internal",
+    "local",
+    "localdomain",
+    "lan",
+    "corp",
+    "intra",
+    "svc",
+    "arpa",
+    "example",
+    "invalid",
+    "test",
+    "co",
+];
+
+/// A text without what belongs to the operator. It never grows, and twice is as good as once.
+#[must_use]
+pub fn redact(text: &str) -> Cow<'_, str> {
+    let Some(mut clean) = redact_once(text) else { return Cow::Borrowed(text) };
+    // What was taken out divides words anew.
+    while let Some(cleaner) = redact_once(&clean) {
+        clean = cleaner;
+    }
+    Cow::Owned(clean)
+}
+
+/// `None` if there is nothing to be taken out.
+fn redact_once(text: &str) -> Option<String> {
+    let mut clean = String::new();
+    let (mut copied, mut context) = (0, Context::None);
+    for (start, word) in words(text) {
+        let is_bound = text[..start].ends_with(['\'', '"', '`']);
+        let (core, ends) = core(word);
+        let is_known = context == Context::Owner && (is_bound || is_name(core));
+        let taken = if is_secret(core) || (is_known && !core.is_empty()) {
+            Some((start, start + core.len()))
+        } else {
+            owned(core).map(|(from, to)| (start + from, start + to))
+        };
+        context = context.after(core, ends);
+        if let Some((from, to)) = taken.filter(|(from, to)| to - from >= PLACEHOLDER.len()) {
+            clean.push_str(&text[copied..from]);
+            clean.push_str(PLACEHOLDER);
+            copied = to;
+            context = Context::None;
+        }
+    }
+    clean.push_str(&text[copied..]);
+    (copied > 0).then_some(clean)
+}
+
+/// The same of all texts in a JSON value, written on one line.
+#[must_use]
+pub fn redact_json(value: Value<'_>) -> String {
+    match value.kind() {
+        Kind::Text => quoted(&redact(&value.text().unwrap_or_default())),
+        Kind::List => {
+            let elements: Vec<_> = value.elements().map(redact_json).collect();
+            format!("[{}]", elements.join(","))
+        }
+        Kind::Object => {
+            let member = |(name, value): (Cow<'_, str>, _)| {
+                format!("{}:{}", quoted(&redact(&name)), redact_json(value))
+            };
+            let members: Vec<_> = value.members().map(member).collect();
+            format!("{{{}}}", members.join(","))
+        }
+        Kind::Bool | Kind::Number | Kind::Null => {
+            String::from_utf8_lossy(value.raw().trim_ascii()).into_owned()
+        }
+    }
+}
+
+/// Whether the word before names somebody's account.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    None,
+    Owner,
+}
+
+impl Context {
+    fn after(self, core: &str, ends: bool) -> Context {
+        let lower = core.to_ascii_lowercase();
+        let is_owner = OWNERS.contains(&lower.as_str());
+        let goes_on = self == Context::Owner && BETWEEN.contains(&lower.as_str());
+        if (is_owner || goes_on) && !ends { Context::Owner } else { Context::None }
+    }
+}
+
+/// The words of a text and where they begin. What quotes, brackets and lists divide are words of
+/// their own; an address is one.
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_between = |c: char| {
+        c.is_whitespace() || c.is_control() || "\"'`()[]{}<>,;|\\\u{201c}\u{201d}".contains(c)
+    };
+    text.split(is_between)
+        .map(move |word| (word.as_ptr() as usize - text.as_ptr() as usize, word))
+        .filter(|(_, word)| !word.is_empty())
+}
+
+/// A word without the marks at its end, and whether these end a sentence or a part of it.
+fn core(word: &str) -> (&str, bool) {
+    let core = word.trim_end_matches(['.', ':', '!', '?']);
+    (core, word[core.len()..].contains(['.', '!', '?']))
+}
+
+/// Whether a word as a whole is nobody's but the operator's.
+fn is_secret(word: &str) -> bool {
+    is_address(word) || is_key(word)
+}
+
+fn is_address(word: &str) -> bool {
+    let bare = word.trim_start_matches('/');
+    let is_mail = |(name, host): (&str, &str)| !name.is_empty() && host.contains('.');
+    let host = bare.split(['/', '?']).next().unwrap_or_default();
+    let host = host.rsplit_once(':').filter(|(_, port)| is_number(port)).map_or(host, |(h, _)| h);
+    let is_numeric = host.parse::<IpAddr>().is_ok() || bare.parse::<SocketAddr>().is_ok();
+    word.contains("://")
+        || starts_with(word, "www.")
+        || starts_with(word, "arn:")
+        || word.split_once('@').is_some_and(is_mail)
+        || is_numeric
+        || bare.parse::<IpAddr>().is_ok()
+        || is_host(host)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_host(host: &str) -> bool {
+    let Some((rest, last)) = host.rsplit_once('.') else { return false };
+    let is_label = |label: &str| {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        !label.is_empty() && label.bytes().all(fits)
+    };
+    DOMAINS.contains(&last.to_ascii_lowercase().as_str()) && rest.split('.').all(is_label)
+}
+
+fn starts_with(word: &str, start: &str) -> bool {
+    word.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start))
+}
+
+/// Whether a word holds what has the shape of a key or of an account's id.
+fn is_key(word: &str) -> bool {
+    let is_of_run = |c: char| c.is_ascii_alphanumeric() || "_-+*".contains(c);
+    let mut runs = word.split(|c| !is_of_run(c));
+    word.contains("***") || runs.any(|run| is_known_secret(run) || is_uuid(run) || is_random(run))
+}
+
+fn is_known_secret(run: &str) -> bool {
+    let rest =
+        SECRETS.iter().find(|start| starts_with(run, start)).map(|start| &run[start.len()..]);
+    rest.is_some_and(|rest| {
+        rest.len() >= SECRET_BYTES_MIN && rest.bytes().any(|b| b.is_ascii_digit() || b == b'*')
+    })
+}
+
+fn is_uuid(run: &str) -> bool {
+    let lengths = run.split('-').map(str::len);
+    let is_hex = run.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    is_hex && lengths.eq([8, 4, 4, 4, 12])
+}
+
+fn is_random(run: &str) -> bool {
+    let of_client = OF_CLIENTS.iter().any(|start| run.starts_with(start));
+    let is_piece = |piece: &str| {
+        let digits = piece.bytes().filter(u8::is_ascii_digit).count();
+        let is_mixed = digits > 0 && digits < piece.len() && piece.len() >= MIXED_BYTES_MIN;
+        is_mixed || (digits == piece.len() && digits >= DIGITS_MIN)
+    };
+    !of_client && run.len() > RUN_BYTES_MAX && run.split(['-', '_']).any(is_piece)
+}
+
+/// Whether a word after that of an owner may be a name.
+fn is_name(word: &str) -> bool {
+    word.bytes().any(|b| b.is_ascii_digit() || b == b'-' || b == b'_')
+}
+
+/// The owner's name in a path such as `projects/NAME/places`.
+fn owned(word: &str) -> Option<(usize, usize)> {
+    let mut at = 0;
+    let mut is_owner = false;
+    for part in word.split(['/', ':', '=']) {
+        if is_owner && part.len() >= PLACEHOLDER.len() {
+            return Some((at, at + part.len()));
+        }
+        is_owner = OWNERS.contains(&part.to_ascii_lowercase().as_str());
+        at += part.len() + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("Incorrect API key provided: vk-ab***********yz.", "Incorrect API key provided: [...].")]
+    #[case("Incorrect API key provided: sk-proj-Ab3dEf6hIj.", "Incorrect API key provided: [...].")]
+    #[case("bad header: Bearer sk-0123abcd", "bad header: Bearer [...]")]
+    #[case("key=AIzaSyA1b2C3d4E5f6G7h8 is bad", "[...] is bad")]
+    #[case("x 'abc-0123456789abcdefghij' y", "x '[...]' y")]
+    #[case(
+        "Rate limit reached for lmb-5.5 in organization org-AbC123xyz on tokens per min.",
+        "Rate limit reached for lmb-5.5 in organization [...] on tokens per min."
+    )]
+    #[case("in organization org-sim-account: 10000 RPM.", "in organization [...]: 10000 RPM.")]
+    #[case("Project `proj_Zx9Yw8Vu7` does not have access", "Project `[...]` does not have access")]
+    #[case(
+        "API has not been used in project 123456789012 before",
+        "API has not been used in project [...] before"
+    )]
+    #[case(
+        "Quota exceeded for consumer 'project_number:123456789012'.",
+        "Quota exceeded for consumer '[...]'."
+    )]
+    #[case(
+        "Publisher projects/acme/locations/global/x",
+        "Publisher projects/acme/locations/global/x"
+    )]
+    #[case("Publisher projects/acmecorp/locations/x", "Publisher projects/[...]/locations/x")]
+    #[case("team 9f1c2b3a-0000-4000-8000-0123456789ab: no", "team [...]: no")]
+    #[case(
+        "upstream connect error: 10.12.0.7:8443 refused",
+        "upstream connect error: [...] refused"
+    )]
+    #[case("dial tcp [2001:db8::7]:443: timeout", "dial tcp [[...]]:443: timeout")]
+    #[case("no route to db01.prod.internal (code 7)", "no route to [...] (code 7)")]
+    #[case("See https://vendor.test/account/limits.", "See [...].")]
+    #[case("contact ops+llm@acme.example, please", "contact [...], please")]
+    #[case("role arn:aws:iam::123456789012:role/llm denied", "role [...] denied")]
+    #[case("You can find it at platform.vendor.com/account/keys.", "You can find it at [...].")]
+    fn what_is_the_operators_went_to_clients(#[case] said: &str, #[case] expected: &str) {
+        assert_eq!(redact(said), expected);
+    }
+
+    #[rstest]
+    #[case("Invalid 'messages[0].content[1].type': expected one of 'text', 'image_url', got 'x'.")]
+    #[case("max_tokens: 128001 > 128000, the most output tokens for lma-3-5-large-20241022")]
+    #[case("This model's maximum context length is 128000 tokens; yours has 130123.")]
+    #[case("messages.3: `tool_use` ids without `tool_result`: toolu_01A09q90qw90lq917835lq9.")]
+    #[case("Previous response with id 'resp_67ccd2bed1ec8190b14f964abc0542670bb6a6b4' not found.")]
+    #[case("No tool output found for function call call_8dP0ZtXq3Y1uJ2b7nC5kLmQw.")]
+    #[case("The model or path does not exist or you do not have access to it.")]
+    #[case("text-embedding-3-large takes 8192 tokens; vendor/model-3.1-70b-instruct-2026-01-01")]
+    #[case("Invalid size 1024x1536; use 16:9 at 12:30:45, or image/png, before 2026-12-01.")]
+    #[case("Your account is not active. lmb-5.5 needs one; your organization must be verified.")]
+    #[case("9223372036854775807 is greater than the maximum of 2147483647")]
+    #[case("expected a sk-learn like object, an org-wide rule or a team-based one")]
+    #[case("Unterminated string at line 1 column 33 (char 32) of prompt.txt, e.g. a::b")]
+    #[case("überlang – 東京 “quoted” …")]
+    #[case("bad head: [redacted]")]
+    fn ordinary_words_were_taken_for_secrets(#[case] said: &str) {
+        assert_eq!(redact(said), said);
+        assert!(matches!(redact(said), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn json_keeps_its_shape() {
+        let json =
+            r#"{ "a": [1, true, null, "key sk-0123abcd"], "sk-0123abcd" : {"\u0062": "x\ny"} }"#;
+        let clean = redact_json(Value::trusted(json.as_bytes()));
+        assert_eq!(clean, r#"{"a":[1,true,null,"key [...]"],"[...]":{"b":"x\ny"}}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn it_never_grows_and_twice_is_as_good_as_once(
+            text in concat!(
+                "((sk-|org-|project |projects/|account:|[a-z0-9]{1,30}|10\\.0\\.0\\.[0-9]|a@b\\.c|",
+                "://|www\\.|\\PC|[ .,:;'/=*\\[\\]-]){0,12}){0,4}",
+            )
+        ) {
+            let once = redact(&text).into_owned();
+            prop_assert!(once.len() <= text.len(), "{}", once);
+            prop_assert_eq!(redact(&once), once.as_str());
+        }
+
+        #[test]
+        fn a_key_goes_wherever_it_stands(
+            key in "sk-[A-Za-z0-9]{5}[0-9][A-Za-z0-9_-]{0,60}",
+            before in "(|error: |\\(|'|key=|/v1/|x\\.)",
+            after in "(|\\.|\\)|'|, see there|/x)",
+        ) {
+            let text = format!("{before}{key}{after}");
+            prop_assert!(!redact(&text).contains(&key), "{}", text);
+        }
+
+        #[test]
+        fn words_of_letters_are_never_touched(text in "[a-zA-Z ,!?]{0,200}") {
+            prop_assert_eq!(redact(&text), text.as_str());
+        }
+    }
+}
