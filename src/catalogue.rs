@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::dialect::Endpoint;
 use crate::sheet::Fault;
 
+pub mod blocked;
 mod completeness;
 mod example;
 pub mod kind;

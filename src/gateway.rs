@@ -36,15 +36,18 @@ pub mod download;
 pub mod drive;
 pub mod edge;
 pub mod exchange;
+pub mod failure;
 pub mod funds;
 pub mod given;
 pub mod growth;
+pub mod health;
 pub mod intake;
 pub mod known_keys;
 pub mod limits;
 pub mod load;
 pub mod local;
 pub mod passage;
+pub mod probe;
 pub mod refusal;
 pub mod repeat;
 pub mod reply;
@@ -379,9 +382,9 @@ impl ProxyHttp for Gateway {
                 upstream::note_crowd(admitted, &route);
                 continue;
             }
-            match upstream::peer(self, &route) {
+            match upstream::peer(&self.timeouts, &route) {
                 Some(peer) => break (peer, route),
-                None => admitted.failed.push(route.rank),
+                None => upstream::note_unresolved(admitted, &route),
             }
         };
         admitted.body = upstream::body(admitted, &route, id).ok_or_else(none)?;
@@ -424,7 +427,7 @@ impl ProxyHttp for Gateway {
             exchange.stage = Stage::Admitted(Box::new(admitted));
             return Err(none());
         };
-        route.succeeded();
+        upstream::note_success(exchange, false);
         exchange.record.status = 200;
         exchange.record.first_byte = Some(exchange.arrived.elapsed());
         let ours = passage::head(session, exchange, &admitted, head);

@@ -1,10 +1,13 @@
-//! Examples in the rules: what a body becomes, or why it is refused. They run when rules are read.
+//! Examples in the rules: what a body becomes, or why it is refused, and which answers are a block.
+//! They run when rules are read.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value as Json;
 
-use super::{Catalogue, Model};
+use super::{Catalogue, Model, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::{Document, Draft};
 use crate::sheet::{Fault, Node, Place, Table};
@@ -12,6 +15,16 @@ use crate::sheet::{Fault, Node, Place, Table};
 /// One example.
 pub(super) struct Example {
     place: Place,
+    case: Case,
+}
+
+enum Case {
+    Body(Body),
+    Answer(Answer),
+}
+
+/// What becomes of the body of a call.
+struct Body {
     model: String,
     endpoint: Endpoint,
     given: String,
@@ -19,39 +32,81 @@ pub(super) struct Example {
     expect: Result<String, String>,
 }
 
+/// Whether an answer of the vendor's is a block.
+struct Answer {
+    vendor: Arc<Vendor>,
+    status: u16,
+    answer: String,
+    is_blocked: bool,
+}
+
 /// Reads an `[[example]]`.
-pub(super) fn parse(node: Node, faults: &mut Vec<Fault>) -> Option<Example> {
+pub(super) fn parse(node: Node, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<Example> {
     let mut row = Table::open(node, faults);
     let place = row.place.clone();
+    let (case, needs) = if row.has("answer") {
+        let needs = "an example of an answer needs status, answer, and whether it is blocked";
+        (answer(&mut row, vendor, faults).map(Case::Answer), needs)
+    } else {
+        let needs =
+            "an example needs model, given, one of expect and refused, and may name an endpoint";
+        (body(&mut row, faults).map(Case::Body), needs)
+    };
+    row.finish(faults);
+    if case.is_none() {
+        faults.push(place.fault(needs));
+    }
+    Some(Example { place, case: case? })
+}
+
+fn answer(row: &mut Table, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<Answer> {
+    let status = row.whole("status", faults).and_then(|n| u16::try_from(n).ok());
+    let answer = row.text("answer", faults);
+    let is_blocked = row.bool("blocked", faults);
+    let vendor = vendor.clone();
+    Some(Answer { vendor, status: status?, answer: answer?, is_blocked: is_blocked? })
+}
+
+fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<Body> {
     let model = row.text("model", faults);
     let given = row.text("given", faults);
     let endpoint = row.text("endpoint", faults).unwrap_or_else(|| Endpoint::Chat.name().to_owned());
     let (expect, refused) = (row.text("expect", faults), row.text("refused", faults));
-    row.finish(faults);
     let endpoint = Endpoint::ALL.into_iter().find(|e| e.name() == endpoint);
     let expect = match (expect, refused) {
         (Some(body), None) => Some(Ok(body)),
         (None, Some(field)) => Some(Err(field)),
         _ => None,
     };
-    let (Some(model), Some(given), Some(endpoint), Some(expect)) = (model, given, endpoint, expect)
-    else {
-        let needs =
-            "an example needs model, given, one of expect and refused, and may name an endpoint";
-        faults.push(place.fault(needs));
-        return None;
-    };
-    Some(Example { place, model, endpoint, given, expect })
+    Some(Body { model: model?, endpoint: endpoint?, given: given?, expect: expect? })
 }
 
 impl Example {
     /// Runs it; a different outcome is a fault.
     pub(super) fn run(&self, catalogue: &Catalogue, faults: &mut Vec<Fault>) {
-        if let Err(why) = self.outcome(catalogue) {
+        let outcome = match &self.case {
+            Case::Body(body) => body.outcome(catalogue),
+            Case::Answer(answer) => answer.outcome(),
+        };
+        if let Err(why) = outcome {
             faults.push(self.place.fault(format!("the example fails: {why}")));
         }
     }
+}
 
+impl Answer {
+    fn outcome(&self) -> Result<(), String> {
+        let rules = &self.vendor.blocked;
+        let is_blocked = rules.has(self.status) || rules.says(self.status, self.answer.as_bytes());
+        match (is_blocked, self.is_blocked) {
+            (true, false) => Err("the answer is a block".to_owned()),
+            (false, true) => Err("the answer is no block".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Body {
     fn outcome(&self, catalogue: &Catalogue) -> Result<(), String> {
         let model = catalogue.find(&self.model).ok_or("no such model")?;
         let document =

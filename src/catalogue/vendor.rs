@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::blocked::Blocked;
 use super::example::{self, Example};
 use super::kind::Kind;
 use super::model::Model;
@@ -32,32 +33,6 @@ pub enum Edits {
     Form,
     /// As a data URI in JSON.
     Json,
-}
-
-/// Which answers of a vendor make the gateway try the next route.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Blocked {
-    statuses: Vec<u16>,
-    /// Hundreds that block as a whole, such as 5 for `5xx`.
-    classes: Vec<u16>,
-    /// Words of a refusal, in lower case, that is about the gateway's own account and none of the
-    /// client's doing.
-    words: Vec<String>,
-}
-
-impl Blocked {
-    /// Whether a status blocks.
-    #[must_use]
-    pub fn has(&self, status: u16) -> bool {
-        self.statuses.contains(&status) || self.classes.contains(&(status / 100))
-    }
-
-    /// Whether a refusal's message blocks, whatever its status.
-    #[must_use]
-    pub fn says(&self, message: &str) -> bool {
-        let message = message.to_lowercase();
-        self.words.iter().any(|words| message.contains(words))
-    }
 }
 
 /// How a vendor is spoken to.
@@ -166,7 +141,8 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
     sheet.finish(faults);
     let token = vendor.token.clone();
     let vendor = Arc::new(vendor);
-    let examples = examples.into_iter().filter_map(|node| example::parse(node, faults)).collect();
+    let examples =
+        examples.into_iter().filter_map(|node| example::parse(node, &vendor, faults)).collect();
     let rows =
         sections.into_iter().flat_map(|(kind, rows)| rows.into_iter().map(move |r| (kind, r)));
     let models = rows.map(|(kind, (id, node))| model(kind, id, node, &vendor, faults)).collect();
@@ -206,17 +182,7 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
     if vendor.auth_header.is_empty() {
         faults.push(sheet.place.fault("'auth' must name the header that carries the key"));
     }
-    for node in sheet.list("blocked", faults) {
-        match &node.value {
-            Value::Number(n) if matches!(n.parse(), Ok(100..=599)) => {
-                vendor.blocked.statuses.extend(n.parse::<u16>());
-            }
-            Value::Text(class) if matches!(class.as_str(), "4xx" | "5xx") => {
-                vendor.blocked.classes.push(if class == "4xx" { 4 } else { 5 });
-            }
-            _ => faults.push(node.place.fault("'blocked' lists statuses such as 429 or \"5xx\"")),
-        }
-    }
+    vendor.blocked = Blocked::parse(sheet, faults);
     if let Some(mut version) = sheet.table("version", faults) {
         let header = version.text("header", faults).unwrap_or_default();
         let ours = version.text("default", faults).unwrap_or_default();
@@ -226,8 +192,6 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
         vendor.version = Some((header, ours));
         version.finish(faults);
     }
-    let words = sheet.texts("blocked_words", faults).unwrap_or_default();
-    vendor.blocked.words = words.iter().map(|w| w.to_lowercase()).collect();
     vendor.forward_headers = sheet.texts("forward_headers", faults).unwrap_or_default();
     let Some(mut estimate) = sheet.table("estimate", faults) else {
         faults.push(sheet.place.fault("'[estimate]' is required"));

@@ -102,6 +102,8 @@ pub(super) fn run(conf: &Conf, conf_file: &str, upgrade: bool) -> anyhow::Result
         crowd: crowd.clone(),
         settling: gateway.settling.clone(),
         worker_idle: worker.idle.clone(),
+        catalogue: catalogue.clone(),
+        timeouts: conf.timeouts,
         rules: reload::Rules::new(conf, catalogue.clone()),
         credentials,
         grace_s: conf.server.grace_s,
@@ -179,8 +181,8 @@ fn worker(
 ) -> anyhow::Result<Worker> {
     let mut outlets = Vec::new();
     for vendor in &conf.vendors {
-        let line = routes.of(&vendor.naming.vendor).map(|line| line.plan(0)).unwrap_or_default();
-        for route in line {
+        let line = routes.of(&vendor.naming.vendor);
+        for route in line.into_iter().flat_map(|line| line.routes()) {
             let (section, naming) = route.section();
             outlets.push(Outlet::new(section, naming, route.key.clone(), &vendor.file_hosts));
         }

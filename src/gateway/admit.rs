@@ -47,7 +47,7 @@ pub async fn admit(
         Asked::Responses(ask) => given::check(gateway, &caller.key.account, &ask.names).await?,
         _ => Earlier::default(),
     };
-    let mut untried = line.plan(exchange.arrived_ms);
+    let mut untried = line.plan(exchange.record.account.as_ref(), exchange.arrived_ms);
     // Another one may lead to another account of ours, where the vendor keeps nothing of it. One
     // that is not there any more may have another name now.
     let pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());

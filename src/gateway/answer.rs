@@ -16,6 +16,7 @@ use tokio::time::{Sleep, sleep};
 use super::Gateway;
 use super::answer_budget::{FREE_BYTES, NoRoom};
 use super::exchange::{Exchange, Relaying};
+use super::failure;
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
 use super::{close, repeat, reply, upstream};
@@ -40,7 +41,7 @@ pub(super) async fn relay(
     let call = exchange.admitted().map(|a| &a.call);
     let stream = call.is_some_and(|call| call.stream);
     if !call.is_some_and(|call| upstream::readable(&head, call)) {
-        upstream::note_loss(exchange);
+        upstream::note_lost_answer(exchange, failure::UNREADABLE);
         vendor.up.shutdown().await;
         return Err(Refusal::Broken(Break::Garbage));
     }
@@ -62,8 +63,9 @@ pub(super) async fn relay(
     let mut notes = Notes::of(stream);
     loop {
         let read = notes.beside(gateway, exchange, vendor.read()).await;
+        let is_late = client.gone.is_none() && Instant::now() >= deadline;
         let read = match client.gone {
-            None if Instant::now() < deadline => read,
+            None if !is_late => read,
             None => Read::Failed(Break::Stalled),
             Some(gone) if gone.patient(vendor.read_bytes, gateway.timeouts.drain) => read,
             Some(_) => Read::Failed(Break::Abandoned),
@@ -82,6 +84,7 @@ pub(super) async fn relay(
                 }
             }
             Some(Progress::Complete) => {
+                upstream::note_success(exchange, true);
                 settle(gateway, exchange, &client).await;
                 last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
                 Box::pin(tail(gateway, vendor, peer)).await;
@@ -89,6 +92,12 @@ pub(super) async fn relay(
             }
             Some(Progress::Broken(why)) => {
                 vendor.up.shutdown().await;
+                match failure::of_answer(&why, stream) {
+                    // How long an answer is its call decides.
+                    Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
+                    _ if !why.is_ours() || why == Break::NoRoom => upstream::note_loss(exchange),
+                    _ => {}
+                }
                 broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
                 break;
             }
@@ -112,9 +121,6 @@ async fn broken(
     (why, out): (Break, Out),
     vendor: &Vendor,
 ) -> Result<(), Refusal> {
-    if !why.is_ours() || why == Break::NoRoom {
-        upstream::note_loss(exchange);
-    }
     let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
     let due = exchange.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
@@ -287,6 +293,8 @@ pub(super) struct Vendor {
     /// Whether all of it was read.
     ended: bool,
     read_bytes: u64,
+    /// What was read ahead.
+    ahead: Option<Read>,
 }
 
 /// What came of a read.
@@ -298,16 +306,35 @@ enum Read {
 
 impl Vendor {
     pub(super) fn new(up: Upstream, sent_whole: bool) -> Vendor {
-        Vendor { up, sent_whole, ended: false, read_bytes: 0 }
+        Vendor { up, sent_whole, ended: false, read_bytes: 0, ahead: None }
+    }
+
+    /// Looks at how the body begins, which is read again; `None` if it is empty.
+    pub(super) async fn look_ahead(&mut self) -> Option<&[u8]> {
+        let mut read = self.read().await;
+        while matches!(&read, Read::Piece(piece) if piece.is_empty()) {
+            read = self.read().await;
+        }
+        match self.ahead.insert(read) {
+            Read::Piece(piece) => Some(piece),
+            Read::End => None,
+            Read::Failed(_) => Some(&[]),
+        }
     }
 
     async fn read(&mut self) -> Read {
+        if let Some(read) = self.ahead.take() {
+            return read;
+        }
         let read = self.up.read_response_body().await;
         self.count(read)
     }
 
     /// What is there without waiting. A read that would wait is dropped, which loses nothing.
     async fn read_ready(&mut self) -> Option<Read> {
+        if let Some(read) = self.ahead.take() {
+            return Some(read);
+        }
         let read = match poll!(Box::pin(self.up.read_response_body())) {
             Poll::Ready(read) => read,
             Poll::Pending => return None,

@@ -10,18 +10,22 @@ use bytes::Bytes;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
-use pingora_http::RequestHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
 use super::answer::{self, Vendor};
 use super::exchange::{Admitted, Exchange, Way};
+use super::failure;
 use super::load::shed;
 use super::refusal::{Block, Refusal};
 use super::upstream;
+use crate::dialect::call::Asked;
 use crate::dialect::payload::Payload;
 use crate::dialect::vendor_error::VendorError;
 
+/// So much of why a connection failed goes into the log.
+const WHY_CHARS_MAX: usize = 300;
 /// So long a vendor has to say no to a large body before its room may be given to others.
 const LARGE_BODY_WAIT: Duration = Duration::from_secs(3);
 /// A vendor that takes nothing of a large body for so long does not want it.
@@ -60,7 +64,7 @@ pub(super) async fn run(
                 continue;
             }
             Err(Attempt::Silent) => {
-                upstream::note_silence(exchange);
+                upstream::note_lost_answer(exchange, failure::SILENT);
                 return Err(Refusal::NoAnswer);
             }
             Err(Attempt::Internal) => return Err(Refusal::Internal),
@@ -68,36 +72,21 @@ pub(super) async fn run(
         let head = vendor.up.response_header().and_then(upstream::what_counts);
         let head = head.ok_or(Refusal::Internal)?;
         let status = head.status.as_u16();
-        let blocked = exchange.admitted().is_some_and(|a| a.terms.model.vendor.blocked.has(status));
-        if blocked {
-            let retry_after = upstream::retry_after(&head);
-            // A server error may come after the work was done; the other blocks come instead of it.
-            let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
-            drop(Box::pin(error_body(gateway, vendor, &peer)).await);
-            let block = Block { status: Some(status), retry_after, work_begun };
-            upstream::note_block(exchange, status_reason(status), &block);
-            continue;
-        }
         // A part is no answer to a call that asked for all.
-        if !(head.status.is_success() && status != 206) {
+        if !head.status.is_success() || status == 206 {
             // Boxed: an answer that streams would carry the room for it all the time.
-            let body = Box::pin(error_body(gateway, vendor, &peer)).await;
-            let route = exchange.admitted().and_then(|a| a.route.clone());
-            let body = Bytes::from(body);
-            let body = route.map_or_else(|| body.clone(), |route| route.redacted(body.clone()));
-            let error = VendorError::read(&body);
-            let ours = error.message.as_deref().is_some_and(|message| {
-                exchange.admitted().is_some_and(|a| a.terms.model.vendor.blocked.says(message))
-            });
-            if ours {
-                // As if it had said so by its status: no money, or not enough.
-                let block = Block { status: Some(402), retry_after: None, work_begun: false };
-                upstream::note_block(exchange, status_reason(402), &block);
-                continue;
+            match Box::pin(refused(gateway, exchange, vendor, &peer, &head)).await {
+                Some(refusal) => return Err(refusal),
+                None => continue,
             }
-            return Err(refused_by_vendor(status, error, exchange));
         }
         vendor.up.set_read_timeout(Some(gateway.timeouts.stall));
+        if let Some(reason) = Box::pin(no_work(exchange, &mut vendor, &head)).await {
+            vendor.up.shutdown().await;
+            let block = Block { status: Some(status), retry_after: None, work_begun: false };
+            upstream::note_block(exchange, reason, &block);
+            continue;
+        }
         return answer::relay(gateway, session, exchange, vendor, &peer, head).await;
     }
 }
@@ -131,14 +120,10 @@ async fn attempt(
         let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
         filled.map_err(|_| Attempt::Internal)?;
         let began = Instant::now();
-        let Ok((mut up, reused)) = gateway.dial.connect(peer).await else {
-            if std::mem::take(&mut again) && peer.is_tls() {
-                continue;
-            }
-            if let Some(route) = exchange.admitted().and_then(|a| a.route.as_ref()) {
-                route.rotate();
-            }
-            return Err(Attempt::blocked("connect", false));
+        let (mut up, reused) = match gateway.dial.connect(peer).await {
+            Ok(connected) => connected,
+            Err(_) if std::mem::take(&mut again) && peer.is_tls() => continue,
+            Err(why) => return Err(unconnected(exchange, &why)),
         };
         up.set_read_timeout(Some(gateway.timeouts.answer));
         let large = exchange.admitted().is_some_and(|a| a.room.is_some());
@@ -158,11 +143,26 @@ async fn attempt(
                     // What is around the error may be the vendor's words, and in them our key.
                     let why = why.etype().as_str();
                     log::info!(request_id = exchange.id, why; "no answer");
-                    return Err(Attempt::blocked("reset", true));
+                    return Err(Attempt::blocked(failure::RESET, true));
                 }
+                // Nobody knows whether it was read.
+                upstream::note_repetition(exchange);
             }
         }
     }
+}
+
+/// Notes that no connection could be made; the next one goes to another address, if there is one.
+fn unconnected(exchange: &mut Exchange, why: &Error) -> Attempt {
+    let reason = failure::of_connection(why);
+    if let Some(route) = exchange.admitted().and_then(|a| a.route.clone()) {
+        route.rotate();
+        let (vendor, name) = (&route.vendor, &route.name);
+        let why: String = why.to_string().chars().take(WHY_CHARS_MAX).collect();
+        log::warn!(request_id = exchange.id, event = "connect_failed", vendor, route = name, reason,
+            why:?; "upstream connect failed");
+    }
+    Attempt::blocked(reason, false)
 }
 
 /// Sends a request, and reads the head of its answer. Tells whether all of it was sent: what was
@@ -251,26 +251,76 @@ fn exhausted(exchange: &mut Exchange) -> Refusal {
     }
 }
 
-fn refused_by_vendor(status: u16, mut error: VendorError, exchange: &mut Exchange) -> Refusal {
-    match status {
-        400 | 404 | 413 | 422 => {
-            let way = exchange.admitted().map(|admitted| &admitted.way);
-            if matches!(way, Some(Way::Translated { .. })) {
-                // The types of the other format mean nothing to a chat client.
-                error.kind = None;
-            }
-            Refusal::Vendor { status, error }
+/// Reads a status that is no answer: a block, after which the next route is tried, or else what the
+/// client is to hear.
+async fn refused(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    vendor: Box<Vendor>,
+    peer: &HttpPeer,
+    head: &ResponseHeader,
+) -> Option<Refusal> {
+    let status = head.status.as_u16();
+    let retry_after = upstream::retry_after(head);
+    let body = Bytes::from(error_body(gateway, vendor, peer).await);
+    let admitted = exchange.admitted()?;
+    let body = admitted.route.as_ref().map_or_else(|| body.clone(), |r| r.redacted(body.clone()));
+    let rules = &admitted.terms.model.vendor.blocked;
+    let error = VendorError::read(&body);
+    let block = if rules.has(status) {
+        // A server error may come after the work was done; the other blocks come instead of it.
+        let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
+        Block { status: Some(status), retry_after, work_begun }
+    } else if rules.says(status, &body) {
+        // As if it had said so by its status: it does not take our key or our money.
+        Block { status: Some(402), retry_after: None, work_begun: false }
+    } else if is_about_the_call(status, &error) {
+        if matches!(admitted.way, Way::Translated { .. }) {
+            // The types of the other format mean nothing to a chat client.
+            return Some(Refusal::Vendor { status, error: VendorError { kind: None, ..error } });
         }
-        _ => Refusal::Blocked(Block { status: Some(status), retry_after: None, work_begun: true }),
-    }
+        return Some(Refusal::Vendor { status, error });
+    } else if status < 300 {
+        upstream::note_lost_answer(exchange, failure::of_status(status));
+        let block = Block { status: Some(status), retry_after: None, work_begun: true };
+        return Some(Refusal::Blocked(block));
+    } else {
+        // It leads elsewhere, or whoever answered is not the vendor, or does not know the path.
+        Block { status: Some(status), retry_after, work_begun: false }
+    };
+    let reason = failure::of_status(block.status.unwrap_or(status));
+    upstream::note_block(exchange, reason, &block);
+    None
 }
 
-fn status_reason(status: u16) -> &'static str {
-    match status {
-        401..=403 => "auth",
-        408 => "timeout",
-        429 => "rate_limit",
-        503 | 529 => "overloaded",
-        _ => "status",
+/// Whether a status blames the call, in words of the vendor's: a page says that whoever wrote it
+/// does not know the vendor's interface.
+fn is_about_the_call(status: u16, error: &VendorError) -> bool {
+    let says_why = error.message.is_some() || error.code.is_some();
+    status == 413 || (matches!(status, 400 | 404 | 422) && says_why)
+}
+
+/// Why an answer proves that no work was done, if it does.
+async fn no_work(
+    exchange: &mut Exchange,
+    vendor: &mut Vendor,
+    head: &ResponseHeader,
+) -> Option<&'static str> {
+    let call = &exchange.admitted()?.call;
+    if upstream::is_page(head) {
+        return Some(failure::HTML);
+    }
+    let is_sound = matches!(call.asked, Asked::Speech { .. });
+    // A stream begins when its first event does, and its beginning is not waited for here.
+    if call.stream {
+        return upstream::is_empty(vendor.up.response_header()?).then_some(failure::EMPTY);
+    }
+    let is_framed = upstream::is_framed(vendor.up.response_header()?);
+    match vendor.look_ahead().await {
+        None => is_framed.then_some(failure::EMPTY),
+        Some(start) => {
+            let is_page = !is_sound && start.trim_ascii_start().starts_with(b"<");
+            is_page.then_some(failure::HTML)
+        }
     }
 }

@@ -4,28 +4,21 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 
+use super::exchange::unix_ms;
+use super::health::{Failure, Health};
 use super::route_tls::RouteTls;
 use super::vendor_key::{is_plain, read_key};
 use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{Naming, VendorKey, VendorRoutes};
 use crate::dialect::vendor_error;
+use crate::ledger::AccountName;
 use crate::metrics::METRICS;
 use crate::sheet::Fault;
-
-/// So many blocks in a row make a route be tried last for a while.
-const STREAK_MAX: u32 = 3;
-/// The first while, in ms; it doubles with every further block.
-const COOL_MS_MIN: i64 = 1_000;
-/// The longest while, in ms.
-const COOL_MS_MAX: i64 = 30_000;
-/// A vendor's `retry-after` is honoured up to so long, in ms.
-const RETRY_AFTER_MS_MAX: i64 = 300_000;
 
 /// One way to a vendor.
 pub struct Route {
@@ -43,16 +36,15 @@ pub struct Route {
     pub key: VendorKey,
     /// Whom it trusts and what it shows of itself, where that is not as usual.
     pub tls: Option<RouteTls>,
+    /// Whether it is well.
+    pub health: Health,
+    /// Whether the metrics and the log tell that it is in use.
+    is_shown_up: AtomicBool,
     section: RouteSection,
     naming: Naming,
     running: Arc<AtomicUsize>,
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
-    streak: AtomicU32,
-    /// Until when it is tried last because it kept blocking.
-    cool_until: AtomicI64,
-    /// Until when its vendor asked not to be asked; another call's success does not undo that.
-    asked_until: AtomicI64,
 }
 
 impl Route {
@@ -106,40 +98,33 @@ impl Route {
         self.next_address.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It served.
-    pub fn succeeded(&self) {
-        if self.streak.load(Ordering::Relaxed) > 0 {
-            self.streak.store(0, Ordering::Relaxed);
-            self.cool_until.store(0, Ordering::Relaxed);
-        }
+    /// Whether it can be used as any other: it has an address, and its breaker is closed.
+    #[must_use]
+    pub fn is_up(&self, now_ms: i64) -> bool {
+        self.address().is_some() && !self.health.is_open(now_ms)
     }
 
-    /// It was blocked; `retry_after` is what the vendor asked for.
-    pub fn blocked(&self, now_ms: i64, retry_after: Option<Duration>) {
-        let streak = self.streak.fetch_add(1, Ordering::Relaxed) + 1;
-        let asked = retry_after.map(|d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
-        let doubled = COOL_MS_MIN << streak.saturating_sub(STREAK_MAX).min(8);
-        if streak >= STREAK_MAX {
-            self.cool_until.fetch_max(now_ms + doubled.min(COOL_MS_MAX), Ordering::Relaxed);
-        }
-        if let Some(ms) = asked {
-            let until = now_ms + ms.min(RETRY_AFTER_MS_MAX);
-            self.asked_until.fetch_max(until, Ordering::Relaxed);
-        }
+    /// Takes the failure of an account's call.
+    pub fn fail(&self, account: Option<&AccountName>, failure: Failure) {
+        let now_ms = unix_ms();
+        self.health.fail(account, failure, now_ms);
         self.show(now_ms);
     }
 
-    /// Whether it is tried last at the moment.
-    #[must_use]
-    pub fn cooling(&self, now_ms: i64) -> bool {
-        let until = |moment: &AtomicI64| moment.load(Ordering::Relaxed);
-        until(&self.cool_until).max(until(&self.asked_until)) > now_ms
-    }
-
-    /// Tells the metrics whether it is in use.
+    /// Tells the metrics whether it is in use, and the log when that changes.
     pub fn show(&self, now_ms: i64) {
-        let up = i64::from(!self.cooling(now_ms));
-        METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(up);
+        let is_up = self.is_up(now_ms);
+        METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(is_up));
+        if self.is_shown_up.swap(is_up, Ordering::Relaxed) == is_up {
+            return;
+        }
+        let (vendor, route) = (&self.vendor, &self.name);
+        if is_up {
+            log::info!(event = "route_up", vendor, route; "route is in use");
+        } else {
+            let reason = if self.address().is_some() { self.health.reason() } else { "dns" };
+            log::warn!(event = "route_down", vendor, route, reason; "route is tried last");
+        }
     }
 }
 
@@ -166,12 +151,19 @@ pub struct VendorLine {
 }
 
 impl VendorLine {
-    /// The routes to try, in turn: those in use by preference, then those that cool.
+    /// The routes for a call of an account to try, in turn: those in use by preference, then those
+    /// that fail.
     #[must_use]
-    pub fn plan(&self, now_ms: i64) -> Vec<Arc<Route>> {
+    pub fn plan(&self, account: Option<&AccountName>, now_ms: i64) -> Vec<Arc<Route>> {
         let mut plan = self.routes.clone();
-        plan.sort_by_key(|route| (route.cooling(now_ms), route.rank));
+        plan.sort_by_cached_key(|route| (route.health.is_avoided_by(account, now_ms), route.rank));
         plan
+    }
+
+    /// All of its routes, in order of preference.
+    #[must_use]
+    pub fn routes(&self) -> &[Arc<Route>] {
+        &self.routes
     }
 
     /// The name that the rules have for a header of a real name.
@@ -277,11 +269,10 @@ impl Route {
             naming: naming.clone(),
             addresses: ArcSwap::from_pointee(address.into_iter().collect()),
             next_address: AtomicUsize::new(0),
-            streak: AtomicU32::new(0),
-            cool_until: AtomicI64::new(0),
-            asked_until: AtomicI64::new(0),
+            health: Health::default(),
+            is_shown_up: AtomicBool::new(true),
         };
-        route.show(0);
+        METRICS.route_up.with_label_values(&[vendor, &route.name]).set(1);
         route
     }
 }
@@ -306,33 +297,20 @@ mod tests {
         Routes::new(&[section]).expect("no TLS").by_vendor.remove("vendor_t").expect("a vendor")
     }
 
-    fn names(line: &VendorLine, now: i64) -> Vec<String> {
-        line.plan(now).iter().map(|r| r.name.clone()).collect()
-    }
-
     #[test]
-    fn a_route_that_keeps_blocking_is_tried_last_for_a_while_and_comes_back() {
+    fn a_route_that_fails_an_account_is_tried_last_by_that_account_alone() {
         let line = line();
-        let first = line.plan(0)[0].clone();
-        first.blocked(0, None);
-        first.blocked(0, None);
-        assert_eq!(names(&line, 0), ["one", "two", "three"]);
-        first.blocked(0, None);
-        assert_eq!(names(&line, 999), ["two", "three", "one"]);
-        assert_eq!(names(&line, 1_000), ["one", "two", "three"]);
-        first.blocked(1_000, None);
-        assert_eq!(names(&line, 2_999), ["two", "three", "one"]);
-        first.succeeded();
-        assert_eq!(names(&line, 1_000), ["one", "two", "three"]);
-    }
-
-    #[test]
-    fn a_success_of_another_call_does_not_cut_short_what_the_vendor_asked_for() {
-        let line = line();
-        let first = line.plan(0)[0].clone();
-        first.blocked(0, Some(Duration::from_secs(7)));
-        first.succeeded();
-        assert_eq!(names(&line, 6_999)[2], "one");
+        let names = |account: Option<&AccountName>| {
+            line.plan(account, 0).iter().map(|r| r.name.clone()).collect::<Vec<_>>()
+        };
+        let [bad, good] = ["bad", "good"].map(AccountName::parse);
+        let failure = Failure { reason: "cut", is_lost: true, retry_after: None };
+        line.routes[0].health.fail(bad.as_ref(), failure, 0);
+        assert_eq!(names(bad.as_ref()), ["two", "three", "one"]);
+        assert_eq!(names(good.as_ref()), ["one", "two", "three"]);
+        line.routes[0].health.fail(good.as_ref(), failure, 0);
+        assert_eq!(names(None), ["two", "three", "one"]);
+        assert!(!line.routes[0].is_up(0) && line.routes[0].is_up(1_000));
     }
 
     #[test]
@@ -346,16 +324,5 @@ mod tests {
         assert_eq!(lanes.len(), 2);
         lanes.pop();
         assert!(route.enter().is_some());
-    }
-
-    #[test]
-    fn retry_after_is_honoured_at_once_but_not_for_ever() {
-        let line = line();
-        let first = line.plan(0)[0].clone();
-        first.blocked(0, Some(Duration::from_secs(7)));
-        assert_eq!(names(&line, 6_999)[2], "one");
-        assert_eq!(names(&line, 7_000)[0], "one");
-        first.blocked(7_000, Some(Duration::from_secs(1_000_000)));
-        assert_eq!(names(&line, 7_000 + RETRY_AFTER_MS_MAX)[0], "one");
     }
 }

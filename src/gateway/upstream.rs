@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER,
-    USER_AGENT,
+    TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{HeaderName, HeaderValue, Method};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
@@ -15,6 +15,9 @@ use pingora_proxy::Session;
 
 use super::Gateway;
 use super::exchange::{Admitted, Exchange, Terms, Way};
+use super::failure;
+use super::health::Failure;
+use super::limits::Timeouts;
 use super::refusal::Block;
 use super::routes::{Route, VendorLine};
 use crate::catalogue::Vendor;
@@ -31,6 +34,8 @@ const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
 /// How the types of sound begin.
 const SOUND: [&str; 4] =
     ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
+/// What vendors are told that calls them.
+const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// HTTP/2 streams in one connection to a vendor.
 const H2_STREAMS_MAX: usize = 100;
 
@@ -41,10 +46,9 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES_MAX: usize = 3;
 
 /// The peer of a route. `None` while its name has no address.
-pub(super) fn peer(gateway: &Gateway, route: &Route) -> Option<HttpPeer> {
+pub(super) fn peer(times: &Timeouts, route: &Route) -> Option<HttpPeer> {
     let host = if route.base.tls { route.base.host.clone() } else { String::new() };
     let mut peer = HttpPeer::new(route.address()?, route.base.tls, host);
-    let times = &gateway.timeouts;
     peer.options.connection_timeout = Some(times.connect);
     peer.options.total_connection_timeout = Some(times.connect);
     peer.options.idle_timeout = Some(times.idle);
@@ -144,7 +148,34 @@ pub(super) fn head(
     head.insert_header(ACCEPT, accept)?;
     // Compressed answers could not be metered as they pass.
     head.insert_header(ACCEPT_ENCODING, "identity")?;
-    head.insert_header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))?;
+    head.insert_header(USER_AGENT, AGENT)?;
+    authorize(head, vendor, route)?;
+    let line = gateway.routes.of(&vendor.token);
+    manners(session, head, admitted, vendor, line)
+}
+
+/// The head of a question for the models of a vendor, which costs nothing.
+pub(super) fn probe_head(
+    vendor: &Vendor,
+    line: Option<&VendorLine>,
+    route: &Route,
+) -> pingora_core::Result<RequestHeader> {
+    let path = format!("{}/models", route.base.path);
+    let mut head = RequestHeader::build_no_case(Method::GET, path.as_bytes(), Some(6))?;
+    head.insert_header(HOST, route.authority.as_str())?;
+    head.insert_header(ACCEPT, "application/json")?;
+    head.insert_header(ACCEPT_ENCODING, "identity")?;
+    head.insert_header(USER_AGENT, AGENT)?;
+    authorize(&mut head, vendor, route)?;
+    if let Some((header, ours)) = &vendor.version {
+        let real = line.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
+        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal)?)?;
+    }
+    Ok(head)
+}
+
+/// Puts the vendor's key into a head.
+fn authorize(head: &mut RequestHeader, vendor: &Vendor, route: &Route) -> pingora_core::Result<()> {
     let key = match &vendor.auth_scheme {
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
         None => route.key.reveal().to_string(),
@@ -152,9 +183,7 @@ pub(super) fn head(
     let header = HeaderName::from_bytes(vendor.auth_header.as_bytes()).map_err(internal)?;
     let mut key = HeaderValue::try_from(key).map_err(internal)?;
     key.set_sensitive(true);
-    head.insert_header(header, key)?;
-    let line = gateway.routes.of(&vendor.token);
-    manners(session, head, admitted, vendor, line)
+    head.insert_header(header, key)
 }
 
 /// Writes the headers of the vendor's own interface. A client that speaks another one says nothing
@@ -270,6 +299,26 @@ pub(super) fn readable(head: &ResponseHeader, call: &Call) -> bool {
         }
 }
 
+/// Whether the body is a page for people.
+pub(super) fn is_page(head: &ResponseHeader) -> bool {
+    let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let is = |page: &[u8]| kind.get(..page.len()).is_some_and(|k| k.eq_ignore_ascii_case(page));
+    is(b"text/html") || is(b"application/xhtml")
+}
+
+/// Whether the head of an answer, as it came, says that nothing follows.
+pub(super) fn is_empty(head: &ResponseHeader) -> bool {
+    head.status == 204 || head.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0")
+}
+
+/// Whether the end of a body can be told from one that was cut off.
+pub(super) fn is_framed(head: &ResponseHeader) -> bool {
+    let is_told = |name| head.headers.contains_key(name);
+    head.status == 204
+        || head.version == http::Version::HTTP_2
+        || [CONTENT_LENGTH, TRANSFER_ENCODING].into_iter().any(is_told)
+}
+
 /// When the vendor wants to be asked again; only seconds are understood.
 pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
     let seconds = head.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
@@ -277,8 +326,8 @@ pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
 }
 
 /// Notes that the route being tried failed, so that the next one gets its turn.
-pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
-    let now_ms = super::exchange::unix_ms();
+pub(super) fn note_block(exchange: &mut Exchange, reason: &'static str, block: &Block) {
+    let account = exchange.record.account.clone();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
     admitted.lane = None;
@@ -287,7 +336,8 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &str, block: &Block) {
     let unpaid_or_denied = matches!(block.status, Some(402 | 403));
     let clients_doing = unpaid_or_denied && matches!(admitted.way, Way::Unchanged);
     if !clients_doing {
-        route.blocked(now_ms, block.retry_after);
+        let failure = Failure { reason, is_lost: false, retry_after: block.retry_after };
+        route.fail(account.as_ref(), failure);
     }
     let labels = [route.vendor.as_str(), route.name.as_str()];
     METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
@@ -309,6 +359,12 @@ pub(super) fn note_crowd(admitted: &mut Admitted, route: &Route) {
     admitted.crowded = true;
 }
 
+/// Notes that a route's name has no address, so that the next one gets its turn.
+pub(super) fn note_unresolved(admitted: &mut Admitted, route: &Route) {
+    METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, failure::DNS]).inc();
+    admitted.failed.push(route.rank);
+}
+
 /// Notes that an attempt was given up after the vendor may have begun paid work.
 pub(super) fn note_loss(exchange: &mut Exchange) {
     if let Some(route) = &exchange.record.route {
@@ -316,12 +372,32 @@ pub(super) fn note_loss(exchange: &mut Exchange) {
     }
 }
 
-/// Notes that the route being tried took a call and did not answer. Nothing is tried after it in
-/// this call, but the next calls may find better routes first.
-pub(super) fn note_silence(exchange: &mut Exchange) {
+/// Notes that a kept connection broke after it had taken the call, which goes out once more: the
+/// vendor may do the work twice.
+pub(super) fn note_repetition(exchange: &mut Exchange) {
     note_loss(exchange);
+    let Some(admitted) = exchange.admitted() else { return };
+    let status = admitted.block.as_ref().and_then(|block| block.status);
+    admitted.block = Some(Block { status, retry_after: None, work_begun: true });
+}
+
+/// Notes that the answer of the route being tried is lost after the vendor may have worked.
+/// Nothing is tried after it in this call, but the next calls may find better routes first.
+pub(super) fn note_lost_answer(exchange: &mut Exchange, reason: &'static str) {
+    note_loss(exchange);
+    let Some(route) = &exchange.record.route else { return };
+    let failure = Failure { reason, is_lost: true, retry_after: None };
+    route.fail(exchange.record.account.as_ref(), failure);
+    let (vendor, name) = (&route.vendor, &route.name);
+    log::warn!(request_id = exchange.id, event = "answer_lost", vendor, route = name, reason;
+        "the vendor's answer is lost");
+}
+
+/// Notes that an answer came; `is_whole` tells whether to its end.
+pub(super) fn note_success(exchange: &Exchange, is_whole: bool) {
     if let Some(route) = &exchange.record.route {
-        route.blocked(super::exchange::unix_ms(), None);
+        let account = exchange.record.account.as_ref();
+        route.health.succeed(account, is_whole, exchange.arrived_ms);
     }
 }
 

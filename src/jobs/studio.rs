@@ -238,6 +238,10 @@ impl Studio {
                 None => Submitted::Unknown(format!("{status} without an id")),
             },
             429 | 503 | 529 => Submitted::Busy(wait),
+            // Of our key, whatever its status is.
+            status if vendor.blocked.says(status, &body) => {
+                Submitted::Denied(StatusCode::UNAUTHORIZED)
+            }
             400 | 403 | 404 | 413 | 415 | 422 => {
                 let refused = videos::refused(status.as_u16(), &body);
                 let is_denied = status == StatusCode::FORBIDDEN && !refused.is_blocked;

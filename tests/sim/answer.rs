@@ -163,6 +163,10 @@ async fn give(
         Words::Moved(_) => "text/plain",
     };
     let opening = Opening { vendor, status: said.status, content_type, serial };
+    if faults.has(Fault::Page) || faults.has(Fault::Empty) {
+        delay(faults).await;
+        return delivery.no_answer(&opening).await;
+    }
     if faults.has(Fault::Garbage) {
         delay(faults).await;
         ticket.held(faults).await;

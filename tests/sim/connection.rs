@@ -10,6 +10,7 @@ use super::answer::answer;
 use super::control;
 use super::delivery::After;
 use super::fast;
+use super::models;
 use super::record::Record;
 use super::vendor::Vendor;
 use super::wire::{Framing, Glance, Head, Wire};
@@ -72,6 +73,12 @@ async fn exchange(wire: &mut Wire, record: &Record, scratch: &mut BytesMut) -> i
     if let Some(answer) = control::answer(&head.path, record) {
         wire.write(answer.as_bytes()).await?;
         return Ok(if last { After::Close } else { After::Keep });
+    }
+    if let Some(list) = models::List::asked(&head, record) {
+        return match list.answer(wire).await? {
+            After::Keep if last => Ok(After::Close),
+            after => Ok(after),
+        };
     }
     match answer(wire, record, head, body.freeze()).await? {
         After::Keep if last => Ok(After::Close),

@@ -21,7 +21,9 @@ const ARRIVAL: Duration = Duration::from_millis(10);
 const HUGE_HEADER_BYTES: usize = 512 << 10;
 const LENGTH_EXCESS: usize = 100;
 const SINGLE_BYTES: usize = 400;
-const GARBAGE: &[u8] = b"<html>\xff\xfe<h1>It works!</h1>\x00\n\n{\"choices\":[{]}\r\n";
+pub(super) const PAGE: &str =
+    "<!doctype html>\n<title>Sign in</title><h1>Welcome to the network</h1>\n";
+pub(super) const GARBAGE: &[u8] = b"\xff\xfe<html><h1>It works!</h1>\x00\n\n{\"choices\":[{]}\r\n";
 
 /// What happens to the connection next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +204,18 @@ impl Delivery<'_> {
         Ok(After::Keep)
     }
 
+    /// 200 and a page, or nothing at all.
+    pub(super) async fn no_answer(&mut self, opening: &Opening<'_>) -> io::Result<After> {
+        let is_page = self.faults.has(Fault::Page);
+        let body = if is_page { PAGE } else { "" };
+        let content_type = if is_page { "text/html; charset=utf-8" } else { opening.content_type };
+        let opening = Opening { status: 200, content_type, ..*opening };
+        let head = self.head(&opening, &format!("content-length: {}", body.len()));
+        self.ticket.complete(true);
+        self.wire.write(format!("{head}{body}").as_bytes()).await?;
+        Ok(After::Keep)
+    }
+
     async fn stream_end(&mut self, stream: &Stream) -> io::Result<After> {
         self.ticket.complete(true);
         let last = async {
@@ -351,7 +365,7 @@ fn line_end(faults: &Faults) -> &'static str {
 }
 
 /// The gzip of these bytes, stored without an attempt to make them fewer.
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let mut blocks = bytes.chunks(usize::from(u16::MAX)).peekable();
     while let Some(block) = blocks.next() {

@@ -20,7 +20,7 @@
 /// (with N=0 too), or whose answer is garbage or too late, does, and is billed.
 ///
 /// ```text
-/// status=N            answers N with the vendor's error body; billed: nothing
+/// status=N            answers N with the vendor's error body, 200 too; billed: nothing
 /// retry-after=S       adds that header to the status
 /// times=K             status only for the first K requests to this very address; without
 ///                     status, the faults which break an answer only for them
@@ -37,6 +37,8 @@
 /// wrong-length=long   content-length 100 too large, then a close; a stream comes with a
 ///                     content-length too
 /// wrong-length=short  content-length of half the body, of which all is sent; stays open
+/// page                200 and a page for people
+/// empty               200 and nothing
 /// gzip                the answer compressed, though nobody asked; as with wrong-length, a
 ///                     stream is one body then, with the faults of whole replies
 /// split-utf8          400 bytes one by one, the rest by threes, each in a write (of streams:
@@ -131,6 +133,8 @@ pub(super) enum Fault {
     Cut,
     Reset,
     Garbage,
+    Page,
+    Empty,
     LengthLong,
     LengthShort,
     Gzip,
@@ -213,8 +217,10 @@ const WITH_NUMBER: [(&str, Fault); 26] = [
     ("url-port", Fault::UrlPort),
 ];
 
-const BARE: [(&str, Fault); 31] = [
+const BARE: [(&str, Fault); 33] = [
     ("garbage", Fault::Garbage),
+    ("page", Fault::Page),
+    ("empty", Fault::Empty),
     ("wrong-length=long", Fault::LengthLong),
     ("wrong-length=short", Fault::LengthShort),
     ("gzip", Fault::Gzip),
@@ -281,13 +287,15 @@ const STOP_REASONS: [&str; 8] = [
 const AIMS: [&str; 3] = ["submit", "poll", "file"];
 
 /// Those which break an answer, other than a status.
-const BREAKING: [Fault; 27] = [
+const BREAKING: [Fault; 29] = [
     Fault::Delay,
     Fault::Held,
     Fault::Stall,
     Fault::Cut,
     Fault::Reset,
     Fault::Garbage,
+    Fault::Page,
+    Fault::Empty,
     Fault::LengthLong,
     Fault::LengthShort,
     Fault::Gzip,

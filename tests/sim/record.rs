@@ -192,6 +192,8 @@ pub(super) struct Record {
     counts: [AtomicU64; Vendor::ALL.len()],
     arrivals: Mutex<HashMap<String, u64>>,
     serial: AtomicU64,
+    /// Questions for the list of models.
+    pub(super) probes: AtomicU64,
     /// Digests of the beginnings of requests that a vendor keeps in its cache.
     prefixes: Mutex<HashSet<String>>,
     /// The ids of responses that can be gone on from.

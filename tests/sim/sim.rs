@@ -27,6 +27,7 @@ mod faults;
 mod images;
 mod member;
 mod messages;
+mod models;
 mod moderations;
 mod multipart;
 mod noise;
@@ -108,6 +109,11 @@ impl Sim {
     /// How many requests a vendor received, recorded or not.
     pub(crate) fn count(&self, vendor: &str) -> u64 {
         self.record.count(vendor)
+    }
+
+    /// How often the list of models was asked for, of whichever vendor.
+    pub(crate) fn probes(&self) -> u64 {
+        self.record.probes.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// The videos ordered so far, oldest first.

@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{SHORT, proven};
-use crate::world::{Store, VENDOR_KEY, World, closed_port, quick};
+use crate::world::{Canned, Store, VENDOR_KEY, World, closed_port, quick};
 
 #[rstest]
 #[case::no_key(Store::Sqlite, "submit.status=401")]
@@ -33,6 +33,20 @@ async fn a_route_that_begins_nothing_gives_way_to_the_next(
     assert!(posts.iter().all(|post| post.body == posts[0].body), "all routes get the same");
     let asked = world.polls();
     assert!(asked.iter().all(|poll| poll.faults.is_empty()), "only the one that has it is asked");
+}
+
+#[tokio::test]
+async fn an_expired_key_that_comes_as_400_was_told_to_the_client_as_its_own_fault() {
+    let body = r#"{"code":"Client specified an invalid argument","error":"Incorrect API key provided: vk***ey."}"#;
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes();
+    let vendor = Canned::start(answer, usize::MAX).await;
+    let builder = World::start(Store::Sqlite).vendor("vendor_d", &[&vendor.url, ""]);
+    let world = builder.conf(&quick(&[])).run().await;
+    let id = world.place(json!({})).await;
+    assert_eq!(world.over(&id).await.outcome(), "completed");
+    assert_eq!(vendor.heard(), 1);
+    proven(&world, &[id]).await;
 }
 
 #[rstest]

@@ -135,12 +135,16 @@ impl Admin {
         for vendor in catalogue.vendors() {
             vendors.entry(vendor).or_default();
         }
+        let mut down = Vec::new();
         for route in self.routes.all() {
-            let state = match (route.address(), route.cooling(now_ms)) {
-                (None, _) => "unresolved",
-                (_, true) => "blocked",
-                (_, false) => "up",
+            let (state, reason) = match (route.address(), route.health.is_open(now_ms)) {
+                (None, _) => ("unresolved", "dns"),
+                (_, true) => ("blocked", route.health.reason()),
+                (_, false) => ("up", ""),
             };
+            if state != "up" {
+                down.push(json!({"vendor": route.vendor, "route": route.name, "reason": reason}));
+            }
             vendors.entry(&route.vendor).or_default().insert(&route.name, state);
         }
         let ready = ledger == "ok" && self.routes.all().any(|route| route.address().is_some());
@@ -152,7 +156,8 @@ impl Admin {
         if !is_known {
             return answer(status, &json!({ "ready": ready }));
         }
-        answer(status, &json!({ "ready": ready, "ledger": ledger, "vendors": vendors }))
+        let body = json!({ "ready": ready, "ledger": ledger, "vendors": vendors, "down": down });
+        answer(status, &body)
     }
 }
 

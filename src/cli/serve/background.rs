@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
@@ -14,11 +15,14 @@ use tokio::sync::Notify;
 
 use super::credentials::Credentials;
 use super::reload::Rules;
+use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
 use crate::gateway::busy::Busy;
 use crate::gateway::dial::Dial;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::exchange::unix_ms;
+use crate::gateway::limits::Timeouts;
+use crate::gateway::probe::Prober;
 use crate::gateway::routes::{Route, Routes};
 use crate::jobs::worker::Worker;
 use crate::ledger::{Ledger, Unavailable};
@@ -36,6 +40,8 @@ const BODIES_EVERY: Duration = Duration::from_secs(60);
 const BODIES_PAUSE: Duration = Duration::from_secs(1);
 /// The rules' files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Whether a route is to be probed is looked at so often.
+const PROBE_EVERY: Duration = Duration::from_millis(200);
 /// Clients that stay connected have so long for a last request each, whose answer tells them to go:
 /// who finds its connection closed cannot know whether what it just sent was read.
 const FAREWELL_WAIT: Duration = Duration::from_millis(500);
@@ -52,6 +58,8 @@ pub(super) struct Background {
     pub(super) sweep_every: Duration,
     pub(super) routes: Arc<Routes>,
     pub(super) dial: Arc<Dial>,
+    pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
+    pub(super) timeouts: Timeouts,
     pub(super) busy: Busy,
     pub(super) crowd: Arc<Crowd>,
     pub(super) settling: Busy,
@@ -82,6 +90,7 @@ impl BackgroundService for Background {
             () = self.sweep() => {}
             () = self.sweep_bodies() => {}
             () = self.reload() => {}
+            () = self.probe() => {}
             _ = shutdown.changed() => {}
         }
         self.leave().await;
@@ -160,6 +169,15 @@ impl Background {
                     self.dial.sweep();
                 }
             }
+        }
+    }
+
+    /// Asks routes that fail how they are.
+    async fn probe(&self) {
+        loop {
+            tokio::time::sleep(PROBE_EVERY).await;
+            let prober = Prober { dial: &self.dial, timeouts: &self.timeouts };
+            prober.probe_suspected(&self.routes, &self.catalogue.load_full()).await;
         }
     }
 

@@ -1,0 +1,105 @@
+//! Why a route failed, in the few words of the log, the metrics and `/readyz`.
+
+use pingora_core::{Error, ErrorType};
+
+use crate::dialect::relay::Break;
+
+/// The head of an answer is that of something else, or its body is compressed.
+pub const UNREADABLE: &str = "unreadable";
+/// The vendor took a call and did not answer in time.
+pub const SILENT: &str = "silent";
+/// It broke before the first byte of an answer.
+pub const RESET: &str = "reset";
+/// An answer without a body.
+pub const EMPTY: &str = "empty";
+/// A page for people.
+pub const HTML: &str = "html";
+/// Its name has no address.
+pub const DNS: &str = "dns";
+
+/// How vendors name what is wrong with a call.
+const INVALID: &str = "invalid_request_error";
+
+/// Why a status is no answer.
+#[must_use]
+pub fn of_status(status: u16) -> &'static str {
+    match status {
+        300..=399 => "redirect",
+        401..=403 => "auth",
+        408 => "timeout",
+        429 => "rate_limit",
+        503 | 529 => "overloaded",
+        _ => "status",
+    }
+}
+
+/// Why an answer is lost; `None` where the vendor is not to blame.
+#[must_use]
+pub fn of_answer(why: &Break, is_stream: bool) -> Option<&'static str> {
+    match why {
+        Break::Cut => Some("cut"),
+        Break::Garbage => Some("garbage"),
+        Break::TooLarge => Some("too_large"),
+        Break::Stalled => Some("stalled"),
+        // What is wrong with a call, be it found late, says nothing of the route.
+        Break::Told(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
+        Break::Told(_) => Some("error"),
+        Break::Abandoned
+        | Break::Insufficient
+        | Break::NoLedger
+        | Break::NoRoom
+        | Break::Withheld => None,
+    }
+}
+
+/// Why a connection could not be made. Of TLS only the text of an error tells.
+#[must_use]
+pub fn of_connection(why: &Error) -> &'static str {
+    match why.etype() {
+        ErrorType::ConnectRefused => "connect_refused",
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => "connect_timeout",
+        _ => of_handshake(&why.to_string()),
+    }
+}
+
+fn of_handshake(text: &str) -> &'static str {
+    // Names of hosts may be any words.
+    let text = text.rsplit_once(", SNI: ").map_or(text, |(said, _)| said).to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if says(&["not valid for name", "notvalidforname"]) {
+        "tls_wrong_name"
+    } else if says(&["unknownissuer", "unknown issuer", "causedasendentity"]) {
+        "tls_unknown_ca"
+    } else if says(&["expired", "notvalidyet", "not valid yet"]) {
+        "tls_expired"
+    } else if says(&["reset by peer", "unexpected eof", "handshake eof", "broken pipe"]) {
+        "connect_reset"
+    } else if says(&["tls", "certificate"]) {
+        "tls"
+    } else {
+        "connect"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(
+        "TLS connect() failed: invalid peer certificate: UnknownIssuer, SNI: expired.test",
+        "tls_unknown_ca"
+    )]
+    #[case(
+        "TLS connect() failed: certificate not valid for name \"a\"; only for expired, SNI: a",
+        "tls_wrong_name"
+    )]
+    #[case("invalid peer certificate: certificate expired: now is 1, SNI: a", "tls_expired")]
+    #[case("TLS connect() failed: tls handshake eof, SNI: a", "connect_reset")]
+    #[case("TLS connect() failed: received fatal alert: BadCertificate, SNI: a", "tls")]
+    #[case("no buffer space", "connect")]
+    fn a_failed_connection_has_a_reason(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(of_handshake(text), expected);
+    }
+}
