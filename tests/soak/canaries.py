@@ -110,6 +110,14 @@ class Search:
     def prepare(self, stack):
         secrets = self.secrets
         self.sim, self.parrot = stack.sim(), stack.start(Parrot())
+        told = [
+            secrets.make("key of the operator at another vendor", "sk-"),
+            "of organization",
+            secrets.make("organization of the operator", "org-"),
+            "at",
+            secrets.keep("host of the vendor", secrets.make("name of a host") + ".prod.internal"),
+        ]
+        self.parrot.foreign = " ".join(told)
         environment, routes = {"HOME": str(stack.folder)}, {}
         for vendor in VENDORS:
             key = secrets.make(f"key of {vendor}", "vk-")

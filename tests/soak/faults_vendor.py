@@ -137,6 +137,53 @@ def reports_absurd_usage(bench):
         bench.check(written_off == 0, "written off", written_off)
 
 
+BESIDE = [
+    ("a redirect", "status=302", 0),
+    ("a page with 200", "page", 0),
+    ("an empty body", "empty", 0),
+    ("418", "status=418", 0),
+    ("an error with 200", "status=200", 1),
+    ("garbage", "garbage", 1),
+    ("compressed unasked", "gzip", 1),
+    ("a reset in the body", "reset=1", 1),
+    ("silence in the body", "stall=1", 1),
+]
+CALLS = 15
+
+
+def beside_row(name, fault, lost):
+    after_it = f"after {lost} lost, " if lost else ""
+
+    @row(f"vendor: {name}, beside a healthy route", f"{after_it}{CALLS} of {CALLS} answered well", fault in ("page", "gzip"))
+    def make(bench):
+        with bench.fleet("sqlite", 1, {"vendor_b": [fault, ""]}, bench.timeouts(**TIMEOUTS)) as fleet:
+            key, gateway, kind = fleet.account("acct", "1000"), fleet.gateways[0], calls.KINDS["chat"]
+            told, slowest = [], 0
+
+            def call():
+                reply, took = calls.one(gateway.http, kind, 3, key, BOUND_S)
+                told.append(tell(reply, kind, 3, "acct", took, BOUND_S))
+                return took
+
+            for _ in range(lost):
+                call()
+            bench.check(all(one.outcome == "refused" for one in told), "an answer that is none passed", told)
+            end = time.monotonic() + BOUND_S
+            while lost and '"down":[]' in gateway.page("/readyz")[1] and time.monotonic() < end:
+                time.sleep(0.05)
+            slowest = max(call() for _ in range(CALLS))
+            well = [one for one in told[lost:] if one.outcome == "whole"]
+            bench.did(f"{len(well)} of {CALLS} answered well, {lost} lost before, within {slowest:.1f} s")
+            bench.check(len(well) == CALLS, "a healthy route did not serve", told)
+            state, page = gateway.page("/readyz")
+            bench.check(state == 200 and '"reason"' in page, "the route is not named", page)
+            bench.money(fleet, told)
+
+
+for one in BESIDE:
+    beside_row(*one)
+
+
 def ask(bench, fleet, key, allowed):
     """A few calls of each kind at once; what clients saw of them."""
     jobs = [name for name in allowed for _ in range(TIMES)]

@@ -20,9 +20,11 @@ CHUNK = (
 STATUSES = (400, 401, 402, 403, 404, 408, 409, 413, 415, 418, 422, 429, 451, 500, 501, 502, 503, 504, 529)
 
 
-def answers(said):
-    """By kind, the bytes of an answer; `said` is what came in the head of the request."""
+def answers(said, foreign=""):
+    """By kind, the bytes of an answer; `said` is what came in the head of the request, `foreign` what errors
+    tell of the account beside it."""
     quoted = said.replace("\\", "\\\\").replace('"', '\\"')
+    told = f"{quoted} {foreign}"
 
     def reply(status, body, *lines, kind="application/json"):
         head = [f"HTTP/1.1 {status} X", f"content-type: {kind}", f"content-length: {len(body)}", *lines]
@@ -30,13 +32,13 @@ def answers(said):
 
     kinds = {"good": reply(200, GOOD)}
     for status in STATUSES:
-        error = f'{{"error":{{"message":"{quoted}","type":"{quoted}","param":"{quoted}","code":"{quoted}"}}}}'
+        error = f'{{"error":{{"message":"{told}","type":"{told}","param":"{told}","code":"{told}"}}}}'
         kinds[f"error-{status}"] = reply(status, error)
-        kinds[f"text-{status}"] = reply(status, said, kind="text/plain")
-        native = f'{{"type":"error","error":{{"type":"{quoted}","message":"{quoted}","details":{{"x":"{quoted}"}}}}}}'
+        kinds[f"text-{status}"] = reply(status, f"{said} {foreign}", kind="text/plain")
+        native = f'{{"type":"error","error":{{"type":"{told}","message":"{told}","details":{{"x":"{told}"}}}}}}'
         kinds[f"native-{status}"] = reply(status, native)
-    kinds["html"] = reply(400, f"<html>{said}</html>", kind="text/html")
-    kinds["error-in-200"] = reply(200, f'{{"error":{{"message":"{quoted}"}}}}')
+    kinds["html"] = reply(400, f"<html>{said} {foreign}</html>", kind="text/html")
+    kinds["error-in-200"] = reply(200, f'{{"error":{{"message":"{told}"}}}}')
     kinds["headers"] = reply(
         200,
         GOOD,
@@ -67,7 +69,8 @@ def answers(said):
     kinds["no-json"] = reply(200, said)
     kinds["bad-usage"] = reply(200, GOOD.replace('"prompt_tokens":3', f'"prompt_tokens":"{quoted}"'))
     events = {
-        "stream-error": CHUNK + f'data: {{"error":{{"message":"{quoted}","code":"{quoted}"}}}}\n\n',
+        "stream-error": CHUNK + f'data: {{"error":{{"message":"{told}","code":"{told}"}}}}\n\n',
+        "stream-error-of-code": CHUNK + f'data: {{"error":{{"message":"No. {told}","code":"rate_limit_exceeded"}}}}\n\n',
         "stream-error-event": f"event: error\ndata: {quoted}\n\n",
         "stream-comment": f": {said}\n\n{CHUNK}: {said}\n\ndata: [DONE]\n\n",
         "stream-fields": f"id: {said}\nretry: {said}\nx: {said}\n{CHUNK}data: [DONE]\n\n",
@@ -82,7 +85,7 @@ def answers(said):
 class Parrot:
     def __init__(self):
         parrot = self
-        self.heard = []
+        self.heard, self.foreign = [], ""
 
         class Line(socketserver.StreamRequestHandler):
             def handle(self):
@@ -112,7 +115,7 @@ class Parrot:
         lines = head.decode("latin-1").split("\r\n")[1:]
         said = " ".join(text for text in lines if text.lower().startswith(("authorization", "x-api-key")))
         kind = KIND.search(body)
-        out.write(answers(said).get(kind[1].decode() if kind else "good", b""))
+        out.write(answers(said, self.foreign).get(kind[1].decode() if kind else "good", b""))
 
 
 # Every kind that there is.
