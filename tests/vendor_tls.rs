@@ -108,8 +108,8 @@ fn certificate(path: &str) -> CertificateDer<'static> {
 }
 
 /// Whether all of a request with a length is there.
-fn is_whole(heard: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(heard);
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;

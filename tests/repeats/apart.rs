@@ -97,10 +97,8 @@ async fn thirty_four_long_replies_filled_the_memory_of_redis() {
     repeats_soon(async || keyed(&world, CHAT, &json!({}), "33").await, &last).await;
     let after = used_memory(&mut world);
     let (_, files) = below(&world.path("files/bodies/replies"));
-    let charged: i64 = charges.iter().map(|charge| charge.amount_nano).sum();
-    println!(
-        "used_memory {before} before, {after} after; {files} in files; {charged} nano charged"
-    );
+    let total: i64 = charges.iter().map(|charge| charge.amount_nano).sum();
+    println!("used_memory {before} before, {after} after; {files} in files; {total} nano charged");
     assert!(after - before < 4 << 20, "{before} bytes before, {after} after");
 }
 
