@@ -28,8 +28,8 @@ impl Authority {
         let authority = Authority { folder: TempDir::new().expect("a folder") };
         let (key, cert) = (authority.file("ca.key"), authority.file("ca.pem"));
         authority.openssl(&format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=private \
-             -keyout {key} -out {cert}"
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
+             -subj /CN=private -keyout {key} -out {cert}"
         ));
         authority.issue("vendor", "serverAuth");
         authority.issue("gateway", "clientAuth");

@@ -36,7 +36,7 @@ struct Body {
 struct Answer {
     vendor: Arc<Vendor>,
     status: u16,
-    answer: String,
+    body: String,
     is_blocked: bool,
 }
 
@@ -61,10 +61,10 @@ pub(super) fn parse(node: Node, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -
 
 fn answer(row: &mut Table, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<Answer> {
     let status = row.whole("status", faults).and_then(|n| u16::try_from(n).ok());
-    let answer = row.text("answer", faults);
+    let body = row.text("answer", faults);
     let is_blocked = row.bool("blocked", faults);
     let vendor = vendor.clone();
-    Some(Answer { vendor, status: status?, answer: answer?, is_blocked: is_blocked? })
+    Some(Answer { vendor, status: status?, body: body?, is_blocked: is_blocked? })
 }
 
 fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<Body> {
@@ -97,7 +97,7 @@ impl Example {
 impl Answer {
     fn outcome(&self) -> Result<(), String> {
         let rules = &self.vendor.blocked;
-        let is_blocked = rules.has(self.status) || rules.says(self.status, self.answer.as_bytes());
+        let is_blocked = rules.has(self.status) || rules.says(self.status, self.body.as_bytes());
         match (is_blocked, self.is_blocked) {
             (true, false) => Err("the answer is a block".to_owned()),
             (false, true) => Err("the answer is no block".to_owned()),

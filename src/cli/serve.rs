@@ -18,7 +18,7 @@ use crate::files::Files;
 use crate::files::bodies::{BodyFiles, BodyLimits};
 use crate::gateway::dial::{Dial, NO_CERTIFICATES};
 use crate::gateway::edge::crowd::Crowd;
-use crate::gateway::routes::Routes;
+use crate::gateway::routes::{Routes, VendorLine};
 use crate::gateway::videos::Videos;
 use crate::gateway::{Gateway, Parts};
 use crate::jobs::studio::{Outlet, Studio};
@@ -63,8 +63,7 @@ pub(super) fn run(conf: &Conf, conf_file: &str, upgrade: bool) -> anyhow::Result
     let Opened { ledger, notes, queue, repeats, .. } = requests.clone();
     let upkeep = Arc::new(upkeep);
     background::keep(&upkeep)?;
-    let routes = Routes::new(&conf.vendors).map_err(|fault| super::faults(&[fault]))?;
-    let routes = Arc::new(routes);
+    let routes = routes(conf)?;
     let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
     let bodies = bodies(conf, &files);
     let link_secrets = super::judge_secrets(conf)?;
@@ -127,6 +126,11 @@ pub(super) fn run(conf: &Conf, conf_file: &str, upgrade: bool) -> anyhow::Result
     std::process::exit(0)
 }
 
+/// The ways to the vendors, each with its key and its TLS.
+fn routes(conf: &Conf) -> anyhow::Result<Arc<Routes>> {
+    Routes::new(&conf.vendors).map(Arc::new).map_err(|fault| super::faults(&[fault]))
+}
+
 /// What is too large for the ledger's store, as much of it as there may be.
 fn bodies(conf: &Conf, files: &Arc<Files>) -> Arc<BodyFiles> {
     let limits = BodyLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
@@ -182,7 +186,7 @@ fn worker(
     let mut outlets = Vec::new();
     for vendor in &conf.vendors {
         let line = routes.of(&vendor.naming.vendor);
-        for route in line.into_iter().flat_map(|line| line.routes()) {
+        for route in line.into_iter().flat_map(VendorLine::routes) {
             let (section, naming) = route.section();
             outlets.push(Outlet::new(section, naming, route.key.clone(), &vendor.file_hosts));
         }

@@ -92,12 +92,7 @@ pub(super) async fn relay(
             }
             Some(Progress::Broken(why)) => {
                 vendor.up.shutdown().await;
-                match failure::of_answer(&why, stream) {
-                    // How long an answer is its call decides.
-                    Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
-                    _ if !why.is_ours() || why == Break::NoRoom => upstream::note_loss(exchange),
-                    _ => {}
-                }
+                note_break(exchange, &why, stream, is_late);
                 broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
                 break;
             }
@@ -110,6 +105,16 @@ pub(super) async fn relay(
     exchange.record.client_gone = client.gone.is_some();
     exchange.client_time += client.waited;
     Ok(())
+}
+
+/// Counts an answer that broke against its route, as far as that did it.
+fn note_break(exchange: &mut Exchange, why: &Break, stream: bool, is_late: bool) {
+    match failure::of_answer(why, stream) {
+        // How long an answer is its call decides.
+        Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
+        _ if !why.is_ours() || *why == Break::NoRoom => upstream::note_loss(exchange),
+        _ => {}
+    }
 }
 
 /// Ends an answer that broke: with an error in its place, or in its midst.

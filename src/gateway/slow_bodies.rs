@@ -70,12 +70,11 @@ impl<'a> BodyWatch<'a> {
 
     /// Ends when this body has to go.
     pub(super) async fn evicted(&mut self) {
-        let slow = match self.slow.take() {
-            Some(slow) => slow,
-            None => {
-                tokio::time::sleep_until(self.since + SLOW_AFTER).await;
-                self.all.watch(self.since, self.bytes)
-            }
+        let slow = if let Some(slow) = self.slow.take() {
+            slow
+        } else {
+            tokio::time::sleep_until(self.since + SLOW_AFTER).await;
+            self.all.watch(self.since, self.bytes)
         };
         self.slow.insert(slow).evicted().await;
     }

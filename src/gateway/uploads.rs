@@ -86,9 +86,9 @@ impl Uploads {
     /// has up to `account_bytes_max` of the rest; 0 for no bound.
     #[must_use]
     pub fn new(bytes_max: usize, one_bytes_max: usize, account_bytes_max: usize) -> Uploads {
-        let shared = bytes_max.saturating_sub(one_bytes_max) / UNIT;
-        let room = Arc::new(Semaphore::new(shared.min(Semaphore::MAX_PERMITS)));
-        let pool = ResourcePool::new(shared.saturating_mul(UNIT));
+        let units = bytes_max.saturating_sub(one_bytes_max) / UNIT;
+        let room = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
+        let pool = ResourcePool::new(units.saturating_mul(UNIT));
         let share = TenantShare { max: account_bytes_max, min: ACCOUNT_BYTES_MIN };
         let shares = TenantBudget::new(Resource::UploadBytes, &pool, share);
         Uploads { room, apart: Arc::default(), waiting: AtomicUsize::new(0), shares }

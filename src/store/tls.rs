@@ -22,9 +22,13 @@ pub struct StoreTlsFiles {
 /// What was in them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct StoreTls {
-    ca: Option<Arc<[u8]>>,
-    client: Option<(Arc<[u8]>, Arc<[u8]>)>,
+    ca: Option<Pem>,
+    /// The chain and its key.
+    client: Option<(Pem, Pem)>,
 }
+
+/// What is in a file.
+type Pem = Arc<[u8]>;
 
 impl fmt::Debug for StoreTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

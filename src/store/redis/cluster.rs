@@ -237,8 +237,8 @@ impl Cluster {
         if let Some(known) = known {
             return Ok(known);
         }
-        let none = StoreTls::default();
-        let client = client(self.info(node)?, self.tls.as_ref().unwrap_or(&none))?;
+        let plain = StoreTls::default();
+        let client = client(self.info(node)?, self.tls.as_ref().unwrap_or(&plain))?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WAIT))
             .set_response_timeout(Some(ANSWER_WAIT));
