@@ -63,14 +63,14 @@ impl List {
             () if faults.has(Fault::Empty) => Vec::new(),
             () => LIST.as_bytes().to_vec(),
         };
-        let mut more = String::new();
-        if faults.has(Fault::Gzip) {
+        let coding = if faults.has(Fault::Gzip) {
             body = gzip(&body);
-            more.push_str("content-encoding: gzip\r\n");
-        }
-        if let Some(seconds) = faults.number(Fault::RetryAfter) {
-            more.push_str(&format!("retry-after: {seconds}\r\n"));
-        }
+            "content-encoding: gzip\r\n"
+        } else {
+            ""
+        };
+        let wait = faults.number(Fault::RetryAfter).map(|s| format!("retry-after: {s}\r\n"));
+        let more = format!("{coding}{}", wait.unwrap_or_default());
         let kind = if faults.has(Fault::Page) { "text/html" } else { "application/json" };
         let head = format!(
             "HTTP/1.1 {status} {}\r\ncontent-type: {kind}\r\n{more}content-length: {}\r\n\r\n",
