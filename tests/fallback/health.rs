@@ -117,7 +117,11 @@ impl Picky {
     async fn serve(mut stream: TcpStream, calls: Arc<AtomicUsize>) {
         let (mut said, mut buffer) = (String::new(), [0; 4096]);
         // All calls of these tests end so, and questions for the list end with their heads.
-        while !said.ends_with("}") && !(said.starts_with("GET ") && said.ends_with("\r\n\r\n")) {
+        let is_whole = |said: &str| {
+            let is_get = said.starts_with("GET ") && said.ends_with("\r\n\r\n");
+            is_get || said.ends_with('}')
+        };
+        while !is_whole(&said) {
             match stream.read(&mut buffer).await {
                 Ok(count @ 1..) => said.push_str(&String::from_utf8_lossy(&buffer[..count])),
                 _ => return,

@@ -86,7 +86,7 @@ fn started(kind: &str, authority: &Authority) -> (Vec<RedisServer>, String) {
     let own_port = free_port();
     let mut lines = format!("tls-port {own_port}\ntls-replication yes\n");
     for pair in settings.chunks(2) {
-        lines += &format!("{} {}\n", &pair[0][2..], pair[1]);
+        lines.extend([&pair[0][2..], " ", pair[1], "\n"]);
     }
     let port = port.parse().expect("a port");
     let sentinel = RedisServer::start_sentinel_with(port, &lines);
