@@ -80,7 +80,7 @@ fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: B
 fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let stream = format!("{TEXT}\n\ndata: {{\"code\":\"x\",\"error\":\"busy\"}}\n\n{TEXT}\n\n");
     let (out, relay) = run(chat_stream(true, 1), &stream, 10_000);
-    let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"upstream_error"}}"#;
+    let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"x"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
     assert!(matches!(relay.progress(), Progress::Broken(Break::Told(_))));
     assert_eq!(relay.meter().expect("a text").usage(10).basis, Basis::Counted);
