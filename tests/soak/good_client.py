@@ -1,12 +1,13 @@
 """A client beyond reproach, in a process of its own: asks at an even rate over one connection that it
 keeps, until it is told to stop, and then prints each answer's moment, milliseconds and status.
 
-    good_client.py PORT KEY MODEL RATE
+    good_client.py PORT KEY MODEL RATE [tls]
 """
 
 import http.client
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -15,8 +16,8 @@ import time
 class GoodClient:
     """That process; `answers` are there once it has ended."""
 
-    def __init__(self, gateway, key, model, rate):
-        self.command = [sys.executable, __file__, gateway.port, key, model, rate]
+    def __init__(self, gateway, key, model, rate, tls=False):
+        self.command = [sys.executable, __file__, gateway.port, key, model, rate, *(["tls"] if tls else [])]
         self.answers = []
 
     def __enter__(self):
@@ -33,6 +34,14 @@ class GoodClient:
         self.answers = [tuple(map(float, line.split())) for line in out.splitlines()]
 
 
+def connection(port, tls):
+    if not tls:
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+
+
 def main():
     port, key, model, rate = int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
     stopped = []
@@ -43,7 +52,7 @@ def main():
     while not stopped:
         time.sleep(max(0.0, due - time.monotonic()))
         try:
-            line = line or http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            line = line or connection(port, "tls" in sys.argv[5:])
             line.request("POST", "/v1/chat/completions", body, headers)
             reply = line.getresponse()
             reply.read()

@@ -31,6 +31,7 @@ MACHINES = {
     "cluster": ("masters that are replaced, in a cluster and behind Sentinels", 300, 2 * 3_600),
     "hostile": ("hostile requests of many families", 300, 3_600),
     "slow": ("slow sockets", 300, 900),
+    "tenants": ("one tenant against all", 300, 900),
     "unread": ("clients that read nothing of large answers", 300, 1_800),
     "canaries": ("secrets that must not come out", 300, 900),
 }
