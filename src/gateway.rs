@@ -18,8 +18,7 @@ use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
 use crate::files::bodies::BodyFiles;
-use crate::ledger::{Leases, Ledger, Unavailable};
-use crate::metrics::METRICS;
+use crate::ledger::{Leases, Ledger};
 use crate::notes::Notes;
 use crate::repeats::Repeats;
 
@@ -297,18 +296,6 @@ impl Gateway {
         let taken = intake::take(self, session, caller, endpoint).await;
         exchange.client_time += began.elapsed();
         taken
-    }
-
-    /// Waits for the ledger, but not longer than a client should.
-    async fn in_time<T, E: From<Unavailable>>(
-        &self,
-        op: &str,
-        asked: impl Future<Output = std::result::Result<T, E>>,
-    ) -> std::result::Result<T, E> {
-        let timer = METRICS.ledger_seconds.with_label_values(&[op, self.store_name]).start_timer();
-        let answered = tokio::time::timeout(self.timeouts.ledger, asked).await;
-        timer.observe_duration();
-        answered.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()).into()))
     }
 }
 

@@ -12,7 +12,7 @@ use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::funds::Funds;
 use super::{Gateway, given, thinking, usage_bounds};
 use crate::dialect::relay::Keep;
-use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation};
+use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation, Unavailable};
 use crate::metrics::{METRICS, count, record_write_off};
 use crate::money::{Basis, Money, Usage};
 
@@ -186,6 +186,18 @@ async fn until_kept(
 }
 
 impl Gateway {
+    /// Waits for the ledger, but not longer than a client should.
+    pub(super) async fn in_time<T, E: From<Unavailable>>(
+        &self,
+        op: &str,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let timer = METRICS.ledger_seconds.with_label_values(&[op, self.store_name]).start_timer();
+        let answered = tokio::time::timeout(self.timeouts.ledger, asked).await;
+        timer.observe_duration();
+        answered.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()).into()))
+    }
+
     /// Voids a hold of which nobody knows whether it was made. A stop does not wait for that: the
     /// hold, if there is one, ends with its lease.
     pub(super) fn take_back(&self, account: AccountName, id: String) {

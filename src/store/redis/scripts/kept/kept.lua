@@ -15,7 +15,10 @@ end
 
 -- Counts no more what is over; tells how much was found.
 local function drop_over(list, total, now)
-  if redis.call('EXISTS', list) == 0 then redis.call('DEL', total) end
+  if redis.call('EXISTS', list) == 0 then
+    redis.call('DEL', total)
+    return 0
+  end
   local over = redis.call('ZRANGEBYSCORE', list, '-inf', whole(now), 'LIMIT', 0, LOOKS_MAX)
   for _, member in ipairs(over) do
     local bytes = split(member)
