@@ -346,19 +346,16 @@ def test_an_edit_that_is_no_form_or_lacks_a_prompt_is_a_bad_request(gateway):
     with pytest.raises(openai.BadRequestError) as refused:
         alice.client().post("/images/edits", body=body, cast_to=object)
     assert refused.value.code == "invalid_form"
-    for left_out in "model", "prompt":
-        fields = {"model": "lmb-image-1", "prompt": "hello"}
-        del fields[left_out]
-        form = {"content-type": "multipart/form-data"}
-        with pytest.raises(openai.BadRequestError) as refused:
-            alice.client().post(
-                "/images/edits",
-                body=fields,
-                files=[("image", PNG)],
-                options={"headers": form},
-                cast_to=object,
-            )
-        assert verdict(refused) == (400, "missing_required_parameter", left_out)
+    form = {"content-type": "multipart/form-data"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        alice.client().post(
+            "/images/edits",
+            body={"model": "lmb-image-1"},
+            files=[("image", PNG)],
+            options={"headers": form},
+            cast_to=object,
+        )
+    assert verdict(refused) == (400, "missing_required_parameter", "prompt")
     assert alice.charges(0) == [] and gw.vendor.count() == before
 
 

@@ -142,7 +142,7 @@ class Canned:
 
     def say(self, case):
         """As opinion.py has it: the reply, or the chunks of its stream, with an error if one came."""
-        chat = {"model": "lma-sonnet-4-6", "messages": ask(case), "max_tokens": 64}
+        chat = {"model": "lma-sonnet-4-6", "messages": ask(case), "max_tokens": 512}
         streamed = ANSWERS[case].suffix == ".sse"
         if streamed:
             chat |= {"stream": True, "stream_options": {"include_usage": True}}

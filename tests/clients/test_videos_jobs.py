@@ -65,10 +65,11 @@ def test_jobs_that_fail_say_why_and_cost_nothing(gateway):
 @both_stores
 @sim
 def test_a_job_that_never_ends_is_given_up_when_its_time_is_over(gateway):
-    gw = gateway(vendor_d="", videos={"timeout_ms": 1500})
+    gw = gateway(vendor_d="", videos={"timeout_ms": 6000})
     alice, begun = gw.account(), time.monotonic()
     job = filmed(alice.client(), "[never] hello")
-    assert 1.4 < time.monotonic() - begun < 4
+    # A job is sent when Redis has on disk that it is, which takes a second or two.
+    assert 5.9 < time.monotonic() - begun < 15
     assert_failed(alice, job, "timed_out")
     assert submissions(gw) == 1
 
