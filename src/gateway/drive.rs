@@ -220,16 +220,18 @@ async fn read_head(up: &mut Upstream) -> pingora_core::Result<()> {
     }
 }
 
-/// Reads a short error, and gives the connection back.
-async fn error_body(gateway: &Gateway, vendor: Box<Vendor>, peer: &HttpPeer) -> Vec<u8> {
+/// Reads a short error, and gives the connection back. Tells whether that is all of it: a vendor
+/// that repeats a client's words may have many.
+async fn error_body(gateway: &Gateway, vendor: Box<Vendor>, peer: &HttpPeer) -> (Vec<u8>, bool) {
     let Vendor { mut up, sent_whole, .. } = *vendor;
     let mut body = Vec::new();
     let reading = async {
         while let Ok(Some(piece)) = up.read_response_body().await {
-            if body.len() + piece.len() > ERROR_BYTES_MAX {
+            let left = ERROR_BYTES_MAX - body.len();
+            body.extend_from_slice(&piece[..piece.len().min(left)]);
+            if piece.len() > left {
                 return false;
             }
-            body.extend_from_slice(&piece);
         }
         true
     };
@@ -239,7 +241,7 @@ async fn error_body(gateway: &Gateway, vendor: Box<Vendor>, peer: &HttpPeer) -> 
     } else {
         up.shutdown().await;
     }
-    body
+    (body, whole)
 }
 
 /// Every route failed, or there was none to try.
@@ -262,7 +264,9 @@ async fn refused(
 ) -> Option<Refusal> {
     let status = head.status.as_u16();
     let retry_after = upstream::retry_after(head);
-    let body = Bytes::from(error_body(gateway, vendor, peer).await);
+    let (body, whole) = error_body(gateway, vendor, peer).await;
+    let body = Bytes::from(body);
+    let is_cut = !whole && matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
     let admitted = exchange.admitted()?;
     let body = admitted.route.as_ref().map_or_else(|| body.clone(), |r| r.redacted(body.clone()));
     let rules = &admitted.terms.model.vendor.blocked;
@@ -274,7 +278,7 @@ async fn refused(
     } else if rules.says(status, &body) {
         // As if it had said so by its status: it does not take our key or our money.
         Block { status: Some(402), retry_after: None, work_begun: false }
-    } else if is_about_the_call(status, &error) {
+    } else if is_about_the_call(status, &error, is_cut) {
         if matches!(admitted.way, Way::Translated { .. }) {
             // The types of the other format mean nothing to a chat client.
             return Some(Refusal::Vendor { status, error: VendorError { kind: None, ..error } });
@@ -295,8 +299,8 @@ async fn refused(
 
 /// Whether a status blames the call, in words of the vendor's: a page says that whoever wrote it
 /// does not know the vendor's interface.
-fn is_about_the_call(status: u16, error: &VendorError) -> bool {
-    let says_why = error.message.is_some() || error.code.is_some();
+fn is_about_the_call(status: u16, error: &VendorError, is_cut: bool) -> bool {
+    let says_why = error.message.is_some() || error.code.is_some() || is_cut;
     status == 413 || (matches!(status, 400 | 404 | 422) && says_why)
 }
 

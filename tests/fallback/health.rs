@@ -198,6 +198,20 @@ async fn a_wrong_base_url_was_told_to_the_client_as_its_own_fault(
     world.free_of_charge().await;
 }
 
+/// A vendor that names an unknown field at its full length says more than is read of an error.
+#[tokio::test]
+async fn a_call_whose_words_a_vendor_repeats_at_length_was_told_as_the_routes_fault() {
+    let message = format!("Unrecognized request argument supplied: {}", "k".repeat(100_000));
+    let body = format!(r#"{{"error":{{"message":"{message}","type":"invalid_request_error"}}}}"#);
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let vendor = Canned::start(answer.into_bytes(), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url, ""]).run().await;
+    let answer = world.chat(chat_of("lmb-5.5")).await;
+    assert_eq!((answer.status, depth(&answer)), (400, Some("0")), "{answer:?}");
+    world.free_of_charge().await;
+}
+
 #[rstest]
 #[case::key_of_c(
     "vendor_c",
