@@ -1,12 +1,13 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Parser, Subcommand};
 
-use crate::conf::Conf;
+use crate::conf::{self, Conf};
 use crate::gateway::vendor_key;
 use crate::ledger::AccountName;
 use crate::sheet::Fault;
@@ -136,7 +137,21 @@ fn unread(why: &anyhow::Error) -> bool {
 
 fn conf(file: &str) -> anyhow::Result<Conf> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    Conf::parse(file, &text, std::env::vars()).map_err(|found| faults(&found))
+    Conf::parse(file, &text, environment()?).map_err(|found| faults(&found))
+}
+
+/// The variables of the environment that set something here. The library's own list panics where
+/// any value is no text, and shows it.
+fn environment() -> anyhow::Result<Vec<(String, String)>> {
+    let ours = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with(conf::PREFIX))?;
+        Some((name, value))
+    });
+    let text = |(name, value): (String, OsString)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => bail!("{name} in the environment is no text in UTF-8"),
+    };
+    ours.map(text).collect()
 }
 
 /// Secrets that the configuration names: those that are there must be usable.

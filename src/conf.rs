@@ -12,7 +12,7 @@ mod listen;
 pub use listen::{AdminAddress, Listen, Tls};
 
 /// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
-const PREFIX: &str = "TOLLGATE__";
+pub(crate) const PREFIX: &str = "TOLLGATE__";
 
 /// Everything that can be set.
 #[derive(Debug, Clone)]

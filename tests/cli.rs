@@ -1,6 +1,7 @@
 //! The command line: what its commands print, and how it says what is wrong.
 
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStringExt;
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -215,6 +216,26 @@ async fn the_environment_wins_over_the_file() {
     assert!(run.err.contains("closest is 'url'"), "{}", run.err);
 }
 
+#[rstest]
+#[case::in_the_environment("env:ODD_KEY", "env:ODD_KEY")]
+#[case::in_a_file("file:odd.key", "file:odd.key")]
+#[tokio::test]
+async fn a_key_that_no_header_can_carry_is_told_by_its_place(
+    #[case] key: &str,
+    #[case] told: &str,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    std::fs::write(world.path("odd.key"), "vk-one\r\nx-evil: vk-two").expect("a key");
+    let routes = format!(r#"[{{ name = "r0", base_url = "http://127.0.0.1:1", key = "{key}" }}]"#);
+    let env =
+        [("TOLLGATE__VENDOR__VENDOR_B__ROUTES", routes.as_str()), ("ODD_KEY", "vk-one\u{7}vk-two")];
+    let run = world.command_with(&["check"], &env).await;
+    assert_eq!(run.code, 1, "{}", run.out);
+    let place = format!("the key of route 'r0' of vendor_b ({told}) has control characters");
+    assert!(run.err.contains(&place), "{}", run.err);
+    assert!(!run.err.contains("vk-"), "{}", run.err);
+}
+
 #[tokio::test]
 async fn a_file_that_is_not_there_is_named() {
     let world = World::start(Store::Sqlite).run().await;
@@ -237,6 +258,22 @@ async fn a_redis_that_may_forget_is_refused_unless_that_is_wanted() {
     assert!(run.err.contains("allow_volatile"), "{}", run.err);
     let env = [env[0], ("TOLLGATE__STORE__ALLOW_VOLATILE", "true")];
     assert_eq!(world.command_with(&["account", "list"], &env).await.done(), "");
+}
+
+#[rstest]
+#[case("SOMETHING_ELSE", true)]
+#[case("TOLLGATE__STORE__URL", false)]
+fn a_variable_that_is_no_text_was_shown_in_a_panic(#[case] name: &str, #[case] is_fine: bool) {
+    let value = std::ffi::OsString::from_vec(b"canary-\xff".to_vec());
+    let run = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["--conf", "conf/live.toml", "models"])
+        .env(name, value)
+        .output()
+        .expect("a command");
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.success(), is_fine, "{told}");
+    assert!(!told.contains("canary") && !told.contains("panicked"), "{told}");
+    assert_eq!(told.contains(name), !is_fine, "{told}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod translated;
 mod translation;
 mod uploads;
 mod usage;
+mod vendor_h2;
 mod vendor_tls;
 mod videos;
 mod world;

@@ -16,15 +16,15 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::world::{Store, World, chat_of, http};
 
-const REPLY: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"lmb-5.5","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":1,"total_tokens":11}}"#;
+pub(crate) const REPLY: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"lmb-5.5","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":1,"total_tokens":11}}"#;
 
 /// A private authority, a vendor's certificate, and one for the gateway.
-struct Authority {
+pub(crate) struct Authority {
     folder: TempDir,
 }
 
 impl Authority {
-    fn new() -> Authority {
+    pub(crate) fn new() -> Authority {
         let authority = Authority { folder: TempDir::new().expect("a folder") };
         let (key, cert) = (authority.file("ca.key"), authority.file("ca.pem"));
         authority.openssl(&format!(
@@ -36,7 +36,7 @@ impl Authority {
         authority
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
@@ -103,7 +103,7 @@ impl Authority {
     }
 }
 
-fn certificate(path: &str) -> CertificateDer<'static> {
+pub(crate) fn certificate(path: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_file(Path::new(path)).expect("a certificate")
 }
 
@@ -119,11 +119,11 @@ fn is_whole(request: &[u8]) -> bool {
 }
 
 /// The routes of a vendor, as a variable in the environment.
-fn routes(base: &str, tls: &str) -> &'static str {
+pub(crate) fn routes(base: &str, tls: &str) -> &'static str {
     format!("[{{ name = \"r0\", base_url = \"{base}\", key = \"k\"{tls} }}]").leak()
 }
 
-const ROUTES: &str = "TOLLGATE__VENDOR__VENDOR_B__ROUTES";
+pub(crate) const ROUTES: &str = "TOLLGATE__VENDOR__VENDOR_B__ROUTES";
 
 #[tokio::test]
 async fn a_vendor_of_a_private_authority_that_asks_for_a_certificate_is_reached() {

@@ -8,24 +8,43 @@ use arc_swap::ArcSwap;
 /// A key of a vendor's. Clones share it, so that all that call the vendor get a new one at once. It
 /// has no `Debug`, so that it can't get into a log by accident.
 #[derive(Clone)]
-pub struct VendorKey(Arc<ArcSwap<String>>);
+pub struct VendorKey(Arc<ArcSwap<Keys>>);
+
+/// Calls that began before a reload carry the key of then, and their vendor may repeat it.
+struct Keys {
+    current: Arc<String>,
+    previous: Option<Arc<String>>,
+}
 
 impl VendorKey {
     /// Takes the key as the vendor issued it.
     #[must_use]
     pub fn new(key: String) -> VendorKey {
-        VendorKey(Arc::new(ArcSwap::from_pointee(key)))
+        let keys = Keys { current: Arc::new(key), previous: None };
+        VendorKey(Arc::new(ArcSwap::from_pointee(keys)))
     }
 
     /// The key itself, to be put into a header.
     #[must_use]
     pub fn reveal(&self) -> Arc<String> {
-        self.0.load_full()
+        self.0.load().current.clone()
+    }
+
+    /// What may not be repeated to a client: the key, and the one that it replaced.
+    pub fn secrets(&self) -> impl Iterator<Item = Arc<String>> + use<> {
+        let keys = self.0.load();
+        [Some(keys.current.clone()), keys.previous.clone()].into_iter().flatten()
     }
 
     /// Puts another key in its place; tells whether it is another one.
     #[must_use]
     pub fn replace(&self, key: &str) -> bool {
-        *self.0.swap(Arc::new(key.to_owned())) != key
+        let current = self.reveal();
+        let is_other = *current != key;
+        if is_other {
+            let keys = Keys { current: Arc::new(key.to_owned()), previous: Some(current) };
+            self.0.store(Arc::new(keys));
+        }
+        is_other
     }
 }

@@ -10,6 +10,13 @@ use super::json::{Document, Draft, Kind, Value};
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
 
+/// How the media types of texts begin. Of a file of any other nobody can tell by its bytes how much
+/// there is to be read in it: many are compressed.
+pub(super) const TEXTS: [&str; 3] = ["text/", "application/json", "application/xml"];
+
+/// So much of a string is looked at to tell what it holds; the rest may be megabytes.
+const BEGINNING_BYTES: usize = 256;
+
 /// Reads a body.
 ///
 /// # Errors
@@ -81,7 +88,7 @@ fn content(document: &Document) -> Result<Content, CallFault> {
 #[derive(Clone, Copy)]
 enum Attached {
     Image,
-    /// A document that is looked at page by page.
+    /// A document that is looked at page by page, or that the vendor unpacks.
     Pages,
     /// Something that is read as text.
     Text,
@@ -95,31 +102,49 @@ fn is_text(part: Value<'_>) -> bool {
 
 /// What a part attaches, and the string that holds it or its address.
 fn attached(part: Value<'_>) -> Option<(Attached, Value<'_>)> {
-    let (address, elsewhere) = match part.get("image_url") {
-        Some(image) if image.kind() == Kind::Object => (image.get("url")?, Attached::Image),
-        Some(image) => (image, Attached::Image),
-        None => (part.get("file")?.get("file_data")?, Attached::Text),
+    let (address, is_file) = match part.get("image_url") {
+        Some(image) if image.kind() == Kind::Object => (image.get("url")?, false),
+        Some(image) => (image, false),
+        None => (part.get("file")?.get("file_data")?, true),
     };
-    let text = address.text()?;
-    let is_data = |media: &str| {
-        let start = text.get(.."data:".len() + media.len());
-        start.is_some_and(|s| {
-            s.get(.."data:".len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
-                && s["data:".len()..].eq_ignore_ascii_case(media)
-        })
-    };
+    if address.kind() != Kind::Text {
+        return None;
+    }
     let kind = match () {
-        () if is_data("application/pdf") => Attached::Pages,
-        () if is_data("image/") => Attached::Image,
-        () => elsewhere,
+        () if is_data(address, &["application/pdf"]) => Attached::Pages,
+        () if is_data(address, &["image/"]) => Attached::Image,
+        () if is_file && is_data(address, &TEXTS) => Attached::Text,
+        () if is_file => Attached::Pages,
+        () => Attached::Image,
     };
     Some((kind, address))
+}
+
+/// Whether a string holds data, and of which media.
+pub(super) fn is_data(value: Value<'_>, media: &[&str]) -> bool {
+    let beginning = &value.raw()[..value.raw().len().min(BEGINNING_BYTES)];
+    let Some(text) = Value::trusted(beginning).text() else { return false };
+    let begins = |from: usize, with: &str| {
+        text.get(from..from + with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with))
+    };
+    let scheme = "data:";
+    begins(0, scheme) && media.iter().any(|media| begins(scheme.len(), media))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    /// The content of a call with one part and a tool.
+    fn content_with(part: &str) -> Content {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
+        );
+        let document = Document::parse(body.into()).expect("sound");
+        let Ok(Asked::Chat { text, .. }) = read(&document) else { panic!("no chat") };
+        text.content
+    }
 
     #[rstest]
     #[case::image(r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}"#, 1, 0)]
@@ -144,18 +169,31 @@ mod tests {
         0,
         0
     )]
+    #[case::who_knows(r#"{"type":"file","file":{"file_data":"AA==","filename":"a"}}"#, 0, 1)]
+    #[case::no_string(r#"{"type":"file","file":{"file_data":7}}"#, 0, 0)]
     #[case::text(r#"{"type":"text","text":"data:image/png"}"#, 0, 0)]
     fn what_is_attached_is_counted_by_what_it_is(
         #[case] part: &str,
         #[case] images: u64,
         #[case] documents: u64,
     ) {
-        let body = format!(
-            r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
-        );
-        let document = Document::parse(body.into()).expect("sound");
-        let Ok(Asked::Chat { text, .. }) = read(&document) else { panic!("no chat") };
-        let Content { images: i, documents: d, tools, .. } = text.content;
+        let Content { images: i, documents: d, tools, .. } = content_with(part);
         assert_eq!((i, d, tools), (images, documents, 1));
+    }
+
+    #[rstest]
+    #[case::docx("application/vnd.openxmlformats-officedocument.wordprocessingml.document", false)]
+    #[case::zip("application/zip", false)]
+    #[case::no_media_type("", false)]
+    #[case::plain("text/plain", true)]
+    #[case::json("application/JSON", true)]
+    #[case::xml("application/xml", true)]
+    fn a_compressed_document_was_believed_as_many_tokens_as_its_bytes(
+        #[case] media: &str,
+        #[case] is_all_text: bool,
+    ) {
+        let data = format!("data:{media};base64,UEsDBA==");
+        let part = format!(r#"{{"type":"file","file":{{"file_data":"{data}"}}}}"#);
+        assert_eq!(content_with(&part).is_all_text(), is_all_text);
     }
 }

@@ -91,12 +91,20 @@ const DOMAINS: [&str; 20] = [
 /// A text without what belongs to the operator. It never grows, and twice is as good as once.
 #[must_use]
 pub fn redact(text: &str) -> Cow<'_, str> {
-    let Some(mut clean) = redact_once(text) else { return Cow::Borrowed(text) };
-    // What was taken out divides words anew.
-    while let Some(cleaner) = redact_once(&clean) {
+    redact_in_passes(text).0
+}
+
+/// The same, with the number of passes over the text.
+fn redact_in_passes(text: &str) -> (Cow<'_, str>, usize) {
+    let mut passes = 1;
+    let Some(mut clean) = redact_once(text) else { return (Cow::Borrowed(text), passes) };
+    loop {
+        passes += 1;
+        // What was taken out divides words anew. A pass takes all that a word shows, so that what
+        // shows only then is rare, and nothing is left behind it.
+        let Some(cleaner) = redact_once(&clean) else { return (Cow::Owned(clean), passes) };
         clean = cleaner;
     }
-    Cow::Owned(clean)
 }
 
 /// `None` if there is nothing to be taken out.
@@ -108,15 +116,15 @@ fn redact_once(text: &str) -> Option<String> {
         let (core, ends) = core(word);
         let is_known = context == Context::Owner && (is_bound || is_name(core));
         let taken = if is_secret(core) || (is_known && !core.is_empty()) {
-            Some((start, start + core.len()))
+            vec![(0, core.len())]
         } else {
-            owned(core).map(|(from, to)| (start + from, start + to))
+            owned(core)
         };
         context = context.after(core, ends);
-        if let Some((from, to)) = taken.filter(|(from, to)| to - from >= PLACEHOLDER.len()) {
-            clean.push_str(&text[copied..from]);
+        for (from, to) in taken.into_iter().filter(|(from, to)| to - from >= PLACEHOLDER.len()) {
+            clean.push_str(&text[copied..start + from]);
             clean.push_str(PLACEHOLDER);
-            copied = to;
+            copied = start + to;
             context = Context::None;
         }
     }
@@ -185,18 +193,21 @@ fn is_secret(word: &str) -> bool {
 }
 
 fn is_address(word: &str) -> bool {
-    let bare = word.trim_start_matches('/');
     let is_mail = |(name, host): (&str, &str)| !name.is_empty() && host.contains('.');
-    let host = bare.split(['/', '?']).next().unwrap_or_default();
-    let host = host.rsplit_once(':').filter(|(_, port)| is_number(port)).map_or(host, |(h, _)| h);
-    let is_numeric = host.parse::<IpAddr>().is_ok() || bare.parse::<SocketAddr>().is_ok();
     word.contains("://")
         || starts_with(word, "www.")
         || starts_with(word, "arn:")
         || word.split_once('@').is_some_and(is_mail)
-        || is_numeric
-        || bare.parse::<IpAddr>().is_ok()
-        || is_host(host)
+        || begins_with_host(word)
+}
+
+/// Whether a word is a host and what there is on it.
+fn begins_with_host(word: &str) -> bool {
+    let bare = word.trim_start_matches('/');
+    let host = bare.split(['/', '?']).next().unwrap_or_default();
+    let host = host.rsplit_once(':').filter(|(_, port)| is_number(port)).map_or(host, |(h, _)| h);
+    let is_numeric = host.parse::<IpAddr>().is_ok() || bare.parse::<SocketAddr>().is_ok();
+    is_numeric || bare.parse::<IpAddr>().is_ok() || is_host(host)
 }
 
 fn is_number(text: &str) -> bool {
@@ -252,18 +263,29 @@ fn is_name(word: &str) -> bool {
     word.bytes().any(|b| b.is_ascii_digit() || b == b'-' || b == b'_')
 }
 
-/// The owner's name in a path such as `projects/NAME/places`.
-fn owned(word: &str) -> Option<(usize, usize)> {
+/// The owners' names in a path such as `projects/NAME/places`, and its end if that is an address
+/// behind a name.
+fn owned(word: &str) -> Vec<(usize, usize)> {
+    let mut taken = Vec::new();
     let mut at = 0;
     let mut is_owner = false;
     for part in word.split(['/', ':', '=']) {
+        let end = at + part.len();
         if is_owner && part.len() >= PLACEHOLDER.len() {
-            return Some((at, at + part.len()));
+            taken.push((at, end));
+            // What is taken out names nothing.
+            is_owner = false;
+            // Only up to the next slash is looked at, so that a word is read once in all.
+            if word[end..].starts_with('/') && begins_with_host(&word[end..]) {
+                taken.push((end, word.len()));
+                break;
+            }
+        } else {
+            is_owner = OWNERS.iter().any(|owner| part.eq_ignore_ascii_case(owner));
         }
-        is_owner = OWNERS.contains(&part.to_ascii_lowercase().as_str());
-        at += part.len() + 1;
+        at = end + 1;
     }
-    None
+    taken
 }
 
 #[cfg(test)]
@@ -297,6 +319,8 @@ mod tests {
         "Publisher projects/acme/locations/global/x"
     )]
     #[case("Publisher projects/acmecorp/locations/x", "Publisher projects/[...]/locations/x")]
+    #[case("at org/acmecorp/team/reds-1/x", "at org/[...]/team/[...]/x")]
+    #[case("org/acmecorp/db01.prod.internal/team/x, or", "org/[...][...], or")]
     #[case("team 9f1c2b3a-0000-4000-8000-0123456789ab: no", "team [...]: no")]
     #[case(
         "upstream connect error: 10.12.0.7:8443 refused",
@@ -333,6 +357,18 @@ mod tests {
         assert!(matches!(redact(said), Cow::Borrowed(_)));
     }
 
+    #[rstest]
+    #[case::paths("org/aaaaa/", "org/[...]/")]
+    #[case::pairs("Team:aaaaa=", "Team:[...]=")]
+    #[case::words("project 'aaaaa' ", "project '[...]' ")]
+    fn each_of_many_owners_cost_a_pass_over_the_text(#[case] said: &str, #[case] clean: &str) {
+        let times = 4_000 / said.len();
+        let text = said.repeat(times);
+        let (redacted, passes) = redact_in_passes(&text);
+        assert_eq!(redacted, clean.repeat(times));
+        assert!(passes <= 3, "{passes} passes");
+    }
+
     #[test]
     fn json_keeps_its_shape() {
         let json =
@@ -349,8 +385,9 @@ mod tests {
                 "://|www\\.|\\PC|[ .,:;'/=*\\[\\]-]){0,12}){0,4}",
             )
         ) {
-            let once = redact(&text).into_owned();
-            prop_assert!(once.len() <= text.len(), "{}", once);
+            let (once, passes) = redact_in_passes(&text);
+            let once = once.into_owned();
+            prop_assert!(once.len() <= text.len() && passes <= 3, "{} in {}", once, passes);
             prop_assert_eq!(redact(&once), once.as_str());
         }
 

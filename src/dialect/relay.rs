@@ -27,6 +27,8 @@ use raw::Raw;
 use stream::Stream;
 use whole::Whole;
 
+pub use whole::WHOLE_BYTES_MAX;
+
 /// What the vendor speaks, and what the client is to hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Passage {
@@ -90,6 +92,9 @@ pub enum Break {
     /// There was no room for more of it in time: replies that clients have not taken have it all.
     #[error("there is no room for the vendor's reply: too much of others was not read yet")]
     NoRoom,
+    /// The same, since its own account has taken too little of its other replies for too long.
+    #[error("too much of this account's answers was not read; this one is charged all the same")]
+    Unread,
     /// Nothing came for too long.
     #[error("the vendor stopped answering")]
     Stalled,
@@ -137,7 +142,7 @@ impl Break {
     /// Whether it is not the vendor that broke it.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        matches!(self, Break::Insufficient | Break::NoLedger | Break::NoRoom)
+        matches!(self, Break::Insufficient | Break::NoLedger | Break::NoRoom | Break::Unread)
     }
 
     /// The type and the code of an error that tells, in the chat dialect.
@@ -146,6 +151,7 @@ impl Break {
             Break::Insufficient => ("insufficient_credits", "insufficient_credits"),
             Break::NoLedger => ("server_error", "ledger_unavailable"),
             Break::NoRoom => ("server_error", "overloaded"),
+            Break::Unread => ("server_error", "answers_unread"),
             _ => ("server_error", "upstream_error"),
         }
     }
@@ -246,7 +252,7 @@ impl Relay {
     pub fn fail(&mut self, why: Break) -> Option<Bytes> {
         match self {
             Relay::Whole(whole) => {
-                whole.progress = Progress::Broken(why);
+                whole.fail(why);
                 None
             }
             Relay::Pieces(pieces) => {
@@ -295,8 +301,8 @@ impl Relay {
     #[must_use]
     pub fn due(&self, input: u64) -> Option<Usage> {
         let complete = *self.progress() == Progress::Complete;
-        // What the gateway stopped waiting for, since the client had gone, is billed all the same.
-        let ended = complete || *self.progress() == Progress::Broken(Break::Abandoned);
+        // What the gateway stopped waiting for on account of the client is billed all the same.
+        let ended = complete || self.is_abandoned();
         let (meter, unpaid) = match self {
             Relay::Raw(raw) => return ended.then(|| raw.usage()),
             Relay::Whole(Whole { passage: Passage::Verdict, .. }) => return None,
@@ -314,6 +320,12 @@ impl Relay {
         }
         let usage = if complete { meter.usage(input) } else { meter.usage_so_far(input) };
         Some(usage.into())
+    }
+
+    /// Whether it was given up on account of the client: it had gone, or does not read.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        matches!(self.progress(), Progress::Broken(Break::Abandoned | Break::Unread))
     }
 
     /// What is known of the tokens of a text.

@@ -99,8 +99,12 @@ pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
 }
 
 fn details(value: Value<'_>) -> Option<String> {
-    let short = value.raw().len() <= MESSAGE_CHARS_MAX && value.kind() == Kind::Object;
-    short.then(|| redact_json(value))
+    (is_short(value) && value.kind() == Kind::Object).then(|| redact_json(value))
+}
+
+/// Whether a value is no longer than a message may be.
+pub(super) fn is_short(value: Value<'_>) -> bool {
+    value.raw().len() <= MESSAGE_CHARS_MAX
 }
 
 /// Words for people, without what is the operator's.

@@ -124,6 +124,13 @@ impl Sums {
         }
     }
 
+    /// What is left of them once others are taken away.
+    fn without(&self, others: &Sums) -> Sums {
+        let mut left = self.clone();
+        others.by_account.iter().for_each(|(account, bytes)| left.subtract(account, *bytes));
+        left
+    }
+
     fn of(&self, account: &str) -> u64 {
         self.by_account.get(account).copied().unwrap_or_default()
     }
@@ -288,10 +295,11 @@ impl BodyFiles {
     /// [`FilesError::Unavailable`] if the store does not list or delete; the next one does the
     /// rest.
     pub async fn sweep(&self, now_s: u64) -> Result<BodiesSwept, FilesError> {
-        let refused = {
+        // What is written by now will be listed; until it is, it is counted as it was.
+        let (written, refused) = {
             let mut known = self.known();
-            known.fresh = known.writing.clone();
-            std::mem::take(&mut known.refused)
+            let written = known.fresh.without(&known.writing);
+            (written, std::mem::take(&mut known.refused))
         };
         let mut swept = BodiesSwept::default();
         let (mut sums, mut replies) = (Sums::default(), Replies::new());
@@ -302,9 +310,14 @@ impl BodyFiles {
             // What has another name is not ours.
             let Some(name) = self.name(&location) else { continue };
             if name.expires_s <= now_s {
-                self.files.delete(&name.path()).await?;
-                swept.expired += 1;
-                continue;
+                match self.files.delete(&name.path()).await {
+                    Ok(()) => {
+                        swept.expired += 1;
+                        continue;
+                    }
+                    // It counts for as long as it is there.
+                    Err(why) => log::warn!(why:% = why; "a body that is over is not deleted"),
+                }
             }
             sums.add(&name.account, size);
             if name.kind == BodyKind::Reply {
@@ -316,6 +329,7 @@ impl BodyFiles {
         let mut known = self.known();
         swept.bytes = sums.total;
         known.listed = sums;
+        known.fresh = known.fresh.without(&written);
         Ok(swept)
     }
 

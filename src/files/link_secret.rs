@@ -1,5 +1,7 @@
 //! Where the secrets are with which addresses of files are made and known.
 
+use std::env::VarError;
+
 use sha2::{Digest, Sha256};
 
 /// Shorter secrets could be guessed.
@@ -35,7 +37,12 @@ impl LinkSecret {
         let (found, place) = match self {
             LinkSecret::Store => return Ok(None),
             LinkSecret::Env(name) => {
-                (std::env::var(name).map_err(|why| why.to_string()), format!("env:{name}"))
+                // Its own words have the value in them.
+                let words = |why| match why {
+                    VarError::NotPresent => "it is not set".to_owned(),
+                    VarError::NotUnicode(_) => "it is no text in UTF-8".to_owned(),
+                };
+                (std::env::var(name).map_err(words), format!("env:{name}"))
             }
             LinkSecret::File(path) => (
                 std::fs::read_to_string(path).map_err(|why| why.to_string()),

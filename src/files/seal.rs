@@ -1,28 +1,28 @@
 //! Tokens that let whoever has one fetch one file for a while.
 //!
-//! A token has the account in it, encrypted, and its end, and is authenticated with them and with
-//! the job that the rest of the address names. So nothing is kept of it, every node of a fleet
-//! knows it, and whoever reads an address in a log or a browser does not learn whose file it is.
+//! A token has its end and the account, which is encrypted and authenticated together with the end
+//! and with the job that the rest of the address names. So nothing is kept of it, every node of a
+//! fleet knows it, and whoever reads an address in a log or a browser does not learn whose file it
+//! is.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::error::Unspecified;
+use ring::hkdf::{HKDF_SHA256, Salt};
 
 /// No token is good for longer, in ms, whoever made it: a secret that leaks, or a clock that is
 /// wrong, makes no address that lasts.
 pub const LIFE_MAX_MS: i64 = 600_000;
 
-/// What the secret is used for here, so that no code made with it for something else is a token,
-/// and none that encrypts a name authenticates one.
-const CODE_PURPOSE: &[u8] = b"tollgate: address of a file, version 2";
-const NAME_PURPOSE: &[u8] = b"tollgate: account in the address of a file, version 2";
+/// What the secret is used for here, so that nothing made with it for something else is a token.
+const PURPOSE: &[u8] = b"tollgate: address of a file, version 3";
 const END_BYTES: usize = 8;
-const CODE_BYTES: usize = 32;
+const TAG_BYTES: usize = 16;
 /// The longest name an account has. Shorter ones are filled up, so that no token tells its length.
 const NAME_BYTES: usize = 64;
-const TOKEN_BYTES: usize = END_BYTES + CODE_BYTES + NAME_BYTES;
+const TOKEN_BYTES: usize = END_BYTES + NAME_BYTES + TAG_BYTES;
 const TOKEN_CHARS: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
 /// The fleet's secrets, with which tokens are made and known: one, and while it is changed another.
@@ -45,15 +45,17 @@ impl Seal {
     }
 
     /// Makes a token for a job of an account, good until before a time, in unix ms.
-    #[must_use]
-    pub fn token(&self, account: &str, job: &str, expires_ms: i64) -> String {
+    ///
+    /// # Errors
+    /// The name of the job is longer than any cipher takes.
+    pub fn token(&self, account: &str, job: &str, expires_ms: i64) -> Result<String, Unspecified> {
         let end = expires_ms.to_be_bytes();
         let mut name = [0; NAME_BYTES];
         // No account has a longer name; one that had would open to another, which has no such job.
         name.iter_mut().zip(account.bytes()).for_each(|(to, from)| *to = from);
-        self.newest.mask(job, end, &mut name);
-        let code = self.newest.code(job, end, &name).finalize().into_bytes();
-        URL_SAFE_NO_PAD.encode([&end[..], &code[..], &name[..]].concat())
+        let key = self.newest.key(job, end)?;
+        let tag = key.seal_in_place_separate_tag(only_nonce(), Aad::from(end), &mut name)?;
+        Ok(URL_SAFE_NO_PAD.encode([&end[..], &name[..], tag.as_ref()].concat()))
     }
 
     /// The account of a token, if it is one that was made for this job, is still good, and is not
@@ -64,50 +66,35 @@ impl Seal {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (end, rest) = bytes.split_first_chunk::<END_BYTES>()?;
-        let (code, rest) = rest.split_first_chunk::<CODE_BYTES>()?;
-        let mut name: [u8; NAME_BYTES] = rest.try_into().ok()?;
+        let (end, sealed) = bytes.split_first_chunk::<END_BYTES>()?;
         let end_ms = i64::from_be_bytes(*end);
         if end_ms <= now_ms || end_ms > now_ms.saturating_add(LIFE_MAX_MS) {
             return None;
         }
-        let secrets = std::iter::once(&self.newest).chain(&self.other);
-        let secret =
-            { secrets }.find(|secret| secret.code(job, *end, &name).verify_slice(code).is_ok())?;
-        secret.mask(job, *end, &mut name);
+        let mut secrets = std::iter::once(&self.newest).chain(&self.other);
+        let name = secrets.find_map(|secret| {
+            let (key, mut sealed) = (secret.key(job, *end).ok()?, sealed.to_vec());
+            let opened = key.open_in_place(only_nonce(), Aad::from(end), &mut sealed).ok()?;
+            Some(opened.to_vec())
+        })?;
         let length = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
-        std::str::from_utf8(&name[..length]).ok().map(str::to_owned)
+        std::str::from_utf8(name.get(..length)?).ok().map(str::to_owned)
     }
 }
 
 impl Secret {
-    /// What authenticates a token.
-    fn code(&self, job: &str, end: [u8; END_BYTES], name: &[u8; NAME_BYTES]) -> Hmac<Sha256> {
-        self.keyed(&[CODE_PURPOSE, job.as_bytes(), &end, name])
+    /// A key for one job and one end. As a job has one account, it seals one name and no other.
+    fn key(&self, job: &str, end: [u8; END_BYTES]) -> Result<LessSafeKey, Unspecified> {
+        let secret = Salt::new(HKDF_SHA256, PURPOSE).extract(&self.0);
+        let info = [&end[..], job.as_bytes()];
+        let key = UnboundKey::from(secret.expand(&info, &CHACHA20_POLY1305)?);
+        Ok(LessSafeKey::new(key))
     }
+}
 
-    /// Encrypts a name, or decrypts it: what it is combined with is never used for another name,
-    /// since a job has one account.
-    fn mask(&self, job: &str, end: [u8; END_BYTES], name: &mut [u8; NAME_BYTES]) {
-        for (block, number) in name.chunks_mut(CODE_BYTES).zip(0_u8..) {
-            let keyed = self.keyed(&[NAME_PURPOSE, job.as_bytes(), &end, &[number]]);
-            let mask = keyed.finalize().into_bytes();
-            block.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
-        }
-    }
-
-    fn keyed(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        // Shorter keys are filled up with zeros; done here, no length can be wrong.
-        let mut key = [0; 64];
-        key[..self.0.len()].copy_from_slice(&self.0);
-        let mut code = Hmac::<Sha256>::new(&key.into());
-        for part in parts {
-            // With their lengths, no two lists of parts are one text.
-            code.update(&(part.len() as u64).to_be_bytes());
-            code.update(part);
-        }
-        code
-    }
+/// Each key is used for one name.
+fn only_nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; NONCE_LEN])
 }
 
 #[cfg(test)]
@@ -132,9 +119,9 @@ mod tests {
         let secret = std::array::from_fn(|i| u8::try_from(i).expect("small"));
         let token = Seal::new(secret, None).token("acme", JOB, NOW);
         assert_eq!(
-            token,
-            "AAABi8_laACXoQ8ehuLppg2qEXYhuTUIdV-OmDM6eOJp8Oa3X8r3Xj6InrHZZJPcuEXGkO\
-             JMSTwHZD_pRTgQMPvyPkaducWUmklww5QA4ONeWLigwKPcWI4kDIly378FBGTcTlv2XOY"
+            token.expect("a token"),
+            "AAABi8_laACVDlGsvoztAciA0ENC2b_vk-Ujr8mPnPugTajhx7ZJz1sGFveSiURa4a\
+             zf5FmA3fSrnOG42qB6wIUI3HuQJ1XiR2SS-3TvpwUIJdPetQ4PgA"
         );
     }
 
@@ -148,30 +135,30 @@ mod tests {
     #[case::much_longer(0, false)]
     #[case::before_time(i64::MIN, false)]
     fn a_token_is_good_for_ten_minutes_before_its_end(#[case] now_ms: i64, #[case] is_good: bool) {
-        let token = seal().token("acme", JOB, NOW);
+        let token = seal().token("acme", JOB, NOW).expect("a token");
         assert_eq!(seal().open(JOB, &token, now_ms).is_some(), is_good);
     }
 
     #[test]
     fn a_token_told_whose_file_it_was() {
         let bytes = |account: &str, job: &str| {
-            let token = seal().token(account, job, NOW);
+            let token = seal().token(account, job, NOW).expect("a token");
             URL_SAFE_NO_PAD.decode(token).expect("sound")
         };
         let (long, short) = (bytes("a-rather-long-name", JOB), bytes("a", JOB));
         assert_eq!(long.len(), short.len(), "not even how long the name is");
         assert!(!long.windows(6).any(|part| part == b"rather"));
         // Nor that two files are of one account.
-        assert_ne!(bytes("acme", JOB)[40..], bytes("acme", "video_2")[40..]);
+        assert_ne!(bytes("acme", JOB)[8..], bytes("acme", "video_2")[8..]);
     }
 
     #[test]
     fn parts_of_a_token_cannot_change_places() {
-        let token = seal().token("bc", "a", NOW);
+        let token = seal().token("bc", "a", NOW).expect("a token");
         assert_eq!(seal().open("a", &token, BEFORE), Some("bc".to_owned()));
         assert_eq!(seal().open("ab", &token, BEFORE), None);
         let bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
-        let moved = URL_SAFE_NO_PAD.encode([&bytes[..40], &bytes[41..], &[0]].concat());
+        let moved = URL_SAFE_NO_PAD.encode([&bytes[..8], &bytes[9..], &[0]].concat());
         assert_eq!(seal().open("ab", &moved, BEFORE), None);
     }
 
@@ -179,7 +166,8 @@ mod tests {
     fn while_the_secret_is_changed_the_new_one_makes_tokens_and_both_know_them() {
         let [old, both, new] =
             [Seal::new([1; 32], None), Seal::new([2; 32], Some([1; 32])), Seal::new([2; 32], None)];
-        let (of_old, of_both) = (old.token("acme", JOB, NOW), both.token("acme", JOB, NOW));
+        let [of_old, of_both] =
+            [&old, &both].map(|seal| seal.token("acme", JOB, NOW).expect("a token"));
         let opens = |seal: &Seal, token: &str| seal.open(JOB, token, BEFORE).is_some();
         assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_old)), [true, true, false]);
         assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_both)), [false, true, true]);
@@ -205,8 +193,8 @@ mod tests {
     #[test]
     fn the_longest_name_fits() {
         let longest = "x".repeat(64);
-        let token = seal().token(&longest, JOB, NOW);
-        assert_eq!((token.len(), token.len()), (TOKEN_CHARS, 139));
+        let token = seal().token(&longest, JOB, NOW).expect("a token");
+        assert_eq!((token.len(), token.len()), (TOKEN_CHARS, 118));
         assert_eq!(seal().open(JOB, &token, BEFORE), Some(longest));
     }
 
@@ -217,7 +205,7 @@ mod tests {
             job in "video_[0-9a-f-]{36}", end: i64
         ) {
             let seal = Seal::new(secret, None);
-            let token = seal.token(&account, &job, end);
+            let token = seal.token(&account, &job, end).expect("a token");
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
             prop_assert!(token.bytes().all(is_plain));
             let opened = seal.open(&job, &token, end.saturating_sub(1));
@@ -229,7 +217,7 @@ mod tests {
         fn a_token_with_a_bit_flipped_opens_nothing(
             account in "[A-Za-z0-9._-]{1,64}", at: prop::sample::Index, bit in 0..8_u8
         ) {
-            let token = seal().token(&account, JOB, NOW);
+            let token = seal().token(&account, JOB, NOW).expect("a token");
             let mut bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
             let at_byte = at.index(bytes.len());
             bytes[at_byte] ^= 1 << bit;
@@ -240,7 +228,7 @@ mod tests {
         fn a_token_with_a_letter_changed_added_or_lost_opens_nothing(
             account in "[A-Za-z0-9._-]{1,64}", at: prop::sample::Index, letter in "[ -~]"
         ) {
-            let token = seal().token(&account, JOB, NOW);
+            let token = seal().token(&account, JOB, NOW).expect("a token");
             let at = at.index(token.len());
             let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
             if changed != token {
@@ -257,7 +245,7 @@ mod tests {
             job in "[ -~]{0,60}", other in "[ -~]{0,60}", secret: [u8; 32], another: [u8; 32]
         ) {
             prop_assume!(job != other && secret != another);
-            let token = Seal::new(secret, None).token("acme", &job, NOW);
+            let token = Seal::new(secret, None).token("acme", &job, NOW).expect("a token");
             prop_assert_eq!(Seal::new(secret, None).open(&other, &token, BEFORE), None);
             prop_assert_eq!(Seal::new(another, None).open(&job, &token, BEFORE), None);
         }

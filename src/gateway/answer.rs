@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::poll;
+use http::header::CONTENT_LENGTH;
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -20,7 +21,7 @@ use super::failure;
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
 use super::{close, repeat, reply, upstream};
-use crate::dialect::relay::{Break, Progress};
+use crate::dialect::relay::{Break, Progress, Relay, WHOLE_BYTES_MAX};
 
 mod client;
 
@@ -46,6 +47,7 @@ pub(super) async fn relay(
         return Err(Refusal::Broken(Break::Garbage));
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
+    let told = told_length(&head);
     let is_old = session.req_header().version == http::Version::HTTP_10;
     let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Client {
@@ -61,14 +63,19 @@ pub(super) async fn relay(
     };
     let deadline = exchange.arrived + gateway.timeouts.total;
     let mut notes = Notes::of(stream);
+    let mut refused = make_room(gateway, exchange, &mut client, told).await.err();
     loop {
-        let read = notes.beside(gateway, exchange, vendor.read()).await;
+        let read = match refused.take() {
+            Some(why) => Read::Failed(why),
+            None => notes.beside(gateway, exchange, vendor.read()).await,
+        };
         let is_late = client.gone.is_none() && Instant::now() >= deadline;
         let read = match client.gone {
-            None if !is_late => read,
-            None => Read::Failed(Break::Stalled),
-            Some(gone) if gone.patient(vendor.read_bytes, gateway.timeouts.drain) => read,
-            Some(_) => Read::Failed(Break::Abandoned),
+            None if is_late => Read::Failed(Break::Stalled),
+            Some(gone) if !gone.patient(vendor.read_bytes, gateway.timeouts.drain) => {
+                Read::Failed(Break::Abandoned)
+            }
+            _ => read,
         };
         let out = passed(gateway, session, exchange, &mut vendor, read).await?;
         let out = covered(gateway, session, exchange, &mut client, out).await?;
@@ -99,12 +106,17 @@ pub(super) async fn relay(
             None => return Err(Refusal::Internal),
         }
     }
+    leave(session, exchange, &client).await;
+    Ok(())
+}
+
+/// Notes how the client's side ended.
+async fn leave(session: &mut Session, exchange: &mut Exchange, client: &Client<'_>) {
+    exchange.record.client_gone = client.gone.is_some();
+    exchange.client_time += client.waited;
     if client.gone.is_some() {
         reply::cut(session, exchange).await;
     }
-    exchange.record.client_gone = client.gone.is_some();
-    exchange.client_time += client.waited;
-    Ok(())
 }
 
 /// Counts an answer that broke against its route, as far as that did it.
@@ -129,6 +141,13 @@ async fn broken(
     let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
     let due = exchange.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
+        return Err(Refusal::Broken(why));
+    }
+    if client.head.is_some() && why == Break::Unread {
+        settle(gateway, exchange, client).await;
+        repeat::spoil(exchange);
+        repeat::promise(gateway, exchange).await;
+        repeat::close(gateway, exchange, false).await;
         return Err(Refusal::Broken(why));
     }
     exchange.record.code = Some(why.to_string());
@@ -187,12 +206,39 @@ async fn covered(
     }
     let tenant = exchange.tenant.clone();
     let covering = Box::pin(client.permit.cover(&gateway.answers, tenant.as_ref(), bytes)).await;
-    if let Err(NoRoom) = covering {
+    if let Err(no_room) = covering {
         // Who has gone pays for what is not waited for.
-        let why = if client.gone.is_some() { Break::Abandoned } else { Break::NoRoom };
+        let why = if client.gone.is_some() { Break::Abandoned } else { no_room.into() };
         return filter(gateway, session, exchange, Read::Failed(why));
     }
     Ok(out)
+}
+
+/// Makes room for an answer that is held as a whole, once its length is told and before any of it
+/// is read: many that each have a part of their room would wait for each other.
+async fn make_room(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    client: &mut Client<'_>,
+    told: Option<usize>,
+) -> Result<(), Break> {
+    let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Whole(_)));
+    let Some(bytes) = told.filter(|bytes| is_held && *bytes > FREE_BYTES) else { return Ok(()) };
+    let tenant = exchange.tenant.clone();
+    let covering = client.permit.cover(&gateway.answers, tenant.as_ref(), bytes);
+    Box::pin(covering).await.map_err(Break::from)
+}
+
+/// The length that a vendor tells of an answer, up to what is read of one.
+fn told_length(head: &ResponseHeader) -> Option<usize> {
+    let told = head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
+    Some(told.min(WHOLE_BYTES_MAX))
+}
+
+impl From<NoRoom> for Break {
+    fn from(no_room: NoRoom) -> Break {
+        if no_room.is_own_doing { Break::Unread } else { Break::NoRoom }
+    }
 }
 
 /// How much of an answer is held that was not given out.
@@ -281,8 +327,8 @@ fn filter(
     if !open(exchange) {
         // The end of an answer may be an error in the vendor's words.
         let redact = |bytes: Bytes| match &exchange.record.route {
-            Some(route) if bytes.len() <= WRITE_BYTES => route.redacted(bytes),
-            _ => bytes,
+            Some(route) => route.redacted(bytes),
+            None => bytes,
         };
         body = body.map(redact);
     }

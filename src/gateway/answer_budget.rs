@@ -31,7 +31,7 @@ const ACCOUNT_BYTES_MIN: usize = 4 << 20;
 /// Answers that may go beyond the bounds at a time.
 const BEYOND_MAX: usize = 4;
 /// Room is waited for this long, and looked for this often.
-const ROOM_WAIT: Duration = Duration::from_secs(60);
+const ROOM_WAIT: Duration = Duration::from_secs(120);
 const ROOM_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// See the module.
@@ -53,7 +53,10 @@ pub struct AnswerPermit {
 
 /// There was no room in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NoRoom;
+pub(super) struct NoRoom {
+    /// Whether it was the account's own answers that took it all.
+    pub(super) is_own_doing: bool,
+}
 
 impl AnswerBudget {
     /// The budget that the configuration allows.
@@ -84,9 +87,15 @@ impl AnswerBudget {
                 // Half of the room is left for what is larger than was expected, or else all of
                 // them would wait for each other.
                 let needed = IMAGE_BYTES.saturating_add(self.bound / 2);
-                let has_room = self.bytes.has_room(tenant, needed);
-                has_room
-                    .and_then(|()| permit.bytes.insert(self.bytes.permit(tenant)).grow(IMAGE_BYTES))
+                if self.bytes.is_beyond_share(tenant, needed) {
+                    Err(OverBudget::Tenant)
+                } else {
+                    let mut bytes = self.bytes.permit(tenant);
+                    let grown = bytes.grow(IMAGE_BYTES);
+                    permit.bytes = Some(bytes);
+                    // What others hold is not for this account to read.
+                    grown.map_err(|_| OverBudget::Pool)
+                }
             }
             _ => match self.bytes.has_room(tenant, ADMIT_BYTES) {
                 // A short one needs nothing of what all share.
@@ -121,7 +130,9 @@ impl AnswerPermit {
         while !self.take(budget, tenant, bytes) {
             if began.elapsed() > ROOM_WAIT {
                 METRICS.shed.with_label_values(&["answers"]).inc();
-                return Err(NoRoom);
+                let own = self.bytes.as_ref().map_or(0, BudgetPermit::held);
+                let is_own_doing = budget.bytes.is_beyond_share(tenant, bytes.saturating_sub(own));
+                return Err(NoRoom { is_own_doing });
             }
             budget.bytes.pool().wait_for_release(ROOM_LOOK_EVERY).await;
         }

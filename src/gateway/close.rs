@@ -11,7 +11,7 @@ use futures_util::poll;
 use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::funds::Funds;
 use super::{Gateway, given, thinking, usage_bounds};
-use crate::dialect::relay::Keep;
+use crate::dialect::relay::{Break, Keep, Progress};
 use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation, Unavailable};
 use crate::metrics::{METRICS, count, record_write_off};
 use crate::money::{Basis, Money, Usage};
@@ -70,10 +70,12 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
 }
 
 /// The charge of an answer that used so much; `None` if that has no price. Where the vendor's
-/// report was not believed, it is what was held at most.
+/// report was not believed, or an answer was given up that the client did not read, it is what was
+/// held at most.
 pub(super) fn charge(relaying: &Relaying, usage: Usage) -> Option<Money> {
-    let is_rejected = relaying.relay.rejected().is_some();
-    usage_bounds::charge(&relaying.terms, usage.units, is_rejected, relaying.funds.held())
+    let is_unread = *relaying.relay.progress() == Progress::Broken(Break::Unread);
+    let is_bounded = is_unread || relaying.relay.rejected().is_some();
+    usage_bounds::charge(&relaying.terms, usage.units, is_bounded, relaying.funds.held())
 }
 
 /// Tells of a report that cannot be: the vendor errs, and may bill what nobody pays.

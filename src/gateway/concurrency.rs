@@ -89,8 +89,8 @@ pub(super) async fn grow_or_evict(
     slow_bodies: &SlowBodies,
 ) -> Result<(), OverBudget> {
     let Err(mut over) = permit.grow(amount) else { return Ok(()) };
-    let end = Instant::now() + EVICTION_WAIT;
-    while over == OverBudget::Pool && Instant::now() < end && slow_bodies.evict_slowest() {
+    let (end, resource) = (Instant::now() + EVICTION_WAIT, permit.resource());
+    while over == OverBudget::Pool && Instant::now() < end && slow_bodies.evict_slowest(resource) {
         permit.pool().wait_for_release(EVICTION_EVERY).await;
         match permit.grow(amount) {
             Ok(()) => return Ok(()),

@@ -39,12 +39,14 @@ pub fn of_answer(why: &Break, is_stream: bool) -> Option<&'static str> {
     match why {
         Break::Cut => Some("cut"),
         Break::Garbage => Some("garbage"),
-        Break::TooLarge => Some("too_large"),
         Break::Stalled => Some("stalled"),
         // What is wrong with a call, be it found late, says nothing of the route.
         Break::Told(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
         Break::Told(_) => Some("error"),
-        Break::Abandoned
+        // How long an answer is its call decides.
+        Break::TooLarge
+        | Break::Abandoned
+        | Break::Unread
         | Break::Insufficient
         | Break::NoLedger
         | Break::NoRoom

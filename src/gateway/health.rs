@@ -2,7 +2,8 @@
 //!
 //! A tenant can make a vendor fail his own calls, so the failures of one account say little of the
 //! route: they send that account's next calls elsewhere, and have the route probed. The breaker
-//! opens for everybody after failures of two accounts without a success in between, or when a probe
+//! opens for everybody after failures of two accounts without a success in between (a lost answer
+//! of each, or three failures of which at most two count of one account), or when a probe
 //! fails. A route that fails is tried last and not left out, so the last one is always tried.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -70,6 +71,8 @@ struct Record {
     /// How often it opened since a call was answered.
     opened: u32,
     is_open_by_probe: bool,
+    /// Until when calls opened it, whatever probes say.
+    agreed_until: i64,
     reason: &'static str,
     next_probe_at: i64,
     probe_gap_ms: i64,
@@ -161,7 +164,7 @@ impl Health {
         }
         record.accounts.retain(|a| a.blocked + a.lost > 0 || a.asked_until > began_ms);
         if is_whole && is_newer {
-            (record.opened, record.is_open_by_probe) = (0, false);
+            (record.opened, record.is_open_by_probe, record.agreed_until) = (0, false, 0);
             self.open_until.store(0, Ordering::Relaxed);
         }
         self.watch_on(&record, began_ms);
@@ -214,10 +217,11 @@ impl Health {
             // What calls said stands until its time is over.
             Probed::Healthy if record.is_open_by_probe => {
                 record.is_open_by_probe = false;
-                self.open_until.store(0, Ordering::Relaxed);
+                self.open_until.store(record.agreed_until, Ordering::Relaxed);
             }
             Probed::Healthy => {}
         }
+        self.watch_on(&record, now_ms);
     }
 
     /// Everybody is as patient as two accounts were asked to be.
@@ -232,14 +236,17 @@ impl Health {
     fn open_if_agreed(&self, record: &mut Record, now_ms: i64) {
         let is_recent = |a: &&mut AccountRecord| a.is_recent && now_ms - a.failed_at < SUSPECT_MS;
         let mut recent: Vec<_> = record.accounts.iter_mut().filter(is_recent).collect();
-        let lost = recent.iter().any(|a| a.lost > 0);
-        let count: u32 = recent.iter().map(|a| a.blocked + a.lost).sum();
-        if recent.len() < 2 || !(lost || count >= FAILURES_MAX) {
+        // One account can fail as often as it likes: alone it never counts as enough.
+        let failures = |a: &&mut AccountRecord| (a.blocked + a.lost).min(FAILURES_MAX - 1);
+        let count: u32 = recent.iter().map(failures).sum();
+        let enough = recent.iter().filter(|a| a.is_enough()).count();
+        if enough < 2 && count < FAILURES_MAX {
             return;
         }
         // The next time two have to agree again.
         recent.iter_mut().for_each(|a| a.is_recent = false);
-        self.open_until.fetch_max(now_ms + doubled(record.opened), Ordering::Relaxed);
+        record.agreed_until = now_ms + doubled(record.opened);
+        self.open_until.fetch_max(record.agreed_until, Ordering::Relaxed);
         record.opened = record.opened.saturating_add(1);
         record.opened_at = now_ms;
     }
@@ -336,6 +343,9 @@ mod tests {
         }
         let health = failed_by(&["a", "b"], BLOCKED);
         assert!(!health.is_open(0), "two failures are not yet a row");
+        let health = failed_by(&["a"], LOST);
+        health.fail(account("b").as_ref(), BLOCKED, 0);
+        assert!(!health.is_open(0), "what one account lost made another's refusal enough");
         assert!(failed_by(&["a", "b"], LOST).is_open(0));
         assert!(!failed_by(&["a", "a", "a", "a"], BLOCKED).is_open(0));
     }
@@ -353,6 +363,22 @@ mod tests {
         assert!(health.is_open(1), "a call from before it opened");
         health.succeed(account("c").as_ref(), true, 1);
         assert!(!health.is_open(1));
+    }
+
+    #[test]
+    fn a_probe_that_answered_opened_what_calls_had_closed() {
+        let health = failed_by(&["a", "a", "b"], BLOCKED);
+        health.probed(Probed::Failed(LOST), 10);
+        health.probed(Probed::Healthy, 20);
+        assert!(health.is_open(999) && !health.is_open(1_000));
+    }
+
+    #[test]
+    fn what_a_probe_found_was_forgotten_after_a_success_meanwhile() {
+        let health = failed_by(&["a"], LOST);
+        health.succeed(account("a").as_ref(), true, 1);
+        health.probed(Probed::Failed(LOST), 2);
+        assert!(avoids(&health, "b", 3));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::known_keys::Caller;
 use super::load::{shed, shed_tenant};
 use super::refusal::{Refusal, Tongue};
 use super::slow_bodies::BodyWatch;
-use super::tenant_budget::{BudgetPermit, OverBudget};
+use super::tenant_budget::{BudgetPermit, OverBudget, Resource};
 use super::uploads::{self, Room};
 use super::{funds, repeat};
 use crate::catalogue::Kind;
@@ -135,7 +135,7 @@ async fn body(
     let told = announced(gateway, session, &mut payer, most).await?;
     let mut pace = Pace::new(&gateway.limits, &gateway.timeouts);
     let mut weight = gateway.bodies.permit(&payer.caller.tenant);
-    let mut watch = BodyWatch::new(&gateway.slow_bodies);
+    let mut watch = BodyWatch::new(&gateway.slow_bodies, Resource::BodyBytes);
     let mut body = BytesMut::new();
     let mut next = pieces(session, most);
     loop {

@@ -60,13 +60,15 @@ impl Route {
         (&self.section, &self.naming)
     }
 
-    /// What its vendor said, without the key.
+    /// What its vendor said, without the key, and without the one before it.
     #[must_use]
-    pub fn redacted(&self, said: Bytes) -> Bytes {
-        match vendor_error::redacted(&said, &self.key.reveal()) {
-            Cow::Owned(clean) => clean.into(),
-            Cow::Borrowed(_) => said,
+    pub fn redacted(&self, mut said: Bytes) -> Bytes {
+        for key in self.key.secrets() {
+            if let Cow::Owned(clean) = vendor_error::redacted(&said, &key) {
+                said = clean.into();
+            }
         }
+        said
     }
 
     /// A place for a call; `None` if as many are under way as may be.

@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::tenant_budget::Resource;
+
 /// A body that is there within this is not slow, so those that come at once cost nothing here.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// A body that comes at this speed or faster need not make room.
@@ -23,6 +25,8 @@ pub struct SlowBodies {
 
 #[derive(Debug)]
 struct SlowBody {
+    /// What its bytes are counted against.
+    resource: Resource,
     since: Instant,
     bytes: AtomicUsize,
     is_evicted: AtomicBool,
@@ -42,6 +46,7 @@ impl SlowBody {
 #[derive(Debug)]
 pub(super) struct BodyWatch<'a> {
     all: &'a Arc<SlowBodies>,
+    resource: Resource,
     since: Instant,
     bytes: usize,
     /// Once it is slow.
@@ -49,9 +54,9 @@ pub(super) struct BodyWatch<'a> {
 }
 
 impl<'a> BodyWatch<'a> {
-    /// A body that is read from now on.
-    pub(super) fn new(all: &'a Arc<SlowBodies>) -> BodyWatch<'a> {
-        BodyWatch { all, since: Instant::now(), bytes: 0, slow: None }
+    /// A body that is read from now on, and counted against a resource.
+    pub(super) fn new(all: &'a Arc<SlowBodies>, resource: Resource) -> BodyWatch<'a> {
+        BodyWatch { all, resource, since: Instant::now(), bytes: 0, slow: None }
     }
 
     /// Notes the bytes that have come in all.
@@ -65,7 +70,8 @@ impl<'a> BodyWatch<'a> {
     /// Does not count a time in which the client was not waited for.
     pub(super) fn pause(&mut self, paused: Duration) {
         self.since += paused;
-        self.slow = None;
+        // Somebody waits for one that was told to go.
+        self.slow = self.slow.take().filter(|slow| slow.body.is_evicted.load(Ordering::Acquire));
     }
 
     /// Ends when this body has to go.
@@ -74,7 +80,7 @@ impl<'a> BodyWatch<'a> {
             slow
         } else {
             tokio::time::sleep_until(self.since + SLOW_AFTER).await;
-            self.all.watch(self.since, self.bytes)
+            self.all.watch(self.resource, self.since, self.bytes)
         };
         self.slow.insert(slow).evicted().await;
     }
@@ -90,19 +96,31 @@ struct WatchedBody {
 
 impl SlowBodies {
     /// Adds a body that has been read since a moment, with its bytes so far.
-    fn watch(self: &Arc<SlowBodies>, since: Instant, bytes: usize) -> WatchedBody {
+    fn watch(
+        self: &Arc<SlowBodies>,
+        resource: Resource,
+        since: Instant,
+        bytes: usize,
+    ) -> WatchedBody {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let (bytes, is_evicted) = (AtomicUsize::new(bytes), AtomicBool::new(false));
-        let body = Arc::new(SlowBody { since, bytes, is_evicted, evicted: Notify::new() });
+        let body =
+            Arc::new(SlowBody { resource, since, bytes, is_evicted, evicted: Notify::new() });
         self.lock().insert(id, body.clone());
         WatchedBody { all: self.clone(), id, body }
     }
 
-    /// Tells the body that comes slowest that it has to go; `false` if none is slow enough.
-    pub(super) fn evict_slowest(&self) -> bool {
+    /// Tells the body that comes slowest, of those that would give back some of a resource, that
+    /// it has to go; `false` if none is slow enough.
+    pub(super) fn evict_slowest(&self, wanted: Resource) -> bool {
         let now = Instant::now();
         let mut bodies = self.lock();
-        let slowest = bodies.iter().map(|(id, body)| (body.speed(now), *id)).min();
+        let gives_back = |body: &SlowBody| {
+            wanted == Resource::Requests
+                || (wanted == body.resource && body.bytes.load(Ordering::Relaxed) > 0)
+        };
+        let those = bodies.iter().filter(|(_, body)| gives_back(body));
+        let slowest = those.map(|(id, body)| (body.speed(now), *id)).min();
         let Some((_, id)) = slowest.filter(|(speed, _)| *speed < BYTES_PER_SECOND_ENOUGH) else {
             return false;
         };
@@ -149,23 +167,47 @@ mod tests {
     #[tokio::test]
     async fn the_slowest_go_first_and_fast_ones_stay() {
         let all = Arc::new(SlowBodies::default());
-        assert!(!all.evict_slowest());
+        let evict_slowest = || all.evict_slowest(Resource::Requests);
+        assert!(!evict_slowest());
         let since = Instant::now().checked_sub(Duration::from_secs(10)).expect("a moment");
-        let [nothing, little, fast] = [0, 100_000, 100 << 20].map(|bytes| all.watch(since, bytes));
-        assert!(all.evict_slowest());
+        let [nothing, little, fast] =
+            [0, 100_000, 100 << 20].map(|bytes| all.watch(Resource::BodyBytes, since, bytes));
+        assert!(evict_slowest());
         assert!(is_evicted(&nothing) && !is_evicted(&little));
         little.record(200_000);
-        assert!(all.evict_slowest());
+        assert!(evict_slowest());
         assert!(is_evicted(&little) && !is_evicted(&fast));
-        assert!(!all.evict_slowest(), "what is left is fast enough");
+        assert!(!evict_slowest(), "what is left is fast enough");
         drop((nothing, little, fast));
         assert!(all.lock().is_empty());
     }
 
     #[tokio::test]
+    async fn bodies_that_held_nothing_were_evicted_for_want_of_bytes() {
+        let all = Arc::new(SlowBodies::default());
+        let since = Instant::now().checked_sub(Duration::from_secs(10)).expect("a moment");
+        let _nothing = all.watch(Resource::BodyBytes, since, 0);
+        let upload = all.watch(Resource::UploadBytes, since, 1);
+        assert!(!all.evict_slowest(Resource::BodyBytes));
+        assert!(all.evict_slowest(Resource::UploadBytes) && is_evicted(&upload));
+    }
+
+    #[tokio::test]
+    async fn a_pause_forgot_that_a_body_had_to_go() {
+        let all = Arc::new(SlowBodies::default());
+        let since = Instant::now().checked_sub(Duration::from_secs(10)).expect("a moment");
+        let slow = Some(all.watch(Resource::UploadBytes, since, 1));
+        let resource = Resource::UploadBytes;
+        let mut watch = BodyWatch { all: &all, resource, since, bytes: 1, slow };
+        assert!(all.evict_slowest(resource));
+        watch.pause(Duration::from_secs(9));
+        assert!(watch.evicted().now_or_never().is_some());
+    }
+
+    #[tokio::test]
     async fn a_body_that_has_come_is_not_evicted() {
         let all = Arc::new(SlowBodies::default());
-        drop(all.watch(Instant::now(), 0));
-        assert!(!all.evict_slowest());
+        drop(all.watch(Resource::BodyBytes, Instant::now(), 0));
+        assert!(!all.evict_slowest(Resource::Requests));
     }
 }

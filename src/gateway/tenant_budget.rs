@@ -2,9 +2,9 @@
 //!
 //! A tenant is an account or, before the key of a request is known, an address. Each resource has
 //! a pool with a bound for all tenants together, and a bound for each of them. Beside that fixed
-//! bound a tenant may hold at most as much as is still free, as ports of a switch share its memory:
-//! one tenant alone gets half of the pool, two get a third each, and a newcomer always finds some
-//! of it free.
+//! bound a tenant may hold at most as much as is still free, as ports of a switch share its memory,
+//! and an eighth of the pool is only for those who hold little: one tenant alone gets half of the
+//! rest, and however many take what they can one after the other, a newcomer finds room.
 //!
 //! ```text
 //! let pool = ResourcePool::new(bytes_max);
@@ -25,6 +25,8 @@ use tokio::sync::Notify;
 
 use crate::ledger::AccountName;
 
+/// The part of a pool, one of this number, that is only for those who hold little.
+const RESERVE_PART: usize = 8;
 /// The table of tenants has this number of parts with a lock each.
 const SHARDS: usize = 16;
 
@@ -242,6 +244,13 @@ impl TenantBudget {
         self.judge(amount, tenant.used(self.resource), self.pool.used())
     }
 
+    /// Whether a tenant would hold more than its share with an amount more, whatever others hold.
+    #[must_use]
+    pub fn is_beyond_share(&self, tenant: &Tenant, amount: usize) -> bool {
+        let own = tenant.used(self.resource).saturating_add(amount);
+        self.share.max > 0 && own > self.share.max
+    }
+
     /// Judges an amount more, by what was used before.
     fn judge(&self, amount: usize, own: usize, all: usize) -> Result<(), OverBudget> {
         let TenantShare { max, min } = self.share;
@@ -253,7 +262,8 @@ impl TenantBudget {
             return Ok(());
         }
         let free = self.pool.max.saturating_sub(all);
-        if max > 0 && own > free.max(min) {
+        let unreserved = free.saturating_sub(self.pool.max / RESERVE_PART);
+        if max > 0 && own > min && own > unreserved {
             return Err(OverBudget::Tenant);
         }
         if amount > free { Err(OverBudget::Pool) } else { Ok(()) }
@@ -276,6 +286,12 @@ impl BudgetPermit {
     #[must_use]
     pub fn held(&self) -> usize {
         self.held
+    }
+
+    /// What it holds some of.
+    #[must_use]
+    pub fn resource(&self) -> Resource {
+        self.budget.resource
     }
 
     /// What it is counted against in all.
@@ -399,7 +415,7 @@ mod tests {
     fn a_few_greedy_tenants_leave_something_to_a_newcomer() {
         let (table, budget) = (Arc::default(), budget(120, 1_000, 0));
         let mut greedy = Vec::new();
-        for (number, most) in [(1, 60), (2, 30), (3, 15)] {
+        for (number, most) in [(1, 53), (2, 26), (3, 13)] {
             let (permit, over) = filled(&budget, &account(&table, &number.to_string()));
             assert_eq!((permit.held(), over), (most, OverBudget::Tenant));
             greedy.push(permit);
@@ -421,6 +437,16 @@ mod tests {
         assert_eq!(newcomer.grow(1), Err(OverBudget::Pool));
         held.pop();
         assert_eq!(newcomer.grow(3), Ok(()));
+    }
+
+    #[test]
+    fn accounts_that_took_what_they_could_one_after_the_other_left_nothing_to_newcomers() {
+        let (table, budget) = (Arc::default(), budget(8_192, 1_024, 16));
+        let greedy: Vec<_> =
+            (0..40).map(|n| filled(&budget, &account(&table, &n.to_string())).0).collect();
+        assert!(greedy[39].held() >= 16, "{greedy:?}");
+        assert!(budget.pool().used() <= 8_192 - 8_192 / 8 + 40 * 16);
+        assert!(budget.permit(&account(&table, "new")).grow(16).is_ok());
     }
 
     #[test]

@@ -303,7 +303,7 @@ async fn read(
 ) -> Result<(Form, Room), Unread> {
     let uploads = &gateway.uploads;
     let (mut room, mut bytes) = (uploads.room(&payer.caller.tenant), 0);
-    let mut watch = BodyWatch::new(&gateway.slow_bodies);
+    let mut watch = BodyWatch::new(&gateway.slow_bodies, Resource::UploadBytes);
     loop {
         let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());

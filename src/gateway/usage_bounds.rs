@@ -218,6 +218,12 @@ mod tests {
         r#""messages":[{"role":"user","content":[{"type":"file","file":{"file_url":"u"}}]}]"#,
         425_000
     )]
+    #[case::compressed_document(
+        "lmb-5.5",
+        Endpoint::Chat,
+        r#""messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"data:application/vnd.openxmlformats-officedocument.wordprocessingml.document;base64,UEsDBA=="}}]}]"#,
+        425_000
+    )]
     #[case::text_parts("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]"#, 16 * 22 + 4_096)]
     #[case::response("lmb-5.5", Endpoint::Responses, r#""input":"hi""#, 16 * 8 + 4_096)]
     #[case::continued(

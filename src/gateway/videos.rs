@@ -264,6 +264,7 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
     let made_by = seal_of.map_err(|_| Refusal::NoLedger)?;
     let end_ms = unix_ms().saturating_add(seal::LIFE_MAX_MS - CLOCKS_DIFFER_MS);
     let token = made_by.token(job.account.as_str(), &job.id, end_ms);
+    let token = token.map_err(|_| Refusal::Internal)?;
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }
@@ -339,6 +340,9 @@ pub(super) async fn create(
         stage: Stage::Queued { refused: 0 },
     };
     let whole = rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?;
+    // While nothing can be placed nothing is kept for it.
+    let admitting = gateway.in_time("video_place", gateway.ledger.admits()).await;
+    admitting.map_err(|_| Refusal::NoLedger)?;
     let (job, body) = body::keep(gateway, job, whole).await?;
     let order = Order {
         body,
@@ -380,7 +384,6 @@ fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, Refusal> {
 /// Places an order, within the ledger's deadline. If that passes, the job may be there all the
 /// same: unless the client can ask for it again, it is taken back.
 async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
-    gateway.in_time("video_place", gateway.ledger.admits()).await?;
     let queue = gateway.videos.queue.clone();
     let (account, id) = (order.job.account.clone(), order.job.id.clone());
     let is_named = order.key.is_some();

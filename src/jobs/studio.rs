@@ -353,7 +353,10 @@ async fn read(mut response: Response, outlet: &Outlet) -> Option<Vec<u8>> {
         }
         body.extend_from_slice(&piece);
     }
-    Some(vendor_error::redacted(&body, &outlet.key.reveal()).into_owned())
+    for key in outlet.key.secrets() {
+        body = vendor_error::redacted(&body, &key).into_owned();
+    }
+    Some(body)
 }
 
 /// When the vendor wants to be asked again; only seconds are understood.

@@ -240,14 +240,15 @@ impl Worker {
                 return Ok(Go::Away);
             }
             // A store that forgot this would have it sent twice.
-            self.kept(claim, until_done(|| self.queue.persist())).await??;
+            let persisted = self.kept(claim, until_done(|| self.queue.persist())).await?;
+            let pause_ms = persisted.is_err().then(|| self.schedule.pause_ms(1));
             // Others may have taken long: it is sent only while it is wanted, and by nobody else.
             if !until_done(|| self.queue.renew(claim, self.schedule.lease_ms)).await? {
                 bail!("another worker has the job by now");
             }
-            if !claim.is_wanted(&self.schedule, now_ms()) {
+            if pause_ms.is_some() || !claim.is_wanted(&self.schedule, now_ms()) {
                 claim.job.back();
-                return self.save(claim, None).await;
+                return self.save(claim, pause_ms).await;
             }
             let mut draft = Draft::new(&document);
             draft.set("model", quoted(&outlet.upstream(&claim.job.model)));

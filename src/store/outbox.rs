@@ -271,7 +271,7 @@ impl Run for Arc<Sqlite> {
     }
 
     fn store_id(&self) -> Option<&str> {
-        None
+        Some(&self.id)
     }
 
     async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {

@@ -57,6 +57,8 @@ pub struct Sqlite {
     reader: Reader,
     /// Names the file among all that were ever at its path.
     pub(super) name: Arc<str>,
+    /// Names the store, also in a copy of the file.
+    pub(super) id: String,
     /// Bytes of what is kept beside the books, at most.
     kept_bytes_max: u64,
 }
@@ -98,6 +100,7 @@ impl Sqlite {
         }
         let opened = FileId::of(path).map_err(|e| cannot(e.to_string()))?;
         let (connection, hurries) = schema::open(path, BUSY_WAIT).map_err(&cannot)?;
+        let id = schema::store_id(&connection).map_err(|e| cannot(e.to_string()))?;
         let log = open_log(&beside(path, "-wal")).map_err(|e| cannot(e.to_string()))?;
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
@@ -117,7 +120,7 @@ impl Sqlite {
             .and_then(|_| spawn("ledger-sync", Box::new(move || disk.serve(&to_sync))))
             .map_err(|e| cannot(e.to_string()))?;
         let StoreSection { kept_bytes_max, .. } = StoreSection::default();
-        Ok(Sqlite { writers, reader, name, kept_bytes_max })
+        Ok(Sqlite { writers, reader, name, id, kept_bytes_max })
     }
 
     /// The same, that keeps so many bytes of replies, notes and bodies for vendors, at most.

@@ -74,3 +74,28 @@ async fn a_vendor_key_that_was_rotated_needed_a_restart() {
     assert!(vendor.request(2).contains("Bearer vk-second"));
     assert!(!world.log().contains("vk-"));
 }
+
+#[tokio::test]
+async fn a_key_was_told_by_a_call_that_had_begun_before_it_was_replaced() {
+    let said = r#"{"error":{"message":"no such thing as vk-first-0001 or vk-second-002"}}"#;
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n";
+    let reply = format!("{head}content-length: {}\r\n\r\n{said}", said.len()).into_bytes();
+    let vendor = Canned::start(reply, usize::MAX).await;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("key");
+    std::fs::write(&file, "vk-first-0001\n").expect("a key");
+    let (url, path) = (&vendor.url, file.display());
+    let routes = format!("[{{ name = \"r0\", base_url = \"{url}\", key = \"file:{path}\" }}]");
+    let variable = "TOLLGATE__VENDOR__VENDOR_B__ROUTES";
+    let world = World::start(Store::Sqlite).env(variable, routes.leak()).run().await;
+    std::fs::write(&file, "vk-second-002\n").expect("a key");
+    world.gateway.signal("HUP");
+    world.logged(&["vendor_key_reloaded", "r0"]).await;
+
+    // Neither has a shape that the filter of words knows.
+    let answer = world.chat(chat_of("lmb-5.5")).await;
+    assert!(vendor.request(0).contains("Bearer vk-second-002"));
+    let told = answer.message();
+    assert!(told.contains("no such thing as"), "{told}");
+    assert!(!told.contains("vk-"), "{told}");
+}

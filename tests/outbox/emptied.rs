@@ -82,6 +82,30 @@ async fn what_an_emptied_store_had_is_not_charged_to_the_one_after_it() {
 }
 
 #[tokio::test]
+async fn what_a_file_had_was_charged_to_the_one_that_took_its_place() {
+    let [folder, outbox] = [(); 2].map(|()| TempDir::new().expect("a folder"));
+    let file = folder.path().join("tollgate.db");
+    let url = format!("sqlite:{}", file.display());
+    let account = funded(&*crate::ledger::subject::open(&url).await).await;
+    let node = Node::start(&url, &outbox).await;
+    node.holds(&account, "before").await;
+    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    assert_eq!(node.ledger.apply(&account, settle("before")).await, Ok(posted));
+    drop((node.running.abort(), node));
+    for ending in ["", "-wal", "-shm"] {
+        let name = format!("{}{ending}", file.display());
+        std::fs::rename(&name, format!("{name}.away")).expect("a file");
+    }
+    // An operator gives the account what his own books say that it has.
+    funded(&*crate::ledger::subject::open(&url).await).await;
+    let next = Node::start(&url, &outbox).await;
+    next.holds(&account, "next").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let balances = next.ledger.balances(&account).await.expect("balances").expect("an account");
+    assert_eq!((balances.available, balances.held, balances.posted), (nano(90), nano(10), nano(0)));
+}
+
+#[tokio::test]
 async fn one_master_of_a_cluster_that_was_emptied_stops_sales_on_all() {
     let (nodes, outbox) = (redis_cluster::start(), TempDir::new().expect("a folder"));
     let node = Node::start(&nodes[0].cluster_url(), &outbox).await;

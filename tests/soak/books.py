@@ -79,6 +79,17 @@ def wait_for_no_holds(fleet, seconds, node=0):
         time.sleep(0.1)
 
 
+def settled_books(fleet):
+    """The books, once nothing more comes into them: what a new run lacks is told in the background."""
+    end, books = time.monotonic() + 15, Books(fleet)
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        before, books = books.count(), Books(fleet)
+        if books.count() == before:
+            break
+    return books
+
+
 def check(books, found, credited=None, vendor_calls=None):
     """What must hold of any books, whatever happened before."""
     vendor_ids, requests = Counter(), Counter()

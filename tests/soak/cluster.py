@@ -45,6 +45,10 @@ def replaced(bench, servers, replace, mend=None):
             healed = time.monotonic()
             while (seconds := traffic.recovery(healed)) == float("inf") and time.monotonic() < healed + 2 * most:
                 time.sleep(0.1)
+            # What was replaced as planned may go on for long, and takes what it is told.
+            while fleet.redis.is_used_behind() and time.monotonic() < healed + 2 * most:
+                seconds = max(seconds, time.monotonic() - healed)
+                time.sleep(0.1)
             took.append(seconds)
             away.append(longest_gap(traffic, began))
             if harmed and mend:
@@ -96,7 +100,7 @@ def kill(server):
 
 for NAME, SERVERS in (("cluster", Cluster), ("Sentinels", Watched)):
 
-    @row(f"{NAME}: planned failover", MUST, short=SERVERS is Cluster)
+    @row(f"{NAME}: planned failover", MUST, short=True)
     def planned(bench, servers=SERVERS):
         replaced(bench, servers, lambda redis: redis.fail_over())
 

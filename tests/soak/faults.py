@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from books import Books, Part, check, compare, wait_for_no_holds
+from books import Part, check, compare, settled_books, wait_for_no_holds
 from fleet import Fleet
 from report import Report
 from traffic import Traffic
@@ -116,8 +116,7 @@ class Bench:
         bound = self.seconds(60, 2 * LEASE_MS / 1000 + 3)
         waited = wait_for_no_holds(fleet, bound)
         self.check(waited <= bound, "holds open after two leases", waited)
-        time.sleep(0.5)
-        books = Books(fleet)
+        books = settled_books(fleet)
         other, self.found.violated = self.found.violated, False
         check(books, self.found, vendor_calls=fleet.sim.count() if vendor else None)
         tally = compare(books, told, self.found)

@@ -19,6 +19,10 @@ class Replicated:
         self.servers.append(Redis(self.folder, name, repl_diskless_sync_delay=0, **more))
         return self.servers[-1].start()
 
+    def is_used_behind(self):
+        """Whether anybody still uses a server that was replaced."""
+        return False
+
     def resume(self):
         for server in self.servers:
             server.resume()
@@ -45,6 +49,12 @@ def said(server, *words):
 def info(server, *words):
     """All of an INFO, by names."""
     return dict(line.strip().split(":", 1) for line in said(server, *words).splitlines() if ":" in line)
+
+
+def clients(server):
+    """Who is connected to a server, but for Sentinels, and for whoever asks here."""
+    lines = said(server, "CLIENT", "LIST", "TYPE", "normal").splitlines()
+    return [line for line in lines if "name=sentinel" not in line and "cmd=client" not in line]
 
 
 class Cluster(Replicated):
@@ -146,6 +156,12 @@ class Watched(Replicated):
         """Whom the Sentinels name."""
         ports = {sentinel.master().get("port") for sentinel in self.sentinels}
         return next(server for server in self.servers if {str(server.port)} == ports) if len(ports) == 1 else None
+
+    def is_used_behind(self):
+        named = self.named()
+        alive = [server for server in self.servers if server.alive() and not server.paused]
+        others = [server for server in alive if server is not named and role(server) == "master"]
+        return any(clients(server) for server in others)
 
     def fail_over(self):
         self.lose(lambda _: self.sentinels[0].ask("SENTINEL", "FAILOVER", "soak"))

@@ -17,8 +17,8 @@ use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
 use crate::money::{Basis, Units, Usage};
 
-/// A reply may be so many bytes, at most.
-const REPLY_BYTES_MAX: usize = 64 << 20;
+/// A reply that is kept until it is complete has so many bytes, at most.
+pub const WHOLE_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Whole {
 
     pub(super) fn push(&mut self, bytes: Bytes) {
         self.bytes += bytes.len();
-        if self.bytes > REPLY_BYTES_MAX {
+        if self.bytes > WHOLE_BYTES_MAX {
             self.pieces.clear();
             self.progress = Progress::Broken(Break::TooLarge);
         } else if self.progress == Progress::Open {
@@ -83,6 +83,16 @@ impl Whole {
                 None
             }
         }
+    }
+
+    /// Ends it. Of what is given up on account of the client nobody knows what it says of its
+    /// usage, so what came is counted.
+    pub(super) fn fail(&mut self, why: Break) {
+        if matches!(why, Break::Abandoned | Break::Unread) {
+            self.meter.count_bytes(self.bytes);
+        }
+        self.pieces.clear();
+        self.progress = Progress::Broken(why);
     }
 
     pub(super) fn keep(&mut self) -> Option<Keep> {

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use super::{CallFault, Kind, Names, Value, wrong};
+use crate::dialect::chat::{TEXTS, is_data};
 
 /// Items of one input, at most: what one costs here is far more than its bytes.
 const ITEMS_MAX: usize = 100_000;
@@ -84,23 +85,6 @@ impl Input {
         *counted += 1;
         self.other_bytes += data.map_or(0, |data| data.raw().len() as u64);
     }
-}
-
-/// How the media types of texts begin.
-const TEXTS: [&str; 3] = ["text/", "application/json", "application/xml"];
-
-/// So much of a string is looked at to tell what it holds; the rest may be megabytes.
-const BEGINNING_BYTES: usize = 256;
-
-/// Whether a string holds data, and of which media.
-fn is_data(value: Value<'_>, media: &[&str]) -> bool {
-    let beginning = &value.raw()[..value.raw().len().min(BEGINNING_BYTES)];
-    let Some(text) = Value::trusted(beginning).text() else { return false };
-    let begins = |from: usize, with: &str| {
-        text.get(from..from + with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with))
-    };
-    let scheme = "data:";
-    begins(0, scheme) && media.iter().any(|media| begins(scheme.len(), media))
 }
 
 /// Checks that parts are objects: the rules look at these, and at nothing deeper.

@@ -14,6 +14,10 @@ use crate::money::Tokens;
 /// Output items whose ids are taken, at most.
 const ITEMS_MAX: usize = 128;
 
+/// Members of a long error that are kept, at most, and the bytes of their names.
+const ERROR_MEMBERS_MAX: usize = 16;
+const NAME_BYTES_MAX: usize = 64;
+
 /// What a reply says, whole, or in a stream so far.
 #[derive(Debug, Default)]
 pub struct Told {
@@ -257,17 +261,43 @@ fn error(event: &Document) -> VendorError {
     }
 }
 
-/// A reply, or an event with one, whose error speaks of what is the operator's, without that.
-/// `None` if it does not.
+/// A reply, or an event with one, whose error speaks of what is the operator's, without that; of a
+/// long error as much as people read. `None` if it is short and does not.
 #[must_use]
 pub fn without_secrets(document: &Document) -> Option<Vec<u8>> {
     let response = document.get("response").filter(|response| response.kind() == Kind::Object);
     let error = response.map_or_else(|| document.get("error"), |response| response.get("error"))?;
-    let clean = tells_secrets(error).then(|| redact_json(error))?;
+    let clean = if vendor_error::is_short(error) {
+        tells_secrets(error).then(|| redact_json(error))?
+    } else {
+        shortened(error)
+    };
     let body = document.body();
     let start = error.raw().as_ptr() as usize - body.as_ptr() as usize;
     let end = start + error.raw().len();
     Some([&body[..start], clean.as_bytes(), &body[end..]].concat())
+}
+
+/// A long error without secrets: nobody looks for them in more than is shown.
+fn shortened(error: Value<'_>) -> String {
+    if error.kind() != Kind::Object {
+        return shown(error).unwrap_or_else(|| "null".to_owned());
+    }
+    let member = |(name, value): (Cow<'_, str>, Value<'_>)| {
+        let is_fit = name.len() <= NAME_BYTES_MAX && matches!(redact(&name), Cow::Borrowed(_));
+        let shown = shown(value).filter(|_| is_fit)?;
+        Some(format!("{}:{shown}", quoted(&name)))
+    };
+    let members: Vec<_> = error.members().take(ERROR_MEMBERS_MAX).filter_map(member).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// What is shown of a long error's part: of a text its beginning, of anything else all or nothing.
+fn shown(value: Value<'_>) -> Option<String> {
+    if value.kind() == Kind::Text {
+        return Some(quoted(&vendor_error::word(value).unwrap_or_default()));
+    }
+    vendor_error::is_short(value).then(|| redact_json(value))
 }
 
 /// Whether any text of a value would be changed.
@@ -522,6 +552,56 @@ mod tests {
         let (mut told, meter, _) = read_events(&events);
         assert_eq!((meter.usage_so_far(25), meter.any_output()), (expected, any_output));
         assert_eq!((ids(&mut told), told.is_unpaid()), (vec!["r".to_owned()], false));
+    }
+
+    /// What becomes of the error of a failed response, alone and in an event.
+    fn error_shown(error: &str) -> Option<String> {
+        let response = format!(r#"{{"id":"r","error":{error},"status":"failed"}}"#);
+        let event = format!(r#"{{"type":"response.failed","response":{response},"error":1}}"#);
+        let clean = |json: &str| {
+            let clean = without_secrets(&document(json))?;
+            Some(String::from_utf8(clean).expect("text"))
+        };
+        let (alone, inside) = (clean(&response), clean(&event));
+        assert_eq!(alone.as_ref().map(|clean| event.replace(&response, clean)), inside);
+        let clean = Document::received(alone?.into()).expect("sound");
+        let error = clean.get("error").expect("an error").raw();
+        Some(String::from_utf8_lossy(error).into_owned())
+    }
+
+    #[rstest]
+    #[case::none("null", None)]
+    #[case::clean(r#"{"code":"c","message":"no","more":[1]}"#, None)]
+    #[case::empty(r#"{"code":"","message":null}"#, None)]
+    #[case::secret(
+        r#"{"message":"key sk-0123abcd", "more":{"a":["at 10.0.0.1"]}}"#,
+        Some(r#"{"message":"key [...]","more":{"a":["at [...]"]}}"#)
+    )]
+    #[case::text(r#""key sk-0123abcd""#, Some(r#""key [...]""#))]
+    fn secrets_in_errors_went_to_clients(#[case] error: &str, #[case] expected: Option<&str>) {
+        assert_eq!(error_shown(error).as_deref(), expected);
+    }
+
+    #[test]
+    fn a_message_of_a_megabyte_was_searched_to_its_end() {
+        let long = "sk-0123abcd is bad, ".repeat(50_000);
+        let cut: String = "[...] is bad, ".repeat(200).chars().take(2_000).collect();
+        let name = "n".repeat(NAME_BYTES_MAX + 1);
+        let error = format!(
+            r#"{{"code":"c","message":"{long}","more":["{long}"],"at":["10.0.0.1"],"sk-0123abcd":1,"{name}":1,"n":null,"e":""}}"#
+        );
+        let expected =
+            format!(r#"{{"code":"c","message":"{cut}","at":["[...]"],"n":null,"e":""}}"#);
+        assert_eq!(error_shown(&error), Some(expected));
+        assert_eq!(error_shown(&format!(r#""{long}""#)), Some(format!(r#""{cut}""#)));
+        assert_eq!(error_shown(&format!(r#"["{long}"]"#)).as_deref(), Some("null"));
+    }
+
+    #[test]
+    fn a_long_error_keeps_some_members() {
+        let members: Vec<_> = (0..4_000).map(|n| format!(r#""n{n}":{n}"#)).collect();
+        let shown = error_shown(&format!("{{{}}}", members.join(",")));
+        assert_eq!(shown, Some(format!("{{{}}}", members[..ERROR_MEMBERS_MAX].join(","))));
     }
 
     #[test]

@@ -179,3 +179,21 @@ async fn no_other_user_of_the_machine_reads_a_body() {
     let mode = std::fs::metadata(root.path().join(TOP)).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 }
+
+#[tokio::test]
+async fn a_sweep_that_failed_forgot_what_had_been_written() {
+    let root = tempfile::tempdir().expect("a folder");
+    let bodies = bodies(&root, limits(1_000, 300));
+    for id in ["1", "2"] {
+        assert_eq!(bodies.write(&reply("greedy", NOW_S + 9, id), bytes(150)).await, Ok(()));
+    }
+    // A link to itself is nothing that can be listed.
+    let link = root.path().join("bodies/loop");
+    std::os::unix::fs::symlink("loop", &link).expect("a link");
+    assert!(bodies.sweep(NOW_S).await.is_err());
+    let refused = bodies.write(&reply("greedy", NOW_S + 9, "3"), bytes(150)).await;
+    assert_eq!(refused, Err(BodyRefused::NoRoom));
+    std::fs::remove_file(&link).expect("no link");
+    let swept = BodiesSwept { bytes: 150, evicted_bytes: 150, expired: 0 };
+    assert_eq!(bodies.sweep(NOW_S).await, Ok(swept), "it counts nothing twice");
+}

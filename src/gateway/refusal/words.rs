@@ -153,9 +153,15 @@ impl Refusal {
                 429,
                 "rate_limit_error",
                 "answers_unread",
-                text("too much of this account's answers was not read yet; read them first"),
+                text(
+                    "answers of this account that are under way, or were not read yet, take \
+                     all the memory it may have; read them first",
+                ),
             ),
             Refusal::Broken(why @ Break::NoRoom) => (503, SERVER, "overloaded", why.to_string()),
+            Refusal::Broken(why @ Break::Unread) => {
+                (502, SERVER, "answers_unread", why.to_string())
+            }
             Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
             _ => (500, SERVER, "internal_error", text("something went wrong here")),
         }

@@ -21,6 +21,8 @@ use crate::repeats::Naming;
 
 /// Notes of what ended wait for the next call, up to so many bytes of them.
 const NOTES_BYTES_MAX: usize = 64 << 10;
+/// Of more calls under names only the leases tell that they died.
+const RUNNING_MAX: usize = 16_384;
 /// No call runs for so long; one of which the end never came is left to its lease.
 const RUNS_MAX: Duration = Duration::from_secs(60 * 60);
 
@@ -94,6 +96,9 @@ impl Calls {
     ) -> io::Result<()> {
         let Naming { name, content, owner, life_ms } = naming;
         let mut state = self.state();
+        if state.running.len() >= RUNNING_MAX {
+            return Err(io::Error::other("too many calls run under names"));
+        }
         state.seq += 1;
         let seq = state.seq;
         let line = record::line(

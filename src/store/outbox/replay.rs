@@ -126,7 +126,8 @@ impl Replay {
     fn find(&mut self, run: &impl Run) {
         let orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
         let is_foreign = |shelf: &Shelf| {
-            let theirs = shelf.store_id();
+            // What cannot be told from another store's is taken for it.
+            let Ok(theirs) = shelf.store_id() else { return true };
             theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
         };
         let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);

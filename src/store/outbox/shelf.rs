@@ -128,8 +128,15 @@ impl Shelf {
     }
 
     /// Which store its entries are for, if that was noted.
-    pub(super) fn store_id(&self) -> Option<String> {
-        fs::read_to_string(self.folder.join(STORE)).ok()
+    ///
+    /// # Errors
+    /// It cannot be read, so nobody knows.
+    pub(super) fn store_id(&self) -> io::Result<Option<String>> {
+        match fs::read_to_string(self.folder.join(STORE)) {
+            Ok(id) => Ok(Some(id)),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(why) => Err(why),
+        }
     }
 
     /// Notes which store its entries are for, for good.

@@ -42,7 +42,7 @@ pub(super) struct Connection {
 enum Kind {
     Server(Box<Server>),
     Cluster(Box<Cluster>),
-    Sentinel(Arc<Mutex<Watched>>),
+    Sentinel(Arc<Watched>),
 }
 
 impl Connection {
@@ -99,7 +99,18 @@ impl Connection {
     /// Looks who the masters are now. Where they are others than before, this connection is made
     /// again, and all others of this process are as soon as they are used.
     pub(super) async fn look_for_masters(&self) -> Result<(), Unavailable> {
-        let Kind::Cluster(cluster) = &self.kind else { return Ok(()) };
+        let cluster = match &self.kind {
+            Kind::Cluster(cluster) => cluster,
+            Kind::Sentinel(watched) => {
+                if let Some(master) = watched.other().await {
+                    log::warn!(master:%; "the Sentinels name another master");
+                    self.topology.has_changed(Vec::new());
+                    self.renew().await;
+                }
+                return Ok(());
+            }
+            Kind::Server(_) => return Ok(()),
+        };
         let known = cluster.view();
         let view = cluster.look().await?;
         if view.masters != known.masters {
@@ -186,7 +197,7 @@ impl Connection {
         match &self.kind {
             Kind::Server(server) => server.begin_again(),
             Kind::Cluster(cluster) => cluster.renew(&nodes).await,
-            Kind::Sentinel(watched) => watched.lock().await.forget(),
+            Kind::Sentinel(watched) => watched.forget().await,
         }
         self.made_for.store(version, Ordering::Relaxed);
     }
@@ -201,7 +212,7 @@ impl Connection {
                 }
             }
             Kind::Sentinel(watched) => {
-                watched.lock().await.heard(answered.as_ref().is_err_and(lost_master));
+                watched.heard(answered.as_ref().is_err_and(lost_master)).await;
             }
             Kind::Cluster(cluster) => cluster.heard(answered.as_ref().err()),
         }
@@ -211,7 +222,7 @@ impl Connection {
     /// The master that is known is none any more.
     pub(super) async fn lost_master(&self) {
         match &self.kind {
-            Kind::Sentinel(watched) => watched.lock().await.forget(),
+            Kind::Sentinel(watched) => watched.forget().await,
             Kind::Cluster(cluster) => cluster.doubt(),
             Kind::Server(_) => {}
         }
@@ -228,7 +239,7 @@ async fn open_kind(url: &str, tls: &StoreTls) -> RedisResult<Option<Kind>> {
             Kind::Cluster(Box::new(Cluster::open(rest, is_tls, tls).await?))
         }
         "redis-sentinel" | "rediss-sentinel" => {
-            let watched = Arc::new(Mutex::new(Watched::of(rest, is_tls, tls)?));
+            let watched = Arc::new(Watched::of(rest, is_tls, tls)?);
             super::sentinel::master(&watched).await?;
             Kind::Sentinel(watched)
         }

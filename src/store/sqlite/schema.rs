@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::kept;
 
@@ -169,6 +169,12 @@ CREATE TABLE IF NOT EXISTS video_body (
     body  BLOB    NOT NULL
 ) STRICT;
 
+-- What names the store wherever its file is, and not another one that takes the place of the file.
+CREATE TABLE IF NOT EXISTS store_id (
+    row INTEGER PRIMARY KEY CHECK (row = 1),
+    id  TEXT    NOT NULL
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS secret (
     row    INTEGER PRIMARY KEY CHECK (row = 1),
     secret BLOB    NOT NULL CHECK (length(secret) = 32)
@@ -248,6 +254,24 @@ fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> 
     kept::prepare(connection)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())
+}
+
+/// What names the store. One that an older version made gets its name now.
+///
+/// # Errors
+/// With SQLite's own words.
+pub(super) fn store_id(connection: &Connection) -> rusqlite::Result<String> {
+    let find = || {
+        let asked = connection.query_row("SELECT id FROM store_id", [], |row| row.get(0));
+        asked.optional()
+    };
+    if let Some(id) = find()? {
+        return Ok(id);
+    }
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    connection.execute("INSERT OR IGNORE INTO store_id (row, id) VALUES (1, ?1)", [&id])?;
+    // Somebody else may have been first.
+    Ok(find()?.unwrap_or(id))
 }
 
 /// Waits for other processes in short steps. SQLite's own grow until whoever writes beside a busy

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Answers, PROBE_WAIT, tidy};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Unavailable};
 use crate::repeats::Repeats;
 use crate::store::outbox::{Outbox, Replay};
 use crate::store::sqlite::Sqlite;
@@ -68,15 +68,16 @@ impl Alone {
     }
 
     async fn adopt(&self) {
-        match self
-            .replay
-            .lock()
-            .await
-            .adopt(&self.outbox.store, Some(std::time::Instant::now()))
-            .await
-        {
+        match self.try_adopt().await {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
             Err(why) => log::warn!(why:% = why; "what ended processes left waits"),
         }
+    }
+
+    async fn try_adopt(&self) -> Result<(), Unavailable> {
+        let Outbox { store, log, .. } = &self.outbox;
+        log.belongs_to(&store.id)?;
+        let now = std::time::Instant::now();
+        self.replay.lock().await.adopt(store, Some(now)).await
     }
 }

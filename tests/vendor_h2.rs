@@ -1,0 +1,94 @@
+//! A vendor that answers many calls over one connection, as HTTP/2 has it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::vendor_tls::{Authority, REPLY, ROUTES, certificate, routes};
+use crate::world::{EMBEDDING_B, Store, World, chat_of};
+
+/// What it gives out at a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// More than all buffers on the way to a client that does not read.
+const VECTORS: usize = 2_048;
+const UNREAD: usize = 3;
+
+/// Starts it; its address, and how many connections were made to it.
+async fn vendor(authority: &Authority) -> (String, Arc<AtomicUsize>) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let key = PrivateKeyDer::from_pem_file(authority.file("vendor.key")).expect("a key");
+    let mut config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate(&authority.file("vendor.pem"))], key)
+        .expect("a pair");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let base = format!("https://{}/v1", listener.local_addr().expect("an address"));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(serve(acceptor.clone(), stream));
+        }
+    });
+    (base, connections)
+}
+
+async fn serve(acceptor: TlsAcceptor, stream: TcpStream) {
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let entry = format!(r#"{{"embedding":"{}","index":0}}"#, "AACAPw==".repeat(1_536));
+    let entries = vec![entry.as_str(); VECTORS].join(",");
+    let usage = r#"{"prompt_tokens":2000,"total_tokens":2000}"#;
+    let long = Bytes::from(format!(r#"{{"data":[{entries}],"usage":{usage}}}"#));
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        let is_long = request.uri().path().ends_with("embeddings");
+        let body = if is_long { long.clone() } else { REPLY.into() };
+        tokio::spawn(answer(respond, body));
+    }
+}
+
+async fn answer(mut respond: SendResponse<Bytes>, mut body: Bytes) -> Option<()> {
+    let head =
+        http::Response::builder().header("content-type", "application/json").body(()).ok()?;
+    let mut stream = respond.send_response(head, false).ok()?;
+    while !body.is_empty() {
+        stream.reserve_capacity(body.len().min(PIECE_BYTES));
+        let room = poll_fn(|context| stream.poll_capacity(context)).await?.ok()?;
+        let piece = body.split_to(room.min(body.len()));
+        stream.send_data(piece, body.is_empty()).ok()?;
+    }
+    Some(())
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_read_stopped_all_others_on_its_connection() {
+    let authority = Authority::new();
+    let (base, connections) = vendor(&authority).await;
+    let tls = format!(", tls = {{ ca = \"{}\" }}", authority.file("ca.pem"));
+    let world = World::start(Store::Sqlite).env(ROUTES, routes(&base, &tls)).run().await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    let members = json!({ "encoding_format": "base64" });
+    let mut unread = Vec::new();
+    for _ in 0..UNREAD {
+        let sent = EMBEDDING_B.sent(&members).bytes;
+        let asked = world.request(EMBEDDING_B.path).body(sent).send().await;
+        unread.push(asked.expect("the head of an answer"));
+    }
+    // What is on its way fills all buffers.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let chat = tokio::time::timeout(Duration::from_secs(20), world.chat(chat_of("lmb-5.5")));
+    assert_eq!(chat.await.expect("it is not kept waiting").status, 200);
+    assert_eq!(connections.load(Ordering::SeqCst), 1, "all of them went over one connection");
+}
