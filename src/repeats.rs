@@ -111,8 +111,9 @@ pub struct Reply {
 /// The head of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// The status.
-    pub status: u16,
+    /// The status; of a body apart 0, which no version takes for an answer that knows nothing of
+    /// such bodies: see [`Head::status`].
+    status: u16,
     /// The headers that belong to the reply, with their names in small letters.
     pub headers: Vec<(String, String)>,
     /// Where the body is, if it is not in the store. An older version's heads say nothing of it.
@@ -120,9 +121,32 @@ pub struct Head {
     pub apart: Option<ApartBody>,
 }
 
+impl Head {
+    /// The head of a reply whose body goes with it.
+    #[must_use]
+    pub fn new(status: u16, headers: Vec<(String, String)>) -> Head {
+        Head { status, headers, apart: None }
+    }
+
+    /// The same, of a body that is elsewhere.
+    #[must_use]
+    pub fn with_body_apart(self, bytes: u64, expires_s: u64) -> Head {
+        let apart = ApartBody { status: self.status(), bytes, expires_s };
+        Head { status: 0, apart: Some(apart), ..self }
+    }
+
+    /// The status of the reply.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.apart.map_or(self.status, |apart| apart.status)
+    }
+}
+
 /// A body that is kept apart from its head, as an object under its account and its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApartBody {
+    /// The status of the reply.
+    pub status: u16,
     /// How many bytes it has.
     pub bytes: u64,
     /// When it is over, in unix seconds.
@@ -192,5 +216,17 @@ mod tests {
         let head: Head = serde_json::from_str(older).expect("a head");
         assert_eq!(head.apart, None);
         assert_eq!(serde_json::to_string(&head).expect("a text"), older);
+    }
+
+    /// Older versions read no more of a head than its status and its headers, and took a body that
+    /// is not in the store for an empty one.
+    #[test]
+    fn a_long_reply_was_sent_again_without_its_body_by_an_older_version() {
+        let head = Head::new(200, Vec::new()).with_body_apart(9, 1);
+        let text = serde_json::to_string(&head).expect("a text");
+        let older: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(older["status"], 0, "it builds no answer of that");
+        let read: Head = serde_json::from_str(&text).expect("a head");
+        assert_eq!((read.status(), &read), (200, &head));
     }
 }

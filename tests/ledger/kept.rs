@@ -35,7 +35,7 @@ fn naming(id: &str) -> Naming {
 
 /// Ends a call with a reply of so many bytes.
 async fn end(store: &Opened, account: &AccountName, id: &str, bytes: usize) {
-    let head = Head { status: 200, headers: Vec::new(), apart: None };
+    let head = Head::new(200, Vec::new());
     let reply = Reply { head, body: vec![b'x'; bytes].into() };
     assert_eq!(store.repeats.end(account, &naming(id), Some(reply)).await, Ok(true));
 }
@@ -239,7 +239,7 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Answer
     assert_eq!(store.ledger.apply(&other, paid).await, Ok(Answer::Done));
     for number in 0..900 {
         let (account, id) = (name(&format!("greedy-{}", number % 3)), number.to_string());
-        let head = Head { status: 200, headers: Vec::new(), apart: None };
+        let head = Head::new(200, Vec::new());
         let reply = Reply { head, body: vec![b'x'; 64 * KIB].into() };
         let ended = store.repeats.end(&account, &naming(&id), Some(reply)).await;
         assert_eq!(ended, Ok(true), "an end is taken by a full server too");

@@ -41,7 +41,7 @@ fn naming(name: &str, owner: &str) -> Naming {
 fn head() -> Head {
     let headers = [("content-type", "text/event-stream"), ("x-gateway-ä", "\"a\\b\" 日本")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Head { status: 200, headers: headers.into(), apart: None }
+    Head::new(200, headers.into())
 }
 
 fn reply(body: impl Into<Bytes>) -> Reply {

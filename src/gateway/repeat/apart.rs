@@ -27,18 +27,18 @@ pub(super) async fn keep(
     (account, naming): (&AccountName, &Naming),
     reply: Option<Reply>,
 ) -> Option<Reply> {
-    let Reply { mut head, body } = reply?;
+    let Reply { head, body } = reply?;
     if body.len() <= INLINE_BYTES_MAX {
         return Some(Reply { head, body });
     }
     let life_s = naming.life_ms.div_ceil(1_000);
     let now_s = unix_ms().unsigned_abs() / 1_000;
-    let apart = ApartBody { bytes: body.len() as u64, expires_s: now_s.saturating_add(life_s) };
-    if let Err(why) = bodies.write(&name(account, &naming.owner, apart), body).await {
+    let head = head.with_body_apart(body.len() as u64, now_s.saturating_add(life_s));
+    let name = name(account, &naming.owner, head.apart?);
+    if let Err(why) = bodies.write(&name, body).await {
         log::warn!(owner = naming.owner, why:% = why; "reply body not stored");
         return None;
     }
-    head.apart = Some(apart);
     Some(Reply { head, body: Bytes::new() })
 }
 

@@ -123,7 +123,7 @@ mod tests {
             let one = tenant(&table, "one");
             let mut collected = Collected::new(bytes_max, budget.permit(&one));
             let used = || one.used(Resource::ReplyBytes);
-            let head = Head { status: 200, headers: Vec::new(), apart: None };
+            let head = Head::new(200, Vec::new());
             collected.begin(head.clone());
             let mut all = Vec::new();
             for (number, size) in (1_u8..).zip(&sizes) {
@@ -149,7 +149,7 @@ mod tests {
         let large = Bytes::from(vec![0; ACCOUNT_BYTES_MAX / 2 + 1]);
         let collect = |tenant| {
             let mut collected = Collected::new(usize::MAX, budget.permit(tenant));
-            collected.begin(Head { status: 200, headers: Vec::new(), apart: None });
+            collected.begin(Head::new(200, Vec::new()));
             collected.add(&large);
             collected
         };

@@ -76,11 +76,7 @@ pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) 
     let kept = head.headers.iter().filter(|(name, _)| belongs(name.as_str()));
     let text = |value: &http::HeaderValue| value.to_str().map(str::to_owned).ok();
     let headers = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?)));
-    repeat.reply.begin(Head {
-        status: head.status.as_u16(),
-        headers: headers.collect(),
-        apart: None,
-    });
+    repeat.reply.begin(Head::new(head.status.as_u16(), headers.collect()));
 }
 
 /// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
@@ -118,7 +114,7 @@ pub(in crate::gateway) async fn answered(
 ) {
     let Some(mut repeat) = exchange.repeat.take() else { return };
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    repeat.reply.begin(Head { status: reply.status, headers, apart: None });
+    repeat.reply.begin(Head::new(reply.status, headers));
     repeat.reply.add(&reply.body);
     repeat.end(gateway, true, true).await;
 }

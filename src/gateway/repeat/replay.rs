@@ -39,7 +39,7 @@ pub(super) async fn send(
     };
     let Some(first) = first else { return Ok(false) };
     exchange.leave_pool();
-    exchange.record.status = kept.head.status;
+    exchange.record.status = kept.head.status();
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
     let head = head(exchange, kept, body.left).map_err(|_| Refusal::Internal)?;
     if write(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
@@ -119,7 +119,7 @@ impl<'a> Body<'a> {
 }
 
 fn head(exchange: &Exchange, kept: &Kept, bytes: u64) -> pingora_core::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build_no_case(kept.head.status, Some(12))?;
+    let mut head = ResponseHeader::build_no_case(kept.head.status(), Some(12))?;
     for (name, value) in &kept.head.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             head.insert_header(name, value)?;
