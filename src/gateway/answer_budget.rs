@@ -86,9 +86,12 @@ impl AnswerBudget {
             Endpoint::Images | Endpoint::ImageEdits => {
                 // Half of the room is left for what is larger than was expected, or else all of
                 // them would wait for each other.
-                let needed = IMAGE_BYTES.saturating_add(self.bound / 2);
-                if self.bytes.is_beyond_share(tenant, needed) {
+                let with_half = |of: usize| IMAGE_BYTES.saturating_add(of / 2);
+                let pool = self.bytes.pool();
+                if self.bytes.is_beyond_share(tenant, with_half(self.bound)) {
                     Err(OverBudget::Tenant)
+                } else if pool.is_beyond(with_half(pool.max())) {
+                    Err(OverBudget::Pool)
                 } else {
                     let mut bytes = self.bytes.permit(tenant);
                     let grown = bytes.grow(IMAGE_BYTES);
@@ -272,6 +275,23 @@ mod tests {
         let images: Vec<_> =
             std::iter::from_fn(|| budget.admit(&one, Endpoint::Images).ok()).collect();
         assert_eq!(images.len(), 2, "half is left for what is longer");
+    }
+
+    #[tokio::test]
+    async fn so_many_images_were_let_in_that_none_found_room_to_grow() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 10 * MIB));
+        let tenants = (0..20).map(|n| tenant(&table, &n.to_string())).collect::<Vec<_>>();
+        let images = tenants.iter().cycle().take(100);
+        let let_in: Vec<_> =
+            images.filter_map(|one| budget.admit(one, Endpoint::Images).ok()).collect();
+        assert_eq!(let_in.len(), 20, "half of the room of all");
+        let idle = tenant(&table, "idle");
+        let refused = budget.admit(&idle, Endpoint::Images).err();
+        assert!(
+            matches!(refused, Some(Refusal::Overloaded)),
+            "it has nothing to read: {refused:?}"
+        );
+        assert!(held(&budget, &tenants[0], 3 * MIB).is_some());
     }
 
     #[tokio::test]

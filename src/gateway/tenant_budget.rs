@@ -164,6 +164,18 @@ impl ResourcePool {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// The bound; 0 for none.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Whether an amount more would be above it.
+    #[must_use]
+    pub fn is_beyond(&self, amount: usize) -> bool {
+        self.max > 0 && self.used().saturating_add(amount) > self.max
+    }
+
     /// Waits until something is given back, at most for this time. What is free then may be taken
     /// by somebody else first.
     pub async fn wait_for_release(&self, wait: Duration) {

@@ -6,6 +6,8 @@ import time
 from children import HOST, START_WAIT_S, Redis, free_port, until
 
 NODE_TIMEOUT_MS = 2_000
+# Nobody who uses a server is silent for so long.
+IDLE_S = 2
 SLOTS = ((0, 5_460), (5_461, 10_922), (10_923, 16_383))
 
 
@@ -52,9 +54,11 @@ def info(server, *words):
 
 
 def clients(server):
-    """Who is connected to a server, but for Sentinels, and for whoever asks here."""
+    """Who uses a server, but for Sentinels, and for whoever asks here. A connection may lie idle."""
     lines = said(server, "CLIENT", "LIST", "TYPE", "normal").splitlines()
-    return [line for line in lines if "name=sentinel" not in line and "cmd=client" not in line]
+    told = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    others = [one for one in told if "sentinel" not in one["name"] and not one["cmd"].startswith("client")]
+    return [one for one in others if int(one["idle"]) < IDLE_S]
 
 
 class Cluster(Replicated):
