@@ -13,6 +13,20 @@ use crate::world::{Store, World, chat_of, parse};
 
 /// More idle connections than any scraper has.
 const IDLE: usize = 300;
+/// Of these so many may stand at a time.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Whether the other end has not hung up.
+fn is_open(connection: &TcpStream) -> bool {
+    let mut said = [0; 1_024];
+    loop {
+        match connection.try_read(&mut said) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(why) => return why.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
 
 #[tokio::test]
 async fn idle_connections_to_the_admin_address_keep_nobody_out() {
@@ -25,6 +39,9 @@ async fn idle_connections_to_the_admin_address_keep_nobody_out() {
     client.send(head(&world, "GET /v1/models HTTP/1.1", "")).await;
     assert_eq!(client.answer().await.status, 200);
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    // Who is one too many is hung up on long before who says nothing has to go.
+    let open = idle.iter().filter(|connection| is_open(connection)).count();
+    assert!((1..=CONNECTIONS_MAX).contains(&open), "{open} connections stand");
     // Who says nothing has to go, and all of them do.
     for mut connection in idle {
         let mut said = Vec::new();
