@@ -184,7 +184,7 @@ impl Gateway {
             bodies: bodies::budget(&parts.limits),
             slow_bodies: Arc::default(),
             listing: ModelListing::default(),
-            answers: AnswerBudget::new(&parts.limits),
+            answers: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
             videos: parts.videos,
             repeats: parts.repeats,
             leases: parts.leases,

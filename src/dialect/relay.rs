@@ -322,6 +322,13 @@ impl Relay {
         Some(usage.into())
     }
 
+    /// Its vendor has told how many bytes it has, which it may never be read to.
+    pub fn note_length(&mut self, bytes: usize) {
+        if let Relay::Whole(whole) = self {
+            whole.note_length(bytes);
+        }
+    }
+
     /// Whether it was given up on account of the client: it had gone, or does not read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {

@@ -69,7 +69,7 @@ pub(super) async fn relay(
             Some(why) => Read::Failed(why),
             None => notes.beside(gateway, exchange, vendor.read()).await,
         };
-        let is_late = client.gone.is_none() && Instant::now() >= deadline;
+        let is_late = client.gone.is_none() && !lacks_room(&read) && Instant::now() >= deadline;
         let read = match client.gone {
             None if is_late => Read::Failed(Break::Stalled),
             Some(gone) if !gone.patient(vendor.read_bytes, gateway.timeouts.drain) => {
@@ -224,9 +224,16 @@ async fn make_room(
 ) -> Result<(), Break> {
     let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Whole(_)));
     let Some(bytes) = told.filter(|bytes| is_held && *bytes > FREE_BYTES) else { return Ok(()) };
+    if let Some(relaying) = exchange.relaying() {
+        relaying.relay.note_length(bytes);
+    }
     let tenant = exchange.tenant.clone();
     let covering = client.permit.cover(&gateway.answers, tenant.as_ref(), bytes);
     Box::pin(covering).await.map_err(Break::from)
+}
+
+fn lacks_room(read: &Read) -> bool {
+    matches!(read, Read::Failed(Break::Unread | Break::NoRoom))
 }
 
 /// The length that a vendor tells of an answer, up to what is read of one.

@@ -26,12 +26,13 @@ const STEP_BYTES: usize = 64 << 10;
 const IMAGE_BYTES: usize = 1 << 20;
 /// A call is let in if its account could take this; more than a step, or one could squeeze in.
 const ADMIT_BYTES: usize = 4 * STEP_BYTES;
+/// With up to this number of images an account is not refused because others make many.
+const IMAGES_MIN: usize = 4;
 /// An account with less than this is not refused because others have much.
 const ACCOUNT_BYTES_MIN: usize = 4 << 20;
 /// Answers that may go beyond the bounds at a time.
 const BEYOND_MAX: usize = 4;
-/// Room is waited for this long, and looked for this often.
-const ROOM_WAIT: Duration = Duration::from_secs(120);
+/// Room is looked for this often.
 const ROOM_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// See the module.
@@ -40,6 +41,11 @@ pub struct AnswerBudget {
     bytes: TenantBudget,
     /// Answers that go beyond the bounds.
     beyond: TenantBudget,
+    /// Images that are being made. Their first bytes have half of the room at most: the other half
+    /// is left for what is larger, or else all of them would wait for each other.
+    images: TenantBudget,
+    /// A vendor that is not read for lack of room is given up after this.
+    wait: Duration,
     /// What one account may take at most; 0 for any amount.
     bound: usize,
 }
@@ -49,6 +55,7 @@ pub struct AnswerBudget {
 pub struct AnswerPermit {
     bytes: Option<BudgetPermit>,
     beyond: Option<BudgetPermit>,
+    image: Option<BudgetPermit>,
 }
 
 /// There was no room in time.
@@ -59,9 +66,9 @@ pub(super) struct NoRoom {
 }
 
 impl AnswerBudget {
-    /// The budget that the configuration allows.
+    /// The budget that the configuration allows, for which an answer waits for this long.
     #[must_use]
-    pub fn new(limits: &Limits) -> AnswerBudget {
+    pub fn new(limits: &Limits, wait: Duration) -> AnswerBudget {
         let (all, max) = (limits.answers_bytes_max, limits.answers_per_account_bytes_max);
         let share = TenantShare { max, min: ACCOUNT_BYTES_MIN };
         let bytes = TenantBudget::new(Resource::AnswerBytes, &ResourcePool::new(all), share);
@@ -69,7 +76,11 @@ impl AnswerBudget {
         let pool = ResourcePool::new(BEYOND_MAX);
         let beyond = TenantBudget::new(Resource::AnswersBeyond, &pool, one);
         let bound = if max == 0 || all == 0 { max.max(all) } else { max.min(all) };
-        AnswerBudget { bytes, beyond, bound }
+        // Of a bound there is room for one at least; no bound stays none.
+        let half = |bytes: usize| (bytes / 2).div_ceil(IMAGE_BYTES);
+        let share = TenantShare { max: half(bound), min: IMAGES_MIN };
+        let images = TenantBudget::new(Resource::Images, &ResourcePool::new(half(all)), share);
+        AnswerBudget { bytes, beyond, images, wait, bound }
     }
 
     /// Lets a call in whose answer will find room, as far as anybody can tell.
@@ -84,21 +95,9 @@ impl AnswerBudget {
         let mut permit = AnswerPermit::default();
         let admitted = match endpoint {
             Endpoint::Images | Endpoint::ImageEdits => {
-                // Half of the room is left for what is larger than was expected, or else all of
-                // them would wait for each other.
-                let with_half = |of: usize| IMAGE_BYTES.saturating_add(of / 2);
-                let pool = self.bytes.pool();
-                if self.bytes.is_beyond_share(tenant, with_half(self.bound)) {
-                    Err(OverBudget::Tenant)
-                } else if pool.is_beyond(with_half(pool.max())) {
-                    Err(OverBudget::Pool)
-                } else {
-                    let mut bytes = self.bytes.permit(tenant);
-                    let grown = bytes.grow(IMAGE_BYTES);
-                    permit.bytes = Some(bytes);
-                    // What others hold is not for this account to read.
-                    grown.map_err(|_| OverBudget::Pool)
-                }
+                permit.image = Some(self.images.permit(tenant));
+                permit.bytes = Some(self.bytes.permit(tenant));
+                permit.take_image(self, tenant)
             }
             _ => match self.bytes.has_room(tenant, ADMIT_BYTES) {
                 // A short one needs nothing of what all share.
@@ -130,33 +129,53 @@ impl AnswerPermit {
     ) -> Result<(), NoRoom> {
         let Some(tenant) = tenant.filter(|_| bytes > FREE_BYTES) else { return Ok(()) };
         let began = Instant::now();
-        while !self.take(budget, tenant, bytes) {
-            if began.elapsed() > ROOM_WAIT {
+        while let Err(no_room) = self.take(budget, tenant, bytes) {
+            if began.elapsed() > budget.wait {
                 METRICS.shed.with_label_values(&["answers"]).inc();
-                let own = self.bytes.as_ref().map_or(0, BudgetPermit::held);
-                let is_own_doing = budget.bytes.is_beyond_share(tenant, bytes.saturating_sub(own));
-                return Err(NoRoom { is_own_doing });
+                return Err(no_room);
             }
             budget.bytes.pool().wait_for_release(ROOM_LOOK_EVERY).await;
         }
         Ok(())
     }
 
-    fn take(&mut self, budget: &AnswerBudget, tenant: &Arc<Tenant>, bytes: usize) -> bool {
+    /// Takes what the first bytes of an image need.
+    fn take_image(&mut self, budget: &AnswerBudget, tenant: &Tenant) -> Result<(), OverBudget> {
+        if budget.images.is_beyond_share(tenant, 1) {
+            return Err(OverBudget::Tenant);
+        }
+        let grow = |permit: &mut Option<BudgetPermit>, amount| {
+            permit.as_mut().map_or(Ok(()), |permit| permit.grow(amount))
+        };
+        let grown = grow(&mut self.image, 1).and_then(|()| grow(&mut self.bytes, IMAGE_BYTES));
+        let is_own_doing = budget.bytes.is_beyond_share(tenant, IMAGE_BYTES);
+        // What others hold is not for this account to read.
+        grown.map_err(|_| if is_own_doing { OverBudget::Tenant } else { OverBudget::Pool })
+    }
+
+    fn take(
+        &mut self,
+        budget: &AnswerBudget,
+        tenant: &Arc<Tenant>,
+        bytes: usize,
+    ) -> Result<(), NoRoom> {
         let permit = self.bytes.get_or_insert_with(|| budget.bytes.permit(tenant));
         let before = permit.held();
         let missing = bytes.saturating_sub(before);
         if self.beyond.is_some() || missing == 0 {
-            return true;
+            return Ok(());
         }
         if permit.grow(missing.next_multiple_of(STEP_BYTES)).is_ok() {
             self.count(before);
-            return true;
+            return Ok(());
         }
         let mut beyond = budget.beyond.permit(tenant);
-        let is_let_through = beyond.grow(1).is_ok();
-        self.beyond = is_let_through.then_some(beyond);
-        is_let_through
+        if let Err(over) = beyond.grow(1) {
+            let is_full = budget.bytes.is_beyond_share(tenant, missing);
+            return Err(NoRoom { is_own_doing: is_full && over == OverBudget::Tenant });
+        }
+        self.beyond = Some(beyond);
+        Ok(())
     }
 
     /// Gives back what an answer does not need of which no more than this is held.
@@ -217,7 +236,7 @@ mod tests {
             answers_per_account_bytes_max: one,
             ..Limits::default()
         };
-        AnswerBudget::new(&limits)
+        AnswerBudget::new(&limits, Duration::from_millis(200))
     }
 
     fn tenant(table: &Arc<TenantTable>, name: &str) -> Arc<Tenant> {
@@ -292,6 +311,33 @@ mod tests {
             "it has nothing to read: {refused:?}"
         );
         assert!(held(&budget, &tenants[0], 3 * MIB).is_some());
+    }
+
+    #[tokio::test]
+    async fn embeddings_of_two_accounts_left_no_image_to_others() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 10 * MIB));
+        let greedy = ["one", "two"].map(|name| tenant(&table, name));
+        let unread = greedy.each_ref().map(|one| held(&budget, one, 10 * MIB));
+        assert!(unread.iter().all(Option::is_some));
+        assert!(budget.admit(&tenant(&table, "idle"), Endpoint::Images).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_lost_by_its_own_account_or_by_others() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 4 * MIB));
+        let [one, other] = ["one", "other"].map(|name| tenant(&table, name));
+        let mut unread = vec![held(&budget, &one, 4 * MIB), held(&budget, &one, 9 * MIB)];
+        let covered = AnswerPermit::default().cover(&budget, Some(&one), MIB).await;
+        assert_eq!(covered, Err(NoRoom { is_own_doing: true }));
+        // Four others go beyond.
+        for name in ["a", "b", "c"] {
+            let beyond = tenant(&table, name);
+            unread.push(held(&budget, &beyond, 4 * MIB));
+            unread.push(held(&budget, &beyond, 9 * MIB));
+        }
+        assert!(unread.iter().all(Option::is_some));
+        let covered = AnswerPermit::default().cover(&budget, Some(&other), 9 * MIB).await;
+        assert_eq!(covered, Err(NoRoom { is_own_doing: false }));
     }
 
     #[tokio::test]

@@ -43,11 +43,13 @@ pub enum Resource {
     AnswerBytes,
     /// Answers that are let through beyond that.
     AnswersBeyond,
+    /// Images that are being made.
+    Images,
     /// Bytes of replies that are collected for whoever repeats their calls.
     ReplyBytes,
 }
 
-const RESOURCES: usize = 6;
+const RESOURCES: usize = 7;
 
 /// Who uses a share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -162,18 +164,6 @@ impl ResourcePool {
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
-    }
-
-    /// The bound; 0 for none.
-    #[must_use]
-    pub fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Whether an amount more would be above it.
-    #[must_use]
-    pub fn is_beyond(&self, amount: usize) -> bool {
-        self.max > 0 && self.used().saturating_add(amount) > self.max
     }
 
     /// Waits until something is given back, at most for this time. What is free then may be taken

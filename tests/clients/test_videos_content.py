@@ -3,13 +3,15 @@
 import asyncio
 import base64
 import hashlib
-import hmac
 import sqlite3
 import time
 
 import httpx2
 import openai
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from talk import address_of, ended, film, filmed, footage, verdict
 
 pytestmark = pytest.mark.stores("sqlite")
@@ -119,17 +121,12 @@ def test_an_address_is_for_one_file_and_says_until_when(gateway, kept):
 
 
 def token(secret, account, job, until_ms):
-    """What the gateway would put into an address: its end, a code for it, and the account, encrypted."""
+    """What the gateway would put into an address: its end, and the account, encrypted and authenticated."""
     end = until_ms.to_bytes(8)
-
-    def keyed(*parts):
-        return hmac.digest(secret, b"".join(len(part).to_bytes(8) + part for part in parts), "sha256")
-
-    purpose = b"tollgate: account in the address of a file, version 2"
-    mask = b"".join(keyed(purpose, job.encode(), end, bytes([block])) for block in (0, 1))
-    name = bytes(byte ^ by for byte, by in zip(account.encode().ljust(64, b"\0"), mask))
-    code = keyed(b"tollgate: address of a file, version 2", job.encode(), end, name)
-    return base64.urlsafe_b64encode(end + code + name).decode().rstrip("=")
+    salt = b"tollgate: address of a file, version 3"
+    key = HKDF(hashes.SHA256(), 32, salt, end + job.encode()).derive(secret)
+    sealed = ChaCha20Poly1305(key).encrypt(bytes(12), account.encode().ljust(64, b"\0"), end)
+    return base64.urlsafe_b64encode(end + sealed).decode().rstrip("=")
 
 
 @sim

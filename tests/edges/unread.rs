@@ -119,6 +119,38 @@ async fn what_an_account_does_not_read_costs_only_that_account() {
     assert_eq!((vendor.heard(), world.metric("tollgate_shed_total", &["answers"]).await), (5, 1));
 }
 
+/// Its vendor had made it, and nobody paid.
+#[tokio::test]
+async fn an_answer_that_its_own_account_left_no_room_for_was_made_for_nothing() {
+    let vendor = talker(REPLY_BYTES).await;
+    let conf = format!("{LITTLE_ROOM}\n[timeouts]\nstall_ms = 1_500");
+    let world = world_of(&vendor, &conf).await;
+    let first = unread(&world, &chat_call(&world), 1).await;
+    held(&world, REPLY_BYTES).await;
+    // The second goes beyond the room of its account.
+    let second = unread(&world, &chat_call(&world), 1).await;
+    vendor_heard(&vendor, 2).await;
+    let lost = world.chat(chat_of("lmb-5.5")).await;
+    assert_eq!(lost.refusal(), (502, "answers_unread".to_owned()), "{lost:?}");
+    assert_eq!(lost.header("x-should-retry"), Some("false"));
+    let id = lost.header("x-request-id").expect("an id").to_owned();
+    drop((first, second));
+    let charges = world.settled(3).await;
+    let charge = charges.iter().find(|charge| charge.request_id == id).expect("it is charged");
+    assert_eq!((charge.basis.as_str(), charge.written_off_nano), ("counted", 0));
+    assert!(charge.amount_nano > 1_000_000, "{charge:?}");
+}
+
+async fn vendor_heard(vendor: &Canned, count: usize) {
+    let end = Instant::now() + super::PATIENCE;
+    while vendor.heard() < count {
+        assert!(Instant::now() < end, "the vendor heard of {} calls", vendor.heard());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // It answers at once.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
 /// Each had a part of the room, and none enough to end.
 #[tokio::test]
 async fn answers_that_share_too_little_room_all_come_to_their_end() {

@@ -26,6 +26,8 @@ pub struct Whole {
     pub(super) passage: Passage,
     pieces: Vec<Bytes>,
     bytes: usize,
+    /// What it has in all, if its vendor told.
+    length: Option<usize>,
     pub(super) meter: Meter,
     pub(super) bounds: UsageBounds,
     pub(super) progress: Progress,
@@ -44,6 +46,7 @@ impl Whole {
             passage,
             pieces: Vec::new(),
             bytes: 0,
+            length: None,
             meter: Meter::default(),
             bounds: UsageBounds::default(),
             progress: Progress::Open,
@@ -85,11 +88,15 @@ impl Whole {
         }
     }
 
+    pub(super) fn note_length(&mut self, bytes: usize) {
+        self.length = Some(bytes);
+    }
+
     /// Ends it. Of what is given up on account of the client nobody knows what it says of its
-    /// usage, so what came is counted.
+    /// usage, so what came, or was to come, is counted.
     pub(super) fn fail(&mut self, why: Break) {
         if matches!(why, Break::Abandoned | Break::Unread) {
-            self.meter.count_bytes(self.bytes);
+            self.meter.count_bytes(self.length.unwrap_or(0).max(self.bytes));
         }
         self.pieces.clear();
         self.progress = Progress::Broken(why);

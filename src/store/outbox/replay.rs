@@ -124,10 +124,11 @@ impl Replay {
     /// Takes what processes left that have ended. What they left for a store that had this address
     /// before is kept, and told to nobody.
     fn find(&mut self, run: &impl Run) {
-        let orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
+        let mut orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
+        // Where it cannot be read whose one is, it is left for the next time.
+        orphans.retain(|shelf| readable(&shelf.folder, shelf.store_id().map(|_| true)));
         let is_foreign = |shelf: &Shelf| {
-            // What cannot be told from another store's is taken for it.
-            let Ok(theirs) = shelf.store_id() else { return true };
+            let theirs = shelf.store_id().unwrap_or_default();
             theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
         };
         let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);

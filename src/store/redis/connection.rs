@@ -58,7 +58,7 @@ impl Connection {
         let cannot = |why: RedisError| Unavailable(format!("{}: {why}", shown(url)));
         let made_for = AtomicU64::new(topology.version());
         let silent = || Unavailable(format!("{}: no answer within {OPEN_WAIT:?}", shown(url)));
-        let opening = open_kind(url, &section.tls);
+        let opening = open_kind(url, &section.tls, &topology);
         let kind = timeout(OPEN_WAIT, opening).await.map_err(|_| silent())?;
         let kind = kind.map_err(cannot)?.ok_or_else(|| {
             Unavailable(format!("{}: known are {}", shown(url), SCHEMES.join(" ")))
@@ -230,7 +230,11 @@ impl Connection {
 }
 
 /// Connects to what an address names; `None` if its scheme is not known.
-async fn open_kind(url: &str, tls: &StoreTls) -> RedisResult<Option<Kind>> {
+async fn open_kind(
+    url: &str,
+    tls: &StoreTls,
+    topology: &Arc<Topology>,
+) -> RedisResult<Option<Kind>> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let is_tls = scheme.starts_with("rediss");
     Ok(Some(match scheme {
@@ -239,7 +243,7 @@ async fn open_kind(url: &str, tls: &StoreTls) -> RedisResult<Option<Kind>> {
             Kind::Cluster(Box::new(Cluster::open(rest, is_tls, tls).await?))
         }
         "redis-sentinel" | "rediss-sentinel" => {
-            let watched = Arc::new(Watched::of(rest, is_tls, tls)?);
+            let watched = Arc::new(Watched::of(rest, is_tls, tls, topology)?);
             super::sentinel::master(&watched).await?;
             Kind::Sentinel(watched)
         }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::super::StoreTls;
 use super::ANSWER_WAIT;
 use super::connection::{CONNECT_WAIT, client};
-use super::topology::Node;
+use super::topology::{Node, Topology};
 
 /// Where Sentinels listen, unless the address says otherwise.
 const PORT: u16 = 26_379;
@@ -30,18 +30,21 @@ const SEARCH_WAIT: Duration = Duration::from_millis(4_500);
 const DARK_WAIT: Duration = Duration::from_millis(1_000);
 /// and no Sentinel once most have answered.
 const REST_WAIT: Duration = Duration::from_millis(50);
-/// A master that is there does not wait for them longer.
-const LOOK_WAIT: Duration = Duration::from_millis(200);
+/// What an older failover says is not believed for so long after a later one was heard of: by then
+/// the Sentinels have told one another.
+const OLDER_WAIT: Duration = Duration::from_secs(5);
 
 /// A master, and the Sentinels that watch it.
 pub(super) struct Watched {
     /// What the Sentinels call it.
-    name: String,
-    sentinels: Vec<Sentinel>,
+    name: Arc<str>,
+    sentinels: Vec<Arc<Sentinel>>,
     /// How it lets us in.
     settings: RedisConnectionInfo,
     is_tls: bool,
     tls: StoreTls,
+    /// What all connections of the process know.
+    topology: Arc<Topology>,
     known: Mutex<Known>,
 }
 
@@ -60,6 +63,7 @@ struct Sentinel {
 }
 
 /// What a Sentinel says.
+#[derive(Debug)]
 struct Told {
     /// The number of the failover that it knows of.
     epoch: u64,
@@ -68,13 +72,18 @@ struct Told {
 
 impl Watched {
     /// Of an address without its scheme. A user and password are the master's.
-    pub(super) fn of(rest: &str, is_tls: bool, tls: &StoreTls) -> RedisResult<Watched> {
+    pub(super) fn of(
+        rest: &str,
+        is_tls: bool,
+        tls: &StoreTls,
+        topology: &Arc<Topology>,
+    ) -> RedisResult<Watched> {
         let (hosts, name) =
             rest.split_once('/').ok_or_else(|| io::Error::other("name the master, …/NAME"))?;
         let (user, hosts) = hosts.rsplit_once('@').unwrap_or(("", hosts));
         let sentinel = |host| {
             let client = client(address(host, is_tls)?.into_connection_info()?, tls)?;
-            Ok(Sentinel { client, connection: Mutex::default() })
+            Ok(Arc::new(Sentinel { client, connection: Mutex::default() }))
         };
         let sentinels = hosts.split(',').map(sentinel).collect::<RedisResult<Vec<_>>>()?;
         let settings = if user.is_empty() {
@@ -83,8 +92,9 @@ impl Watched {
             let info = format!("redis://{user}@master").into_connection_info()?;
             info.redis_settings().clone()
         };
-        let (name, tls, known) = (name.to_owned(), tls.clone(), Mutex::default());
-        Ok(Watched { name, sentinels, settings, is_tls, tls, known })
+        let (name, tls, known) = (name.into(), tls.clone(), Mutex::default());
+        let topology = topology.clone();
+        Ok(Watched { name, sentinels, settings, is_tls, tls, topology, known })
     }
 
     /// The master said something, or is lost.
@@ -105,32 +115,39 @@ impl Watched {
     pub(super) async fn other(&self) -> Option<Node> {
         let known = self.known.lock().await.master.as_ref().map(|(node, _)| node.clone())?;
         // Without Sentinels the master stays who it was.
-        let named = timeout(LOOK_WAIT, self.named()).await.ok()?.ok()?;
+        let named = self.named(Some(&known)).await.ok()?;
         (named != known).then_some(named)
     }
 
-    /// Whom the Sentinels name.
-    async fn named(&self) -> RedisResult<Node> {
-        let ask = |sentinel| timeout(DARK_WAIT, Sentinel::ask(sentinel, &self.name));
+    /// Whom the Sentinels name; the one that is known, if as many failovers lead to it.
+    async fn named(&self, known: Option<&Node>) -> RedisResult<Node> {
+        // Whoever is late is heard to the end all the same, or its connection would be lost.
+        let ask = |sentinel: &Arc<Sentinel>| {
+            let (sentinel, name) = (sentinel.clone(), self.name.clone());
+            tokio::spawn(async move { timeout(DARK_WAIT, sentinel.ask(&name)).await })
+        };
         let mut asking: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
         let (mut told, mut failure) = (Vec::new(), None);
         loop {
             let has_most = told.len() * 2 > self.sentinels.len();
             let wait = if has_most { REST_WAIT } else { DARK_WAIT };
             match timeout(wait, asking.next()).await {
-                Ok(Some(Ok(Ok(more)))) => told.push(more),
-                Ok(Some(Ok(Err(why)))) => failure = Some(why),
-                Ok(Some(Err(_))) => {}
+                Ok(Some(Ok(Ok(Ok(more))))) => told.push(more),
+                Ok(Some(Ok(Ok(Err(why))))) => failure = Some(why),
+                Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
-        let latest = told.into_iter().max_by_key(|told| told.epoch);
         let none = || failure.unwrap_or_else(|| io::Error::other("no Sentinel answers").into());
-        latest.map(|told| told.master).ok_or_else(none)
+        let Told { epoch, master } = latest(told, known).ok_or_else(none)?;
+        if !self.topology.is_latest(epoch, OLDER_WAIT) {
+            return Err(io::Error::other("the Sentinels know of a later failover").into());
+        }
+        Ok(master)
     }
 
     async fn connect(&self) -> RedisResult<(Node, MultiplexedConnection)> {
-        let node = self.named().await?;
+        let node = self.named(None).await?;
         let (host, port) = (node.host.clone(), node.port);
         let address = if self.is_tls {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -183,8 +200,10 @@ impl Known {
 
 impl Sentinel {
     async fn ask(&self, name: &str) -> RedisResult<Told> {
+        // Whoever asked before still waits for it.
+        let busy = |_| io::Error::new(io::ErrorKind::WouldBlock, "a Sentinel is silent");
+        let mut known = self.connection.try_lock().map_err(busy)?;
         // One that fails is not used again.
-        let mut known = self.connection.lock().await;
         let mut connection = match known.take() {
             Some(connection) => connection,
             None => self.client.get_multiplexed_async_connection_with_config(&config()).await?,
@@ -201,6 +220,12 @@ impl Sentinel {
     }
 }
 
+/// What the Sentinel says that knows of the latest failover. Of several that know of it, the one
+/// that names the known master: a server may have more than one name.
+fn latest(told: Vec<Told>, known: Option<&Node>) -> Option<Told> {
+    told.into_iter().max_by_key(|told| (told.epoch, Some(&told.master) == known))
+}
+
 fn config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_WAIT))
@@ -212,4 +237,41 @@ fn address(host: &str, is_tls: bool) -> RedisResult<ConnectionAddr> {
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     let with_port = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
     Ok(format!("{scheme}://{with_port}").into_connection_info()?.addr().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(port: u16) -> Node {
+        Node { host: "h".to_owned(), port }
+    }
+
+    fn named(told: &[(u64, u16)], known: Option<u16>) -> Option<u16> {
+        let told = told.iter().map(|(epoch, port)| Told { epoch: *epoch, master: node(*port) });
+        latest(told.collect(), known.map(node).as_ref()).map(|told| told.master.port)
+    }
+
+    #[test]
+    fn most_sentinels_named_the_master_of_before() {
+        assert_eq!(named(&[(1, 10), (2, 20), (1, 10)], Some(10)), Some(20));
+        assert_eq!(named(&[], Some(10)), None);
+    }
+
+    #[test]
+    fn a_master_with_two_names_was_left_again_and_again() {
+        for told in [[(1, 10), (1, 11)], [(1, 11), (1, 10)]] {
+            assert_eq!(named(&told, Some(10)), Some(10));
+            assert_eq!(named(&told, Some(11)), Some(11));
+        }
+    }
+
+    #[test]
+    fn an_older_failover_is_not_believed_for_a_while() {
+        let topology = Topology::default();
+        assert!(topology.is_latest(7, OLDER_WAIT) && topology.is_latest(8, OLDER_WAIT));
+        assert!(!topology.is_latest(7, OLDER_WAIT) && topology.is_latest(8, OLDER_WAIT));
+        // A master that was taken out and put in again begins at 0.
+        assert!(topology.is_latest(0, Duration::ZERO) && topology.is_latest(0, OLDER_WAIT));
+    }
 }

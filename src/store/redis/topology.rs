@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A server of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +25,8 @@ impl fmt::Display for Node {
 pub(in crate::store) struct Topology {
     version: AtomicU64,
     nodes: Mutex<Vec<Node>>,
+    /// The latest failover that Sentinels told of, and when that was first heard of.
+    failover: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Topology {
@@ -36,6 +39,18 @@ impl Topology {
     pub(super) fn now(&self) -> (u64, Vec<Node>) {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.version(), nodes.clone())
+    }
+
+    /// Whether nobody has told of a later failover, but for one that was heard of longer ago than
+    /// that.
+    pub(super) fn is_latest(&self, epoch: u64, wait: Duration) -> bool {
+        let mut failover = self.failover.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_older =
+            failover.is_some_and(|(latest, heard)| epoch < latest && heard.elapsed() < wait);
+        if !is_older && failover.is_none_or(|(latest, _)| latest != epoch) {
+            *failover = Some((epoch, Instant::now()));
+        }
+        !is_older
     }
 
     /// Other nodes are there, though the masters are the same.

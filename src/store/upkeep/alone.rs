@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Answers, PROBE_WAIT, tidy};
-use crate::ledger::{Ledger, Unavailable};
+use crate::ledger::Ledger;
 use crate::repeats::Repeats;
 use crate::store::outbox::{Outbox, Replay};
 use crate::store::sqlite::Sqlite;
@@ -21,12 +21,16 @@ pub(super) struct Alone {
     outbox: Outbox<Sqlite>,
     replay: Mutex<Replay>,
     adopted: AtomicBool,
+    /// Whether the store answered when it was asked last. One whose file is gone has forgotten what
+    /// it took, so nothing of the outbox goes then.
+    answers: AtomicBool,
 }
 
 impl Alone {
     pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn Repeats>) -> Alone {
         let replay = Mutex::new(Replay::new(outbox.log.clone(), repeats));
-        Alone { outbox, replay, adopted: AtomicBool::new(false) }
+        let [adopted, answers] = [false; 2].map(AtomicBool::new);
+        Alone { outbox, replay, adopted, answers }
     }
 
     /// Whether the store has heard of all that processes before this one left, and has taken what
@@ -51,33 +55,35 @@ impl Alone {
         let store: &Arc<Sqlite> = &self.outbox.store;
         let probing = async {
             loop {
-                if !self.has_adopted() {
+                if let Err(why) = self.outbox.log.belongs_to(&store.id) {
+                    log::warn!(why:% = why; "the outbox does not say what it is for");
+                } else if !self.has_adopted() {
                     self.adopt().await;
                 }
-                match timeout(PROBE_WAIT, store.ping()).await {
-                    Ok(Ok(())) => answers.answered(),
-                    _ => answers.began_again(),
+                let has_answered = matches!(timeout(PROBE_WAIT, store.ping()).await, Ok(Ok(())));
+                self.answers.store(has_answered, Ordering::SeqCst);
+                if has_answered {
+                    answers.answered();
+                } else {
+                    answers.began_again();
                 }
                 sleep(PROBE_EVERY).await;
             }
         };
         tokio::join!(
             probing,
-            tidy(&self.outbox, &self.replay, || Some((store.clone(), Instant::now())))
+            tidy(&self.outbox, &self.replay, || {
+                let is_alive = self.answers.load(Ordering::SeqCst);
+                is_alive.then(|| (store.clone(), Instant::now()))
+            })
         );
     }
 
     async fn adopt(&self) {
-        match self.try_adopt().await {
+        let now = std::time::Instant::now();
+        match self.replay.lock().await.adopt(&self.outbox.store, Some(now)).await {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
             Err(why) => log::warn!(why:% = why; "what ended processes left waits"),
         }
-    }
-
-    async fn try_adopt(&self) -> Result<(), Unavailable> {
-        let Outbox { store, log, .. } = &self.outbox;
-        log.belongs_to(&store.id)?;
-        let now = std::time::Instant::now();
-        self.replay.lock().await.adopt(store, Some(now)).await
     }
 }
