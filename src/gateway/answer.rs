@@ -47,7 +47,7 @@ pub(super) async fn relay(
         return Err(Refusal::Broken(Break::Garbage));
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
-    let told = told_length(&head);
+    let told = vendor.up.response_header().and_then(told_length);
     let is_old = session.req_header().version == http::Version::HTTP_10;
     let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Client {

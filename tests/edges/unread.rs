@@ -97,7 +97,8 @@ async fn a_cent_of_embeddings_does_not_fill_the_memory() {
 /// What nobody read was held for a minute, and nobody else had any room.
 #[tokio::test]
 async fn what_an_account_does_not_read_costs_only_that_account() {
-    let vendor = talker(REPLY_BYTES).await;
+    // One takes nearly all that there is for an account.
+    let vendor = talker(12 * MIB - 160 * 1024).await;
     let mut world = world_of(&vendor, LITTLE_ROOM).await;
     world.command(&["account", "create", "other", "--credit", "1"]).await.done();
     let other = world.command(&["key", "issue", "other"]).await.done().trim().to_owned();
