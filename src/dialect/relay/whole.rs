@@ -92,10 +92,10 @@ impl Whole {
         self.length = Some(bytes);
     }
 
-    /// Ends it. Of what is given up on account of the client nobody knows what it says of its
-    /// usage, so what came, or was to come, is counted.
+    /// Ends it. Of what its account left no room for nobody knows what it says of its usage, so
+    /// what came, or was to come, is counted: up to what is held, and so for no other end.
     pub(super) fn fail(&mut self, why: Break) {
-        if matches!(why, Break::Abandoned | Break::Unread) {
+        if why == Break::Unread {
             self.meter.count_bytes(self.length.unwrap_or(0).max(self.bytes));
         }
         self.pieces.clear();
