@@ -17,7 +17,7 @@ const ARROWS: [(&str, &str); 15] = [
     ("notes", "ledger"),
     ("repeats", "ledger"),
     ("catalogue", "money dialect sheet"),
-    ("store", "jobs ledger money metrics notes permissions repeats sheet"),
+    ("store", "jobs ledger money metrics notes permissions repeats"),
     ("jobs", "ledger catalogue dialect money metrics files sheet"),
     ("gateway", "jobs ledger notes repeats catalogue dialect money metrics files sheet"),
     ("conf", "gateway jobs store files catalogue sheet"),

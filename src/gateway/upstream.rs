@@ -37,12 +37,12 @@ const SOUND: [&str; 4] =
 /// What vendors are told that calls them.
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// HTTP/2 streams in one connection to a vendor.
-const H2_STREAMS_MAX: usize = 100;
+const H2_STREAMS_MAX: u16 = 100;
 /// Bytes of an answer that may lie about before they are read. All that may lie about of answers
 /// that wait for their clients must fit into the window of their connection, or it would stop the
 /// others on it.
 const H2_STREAM_WINDOW: u32 = 256 << 10;
-const H2_CONNECTION_WINDOW: u32 = (100 + 16) * H2_STREAM_WINDOW;
+const H2_CONNECTION_WINDOW: u32 = (H2_STREAMS_MAX as u32 + 16) * H2_STREAM_WINDOW;
 
 /// A silent connection is probed after so long, so often, so many times: vendors may think for
 /// minutes, and a dead connection must not look like one that thinks.
@@ -66,7 +66,7 @@ pub(super) fn peer(times: &Timeouts, route: &Route) -> Option<HttpPeer> {
     if route.base.tls {
         peer.options.h2_ping_interval = Some(PROBE_AFTER);
         peer.options.alpn = ALPN::H2H1;
-        peer.options.max_h2_streams = H2_STREAMS_MAX;
+        peer.options.max_h2_streams = usize::from(H2_STREAMS_MAX);
         peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW);
         peer.options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW);
     }

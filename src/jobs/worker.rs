@@ -22,7 +22,7 @@ use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
 use crate::files::Files;
 use crate::files::bodies::BodyFiles;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
 
 /// Due jobs are looked for ten times as often as a vendor is asked, but not more or less often than
@@ -241,7 +241,7 @@ impl Worker {
             }
             // A store that forgot this would have it sent twice.
             let persisted = self.kept(claim, until_done(|| self.queue.persist())).await?;
-            let pause_ms = persisted.is_err().then(|| self.schedule.pause_ms(1));
+            let pause_ms = persisted.err().map(|why| self.put_off(&claim.job.id, &why));
             // Others may have taken long: it is sent only while it is wanted, and by nobody else.
             if !until_done(|| self.queue.renew(claim, self.schedule.lease_ms)).await? {
                 bail!("another worker has the job by now");
@@ -287,6 +287,12 @@ impl Worker {
         }
         let pause = self.schedule.pause_ms(refused);
         self.save(claim, Some(pause.max(ms(wait)))).await
+    }
+
+    /// How long a job waits that is not on disk yet.
+    fn put_off(&self, job: &str, why: &Unavailable) -> u64 {
+        log::error!(job, why:% = why; "the job is not on disk, so it is not sent yet");
+        self.schedule.pause_ms(1)
     }
 
     /// Asks the vendor about a job, and copies the video if it is done.

@@ -102,6 +102,8 @@ impl Sqlite {
         let (connection, hurries) = schema::open(path, BUSY_WAIT).map_err(&cannot)?;
         let id = schema::store_id(&connection).map_err(|e| cannot(e.to_string()))?;
         let log = open_log(&beside(path, "-wal")).map_err(|e| cannot(e.to_string()))?;
+        // The outbox notes which store its lines are for: the name has to outlive a power cut.
+        log.sync_data().map_err(|e| cannot(e.to_string()))?;
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;

@@ -30,6 +30,9 @@ const SAFE: [&str; 8] = [
     "noeviction",
 ];
 
+/// With less than this free in memory, in bytes, its folder is on the disk.
+const MEMORY_MIN: u64 = 4 << 30;
+
 /// Where in its folder it writes what it is told.
 const WRITTEN: &str = "appendonlydir";
 
@@ -97,7 +100,7 @@ impl RedisServer {
     fn boot(settings: &[String], conf: Option<&str>) -> RedisServer {
         // Another process may take the port before the server does, so a few are tried.
         for _ in 0..5 {
-            let folder = TempDir::new().expect("a folder for Redis");
+            let folder = new_folder();
             if let Some(conf) = conf {
                 std::fs::write(folder.path().join("redis.conf"), conf).expect("redis.conf");
             }
@@ -181,7 +184,7 @@ impl RedisServer {
     /// A copy of what it was told by now.
     pub(crate) fn copy(&self) -> TempDir {
         self.has_written();
-        let copy = TempDir::new().expect("a folder for the copy");
+        let copy = new_folder();
         copy_files(&self.folder.path().join(WRITTEN), copy.path());
         copy
     }
@@ -258,6 +261,15 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A folder in memory, where there is room. What survives a killed server survives there as well,
+/// and a disk that is busy with other tests holds no answer up.
+fn new_folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let free = rustix::fs::statvfs(memory).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    let made = if free < MEMORY_MIN { TempDir::new() } else { TempDir::new_in(memory) };
+    made.expect("a folder for Redis")
 }
 
 fn copy_files(from: &Path, to: &Path) {

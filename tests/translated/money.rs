@@ -32,7 +32,9 @@ async fn a_charge_is_what_the_vendor_bills_at_the_listed_price(
         let members = json!({ "stream_options": { "include_usage": true } });
         world.stream(with(chat_of(MODEL), &members)).await.usages().pop().expect("usage")
     } else {
-        world.chat(chat_of(MODEL)).await.json()["usage"].clone()
+        let answer = world.chat(chat_of(MODEL)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["usage"].clone()
     };
     let counts = json!({ "cached_tokens": read, "cache_write_tokens": written });
     assert_eq!(reported["prompt_tokens_details"], counts);

@@ -163,6 +163,9 @@ fn says_ready(told: &str) -> bool {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            eprintln!("what the gateway {} wrote:\n{}", self.http, self.log());
+        }
     }
 }
 
