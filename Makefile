@@ -2,7 +2,7 @@
 # for example `make run STORE=redis://127.0.0.1:6379` or `make demo PROFILE=dev`.
 
 # Test runs and demos edit little between builds, and release builds would otherwise start over.
-export CARGO_INCREMENTAL = 1
+export CARGO_INCREMENTAL ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test lint audit bench bench-check bench-peers bench-scale fuzz soak mutants

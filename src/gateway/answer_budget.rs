@@ -22,8 +22,10 @@ use crate::metrics::METRICS;
 pub(super) const FREE_BYTES: usize = 64 << 10;
 /// What is held is counted in steps of this size.
 const STEP_BYTES: usize = 64 << 10;
-/// What an image takes before its vendor is asked. It is dear, so what is made should find room.
-const IMAGE_BYTES: usize = 1 << 20;
+/// What an image takes before its vendor is asked. It is dear, so what is made should find room. By
+/// default an account may have 256 made at a time, as many as vendors make in a minute for those
+/// who buy most.
+const IMAGE_BYTES: usize = 256 << 10;
 /// A call is let in if its account could take this; more than a step, or one could squeeze in.
 const ADMIT_BYTES: usize = 4 * STEP_BYTES;
 /// With up to this number of images an account is not refused because others make many.
@@ -44,6 +46,8 @@ pub struct AnswerBudget {
     /// Images that are being made. Their first bytes have half of the room at most: the other half
     /// is left for what is larger, or else all of them would wait for each other.
     images: TenantBudget,
+    /// Bytes that answers wait for, without a bound.
+    wanted: TenantBudget,
     /// A vendor that is not read for lack of room is given up after this.
     wait: Duration,
     /// What one account may take at most; 0 for any amount.
@@ -61,7 +65,7 @@ pub struct AnswerPermit {
 /// There was no room in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoRoom {
-    /// Whether it was the account's own answers that took it all.
+    /// Whether the account's own answers took it all, or wanted more than its share.
     pub(super) is_own_doing: bool,
 }
 
@@ -80,7 +84,9 @@ impl AnswerBudget {
         let half = |bytes: usize| (bytes / 2).div_ceil(IMAGE_BYTES);
         let share = TenantShare { max: half(bound), min: IMAGES_MIN };
         let images = TenantBudget::new(Resource::Images, &ResourcePool::new(half(all)), share);
-        AnswerBudget { bytes, beyond, images, wait, bound }
+        let any = TenantShare { max: 0, min: 0 };
+        let wanted = TenantBudget::new(Resource::AnswersWanted, &ResourcePool::new(0), any);
+        AnswerBudget { bytes, beyond, images, wanted, wait, bound }
     }
 
     /// Lets a call in whose answer will find room, as far as anybody can tell.
@@ -128,15 +134,28 @@ impl AnswerPermit {
         bytes: usize,
     ) -> Result<(), NoRoom> {
         let Some(tenant) = tenant.filter(|_| bytes > FREE_BYTES) else { return Ok(()) };
-        let began = Instant::now();
+        let (began, mut is_own_doing) = (Instant::now(), false);
+        let mut waiting = None;
         while let Err(no_room) = self.take(budget, tenant, bytes) {
+            let missing = bytes.saturating_sub(self.held());
+            let waiting = waiting.get_or_insert_with(|| budget.wanted.permit(tenant));
+            if waiting.held() < missing && waiting.grow(missing - waiting.held()).is_err() {
+                return Err(no_room);
+            }
+            let of_others = tenant.used(Resource::AnswersWanted).saturating_sub(waiting.held());
+            // Those that wait with it may have given up by the time it does.
+            is_own_doing |= budget.bytes.is_beyond_share(tenant, of_others);
             if began.elapsed() > budget.wait {
                 METRICS.shed.with_label_values(&["answers"]).inc();
-                return Err(no_room);
+                return Err(NoRoom { is_own_doing: is_own_doing || no_room.is_own_doing });
             }
             budget.bytes.pool().wait_for_release(ROOM_LOOK_EVERY).await;
         }
         Ok(())
+    }
+
+    fn held(&self) -> usize {
+        self.bytes.as_ref().map_or(0, BudgetPermit::held)
     }
 
     /// Takes what the first bytes of an image need.
@@ -206,7 +225,7 @@ impl AnswerPermit {
 
     /// Counts what is held now and was not before.
     fn count(&self, before: usize) {
-        let now = self.bytes.as_ref().map_or(0, BudgetPermit::held);
+        let now = self.held();
         let [now, before] = [now, before].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         if now != before {
             METRICS.answer_bytes.add(now - before);
@@ -293,7 +312,7 @@ mod tests {
         drop(full);
         let images: Vec<_> =
             std::iter::from_fn(|| budget.admit(&one, Endpoint::Images).ok()).collect();
-        assert_eq!(images.len(), 2, "half is left for what is longer");
+        assert_eq!(images.len(), 8, "half is left for what is longer");
     }
 
     #[tokio::test]
@@ -303,7 +322,7 @@ mod tests {
         let images = tenants.iter().cycle().take(100);
         let let_in: Vec<_> =
             images.filter_map(|one| budget.admit(one, Endpoint::Images).ok()).collect();
-        assert_eq!(let_in.len(), 20, "half of the room of all");
+        assert_eq!(let_in.len(), 80, "half of the room of all");
         let idle = tenant(&table, "idle");
         let refused = budget.admit(&idle, Endpoint::Images).err();
         assert!(
@@ -338,6 +357,20 @@ mod tests {
         assert!(unread.iter().all(Option::is_some));
         let covered = AnswerPermit::default().cover(&budget, Some(&other), 9 * MIB).await;
         assert_eq!(covered, Err(NoRoom { is_own_doing: false }));
+    }
+
+    #[tokio::test]
+    async fn images_of_accounts_that_read_nothing_were_lost_by_the_operator() {
+        let (table, budget) = (Arc::default(), budget(40 * MIB, 10 * MIB));
+        let tenants: Vec<_> = (0..8).map(|n| tenant(&table, &n.to_string())).collect();
+        let mut permits: Vec<_> = (0..48).map(|_| AnswerPermit::default()).collect();
+        let answers = permits.iter_mut().zip(tenants.iter().cycle());
+        let covering = answers.map(|(permit, one)| permit.cover(&budget, Some(one), 3 * MIB));
+        let covered = futures_util::future::join_all(covering).await;
+        let lost: Vec<_> = covered.into_iter().filter_map(Result::err).collect();
+        assert!(lost.len() > 30, "{}", lost.len());
+        assert!(lost.iter().all(|no_room| no_room.is_own_doing), "each wants 18 MiB of 10");
+        assert!(tenants.iter().all(|one| one.used(Resource::AnswersWanted) == 0));
     }
 
     #[tokio::test]

@@ -43,13 +43,15 @@ pub enum Resource {
     AnswerBytes,
     /// Answers that are let through beyond that.
     AnswersBeyond,
+    /// Bytes that answers wait for.
+    AnswersWanted,
     /// Images that are being made.
     Images,
     /// Bytes of replies that are collected for whoever repeats their calls.
     ReplyBytes,
 }
 
-const RESOURCES: usize = 7;
+const RESOURCES: usize = 8;
 
 /// Who uses a share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

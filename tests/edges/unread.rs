@@ -171,12 +171,12 @@ async fn answers_that_share_too_little_room_all_come_to_their_end() {
 /// An image is dear, and its bytes are many: it was made before anybody looked for room.
 #[tokio::test]
 async fn an_image_that_finds_no_room_is_not_made() {
-    let conf = "[limits]\nanswers_per_account_bytes_max = 2_097_152";
+    let conf = "[limits]\nanswers_per_account_bytes_max = 524_288";
     let builder = World::start(Store::Sqlite).vendor("vendor_b", &["delay=3000"]);
     let world = builder.conf(conf).run().await;
     let mut first = Client::of(&world).await;
     first.send(call(&world, IMAGE_B, &json!({}))).await;
-    held(&world, MIB).await;
+    held(&world, MIB / 4).await;
     let second = world.ask(IMAGE_B).await;
     assert_eq!(second.refusal(), (429, "answers_unread".to_owned()));
     assert_eq!(first.answer().await.status, 200);

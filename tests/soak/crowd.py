@@ -34,6 +34,8 @@ def run(options):
     roll = random.Random(f"crowd/{options.seed}")
     # A machine that is busy with other things must not pass for a ledger that is away, nor as drowning.
     conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000, "shed_lag_ms": 0}}
+    # Here it is credit that refuses calls: by default an account has 256 images made at a time, and a crowd is more.
+    conf["limits"] = {"answers_per_account_bytes_max": 512 << 20, "answers_bytes_max": 1 << 30}
     known = KNOWN if options.long else KNOWN[:1]
     chats = CHATS if options.long else CHATS[1:3]
     with Fleet("redis", 1, {"vendor_b": SLOW, "vendor_d": SLOW}, conf, "crowd") as fleet:

@@ -223,6 +223,14 @@ class Judge:
             asked = model_of(call)
             if asked != charge["model"]:
                 self.report.violation("charged as another model than the vendor heard", f"{asked} {charge} {told}")
+            if rejected := charge.get("rejected_usage"):
+                # More input than the model's context: the simulator counts each byte of a body.
+                self.outcomes["reports that were not believed"] += 1
+                counted = charge["basis"] == "counted" and charge["usage"]["prompt_tokens"] < rejected["prompt_tokens"]
+                self.report.check(counted, "charged what was not believed", f"{charge} {told}")
+                differs = unlike(rejected, call["billed"] or {})
+                self.report.check(not differs, "rejected other units than the vendor bills", f"{differs} {told}")
+                continue
             differs = unlike(charge["usage"], call["billed"] or {})
             self.report.check(not differs, "charged other units than the vendor bills", f"{differs} {told}")
         self.report.figure("served calls whose charge was compared", len(self.paid))

@@ -20,8 +20,8 @@ CLIENTS_LONG, CLIENTS_SHORT = 200, 30
 ACCOUNTS = 8
 INPUTS, DIMENSIONS = 2_048, 1_536
 IMAGE_BYTES = 8 << 20
-# A cut client's answer is read to its end, and charged, within this.
-GONE_SECONDS = 150
+# An answer waits a minute for room and a minute for its client, and is read on for half a minute.
+GONE_SECONDS = 180
 MIB = 1 << 20
 # What is held, at most: for embeddings of each a piece, for images what the configuration says. A reply that is
 # joined from its pieces takes twice its bytes for a moment, and the allocator keeps what is free for some seconds.
@@ -43,6 +43,9 @@ def image():
 
 class Conversation(socketserver.StreamRequestHandler):
     """Answers each request from the same bytes, however slowly they are taken."""
+
+    # A head and a body are two writes, of which the second would wait for the first's acknowledgement.
+    disable_nagle_algorithm = True
 
     def handle(self):
         try:
