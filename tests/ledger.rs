@@ -23,3 +23,4 @@ pub(crate) mod subject;
 mod sweeps;
 mod tables;
 mod tls;
+mod users;

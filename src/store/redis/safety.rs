@@ -16,6 +16,21 @@ const SAFE: [(&str, &str); 3] = [
     ("maxmemory-policy", "'noeviction'"),
 ];
 
+/// Redis makes the transactions of its log again as this user, whoever has made them, and drops
+/// those that the user may not make, without an error: 7.0.15, and others before pull request
+/// 14545.
+const REPLAYS: &str = "default";
+/// Commands that stand in the log, with arguments.
+const LOGGED: [&[&str]; 7] = [
+    &["HSET", "tollgate:k", "a", "b"],
+    &["SET", "tollgate:k", "a"],
+    &["ZADD", "tollgate:k", "1", "a"],
+    &["INCRBY", "tollgate:k", "1"],
+    &["PEXPIREAT", "tollgate:k", "1"],
+    &["RPUSH", "tollgate:k", "a"],
+    &["DEL", "tollgate:k"],
+];
+
 /// Refuses a server that may lose more than a second of writes or drop keys when it is full,
 /// unless the operator said that it may. Of a cluster every node is asked.
 pub(super) async fn check(
@@ -39,6 +54,7 @@ pub(super) async fn check(
         let values = setting(connection, name).await?;
         wrong.extend(first_wrong(name, allowed, &values));
     }
+    wrong.extend(first_not_replayed(connection).await?);
     if wrong.is_empty() {
         return Ok(());
     }
@@ -46,6 +62,32 @@ pub(super) async fn check(
     Err(Unavailable(format!(
         "this Redis may lose money: {wrong}. Set it so, or set store.allow_volatile = true"
     )))
+}
+
+/// What a server would drop of its log at its next start, if anything.
+async fn first_not_replayed(connection: &Connection) -> Result<Option<String>, Unavailable> {
+    let own: String = connection.query(redis::cmd("ACL").arg("WHOAMI")).await?;
+    if own == REPLAYS {
+        return Ok(None);
+    }
+    for words in LOGGED {
+        let dry = redis::cmd("ACL").arg("DRYRUN").arg(REPLAYS).arg(words).to_owned();
+        let answers = connection.query_nodes(&dry).await.map_err(|why| {
+            Unavailable(format!(
+                "ACL DRYRUN failed ({why}), so nobody knows whether this Redis reads its whole log \
+                 at its next start; allow it (+acl|dryrun), or set store.allow_volatile = true"
+            ))
+        })?;
+        let told = |answer| String::from_redis_value_ref(answer).unwrap_or_default();
+        if answers.iter().any(|answer| told(answer) != "OK") {
+            return Ok(Some(format!(
+                "its user '{REPLAYS}', as which it reads its log at its next start, may not do \
+                 {}; let it (`user {REPLAYS} off ~* &* +@all`)",
+                words[0]
+            )));
+        }
+    }
+    Ok(None)
 }
 
 /// What is wrong with the settings of the masters by now, if anything is: they may be changed while
