@@ -62,6 +62,8 @@ async fn a_payment_counts_once(#[values(Store::Sqlite, Store::Redis)] store: Sto
     }
     let other = world.command(&["credit", "add", ACCOUNT, "0.6", "--id", "tx-1"]).await;
     assert_eq!((other.code, world.balances().await.credited), (1, 1_500_000_000));
+    let refused = "tollgate: payment 'tx-1' was taken before, with another amount";
+    assert_eq!(other.err.trim(), refused, "it was told that it may have been taken");
     world.command(&["credit", "add", ACCOUNT, "0.5"]).await.done();
     world.command(&["credit", "add", ACCOUNT, "0.5"]).await.done();
     assert_eq!(world.balances().await.credited, 2_500_000_000);

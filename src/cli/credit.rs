@@ -1,12 +1,12 @@
 //! `tollgate credit`: take payments.
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
 use super::audit::{self, Change};
 use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
-use crate::ledger::{AccountName, Answer, Ledger, Operation};
+use crate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
 use crate::money::Money;
 use crate::store::Opened;
 
@@ -43,7 +43,17 @@ pub(super) async fn run(
     };
     let adding = async || store.lasting.write(async || add(ledger, &name, &tx, amount).await).await;
     let taking = audit::record(audit, ledger, &change, adding).await;
-    taking.with_context(|| format!("payment '{tx}': taken or not, the same again does no harm"))?;
+    // Only of a store that did not answer nobody knows whether it has the payment.
+    let told = |why: anyhow::Error| {
+        if !why.is::<Unavailable>() {
+            return why;
+        }
+        why.context(format!(
+            "it is not known whether payment '{tx}' was taken; add it again with --id '{tx}': it \
+             counts once"
+        ))
+    };
+    taking.map_err(told)?;
     super::account::show(ledger, &name, out).await
 }
 
