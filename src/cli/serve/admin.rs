@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::services::listening::Service;
 use pingora_prometheus::PrometheusHttpApp;
+use rustix::fs::{Access, access};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -28,6 +30,7 @@ use crate::gateway::load::Load;
 use crate::gateway::routes::Routes;
 use crate::gateway::vendor_key::read_key;
 use crate::ledger::Ledger;
+use crate::permissions;
 
 /// A scraper has said what it wants within this, and takes its answer within it.
 const SCRAPER_WAIT: Duration = Duration::from_secs(5);
@@ -81,6 +84,12 @@ pub(super) fn build(
     match &conf.listen.admin {
         AdminAddress::Tcp(address) => service.add_tcp(address),
         AdminAddress::Unix(path) => {
+            let folder = Path::new(path).parent().filter(|f| !f.as_os_str().is_empty());
+            if let Some(folder) = folder {
+                let made = permissions::make_shared_folder(folder)
+                    .and_then(|()| Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?));
+                made.with_context(|| format!("listen.admin: no socket in {}", folder.display()))?;
+            }
             service.add_uds(path, Some(Permissions::from_mode(0o600)));
         }
     }
