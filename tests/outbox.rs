@@ -12,6 +12,7 @@ mod leases;
 mod lost;
 mod node;
 mod runs;
+mod sentinels;
 mod torn;
 
 use std::path::{Path, PathBuf};

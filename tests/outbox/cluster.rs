@@ -29,7 +29,7 @@ async fn a_planned_failover_of_a_cluster_does_not_stop_the_gateway() {
 }
 
 /// Settles what was held in each account, and proves the sums.
-async fn settles(node: &Node, accounts: &[AccountName], round: i64) {
+pub(super) async fn settles(node: &Node, accounts: &[AccountName], round: i64) {
     let id = format!("round{round}");
     for account in accounts {
         node.holds(account, &id).await;
@@ -46,7 +46,7 @@ async fn settles(node: &Node, accounts: &[AccountName], round: i64) {
     }
 }
 
-async fn accounts(node: &Node) -> Vec<AccountName> {
+pub(super) async fn accounts(node: &Node) -> Vec<AccountName> {
     let mut accounts = Vec::new();
     for name in ACCOUNTS {
         accounts.push(funded_as(&*node.ledger, name).await);
