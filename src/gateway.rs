@@ -459,7 +459,10 @@ impl ProxyHttp for Gateway {
 
     async fn logging(&self, _session: &mut Session, why: Option<&Error>, exchange: &mut Exchange) {
         if exchange.stage.holds_money() {
-            log::error!(request_id = exchange.id, why:?; "a call ended with its money held");
+            log::error!(
+                event = "hold_not_released", request_id = exchange.id, why:?;
+                "a call ended with its money held"
+            );
             close::abandon(self, exchange).await;
         }
         repeat::close(self, exchange, true).await;

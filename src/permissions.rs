@@ -47,7 +47,10 @@ pub fn make_shared_folder(path: &Path) -> io::Result<()> {
     let mode = fs::metadata(path)?.mode();
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
         let (path, mode) = (path.display(), format!("{:04o}", mode & 0o7777));
-        log::warn!(path:%, mode; "other users can replace what is kept in this folder");
+        log::warn!(
+            event = "folder_writable_by_others", path:%, mode;
+            "other users can replace what is kept in this folder"
+        );
     }
     Ok(())
 }
@@ -115,7 +118,10 @@ fn close(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
     if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
         open.set_permissions(fs::Permissions::from_mode(wanted))?;
         let (path, mode) = (path.display(), format!("{:04o}", about.mode() & 0o7777));
-        log::warn!(path:%, mode; "this was open to other users, and is closed to them now");
+        log::warn!(
+            event = "permissions_corrected", path:%, mode;
+            "this was open to other users, and is closed to them now"
+        );
     }
     Ok(())
 }

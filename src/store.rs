@@ -130,7 +130,10 @@ impl Opened {
     pub async fn connect(&self) {
         for failed in join_all(self.connections.iter().map(|c| c.connect())).await {
             if let Err(why) = failed {
-                log::warn!(why:% = why; "not connected to the store yet");
+                log::warn!(
+                    event = "store_connect_failed", why:% = why;
+                    "not connected to the store yet"
+                );
             }
         }
     }

@@ -158,7 +158,7 @@ fn find_vendors(routes: &Routes) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let looking = async { tokio::time::timeout(RESOLVE_WAIT, background::look_up(routes)).await };
     if runtime.block_on(looking).is_err() {
-        log::warn!("not all vendors' names are resolved yet");
+        log::warn!(event = "dns_lookup_slow"; "not all vendors' names are resolved yet");
     }
     // A name that hangs must not hold it up any longer.
     runtime.shutdown_background();

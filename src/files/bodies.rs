@@ -316,7 +316,10 @@ impl BodyFiles {
                         continue;
                     }
                     // It counts for as long as it is there.
-                    Err(why) => log::warn!(why:% = why; "a body that is over is not deleted"),
+                    Err(why) => log::warn!(
+                        event = "object_delete_failed", why:% = why;
+                        "a body that is over is not deleted"
+                    ),
                 }
             }
             sums.add(&name.account, size);

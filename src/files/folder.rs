@@ -32,7 +32,10 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
     permissions::make_folder(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
-        log::warn!(path, why:% = why; "unfinished files could not be swept");
+        log::warn!(
+            event = "file_sweep_failed", path, why:% = why;
+            "unfinished files could not be swept"
+        );
     }
     Ok(store)
 }

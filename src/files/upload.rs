@@ -126,6 +126,9 @@ impl Drop for Upload<'_> {
 
 async fn forget(mut parts: Box<dyn MultipartUpload>) {
     if let Err(why) = parts.abort().await {
-        log::warn!(why:% = why; "parts of a file could not be taken back");
+        log::warn!(
+            event = "file_upload_abort_failed", why:% = why;
+            "parts of a file could not be taken back"
+        );
     }
 }

@@ -41,7 +41,10 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     let Funds::Held { key, .. } = &relaying.funds else { return };
     let line = line(exchange.id.clone(), &relaying, key, usage);
     let Some(charge) = charge(&relaying, usage) else {
-        log::error!(request_id = exchange.id; "the usage has no price; nothing is charged");
+        log::error!(
+            event = "usage_unpriced", request_id = exchange.id;
+            "the usage has no price; nothing is charged"
+        );
         void(gateway, relaying.funds).await;
         return;
     };
@@ -169,16 +172,25 @@ async fn until_kept(
                 return;
             }
             Ok(Answer::Voided) if charge.is_some() => {
-                log::error!(op; "the hold was taken back before its charge came: the work is lost");
+                log::error!(
+                    event = "charge_lost", op;
+                    "the hold was taken back before its charge came: the work is lost"
+                );
                 return;
             }
             Ok(Answer::Voided | Answer::AlreadyPosted(_)) => return,
             Ok(other) => {
-                log::error!(op, answer:? = other; "the hold could not be ended");
+                log::error!(
+                    event = "hold_settlement_failed", op, answer:? = other;
+                    "the hold could not be ended"
+                );
                 return;
             }
             Err((back, why)) => {
-                log::warn!(op, why:% = why; "the ledger will be asked again");
+                log::warn!(
+                    event = "ledger_retry", op, why:% = why;
+                    "the ledger will be asked again"
+                );
                 hold = back;
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY_WAIT_MAX);

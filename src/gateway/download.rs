@@ -25,7 +25,7 @@ pub(super) async fn send(
     let unreadable = |why| match why {
         FilesError::Missing => Refusal::NoVideo,
         why @ FilesError::Unavailable(_) => {
-            log::error!(name, why:% = why; "a file cannot be read");
+            log::error!(event = "file_read_failed", name, why:% = why; "a file cannot be read");
             Refusal::Internal
         }
     };
@@ -64,7 +64,7 @@ pub(super) async fn send(
             let piece = match piece {
                 Ok(piece) => piece,
                 Err(why) => {
-                    log::error!(name, why:% = why; "a file broke off");
+                    log::error!(event = "file_read_failed", name, why:% = why; "a file broke off");
                     return Ok(false);
                 }
             };

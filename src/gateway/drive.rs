@@ -142,7 +142,8 @@ async fn attempt(
                 if !(stale && std::mem::take(&mut again)) {
                     // What is around the error may be the vendor's words, and in them our key.
                     let why = why.etype().as_str();
-                    log::info!(request_id = exchange.id, why; "no answer");
+                    let request_id = exchange.id.as_str();
+                    log::info!(event = "upstream_no_response", request_id, why; "no answer");
                     return Err(Attempt::blocked(failure::RESET, true));
                 }
                 // Nobody knows whether it was read.
@@ -159,8 +160,10 @@ fn unconnected(exchange: &mut Exchange, why: &Error) -> Attempt {
         route.rotate();
         let (vendor, name) = (&route.vendor, &route.name);
         let why: String = why.to_string().chars().take(WHY_CHARS_MAX).collect();
-        log::warn!(request_id = exchange.id, event = "connect_failed", vendor, route = name, reason,
-            why:?; "upstream connect failed");
+        log::warn!(
+            event = "upstream_connect_failed", request_id = exchange.id, vendor, route = name,
+            reason, why:?; "upstream connect failed"
+        );
     }
     Attempt::blocked(reason, false)
 }

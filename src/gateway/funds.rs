@@ -165,7 +165,7 @@ impl Gateway {
         };
         let made = self.in_time("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {
-            log::warn!(request_id = id, why:% = why; "no hold");
+            log::warn!(event = "hold_failed", request_id = id, why:% = why; "no hold");
             if asked {
                 self.take_back(account.clone(), id.to_owned());
             }

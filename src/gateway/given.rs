@@ -76,7 +76,7 @@ pub(super) async fn keep(
             }
             let keeping = gateway.notes.keep(account, &names, record.written(), life_ms);
             if let Err(why) = gateway.in_time("notes", keeping).await {
-                log::warn!(why:% = why; "ids are not kept");
+                log::warn!(event = "note_store_failed", why:% = why; "ids are not kept");
             }
         }
     });

@@ -53,10 +53,12 @@ impl Prober<'_> {
             let (vendor, name) = (&route.vendor, &route.name);
             match probed {
                 Probed::Healthy => {
-                    log::info!(event = "probe", vendor, route = name; "route answers a probe");
+                    let event = "probe_succeeded";
+                    log::info!(event, vendor, route = name; "route answers a probe");
                 }
                 Probed::Failed(Failure { reason, .. }) => {
-                    log::warn!(event = "probe", vendor, route = name, reason; "probe failed");
+                    let event = "probe_failed";
+                    log::warn!(event, vendor, route = name, reason; "probe failed");
                 }
             }
             route.health.probed(probed, now_ms);

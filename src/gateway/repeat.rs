@@ -273,7 +273,10 @@ impl Asking<'_> {
         match gateway.in_time("repeat", taking).await {
             Ok(taken) => Ok(taken),
             Err(why) => {
-                log::warn!(owner = naming.owner, why:% = why; "no name");
+                log::warn!(
+                    event = "idempotency_lookup_failed", owner = naming.owner, why:% = why;
+                    "no name"
+                );
                 // It may have been taken all the same.
                 ending::free(gateway, account, naming).await;
                 Err(Refusal::NoLedger)
@@ -289,7 +292,10 @@ impl Asking<'_> {
             Ok(Answer::Voided) => Ok(()),
             Ok(Answer::AlreadyPosted(_)) => Err(self.refused(exchange, Refusal::ReplyLost)),
             Ok(other) => {
-                log::error!(owner, answer:? = other; "a call that lapsed could not be ended");
+                log::error!(
+                    event = "hold_void_failed", owner, answer:? = other;
+                    "a call that lapsed could not be ended"
+                );
                 Err(Refusal::Internal)
             }
             Err(_) => Err(Refusal::NoLedger),

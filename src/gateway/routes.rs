@@ -197,7 +197,10 @@ impl Routes {
                 VendorLine { header_names: section.header_names.clone(), ..VendorLine::default() };
             for route in &section.routes {
                 let Some(key) = read_key(&route.key) else {
-                    log::warn!(vendor, route = route.name; "route left out: its key is not set");
+                    log::warn!(
+                        event = "route_disabled", vendor, route = route.name;
+                        "route left out: its key is not set"
+                    );
                     continue;
                 };
                 let tls = route.tls.as_ref().map(RouteTls::load).transpose()?;

@@ -74,7 +74,14 @@ async fn find(
     let names: Vec<String> = ids.iter().map(|id| name(id)).collect();
     let finding = gateway.notes.find(admitted.funds.account()?, &names);
     let found = gateway.in_time("notes", finding).await;
-    found.inspect_err(|why| log::warn!(why:% = why; "thinking is not found")).ok()
+    found
+        .inspect_err(|why| {
+            log::warn!(
+                event = "note_read_failed", why:% = why;
+                "thinking is not found"
+            );
+        })
+        .ok()
 }
 
 /// Holds money for an input that is so many bytes longer.
@@ -109,7 +116,7 @@ pub(super) async fn keep(gateway: &Gateway, account: &AccountName, kept: Kept) {
     let names = [name(&kept.id)];
     let keeping = gateway.notes.keep(account, &names, kept.record, life_ms);
     if let Err(why) = gateway.in_time("notes", keeping).await {
-        log::warn!(why:% = why; "thinking is not kept");
+        log::warn!(event = "note_store_failed", why:% = why; "thinking is not kept");
     }
 }
 

@@ -352,7 +352,10 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &'static str, block: &
         METRICS.lost_attempts.with_label_values(&labels).inc();
     }
     let (vendor, name) = (&route.vendor, &route.name);
-    log::warn!(request_id = exchange.id, vendor, route = name, reason; "blocked");
+    log::warn!(
+        event = "route_blocked", request_id = exchange.id, vendor, route = name, reason;
+        "blocked"
+    );
     let Some(admitted) = exchange.admitted() else { return };
     admitted.failed.push(route.rank);
     let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
@@ -396,8 +399,10 @@ pub(super) fn note_lost_answer(exchange: &mut Exchange, reason: &'static str) {
     let failure = Failure { reason, is_lost: true, retry_after: None };
     route.fail(exchange.record.account.as_ref(), failure);
     let (vendor, name) = (&route.vendor, &route.name);
-    log::warn!(request_id = exchange.id, event = "answer_lost", vendor, route = name, reason;
-        "the vendor's answer is lost");
+    log::warn!(
+        event = "upstream_response_lost", request_id = exchange.id, vendor, route = name, reason;
+        "the vendor's answer is lost"
+    );
 }
 
 /// Notes that an answer came; `is_whole` tells whether to its end.

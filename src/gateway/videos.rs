@@ -216,7 +216,10 @@ pub(super) async fn answer(
                 let name = file_name(&job);
                 let deleting = tokio::time::timeout(FILES_WAIT, videos.files.delete(&name)).await;
                 if !matches!(deleting, Ok(Ok(()))) {
-                    log::warn!(job = id, deleting:?; "the file will be deleted later");
+                    log::warn!(
+                        event = "file_delete_failed", job = id, deleting:?;
+                        "the file will be deleted later"
+                    );
                 }
             }
             videos.bell.notify_one();
@@ -256,7 +259,10 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
         Ok(Ok(Some(address))) => return Ok(address),
         Ok(Ok(None)) => {}
         failed => {
-            log::error!(job = job.id, failed:?; "no address for a file");
+            log::error!(
+                event = "file_address_failed", job = job.id, failed:?;
+                "no address for a file"
+            );
             return Err(Refusal::Internal);
         }
     }
@@ -395,7 +401,7 @@ async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
         gateway.in_time("video_place", placing).await
     };
     if let Err(why) = &placed {
-        log::warn!(job = id, why:% = why; "a job was not placed");
+        log::warn!(event = "video_place_failed", job = id, why:% = why; "a job was not placed");
         if !is_named {
             take_back(queue, account, id);
         }

@@ -225,7 +225,10 @@ impl Studio {
         let response = match post.timeout(self.answer_wait).send().await {
             Ok(response) => response,
             Err(why) if why.is_connect() || why.is_builder() => {
-                log::warn!(route = outlet.name, why:% = told(why); "no connection");
+                log::warn!(
+                    event = "upstream_connect_failed", route = outlet.name, why:% = told(why);
+                    "no connection"
+                );
                 return Submitted::Busy(None);
             }
             Err(why) => return Submitted::Unknown(told(why)),
@@ -263,7 +266,10 @@ impl Studio {
         let response = match get.timeout(self.answer_wait).send().await {
             Ok(response) => response,
             Err(why) => {
-                log::warn!(route = outlet.name, vendor_id, why:% = told(why); "no answer");
+                log::warn!(
+                    event = "video_poll_failed", route = outlet.name, vendor_id, why:% = told(why);
+                    "no answer"
+                );
                 return Answered::Nothing(None);
             }
         };
@@ -275,7 +281,10 @@ impl Studio {
         if let Some(polled) = videos::polled(status.as_u16(), &body) {
             return Answered::Said(polled);
         }
-        log::warn!(route = outlet.name, vendor_id, status = status.as_u16(); "no answer");
+        log::warn!(
+            event = "video_poll_failed", route = outlet.name, vendor_id, status = status.as_u16();
+            "no answer"
+        );
         Answered::Nothing(wait)
     }
 

@@ -64,7 +64,7 @@ mod tell;
 use body::Found;
 use copy::CopyFault;
 use settle::until_done;
-use tell::{mourn, passed_by};
+use tell::{mourn, passed_by, unanswered};
 
 /// What a worker is made of.
 pub struct Worker {
@@ -146,7 +146,7 @@ impl Worker {
                     });
                 }
                 Err(why) => {
-                    log::warn!(why:% = why; "no jobs");
+                    log::warn!(event = "video_claim_failed", why:% = why; "no jobs");
                     while !*stop.borrow() && !self.count().await {
                         sleep(RETRY_WAIT_MAX).await;
                     }
@@ -172,7 +172,7 @@ impl Worker {
     async fn count(&self) -> bool {
         let counts = self.queue.counts().await;
         if let Err(why) = &counts {
-            log::warn!(why:% = why; "jobs not counted");
+            log::warn!(event = "video_count_failed", why:% = why; "jobs not counted");
         }
         for (status, jobs) in counts.iter().flatten() {
             let gauge = METRICS.video_jobs.with_label_values(&[status.name()]);
@@ -189,7 +189,11 @@ impl Worker {
                 Ok(Go::Away) => return,
                 Err(why) => {
                     // The lease runs out, and somebody takes it over.
-                    log::warn!(job = claim.job.id, why:% = format!("{why:#}"); "a job was left");
+                    log::warn!(
+                        event = "video_job_abandoned", job = claim.job.id,
+                        why:% = format!("{why:#}");
+                        "a job was left"
+                    );
                     return;
                 }
             }
@@ -265,7 +269,7 @@ impl Worker {
                     return self.decide(claim, Outcome::failed(code, &refused.message)).await;
                 }
                 Submitted::Unknown(why) => {
-                    log::error!(job = claim.job.id, route = outlet.name, why; "no answer");
+                    unanswered(outlet, &claim.job.id, &why);
                     let message = "the vendor's answer did not come, so it is not sent again";
                     let outcome = Outcome::failed(FailCode::VendorFailed, message);
                     return self.decide(claim, outcome).await;
@@ -291,7 +295,10 @@ impl Worker {
 
     /// How long a job waits that is not on disk yet.
     fn put_off(&self, job: &str, why: &Unavailable) -> u64 {
-        log::error!(job, why:% = why; "the job is not on disk, so it is not sent yet");
+        log::error!(
+            event = "video_persist_failed", job, why:% = why;
+            "the job is not on disk, so it is not sent yet"
+        );
         self.schedule.pause_ms(1)
     }
 
@@ -301,7 +308,10 @@ impl Worker {
         let outlet = self.studio.outlet(&claim.job.vendor, &running.route);
         let (Some(vendor), Some(outlet)) = (vendor, outlet) else {
             let (job, route) = (&claim.job.id, &running.route);
-            log::warn!(job, route; "this process does not know the job's route");
+            log::warn!(
+                event = "video_route_unknown", job, route;
+                "this process does not know the job's route"
+            );
             return self.later(claim, ELSEWHERE_MS, false).await;
         };
         if running.made_ms.is_some() && self.room.copies.available_permits() == 0 {
@@ -335,7 +345,10 @@ impl Worker {
         let Err(why) = self.kept(claim, self.copy(outlet, &url, claim)).await? else {
             return self.decide(claim, outcome).await;
         };
-        log::warn!(job = claim.job.id, why:% = why; "a video was not copied");
+        log::warn!(
+            event = "video_copy_failed", job = claim.job.id, why:% = why;
+            "a video was not copied"
+        );
         // The vendor's file is given up after some tries; our own store has its time to come back.
         if matches!(why, CopyFault::Store(_)) {
             return self.later(claim, self.schedule.pause_ms(2), true).await;
@@ -386,13 +399,19 @@ impl Worker {
             match self.queue.save(claim, next).await {
                 Ok(saved) => break saved,
                 Err(why) if began.elapsed() > RETRY_TIME => return Err(why.into()),
-                Err(why) => log::warn!(job = claim.job.id, why:% = why; "it will be saved again"),
+                Err(why) => log::warn!(
+                    event = "video_save_retry", job = claim.job.id, why:% = why;
+                    "it will be saved again"
+                ),
             }
             sleep(wait).await;
             wait = (wait * 2).min(RETRY_WAIT_MAX);
         };
         if !saved {
-            log::warn!(job = claim.job.id; "another worker has the job by now");
+            log::warn!(
+                event = "video_claim_lost", job = claim.job.id;
+                "another worker has the job by now"
+            );
         } else if forget_body {
             self.forget_body(claim).await;
         }
@@ -412,7 +431,10 @@ impl Worker {
                     Ok(Ok(false)) => return,
                     Ok(Ok(true)) => (pause, heard) = (every, Instant::now()),
                     _ => {
-                        log::warn!(job = claim.job.id; "not renewed");
+                        log::warn!(
+                            event = "video_claim_renewal_failed", job = claim.job.id;
+                            "not renewed"
+                        );
                         pause = AGAIN.min(every);
                     }
                 }

@@ -19,7 +19,7 @@ pub(super) fn read(text: &str) -> Result<Job, Unavailable> {
 pub(super) fn read_claimed(text: &str) -> Option<Job> {
     let job = read(text);
     if let Err(why) = &job {
-        log::error!(why:% = why; "a video job is left alone");
+        log::error!(event = "video_job_unreadable", why:% = why; "a video job is left alone");
     }
     job.ok()
 }

@@ -185,8 +185,11 @@ fn stranded(all: &Path, own: &Path) {
         let written = |file| std::fs::File::open(file).and_then(|file| files::written(&file));
         if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
             let name = own.file_name().unwrap_or_default();
-            ::log::error!(place:?, name:?; "the outbox has ends of holds for another store; \
-                if it is this one under an older address, rename the folder");
+            ::log::error!(
+                event = "outbox_address_mismatch", place:?, name:?;
+                "the outbox has ends of holds for another store; \
+                 if it is this one under an older address, rename the folder"
+            );
             METRICS.outbox_errors.inc();
         }
     }

@@ -256,7 +256,7 @@ impl Ledger for Redis {
         let swept = self.sweep().await?;
         // Holds come first; what is not counted now is counted by the next sweep.
         if let Err(why) = self.sweep_kept().await {
-            log::warn!(why:% = why; "kept bytes not counted");
+            log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes not counted");
         }
         Ok(swept)
     }

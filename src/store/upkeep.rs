@@ -164,7 +164,10 @@ impl Upkeep {
             wait = match self.renew_all().await {
                 Ok(()) => every,
                 Err(why) => {
-                    log::warn!(why:% = why; "leases are not renewed");
+                    log::warn!(
+                        event = "lease_renewal_failed", why:% = why;
+                        "leases are not renewed"
+                    );
                     RENEW_AGAIN.min(every)
                 }
             };
@@ -224,7 +227,10 @@ async fn tidy<R: Run>(
         }
         adopted = Instant::now();
         if let Err(why) = replay.adopt(&run, alive).await {
-            log::warn!(why:% = why; "what ended processes left waits");
+            log::warn!(
+                event = "outbox_adoption_failed", why:% = why;
+                "what ended processes left waits"
+            );
         }
     }
 }

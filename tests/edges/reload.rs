@@ -42,7 +42,7 @@ async fn a_renewed_certificate_was_shown_only_after_a_restart() {
     many::make_certificate(Path::new(&cert), &folder.path().join("other.pem"));
     std::fs::write(&key, text).expect("a key");
     world.gateway.signal("HUP");
-    world.logged(&["certificate_not_reloaded", "is not the key of"]).await;
+    world.logged(&["certificate_reload_failed", "is not the key of"]).await;
     assert_eq!(shown(&address), after);
 }
 

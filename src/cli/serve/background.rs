@@ -126,7 +126,7 @@ impl Background {
         loop {
             tokio::time::sleep(self.sweep_every).await;
             if let Err(why) = sweep(&*self.ledger, || self.upkeep.may_sweep()).await {
-                log::warn!(why:% = why; "no sweep");
+                log::warn!(event = "hold_sweep_failed", why:% = why; "no sweep");
             }
         }
     }
@@ -142,7 +142,10 @@ impl Background {
                     let evicted = METRICS.kept_evicted_bytes.with_label_values(&["files"]);
                     evicted.inc_by(swept.evicted_bytes);
                 }
-                Err(why) => log::warn!(why:% = why; "stored bodies not swept"),
+                Err(why) => log::warn!(
+                    event = "object_sweep_failed", why:% = why;
+                    "stored bodies not swept"
+                ),
             }
             tokio::time::sleep(BODIES_PAUSE).await;
             tokio::select! {
@@ -154,7 +157,10 @@ impl Background {
 
     async fn reload(&self) {
         let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-            log::error!("no SIGHUP; rules are reloaded when their files change");
+            log::error!(
+                event = "signal_handler_failed";
+                "no SIGHUP; rules are reloaded when their files change"
+            );
             return std::future::pending().await;
         };
         loop {
@@ -187,12 +193,15 @@ impl Background {
         let in_time = tokio::select! {
             in_time = self.last() => in_time,
             () = self.hurry.notified() => {
-                log::warn!("told once more to stop; what is under way is cut");
+                log::warn!(
+                    event = "shutdown_forced";
+                    "told once more to stop; what is under way is cut"
+                );
                 false
             }
         };
         self.upkeep.leave();
-        log::info!(cut = self.busy.count(), in_time; "stopped");
+        log::info!(event = "stopped", cut = self.busy.count(), in_time; "stopped");
         std::process::exit(0);
     }
 
@@ -223,7 +232,10 @@ impl Background {
             }
         };
         if tokio::time::timeout(patience, settled).await.is_err() {
-            log::warn!(holds = self.settling.count(); "the store does not know how holds ended");
+            log::warn!(
+                event = "shutdown_settlement_pending", holds = self.settling.count();
+                "the store does not know how holds ended"
+            );
         }
         done.is_ok()
     }
@@ -239,7 +251,10 @@ async fn sweep(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavai
         if swept.expired == 0 {
             break;
         }
-        log::warn!(expired = swept.expired; "holds that nobody ended were ended");
+        log::warn!(
+            event = "holds_expired", expired = swept.expired;
+            "holds that nobody ended were ended"
+        );
     }
     Ok(())
 }
@@ -255,7 +270,10 @@ async fn resolve(route: &Route) {
             addresses.sort_by_key(SocketAddr::is_ipv6);
             route.resolved(addresses);
         }
-        Err(why) => log::warn!(host = route.base.host, why:% = why; "name not resolved"),
+        Err(why) => log::warn!(
+            event = "dns_lookup_failed", host = route.base.host, why:% = why;
+            "name not resolved"
+        ),
     }
 }
 

@@ -42,7 +42,7 @@ impl ServerCertificate {
             }
             Err(why) => {
                 let why = format!("{why:#}");
-                let event = "certificate_not_reloaded";
+                let event = "certificate_reload_failed";
                 log::error!(event, cert, why:% = why; "certificate not reloaded");
             }
         }

@@ -41,7 +41,7 @@ impl Credentials {
             Ok(conf) => self.routes.reload_keys(&conf.vendors),
             Err(why) => {
                 let why = format!("{why:#}");
-                let event = "vendor_keys_not_reloaded";
+                let event = "vendor_keys_reload_failed";
                 log::error!(event, why:% = why; "vendor keys not reloaded");
             }
         }

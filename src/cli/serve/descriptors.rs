@@ -23,7 +23,10 @@ pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
     let descriptors = raised();
     let (fit, admin) = fitting(descriptors);
     if wanted > fit {
-        log::warn!(wanted, fit; "more connections are allowed than the system has descriptors for");
+        log::warn!(
+            event = "descriptor_limit_low", wanted, fit;
+            "more connections are allowed than the system has descriptors for"
+        );
     }
     (if wanted == 0 { fit } else { wanted }, admin)
 }
@@ -48,7 +51,10 @@ fn raised() -> u64 {
     match setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }) {
         Ok(()) => most,
         Err(why) => {
-            log::warn!(why:% = why, before; "the system gives no more descriptors");
+            log::warn!(
+                event = "descriptor_limit_failed", why:% = why, before;
+                "the system gives no more descriptors"
+            );
             before
         }
     }

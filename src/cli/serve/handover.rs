@@ -128,7 +128,10 @@ fn judge(came: Vec<Named>, addresses: &[String]) -> anyhow::Result<Vec<Named>> {
     let mut ours: Vec<Named> = Vec::new();
     for (name, listener) in came {
         if !addresses.contains(&name) {
-            log::info!(address = name; "the running process served an address that is not ours");
+            log::info!(
+                event = "upgrade_address_skipped", address = name;
+                "the running process served an address that is not ours"
+            );
             continue;
         }
         if ours.iter().any(|(known, _)| *known == name) {

@@ -109,13 +109,16 @@ impl ServiceWithDependents for Opening {
         let Some(sockets) = sockets else { return };
         if let Err(why) = self.begin(&sockets).await {
             // Nothing was taken on yet.
-            log::error!(why:% = format!("{why:#}"); "this process cannot serve");
+            log::error!(
+                event = "startup_failed", why:% = format!("{why:#}");
+                "this process cannot serve"
+            );
             self.upkeep.leave();
             std::process::exit(1);
         }
         takeover::sign(&self.server);
         let (http, admin) = (&self.http, &self.admin);
-        log::info!(http, admin, upgrade = self.upgrade.is_some(); "serving");
+        log::info!(event = "serving", http, admin, upgrade = self.upgrade.is_some(); "serving");
         ready.notify_ready();
     }
 
@@ -142,7 +145,10 @@ async fn listen(address: &str, patience: Duration) -> anyhow::Result<TcpListener
                 return Ok(listener);
             }
             Err(why) if why.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < end => {
-                log::warn!(address; "the address is in use, and will be tried again");
+                log::warn!(
+                    event = "listen_address_in_use", address;
+                    "the address is in use, and will be tried again"
+                );
                 sleep(LOOK_EVERY).await;
             }
             Err(why) => return Err(why.into()),

@@ -63,15 +63,24 @@ impl Rules {
                 Ok(catalogue) => {
                     let (models, version) = (catalogue.models().len(), catalogue.version.clone());
                     self.catalogue.store(Arc::new(catalogue));
-                    log::info!(models, version:% = version; "rules reloaded");
+                    log::info!(
+                        event = "rules_reloaded", models, version:% = version;
+                        "rules reloaded"
+                    );
                 }
                 Err(faults) => {
                     for fault in &faults {
-                        log::error!(fault:% = fault; "rules not reloaded, the old ones stay");
+                        log::error!(
+                            event = "rules_reload_failed", fault:% = fault;
+                            "rules not reloaded, the old ones stay"
+                        );
                     }
                 }
             },
-            Err(why) => log::error!(why; "rules not reloaded, the old ones stay"),
+            Err(why) => log::error!(
+                event = "rules_reload_failed", why;
+                "rules not reloaded, the old ones stay"
+            ),
         }
         *looks = Looks { judged: found, changed: None };
     }

@@ -35,7 +35,10 @@ impl ShutdownSignalWatch for Signals {
         let of = |kind| signal(kind).ok();
         let kinds = [SignalKind::quit(), SignalKind::terminate(), SignalKind::interrupt()];
         let [Some(quit), Some(term), Some(interrupt)] = kinds.map(of) else {
-            log::error!("no signals; the process can only be killed");
+            log::error!(
+                event = "signal_handler_failed";
+                "no signals; the process can only be killed"
+            );
             return std::future::pending().await;
         };
         let mut heard = Heard { quit, term, interrupt };
@@ -77,11 +80,14 @@ impl Signals {
                 told = heard.end() => return told,
                 gave_way = self.give_way() => match gave_way {
                     Ok(()) => {
-                        log::info!("another process has taken over");
+                        log::info!(event = "upgrade_finished"; "another process has taken over");
                         return ShutdownSignal::GracefulTerminate;
                     }
                     Err(why) => {
-                        log::error!(why:% = format!("{why:#}"); "this process stays");
+                        log::error!(
+                            event = "upgrade_aborted", why:% = format!("{why:#}");
+                            "this process stays"
+                        );
                     }
                 },
             }

@@ -62,7 +62,10 @@ pub(super) fn check_place(socket: &str) {
     if folder.exists()
         && let Err(why) = permissions::check_private_folder(folder)
     {
-        log::warn!(why:% = why; "this process cannot be replaced by serve --upgrade");
+        log::warn!(
+            event = "upgrade_folder_unsafe", why:% = why;
+            "this process cannot be replaced by serve --upgrade"
+        );
     }
 }
 
@@ -118,11 +121,17 @@ pub(super) fn begin(
         system::UnixListener::bind(socket).with_context(|| format!("no socket {socket}"))?;
     listener.set_nonblocking(true)?;
     match pid {
-        None => log::info!(socket; "waiting for the running process; send it QUIT"),
+        None => log::info!(
+            event = "upgrade_waiting", socket;
+            "waiting for the running process; send it QUIT"
+        ),
         Some(pid) => {
             kill_process(pid, Signal::QUIT).context("the running process cannot be told")?;
             let pid = pid.as_raw_nonzero().get();
-            log::info!(pid; "the running process was told to give way");
+            log::info!(
+                event = "upgrade_requested", pid;
+                "the running process was told to give way"
+            );
         }
     }
     Ok(Arrival(listener))
@@ -159,7 +168,10 @@ async fn accept_trusted(
         let (stream, _) = tokio::time::timeout_at(end, listener.accept()).await??;
         match handover::check_peer(&stream) {
             Ok(()) => return Ok(stream),
-            Err(why) => log::warn!(why:% = why; "a stranger at the upgrade socket is sent away"),
+            Err(why) => log::warn!(
+                event = "upgrade_peer_rejected", why:% = why;
+                "a stranger at the upgrade socket is sent away"
+            ),
         }
     }
 }
@@ -172,7 +184,10 @@ pub(super) fn sign(server: &ServerSection) {
     let new = format!("{file}.{number}");
     let written = folder.and_then(|()| fs::write(&new, format!("{number}\n")));
     if let Err(why) = written.and_then(|()| fs::rename(&new, file)) {
-        log::error!(file, why:% = why; "the number of this process is not written down");
+        log::error!(
+            event = "pid_file_write_failed", file, why:% = why;
+            "the number of this process is not written down"
+        );
     }
 }
 

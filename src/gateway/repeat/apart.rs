@@ -36,7 +36,10 @@ pub(super) async fn keep(
     let head = head.with_body_apart(body.len() as u64, now_s.saturating_add(life_s));
     let name = name(account, &naming.owner, head.apart?);
     if let Err(why) = bodies.write(&name, body).await {
-        log::warn!(owner = naming.owner, why:% = why; "reply body not stored");
+        log::warn!(
+            event = "reply_store_failed", owner = naming.owner, why:% = why;
+            "reply body not stored"
+        );
         return None;
     }
     Some(Reply { head, body: Bytes::new() })
@@ -51,6 +54,9 @@ pub(super) async fn forget(
     let Some(apart) = reply.head.apart else { return };
     let deleted = bodies.delete(&name(account, &naming.owner, apart), apart.bytes).await;
     if let Err(why) = deleted {
-        log::warn!(owner = naming.owner, why:% = why; "reply body left to the sweep");
+        log::warn!(
+            event = "reply_delete_failed", owner = naming.owner, why:% = why;
+            "reply body left to the sweep"
+        );
     }
 }

@@ -49,7 +49,10 @@ pub(super) async fn take_anew(
     let (done, is_done) = oneshot::channel();
     in_background(async move {
         if let Err(why) = repeats.take(&account, &naming, &Taking::Anew, lease_ms).await {
-            log::warn!(owner = naming.owner, why:% = why; "a call has no name yet");
+            log::warn!(
+                event = "idempotency_register_failed", owner = naming.owner, why:% = why;
+                "a call has no name yet"
+            );
         }
         drop(done);
     })
@@ -212,10 +215,16 @@ async fn insist(
             Err(why) => why,
         };
         if began.elapsed() > RETRY_TIME {
-            log::error!(owner, why:% = why; "the name of a call was left to lapse");
+            log::error!(
+                event = "idempotency_update_failed", owner, why:% = why;
+                "the name of a call was left to lapse"
+            );
             return false;
         }
-        log::warn!(owner, why:% = why; "the store of names will be asked again");
+        log::warn!(
+            event = "idempotency_retry", owner, why:% = why;
+            "the store of names will be asked again"
+        );
         if let Ending::Charged(reply) = end
             && began.elapsed() > REPLY_TIME
         {

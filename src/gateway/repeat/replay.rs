@@ -86,7 +86,10 @@ impl<'a> Body<'a> {
             Ok(Err(FilesError::Missing)) => Ok(None),
             failed => {
                 let failed = failed.map(|opened| opened.map(drop));
-                log::warn!(owner, failed:?; "reply body cannot be read");
+                log::warn!(
+                    event = "reply_read_failed", owner, failed:?;
+                    "reply body cannot be read"
+                );
                 Err(())
             }
         }
@@ -111,7 +114,10 @@ impl<'a> Body<'a> {
         match tokio::time::timeout(PIECE_WAIT, reading).await {
             Ok(Ok(piece)) => Ok(piece),
             failed => {
-                log::warn!(owner = self.owner, failed:?; "a reply cannot be read");
+                log::warn!(
+                    event = "reply_read_failed", owner = self.owner, failed:?;
+                    "a reply cannot be read"
+                );
                 Err(())
             }
         }

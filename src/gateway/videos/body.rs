@@ -27,7 +27,10 @@ pub(super) async fn keep(
     job.body_apart = Some(VendorBody { bytes, expires_s });
     let Some((name, _)) = job.body_name() else { return Err(Refusal::Internal) };
     if let Err(why) = gateway.bodies_apart.write(&name, body).await {
-        log::warn!(job = job.id, why:% = why; "video request body not stored");
+        log::warn!(
+            event = "video_body_store_failed", job = job.id, why:% = why;
+            "video request body not stored"
+        );
         return Err(Refusal::Overloaded);
     }
     Ok((job, Bytes::new()))
@@ -37,6 +40,9 @@ pub(super) async fn keep(
 pub(super) async fn forget(gateway: &Gateway, job: &Job) {
     let Some((name, bytes)) = job.body_name() else { return };
     if let Err(why) = gateway.bodies_apart.delete(&name, bytes).await {
-        log::warn!(job = job.id, why:% = why; "video request body left to the sweep");
+        log::warn!(
+            event = "video_body_delete_failed", job = job.id, why:% = why;
+            "video request body left to the sweep"
+        );
     }
 }

@@ -35,7 +35,10 @@ impl Worker {
             Ok(body) => Ok(Found::Here(body)),
             Err(why) => {
                 let job = &claim.job.id;
-                log::warn!(job, why:% = why; "video request body cannot be read here");
+                log::warn!(
+                    event = "video_body_read_failed", job, why:% = why;
+                    "video request body cannot be read here"
+                );
                 Ok(Found::Elsewhere)
             }
         }
@@ -45,7 +48,10 @@ impl Worker {
     pub(super) async fn forget_body(&self, claim: &Claim) {
         let Some((name, bytes)) = claim.job.body_name() else { return };
         if let Err(why) = self.bodies.delete(&name, bytes).await {
-            log::warn!(job = claim.job.id, why:% = why; "video request body left to the sweep");
+            log::warn!(
+                event = "video_body_delete_failed", job = claim.job.id, why:% = why;
+                "video request body left to the sweep"
+            );
         }
     }
 }

@@ -38,7 +38,10 @@ impl Worker {
     pub(super) async fn can_keep(&self) -> bool {
         let ready = self.files.ready().await;
         if let Err(why) = &ready {
-            log::error!(why:% = why; "finished videos cannot be kept, so none are made here");
+            log::error!(
+                event = "file_store_unavailable", why:% = why;
+                "finished videos cannot be kept, so none are made here"
+            );
         }
         self.room.unkept.store(ready.is_err(), Ordering::Relaxed);
         ready.is_ok()

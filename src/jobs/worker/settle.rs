@@ -31,7 +31,10 @@ impl Worker {
             }
             // A lease that ran out first has released what was held.
             Answer::AlreadyPosted(_) | Answer::Voided | Answer::Gone => {}
-            other => log::error!(job = job.id, answer:? = other; "the hold could not be ended"),
+            other => log::error!(
+                event = "hold_settlement_failed", job = job.id, answer:? = other;
+                "the hold could not be ended"
+            ),
         }
         claim.job.end();
         log::info!(
@@ -89,7 +92,10 @@ where
     loop {
         match ask().await {
             Err(why) if began.elapsed() <= RETRY_TIME => {
-                log::warn!(why:% = why; "the store will be asked again");
+                log::warn!(
+                    event = "video_store_retry", why:% = why;
+                    "the store will be asked again"
+                );
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY_WAIT_MAX);
             }

@@ -11,12 +11,20 @@ pub(super) fn mourn(job: &Job, why: &str) {
         _ => "",
     };
     METRICS.lost_attempts.with_label_values(&[job.vendor.as_str(), route]).inc();
-    log::error!(job = job.id, route, why; "a vendor may bill a video that nobody pays");
+    log::error!(
+        event = "video_unpaid", job = job.id, route, why;
+        "a vendor may bill a video that nobody pays"
+    );
 }
 
 /// Tells of a route that did not take a job.
 pub(super) fn passed_by(outlet: &Outlet, job: &str, reason: &str) {
     let (vendor, route) = (&outlet.vendor, &outlet.name);
     METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
-    log::warn!(job, vendor, route, reason; "blocked");
+    log::warn!(event = "route_blocked", job, vendor, route, reason; "blocked");
+}
+
+/// Tells that nobody knows whether a vendor has a job.
+pub(super) fn unanswered(outlet: &Outlet, job: &str, why: &str) {
+    log::error!(event = "video_submit_unknown", job, route = outlet.name, why; "no answer");
 }

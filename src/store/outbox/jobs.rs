@@ -38,7 +38,10 @@ impl Jobs {
         let written = writing.await.unwrap_or_else(|why| Err(why.into()));
         if let Err(why) = written {
             // The server has it, or is told in a moment; nobody new is let in.
-            log::error!(job, why:% = why; "a video job is not written down");
+            log::error!(
+                event = "outbox_write_failed", job, why:% = why;
+                "a video job is not written down"
+            );
             self.log.is_lost(&why);
         }
     }

@@ -230,7 +230,10 @@ impl Log {
     pub(super) fn call_begins(&self, account: &AccountName, naming: &Naming) {
         let begun = self.calls.begin(account, naming, || self.folder());
         if let Err(why) = begun {
-            log::warn!(owner = naming.owner, why:% = why; "a call is not written down");
+            log::warn!(
+                event = "outbox_call_write_failed", owner = naming.owner, why:% = why;
+                "a call is not written down"
+            );
             METRICS.outbox_errors.inc();
         }
     }
@@ -429,7 +432,10 @@ impl Log {
     /// It cannot be written, so nobody should buy anything.
     pub(super) fn is_lost(&self, why: &std::io::Error) {
         if self.sound.swap(false, Ordering::SeqCst) {
-            log::error!(why:% = why; "the outbox cannot be written; nobody is let in");
+            log::error!(
+                event = "outbox_write_failed", why:% = why;
+                "the outbox cannot be written; nobody is let in"
+            );
         }
         METRICS.outbox_errors.inc();
     }
@@ -452,13 +458,16 @@ impl Log {
             }
         }
         self.sound.store(true, Ordering::SeqCst);
-        log::info!("the outbox can be written again");
+        log::info!(event = "outbox_write_recovered"; "the outbox can be written again");
     }
 
     /// A new file.
     fn begun(&self, place: &Shelf, number: u64) -> std::io::Result<Arc<std::fs::File>> {
         files::begun(place, (Lines::Ends, number), self.syncer.as_deref()).inspect_err(|why| {
-            log::error!(why:% = why; "the outbox gets no new file");
+            log::error!(
+                event = "outbox_file_create_failed", why:% = why;
+                "the outbox gets no new file"
+            );
             METRICS.outbox_errors.inc();
         })
     }

@@ -135,7 +135,7 @@ impl Replay {
         self.adopted.extend(own.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
         for shelf in foreign {
             log::error!(
-                place:? = shelf.folder;
+                event = "outbox_store_mismatch", place:? = shelf.folder;
                 "the outbox has ends of holds for the store that was here before; they are kept"
             );
             METRICS.outbox_errors.inc();
@@ -209,7 +209,10 @@ impl Replay {
             }
         }
         if made > 0 {
-            log::warn!(made; "what the store lacked of video jobs was made again");
+            log::warn!(
+                event = "video_jobs_restored", made;
+                "what the store lacked of video jobs was made again"
+            );
         }
         Ok(())
     }
@@ -230,7 +233,10 @@ impl Replay {
             }
         }
         if !calls.is_empty() {
-            log::info!(names = calls.len(); "names of calls that died were let lapse");
+            log::info!(
+                event = "idempotency_keys_released", names = calls.len();
+                "names of calls that died were let lapse"
+            );
         }
         for file in readable(&known.folder, known.files(Lines::Calls)) {
             let _ = fs::remove_file(file);
@@ -350,9 +356,8 @@ impl Replay {
             }
             Answer::AlreadyPosted(_) | Answer::Voided => {}
             other => log::error!(
-                account = entry.account.as_str(),
-                hold = entry.op.hold_id().unwrap_or_default(),
-                answer:? = other;
+                event = "outbox_entry_rejected", account = entry.account.as_str(),
+                hold = entry.op.hold_id().unwrap_or_default(), answer:? = other;
                 "an entry of the outbox came to nothing"
             ),
         }
@@ -377,7 +382,10 @@ async fn read(file: &Path, sent: &mut Sent) -> Vec<Record> {
 /// What was read of a place, nothing if it could not be.
 fn readable<T: Default>(place: &Path, read: io::Result<T>) -> T {
     read.unwrap_or_else(|why| {
-        log::error!(place:? = place, why:% = why; "the outbox cannot be read");
+        log::error!(
+            event = "outbox_read_failed", place:? = place, why:% = why;
+            "the outbox cannot be read"
+        );
         METRICS.outbox_errors.inc();
         T::default()
     })
@@ -395,7 +403,10 @@ fn trim(file: &Path) {
 fn tell(sent: &Sent, whose: &str) {
     let Sent { entries, told, charged, torn, .. } = *sent;
     if entries > 0 {
-        log::info!(whose, entries, told, charged, torn; "the store was told again what it lacked");
+        log::info!(
+            event = "store_replay_finished", whose, entries, told, charged, torn;
+            "the store was told again what it lacked"
+        );
     }
 }
 

@@ -74,7 +74,10 @@ impl Syncer {
             let files = std::mem::take(&mut self.waiting().files);
             for file in files {
                 if let Err(why) = file.sync_data() {
-                    log::error!(why:% = why; "the outbox cannot be synced");
+                    log::error!(
+                        event = "outbox_sync_failed", why:% = why;
+                        "the outbox cannot be synced"
+                    );
                     METRICS.outbox_errors.inc();
                     sound.store(false, Ordering::SeqCst);
                 }

@@ -136,7 +136,10 @@ impl Cluster {
         *self.silent() = None;
         self.is_doubted.store(false, Ordering::Relaxed);
         if let Err(why) = self.connect(nodes).await {
-            log::warn!(why:% = why; "the cluster cannot be connected to anew");
+            log::warn!(
+                event = "store_connect_failed", why:% = why;
+                "the cluster cannot be connected to anew"
+            );
         }
     }
 

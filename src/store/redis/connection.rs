@@ -103,7 +103,10 @@ impl Connection {
             Kind::Cluster(cluster) => cluster,
             Kind::Sentinel(watched) => {
                 if let Some(master) = watched.other().await {
-                    log::warn!(master:%; "the Sentinels name another master");
+                    log::warn!(
+                        event = "store_master_changed", master:%;
+                        "the Sentinels name another master"
+                    );
                     self.topology.has_changed(Vec::new());
                     self.renew().await;
                 }
@@ -114,7 +117,10 @@ impl Connection {
         let known = cluster.view();
         let view = cluster.look().await?;
         if view.masters != known.masters {
-            log::warn!(masters:% = view.shown(); "the cluster has other masters");
+            log::warn!(
+                event = "store_master_changed", masters:% = view.shown();
+                "the cluster has other masters"
+            );
             self.topology.has_changed(view.nodes.clone());
             // Whoever asks next would do it; but it is this one that has to be right first.
             self.renew().await;

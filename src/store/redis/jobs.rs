@@ -268,7 +268,10 @@ impl Redis {
         }
         // What ended, and what a client has ordered once more, is not missing.
         if let Some("insufficient" | "no_account") = word {
-            log::error!(job = id, why:? = word; "a video job that the store lost is lost");
+            log::error!(
+                event = "video_job_lost", job = id, why:? = word;
+                "a video job that the store lost is lost"
+            );
         }
         Ok(false)
     }

@@ -122,7 +122,7 @@ impl Redis {
                 failed => failed.map(drop),
             };
             if let Err(why) = told {
-                log::warn!(why:% = why; "kept bytes not told");
+                log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes not told");
             }
             let mut words = self.kept.words();
             if words.pending.is_empty() {

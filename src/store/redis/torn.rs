@@ -44,7 +44,10 @@ impl Redis {
     pub(in crate::store) async fn begin_log(&self) -> Result<(), Unavailable> {
         match self.begin_log_if_needed().await {
             Err(why) if self.section.allow_volatile => {
-                log::warn!(why:% = why; "a log that ends within an operation would go on");
+                log::warn!(
+                    event = "store_log_rewrite_failed", why:% = why;
+                    "a log that ends within an operation would go on"
+                );
                 Ok(())
             }
             done => done,

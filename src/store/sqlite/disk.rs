@@ -60,7 +60,12 @@ impl Disk {
                 }
                 // What is not copied now is copied the next time.
                 let copied = self.copy();
-                copied.unwrap_or_else(|why| log::warn!(why:% = why; "the log is not copied"));
+                copied.unwrap_or_else(|why| {
+                    log::warn!(
+                        event = "ledger_checkpoint_failed", why:% = why;
+                        "the log is not copied"
+                    );
+                });
             }
         }
     }
@@ -79,7 +84,10 @@ impl Disk {
         }
         let kept = self.log.sync_data();
         if let Err(why) = &kept {
-            log::error!(why:% = why; "the ledger's log could not be synced");
+            log::error!(
+                event = "ledger_sync_failed", why:% = why;
+                "the ledger's log could not be synced"
+            );
         }
         written.acknowledge.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
     }

@@ -69,7 +69,10 @@ pub(super) fn apply(
 fn release(balances: &mut Balances, known: Option<&Record>, id: &str, now: i64) {
     let void = Operation::Void { id: id.to_owned() };
     let released = account::step(balances, known, &void, now).answer;
-    log::warn!(hold = id, answer:? = released; "a hold that an older version has ended stood");
+    log::warn!(
+        event = "hold_released_late", hold = id, answer:? = released;
+        "a hold that an older version has ended stood"
+    );
 }
 
 /// Ends what is due.

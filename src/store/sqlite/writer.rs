@@ -159,7 +159,10 @@ impl Writers {
                 self.write(writer, begun, (most, By::Thread));
             }));
             if written.is_err() {
-                log::error!("a panic while the ledger was written");
+                log::error!(
+                    event = "ledger_write_panicked";
+                    "a panic while the ledger was written"
+                );
             }
         }
     }
@@ -168,7 +171,10 @@ impl Writers {
     pub(super) fn lose(&self, why: String) {
         if self.lost.set(why).is_ok() {
             let why = self.lost.get();
-            log::error!(why:?; "the ledger's file is lost; nothing is sold");
+            log::error!(
+                event = "ledger_file_lost", why:?;
+                "the ledger's file is lost; nothing is sold"
+            );
         }
     }
 
@@ -246,7 +252,10 @@ impl Writers {
                 }
             }
             // Dropping the jobs tells their callers that the store is unavailable.
-            Err(why) => log::error!(why:% = why; "the ledger could not be written"),
+            Err(why) => log::error!(
+                event = "ledger_write_failed", why:% = why;
+                "the ledger could not be written"
+            ),
         }
     }
 }
@@ -345,7 +354,10 @@ impl Writer {
         if !self.connection.is_autocommit()
             && let Err(why) = self.connection.execute_batch("ROLLBACK")
         {
-            log::error!(why:% = why; "a transaction of the ledger cannot be taken back");
+            log::error!(
+                event = "ledger_rollback_failed", why:% = why;
+                "a transaction of the ledger cannot be taken back"
+            );
         }
     }
 }

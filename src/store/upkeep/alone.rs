@@ -56,7 +56,10 @@ impl Alone {
         let probing = async {
             loop {
                 if let Err(why) = self.outbox.log.belongs_to(&store.id) {
-                    log::warn!(why:% = why; "the outbox does not say what it is for");
+                    log::warn!(
+                        event = "outbox_write_failed", why:% = why;
+                        "the outbox does not say what it is for"
+                    );
                 } else if !self.has_adopted() {
                     self.adopt().await;
                 }
@@ -83,7 +86,10 @@ impl Alone {
         let now = std::time::Instant::now();
         match self.replay.lock().await.adopt(&self.outbox.store, Some(now)).await {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
-            Err(why) => log::warn!(why:% = why; "what ended processes left waits"),
+            Err(why) => log::warn!(
+                event = "outbox_adoption_failed", why:% = why;
+                "what ended processes left waits"
+            ),
         }
     }
 }

@@ -100,7 +100,7 @@ impl Fleet {
                 Ok(seen) => {
                     if std::mem::take(&mut progress.is_away) {
                         self.outbox.store.topology.is_back();
-                        log::info!("the store answers again");
+                        log::info!(event = "store_available"; "the store answers again");
                     }
                     self.guard.note_away(false);
                     self.saw(&seen, &mut progress, answers).await;
@@ -110,7 +110,7 @@ impl Fleet {
                     self.outbox.store.doubt().await;
                     self.guard.note_away(true);
                     if !progress.is_away {
-                        log::warn!(why:% = why; "the store is away");
+                        log::warn!(event = "store_unavailable", why:% = why; "the store is away");
                     }
                     progress.is_away = true;
                 }
@@ -133,8 +133,11 @@ impl Fleet {
         let fault = progress.safety.fault(store, &seen).await?;
         if self.guard.note_fault(fault) {
             match fault {
-                Some(fault) => log::error!(fault; "the store may lose money; nothing is sold"),
-                None => log::info!("the store is as it should be again"),
+                Some(fault) => log::error!(
+                    event = "store_unsafe", fault;
+                    "the store may lose money; nothing is sold"
+                ),
+                None => log::info!(event = "store_safe"; "the store is as it should be again"),
             }
         }
         Ok(seen)
@@ -149,6 +152,7 @@ impl Fleet {
         self.guard.note_away(false);
         if self.guard.note_fault(Some(OTHER_STORE)) {
             log::error!(
+                event = "store_replaced";
                 "{OTHER_STORE}; nothing is sold. Restore it; or start the gateways anew, \
                  and what it had is given up"
             );
@@ -167,7 +171,10 @@ impl Fleet {
             return;
         }
         if let Err(why) = self.make_up(seen, progress).await {
-            log::warn!(why:% = why; "what the store may lack is not made up for yet");
+            log::warn!(
+                event = "store_recovery_failed", why:% = why;
+                "what the store may lack is not made up for yet"
+            );
         }
     }
 
@@ -187,7 +194,10 @@ impl Fleet {
                 let now = Instant::now();
                 progress.noticed = Some((seen.run.clone(), now));
                 if !is_first {
-                    log::warn!(run = seen.run; "another run of the store: calls wait for it");
+                    log::warn!(
+                        event = "store_restarted", run = seen.run;
+                        "another run of the store: calls wait for it"
+                    );
                 }
                 now
             }
@@ -203,7 +213,10 @@ impl Fleet {
         }
         progress.made_up = Some(seen.run.clone());
         guard.open(&run);
-        log::info!(run = seen.run, after_ms = millis(noticed.elapsed()); "the store is complete");
+        log::info!(
+            event = "store_recovery_finished", run = seen.run, after_ms = millis(noticed.elapsed());
+            "the store is complete"
+        );
         Ok(())
     }
 

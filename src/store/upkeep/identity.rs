@@ -85,7 +85,7 @@ impl Identity {
             Next::Wait => return Err(Unavailable("the store is being named".to_owned()).into()),
             Next::Rename(names) => {
                 log::error!(
-                    names:?;
+                    event = "store_partially_replaced", names:?;
                     "a part of the store was emptied, or is another's; it is taken as it is"
                 );
                 let id = next_id(&names);

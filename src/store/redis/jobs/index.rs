@@ -119,7 +119,10 @@ impl Redis {
     /// Changes the index where that may fail: whoever looks mends it.
     async fn hint(&self, call: &Call, pick: Pick) {
         if let Err(why) = self.told(call, pick).await {
-            log::warn!(why:% = why; "the index of video jobs lags behind");
+            log::warn!(
+                event = "video_index_update_failed", why:% = why;
+                "the index of video jobs lags behind"
+            );
         }
     }
 

@@ -54,7 +54,10 @@ impl Redis {
         let Some(cursor) = self.survey.due() else { return };
         match self.survey_from(cursor).await {
             Ok(next) => self.survey.at(next),
-            Err(why) => log::warn!(why:% = why; "no survey of the video jobs"),
+            Err(why) => log::warn!(
+                event = "video_index_scan_failed", why:% = why;
+                "no survey of the video jobs"
+            ),
         }
     }
 
