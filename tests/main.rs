@@ -4,6 +4,7 @@ mod audit;
 mod billing;
 mod chat;
 mod cli;
+mod docs;
 mod edges;
 mod endpoints;
 mod errors;
