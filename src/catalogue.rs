@@ -26,15 +26,15 @@ pub mod screen;
 pub mod vendor;
 mod vendor_key;
 
-pub use kind::Kind;
+pub use kind::ModelKind;
 pub use model::Model;
-pub use route::{Naming, VendorRoutes};
-use vendor::Row;
+pub use route::{VendorModelNames, VendorRoutes};
+use vendor::ModelEntry;
 pub use vendor::Vendor;
 pub use vendor_key::VendorKey;
 
 /// The name and the text of a rules file.
-pub type Source = (String, String);
+pub type RulesSource = (String, String);
 
 /// So much of an unknown name is compared: the search costs the product of the lengths, and what a
 /// longer name adds makes it no nearer to any of ours.
@@ -47,7 +47,7 @@ pub struct Catalogue {
     /// Ids, and the vendors' own names where clients may use them.
     by_name: HashMap<String, usize>,
     /// What calls of a kind are for that name no model.
-    unnamed: Vec<(Kind, String)>,
+    unnamed: Vec<(ModelKind, String)>,
     /// Names the price list in journals: a digest of the rules.
     pub version: Arc<str>,
     /// How many examples in the rules were run.
@@ -62,7 +62,10 @@ impl Catalogue {
     ///
     /// # Errors
     /// Every fault found, each with its file and line.
-    pub fn parse(sources: &[Source], naming: &[Naming]) -> Result<Catalogue, Vec<Fault>> {
+    pub fn parse(
+        sources: &[RulesSource],
+        naming: &[VendorModelNames],
+    ) -> Result<Catalogue, Vec<Fault>> {
         let mut faults = Vec::new();
         let mut digest = Sha256::new();
         let mut catalogue = Catalogue {
@@ -78,7 +81,7 @@ impl Catalogue {
             digest.update(text.as_bytes());
             let rules = vendor::parse(file, text, &mut faults);
             catalogue.files.push(completeness::FileContent::of(file, &rules));
-            for Row { model, place, is_default } in rules.models {
+            for ModelEntry { model, place, is_default } in rules.models {
                 if is_default && let Some(first) = catalogue.unnamed(model.kind) {
                     faults.push(place.fault(format!("'{first}' is the default already")));
                 } else if is_default {
@@ -119,7 +122,7 @@ impl Catalogue {
 
     /// The model that calls of a kind are for when they name none.
     #[must_use]
-    pub fn unnamed(&self, kind: Kind) -> Option<&str> {
+    pub fn unnamed(&self, kind: ModelKind) -> Option<&str> {
         self.unnamed.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
@@ -157,7 +160,7 @@ impl Catalogue {
         &self.models
     }
 
-    fn name_aliases(&mut self, naming: &[Naming]) {
+    fn name_aliases(&mut self, naming: &[VendorModelNames]) {
         for (at, model) in self.models.iter().enumerate() {
             let vendor = naming.iter().find(|n| n.vendor == *model.vendor.token && n.aliases);
             let Some(vendor) = vendor else { continue };

@@ -9,7 +9,7 @@ const BEGINNING_BYTES_MIN: usize = 12;
 
 /// Which answers of a vendor make the gateway try the next route.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Blocked {
+pub struct FailoverRule {
     statuses: Vec<u16>,
     /// Hundreds that block as a whole, such as 5 for `5xx`.
     classes: Vec<u16>,
@@ -30,7 +30,7 @@ struct BlockedWords {
     beginnings: Vec<String>,
 }
 
-impl Blocked {
+impl FailoverRule {
     /// Whether a status blocks.
     #[must_use]
     pub fn has(&self, status: u16) -> bool {
@@ -51,8 +51,8 @@ impl Blocked {
     }
 
     /// Reads `blocked` and `blocked_words`.
-    pub(super) fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Blocked {
-        let mut blocked = Blocked::default();
+    pub(super) fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> FailoverRule {
+        let mut blocked = FailoverRule::default();
         for node in sheet.list("blocked", faults) {
             match &node.value {
                 Value::Number(n) if matches!(n.parse(), Ok(100..=599)) => {

@@ -2,8 +2,8 @@
 //! a vendor out of sale.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::vendor::Rules;
-use super::{Catalogue, Naming};
+use super::vendor::RulesFile;
+use super::{Catalogue, VendorModelNames};
 use crate::sheet::{Fault, Place};
 
 /// What a rules file has brought.
@@ -16,7 +16,7 @@ pub(super) struct FileContent {
 }
 
 impl FileContent {
-    pub(super) fn of(file: &str, rules: &Rules) -> FileContent {
+    pub(super) fn of(file: &str, rules: &RulesFile) -> FileContent {
         let (models, examples) = (rules.models.len(), rules.examples.len());
         FileContent { file: file.to_owned(), vendor: rules.vendor.clone(), models, examples }
     }
@@ -26,10 +26,14 @@ impl Catalogue {
     /// Vendors of the configuration for which the rules in a folder have no model. Each is a fault
     /// that names the file.
     #[must_use]
-    pub fn find_missing_vendors(&self, configured: &[Naming], folder: &str) -> Vec<Fault> {
+    pub fn find_missing_vendors(
+        &self,
+        configured: &[VendorModelNames],
+        folder: &str,
+    ) -> Vec<Fault> {
         let has_models = |vendor: &str| self.content_of(vendor).is_some_and(|f| f.models > 0);
         let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
-        let fault = |naming: &Naming| {
+        let fault = |naming: &VendorModelNames| {
             let vendor = &naming.vendor;
             let file = Place::whole(&format!("{}/{vendor}.toml", folder.trim_end_matches('/')));
             let lacks =
@@ -125,7 +129,10 @@ mod tests {
 
     #[test]
     fn a_configured_vendor_without_models_is_a_fault_that_names_its_file() {
-        let naming = |vendor: &str| Naming { vendor: vendor.to_owned(), ..Naming::default() };
+        let naming = |vendor: &str| VendorModelNames {
+            vendor: vendor.to_owned(),
+            ..VendorModelNames::default()
+        };
         let configured = [naming("vendor_z"), naming("vendor_y"), naming("vendor_x")];
         let missing = catalogue(&[("vendor_y", "")]).find_missing_vendors(&configured, "r/");
         assert_eq!(

@@ -13,18 +13,18 @@ use crate::dialect::json::{Document, Draft};
 use crate::sheet::{Fault, Node, Place, Table};
 
 /// One example.
-pub(super) struct Example {
+pub(super) struct RuleExample {
     place: Place,
-    case: Case,
+    case: ExampleCase,
 }
 
-enum Case {
-    Body(Body),
-    Answer(Answer),
+enum ExampleCase {
+    Body(ExpectedBody),
+    Answer(ExpectedBlock),
 }
 
 /// What becomes of the body of a call.
-struct Body {
+struct ExpectedBody {
     model: String,
     endpoint: Endpoint,
     given: String,
@@ -33,7 +33,7 @@ struct Body {
 }
 
 /// Whether an answer of the vendor's is a block.
-struct Answer {
+struct ExpectedBlock {
     vendor: Arc<Vendor>,
     status: u16,
     body: String,
@@ -41,33 +41,37 @@ struct Answer {
 }
 
 /// Reads an `[[example]]`.
-pub(super) fn parse(node: Node, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<Example> {
+pub(super) fn parse(
+    node: Node,
+    vendor: &Arc<Vendor>,
+    faults: &mut Vec<Fault>,
+) -> Option<RuleExample> {
     let mut row = Table::open(node, faults);
     let place = row.place.clone();
     let (case, needs) = if row.has("answer") {
         let needs = "an example of an answer needs status, answer, and whether it is blocked";
-        (answer(&mut row, vendor, faults).map(Case::Answer), needs)
+        (answer(&mut row, vendor, faults).map(ExampleCase::Answer), needs)
     } else {
         let needs =
             "an example needs model, given, one of expect and refused, and may name an endpoint";
-        (body(&mut row, faults).map(Case::Body), needs)
+        (body(&mut row, faults).map(ExampleCase::Body), needs)
     };
     row.finish(faults);
     if case.is_none() {
         faults.push(place.fault(needs));
     }
-    Some(Example { place, case: case? })
+    Some(RuleExample { place, case: case? })
 }
 
-fn answer(row: &mut Table, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<Answer> {
+fn answer(row: &mut Table, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<ExpectedBlock> {
     let status = row.whole("status", faults).and_then(|n| u16::try_from(n).ok());
     let body = row.text("answer", faults);
     let is_blocked = row.bool("blocked", faults);
     let vendor = vendor.clone();
-    Some(Answer { vendor, status: status?, body: body?, is_blocked: is_blocked? })
+    Some(ExpectedBlock { vendor, status: status?, body: body?, is_blocked: is_blocked? })
 }
 
-fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<Body> {
+fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<ExpectedBody> {
     let model = row.text("model", faults);
     let given = row.text("given", faults);
     let endpoint = row.text("endpoint", faults).unwrap_or_else(|| Endpoint::Chat.name().to_owned());
@@ -78,15 +82,15 @@ fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<Body> {
         (None, Some(field)) => Some(Err(field)),
         _ => None,
     };
-    Some(Body { model: model?, endpoint: endpoint?, given: given?, expect: expect? })
+    Some(ExpectedBody { model: model?, endpoint: endpoint?, given: given?, expect: expect? })
 }
 
-impl Example {
+impl RuleExample {
     /// Runs it; a different outcome is a fault.
     pub(super) fn run(&self, catalogue: &Catalogue, faults: &mut Vec<Fault>) {
         let outcome = match &self.case {
-            Case::Body(body) => body.outcome(catalogue),
-            Case::Answer(answer) => answer.outcome(),
+            ExampleCase::Body(body) => body.outcome(catalogue),
+            ExampleCase::Answer(answer) => answer.outcome(),
         };
         if let Err(why) = outcome {
             faults.push(self.place.fault(format!("the example fails: {why}")));
@@ -94,7 +98,7 @@ impl Example {
     }
 }
 
-impl Answer {
+impl ExpectedBlock {
     fn outcome(&self) -> Result<(), String> {
         let rules = &self.vendor.blocked;
         let is_blocked = rules.has(self.status) || rules.says(self.status, self.body.as_bytes());
@@ -106,7 +110,7 @@ impl Answer {
     }
 }
 
-impl Body {
+impl ExpectedBody {
     fn outcome(&self, catalogue: &Catalogue) -> Result<(), String> {
         let model = catalogue.find(&self.model).ok_or("no such model")?;
         let document =

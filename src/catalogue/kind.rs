@@ -3,7 +3,7 @@
 
 /// What a model makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ModelKind {
     /// Text, in conversations.
     Chat,
     /// Text, in the responses format only (the pro tier).
@@ -20,29 +20,29 @@ pub enum Kind {
     Moderation,
 }
 
-impl Kind {
+impl ModelKind {
     /// All kinds, in the order of the spec.
-    pub const ALL: [Kind; 7] = [
-        Kind::Chat,
-        Kind::Responses,
-        Kind::Image,
-        Kind::Video,
-        Kind::Speech,
-        Kind::Embedding,
-        Kind::Moderation,
+    pub const ALL: [ModelKind; 7] = [
+        ModelKind::Chat,
+        ModelKind::Responses,
+        ModelKind::Image,
+        ModelKind::Video,
+        ModelKind::Speech,
+        ModelKind::Embedding,
+        ModelKind::Moderation,
     ];
 
     /// Its name: the section of the rules, and `type` in the listing.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Chat => "chat",
-            Kind::Responses => "responses",
-            Kind::Image => "image",
-            Kind::Video => "video",
-            Kind::Speech => "speech",
-            Kind::Embedding => "embedding",
-            Kind::Moderation => "moderation",
+            ModelKind::Chat => "chat",
+            ModelKind::Responses => "responses",
+            ModelKind::Image => "image",
+            ModelKind::Video => "video",
+            ModelKind::Speech => "speech",
+            ModelKind::Embedding => "embedding",
+            ModelKind::Moderation => "moderation",
         }
     }
 }
@@ -54,6 +54,6 @@ mod tests {
     #[test]
     fn kinds_have_their_names_in_the_order_of_the_spec() {
         let names = ["chat", "responses", "image", "video", "speech", "embedding", "moderation"];
-        assert_eq!(Kind::ALL.map(Kind::name), names);
+        assert_eq!(ModelKind::ALL.map(ModelKind::name), names);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::kind::Kind;
-use super::vendor::{Dialect, Vendor};
+use super::kind::ModelKind;
+use super::vendor::{TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::Draft;
 use crate::money::Rate;
@@ -22,7 +22,7 @@ pub struct Model {
     /// The id that clients use.
     pub id: String,
     /// What it makes.
-    pub kind: Kind,
+    pub kind: ModelKind,
     /// What it costs.
     pub price: Price,
     /// How many tokens it can take in, where the price list says so.
@@ -46,17 +46,19 @@ impl Model {
     #[must_use]
     pub fn endpoints(&self) -> Vec<Endpoint> {
         match self.kind {
-            Kind::Chat if self.vendor.dialect == Dialect::Messages => {
+            ModelKind::Chat if self.vendor.dialect == TextApi::Messages => {
                 vec![Endpoint::Chat, Endpoint::Messages]
             }
-            Kind::Chat if self.vendor.speaks_responses => vec![Endpoint::Chat, Endpoint::Responses],
-            Kind::Chat => vec![Endpoint::Chat],
-            Kind::Responses => vec![Endpoint::Responses],
-            Kind::Image => vec![Endpoint::Images, Endpoint::ImageEdits],
-            Kind::Video => vec![Endpoint::Videos],
-            Kind::Speech => vec![Endpoint::Speech],
-            Kind::Embedding => vec![Endpoint::Embeddings],
-            Kind::Moderation => vec![Endpoint::Moderations],
+            ModelKind::Chat if self.vendor.speaks_responses => {
+                vec![Endpoint::Chat, Endpoint::Responses]
+            }
+            ModelKind::Chat => vec![Endpoint::Chat],
+            ModelKind::Responses => vec![Endpoint::Responses],
+            ModelKind::Image => vec![Endpoint::Images, Endpoint::ImageEdits],
+            ModelKind::Video => vec![Endpoint::Videos],
+            ModelKind::Speech => vec![Endpoint::Speech],
+            ModelKind::Embedding => vec![Endpoint::Embeddings],
+            ModelKind::Moderation => vec![Endpoint::Moderations],
         }
     }
 

@@ -1,24 +1,26 @@
 //! Price rows of the rules: decimal USD, read exactly.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::kind::Kind;
+use super::kind::ModelKind;
 use crate::money::price::{Price, Rates, TokenPrice};
 use crate::money::{Money, MoneyError, Rate, Resolution};
 use crate::sheet::{Fault, Node, Place, Table};
 
 /// Reads the price of a row.
-pub(super) fn price(kind: Kind, row: &mut Table, faults: &mut Vec<Fault>) -> Price {
+pub(super) fn price(kind: ModelKind, row: &mut Table, faults: &mut Vec<Fault>) -> Price {
     match kind {
-        Kind::Chat | Kind::Responses => Price::Tokens(token_price(row, true, faults)),
-        Kind::Embedding => Price::Tokens(token_price(row, false, faults)),
-        Kind::Image => {
+        ModelKind::Chat | ModelKind::Responses => Price::Tokens(token_price(row, true, faults)),
+        ModelKind::Embedding => Price::Tokens(token_price(row, false, faults)),
+        ModelKind::Image => {
             let tokens = token_price(row, true, faults);
             let reservation = required(row, "reservation", faults, Money::parse_usd);
             Price::Image { tokens, reservation }
         }
-        Kind::Video => Price::Video(seconds(row, faults)),
-        Kind::Speech => Price::Speech(required(row, "characters", faults, Rate::parse_per_million)),
-        Kind::Moderation => Price::Free,
+        ModelKind::Video => Price::Video(seconds(row, faults)),
+        ModelKind::Speech => {
+            Price::Speech(required(row, "characters", faults, Rate::parse_per_million))
+        }
+        ModelKind::Moderation => Price::Free,
     }
 }
 
@@ -166,7 +168,7 @@ mod tests {
 
     const DAY: i64 = 86_400;
 
-    fn read(kind: Kind, text: &str) -> (Price, Vec<String>) {
+    fn read(kind: ModelKind, text: &str) -> (Price, Vec<String>) {
         let (node, mut faults) = sheet::parse("p", text);
         let mut row = Table::open(node, &mut faults);
         let price = price(kind, &mut row, &mut faults);
@@ -195,14 +197,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::chat(Kind::Chat, "input = 5\noutput = 30", above(&[]))]
+    #[case::chat(ModelKind::Chat, "input = 5\noutput = 30", above(&[]))]
     #[case::pro(
-        Kind::Responses,
+        ModelKind::Responses,
         "input = 0.019\noutput = 22.5",
         Price::Tokens(flat(rates(19, 22_500)))
     )]
     #[case::cached(
-        Kind::Chat,
+        ModelKind::Chat,
         "input = 5\noutput = 30\ncache_read = 0.5\ncache_write = 6.25\ncache_write_1h = 10",
         Price::Tokens(flat(Rates {
             cache_read: Some(nano(500)),
@@ -212,20 +214,20 @@ mod tests {
         }))
     )]
     #[case::tiers_in_thousands_or_plain(
-        Kind::Chat,
+        ModelKind::Chat,
         "input = 5\noutput = 30\nabove = [{ input_tokens = \"272K\", input = 10, output = 45 }, \
          { input_tokens = 272_001, input = 11, output = 46 }]",
         above(&[(272_000, rates(10_000, 45_000)), (272_001, rates(11_000, 46_000))])
     )]
     #[case::days_from_their_midnight_on(
-        Kind::Chat,
+        ModelKind::Chat,
         "input = 5\noutput = 30\nfrom = [{ date = \"1970-01-02\", input = 1, output = 2 }, \
          { date = 2027-01-01, input = 3, output = 4 }]",
         from(&[(DAY, rates(1_000, 2_000)), (20_819 * DAY, rates(3_000, 4_000))])
     )]
-    #[case::embedding(Kind::Embedding, "input = 0.02", Price::Tokens(flat(rates(20, 0))))]
+    #[case::embedding(ModelKind::Embedding, "input = 0.02", Price::Tokens(flat(rates(20, 0))))]
     #[case::image(
-        Kind::Image,
+        ModelKind::Image,
         "input = 5\noutput = 30\nreservation = 0.075",
         Price::Image {
             tokens: flat(rates(5_000, 30_000)),
@@ -233,17 +235,17 @@ mod tests {
         }
     )]
     #[case::video(
-        Kind::Video,
+        ModelKind::Video,
         "second = { 720p = 0.07, 480p = 0.05 }",
         Price::Video(vec![
             (Resolution::P720, nano(70_000_000)),
             (Resolution::P480, nano(50_000_000)),
         ])
     )]
-    #[case::speech(Kind::Speech, "characters = 15", Price::Speech(nano(15_000)))]
-    #[case::moderation(Kind::Moderation, "", Price::Free)]
+    #[case::speech(ModelKind::Speech, "characters = 15", Price::Speech(nano(15_000)))]
+    #[case::moderation(ModelKind::Moderation, "", Price::Free)]
     fn a_row_is_the_price_that_it_says(
-        #[case] kind: Kind,
+        #[case] kind: ModelKind,
         #[case] text: &str,
         #[case] expected: Price,
     ) {
@@ -305,24 +307,24 @@ mod tests {
     fn what_is_wrong_with_a_token_price_is_told(#[case] text: &str, #[case] expected: &[&str]) {
         let is_tier = text.starts_with("above") || text.starts_with("from");
         let text = format!("{}{text}", if is_tier { BASE } else { "" });
-        assert_eq!(read(Kind::Chat, &text).1, expected);
+        assert_eq!(read(ModelKind::Chat, &text).1, expected);
     }
 
     #[rstest]
     #[case::output_of_embeddings(
-        Kind::Embedding,
+        ModelKind::Embedding,
         BASE,
         &["p:2: unknown key 'output'; closest is 'input'"]
     )]
-    #[case::no_reservation(Kind::Image, BASE, &["p: 'reservation' is required"])]
-    #[case::no_characters(Kind::Speech, "", &["p: 'characters' is required"])]
+    #[case::no_reservation(ModelKind::Image, BASE, &["p: 'reservation' is required"])]
+    #[case::no_characters(ModelKind::Speech, "", &["p: 'characters' is required"])]
     #[case::no_seconds(
-        Kind::Video,
+        ModelKind::Video,
         "",
         &["p: 'second' must give a price for each resolution"]
     )]
     #[case::seconds_of_no_price(
-        Kind::Video,
+        ModelKind::Video,
         "[second]\n4k = 1\n480p = \"1\"\n720p = 0.0000000001",
         &[
             "p:2: '4k' must be one of 480p, 720p, 1080p",
@@ -332,12 +334,12 @@ mod tests {
         ]
     )]
     #[case::price_of_what_is_free(
-        Kind::Moderation,
+        ModelKind::Moderation,
         "input = 1",
         &["p:1: unknown key 'input'; known are "]
     )]
     fn a_row_has_the_prices_of_its_kind(
-        #[case] kind: Kind,
+        #[case] kind: ModelKind,
         #[case] text: &str,
         #[case] expected: &[&str],
     ) {

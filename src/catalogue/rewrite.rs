@@ -8,7 +8,7 @@ use crate::dialect::json::{Draft, Kind, Value};
 
 /// What one `[[rewrite]]` does, in the order of its fields.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Rewrite {
+pub struct RewriteRule {
     /// The models it is for; all of the vendor's if none is named.
     pub models: Vec<String>,
     /// The endpoints it is for.
@@ -24,14 +24,14 @@ pub struct Rewrite {
     /// Members that get a JSON value in any case.
     pub set: Vec<(String, String)>,
     /// Numbers kept between bounds.
-    pub clamp: Vec<Clamp>,
+    pub clamp: Vec<NumberClamp>,
     /// Values lowered to another one.
-    pub lower: Vec<Lower>,
+    pub lower: Vec<FallbackValue>,
 }
 
 /// Bounds of a number, as decimal text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Clamp {
+pub struct NumberClamp {
     /// The member.
     pub field: String,
     /// The least.
@@ -42,7 +42,7 @@ pub struct Clamp {
 
 /// What a value becomes unless it is one of some.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lower {
+pub struct FallbackValue {
     /// The member.
     pub field: String,
     /// The JSON value that it becomes.
@@ -51,7 +51,7 @@ pub struct Lower {
     pub unless: Vec<String>,
 }
 
-impl Rewrite {
+impl RewriteRule {
     /// Whether it is for a model on an endpoint.
     #[must_use]
     pub fn is_for(&self, model: &str, endpoint: Endpoint) -> bool {
@@ -85,7 +85,7 @@ impl Rewrite {
     }
 }
 
-impl Clamp {
+impl NumberClamp {
     fn apply(&self, draft: &mut Draft<'_>) {
         let Some(value) = draft.get(&self.field).filter(|v| v.kind() == Kind::Number) else {
             return;
@@ -105,7 +105,7 @@ fn compare(a: &str, b: &str) -> Option<Ordering> {
     a.parse::<f64>().ok()?.partial_cmp(&b.parse::<f64>().ok()?)
 }
 
-impl Lower {
+impl FallbackValue {
     fn apply(&self, draft: &mut Draft<'_>) {
         let Some(value) = draft.get(&self.field).filter(|v| !v.is_null()) else { return };
         let stays = self.unless.iter().any(|json| json.as_bytes() == value.raw());

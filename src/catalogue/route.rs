@@ -9,16 +9,16 @@ use crate::sheet::{Fault, Node, Place, Table};
 
 /// What a vendor calls models: exact names, and patterns with one `*` at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct ModelPatterns {
     exact: Vec<(String, String)>,
     /// Beginnings without their `*`, longest first.
     patterns: Vec<(String, String)>,
 }
 
-impl Names {
+impl ModelPatterns {
     /// Reads a table `"our-*" = "their-*"`.
-    pub fn parse(members: Vec<(String, Node)>, faults: &mut Vec<Fault>) -> Names {
-        let mut names = Names::default();
+    pub fn parse(members: Vec<(String, Node)>, faults: &mut Vec<Fault>) -> ModelPatterns {
+        let mut names = ModelPatterns::default();
         for (ours, node) in members {
             let crate::sheet::Value::Text(theirs) = &node.value else {
                 faults.push(node.place.fault(format!("the name of '{ours}' must be a text")));
@@ -47,16 +47,16 @@ impl Names {
 
 /// A vendor's own names for our models.
 #[derive(Debug, Clone, Default)]
-pub struct Naming {
+pub struct VendorModelNames {
     /// The vendor's token.
     pub vendor: String,
     /// The names.
-    pub names: Names,
+    pub names: ModelPatterns,
     /// Whether clients may use them too.
     pub aliases: bool,
 }
 
-impl Naming {
+impl VendorModelNames {
     /// What the vendor calls a model.
     #[must_use]
     pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
@@ -181,7 +181,7 @@ pub struct RouteSection {
     /// The key's place.
     pub key: KeySource,
     /// Names that differ from the vendor's other routes.
-    pub names: Names,
+    pub names: ModelPatterns,
     /// Calls under way, at most; 0 for no bound.
     pub requests_max: usize,
     /// Whom it trusts and what it shows of itself, where that is not as usual.
@@ -192,7 +192,7 @@ pub struct RouteSection {
 #[derive(Debug, Clone, Default)]
 pub struct VendorRoutes {
     /// Names and aliases.
-    pub naming: Naming,
+    pub naming: VendorModelNames,
     /// The routes in order of preference.
     pub routes: Vec<RouteSection>,
     /// The real names of headers that the rules name neutrally.
@@ -208,7 +208,7 @@ impl VendorRoutes {
         let mut section = VendorRoutes::default();
         vendor.clone_into(&mut section.naming.vendor);
         section.naming.aliases = sheet.bool("aliases", faults).unwrap_or(false);
-        section.naming.names = Names::parse(sheet.members("names", faults), faults);
+        section.naming.names = ModelPatterns::parse(sheet.members("names", faults), faults);
         for (neutral, node) in sheet.members("header_names", faults) {
             match node.value {
                 crate::sheet::Value::Text(real) => {
@@ -245,7 +245,7 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
     let name = required(&mut row, "name", &place, faults);
     let key = required(&mut row, "key", &place, faults);
     let base = required(&mut row, "base_url", &place, faults);
-    let names = Names::parse(row.members("names", faults), faults);
+    let names = ModelPatterns::parse(row.members("names", faults), faults);
     let requests_max = row.whole("requests_max", faults).and_then(|n| n.try_into().ok());
     let tls = row.take("tls");
     row.finish(faults);
@@ -280,7 +280,7 @@ fn required(
 impl RouteSection {
     /// What this route calls a model.
     #[must_use]
-    pub fn upstream<'a>(&self, naming: &Naming, id: &'a str) -> Cow<'a, str> {
+    pub fn upstream<'a>(&self, naming: &VendorModelNames, id: &'a str) -> Cow<'a, str> {
         self.names.lookup(id).map_or_else(|| naming.upstream(id), Cow::Owned)
     }
 }

@@ -8,7 +8,7 @@ use crate::money::price::Price;
 
 /// One refused field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct FieldRefusal {
     /// Its path as the rules write it, such as `tools[].type`.
     pub field: String,
     /// What a client is told.
@@ -16,28 +16,28 @@ pub struct Refusal {
     /// Values that are allowed all the same, as JSON.
     pub unless: Vec<String>,
     /// The price by which a model takes the field all the same.
-    pub unless_price: Option<PriceName>,
+    pub unless_price: Option<OptionalPrice>,
     /// What programs are told in the messages format, as JSON.
     pub details: Option<String>,
 }
 
 /// A price that not every model has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PriceName {
+pub enum OptionalPrice {
     /// Of what is kept in a prompt cache for an hour.
     CacheWrite1h,
 }
 
-impl PriceName {
+impl OptionalPrice {
     /// Reads a name as the rules write it.
     #[must_use]
-    pub fn named(name: &str) -> Option<PriceName> {
-        (name == "cache_write_1h").then_some(PriceName::CacheWrite1h)
+    pub fn named(name: &str) -> Option<OptionalPrice> {
+        (name == "cache_write_1h").then_some(OptionalPrice::CacheWrite1h)
     }
 
     fn is_part_of(self, price: &Price) -> bool {
         match (self, price) {
-            (PriceName::CacheWrite1h, Price::Tokens(tokens)) => tokens.has_cache_write_1h(),
+            (OptionalPrice::CacheWrite1h, Price::Tokens(tokens)) => tokens.has_cache_write_1h(),
             _ => false,
         }
     }
@@ -45,23 +45,23 @@ impl PriceName {
 
 /// All refused fields of an endpoint.
 #[derive(Debug, Clone, Default)]
-pub struct Screen {
-    root: Branch,
+pub struct FieldPolicy {
+    root: FieldNode,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Branch {
-    members: Vec<(String, Branch)>,
-    elements: Option<Box<Branch>>,
-    refusals: Vec<Refusal>,
+struct FieldNode {
+    members: Vec<(String, FieldNode)>,
+    elements: Option<Box<FieldNode>>,
+    refusals: Vec<FieldRefusal>,
 }
 
-impl Screen {
+impl FieldPolicy {
     /// Adds a refused field.
     ///
     /// # Errors
     /// What is wrong with its path.
-    pub fn add(&mut self, refusal: Refusal) -> Result<(), String> {
+    pub fn add(&mut self, refusal: FieldRefusal) -> Result<(), String> {
         let mut branch = &mut self.root;
         for part in refusal.field.split('.') {
             let name = part.trim_end_matches("[]");
@@ -79,22 +79,22 @@ impl Screen {
 
     /// The first refused field that a body has, for a model of that price.
     #[must_use]
-    pub fn check(&self, document: &Document, price: &Price) -> Option<&Refusal> {
+    pub fn check(&self, document: &Document, price: &Price) -> Option<&FieldRefusal> {
         self.root.members.iter().find_map(|(name, branch)| branch.check(document.get(name)?, price))
     }
 }
 
-impl Branch {
-    fn member(&mut self, name: &str) -> &mut Branch {
+impl FieldNode {
+    fn member(&mut self, name: &str) -> &mut FieldNode {
         let known = self.members.iter().position(|(n, _)| n == name);
         let at = known.unwrap_or_else(|| {
-            self.members.push((name.to_owned(), Branch::default()));
+            self.members.push((name.to_owned(), FieldNode::default()));
             self.members.len() - 1
         });
         &mut self.members[at].1
     }
 
-    fn check(&self, value: Value<'_>, price: &Price) -> Option<&Refusal> {
+    fn check(&self, value: Value<'_>, price: &Price) -> Option<&FieldRefusal> {
         if value.is_null() {
             return None;
         }
@@ -115,7 +115,7 @@ impl Branch {
     }
 }
 
-impl Refusal {
+impl FieldRefusal {
     fn allows(&self, value: Value<'_>, price: &Price) -> bool {
         if self.unless_price.is_some_and(|name| name.is_part_of(price)) {
             return true;

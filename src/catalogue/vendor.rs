@@ -4,20 +4,20 @@
 
 use std::sync::Arc;
 
-use super::blocked::Blocked;
-use super::example::{self, Example};
-use super::kind::Kind;
+use super::blocked::FailoverRule;
+use super::example::{self, RuleExample};
+use super::kind::ModelKind;
 use super::model::Model;
 use super::prices;
-use super::rewrite::{Clamp, Lower, Rewrite};
-use super::screen::{PriceName, Refusal, Screen};
+use super::rewrite::{FallbackValue, NumberClamp, RewriteRule};
+use super::screen::{FieldPolicy, FieldRefusal, OptionalPrice};
 use crate::dialect::Endpoint;
 use crate::dialect::json::draft::quoted;
 use crate::sheet::{self, Fault, Node, Place, Table, Value, closest};
 
 /// What a vendor's text endpoint speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
+pub enum TextApi {
     /// Chat completions.
     #[default]
     Chat,
@@ -27,7 +27,7 @@ pub enum Dialect {
 
 /// How a vendor takes an image that is to be edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Edits {
+pub enum ImageEditFormat {
     /// As a file in a form.
     #[default]
     Form,
@@ -41,19 +41,19 @@ pub struct Vendor {
     /// Its token, such as `vendor_b`.
     pub token: String,
     /// What its text endpoint speaks.
-    pub dialect: Dialect,
+    pub dialect: TextApi,
     /// Whether its chat models are sold in the responses format too.
     pub speaks_responses: bool,
     /// Whether the limit of a call's output is one of its hidden reasoning too.
     pub limits_reasoning: bool,
     /// How it takes images to be edited.
-    pub edits: Edits,
+    pub edits: ImageEditFormat,
     /// The header that carries the key.
     pub auth_header: String,
     /// What stands before the key, such as `Bearer`.
     pub auth_scheme: Option<String>,
     /// Which answers are a block.
-    pub blocked: Blocked,
+    pub blocked: FailoverRule,
     /// Headers of the client's that go to the vendor, lower case; `*` at the end matches any rest.
     pub forward_headers: Vec<String>,
     /// The header that names the version of the vendor's interface, and the version that the
@@ -67,14 +67,14 @@ pub struct Vendor {
     pub document_tokens: u64,
     /// Input tokens that the vendor adds for a tool of its own, at most, and once for having tools.
     pub tool_tokens: u64,
-    screens: Vec<(Endpoint, Screen)>,
-    rewrites: Vec<Rewrite>,
+    screens: Vec<(Endpoint, FieldPolicy)>,
+    rewrites: Vec<RewriteRule>,
 }
 
 impl Vendor {
     /// What is refused on an endpoint.
     #[must_use]
-    pub fn screen(&self, endpoint: Endpoint) -> Option<&Screen> {
+    pub fn screen(&self, endpoint: Endpoint) -> Option<&FieldPolicy> {
         self.screens.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
     }
 
@@ -83,21 +83,21 @@ impl Vendor {
         &'a self,
         model: &'a str,
         endpoint: Endpoint,
-    ) -> impl Iterator<Item = &'a Rewrite> {
+    ) -> impl Iterator<Item = &'a RewriteRule> {
         self.rewrites.iter().filter(move |r| r.is_for(model, endpoint))
     }
 }
 
 /// What a rules file holds.
-pub(super) struct Rules {
+pub(super) struct RulesFile {
     /// The token of their vendor.
     pub(super) vendor: String,
-    pub(super) models: Vec<Row>,
-    pub(super) examples: Vec<Example>,
+    pub(super) models: Vec<ModelEntry>,
+    pub(super) examples: Vec<RuleExample>,
 }
 
 /// A model in a rules file.
-pub(super) struct Row {
+pub(super) struct ModelEntry {
     pub(super) model: Model,
     pub(super) place: Place,
     /// Whether calls of its kind that name no model are for it.
@@ -108,14 +108,14 @@ pub(super) struct Row {
 const TEXT: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
 
 /// Reads a rules file; what is wrong goes to `faults`.
-pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
+pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> RulesFile {
     let (root, syntax) = sheet::parse(file, text);
     faults.extend(syntax);
     let mut sheet = Table::open(root, faults);
     let mut vendor = Vendor {
         token: sheet.text("vendor", faults).unwrap_or_default(),
         dialect: dialect(&mut sheet, faults),
-        speaks_responses: sheet.has(Kind::Responses.name()),
+        speaks_responses: sheet.has(ModelKind::Responses.name()),
         limits_reasoning: sheet.bool("limits_reasoning", faults).unwrap_or(true),
         edits: edits(&mut sheet, faults),
         ..Vendor::default()
@@ -126,8 +126,8 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
             .push(sheet.place.fault(format!("'vendor' must be \"{stem}\", as the file is named")));
     }
     manners(&mut vendor, &mut sheet, faults);
-    let sections: Vec<(Kind, Vec<(String, Node)>)> =
-        Kind::ALL.iter().map(|kind| (*kind, sheet.members(kind.name(), faults))).collect();
+    let sections: Vec<(ModelKind, Vec<(String, Node)>)> =
+        ModelKind::ALL.iter().map(|kind| (*kind, sheet.members(kind.name(), faults))).collect();
     let known: Vec<String> =
         sections.iter().flat_map(|(_, rows)| rows.iter().map(|(id, _)| id.clone())).collect();
     for node in sheet.list("refuse", faults) {
@@ -146,29 +146,29 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> Rules {
     let rows =
         sections.into_iter().flat_map(|(kind, rows)| rows.into_iter().map(move |r| (kind, r)));
     let models = rows.map(|(kind, (id, node))| model(kind, id, node, &vendor, faults)).collect();
-    Rules { vendor: token, models, examples }
+    RulesFile { vendor: token, models, examples }
 }
 
-fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> Dialect {
+fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> TextApi {
     let place = sheet.place.clone();
     match sheet.text("dialect", faults).as_deref() {
-        Some("chat") => Dialect::Chat,
-        Some("messages") => Dialect::Messages,
+        Some("chat") => TextApi::Chat,
+        Some("messages") => TextApi::Messages,
         _ => {
             faults.push(place.fault("'dialect' must be \"chat\" or \"messages\""));
-            Dialect::Chat
+            TextApi::Chat
         }
     }
 }
 
-fn edits(sheet: &mut Table, faults: &mut Vec<Fault>) -> Edits {
+fn edits(sheet: &mut Table, faults: &mut Vec<Fault>) -> ImageEditFormat {
     let place = sheet.place.clone();
     match sheet.text("image_edits", faults).as_deref() {
-        None | Some("form") => Edits::Form,
-        Some("json") => Edits::Json,
+        None | Some("form") => ImageEditFormat::Form,
+        Some("json") => ImageEditFormat::Json,
         Some(_) => {
             faults.push(place.fault("'image_edits' must be \"form\" or \"json\""));
-            Edits::Form
+            ImageEditFormat::Form
         }
     }
 }
@@ -182,7 +182,7 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
     if vendor.auth_header.is_empty() {
         faults.push(sheet.place.fault("'auth' must name the header that carries the key"));
     }
-    vendor.blocked = Blocked::parse(sheet, faults);
+    vendor.blocked = FailoverRule::parse(sheet, faults);
     if let Some(mut version) = sheet.table("version", faults) {
         let header = version.text("header", faults).unwrap_or_default();
         let ours = version.text("default", faults).unwrap_or_default();
@@ -212,19 +212,25 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
     estimate.finish(faults);
 }
 
-fn model(kind: Kind, id: String, node: Node, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Row {
+fn model(
+    kind: ModelKind,
+    id: String,
+    node: Node,
+    vendor: &Arc<Vendor>,
+    faults: &mut Vec<Fault>,
+) -> ModelEntry {
     let place = node.place.clone();
     let mut row = Table::open(node, faults);
     let price = prices::price(kind, &mut row, faults);
-    let text = matches!(kind, Kind::Chat | Kind::Responses);
+    let text = matches!(kind, ModelKind::Chat | ModelKind::Responses);
     let context = if text { prices::tokens(&mut row, "context", faults) } else { None };
     let output_max = if text { prices::tokens(&mut row, "output_max", faults) } else { None };
     let effort = text && row.bool("effort", faults).unwrap_or(false);
     let reasoning = text && row.bool("reasoning", faults).unwrap_or(effort);
-    let messages = kind == Kind::Chat && vendor.dialect == Dialect::Messages;
+    let messages = kind == ModelKind::Chat && vendor.dialect == TextApi::Messages;
     let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
     let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
-    let has_default = matches!(kind, Kind::Moderation | Kind::Image);
+    let has_default = matches!(kind, ModelKind::Moderation | ModelKind::Image);
     let is_default = has_default && row.bool("default", faults).unwrap_or(false);
     row.finish(faults);
     let vendor = vendor.clone();
@@ -240,7 +246,7 @@ fn model(kind: Kind, id: String, node: Node, vendor: &Arc<Vendor>, faults: &mut 
         thinking,
         vendor,
     };
-    Row { model, place, is_default }
+    ModelEntry { model, place, is_default }
 }
 
 fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
@@ -256,10 +262,10 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     if because.is_empty() {
         faults.push(place.fault("'because' must tell the client why"));
     }
-    let refusal = Refusal { field, because, unless, unless_price, details };
+    let refusal = FieldRefusal { field, because, unless, unless_price, details };
     for endpoint in endpoints(named.as_deref(), &TEXT, &place, faults) {
         if !vendor.screens.iter().any(|(e, _)| *e == endpoint) {
-            vendor.screens.push((endpoint, Screen::default()));
+            vendor.screens.push((endpoint, FieldPolicy::default()));
         }
         let screens = vendor.screens.iter_mut().filter(|(e, _)| *e == endpoint);
         for (_, screen) in screens {
@@ -270,9 +276,9 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     }
 }
 
-fn unless_price(row: &mut Table, faults: &mut Vec<Fault>) -> Option<PriceName> {
+fn unless_price(row: &mut Table, faults: &mut Vec<Fault>) -> Option<OptionalPrice> {
     let name = row.text("unless_price", faults)?;
-    let known = PriceName::named(&name);
+    let known = OptionalPrice::named(&name);
     if known.is_none() {
         faults.push(row.place.fault("'unless_price' must be \"cache_write_1h\""));
     }
@@ -295,10 +301,10 @@ fn endpoints(
     names.iter().filter_map(known).collect()
 }
 
-fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
+fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> RewriteRule {
     let mut row = Table::open(node, faults);
     let named = row.texts("endpoints", faults);
-    let rewrite = Rewrite {
+    let rewrite = RewriteRule {
         models: row.texts("models", faults).unwrap_or_default(),
         endpoints: endpoints(named.as_deref(), &[Endpoint::Chat], &row.place, faults),
         drop: row.texts("drop", faults).unwrap_or_default(),
@@ -318,7 +324,7 @@ fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> Rewrite {
         faults.push(row.place.fault(format!("unknown model '{model}'{hint}")));
     }
     let (models, endpoints) = (rewrite.models.clone(), rewrite.endpoints.clone());
-    if rewrite == (Rewrite { models, endpoints, ..Rewrite::default() }) {
+    if rewrite == (RewriteRule { models, endpoints, ..RewriteRule::default() }) {
         faults.push(
             row.place
                 .fault("a rewrite needs a verb: drop, either, rename, default, set, clamp, lower"),
@@ -355,15 +361,15 @@ fn pairs(
     members.into_iter().filter_map(|(name, node)| Some((name, read(&node, faults)?))).collect()
 }
 
-fn clamp((field, node): (String, Node), faults: &mut Vec<Fault>) -> Clamp {
+fn clamp((field, node): (String, Node), faults: &mut Vec<Fault>) -> NumberClamp {
     let mut row = Table::open(node, faults);
     let min = row.number("min", faults).map(|(n, _)| n);
     let max = row.number("max", faults).map(|(n, _)| n);
     row.finish(faults);
-    Clamp { field, min, max }
+    NumberClamp { field, min, max }
 }
 
-fn lower((field, node): (String, Node), faults: &mut Vec<Fault>) -> Lower {
+fn lower((field, node): (String, Node), faults: &mut Vec<Fault>) -> FallbackValue {
     let mut row = Table::open(node, faults);
     let place = row.place.clone();
     let to = row.take("to").and_then(|n| json(&n, faults));
@@ -372,7 +378,7 @@ fn lower((field, node): (String, Node), faults: &mut Vec<Fault>) -> Lower {
     }
     let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
     row.finish(faults);
-    Lower { field, to: to.unwrap_or_default(), unless }
+    FallbackValue { field, to: to.unwrap_or_default(), unless }
 }
 
 /// A value of the rules as JSON text.

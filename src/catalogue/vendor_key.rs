@@ -8,10 +8,10 @@ use arc_swap::ArcSwap;
 /// A key of a vendor's. Clones share it, so that all that call the vendor get a new one at once. It
 /// has no `Debug`, so that it can't get into a log by accident.
 #[derive(Clone)]
-pub struct VendorKey(Arc<ArcSwap<Keys>>);
+pub struct VendorKey(Arc<ArcSwap<KeyHistory>>);
 
 /// Calls that began before a reload carry the key of then, and their vendor may repeat it.
-struct Keys {
+struct KeyHistory {
     current: Arc<String>,
     previous: Option<Arc<String>>,
 }
@@ -20,7 +20,7 @@ impl VendorKey {
     /// Takes the key as the vendor issued it.
     #[must_use]
     pub fn new(key: String) -> VendorKey {
-        let keys = Keys { current: Arc::new(key), previous: None };
+        let keys = KeyHistory { current: Arc::new(key), previous: None };
         VendorKey(Arc::new(ArcSwap::from_pointee(keys)))
     }
 
@@ -42,7 +42,7 @@ impl VendorKey {
         let current = self.reveal();
         let is_other = *current != key;
         if is_other {
-            let keys = Keys { current: Arc::new(key.to_owned()), previous: Some(current) };
+            let keys = KeyHistory { current: Arc::new(key.to_owned()), previous: Some(current) };
             self.0.store(Arc::new(keys));
         }
         is_other

@@ -1,7 +1,7 @@
 //! `tollgate check`: what was read, and whether it is sound.
 
 use super::Out;
-use crate::catalogue::Kind;
+use crate::catalogue::ModelKind;
 use crate::conf::Conf;
 use crate::gateway::route_tls::RouteTls;
 
@@ -11,7 +11,8 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
     route_tls(conf)?;
     let models = catalogue.models();
     let of_kind = |kind| models.iter().filter(|m| m.kind == kind).count();
-    let counts: Vec<(&str, usize)> = Kind::ALL.iter().map(|k| (k.name(), of_kind(*k))).collect();
+    let counts: Vec<(&str, usize)> =
+        ModelKind::ALL.iter().map(|k| (k.name(), of_kind(*k))).collect();
     let routes: Vec<(&str, usize)> =
         conf.vendors.iter().map(|v| (v.naming.vendor.as_str(), v.routes.len())).collect();
     if out.json {

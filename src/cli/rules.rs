@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::catalogue::{Catalogue, Naming, Source};
+use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Conf;
 use crate::sheet::{Fault, Place};
 
 /// The rules files of a folder, by name.
-pub(super) fn read(dir: &str) -> anyhow::Result<Vec<Source>> {
+pub(super) fn read(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
     let cannot = || format!("cannot read the rules in {dir}");
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(cannot)? {
@@ -19,7 +19,7 @@ pub(super) fn read(dir: &str) -> anyhow::Result<Vec<Source>> {
         }
     }
     files.sort();
-    let source = |path: &Path| -> anyhow::Result<Source> {
+    let source = |path: &Path| -> anyhow::Result<RulesSource> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         Ok((path.display().to_string(), text))
@@ -31,8 +31,8 @@ pub(super) fn read(dir: &str) -> anyhow::Result<Vec<Source>> {
 /// configured.
 pub(super) fn parse(
     dir: &str,
-    sources: &[Source],
-    naming: &[Naming],
+    sources: &[RulesSource],
+    naming: &[VendorModelNames],
 ) -> Result<Catalogue, Vec<Fault>> {
     let cut = sources.iter().filter_map(|(file, text)| find_cut(file, text));
     let mut faults: Vec<Fault> = cut.collect();
@@ -68,6 +68,6 @@ pub(super) fn catalogue(conf: &Conf) -> anyhow::Result<Catalogue> {
 }
 
 /// What the vendors call our models.
-pub(super) fn naming(conf: &Conf) -> Vec<Naming> {
+pub(super) fn naming(conf: &Conf) -> Vec<VendorModelNames> {
     conf.vendors.iter().map(|v| v.naming.clone()).collect()
 }

@@ -9,7 +9,7 @@ use super::intake::Taken;
 use super::known_keys::Caller;
 use super::refusal::Refusal;
 use super::{Gateway, given, thinking};
-use crate::catalogue::vendor::Dialect;
+use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
 use crate::dialect::call::{Asked, Call};
@@ -62,8 +62,8 @@ pub async fn admit(
     let funds = fund(gateway, &exchange.id, caller, quote).await?;
     let way = match (&translation, model.vendor.dialect) {
         (Some(translation), _) => Way::Translated { body: translation.finish(), thinking: None },
-        (None, Dialect::Messages) => Way::Unchanged,
-        (None, Dialect::Chat) => Way::Spliced,
+        (None, TextApi::Messages) => Way::Unchanged,
+        (None, TextApi::Chat) => Way::Spliced,
     };
     let input_tokens = call.input_counted().saturating_add(earlier.tokens);
     let input_tokens = model.context.map_or(input_tokens, |most| input_tokens.min(most));
@@ -109,7 +109,7 @@ fn translation(
     call: &Call,
     endpoint: Endpoint,
 ) -> Result<Option<Translation>, Refusal> {
-    if (model.vendor.dialect, endpoint) != (Dialect::Messages, Endpoint::Chat) {
+    if (model.vendor.dialect, endpoint) != (TextApi::Messages, Endpoint::Chat) {
         return Ok(None);
     }
     let mut draft = Draft::new(&call.document);

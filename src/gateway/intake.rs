@@ -17,7 +17,7 @@ use super::slow_bodies::BodyWatch;
 use super::tenant_budget::{BudgetPermit, OverBudget, Resource};
 use super::uploads::{self, Room};
 use super::{funds, repeat};
-use crate::catalogue::Kind;
+use crate::catalogue::ModelKind;
 use crate::dialect::call::Opened;
 use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::KeyHash;
@@ -59,7 +59,7 @@ pub async fn take(
     }
     let (body, weight) = body(gateway, session, payer).await?;
     let opened = if endpoint == Endpoint::Moderations {
-        Opened::parse(body, gateway.catalogue.load().unnamed(Kind::Moderation))
+        Opened::parse(body, gateway.catalogue.load().unnamed(ModelKind::Moderation))
     } else {
         Opened::parse(body, None)
     };

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::refusal::{Refusal, Tongue};
 use super::videos;
-use crate::catalogue::{Catalogue, Kind, Model};
+use crate::catalogue::{Catalogue, Model, ModelKind};
 use crate::dialect::{CallFault, Endpoint};
 
 const MODELS: &str = "/v1/models";
@@ -124,7 +124,7 @@ pub(super) fn decoded(escaped: &str) -> Option<String> {
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
-    types: Vec<Kind>,
+    types: Vec<ModelKind>,
     owners: Vec<String>,
 }
 
@@ -137,8 +137,9 @@ impl Wanted {
             let text = decoded(value);
             match name {
                 "type" => {
-                    let known = Kind::ALL.into_iter().find(|k| Some(k.name()) == text.as_deref());
-                    let kinds = Kind::ALL.map(Kind::name).join(", ");
+                    let known =
+                        ModelKind::ALL.into_iter().find(|k| Some(k.name()) == text.as_deref());
+                    let kinds = ModelKind::ALL.map(ModelKind::name).join(", ");
                     wanted.types.push(known.ok_or_else(|| not_one_of("type", &kinds))?);
                 }
                 "owned_by" => wanted.owners.push(text.unwrap_or_default()),

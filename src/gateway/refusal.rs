@@ -99,7 +99,7 @@ pub enum Refusal {
     /// An id that this account was never given, in this field.
     NotGiven(String),
     /// A field that has no price.
-    Unpriced(screen::Refusal),
+    Unpriced(screen::FieldRefusal),
     /// The balance does not cover the call.
     Insufficient {
         /// What it needs, at least.

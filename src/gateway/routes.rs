@@ -14,7 +14,7 @@ use super::health::{Failure, Health};
 use super::route_tls::RouteTls;
 use super::vendor_key::{is_plain, read_key};
 use crate::catalogue::route::{BaseUrl, RouteSection};
-use crate::catalogue::{Naming, VendorKey, VendorRoutes};
+use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
 use crate::dialect::vendor_error;
 use crate::ledger::AccountName;
 use crate::metrics::METRICS;
@@ -41,7 +41,7 @@ pub struct Route {
     /// Whether the metrics and the log tell that it is in use.
     is_shown_up: AtomicBool,
     section: RouteSection,
-    naming: Naming,
+    naming: VendorModelNames,
     running: Arc<AtomicUsize>,
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
@@ -56,7 +56,7 @@ impl Route {
 
     /// It as configured, with what its vendor calls the models.
     #[must_use]
-    pub fn section(&self) -> (&RouteSection, &Naming) {
+    pub fn section(&self) -> (&RouteSection, &VendorModelNames) {
         (&self.section, &self.naming)
     }
 
@@ -256,7 +256,7 @@ impl Route {
         vendor: &str,
         rank: usize,
         section: &RouteSection,
-        naming: &Naming,
+        naming: &VendorModelNames,
         key: String,
     ) -> Route {
         let literal: Option<std::net::IpAddr> = section.base.host.parse().ok();
@@ -285,18 +285,19 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::route::{KeySource, Names};
+    use crate::catalogue::route::{KeySource, ModelPatterns};
 
     fn line() -> VendorLine {
         let section = |name: &str| RouteSection {
             name: name.to_owned(),
             base: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
             key: KeySource::Literal("k".to_owned()),
-            names: Names::default(),
+            names: ModelPatterns::default(),
             requests_max: 0,
             tls: None,
         };
-        let naming = Naming { vendor: "vendor_t".to_owned(), ..Naming::default() };
+        let naming =
+            VendorModelNames { vendor: "vendor_t".to_owned(), ..VendorModelNames::default() };
         let routes = vec![section("one"), section("two"), section("three")];
         let section = VendorRoutes { naming, routes, ..VendorRoutes::default() };
         Routes::new(&[section]).expect("no TLS").by_vendor.remove("vendor_t").expect("a vendor")

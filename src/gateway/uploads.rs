@@ -27,7 +27,7 @@ use super::slow_bodies::BodyWatch;
 use super::tenant_budget::{
     BudgetPermit, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
 };
-use crate::catalogue::Kind;
+use crate::catalogue::ModelKind;
 use crate::dialect::call::Opened;
 use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
 use crate::dialect::images;
@@ -368,7 +368,7 @@ pub(super) async fn edit(
     let (form, room) = wanted.take(gateway, session, payer).await?;
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
     let catalogue = gateway.catalogue.load();
-    let edited = Opened::form(document, Some(file), catalogue.unnamed(Kind::Image));
+    let edited = Opened::form(document, Some(file), catalogue.unnamed(ModelKind::Image));
     Ok(taken(gateway, edited.map_err(Refusal::Call)?, room))
 }
 

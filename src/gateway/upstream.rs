@@ -21,7 +21,7 @@ use super::limits::Timeouts;
 use super::refusal::Block;
 use super::routes::{Route, VendorLine};
 use crate::catalogue::Vendor;
-use crate::catalogue::vendor::{Dialect, Edits};
+use crate::catalogue::vendor::{ImageEditFormat, TextApi};
 use crate::dialect::call::{Asked, Call};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft, Value};
@@ -101,8 +101,8 @@ pub(super) fn body(admitted: &Admitted, route: &Route, boundary: &str) -> Option
     let Asked::Image { file: Some(file) } = &call.asked else { return Some(pieces.into()) };
     let fields = Document::parse(Bytes::from(pieces.concat())).ok()?;
     Some(match model.vendor.edits {
-        Edits::Form => images::edit_form(&fields, file, boundary),
-        Edits::Json => images::edit_json(&fields, file),
+        ImageEditFormat::Form => images::edit_form(&fields, file, boundary),
+        ImageEditFormat::Json => images::edit_json(&fields, file),
     })
 }
 
@@ -146,7 +146,7 @@ pub(super) fn head(
     };
     head.insert_header(HOST, route.authority.as_str())?;
     match (&admitted.call.asked, vendor.edits) {
-        (Asked::Image { file: Some(_) }, Edits::Form) => {
+        (Asked::Image { file: Some(_) }, ImageEditFormat::Form) => {
             head.insert_header(CONTENT_TYPE, format!("multipart/form-data; boundary={id}"))?;
         }
         _ => head.insert_header(CONTENT_TYPE, "application/json")?,
@@ -238,7 +238,7 @@ fn said(
     line: Option<&VendorLine>,
 ) -> Vec<(String, Vec<u8>)> {
     let mut said: Vec<(String, Vec<u8>)> = Vec::new();
-    if !(vendor.dialect == Dialect::Chat || endpoint != Endpoint::Chat) {
+    if !(vendor.dialect == TextApi::Chat || endpoint != Endpoint::Chat) {
         return said;
     }
     let theirs = &session.req_header().headers;

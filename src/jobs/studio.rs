@@ -14,7 +14,7 @@ use reqwest::{Certificate, Client, ClientBuilder, Identity, Response, StatusCode
 use crate::catalogue::Vendor;
 use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::route_tls::RouteTlsFiles;
-use crate::catalogue::{Naming, VendorKey, route};
+use crate::catalogue::{VendorKey, VendorModelNames, route};
 use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, Polled, Refused};
 
@@ -39,7 +39,7 @@ pub struct Outlet {
     base: BaseUrl,
     key: VendorKey,
     section: RouteSection,
-    naming: Naming,
+    naming: VendorModelNames,
     file_hosts: Vec<String>,
     clients: Option<Clients>,
 }
@@ -49,7 +49,7 @@ impl Outlet {
     #[must_use]
     pub fn new(
         section: &RouteSection,
-        naming: &Naming,
+        naming: &VendorModelNames,
         key: VendorKey,
         file_hosts: &[String],
     ) -> Outlet {

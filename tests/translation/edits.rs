@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::catalogue::vendor::Edits;
+use tollgate::catalogue::vendor::ImageEditFormat;
 use tollgate::catalogue::{Catalogue, Model};
 use tollgate::dialect::call::{Asked, Call, Opened};
 use tollgate::dialect::form::{FormLimits, FormReader};
@@ -60,8 +60,8 @@ fn body(model: &Model, opened: Opened) -> Result<Vec<u8>, CallFault> {
     let fields = Document::parse(Bytes::from(draft.finish().concat()))?;
     let Asked::Image { file: Some(file) } = &call.asked else { panic!("no file") };
     let payload = match model.vendor.edits {
-        Edits::Form => images::edit_form(&fields, file, BOUNDARY),
-        Edits::Json => images::edit_json(&fields, file),
+        ImageEditFormat::Form => images::edit_form(&fields, file, BOUNDARY),
+        ImageEditFormat::Json => images::edit_json(&fields, file),
     };
     let body = payload.chunks().collect::<Vec<_>>().concat();
     assert_eq!(body.len(), payload.length(), "the length that is announced");

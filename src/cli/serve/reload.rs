@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::super::rules;
-use crate::catalogue::{Catalogue, Naming, Source};
+use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Conf;
 use crate::sheet::Fault;
 
 /// What a look at the folder finds: its files, or why they cannot be read.
-type Found = Result<Vec<Source>, String>;
+type Found = Result<Vec<RulesSource>, String>;
 
 /// The rules that are in use, and what they were read from.
 pub(super) struct Rules {
     dir: String,
-    naming: Vec<Naming>,
+    naming: Vec<VendorModelNames>,
     catalogue: Arc<ArcSwap<Catalogue>>,
     looks: Mutex<Looks>,
 }
@@ -85,7 +85,7 @@ impl Rules {
         *looks = Looks { judged: found, changed: None };
     }
 
-    fn parse(&self, sources: &[Source]) -> Result<Catalogue, Vec<Fault>> {
+    fn parse(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<Fault>> {
         let catalogue = rules::parse(&self.dir, sources, &self.naming)?;
         let losses = catalogue.find_losses(&self.catalogue.load());
         if losses.is_empty() { Ok(catalogue) } else { Err(losses) }
@@ -114,7 +114,8 @@ mod tests {
     fn rules(folder: &Path) -> Rules {
         let dir = folder.display().to_string();
         let judged = look(&dir);
-        let naming = vec![Naming { vendor: "vendor_y".to_owned(), ..Naming::default() }];
+        let naming =
+            vec![VendorModelNames { vendor: "vendor_y".to_owned(), ..VendorModelNames::default() }];
         let sources = judged.clone().expect("readable");
         let sold = rules::parse(&dir, &sources, &naming).expect("sound rules");
         let looks = Mutex::new(Looks { judged, changed: None });

@@ -57,7 +57,7 @@ impl Refusal {
                 "not_found",
                 format!("'{field}' names nothing that this account was given lately"),
             ),
-            Refusal::Unpriced(screen::Refusal { field, because, .. }) => (
+            Refusal::Unpriced(screen::FieldRefusal { field, because, .. }) => (
                 400,
                 INVALID,
                 "unsupported_parameter",
