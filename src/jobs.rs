@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::bodies::{BodyKind, BodyName};
 use crate::ledger::{AccountName, Unavailable};
 use crate::money::price::Quote;
-use crate::money::{Basis, Money, Resolution, Units};
+use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
 pub mod life;
 pub mod schedule;
@@ -36,7 +36,7 @@ pub struct Job {
     /// Its length.
     pub seconds: u64,
     /// What it is sold as.
-    pub resolution: Resolution,
+    pub resolution: VideoResolution,
     /// `<width>x<height>`.
     pub size: String,
     /// When it was asked for, in unix ms.
@@ -165,9 +165,9 @@ pub enum Outcome {
         /// What it cost.
         charge: Money,
         /// The units of the journal.
-        usage: Units,
+        usage: BilledUnits,
         /// Where they come from.
-        basis: Basis,
+        basis: UsageBasis,
     },
     /// It is not, and costs nothing.
     Failed {

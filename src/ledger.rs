@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::money::price::Quote;
-use crate::money::{Basis, Money, Units};
+use crate::money::{BilledUnits, Money, UsageBasis};
 
 pub mod account;
 pub mod key;
@@ -245,12 +245,12 @@ pub struct Line {
     /// How many routes failed before it.
     pub depth: u32,
     /// The units.
-    pub usage: Units,
+    pub usage: BilledUnits,
     /// Where the units come from.
-    pub basis: Basis,
+    pub basis: UsageBasis,
     /// What the vendor reported and was not believed; then the units are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rejected_usage: Option<Units>,
+    pub rejected_usage: Option<BilledUnits>,
     /// The price list they were priced by.
     pub price_version: String,
     /// The vendor's id of the request, if it sent one.
@@ -494,8 +494,9 @@ mod tests {
         let line: Line = serde_json::from_str(old).expect("a line");
         assert_eq!(line.rejected_usage, None);
         assert_eq!(serde_json::to_string(&line).expect("JSON"), old);
-        let tokens = crate::money::Tokens { input: 3, output: 900_000_000, ..Default::default() };
-        let rejected_usage = Some(Units::Tokens(tokens));
+        let tokens =
+            crate::money::TokenUsage { input: 3, output: 900_000_000, ..Default::default() };
+        let rejected_usage = Some(BilledUnits::Tokens(tokens));
         let written = serde_json::to_string(&Line { rejected_usage, ..line }).expect("JSON");
         let read: Line = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.rejected_usage, rejected_usage);

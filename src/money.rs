@@ -216,7 +216,7 @@ impl Rate {
 
 /// Tokens of one call, as billed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tokens {
+pub struct TokenUsage {
     /// All input tokens, those of the prompt cache among them.
     #[serde(rename = "prompt_tokens")]
     pub input: u64,
@@ -242,7 +242,7 @@ fn is_zero(n: &u64) -> bool {
 /// Where the units of a charge come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Basis {
+pub enum UsageBasis {
     /// The vendor reported them.
     Reported,
     /// The vendor reported none, so the gateway counted what passed.
@@ -254,9 +254,9 @@ pub enum Basis {
 /// Units of one call, as billed: what its price is multiplied by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Units {
+pub enum BilledUnits {
     /// Tokens in and out.
-    Tokens(Tokens),
+    Tokens(TokenUsage),
     /// Unicode code points of text.
     Characters {
         /// How many.
@@ -280,7 +280,7 @@ pub enum Units {
         /// Its length.
         seconds: u64,
         /// What it is sold as.
-        resolution: Resolution,
+        resolution: VideoResolution,
         /// The sum that the vendor bills, in 10⁻¹⁰ USD, if it names one.
         #[serde(rename = "cost_in_usd_ticks", default, skip_serializing_if = "Option::is_none")]
         ticks: Option<u64>,
@@ -289,7 +289,7 @@ pub enum Units {
 
 /// What videos are sold as: the length of their shorter side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Resolution {
+pub enum VideoResolution {
     /// 480 lines.
     #[serde(rename = "480p")]
     P480,
@@ -301,23 +301,24 @@ pub enum Resolution {
     P1080,
 }
 
-impl Resolution {
+impl VideoResolution {
     /// All of them, the smallest first.
-    pub const ALL: [Resolution; 3] = [Resolution::P480, Resolution::P720, Resolution::P1080];
+    pub const ALL: [VideoResolution; 3] =
+        [VideoResolution::P480, VideoResolution::P720, VideoResolution::P1080];
 
     /// Reads a name such as `720p`.
     #[must_use]
-    pub fn named(name: &str) -> Option<Resolution> {
-        Resolution::ALL.into_iter().find(|r| r.name() == name)
+    pub fn named(name: &str) -> Option<VideoResolution> {
+        VideoResolution::ALL.into_iter().find(|r| r.name() == name)
     }
 
     /// Its name in calls, rules and journals.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Resolution::P480 => "480p",
-            Resolution::P720 => "720p",
-            Resolution::P1080 => "1080p",
+            VideoResolution::P480 => "480p",
+            VideoResolution::P720 => "720p",
+            VideoResolution::P1080 => "1080p",
         }
     }
 }
@@ -326,21 +327,21 @@ impl Resolution {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The billable units.
-    pub units: Units,
+    pub units: BilledUnits,
     /// Who says so.
-    pub basis: Basis,
+    pub basis: UsageBasis,
 }
 
 impl Usage {
     /// The tokens; none of what is not sold by tokens.
     #[must_use]
-    pub fn tokens(&self) -> Tokens {
+    pub fn tokens(&self) -> TokenUsage {
         match self.units {
-            Units::Tokens(tokens) => tokens,
-            Units::Characters { .. }
-            | Units::Billed { .. }
-            | Units::Images { .. }
-            | Units::Video { .. } => Tokens::default(),
+            BilledUnits::Tokens(tokens) => tokens,
+            BilledUnits::Characters { .. }
+            | BilledUnits::Billed { .. }
+            | BilledUnits::Images { .. }
+            | BilledUnits::Video { .. } => TokenUsage::default(),
         }
     }
 }
@@ -448,56 +449,60 @@ mod tests {
 
     #[test]
     fn a_resolution_is_known_by_its_name() {
-        let names = Resolution::ALL.map(Resolution::name);
+        let names = VideoResolution::ALL.map(VideoResolution::name);
         assert_eq!(names, ["480p", "720p", "1080p"]);
-        assert_eq!(names.map(Resolution::named), Resolution::ALL.map(Some));
-        assert_eq!(["", "720", "4k", "720P"].map(Resolution::named), [None; 4]);
+        assert_eq!(names.map(VideoResolution::named), VideoResolution::ALL.map(Some));
+        assert_eq!(["", "720", "4k", "720P"].map(VideoResolution::named), [None; 4]);
     }
 
     #[test]
     fn only_what_is_sold_by_tokens_has_tokens() {
         let tokens =
-            Tokens { input: 3, output: 2, cache_read: 1, cache_write: 1, cache_write_1h: 1 };
-        let of = |units| Usage { units, basis: Basis::Reported }.tokens();
-        assert_eq!(of(Units::Tokens(tokens)), tokens);
-        let (resolution, ticks) = (Resolution::P480, None);
+            TokenUsage { input: 3, output: 2, cache_read: 1, cache_write: 1, cache_write_1h: 1 };
+        let of = |units| Usage { units, basis: UsageBasis::Reported }.tokens();
+        assert_eq!(of(BilledUnits::Tokens(tokens)), tokens);
+        let (resolution, ticks) = (VideoResolution::P480, None);
         for other in [
-            Units::Characters { characters: 5 },
-            Units::Billed { images: 1, ticks: 7 },
-            Units::Images { images: 1 },
-            Units::Video { seconds: 4, resolution, ticks },
+            BilledUnits::Characters { characters: 5 },
+            BilledUnits::Billed { images: 1, ticks: 7 },
+            BilledUnits::Images { images: 1 },
+            BilledUnits::Video { seconds: 4, resolution, ticks },
         ] {
-            assert_eq!(of(other), Tokens::default());
+            assert_eq!(of(other), TokenUsage::default());
         }
     }
 
     #[test]
     fn units_read_back_from_a_journal() {
-        let tokens = Tokens { input: 3, output: 2, ..Tokens::default() };
+        let tokens = TokenUsage { input: 3, output: 2, ..TokenUsage::default() };
         for (units, json) in [
-            (Units::Tokens(tokens), r#"{"prompt_tokens":3,"completion_tokens":2}"#),
+            (BilledUnits::Tokens(tokens), r#"{"prompt_tokens":3,"completion_tokens":2}"#),
             (
-                Units::Tokens(Tokens { cache_read: 2, cache_write: 1, ..tokens }),
+                BilledUnits::Tokens(TokenUsage { cache_read: 2, cache_write: 1, ..tokens }),
                 r#"{"prompt_tokens":3,"completion_tokens":2,"cached_tokens":2,"cache_write_tokens":1}"#,
             ),
             (
-                Units::Tokens(Tokens { cache_write: 2, cache_write_1h: 1, ..tokens }),
+                BilledUnits::Tokens(TokenUsage { cache_write: 2, cache_write_1h: 1, ..tokens }),
                 r#"{"prompt_tokens":3,"completion_tokens":2,"cache_write_tokens":2,"cache_write_1h_tokens":1}"#,
             ),
-            (Units::Characters { characters: 5 }, r#"{"characters":5}"#),
-            (Units::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),
-            (Units::Images { images: 1 }, r#"{"images":1}"#),
+            (BilledUnits::Characters { characters: 5 }, r#"{"characters":5}"#),
+            (BilledUnits::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),
+            (BilledUnits::Images { images: 1 }, r#"{"images":1}"#),
             (
-                Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
+                BilledUnits::Video { seconds: 4, resolution: VideoResolution::P720, ticks: None },
                 r#"{"seconds":4,"resolution":"720p"}"#,
             ),
             (
-                Units::Video { seconds: 15, resolution: Resolution::P1080, ticks: Some(7) },
+                BilledUnits::Video {
+                    seconds: 15,
+                    resolution: VideoResolution::P1080,
+                    ticks: Some(7),
+                },
                 r#"{"seconds":15,"resolution":"1080p","cost_in_usd_ticks":7}"#,
             ),
         ] {
             assert_eq!(serde_json::to_string(&units).ok().as_deref(), Some(json));
-            assert_eq!(serde_json::from_str::<Units>(json).ok(), Some(units));
+            assert_eq!(serde_json::from_str::<BilledUnits>(json).ok(), Some(units));
         }
     }
 

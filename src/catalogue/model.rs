@@ -10,7 +10,7 @@ use super::vendor::{TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::Draft;
 use crate::money::Rate;
-use crate::money::price::{Price, Rates, TokenPrice};
+use crate::money::price::{Price, TokenPrice, TokenRates};
 
 /// A model, its price, and how its vendor is spoken to.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
         let moment = jiff::Timestamp::from_second(*since).ok()?;
         Some((("from_date", moment.strftime("%Y-%m-%d").to_string().into()), r))
     });
-    let tier = |((name, when), r): ((&str, Json), &Rates)| {
+    let tier = |((name, when), r): ((&str, Json), &TokenRates)| {
         let mut tier = Map::from_iter([(name.to_owned(), when)]);
         tier.extend(rates(r));
         Json::Object(tier)
@@ -135,7 +135,7 @@ fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
     pricing
 }
 
-fn rates(rates: &Rates) -> Map<String, Json> {
+fn rates(rates: &TokenRates) -> Map<String, Json> {
     let mut map = Map::new();
     map.insert("prompt".to_owned(), rates.input.usd().into());
     map.insert("completion".to_owned(), rates.output.usd().into());
@@ -159,8 +159,12 @@ mod tests {
 
     const JANUARY_2027: i64 = 1_798_761_600;
 
-    fn rates(input: u32, output: u32) -> Rates {
-        Rates { input: Rate::from_nano(input), output: Rate::from_nano(output), ..Rates::default() }
+    fn rates(input: u32, output: u32) -> TokenRates {
+        TokenRates {
+            input: Rate::from_nano(input),
+            output: Rate::from_nano(output),
+            ..TokenRates::default()
+        }
     }
 
     #[test]

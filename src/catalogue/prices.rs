@@ -2,8 +2,8 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::kind::ModelKind;
-use crate::money::price::{Price, Rates, TokenPrice};
-use crate::money::{Money, MoneyError, Rate, Resolution};
+use crate::money::price::{Price, TokenPrice, TokenRates};
+use crate::money::{Money, MoneyError, Rate, VideoResolution};
 use crate::sheet::{Fault, Node, Place, Table};
 
 /// Reads the price of a row.
@@ -69,8 +69,8 @@ fn tiers<W: Ord + Copy>(
     rows: Vec<Node>,
     faults: &mut Vec<Fault>,
     when: impl Fn(&mut Table, &mut Vec<Fault>) -> Option<W>,
-) -> Vec<(W, Rates)> {
-    let mut read: Vec<(W, Rates)> = Vec::new();
+) -> Vec<(W, TokenRates)> {
+    let mut read: Vec<(W, TokenRates)> = Vec::new();
     for row in rows {
         let mut tier = Table::open(row, faults);
         let place = tier.place.clone();
@@ -94,22 +94,22 @@ fn midnight(date: &str) -> Option<i64> {
     Some(moment.timestamp().as_second())
 }
 
-fn rates(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> Rates {
+fn rates(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> TokenRates {
     let per_million = Rate::parse_per_million;
     let input = required(row, "input", faults, per_million);
     let output = if output { required(row, "output", faults, per_million) } else { Rate::ZERO };
     let cache_read = optional(row, "cache_read", faults, per_million);
     let cache_write = optional(row, "cache_write", faults, per_million);
     let cache_write_1h = optional(row, "cache_write_1h", faults, per_million);
-    Rates { input, output, cache_read, cache_write, cache_write_1h }
+    TokenRates { input, output, cache_read, cache_write, cache_write_1h }
 }
 
-fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(Resolution, Rate)> {
+fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(VideoResolution, Rate)> {
     let place = row.place.clone();
     let mut rates = Vec::new();
     for (name, node) in row.members("second", faults) {
-        let Some(resolution) = Resolution::named(&name) else {
-            let known = Resolution::ALL.map(Resolution::name).join(", ");
+        let Some(resolution) = VideoResolution::named(&name) else {
+            let known = VideoResolution::ALL.map(VideoResolution::name).join(", ");
             faults.push(node.place.fault(format!("'{name}' must be one of {known}")));
             continue;
         };
@@ -180,19 +180,19 @@ mod tests {
         Rate::from_nano(nano)
     }
 
-    fn rates(input: u32, output: u32) -> Rates {
-        Rates { input: nano(input), output: nano(output), ..Rates::default() }
+    fn rates(input: u32, output: u32) -> TokenRates {
+        TokenRates { input: nano(input), output: nano(output), ..TokenRates::default() }
     }
 
-    fn flat(base: Rates) -> TokenPrice {
+    fn flat(base: TokenRates) -> TokenPrice {
         TokenPrice { base, ..TokenPrice::default() }
     }
 
-    fn above(tiers: &[(u64, Rates)]) -> Price {
+    fn above(tiers: &[(u64, TokenRates)]) -> Price {
         Price::Tokens(TokenPrice { above: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
     }
 
-    fn from(tiers: &[(i64, Rates)]) -> Price {
+    fn from(tiers: &[(i64, TokenRates)]) -> Price {
         Price::Tokens(TokenPrice { from: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
     }
 
@@ -206,7 +206,7 @@ mod tests {
     #[case::cached(
         ModelKind::Chat,
         "input = 5\noutput = 30\ncache_read = 0.5\ncache_write = 6.25\ncache_write_1h = 10",
-        Price::Tokens(flat(Rates {
+        Price::Tokens(flat(TokenRates {
             cache_read: Some(nano(500)),
             cache_write: Some(nano(6_250)),
             cache_write_1h: Some(nano(10_000)),
@@ -238,8 +238,8 @@ mod tests {
         ModelKind::Video,
         "second = { 720p = 0.07, 480p = 0.05 }",
         Price::Video(vec![
-            (Resolution::P720, nano(70_000_000)),
-            (Resolution::P480, nano(50_000_000)),
+            (VideoResolution::P720, nano(70_000_000)),
+            (VideoResolution::P480, nano(50_000_000)),
         ])
     )]
     #[case::speech(ModelKind::Speech, "characters = 15", Price::Speech(nano(15_000)))]

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Out, account_name, no_account};
 use crate::ledger::{Entry, Ledger, Line};
-use crate::money::Units;
+use crate::money::BilledUnits;
 
 /// Entries read at once.
 const PAGE: u32 = 1_000;
@@ -39,10 +39,12 @@ fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
     let (model, route, depth) = (&line.model, &line.route, line.depth);
     let used = match line.usage {
-        Units::Tokens(tokens) => format!("{}+{}", tokens.input, tokens.output),
-        Units::Characters { characters } => format!("{characters} characters"),
-        Units::Billed { images, .. } | Units::Images { images } => format!("{images} image"),
-        Units::Video { seconds, resolution, .. } => {
+        BilledUnits::Tokens(tokens) => format!("{}+{}", tokens.input, tokens.output),
+        BilledUnits::Characters { characters } => format!("{characters} characters"),
+        BilledUnits::Billed { images, .. } | BilledUnits::Images { images } => {
+            format!("{images} image")
+        }
+        BilledUnits::Video { seconds, resolution, .. } => {
             format!("{seconds} seconds of {}", resolution.name())
         }
     };

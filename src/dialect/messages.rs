@@ -5,7 +5,7 @@ use super::CallFault;
 use super::call::{Content, Text, messages, tools, whole};
 use super::json::{Document, Kind, Value};
 use super::meter::TOKENS_MAX;
-use crate::money::Tokens;
+use crate::money::TokenUsage;
 
 /// Reads a body. What the format knows beyond these fields is the vendor's to check.
 ///
@@ -154,13 +154,13 @@ impl Reported {
     /// The tokens, once both sides are known. All input counts: what was written to a cache and
     /// what was read from it as well.
     #[must_use]
-    pub fn tokens(&self) -> Option<Tokens> {
+    pub fn tokens(&self) -> Option<TokenUsage> {
         let [five_minutes, hour] = self.cache_lives.map(Option::unwrap_or_default);
         let lives = five_minutes.saturating_add(hour);
         let cache_write = self.cache_write.unwrap_or(0).max(lives);
         let cache_read = self.cache_read.unwrap_or(0);
         let input = self.input?.saturating_add(cache_write).saturating_add(cache_read);
-        Some(Tokens {
+        Some(TokenUsage {
             input: input.max(self.steps.0),
             output: self.output?.max(self.steps.1),
             cache_read,

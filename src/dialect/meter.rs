@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::json::Value;
-use crate::money::{Basis, Tokens, Units, Usage};
+use crate::money::{BilledUnits, TokenUsage, Usage, UsageBasis};
 use bounds::UsageBounds;
 
 pub mod bounds;
@@ -33,14 +33,14 @@ enum Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metered {
     /// As billed.
-    pub tokens: Tokens,
+    pub tokens: TokenUsage,
     /// Who says so.
-    pub basis: Basis,
+    pub basis: UsageBasis,
 }
 
 impl From<Metered> for Usage {
     fn from(Metered { tokens, basis }: Metered) -> Usage {
-        Usage { units: Units::Tokens(tokens), basis }
+        Usage { units: BilledUnits::Tokens(tokens), basis }
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn ticks(usage: Value<'_>) -> Option<u64> {
 /// Collects what is known of a call's usage.
 #[derive(Debug, Clone, Default)]
 pub struct Meter {
-    reported: Option<Tokens>,
+    reported: Option<TokenUsage>,
     standing: Standing,
     /// Bytes of text that the vendor generated.
     text_bytes: u64,
@@ -77,12 +77,12 @@ impl Meter {
 
     /// What the vendor reported that is no report, since it is above the bounds.
     #[must_use]
-    pub fn rejected(&self) -> Option<Tokens> {
+    pub fn rejected(&self) -> Option<TokenUsage> {
         self.reported.filter(|tokens| !self.bounds.admit(*tokens, self.counted_output()))
     }
 
     /// What the vendor reported, if it is within the bounds.
-    fn believed(&self) -> Option<Tokens> {
+    fn believed(&self) -> Option<TokenUsage> {
         self.reported.filter(|tokens| self.bounds.admit(*tokens, self.counted_output()))
     }
 
@@ -95,7 +95,7 @@ impl Meter {
     }
 
     /// Takes tokens that the vendor reported, `early` or for all of the reply.
-    pub fn take(&mut self, tokens: Tokens, early: bool) {
+    pub fn take(&mut self, tokens: TokenUsage, early: bool) {
         self.reported = Some(tokens);
         self.standing = if early { Standing::Early } else { Standing::Final };
     }
@@ -124,8 +124,8 @@ impl Meter {
         if usage.tokens.output >= self.counted_output() || self.standing == Standing::Final {
             return usage;
         }
-        let tokens = Tokens { output: self.counted_output(), ..usage.tokens };
-        Metered { tokens, basis: Basis::Counted }
+        let tokens = TokenUsage { output: self.counted_output(), ..usage.tokens };
+        Metered { tokens, basis: UsageBasis::Counted }
     }
 
     /// Whether the vendor has reported usage that is believed, whatever was not counted yet.
@@ -147,12 +147,15 @@ impl Meter {
         let output = self.counted_output();
         if let Some(tokens) = self.believed() {
             if self.standing == Standing::Early {
-                let tokens = Tokens { output: output.max(tokens.output), ..tokens };
-                return Metered { tokens, basis: Basis::Counted };
+                let tokens = TokenUsage { output: output.max(tokens.output), ..tokens };
+                return Metered { tokens, basis: UsageBasis::Counted };
             }
-            return Metered { tokens, basis: Basis::Reported };
+            return Metered { tokens, basis: UsageBasis::Reported };
         }
-        Metered { tokens: Tokens { input, output, ..Tokens::default() }, basis: Basis::Counted }
+        Metered {
+            tokens: TokenUsage { input, output, ..TokenUsage::default() },
+            basis: UsageBasis::Counted,
+        }
     }
 
     /// What was counted of the output so far, whatever is reported.
@@ -212,10 +215,10 @@ pub(super) const RESPONSES: Names =
 /// Some vendors leave reasoning out of the output but not out of the total, so the billable output
 /// is the larger of the output and the total − the input. Numbers that are negative, fractional or
 /// absurd are no report.
-pub(super) fn tokens(usage: Value<'_>, names: Names) -> Option<Tokens> {
+pub(super) fn tokens(usage: Value<'_>, names: Names) -> Option<TokenUsage> {
     let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
-    let mut tokens = Tokens::default();
+    let mut tokens = TokenUsage::default();
     for (name, value) in usage.entries().filter(|(_, value)| !value.is_null()) {
         match names.iter().position(|known| *known.as_bytes() == *name) {
             Some(0) => input = Some(sane(value)?),
@@ -275,6 +278,6 @@ mod tests {
         }
         meter.report(Value::trusted(b"null"));
         assert_eq!(meter.usage(0).tokens.output, 9);
-        assert_eq!(meter.usage(0).basis, Basis::Reported);
+        assert_eq!(meter.usage(0).basis, UsageBasis::Reported);
     }
 }

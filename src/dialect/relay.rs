@@ -15,7 +15,7 @@ use super::responses::Given;
 use super::translate::reply::Stamp;
 use super::translate::thinking::Kept;
 use super::vendor_error::{VendorError, chat_body, messages_body};
-use crate::money::{Basis, Units, Usage};
+use crate::money::{BilledUnits, Usage, UsageBasis};
 
 mod pieces;
 mod raw;
@@ -215,10 +215,10 @@ impl Relay {
 
     /// What the vendor reported that was not believed, if anything; then [`Relay::due`] is counted.
     #[must_use]
-    pub fn rejected(&self) -> Option<Units> {
+    pub fn rejected(&self) -> Option<BilledUnits> {
         match self {
             Relay::Whole(Whole { image_rejected: Some(units), .. }) => Some(*units),
-            _ => self.meter().and_then(Meter::rejected).map(Units::Tokens),
+            _ => self.meter().and_then(Meter::rejected).map(BilledUnits::Tokens),
         }
     }
 
@@ -357,9 +357,9 @@ impl Relay {
 }
 
 /// An image of which the vendor says neither tokens nor a price, or what cannot be.
-fn counted_image(rejected: Option<Units>) -> Usage {
-    let basis = if rejected.is_some() { Basis::Counted } else { Basis::Fixed };
-    Usage { units: Units::Images { images: 1 }, basis }
+fn counted_image(rejected: Option<BilledUnits>) -> Usage {
+    let basis = if rejected.is_some() { UsageBasis::Counted } else { UsageBasis::Fixed };
+    Usage { units: BilledUnits::Images { images: 1 }, basis }
 }
 
 #[cfg(test)]

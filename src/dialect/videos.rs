@@ -6,7 +6,7 @@ use super::call::{present, wrong};
 use super::images::File;
 use super::json::{Document, Value};
 use super::speech::code_points;
-use crate::money::Resolution;
+use crate::money::VideoResolution;
 
 mod answer;
 mod body;
@@ -24,7 +24,7 @@ pub struct Ask {
     /// The length.
     pub seconds: u64,
     /// What it is sold as.
-    pub resolution: Resolution,
+    pub resolution: VideoResolution,
     /// The aspect ratio that the vendor is told; `None` leaves it to the start frame.
     pub ratio: Option<&'static str>,
     /// `<width>x<height>`, as the job tells it.
@@ -38,7 +38,7 @@ pub struct Ask {
 impl Ask {
     /// What is wrong if the model is sold in these resolutions only.
     #[must_use]
-    pub fn unsold(&self, model: &str, sold: &[Resolution]) -> CallFault {
+    pub fn unsold(&self, model: &str, sold: &[VideoResolution]) -> CallFault {
         let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
         let right = format!(
             "of a resolution that '{model}' makes ({}), not of {}",

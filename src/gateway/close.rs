@@ -14,7 +14,7 @@ use super::{Gateway, given, thinking, usage_bounds};
 use crate::dialect::relay::{Break, Keep, Progress};
 use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation, Unavailable};
 use crate::metrics::{METRICS, count, record_write_off};
-use crate::money::{Basis, Money, Usage};
+use crate::money::{Money, Usage, UsageBasis};
 
 /// A ledger that cannot be reached is asked again after so long, doubling up to the most.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
@@ -261,9 +261,9 @@ pub(super) fn tell(exchange: &Exchange) {
     }
     let usage = record.usage.map(|u| u.tokens()).unwrap_or_default();
     let basis = match record.usage.map(|u| u.basis) {
-        Some(Basis::Reported) => "reported",
-        Some(Basis::Counted) => "counted",
-        Some(Basis::Fixed) => "fixed",
+        Some(UsageBasis::Reported) => "reported",
+        Some(UsageBasis::Counted) => "counted",
+        Some(UsageBasis::Fixed) => "fixed",
         None => "none",
     };
     log::info!(

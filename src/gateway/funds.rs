@@ -11,7 +11,7 @@ use crate::dialect::call::{Asked, Call, Content};
 use crate::dialect::videos::Ask;
 use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Lease, Unavailable, lease};
 use crate::money::price::{Price, Quote, TokenPrice};
-use crate::money::{Money, Resolution, Units};
+use crate::money::{BilledUnits, Money, VideoResolution};
 
 /// No call that costs anything costs less.
 const LEAST: Money = match Money::from_nano(1) {
@@ -91,8 +91,9 @@ pub(super) fn quote(
         }
         (price @ Price::Video(rates), Asked::Video { ask, .. }) => {
             let Ask { seconds, resolution, .. } = *ask;
-            let cost = price.cost(Units::Video { seconds, resolution, ticks: None }, at);
-            let sold: Vec<Resolution> = rates.iter().map(|(resolution, _)| *resolution).collect();
+            let cost = price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, at);
+            let sold: Vec<VideoResolution> =
+                rates.iter().map(|(resolution, _)| *resolution).collect();
             let unsold = |_| Refusal::Call(ask.unsold(&model.id, &sold));
             cost.map(Quote::exactly).map_err(unsold)
         }

@@ -12,7 +12,7 @@ use super::Gateway;
 use super::refusal::Refusal;
 use crate::dialect::responses::{Given, Named};
 use crate::ledger::AccountName;
-use crate::money::Tokens;
+use crate::money::TokenUsage;
 use crate::notes::ID_PREFIX;
 
 /// So long after an id was given it may be named.
@@ -62,7 +62,7 @@ pub(super) async fn keep(
     gateway: &Gateway,
     account: &AccountName,
     given: Given,
-    (used, route): (Tokens, &str),
+    (used, route): (TokenUsage, &str),
 ) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
     let answer = given.whole.first().cloned().unwrap_or_default();

@@ -10,7 +10,7 @@ use super::funds::Funds;
 use crate::dialect::call::Asked;
 use crate::dialect::relay::Break;
 use crate::ledger::Operation;
-use crate::money::{Basis, Money, Tokens, Units, Usage};
+use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
 /// A stream's cost so far is noted in the ledger so often: a node that dies loses no more of it.
 pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
@@ -57,30 +57,30 @@ impl Growth {
     /// for.
     #[must_use]
     pub fn charged(&self, usage: Usage) -> Usage {
-        let (Some(most), Units::Tokens(tokens), Basis::Counted) =
+        let (Some(most), BilledUnits::Tokens(tokens), UsageBasis::Counted) =
             (self.output_max, usage.units, usage.basis)
         else {
             return usage;
         };
         let output = tokens.output.min(most);
-        Usage { units: Units::Tokens(Tokens { output, ..tokens }), ..usage }
+        Usage { units: BilledUnits::Tokens(TokenUsage { output, ..tokens }), ..usage }
     }
 
     /// Whether an answer is more than a vendor sends that keeps to what was asked for.
     fn is_beyond(&self, usage: Usage) -> bool {
-        let (Some(most), Units::Tokens(tokens)) = (self.output_max, usage.units) else {
+        let (Some(most), BilledUnits::Tokens(tokens)) = (self.output_max, usage.units) else {
             return false;
         };
         let most = most.saturating_mul(COUNTED_TIMES).saturating_add(COUNTED_MORE);
-        usage.basis == Basis::Counted && tokens.output > most
+        usage.basis == UsageBasis::Counted && tokens.output > most
     }
 
     /// What is charged for an answer that was ended since nothing covered more of it; `None` if it
     /// was not.
     #[must_use]
     pub fn cut(&self, input_tokens: u64) -> Option<Usage> {
-        let tokens = Tokens { input: input_tokens, ..Tokens::default() };
-        let read = Usage { units: Units::Tokens(tokens), basis: Basis::Counted };
+        let tokens = TokenUsage { input: input_tokens, ..TokenUsage::default() };
+        let read = Usage { units: BilledUnits::Tokens(tokens), basis: UsageBasis::Counted };
         self.cut.then(|| self.covered.unwrap_or(read))
     }
 }
@@ -169,19 +169,22 @@ mod tests {
     #[test]
     fn what_was_counted_is_charged_up_to_what_was_asked_for() {
         let of = |output, basis| {
-            let tokens = Tokens { input: 7, output, ..Tokens::default() };
-            Usage { units: Units::Tokens(tokens), basis }
+            let tokens = TokenUsage { input: 7, output, ..TokenUsage::default() };
+            Usage { units: BilledUnits::Tokens(tokens), basis }
         };
         let growth = Growth { output_max: Some(10), ..Growth::default() };
-        assert_eq!(growth.charged(of(9, Basis::Counted)), of(9, Basis::Counted));
-        assert_eq!(growth.charged(of(11, Basis::Counted)), of(10, Basis::Counted));
-        assert_eq!(growth.charged(of(11, Basis::Reported)), of(11, Basis::Reported));
+        assert_eq!(growth.charged(of(9, UsageBasis::Counted)), of(9, UsageBasis::Counted));
+        assert_eq!(growth.charged(of(11, UsageBasis::Counted)), of(10, UsageBasis::Counted));
+        assert_eq!(growth.charged(of(11, UsageBasis::Reported)), of(11, UsageBasis::Reported));
         let free = Growth::default();
-        assert_eq!(free.charged(of(1_000_000, Basis::Counted)), of(1_000_000, Basis::Counted));
-        assert!(!free.is_beyond(of(1_000_000, Basis::Counted)));
-        assert!(!growth.is_beyond(of(10 * 16 + 4_096, Basis::Counted)));
-        assert!(growth.is_beyond(of(10 * 16 + 4_097, Basis::Counted)));
-        assert!(!growth.is_beyond(of(1_000_000, Basis::Reported)));
+        assert_eq!(
+            free.charged(of(1_000_000, UsageBasis::Counted)),
+            of(1_000_000, UsageBasis::Counted)
+        );
+        assert!(!free.is_beyond(of(1_000_000, UsageBasis::Counted)));
+        assert!(!growth.is_beyond(of(10 * 16 + 4_096, UsageBasis::Counted)));
+        assert!(growth.is_beyond(of(10 * 16 + 4_097, UsageBasis::Counted)));
+        assert!(!growth.is_beyond(of(1_000_000, UsageBasis::Reported)));
     }
 
     #[test]

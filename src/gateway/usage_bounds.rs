@@ -8,7 +8,7 @@ use crate::catalogue::Model;
 use crate::dialect::call::{Asked, Call, Content};
 use crate::dialect::meter::bounds::{UsageBounds, believed_of};
 use crate::money::price::Price;
-use crate::money::{Money, Rate, TICKS_PER_NANO, Units};
+use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
 
 /// More tokens than the context of any model, where the rules name none.
 const CONTEXT_MAX: u64 = 2_000_000;
@@ -83,7 +83,12 @@ impl Output {
 
 /// The charge for what is due of a call; `None` if that has no price. In the place of a report that
 /// was rejected it is what is held at most.
-pub(super) fn charge(terms: &Terms, units: Units, is_rejected: bool, held: Money) -> Option<Money> {
+pub(super) fn charge(
+    terms: &Terms,
+    units: BilledUnits,
+    is_rejected: bool,
+    held: Money,
+) -> Option<Money> {
     let cost = terms.model.price.cost(units, terms.at).ok()?;
     Some(if is_rejected { cost.min(held) } else { cost })
 }
@@ -129,7 +134,7 @@ mod tests {
     use crate::dialect::Endpoint;
     use crate::dialect::call::Opened;
     use crate::dialect::meter::Meter;
-    use crate::money::{Basis, Tokens};
+    use crate::money::{TokenUsage, UsageBasis};
 
     static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
         let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
@@ -186,7 +191,7 @@ mod tests {
         #[case] most: u64,
     ) {
         let bounds = bounds(model, Endpoint::Chat, &format!("{HI}{members}"));
-        let admits = |output| bounds.admit(Tokens { output, ..Tokens::default() }, counted);
+        let admits = |output| bounds.admit(TokenUsage { output, ..TokenUsage::default() }, counted);
         assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
     }
 
@@ -247,7 +252,7 @@ mod tests {
         #[case] most: u64,
     ) {
         let bounds = bounds(model, endpoint, members);
-        let admits = |input| bounds.admit(Tokens { input, ..Tokens::default() }, 0);
+        let admits = |input| bounds.admit(TokenUsage { input, ..TokenUsage::default() }, 0);
         assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
     }
 
@@ -294,20 +299,20 @@ mod tests {
             let mut meter = Meter::default();
             meter.set_bounds(of(&call, &terms));
             meter.count_bytes(text);
-            let reported = Tokens { input, output, ..Tokens::default() };
+            let reported = TokenUsage { input, output, ..TokenUsage::default() };
             meter.take(reported, false);
             let usage = meter.usage(terms.input_tokens);
             let held = Money::from_nano(held).expect("not negative");
             let rejected = meter.rejected();
-            let units = Units::Tokens(usage.tokens);
+            let units = BilledUnits::Tokens(usage.tokens);
             let charge = charge(&terms, units, rejected.is_some(), held).expect("a price");
             if let Some(figures) = rejected {
-                prop_assert_eq!((figures, usage.basis), (reported, Basis::Counted));
+                prop_assert_eq!((figures, usage.basis), (reported, UsageBasis::Counted));
                 prop_assert!(charge <= held);
                 prop_assert_eq!(usage.tokens.input, terms.input_tokens);
             } else {
-                let exact = terms.model.price.cost(Units::Tokens(reported), 0).expect("a price");
-                prop_assert_eq!((usage.tokens, usage.basis), (reported, Basis::Reported));
+                let exact = terms.model.price.cost(BilledUnits::Tokens(reported), 0).expect("a price");
+                prop_assert_eq!((usage.tokens, usage.basis), (reported, UsageBasis::Reported));
                 prop_assert_eq!(charge, exact);
                 prop_assert!(input <= 1_062_500 && output <= 2_125_064);
             }

@@ -4,7 +4,7 @@
 use super::schedule::Schedule;
 use super::{Claim, FailCode, Job, Outcome, Running, Stage};
 use crate::dialect::videos::Polled;
-use crate::money::{Basis, Money, Units};
+use crate::money::{BilledUnits, Money, UsageBasis};
 
 /// What a vendor knows nothing of so many times in a row, it does not have.
 const LOST_MAX: u32 = 24;
@@ -251,8 +251,12 @@ impl Job {
                     depth: running.depth,
                     vendor_id: running.vendor_id.clone(),
                     charge: billed.map_or(held, |(_, charge)| charge),
-                    usage: Units::Video { seconds, resolution, ticks: billed.map(|(t, _)| t) },
-                    basis: if billed.is_some() { Basis::Reported } else { Basis::Fixed },
+                    usage: BilledUnits::Video {
+                        seconds,
+                        resolution,
+                        ticks: billed.map(|(t, _)| t),
+                    },
+                    basis: if billed.is_some() { UsageBasis::Reported } else { UsageBasis::Fixed },
                 };
                 self.progress = PROGRESS_MAX;
                 Turn::Copy { url, outcome }
@@ -295,7 +299,7 @@ mod tests {
     use super::*;
     use crate::jobs::Status;
     use crate::ledger::AccountName;
-    use crate::money::Resolution;
+    use crate::money::VideoResolution;
     use proptest::prelude::*;
     use rstest::rstest;
 
@@ -310,7 +314,7 @@ mod tests {
             model: "lmd-imagine-video".to_owned(),
             vendor: "vendor_d".to_owned(),
             seconds: 4,
-            resolution: Resolution::P720,
+            resolution: VideoResolution::P720,
             size: "1280x720".to_owned(),
             created_ms: 1_000,
             held: Money::from_nano(280_000_000).expect("money"),
@@ -366,7 +370,7 @@ mod tests {
         };
         assert_eq!(url, "https://v.test/a.mp4");
         let Outcome::Completed { charge, basis, .. } = &outcome else { panic!("completed") };
-        assert_eq!((charge.nano(), *basis), (290_000_001, Basis::Reported));
+        assert_eq!((charge.nano(), *basis), (290_000_001, UsageBasis::Reported));
         claim.job.decide(outcome.clone(), 7_000);
         assert_eq!(claim.job.status(), Status::InProgress, "not before it is paid");
         assert_eq!(next(&claim), Step::Settle(outcome));
@@ -386,8 +390,12 @@ mod tests {
             depth: 1,
             vendor_id: "v1".to_owned(),
             charge: Money::from_nano(280_000_000).expect("money"),
-            usage: Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
-            basis: Basis::Fixed,
+            usage: BilledUnits::Video {
+                seconds: 4,
+                resolution: VideoResolution::P720,
+                ticks: None,
+            },
+            basis: UsageBasis::Fixed,
         };
         assert_eq!(outcome, expected);
     }

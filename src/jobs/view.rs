@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::jobs::FailCode;
     use crate::ledger::AccountName;
-    use crate::money::{Basis, Money, Resolution, Units};
+    use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
     fn job(stage: Stage) -> Job {
         Job {
@@ -94,7 +94,7 @@ mod tests {
             model: "lmd-imagine-video".to_owned(),
             vendor: "vendor_d".to_owned(),
             seconds: 4,
-            resolution: Resolution::P720,
+            resolution: VideoResolution::P720,
             size: "1280x720".to_owned(),
             created_ms: 1_795_219_200_999,
             held: Money::from_nano(280_000_000).expect("money"),
@@ -122,8 +122,12 @@ mod tests {
             depth: 0,
             vendor_id: "v".to_owned(),
             charge: Money::from_nano(280_000_001).expect("money"),
-            usage: Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
-            basis: Basis::Fixed,
+            usage: BilledUnits::Video {
+                seconds: 4,
+                resolution: VideoResolution::P720,
+                ticks: None,
+            },
+            basis: UsageBasis::Fixed,
         };
         let at_ms = 1_795_219_290_500;
         expected["status"] = json!("in_progress");
@@ -154,8 +158,12 @@ mod tests {
             depth: 0,
             vendor_id: String::new(),
             charge: Money::from_nano(9_007_199_254_740_993).expect("money"),
-            usage: Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None },
-            basis: Basis::Reported,
+            usage: BilledUnits::Video {
+                seconds: 4,
+                resolution: VideoResolution::P720,
+                ticks: None,
+            },
+            basis: UsageBasis::Reported,
         };
         let view = job(Stage::Ended { outcome, at_ms: 0 }).view(&Schedule::default());
         assert!(view.contains(r#""cost_usd":9007199.254740993"#), "{view}");

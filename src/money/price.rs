@@ -1,11 +1,11 @@
 //! A model's price: what a call costs, and what to hold before it is made.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{Money, MoneyError, Rate, Resolution, Tokens, Units};
+use super::{BilledUnits, Money, MoneyError, Rate, TokenUsage, VideoResolution};
 
 /// What tokens cost at one level of a price list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rates {
+pub struct TokenRates {
     /// Per input token.
     pub input: Rate,
     /// Per output token.
@@ -19,8 +19,8 @@ pub struct Rates {
     pub cache_write_1h: Option<Rate>,
 }
 
-impl Rates {
-    fn cost(&self, tokens: Tokens) -> Result<Money, MoneyError> {
+impl TokenRates {
+    fn cost(&self, tokens: TokenUsage) -> Result<Money, MoneyError> {
         // A vendor that reports more cached tokens than tokens is held to its total.
         let read = tokens.cache_read.min(tokens.input);
         let write = tokens.cache_write.min(tokens.input - read);
@@ -40,11 +40,11 @@ impl Rates {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenPrice {
     /// What holds where nothing below does.
-    pub base: Rates,
+    pub base: TokenRates,
     /// Rates of the whole request once its input is above so many tokens, ascending.
-    pub above: Vec<(u64, Rates)>,
+    pub above: Vec<(u64, TokenRates)>,
     /// Base rates from a moment on (unix seconds, UTC), ascending.
-    pub from: Vec<(i64, Rates)>,
+    pub from: Vec<(i64, TokenRates)>,
 }
 
 impl TokenPrice {
@@ -52,7 +52,7 @@ impl TokenPrice {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
-    pub fn cost(&self, tokens: Tokens, at: i64) -> Result<Money, MoneyError> {
+    pub fn cost(&self, tokens: TokenUsage, at: i64) -> Result<Money, MoneyError> {
         let tier = self.above.iter().rev().find(|(over, _)| tokens.input > *over);
         match tier {
             Some((_, rates)) => rates.cost(tokens),
@@ -66,7 +66,7 @@ impl TokenPrice {
     /// [`MoneyError::OutOfRange`] if it does not fit.
     pub fn quote(&self, input: u64, output: u64, at: i64) -> Result<Quote, MoneyError> {
         let dearest = |output| {
-            let tokens = Tokens { input, output, ..Tokens::default() };
+            let tokens = TokenUsage { input, output, ..TokenUsage::default() };
             let tiers = self.above.iter().filter(|(over, _)| input > *over).map(|(_, r)| *r);
             // The input is an upper bound, so the call may still end in a lower tier.
             tiers
@@ -86,15 +86,15 @@ impl TokenPrice {
 
     /// The rates of the moment `at` (unix seconds), where no tier by input applies.
     #[must_use]
-    pub fn base_at(&self, at: i64) -> Rates {
+    pub fn base_at(&self, at: i64) -> TokenRates {
         let dated = self.from.iter().rev().find(|(since, _)| at >= *since);
         dated.map_or(self.base, |(_, rates)| *rates)
     }
 }
 
-impl Rates {
+impl TokenRates {
     /// The cost if every input token were of the dearest kind.
-    fn cost_at_most(&self, tokens: Tokens) -> Result<Money, MoneyError> {
+    fn cost_at_most(&self, tokens: TokenUsage) -> Result<Money, MoneyError> {
         let input = [Some(self.input), self.cache_read, self.cache_write, self.cache_write_1h];
         let dearest = input.into_iter().flatten().max().unwrap_or_default();
         dearest.times(tokens.input)?.plus(self.output.times(tokens.output)?)
@@ -114,7 +114,7 @@ pub enum Price {
         reservation: Money,
     },
     /// By second of video, for each resolution on offer, in the order of the rules.
-    Video(Vec<(Resolution, Rate)>),
+    Video(Vec<(VideoResolution, Rate)>),
     /// By character of text.
     Speech(Rate),
     /// For nothing.
@@ -127,20 +127,20 @@ impl Price {
     /// # Errors
     /// [`MoneyError::OtherUnits`] if it is not sold by such units, [`MoneyError::OutOfRange`] if it
     /// does not fit.
-    pub fn cost(&self, units: Units, at: i64) -> Result<Money, MoneyError> {
+    pub fn cost(&self, units: BilledUnits, at: i64) -> Result<Money, MoneyError> {
         match (self, units) {
-            (Price::Tokens(price), Units::Tokens(used)) => price.cost(used, at),
-            (Price::Image { tokens, .. }, Units::Tokens(used)) if !self.is_billed() => {
+            (Price::Tokens(price), BilledUnits::Tokens(used)) => price.cost(used, at),
+            (Price::Image { tokens, .. }, BilledUnits::Tokens(used)) if !self.is_billed() => {
                 tokens.cost(used, at)
             }
-            (Price::Image { .. }, Units::Billed { ticks, .. }) if self.is_billed() => {
+            (Price::Image { .. }, BilledUnits::Billed { ticks, .. }) if self.is_billed() => {
                 Money::from_ticks(ticks)
             }
-            (Price::Image { reservation, .. }, Units::Images { images }) => {
+            (Price::Image { reservation, .. }, BilledUnits::Images { images }) => {
                 reservation.times(images)
             }
-            (Price::Speech(rate), Units::Characters { characters }) => rate.times(characters),
-            (Price::Video(rates), Units::Video { seconds, resolution, ticks }) => {
+            (Price::Speech(rate), BilledUnits::Characters { characters }) => rate.times(characters),
+            (Price::Video(rates), BilledUnits::Video { seconds, resolution, ticks }) => {
                 let sold = rates.iter().find(|(r, _)| *r == resolution);
                 let (_, rate) = sold.ok_or(MoneyError::OtherUnits)?;
                 ticks.map_or_else(|| rate.times(seconds), Money::from_ticks)
@@ -180,12 +180,12 @@ mod tests {
 
     const JANUARY_2027: i64 = 1_798_761_600;
 
-    fn rates(input: u32, output: u32) -> Rates {
-        Rates { input: Rate(input), output: Rate(output), ..Rates::default() }
+    fn rates(input: u32, output: u32) -> TokenRates {
+        TokenRates { input: Rate(input), output: Rate(output), ..TokenRates::default() }
     }
 
-    fn tokens(input: u64, output: u64) -> Tokens {
-        Tokens { input, output, ..Tokens::default() }
+    fn tokens(input: u64, output: u64) -> TokenUsage {
+        TokenUsage { input, output, ..TokenUsage::default() }
     }
 
     /// lmb-5.5 of the price list: 5/30, above 272K input 10/45.
@@ -224,32 +224,34 @@ mod tests {
 
     #[test]
     fn cached_tokens_cost_input_unless_listed() {
-        let cached = Tokens { input: 100, cache_read: 60, cache_write: 30, ..Tokens::default() };
+        let cached =
+            TokenUsage { input: 100, cache_read: 60, cache_write: 30, ..TokenUsage::default() };
         assert_eq!(tiered().cost(cached, 0).map(Money::nano), Ok(500_000));
-        let listed = Rates {
+        let listed = TokenRates {
             cache_read: Some(Rate(500)),
             cache_write: Some(Rate(6_250)),
             ..rates(5_000, 30_000)
         };
         let price = TokenPrice { base: listed, ..TokenPrice::default() };
         assert_eq!(price.cost(cached, 0).map(Money::nano), Ok(10 * 5_000 + 60 * 500 + 30 * 6_250));
-        let absurd = Tokens { input: 10, cache_read: 60, cache_write: 30, ..Tokens::default() };
+        let absurd =
+            TokenUsage { input: 10, cache_read: 60, cache_write: 30, ..TokenUsage::default() };
         assert_eq!(price.cost(absurd, 0).map(Money::nano), Ok(10 * 500));
     }
 
     /// A vendor takes twice the input price for it, whatever a shorter life costs.
     #[test]
     fn what_is_cached_for_an_hour_was_charged_as_any_other_write() {
-        let hour = Tokens {
+        let hour = TokenUsage {
             input: 100,
             cache_read: 20,
             cache_write: 70,
             cache_write_1h: 40,
-            ..Tokens::default()
+            ..TokenUsage::default()
         };
         let of = |cache_write: Option<u32>, cache_write_1h: Option<u32>| {
             let [cache_write, cache_write_1h] = [cache_write, cache_write_1h].map(|r| r.map(Rate));
-            let base = Rates { cache_write, cache_write_1h, ..rates(5_000, 30_000) };
+            let base = TokenRates { cache_write, cache_write_1h, ..rates(5_000, 30_000) };
             let price = TokenPrice { base, ..TokenPrice::default() };
             (price.cost(hour, 0).map(Money::nano), price.has_cache_write_1h())
         };
@@ -258,8 +260,9 @@ mod tests {
         let all = 30 * 5_000 + 30 * 6_250 + 40 * 10_000;
         assert_eq!(of(Some(6_250), Some(10_000)), (Ok(all), true));
         assert_eq!(of(None, Some(10_000)), (Ok(60 * 5_000 + 40 * 10_000), true));
-        let more = Tokens { input: 9, cache_write: 7, cache_write_1h: 8, ..Tokens::default() };
-        let base = Rates { cache_write_1h: Some(Rate(10_000)), ..rates(5_000, 30_000) };
+        let more =
+            TokenUsage { input: 9, cache_write: 7, cache_write_1h: 8, ..TokenUsage::default() };
+        let base = TokenRates { cache_write_1h: Some(Rate(10_000)), ..rates(5_000, 30_000) };
         let price = TokenPrice { base, ..TokenPrice::default() };
         assert_eq!(price.cost(more, 0).map(Money::nano), Ok(2 * 5_000 + 7 * 10_000));
         assert_eq!(price.quote(9, 0, 0).map(|q| q.wanted.nano()), Ok(9 * 10_000));
@@ -294,7 +297,7 @@ mod tests {
             (Some(500), None, 5_000),
         ] {
             let [cache_read, cache_write] = [cache_read, cache_write].map(|nano| nano.map(Rate));
-            let base = Rates { cache_read, cache_write, ..rates(5_000, 30_000) };
+            let base = TokenRates { cache_read, cache_write, ..rates(5_000, 30_000) };
             let price = TokenPrice { base, ..TokenPrice::default() };
             assert_eq!(price.quote(2, 3, 0), of(2 * dearest, 30_000, 3));
         }
@@ -316,61 +319,65 @@ mod tests {
 
     /// lmd-imagine-video of the price list.
     fn videos() -> Price {
-        let rates = [(Resolution::P480, 50_000_000), (Resolution::P720, 70_000_000)];
+        let rates = [(VideoResolution::P480, 50_000_000), (VideoResolution::P720, 70_000_000)];
         Price::Video(rates.map(|(resolution, nano)| (resolution, Rate(nano))).to_vec())
     }
 
-    fn video(seconds: u64, resolution: Resolution, ticks: Option<u64>) -> Units {
-        Units::Video { seconds, resolution, ticks }
+    fn video(seconds: u64, resolution: VideoResolution, ticks: Option<u64>) -> BilledUnits {
+        BilledUnits::Video { seconds, resolution, ticks }
     }
 
     /// What is sold costs its list price in its own units, and nothing in any others.
     #[rstest]
     #[case::image_by_tokens(
         image(5_000, 30_000),
-        Units::Tokens(tokens(50, 4_160)),
+        BilledUnits::Tokens(tokens(50, 4_160)),
         Ok(125_050_000)
     )]
     #[case::image_of_a_bill(
         image(0, 0),
-        Units::Billed { images: 1, ticks: 220_000_001 },
+        BilledUnits::Billed { images: 1, ticks: 220_000_001 },
         Ok(22_000_001)
     )]
     #[case::bill_where_tokens_count(
         image(5_000, 30_000),
-        Units::Billed { images: 1, ticks: 5 },
+        BilledUnits::Billed { images: 1, ticks: 5 },
         Err(MoneyError::OtherUnits)
     )]
     #[case::tokens_where_the_bill_counts(
         image(0, 0),
-        Units::Tokens(tokens(50, 50)),
+        BilledUnits::Tokens(tokens(50, 50)),
         Err(MoneyError::OtherUnits)
     )]
-    #[case::nothing_is_known(image(0, 0), Units::Images { images: 1 }, Ok(280_000_000))]
-    #[case::hello(Price::Speech(Rate(15_000)), Units::Characters { characters: 5 }, Ok(75_000))]
+    #[case::nothing_is_known(image(0, 0), BilledUnits::Images { images: 1 }, Ok(280_000_000))]
+    #[case::hello(Price::Speech(Rate(15_000)), BilledUnits::Characters { characters: 5 }, Ok(75_000))]
     #[case::speech_by_tokens(
         Price::Speech(Rate(15_000)),
-        Units::Tokens(tokens(1, 1)),
+        BilledUnits::Tokens(tokens(1, 1)),
         Err(MoneyError::OtherUnits)
     )]
-    #[case::video(videos(), video(4, Resolution::P720, None), Ok(280_000_000))]
-    #[case::longest_video(videos(), video(15, Resolution::P480, None), Ok(750_000_000))]
+    #[case::video(videos(), video(4, VideoResolution::P720, None), Ok(280_000_000))]
+    #[case::longest_video(videos(), video(15, VideoResolution::P480, None), Ok(750_000_000))]
     #[case::video_of_a_bill(
         videos(),
-        video(4, Resolution::P720, Some(2_900_000_001)),
+        video(4, VideoResolution::P720, Some(2_900_000_001)),
         Ok(290_000_001)
     )]
     #[case::video_not_made(
         videos(),
-        video(4, Resolution::P1080, Some(5)),
+        video(4, VideoResolution::P1080, Some(5)),
         Err(MoneyError::OtherUnits)
     )]
-    #[case::video_by_tokens(videos(), Units::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
-    #[case::free(Price::Free, Units::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
-    #[case::tokens(Price::Tokens(tiered()), Units::Tokens(tokens(11, 2)), Ok(115_000))]
+    #[case::video_by_tokens(
+        videos(),
+        BilledUnits::Tokens(tokens(1, 1)),
+        Err(MoneyError::OtherUnits)
+    )]
+    #[case::free(Price::Free, BilledUnits::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
+    #[case::tokens(Price::Tokens(tiered()), BilledUnits::Tokens(tokens(11, 2)), Ok(115_000))]
     fn a_price_is_for_units_of_its_kind(
         #[case] price: Price,
-        #[case] units: Units,
+        #[case] units: BilledUnits,
         #[case] nano: Result<i64, MoneyError>,
     ) {
         assert_eq!(price.cost(units, 0).map(Money::nano), nano);

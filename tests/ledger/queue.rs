@@ -10,7 +10,7 @@ use tollgate::jobs::{
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
 use tollgate::money::price::Quote;
-use tollgate::money::{Basis, Money, Resolution, Units};
+use tollgate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 use tollgate::store::Opened;
 
 use super::redis_server::RedisServer;
@@ -70,7 +70,7 @@ fn job(account: &AccountName, id: &str) -> Job {
         model: "film".to_owned(),
         vendor: "vendor_d".to_owned(),
         seconds: 4,
-        resolution: Resolution::P720,
+        resolution: VideoResolution::P720,
         size: "1280x720".to_owned(),
         created_ms: 1_800_000_000_123,
         held: nano(COST),
@@ -123,9 +123,10 @@ fn stage(status: Status) -> Stage {
             uncopied: 2,
         }),
         Status::Completed => {
-            let usage = Units::Video { seconds: 4, resolution: Resolution::P720, ticks: None };
+            let usage =
+                BilledUnits::Video { seconds: 4, resolution: VideoResolution::P720, ticks: None };
             let charge = nano(9_007_199_254_740_993);
-            let basis = Basis::Fixed;
+            let basis = UsageBasis::Fixed;
             Stage::Ended {
                 outcome: Outcome::Completed { route, depth: 1, vendor_id, charge, usage, basis },
                 at_ms,

@@ -84,7 +84,10 @@ impl Golden {
     }
 
     /// Whether the counts in its `usage` are the metered ones; those not named may be any.
-    pub(super) fn agrees_on_usage(&self, metered: tollgate::money::Tokens) -> Result<(), String> {
+    pub(super) fn agrees_on_usage(
+        &self,
+        metered: tollgate::money::TokenUsage,
+    ) -> Result<(), String> {
         let expected = self.json("usage");
         let found = [
             ("input", metered.input),

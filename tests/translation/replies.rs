@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use tollgate::dialect::relay::{Keep, Passage, Progress, Relay};
 use tollgate::dialect::translate::reply::Stamp;
 use tollgate::dialect::translate::thinking::Kept;
-use tollgate::money::{Basis, Tokens};
+use tollgate::money::{TokenUsage, UsageBasis};
 
 use super::golden::{CHUNK_SIZES, CREATED, Golden, goldens, judge};
 
@@ -14,8 +14,8 @@ use super::golden::{CHUNK_SIZES, CREATED, Golden, goldens, judge};
 pub(super) struct Passed {
     pub(super) out: String,
     pub(super) progress: Progress,
-    pub(super) tokens: Tokens,
-    pub(super) basis: Basis,
+    pub(super) tokens: TokenUsage,
+    pub(super) basis: UsageBasis,
     pub(super) kept: Option<(String, Bytes)>,
 }
 
@@ -85,7 +85,7 @@ fn judge_reply(golden: &Golden, size: usize) -> Result<(), String> {
         return if right { Ok(()) } else { Err(format!("{passed:?}")) };
     };
     let passed = pass(passage(), false, &given, size);
-    if passed.progress != Progress::Complete || passed.basis != Basis::Reported {
+    if passed.progress != Progress::Complete || passed.basis != UsageBasis::Reported {
         return Err(format!("{passed:?}"));
     }
     golden.agrees_on_usage(passed.tokens)?;

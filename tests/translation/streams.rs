@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tollgate::dialect::relay::{Break, Progress, Relay};
-use tollgate::money::Basis;
+use tollgate::money::UsageBasis;
 
 use super::golden::{CHUNK_SIZES, Golden, goldens, judge};
 use super::replies::{Passed, pass, translated};
@@ -33,7 +33,7 @@ fn every_golden_stream_becomes_what_is_expected_however_it_is_cut() {
 
 pub(super) fn ended_rightly(golden: &Golden, passed: &Passed) -> Result<(), String> {
     let right = match &*golden.text("outcome") {
-        "complete" => passed.progress == Progress::Complete && passed.basis == Basis::Reported,
+        "complete" => passed.progress == Progress::Complete && passed.basis == UsageBasis::Reported,
         _ => matches!(passed.progress, Progress::Broken(_)),
     };
     if right { Ok(()) } else { Err(format!("ended as {:?}", passed.progress)) }

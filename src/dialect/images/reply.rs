@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::dialect::json::{Document, Kind, Value};
 use crate::dialect::meter;
-use crate::money::Tokens;
+use crate::money::TokenUsage;
 
 /// A vendor's reply that has images.
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ pub struct Reply {
     /// The body for the client, in pieces; images are slices of the vendor's.
     pub body: Vec<Bytes>,
     /// The tokens that the vendor reports, if it does and they are sound.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<TokenUsage>,
     /// The cost that the vendor reports, in ticks (ten to a nano-USD), if it does and it is sound.
     pub ticks: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! What a vendor can honestly report for one call. A report above that is none.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::money::{Tokens, Units};
+use crate::money::{BilledUnits, TokenUsage};
 
 /// Where tokens can be counted, a report may be so many times as much, and so many tokens more. A
 /// count is a quarter of the bytes; no token is less than a byte, and a vendor's own words beside
@@ -39,17 +39,17 @@ impl Default for UsageBounds {
 impl UsageBounds {
     /// Whether a report can be honest, if so much was counted of its output.
     #[must_use]
-    pub fn admit(&self, reported: Tokens, output_counted: u64) -> bool {
+    pub fn admit(&self, reported: TokenUsage, output_counted: u64) -> bool {
         let counts = !self.counts_output || reported.output <= believed_of(output_counted);
         reported.input <= self.input_max && reported.output <= self.output_max && counts
     }
 
     /// Whether the units that a vendor reports for an image can be honest.
     #[must_use]
-    pub fn admit_image(&self, reported: Units) -> bool {
+    pub fn admit_image(&self, reported: BilledUnits) -> bool {
         match reported {
-            Units::Tokens(tokens) => self.admit(tokens, 0),
-            Units::Billed { ticks, .. } => ticks <= self.ticks_max,
+            BilledUnits::Tokens(tokens) => self.admit(tokens, 0),
+            BilledUnits::Billed { ticks, .. } => ticks <= self.ticks_max,
             _ => true,
         }
     }

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use super::{Break, Progress};
 use crate::dialect::embeddings::{Inputs, REPLY_BYTES_MAX, ReplyFault, ReplyReader};
 use crate::dialect::meter::Meter;
-use crate::money::Tokens;
+use crate::money::TokenUsage;
 
 /// So many bytes are held back at first.
 const HELD_BACK_BYTES: usize = 256 << 10;
@@ -66,7 +66,7 @@ impl Pieces {
         match self.reader.finish(&mut self.out) {
             Ok(tokens) => {
                 if let Some(input) = tokens {
-                    self.meter.take(Tokens { input, ..Tokens::default() }, false);
+                    self.meter.take(TokenUsage { input, ..TokenUsage::default() }, false);
                 }
                 self.progress = Progress::Complete;
                 Some(self.out.split().freeze())

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use super::{Break, Progress};
-use crate::money::{Basis, Units, Usage};
+use crate::money::{BilledUnits, Usage, UsageBasis};
 
 /// A reply may be so many bytes, at most: twenty minutes of sound that is not compressed.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
@@ -44,8 +44,8 @@ impl Raw {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        let units = Units::Characters { characters: self.characters };
-        Usage { units, basis: Basis::Fixed }
+        let units = BilledUnits::Characters { characters: self.characters };
+        Usage { units, basis: UsageBasis::Fixed }
     }
 }
 
@@ -66,8 +66,8 @@ mod tests {
         assert_eq!(out, [&b"ID3"[..], b"{\"error\":1}"]);
         assert_eq!(relay.due(9), None);
         assert_eq!((relay.finish(), relay.progress()), (None, &Progress::Complete));
-        let units = Units::Characters { characters: 5 };
-        assert_eq!(relay.due(9), Some(Usage { units, basis: Basis::Fixed }));
+        let units = BilledUnits::Characters { characters: 5 };
+        assert_eq!(relay.due(9), Some(Usage { units, basis: UsageBasis::Fixed }));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::{Break, Keep, Passage, Progress, Relay};
 use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::translate::reply::Stamp;
-use crate::money::{Basis, Units};
+use crate::money::{BilledUnits, UsageBasis};
 
 fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
     Relay::new(Passage::Chat { usage_asked, choices }, true)
@@ -50,7 +50,7 @@ fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
     let (out, relay) = run(chat_stream(false, 1), &stream, size);
     let text = TEXT.replace(r#","usage":null"#, "");
     assert_eq!(out, format!("{text}\n\n{END}\n\ndata: [DONE]\n\n"));
-    assert_eq!(relay.meter().expect("a text").usage(0).basis, Basis::Reported);
+    assert_eq!(relay.meter().expect("a text").usage(0).basis, UsageBasis::Reported);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"x"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
     assert!(matches!(relay.progress(), Progress::Broken(Break::Told(_))));
-    assert_eq!(relay.meter().expect("a text").usage(10).basis, Basis::Counted);
+    assert_eq!(relay.meter().expect("a text").usage(10).basis, UsageBasis::Counted);
     assert_eq!(relay.meter().expect("a text").usage(10).tokens.input, 10);
     assert_eq!(relay.meter().expect("a text").usage(10).tokens.output, 1);
 }
@@ -107,7 +107,7 @@ fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low
     let early = r#"data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":9,"completion_tokens":0}}"#;
     let (_, relay) = run(chat_stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
     let usage = relay.meter().expect("a text").usage_so_far(400);
-    assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (9, 3, Basis::Counted));
+    assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (9, 3, UsageBasis::Counted));
 }
 
 #[rstest]
@@ -129,7 +129,10 @@ fn a_whole_reply_without_usage_is_counted() {
         run(Relay::new(Passage::Chat { usage_asked: true, choices: 1 }, false), reply, 9);
     assert_eq!(out, reply);
     let usage = relay.meter().expect("a text").usage(1_000);
-    assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (1_000, 2, Basis::Counted));
+    assert_eq!(
+        (usage.tokens.input, usage.tokens.output, usage.basis),
+        (1_000, 2, UsageBasis::Counted)
+    );
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
     for relay in both(&[START, BLOCK, WORDS, WORDS, WORDS, ("message_delta", delta), STOP]) {
         assert_eq!(relay.progress(), &Progress::Complete);
         let usage = relay.meter().expect("a text").usage(0);
-        assert_eq!((usage.tokens.output, usage.basis), (9, Basis::Counted));
+        assert_eq!((usage.tokens.output, usage.basis), (9, UsageBasis::Counted));
     }
 }
 
@@ -194,7 +197,7 @@ fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
     let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":2}"#);
     for relay in both(&[START, BLOCK, WORDS, report]) {
         let usage = relay.meter().expect("a text").usage_so_far(0);
-        assert_eq!((usage.tokens.output, usage.basis), (2, Basis::Reported));
+        assert_eq!((usage.tokens.output, usage.basis), (2, UsageBasis::Reported));
     }
 }
 
@@ -330,10 +333,11 @@ fn where_all_output_is_seen_a_report_is_held_to_it(
             continue;
         }
         let usage = due.expect("it is complete");
-        let expected = if is_believed { Basis::Reported } else { Basis::Counted };
+        let expected = if is_believed { UsageBasis::Reported } else { UsageBasis::Counted };
         assert_eq!(usage.basis, expected, "{reply:.80}");
-        let rejected =
-            relay.rejected().map(|units| matches!(units, Units::Tokens(t) if t.output == output));
+        let rejected = relay
+            .rejected()
+            .map(|units| matches!(units, BilledUnits::Tokens(t) if t.output == output));
         assert_eq!(rejected, (!is_believed).then_some(true), "{reply:.80}");
         let tokens = usage.tokens();
         assert_eq!(tokens.input, if is_believed { 9 } else { 7 });

@@ -15,7 +15,7 @@ use crate::dialect::responses::{self, Told};
 use crate::dialect::translate::reply;
 use crate::dialect::translate::thinking::Kept;
 use crate::dialect::vendor_error::VendorError;
-use crate::money::{Basis, Units, Usage};
+use crate::money::{BilledUnits, Usage, UsageBasis};
 
 /// A reply that is kept until it is complete has so many bytes, at most.
 pub const WHOLE_BYTES_MAX: usize = 64 << 20;
@@ -34,7 +34,7 @@ pub struct Whole {
     /// What the vendor says that an image comes to.
     pub(super) image: Option<Usage>,
     /// The same, if that cannot be.
-    pub(super) image_rejected: Option<Units>,
+    pub(super) image_rejected: Option<BilledUnits>,
     /// What a response says of itself.
     pub(super) told: Told,
     kept: Option<Kept>,
@@ -171,12 +171,12 @@ fn join(mut pieces: Vec<Bytes>) -> Bytes {
 /// What an image comes to, if the vendor says so in the units of its price.
 fn image(reply: &images::Reply, billed: bool) -> Option<Usage> {
     let units = if billed {
-        Units::Billed { images: 1, ticks: reply.ticks? }
+        BilledUnits::Billed { images: 1, ticks: reply.ticks? }
     } else {
         // No image is made of nothing.
-        Units::Tokens(reply.tokens.filter(|tokens| tokens.output > 0)?)
+        BilledUnits::Tokens(reply.tokens.filter(|tokens| tokens.output > 0)?)
     };
-    Some(Usage { units, basis: Basis::Reported })
+    Some(Usage { units, basis: UsageBasis::Reported })
 }
 
 fn meter_chat(document: &Document, meter: &mut Meter) {

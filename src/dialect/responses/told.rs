@@ -9,7 +9,7 @@ use crate::dialect::json::draft::quoted;
 use crate::dialect::meter::{self, Meter};
 use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};
-use crate::money::Tokens;
+use crate::money::TokenUsage;
 
 /// Output items whose ids are taken, at most.
 const ITEMS_MAX: usize = 128;
@@ -222,7 +222,7 @@ impl<'a> Response<'a> {
 }
 
 /// Reads a usage. No input comes to nothing, so neither does its report.
-fn tokens(usage: Value<'_>) -> Option<Tokens> {
+fn tokens(usage: Value<'_>) -> Option<TokenUsage> {
     meter::tokens(usage, meter::RESPONSES).filter(|tokens| tokens.input > 0)
 }
 
@@ -316,7 +316,7 @@ fn tells_secrets(value: Value<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::dialect::meter::Metered;
-    use crate::money::Basis;
+    use crate::money::UsageBasis;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use rstest::rstest;
@@ -346,12 +346,12 @@ mod tests {
     }
 
     fn counted(input: u64, output: u64) -> Metered {
-        let tokens = Tokens { input, output, ..Tokens::default() };
-        Metered { tokens, basis: Basis::Counted }
+        let tokens = TokenUsage { input, output, ..TokenUsage::default() };
+        Metered { tokens, basis: UsageBasis::Counted }
     }
 
     fn reported(input: u64, output: u64) -> Metered {
-        Metered { basis: Basis::Reported, ..counted(input, output) }
+        Metered { basis: UsageBasis::Reported, ..counted(input, output) }
     }
 
     #[rstest]
@@ -713,7 +713,7 @@ mod tests {
             let (mut told, meter, step) = read_events(&[json.as_str()]);
             prop_assert!(step.is_some());
             prop_assert!(ids(&mut told).len() <= 1);
-            prop_assert_eq!(meter.usage(0).basis, Basis::Counted);
+            prop_assert_eq!(meter.usage(0).basis, UsageBasis::Counted);
             prop_assert!(read_whole(&json).is_none());
         }
     }

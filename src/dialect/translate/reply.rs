@@ -9,7 +9,7 @@ use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Value};
 use crate::dialect::messages::Reported;
 use crate::dialect::meter::Meter;
-use crate::money::Tokens;
+use crate::money::TokenUsage;
 
 /// What of a translated reply is not the vendor's to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,8 +165,8 @@ pub(super) fn finish_reason(stop: &str) -> &'static str {
 
 /// Usage as the chat format writes it: what a cache gave or took stands inside the prompt, what was
 /// thought inside the completion.
-pub(super) fn write_usage(out: &mut BytesMut, tokens: Tokens, thinking: u64) {
-    let Tokens { input, output, cache_read, cache_write, .. } = tokens;
+pub(super) fn write_usage(out: &mut BytesMut, tokens: TokenUsage, thinking: u64) {
+    let TokenUsage { input, output, cache_read, cache_write, .. } = tokens;
     let total = input.saturating_add(output);
     let usage = format!(
         concat!(

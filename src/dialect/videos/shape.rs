@@ -5,11 +5,11 @@
 use super::choice;
 use crate::dialect::CallFault;
 use crate::dialect::json::Document;
-use crate::money::Resolution::{self, P480, P720, P1080};
+use crate::money::VideoResolution::{self, P480, P720, P1080};
 
 /// The shape that a call asks for.
 pub(super) struct Shape {
-    pub(super) resolution: Resolution,
+    pub(super) resolution: VideoResolution,
     pub(super) ratio: Option<&'static str>,
     pub(super) size: String,
     pub(super) named_by: &'static str,
@@ -27,7 +27,7 @@ const RATIOS: [Ratio; 7] =
     [WIDE, TALL, SQUARE, ("4:3", (4, 3)), ("3:4", (3, 4)), ("3:2", (3, 2)), ("2:3", (2, 3))];
 
 /// All sizes that a client may name (spec).
-const SIZES: [(&str, (Resolution, &str)); 9] = [
+const SIZES: [(&str, (VideoResolution, &str)); 9] = [
     ("1280x720", (P720, WIDE.0)),
     ("720x1280", (P720, TALL.0)),
     ("720x720", (P720, SQUARE.0)),
@@ -43,7 +43,7 @@ const SIZES: [(&str, (Resolution, &str)); 9] = [
 /// same. With a start frame and no word on the shape, the vendor takes the frame's.
 pub(super) fn read(document: &Document, has_frame: bool) -> Result<Shape, CallFault> {
     let size = choice(document, "size", &SIZES)?;
-    let sold = Resolution::ALL.map(|resolution| (resolution.name(), resolution));
+    let sold = VideoResolution::ALL.map(|resolution| (resolution.name(), resolution));
     let resolution = choice(document, "resolution", &sold)?;
     let ratio = choice(document, "aspect_ratio", &RATIOS)?;
     if let Some((name, (resolution, ratio))) = size {
@@ -62,7 +62,7 @@ pub(super) fn read(document: &Document, has_frame: bool) -> Result<Shape, CallFa
 }
 
 /// The shorter side is the resolution's, the longer one the even number next to the ratio's.
-fn size_of(resolution: Resolution, (width, height): (u64, u64)) -> String {
+fn size_of(resolution: VideoResolution, (width, height): (u64, u64)) -> String {
     let short = match resolution {
         P480 => 480,
         P720 => 720,
@@ -102,7 +102,7 @@ mod tests {
     #[case::p1080_3_4(P1080, (3, 4), "1080x1440")]
     #[case::p1080_3_2(P1080, (3, 2), "1620x1080")]
     fn other_shapes_keep_the_shorter_side(
-        #[case] resolution: Resolution,
+        #[case] resolution: VideoResolution,
         #[case] sides: (u64, u64),
         #[case] expected: &str,
     ) {

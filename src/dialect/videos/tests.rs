@@ -226,7 +226,7 @@ fn unknown_fields_that_are_null_are_absent_and_long_ones_are_cut() {
 
 #[test]
 fn a_resolution_that_is_not_sold_is_blamed_on_the_field_that_says_it() {
-    let sold = [Resolution::P480, Resolution::P720];
+    let sold = [VideoResolution::P480, VideoResolution::P720];
     for (members, param) in
         [(r#""size":"1920x1080""#, "size"), (r#""resolution":"1080p""#, "resolution")]
     {

@@ -203,7 +203,7 @@ pub(super) fn read(file: &Path) -> io::Result<Vec<Noted>> {
 mod tests {
     use super::*;
     use crate::jobs::{Running, Stage};
-    use crate::money::Resolution;
+    use crate::money::VideoResolution;
 
     fn job(stage: Stage) -> Job {
         let held = Money::from_nano(280_000_000).expect("money");
@@ -214,7 +214,7 @@ mod tests {
             model: "lmd-imagine-video".to_owned(),
             vendor: "vendor_d".to_owned(),
             seconds: 4,
-            resolution: Resolution::P720,
+            resolution: VideoResolution::P720,
             size: "1280x720".to_owned(),
             created_ms: 1_000,
             held,
