@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::dialect::Endpoint;
-use crate::sheet::Fault;
+use crate::sheet::ConfigError;
 
 pub mod blocked;
 mod completeness;
@@ -65,7 +65,7 @@ impl Catalogue {
     pub fn parse(
         sources: &[RulesSource],
         naming: &[VendorModelNames],
-    ) -> Result<Catalogue, Vec<Fault>> {
+    ) -> Result<Catalogue, Vec<ConfigError>> {
         let mut faults = Vec::new();
         let mut digest = Sha256::new();
         let mut catalogue = Catalogue {
@@ -97,7 +97,7 @@ impl Catalogue {
             catalogue.examples += models.map(|e| e.run(&catalogue, &mut faults)).count();
         }
         if catalogue.models.is_empty() && faults.is_empty() {
-            faults.push(crate::sheet::Place::whole("rules").fault("no model is defined"));
+            faults.push(crate::sheet::SourceLocation::whole("rules").fault("no model is defined"));
         }
         if !faults.is_empty() {
             return Err(faults);

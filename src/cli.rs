@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use crate::conf::{self, Conf};
 use crate::gateway::vendor_key;
 use crate::ledger::AccountName;
-use crate::sheet::Fault;
+use crate::sheet::ConfigError;
 use crate::store::{self, Opened};
 
 mod account;
@@ -164,7 +164,7 @@ fn judge_secrets(conf: &Conf) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
 }
 
 /// Many faults as one error.
-fn faults(faults: &[Fault]) -> anyhow::Error {
+fn faults(faults: &[ConfigError]) -> anyhow::Error {
     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
     anyhow!("{} fault(s)\n{}", lines.len(), lines.join("\n"))
 }

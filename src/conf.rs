@@ -4,7 +4,7 @@ use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
 use crate::jobs::schedule::Schedule;
-use crate::sheet::{self, Fault, Node, Place, Table, Value};
+use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, Value};
 use crate::store::{SCHEMES, StoreSection, StoreTls, StoreTlsFiles};
 
 mod listen;
@@ -81,7 +81,7 @@ impl Conf {
         file: &str,
         text: &str,
         environment: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Conf, Vec<Fault>> {
+    ) -> Result<Conf, Vec<ConfigError>> {
         let (mut root, mut faults) = sheet::parse(file, text);
         let mut variables: Vec<_> =
             environment.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
@@ -89,14 +89,14 @@ impl Conf {
         for (name, value) in variables {
             overlay(&mut root, &name, &value, &mut faults);
         }
-        let mut sheet = Table::open(root, &mut faults);
+        let mut sheet = TableReader::open(root, &mut faults);
         let conf = read(&mut sheet, &mut faults);
         sheet.finish(&mut faults);
         if faults.is_empty() { Ok(conf) } else { Err(faults) }
     }
 }
 
-fn read(sheet: &mut Table, faults: &mut Vec<Fault>) -> Conf {
+fn read(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Conf {
     let vendors = sheet.members("vendor", faults);
     Conf {
         listen: whole(section(sheet, "listen", faults), faults, Listen::parse),
@@ -117,23 +117,27 @@ fn read(sheet: &mut Table, faults: &mut Vec<Fault>) -> Conf {
 }
 
 /// A section; an absent one is empty.
-fn section(sheet: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Table {
-    let empty = Node { place: sheet.place.clone(), value: Value::Table(Vec::new()) };
+fn section(
+    sheet: &mut TableReader,
+    key: &'static str,
+    faults: &mut Vec<ConfigError>,
+) -> TableReader {
+    let empty = SpannedValue { place: sheet.place.clone(), value: Value::Table(Vec::new()) };
     let node = sheet.take(key).unwrap_or(empty);
-    Table::open(node, faults)
+    TableReader::open(node, faults)
 }
 
 fn whole<T>(
-    mut table: Table,
-    faults: &mut Vec<Fault>,
-    parse: fn(&mut Table, &mut Vec<Fault>) -> T,
+    mut table: TableReader,
+    faults: &mut Vec<ConfigError>,
+    parse: fn(&mut TableReader, &mut Vec<ConfigError>) -> T,
 ) -> T {
     let read = parse(&mut table, faults);
     table.finish(faults);
     read
 }
 
-fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {
+fn server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> ServerSection {
     let threads = table.whole("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
     let grace_s = table.whole("grace_s", faults).unwrap_or(300);
     let upgrade_sock = table.text("upgrade_sock", faults);
@@ -143,7 +147,7 @@ fn server(mut table: Table, faults: &mut Vec<Fault>) -> ServerSection {
     ServerSection { threads, grace_s, upgrade_sock, pid_file }
 }
 
-fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
+fn store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSection {
     let place = table.place.clone();
     let default = StoreSection::default();
     let url = table.text("url", faults).unwrap_or(default.url);
@@ -159,7 +163,7 @@ fn store(mut table: Table, faults: &mut Vec<Fault>) -> StoreSection {
 }
 
 /// The files that a store is spoken to over TLS with, read and looked at.
-fn store_tls(table: &mut Table, is_tls: bool, faults: &mut Vec<Fault>) -> StoreTls {
+fn store_tls(table: &mut TableReader, is_tls: bool, faults: &mut Vec<ConfigError>) -> StoreTls {
     let section = table.place.clone();
     let mut places = Vec::new();
     let mut file = |key: &'static str| {
@@ -189,13 +193,13 @@ fn store_tls(table: &mut Table, is_tls: bool, faults: &mut Vec<Fault>) -> StoreT
     })
 }
 
-fn rules(mut table: Table, faults: &mut Vec<Fault>) -> String {
+fn rules(mut table: TableReader, faults: &mut Vec<ConfigError>) -> String {
     let dir = table.text("dir", faults).unwrap_or_else(|| "lua-free-rules".to_owned());
     table.finish(faults);
     dir
 }
 
-fn log_section(mut table: Table, faults: &mut Vec<Fault>) -> LogSection {
+fn log_section(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSection {
     let place = table.place.clone();
     let format = table.text("format", faults);
     let level = table.text("level", faults);
@@ -216,7 +220,7 @@ fn log_section(mut table: Table, faults: &mut Vec<Fault>) -> LogSection {
     LogSection { json, level }
 }
 
-fn audit(mut table: Table, faults: &mut Vec<Fault>) -> AuditSection {
+fn audit(mut table: TableReader, faults: &mut Vec<ConfigError>) -> AuditSection {
     let place = table.place.clone();
     let to = table.text("to", faults).unwrap_or_else(|| "file:var/audit.jsonl".to_owned());
     table.finish(faults);
@@ -232,17 +236,20 @@ fn audit(mut table: Table, faults: &mut Vec<Fault>) -> AuditSection {
 }
 
 /// Puts the value of a variable where its name says.
-fn overlay(root: &mut Node, name: &str, value: &str, faults: &mut Vec<Fault>) {
+fn overlay(root: &mut SpannedValue, name: &str, value: &str, faults: &mut Vec<ConfigError>) {
     let shown = format!("environment variable {name}");
     let path: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_lowercase).collect();
     let mut node = root;
     for part in &path {
         let Value::Table(members) = &mut node.value else {
-            faults.push(Place::whole(&shown).fault("there is no section of that name"));
+            faults.push(SourceLocation::whole(&shown).fault("there is no section of that name"));
             return;
         };
         let at = members.iter().position(|(key, _)| key == part).unwrap_or_else(|| {
-            let empty = Node { place: Place::whole(&shown), value: Value::Table(Vec::new()) };
+            let empty = SpannedValue {
+                place: SourceLocation::whole(&shown),
+                value: Value::Table(Vec::new()),
+            };
             members.push((part.clone(), empty));
             members.len() - 1
         });

@@ -13,18 +13,18 @@ use toml::de::{DeTable, DeValue};
 
 mod table;
 
-pub use table::Table;
+pub use table::TableReader;
 
 /// Something wrong with a data file, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigError {
     /// Where it stands.
-    pub place: Place,
+    pub place: SourceLocation,
     /// What is wrong, and what would be right.
     pub what: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.what)
     }
@@ -32,26 +32,26 @@ impl fmt::Display for Fault {
 
 /// A line of a file, or a variable of the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLocation {
     file: Arc<str>,
     line: Option<usize>,
 }
 
-impl Place {
+impl SourceLocation {
     /// A file as a whole, or a variable of the environment.
     #[must_use]
-    pub fn whole(name: &str) -> Place {
-        Place { file: name.into(), line: None }
+    pub fn whole(name: &str) -> SourceLocation {
+        SourceLocation { file: name.into(), line: None }
     }
 
     /// Something is wrong here.
     #[must_use]
-    pub fn fault(&self, what: impl Into<String>) -> Fault {
-        Fault { place: self.clone(), what: what.into() }
+    pub fn fault(&self, what: impl Into<String>) -> ConfigError {
+        ConfigError { place: self.clone(), what: what.into() }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             Some(line) => write!(f, "{}:{line}", self.file),
@@ -62,9 +62,9 @@ impl fmt::Display for Place {
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct SpannedValue {
     /// Where.
-    pub place: Place,
+    pub place: SourceLocation,
     /// What.
     pub value: Value,
 }
@@ -79,9 +79,9 @@ pub enum Value {
     /// `true` or `false`.
     Bool(bool),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<SpannedValue>),
     /// A table, in the order of its keys.
-    Table(Vec<(String, Node)>),
+    Table(Vec<(String, SpannedValue)>),
 }
 
 impl Value {
@@ -100,30 +100,30 @@ impl Value {
 
 /// Reads one file. What can be read is returned beside the faults.
 #[must_use]
-pub fn parse(file: &str, text: &str) -> (Node, Vec<Fault>) {
-    let source = Source::new(file, text);
+pub fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) {
+    let source = TextSource::new(file, text);
     let (root, errors) = DeTable::parse_recoverable(text);
     let fault = |e: &toml::de::Error| {
         source.place(e.span().map_or(0, |s| s.start)).fault(e.message().to_owned())
     };
-    let mut faults: Vec<Fault> = errors.iter().map(fault).collect();
+    let mut faults: Vec<ConfigError> = errors.iter().map(fault).collect();
     let mut node = source.table(root.get_ref(), 0, &mut faults);
-    node.place = Place::whole(file);
+    node.place = SourceLocation::whole(file);
     (node, faults)
 }
 
 /// Reads the value of a variable: TOML if it is TOML, else the text itself.
 #[must_use]
-pub fn parse_value(name: &str, text: &str) -> Node {
-    let place = Place::whole(name);
+pub fn parse_value(name: &str, text: &str) -> SpannedValue {
+    let place = SourceLocation::whole(name);
     let wrapped = format!("v = {text}");
     let (node, faults) = parse(name, &wrapped);
     let single = match node.value {
         Value::Table(members) if faults.is_empty() && members.len() == 1 => members,
-        _ => return Node { place, value: Value::Text(text.to_owned()) },
+        _ => return SpannedValue { place, value: Value::Text(text.to_owned()) },
     };
     let value = single.into_iter().next().map(|(_, n)| n.value);
-    Node { place, value: value.unwrap_or(Value::Text(text.to_owned())) }
+    SpannedValue { place, value: value.unwrap_or(Value::Text(text.to_owned())) }
 }
 
 /// The known word nearest to `word`, if one is near enough to have been meant.
@@ -136,24 +136,29 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (distance <= 1 + best.len().max(word.len()) / 3).then_some(best)
 }
 
-struct Source {
+struct TextSource {
     file: Arc<str>,
     line_starts: Vec<usize>,
 }
 
-impl Source {
-    fn new(file: &str, text: &str) -> Source {
+impl TextSource {
+    fn new(file: &str, text: &str) -> TextSource {
         let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
-        Source { file: file.into(), line_starts: std::iter::once(0).chain(breaks).collect() }
+        TextSource { file: file.into(), line_starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    fn place(&self, offset: usize) -> Place {
+    fn place(&self, offset: usize) -> SourceLocation {
         let line = self.line_starts.partition_point(|start| *start <= offset);
-        Place { file: self.file.clone(), line: Some(line) }
+        SourceLocation { file: self.file.clone(), line: Some(line) }
     }
 
-    fn table(&self, table: &DeTable<'_>, offset: usize, faults: &mut Vec<Fault>) -> Node {
-        let mut members: Vec<(usize, String, Node)> = Vec::new();
+    fn table(
+        &self,
+        table: &DeTable<'_>,
+        offset: usize,
+        faults: &mut Vec<ConfigError>,
+    ) -> SpannedValue {
+        let mut members: Vec<(usize, String, SpannedValue)> = Vec::new();
         for (key, value) in table {
             let mut node = self.node(value, faults);
             // The key's line, not the value's: that is where one looks.
@@ -162,10 +167,10 @@ impl Source {
         }
         members.sort_by_key(|(start, ..)| *start);
         let members = members.into_iter().map(|(_, key, node)| (key, node)).collect();
-        Node { place: self.place(offset), value: Value::Table(members) }
+        SpannedValue { place: self.place(offset), value: Value::Table(members) }
     }
 
-    fn node(&self, value: &Spanned<DeValue<'_>>, faults: &mut Vec<Fault>) -> Node {
+    fn node(&self, value: &Spanned<DeValue<'_>>, faults: &mut Vec<ConfigError>) -> SpannedValue {
         let place = self.place(value.span().start);
         let read = match value.get_ref() {
             DeValue::String(text) => Value::Text(text.to_string()),
@@ -182,7 +187,7 @@ impl Source {
             }
             DeValue::Table(t) => return self.table(t, value.span().start, faults),
         };
-        Node { place, value: read }
+        SpannedValue { place, value: read }
     }
 }
 
@@ -211,7 +216,7 @@ mod tests {
         for text in ["redis://h/0", "1 2", "1\nw = 2", "[1", ""] {
             let node = parse_value("V", text);
             assert!(matches!(node.value, Value::Text(found) if found == text), "{text}");
-            assert_eq!(node.place, Place::whole("V"));
+            assert_eq!(node.place, SourceLocation::whole("V"));
         }
     }
 
@@ -221,7 +226,7 @@ mod tests {
             let (node, faults) = parse("f", &format!("n = {text}"));
             let Value::Table(mut members) = node.value else { return None };
             let Value::Number(digits) = members.pop()?.1.value else { return None };
-            Some((digits, faults.iter().map(Fault::to_string).collect::<Vec<_>>()))
+            Some((digits, faults.iter().map(ConfigError::to_string).collect::<Vec<_>>()))
         };
         for (text, digits) in
             [("1_000", "1000"), ("0.10", "0.10"), ("-1e3", "-1e3"), ("inf", "inf")]

@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::json::{Kind, Value as Json, scan};
-use crate::sheet::{Fault, Node, Table, Value};
+use crate::sheet::{ConfigError, SpannedValue, TableReader, Value};
 
 /// The beginning of a text has so many bytes at least, so that it means something.
 const BEGINNING_BYTES_MIN: usize = 12;
@@ -51,7 +51,7 @@ impl FailoverRule {
     }
 
     /// Reads `blocked` and `blocked_words`.
-    pub(super) fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> FailoverRule {
+    pub(super) fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> FailoverRule {
         let mut blocked = FailoverRule::default();
         for node in sheet.list("blocked", faults) {
             match &node.value {
@@ -75,8 +75,8 @@ impl FailoverRule {
 }
 
 impl BlockedWords {
-    fn parse(node: Node, faults: &mut Vec<Fault>) -> Option<BlockedWords> {
-        let mut row = Table::open(node, faults);
+    fn parse(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<BlockedWords> {
+        let mut row = TableReader::open(node, faults);
         let place = row.place.clone();
         let status = row.whole("status", faults).and_then(|n| u16::try_from(n).ok());
         let field = row.text("field", faults).filter(|field| is_path(field));

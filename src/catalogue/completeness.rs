@@ -4,7 +4,7 @@
 
 use super::vendor::RulesFile;
 use super::{Catalogue, VendorModelNames};
-use crate::sheet::{Fault, Place};
+use crate::sheet::{ConfigError, SourceLocation};
 
 /// What a rules file has brought.
 #[derive(Debug)]
@@ -30,12 +30,13 @@ impl Catalogue {
         &self,
         configured: &[VendorModelNames],
         folder: &str,
-    ) -> Vec<Fault> {
+    ) -> Vec<ConfigError> {
         let has_models = |vendor: &str| self.content_of(vendor).is_some_and(|f| f.models > 0);
         let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
         let fault = |naming: &VendorModelNames| {
             let vendor = &naming.vendor;
-            let file = Place::whole(&format!("{}/{vendor}.toml", folder.trim_end_matches('/')));
+            let file =
+                SourceLocation::whole(&format!("{}/{vendor}.toml", folder.trim_end_matches('/')));
             let lacks =
                 if self.content_of(vendor).is_some() { "has no models" } else { "is not there" };
             file.fault(format!(
@@ -49,11 +50,11 @@ impl Catalogue {
     /// altogether, or all of its examples, which stand last in a file. Each is a fault that names
     /// the file.
     #[must_use]
-    pub fn find_losses(&self, before: &Catalogue) -> Vec<Fault> {
+    pub fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
         before.files.iter().filter_map(|old| self.find_loss(old)).collect()
     }
 
-    fn find_loss(&self, old: &FileContent) -> Option<Fault> {
+    fn find_loss(&self, old: &FileContent) -> Option<ConfigError> {
         let (models, examples) =
             self.content_of(&old.vendor).map_or((0, 0), |new| (new.models, new.examples));
         let lost = if old.models > 0 && models == 0 {
@@ -63,7 +64,7 @@ impl Catalogue {
         } else {
             return None;
         };
-        Some(Place::whole(&old.file).fault(format!(
+        Some(SourceLocation::whole(&old.file).fault(format!(
             "{lost}; the file is missing or cut short. To take them away on purpose, restart"
         )))
     }
@@ -95,7 +96,7 @@ mod tests {
         Catalogue::parse(&sources, &[]).expect("sound rules")
     }
 
-    fn told(faults: &[Fault]) -> Vec<String> {
+    fn told(faults: &[ConfigError]) -> Vec<String> {
         faults.iter().map(ToString::to_string).collect()
     }
 

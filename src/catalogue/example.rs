@@ -10,11 +10,11 @@ use serde_json::Value as Json;
 use super::{Catalogue, Model, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::{Document, Draft};
-use crate::sheet::{Fault, Node, Place, Table};
+use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// One example.
 pub(super) struct RuleExample {
-    place: Place,
+    place: SourceLocation,
     case: ExampleCase,
 }
 
@@ -42,11 +42,11 @@ struct ExpectedBlock {
 
 /// Reads an `[[example]]`.
 pub(super) fn parse(
-    node: Node,
+    node: SpannedValue,
     vendor: &Arc<Vendor>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigError>,
 ) -> Option<RuleExample> {
-    let mut row = Table::open(node, faults);
+    let mut row = TableReader::open(node, faults);
     let place = row.place.clone();
     let (case, needs) = if row.has("answer") {
         let needs = "an example of an answer needs status, answer, and whether it is blocked";
@@ -63,7 +63,11 @@ pub(super) fn parse(
     Some(RuleExample { place, case: case? })
 }
 
-fn answer(row: &mut Table, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Option<ExpectedBlock> {
+fn answer(
+    row: &mut TableReader,
+    vendor: &Arc<Vendor>,
+    faults: &mut Vec<ConfigError>,
+) -> Option<ExpectedBlock> {
     let status = row.whole("status", faults).and_then(|n| u16::try_from(n).ok());
     let body = row.text("answer", faults);
     let is_blocked = row.bool("blocked", faults);
@@ -71,7 +75,7 @@ fn answer(row: &mut Table, vendor: &Arc<Vendor>, faults: &mut Vec<Fault>) -> Opt
     Some(ExpectedBlock { vendor, status: status?, body: body?, is_blocked: is_blocked? })
 }
 
-fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<ExpectedBody> {
+fn body(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<ExpectedBody> {
     let model = row.text("model", faults);
     let given = row.text("given", faults);
     let endpoint = row.text("endpoint", faults).unwrap_or_else(|| Endpoint::Chat.name().to_owned());
@@ -87,7 +91,7 @@ fn body(row: &mut Table, faults: &mut Vec<Fault>) -> Option<ExpectedBody> {
 
 impl RuleExample {
     /// Runs it; a different outcome is a fault.
-    pub(super) fn run(&self, catalogue: &Catalogue, faults: &mut Vec<Fault>) {
+    pub(super) fn run(&self, catalogue: &Catalogue, faults: &mut Vec<ConfigError>) {
         let outcome = match &self.case {
             ExampleCase::Body(body) => body.outcome(catalogue),
             ExampleCase::Answer(answer) => answer.outcome(),

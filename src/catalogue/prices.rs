@@ -4,10 +4,14 @@
 use super::kind::ModelKind;
 use crate::money::price::{Price, TokenPrice, TokenRates};
 use crate::money::{Money, MoneyError, Rate, VideoResolution};
-use crate::sheet::{Fault, Node, Place, Table};
+use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// Reads the price of a row.
-pub(super) fn price(kind: ModelKind, row: &mut Table, faults: &mut Vec<Fault>) -> Price {
+pub(super) fn price(
+    kind: ModelKind,
+    row: &mut TableReader,
+    faults: &mut Vec<ConfigError>,
+) -> Price {
     match kind {
         ModelKind::Chat | ModelKind::Responses => Price::Tokens(token_price(row, true, faults)),
         ModelKind::Embedding => Price::Tokens(token_price(row, false, faults)),
@@ -25,7 +29,11 @@ pub(super) fn price(kind: ModelKind, row: &mut Table, faults: &mut Vec<Fault>) -
 }
 
 /// Reads `"272K"` or a plain number of tokens; K is 1,000.
-pub(super) fn tokens(row: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Option<u64> {
+pub(super) fn tokens(
+    row: &mut TableReader,
+    key: &'static str,
+    faults: &mut Vec<ConfigError>,
+) -> Option<u64> {
     let node = row.take(key)?;
     let text = match &node.value {
         crate::sheet::Value::Text(text) | crate::sheet::Value::Number(text) => text.as_str(),
@@ -42,7 +50,7 @@ pub(super) fn tokens(row: &mut Table, key: &'static str, faults: &mut Vec<Fault>
     read
 }
 
-fn token_price(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> TokenPrice {
+fn token_price(row: &mut TableReader, output: bool, faults: &mut Vec<ConfigError>) -> TokenPrice {
     let base = rates(row, output, faults);
     let above = tiers(row.list("above", faults), faults, |tier, faults| {
         if !tier.has("input_tokens") {
@@ -66,13 +74,13 @@ fn token_price(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> TokenP
 }
 
 fn tiers<W: Ord + Copy>(
-    rows: Vec<Node>,
-    faults: &mut Vec<Fault>,
-    when: impl Fn(&mut Table, &mut Vec<Fault>) -> Option<W>,
+    rows: Vec<SpannedValue>,
+    faults: &mut Vec<ConfigError>,
+    when: impl Fn(&mut TableReader, &mut Vec<ConfigError>) -> Option<W>,
 ) -> Vec<(W, TokenRates)> {
     let mut read: Vec<(W, TokenRates)> = Vec::new();
     for row in rows {
-        let mut tier = Table::open(row, faults);
+        let mut tier = TableReader::open(row, faults);
         let place = tier.place.clone();
         let (when, rates) = (when(&mut tier, faults), rates(&mut tier, true, faults));
         tier.finish(faults);
@@ -94,7 +102,7 @@ fn midnight(date: &str) -> Option<i64> {
     Some(moment.timestamp().as_second())
 }
 
-fn rates(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> TokenRates {
+fn rates(row: &mut TableReader, output: bool, faults: &mut Vec<ConfigError>) -> TokenRates {
     let per_million = Rate::parse_per_million;
     let input = required(row, "input", faults, per_million);
     let output = if output { required(row, "output", faults, per_million) } else { Rate::ZERO };
@@ -104,7 +112,7 @@ fn rates(row: &mut Table, output: bool, faults: &mut Vec<Fault>) -> TokenRates {
     TokenRates { input, output, cache_read, cache_write, cache_write_1h }
 }
 
-fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(VideoResolution, Rate)> {
+fn seconds(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<(VideoResolution, Rate)> {
     let place = row.place.clone();
     let mut rates = Vec::new();
     for (name, node) in row.members("second", faults) {
@@ -129,9 +137,9 @@ fn seconds(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<(VideoResolution, Ra
 }
 
 fn required<P: Default>(
-    row: &mut Table,
+    row: &mut TableReader,
     key: &'static str,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigError>,
     read: fn(&str) -> Result<P, MoneyError>,
 ) -> P {
     if !row.has(key) {
@@ -141,9 +149,9 @@ fn required<P: Default>(
 }
 
 fn optional<P>(
-    row: &mut Table,
+    row: &mut TableReader,
     key: &'static str,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigError>,
     read: fn(&str) -> Result<P, MoneyError>,
 ) -> Option<P> {
     let (digits, place) = row.number(key, faults)?;
@@ -156,7 +164,7 @@ fn optional<P>(
     }
 }
 
-fn bad_price(place: &Place, key: &str, digits: &str, why: MoneyError) -> Fault {
+fn bad_price(place: &SourceLocation, key: &str, digits: &str, why: MoneyError) -> ConfigError {
     place.fault(format!("'{key}' = {digits}: {why}"))
 }
 
@@ -170,10 +178,10 @@ mod tests {
 
     fn read(kind: ModelKind, text: &str) -> (Price, Vec<String>) {
         let (node, mut faults) = sheet::parse("p", text);
-        let mut row = Table::open(node, &mut faults);
+        let mut row = TableReader::open(node, &mut faults);
         let price = price(kind, &mut row, &mut faults);
         row.finish(&mut faults);
-        (price, faults.iter().map(Fault::to_string).collect())
+        (price, faults.iter().map(ConfigError::to_string).collect())
     }
 
     fn nano(nano: u32) -> Rate {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::route_tls::RouteTlsFiles;
-use crate::sheet::{Fault, Node, Place, Table};
+use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// What a vendor calls models: exact names, and patterns with one `*` at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,7 +17,10 @@ pub struct ModelPatterns {
 
 impl ModelPatterns {
     /// Reads a table `"our-*" = "their-*"`.
-    pub fn parse(members: Vec<(String, Node)>, faults: &mut Vec<Fault>) -> ModelPatterns {
+    pub fn parse(
+        members: Vec<(String, SpannedValue)>,
+        faults: &mut Vec<ConfigError>,
+    ) -> ModelPatterns {
         let mut names = ModelPatterns::default();
         for (ours, node) in members {
             let crate::sheet::Value::Text(theirs) = &node.value else {
@@ -203,8 +206,8 @@ pub struct VendorRoutes {
 
 impl VendorRoutes {
     /// Reads a `[vendor.NAME]` section.
-    pub fn parse(vendor: &str, node: Node, faults: &mut Vec<Fault>) -> VendorRoutes {
-        let mut sheet = Table::open(node, faults);
+    pub fn parse(vendor: &str, node: SpannedValue, faults: &mut Vec<ConfigError>) -> VendorRoutes {
+        let mut sheet = TableReader::open(node, faults);
         let mut section = VendorRoutes::default();
         vendor.clone_into(&mut section.naming.vendor);
         section.naming.aliases = sheet.bool("aliases", faults).unwrap_or(false);
@@ -239,8 +242,8 @@ impl VendorRoutes {
     }
 }
 
-fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
-    let mut row = Table::open(node, faults);
+fn route(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<RouteSection> {
+    let mut row = TableReader::open(node, faults);
     let place = row.place.clone();
     let name = required(&mut row, "name", &place, faults);
     let key = required(&mut row, "key", &place, faults);
@@ -265,10 +268,10 @@ fn route(node: Node, faults: &mut Vec<Fault>) -> Option<RouteSection> {
 }
 
 fn required(
-    row: &mut Table,
+    row: &mut TableReader,
     key: &'static str,
-    place: &Place,
-    faults: &mut Vec<Fault>,
+    place: &SourceLocation,
+    faults: &mut Vec<ConfigError>,
 ) -> Option<String> {
     let text = row.text(key, faults).filter(|t| !t.is_empty());
     if text.is_none() {

@@ -1,13 +1,13 @@
 //! The TLS of one route: whom it trusts, and what it shows of itself, as configured.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::sheet::{Fault, Node, Place, Table};
+use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// The `tls` table of a route. Each file is in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteTlsFiles {
     /// Where it stands, so that a fault of a file can say so.
-    pub place: Place,
+    pub place: SourceLocation,
     /// Authorities that may vouch for the vendor, in place of the system's.
     pub ca: Option<String>,
     /// The certificate chain and the key that the vendor is shown.
@@ -25,9 +25,9 @@ pub struct ClientCertificateFiles {
 
 impl RouteTlsFiles {
     /// Reads `{ ca = "..", cert = "..", key = ".." }`.
-    pub fn parse(node: Node, is_tls: bool, faults: &mut Vec<Fault>) -> RouteTlsFiles {
+    pub fn parse(node: SpannedValue, is_tls: bool, faults: &mut Vec<ConfigError>) -> RouteTlsFiles {
         let place = node.place.clone();
-        let mut table = Table::open(node, faults);
+        let mut table = TableReader::open(node, faults);
         let ca = table.text("ca", faults);
         let (cert, key) = (table.text("cert", faults), table.text("key", faults));
         table.finish(faults);

@@ -13,7 +13,7 @@ use super::rewrite::{FallbackValue, NumberClamp, RewriteRule};
 use super::screen::{FieldPolicy, FieldRefusal, OptionalPrice};
 use crate::dialect::Endpoint;
 use crate::dialect::json::draft::quoted;
-use crate::sheet::{self, Fault, Node, Place, Table, Value, closest};
+use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, Value, closest};
 
 /// What a vendor's text endpoint speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,7 +99,7 @@ pub(super) struct RulesFile {
 /// A model in a rules file.
 pub(super) struct ModelEntry {
     pub(super) model: Model,
-    pub(super) place: Place,
+    pub(super) place: SourceLocation,
     /// Whether calls of its kind that name no model are for it.
     pub(super) is_default: bool,
 }
@@ -108,10 +108,10 @@ pub(super) struct ModelEntry {
 const TEXT: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
 
 /// Reads a rules file; what is wrong goes to `faults`.
-pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> RulesFile {
+pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> RulesFile {
     let (root, syntax) = sheet::parse(file, text);
     faults.extend(syntax);
-    let mut sheet = Table::open(root, faults);
+    let mut sheet = TableReader::open(root, faults);
     let mut vendor = Vendor {
         token: sheet.text("vendor", faults).unwrap_or_default(),
         dialect: dialect(&mut sheet, faults),
@@ -126,7 +126,7 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> RulesFil
             .push(sheet.place.fault(format!("'vendor' must be \"{stem}\", as the file is named")));
     }
     manners(&mut vendor, &mut sheet, faults);
-    let sections: Vec<(ModelKind, Vec<(String, Node)>)> =
+    let sections: Vec<(ModelKind, Vec<(String, SpannedValue)>)> =
         ModelKind::ALL.iter().map(|kind| (*kind, sheet.members(kind.name(), faults))).collect();
     let known: Vec<String> =
         sections.iter().flat_map(|(_, rows)| rows.iter().map(|(id, _)| id.clone())).collect();
@@ -149,7 +149,7 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<Fault>) -> RulesFil
     RulesFile { vendor: token, models, examples }
 }
 
-fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> TextApi {
+fn dialect(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> TextApi {
     let place = sheet.place.clone();
     match sheet.text("dialect", faults).as_deref() {
         Some("chat") => TextApi::Chat,
@@ -161,7 +161,7 @@ fn dialect(sheet: &mut Table, faults: &mut Vec<Fault>) -> TextApi {
     }
 }
 
-fn edits(sheet: &mut Table, faults: &mut Vec<Fault>) -> ImageEditFormat {
+fn edits(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> ImageEditFormat {
     let place = sheet.place.clone();
     match sheet.text("image_edits", faults).as_deref() {
         None | Some("form") => ImageEditFormat::Form,
@@ -173,7 +173,7 @@ fn edits(sheet: &mut Table, faults: &mut Vec<Fault>) -> ImageEditFormat {
     }
 }
 
-fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
+fn manners(vendor: &mut Vendor, sheet: &mut TableReader, faults: &mut Vec<ConfigError>) {
     if let Some(mut auth) = sheet.table("auth", faults) {
         vendor.auth_header = auth.text("header", faults).unwrap_or_default();
         vendor.auth_scheme = auth.text("scheme", faults);
@@ -215,12 +215,12 @@ fn manners(vendor: &mut Vendor, sheet: &mut Table, faults: &mut Vec<Fault>) {
 fn model(
     kind: ModelKind,
     id: String,
-    node: Node,
+    node: SpannedValue,
     vendor: &Arc<Vendor>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigError>,
 ) -> ModelEntry {
     let place = node.place.clone();
-    let mut row = Table::open(node, faults);
+    let mut row = TableReader::open(node, faults);
     let price = prices::price(kind, &mut row, faults);
     let text = matches!(kind, ModelKind::Chat | ModelKind::Responses);
     let context = if text { prices::tokens(&mut row, "context", faults) } else { None };
@@ -249,8 +249,8 @@ fn model(
     ModelEntry { model, place, is_default }
 }
 
-fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
-    let mut row = Table::open(node, faults);
+fn refuse(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {
+    let mut row = TableReader::open(node, faults);
     let named = row.texts("endpoints", faults);
     let field = row.text("field", faults).unwrap_or_default();
     let because = row.text("because", faults).unwrap_or_default();
@@ -276,7 +276,7 @@ fn refuse(vendor: &mut Vendor, node: Node, faults: &mut Vec<Fault>) {
     }
 }
 
-fn unless_price(row: &mut Table, faults: &mut Vec<Fault>) -> Option<OptionalPrice> {
+fn unless_price(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<OptionalPrice> {
     let name = row.text("unless_price", faults)?;
     let known = OptionalPrice::named(&name);
     if known.is_none() {
@@ -289,8 +289,8 @@ fn unless_price(row: &mut Table, faults: &mut Vec<Fault>) -> Option<OptionalPric
 fn endpoints(
     names: Option<&[String]>,
     otherwise: &[Endpoint],
-    place: &Place,
-    faults: &mut Vec<Fault>,
+    place: &SourceLocation,
+    faults: &mut Vec<ConfigError>,
 ) -> Vec<Endpoint> {
     let Some(names) = names else { return otherwise.to_vec() };
     let known = |name: &String| Endpoint::ALL.into_iter().find(|e| e.name() == name);
@@ -301,8 +301,8 @@ fn endpoints(
     names.iter().filter_map(known).collect()
 }
 
-fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> RewriteRule {
-    let mut row = Table::open(node, faults);
+fn rewrite(node: SpannedValue, known: &[String], faults: &mut Vec<ConfigError>) -> RewriteRule {
+    let mut row = TableReader::open(node, faults);
     let named = row.texts("endpoints", faults);
     let rewrite = RewriteRule {
         models: row.texts("models", faults).unwrap_or_default(),
@@ -335,9 +335,9 @@ fn rewrite(node: Node, known: &[String], faults: &mut Vec<Fault>) -> RewriteRule
 }
 
 /// Lists of fields of which only the first that is there stays.
-fn either(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<Vec<String>> {
+fn either(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<Vec<String>> {
     let lists = row.list("either", faults);
-    let fields = |node: Node, faults: &mut Vec<Fault>| {
+    let fields = |node: SpannedValue, faults: &mut Vec<ConfigError>| {
         let Value::List(items) = &node.value else {
             faults.push(node.place.fault("'either' lists lists of fields"));
             return Vec::new();
@@ -352,25 +352,25 @@ fn either(row: &mut Table, faults: &mut Vec<Fault>) -> Vec<Vec<String>> {
 }
 
 fn pairs(
-    row: &mut Table,
+    row: &mut TableReader,
     key: &'static str,
-    faults: &mut Vec<Fault>,
-    read: fn(&Node, &mut Vec<Fault>) -> Option<String>,
+    faults: &mut Vec<ConfigError>,
+    read: fn(&SpannedValue, &mut Vec<ConfigError>) -> Option<String>,
 ) -> Vec<(String, String)> {
     let members = row.members(key, faults);
     members.into_iter().filter_map(|(name, node)| Some((name, read(&node, faults)?))).collect()
 }
 
-fn clamp((field, node): (String, Node), faults: &mut Vec<Fault>) -> NumberClamp {
-    let mut row = Table::open(node, faults);
+fn clamp((field, node): (String, SpannedValue), faults: &mut Vec<ConfigError>) -> NumberClamp {
+    let mut row = TableReader::open(node, faults);
     let min = row.number("min", faults).map(|(n, _)| n);
     let max = row.number("max", faults).map(|(n, _)| n);
     row.finish(faults);
     NumberClamp { field, min, max }
 }
 
-fn lower((field, node): (String, Node), faults: &mut Vec<Fault>) -> FallbackValue {
-    let mut row = Table::open(node, faults);
+fn lower((field, node): (String, SpannedValue), faults: &mut Vec<ConfigError>) -> FallbackValue {
+    let mut row = TableReader::open(node, faults);
     let place = row.place.clone();
     let to = row.take("to").and_then(|n| json(&n, faults));
     if to.is_none() {
@@ -382,7 +382,7 @@ fn lower((field, node): (String, Node), faults: &mut Vec<Fault>) -> FallbackValu
 }
 
 /// A value of the rules as JSON text.
-fn json(node: &Node, faults: &mut Vec<Fault>) -> Option<String> {
+fn json(node: &SpannedValue, faults: &mut Vec<ConfigError>) -> Option<String> {
     match &node.value {
         Value::Text(text) => Some(quoted(text)),
         Value::Bool(b) => Some(b.to_string()),

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Conf;
-use crate::sheet::{Fault, Place};
+use crate::sheet::{ConfigError, SourceLocation};
 
 /// The rules files of a folder, by name.
 pub(super) fn read(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
@@ -33,9 +33,9 @@ pub(super) fn parse(
     dir: &str,
     sources: &[RulesSource],
     naming: &[VendorModelNames],
-) -> Result<Catalogue, Vec<Fault>> {
+) -> Result<Catalogue, Vec<ConfigError>> {
     let cut = sources.iter().filter_map(|(file, text)| find_cut(file, text));
-    let mut faults: Vec<Fault> = cut.collect();
+    let mut faults: Vec<ConfigError> = cut.collect();
     match Catalogue::parse(sources, naming) {
         Ok(catalogue) => {
             faults.extend(catalogue.find_missing_vendors(naming, dir));
@@ -50,7 +50,7 @@ pub(super) fn parse(
 
 /// A file that was written to its end ends with a line break. One that is cut short seldom does,
 /// and may be sound all the same, without the refusals that stood further below.
-fn find_cut(file: &str, text: &str) -> Option<Fault> {
+fn find_cut(file: &str, text: &str) -> Option<ConfigError> {
     let what = if text.trim().is_empty() {
         "the file is empty"
     } else if text.ends_with('\n') {
@@ -58,7 +58,7 @@ fn find_cut(file: &str, text: &str) -> Option<Fault> {
     } else {
         "the file does not end with a line break: it may be cut short"
     };
-    Some(Place::whole(file).fault(what))
+    Some(SourceLocation::whole(file).fault(what))
 }
 
 /// The catalogue of a configuration.

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use crate::catalogue::route::KeySource;
 use crate::gateway::client_address::{ProxyMode, TrustedProxies};
-use crate::sheet::{Fault, Node, Table, Value};
+use crate::sheet::{ConfigError, SpannedValue, TableReader, Value};
 
 /// The `[listen]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl AdminAddress {
 
 impl Listen {
     /// Reads the section.
-    pub fn parse(table: &mut Table, faults: &mut Vec<Fault>) -> Listen {
+    pub fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Listen {
         let http = match table.take("http") {
             Some(node) => tcp(node, "http", "127.0.0.1:8080", faults),
             None => "127.0.0.1:8080".to_owned(),
@@ -72,7 +72,7 @@ impl Listen {
     }
 }
 
-fn tcp(node: Node, key: &str, default: &str, faults: &mut Vec<Fault>) -> String {
+fn tcp(node: SpannedValue, key: &str, default: &str, faults: &mut Vec<ConfigError>) -> String {
     match node.value {
         Value::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
         _ => {
@@ -83,7 +83,7 @@ fn tcp(node: Node, key: &str, default: &str, faults: &mut Vec<Fault>) -> String 
     }
 }
 
-fn admin(node: Option<Node>, faults: &mut Vec<Fault>) -> AdminAddress {
+fn admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> AdminAddress {
     let default = "127.0.0.1:9090";
     let Some(node) = node else { return AdminAddress::Tcp(default.to_owned()) };
     let path = match &node.value {
@@ -96,7 +96,7 @@ fn admin(node: Option<Node>, faults: &mut Vec<Fault>) -> AdminAddress {
     }
 }
 
-fn parse_tls(mut tls: Table, faults: &mut Vec<Fault>) -> Tls {
+fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> Tls {
     let place = tls.place.clone();
     let files = (tls.text("cert", faults), tls.text("key", faults));
     tls.finish(faults);
@@ -106,7 +106,7 @@ fn parse_tls(mut tls: Table, faults: &mut Vec<Fault>) -> Tls {
     Tls { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
 }
 
-fn proxies(table: &mut Table, faults: &mut Vec<Fault>) -> Option<TrustedProxies> {
+fn proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<TrustedProxies> {
     let place = table.place.clone();
     let mode = table.text("proxy", faults).and_then(|text| match text.as_str() {
         "protocol" => Some(ProxyMode::Protocol),

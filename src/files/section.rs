@@ -1,7 +1,7 @@
 //! The `[files]` section: which folder or bucket.
 
 use super::link_secret::LinkSecret;
-use crate::sheet::{Fault, Place as At, Table, Value};
+use crate::sheet::{ConfigError, SourceLocation as At, TableReader, Value};
 
 /// Bytes of bodies that are kept, unless the section says otherwise.
 const KEPT_BYTES_MAX: u64 = 2 << 30;
@@ -34,7 +34,7 @@ impl Default for FilesSection {
 
 impl FilesSection {
     /// Reads the section.
-    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> FilesSection {
+    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> FilesSection {
         let default = FilesSection::default();
         let url = text(sheet, "url", faults).map_or(default.url, |(url, at)| {
             if place(&url).is_none() {
@@ -81,7 +81,11 @@ pub(super) enum Place<'a> {
     Bucket { bucket: &'a str, prefix: String },
 }
 
-fn text(sheet: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Option<(String, At)> {
+fn text(
+    sheet: &mut TableReader,
+    key: &'static str,
+    faults: &mut Vec<ConfigError>,
+) -> Option<(String, At)> {
     let node = sheet.take(key)?;
     if let Value::Text(text) = node.value {
         return Some((text, node.place));
@@ -90,7 +94,7 @@ fn text(sheet: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Option
     None
 }
 
-fn link_secrets(sheet: &mut Table, faults: &mut Vec<Fault>) -> Vec<LinkSecret> {
+fn link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
     if !sheet.has("link_secrets") {
         // So that it is a known key.
         sheet.take("link_secrets");
@@ -157,7 +161,7 @@ mod tests {
 
     fn read(text: &str) -> (FilesSection, Vec<String>) {
         let (root, mut faults) = crate::sheet::parse("t.toml", text);
-        let mut sheet = Table::open(root, &mut faults);
+        let mut sheet = TableReader::open(root, &mut faults);
         let section = FilesSection::parse(&mut sheet, &mut faults);
         sheet.finish(&mut faults);
         (section, faults.iter().map(ToString::to_string).collect())

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::sheet::{Fault, Table};
+use crate::sheet::{ConfigError, TableReader};
 
 /// The `[limits]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Reads the section.
-    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Limits {
+    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Limits {
         let mut limits = Limits::default();
         let mut read = |key, bytes: &mut usize| {
             let told = sheet.whole(key, faults).and_then(|n| n.try_into().ok());
@@ -166,7 +166,7 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Reads the section. Every value is in ms.
-    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Timeouts {
+    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Timeouts {
         let mut times = Timeouts::default();
         let mut read = |key, time: &mut Duration| {
             let Some(ms) = sheet.whole(key, faults) else { return };

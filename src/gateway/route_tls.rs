@@ -11,7 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::catalogue::route_tls::{ClientCertificateFiles, RouteTlsFiles};
-use crate::sheet::Fault;
+use crate::sheet::ConfigError;
 
 /// Whom a route trusts, and what it shows of itself.
 pub struct RouteTls {
@@ -26,7 +26,7 @@ impl RouteTls {
     ///
     /// # Errors
     /// A file cannot be read, or is not what it should be: which, and where it is configured.
-    pub fn load(files: &RouteTlsFiles) -> Result<RouteTls, Fault> {
+    pub fn load(files: &RouteTlsFiles) -> Result<RouteTls, ConfigError> {
         RouteTls::read(files).map_err(|why| files.place.fault(why))
     }
 

@@ -18,7 +18,7 @@ use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
 use crate::dialect::vendor_error;
 use crate::ledger::AccountName;
 use crate::metrics::METRICS;
-use crate::sheet::Fault;
+use crate::sheet::ConfigError;
 
 /// One way to a vendor.
 pub struct Route {
@@ -189,7 +189,7 @@ impl Routes {
     ///
     /// # Errors
     /// A file of a route's TLS cannot be used.
-    pub fn new(sections: &[VendorRoutes]) -> Result<Routes, Fault> {
+    pub fn new(sections: &[VendorRoutes]) -> Result<Routes, ConfigError> {
         let mut routes = Routes::default();
         for section in sections {
             let vendor = &section.naming.vendor;

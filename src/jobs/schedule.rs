@@ -1,7 +1,7 @@
 //! When jobs are looked at, and how long anything about them may take, from the configuration.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::sheet::{Fault, Table};
+use crate::sheet::{ConfigError, TableReader};
 
 /// No time is longer than a year, in ms.
 const MS_MAX: u64 = 365 * DAY_MS;
@@ -58,7 +58,7 @@ impl Default for Schedule {
 
 impl Schedule {
     /// Reads the section.
-    pub fn parse(sheet: &mut Table, faults: &mut Vec<Fault>) -> Schedule {
+    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Schedule {
         let mut schedule = Schedule::default();
         let mut read = |key, most: u64, value: &mut u64| {
             let Some(told) = sheet.whole(key, faults) else { return };
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_time_of_nothing_is_refused() {
         let (root, mut faults) = crate::sheet::parse("t.toml", "poll_ms = 0\ncopies_max = 5\n");
-        let mut sheet = Table::open(root, &mut faults);
+        let mut sheet = TableReader::open(root, &mut faults);
         let schedule = Schedule::parse(&mut sheet, &mut faults);
         sheet.finish(&mut faults);
         let told: Vec<String> = faults.iter().map(ToString::to_string).collect();

@@ -1,20 +1,20 @@
 //! Reading a table key by key: what was not asked for is a fault that names the closest known key.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{Fault, Node, Place, Value, closest};
+use super::{ConfigError, SourceLocation, SpannedValue, Value, closest};
 
 /// A table being read. Call [`Table::finish`] when every known key was asked for.
 #[derive(Debug)]
-pub struct Table {
+pub struct TableReader {
     /// Where the table stands.
-    pub place: Place,
-    members: Vec<(String, Node)>,
+    pub place: SourceLocation,
+    members: Vec<(String, SpannedValue)>,
     known: Vec<&'static str>,
 }
 
-impl Table {
+impl TableReader {
     /// Opens a node as a table; anything else is a fault and reads as an empty one.
-    pub fn open(node: Node, faults: &mut Vec<Fault>) -> Table {
+    pub fn open(node: SpannedValue, faults: &mut Vec<ConfigError>) -> TableReader {
         let members = match node.value {
             Value::Table(members) => members,
             other => {
@@ -22,18 +22,18 @@ impl Table {
                 Vec::new()
             }
         };
-        Table { place: node.place, members, known: Vec::new() }
+        TableReader { place: node.place, members, known: Vec::new() }
     }
 
     /// The raw value of a key.
-    pub fn take(&mut self, key: &'static str) -> Option<Node> {
+    pub fn take(&mut self, key: &'static str) -> Option<SpannedValue> {
         self.known.push(key);
         let at = self.members.iter().position(|(k, _)| k == key)?;
         Some(self.members.remove(at).1)
     }
 
     /// A text.
-    pub fn text(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<String> {
+    pub fn text(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<String> {
         let node = self.take(key)?;
         text(node, key, faults)
     }
@@ -42,8 +42,8 @@ impl Table {
     pub fn number(
         &mut self,
         key: &'static str,
-        faults: &mut Vec<Fault>,
-    ) -> Option<(String, Place)> {
+        faults: &mut Vec<ConfigError>,
+    ) -> Option<(String, SourceLocation)> {
         let node = self.take(key)?;
         match node.value {
             Value::Number(digits) => Some((digits, node.place)),
@@ -55,7 +55,7 @@ impl Table {
     }
 
     /// A whole number from 0.
-    pub fn whole(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<u64> {
+    pub fn whole(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<u64> {
         let (digits, place) = self.number(key, faults)?;
         let read = digits.parse().ok();
         if read.is_none() {
@@ -65,7 +65,7 @@ impl Table {
     }
 
     /// `true` or `false`.
-    pub fn bool(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<bool> {
+    pub fn bool(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<bool> {
         let node = self.take(key)?;
         match node.value {
             Value::Bool(b) => Some(b),
@@ -77,7 +77,7 @@ impl Table {
     }
 
     /// A list of nodes; an absent one is empty.
-    pub fn list(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Vec<Node> {
+    pub fn list(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Vec<SpannedValue> {
         let Some(node) = self.take(key) else { return Vec::new() };
         match node.value {
             Value::List(items) => items,
@@ -89,7 +89,11 @@ impl Table {
     }
 
     /// A list of texts; an absent one is `None`.
-    pub fn texts(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<Vec<String>> {
+    pub fn texts(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Option<Vec<String>> {
         if !self.has(key) {
             self.known.push(key);
             return None;
@@ -99,13 +103,21 @@ impl Table {
     }
 
     /// A table's members, whatever they are called; an absent one is empty.
-    pub fn members(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Vec<(String, Node)> {
-        self.take(key).map_or_else(Vec::new, |node| Table::open(node, faults).members)
+    pub fn members(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Vec<(String, SpannedValue)> {
+        self.take(key).map_or_else(Vec::new, |node| TableReader::open(node, faults).members)
     }
 
     /// An inner table.
-    pub fn table(&mut self, key: &'static str, faults: &mut Vec<Fault>) -> Option<Table> {
-        self.take(key).map(|node| Table::open(node, faults))
+    pub fn table(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Option<TableReader> {
+        self.take(key).map(|node| TableReader::open(node, faults))
     }
 
     /// Whether a key stands there and was not taken yet.
@@ -115,7 +127,7 @@ impl Table {
     }
 
     /// Every key that nobody asked for is a fault.
-    pub fn finish(self, faults: &mut Vec<Fault>) {
+    pub fn finish(self, faults: &mut Vec<ConfigError>) {
         for (key, node) in &self.members {
             let hint = match closest(key, self.known.iter().copied()) {
                 Some(near) => format!("closest is '{near}'"),
@@ -127,7 +139,7 @@ impl Table {
 }
 
 /// A node as text.
-fn text(node: Node, key: &str, faults: &mut Vec<Fault>) -> Option<String> {
+fn text(node: SpannedValue, key: &str, faults: &mut Vec<ConfigError>) -> Option<String> {
     match node.value {
         Value::Text(text) => Some(text),
         other => {
@@ -146,13 +158,13 @@ mod tests {
     use super::*;
     use crate::sheet;
 
-    fn open(text: &str) -> (Table, Vec<Fault>) {
+    fn open(text: &str) -> (TableReader, Vec<ConfigError>) {
         let (node, mut faults) = sheet::parse("f", text);
-        (Table::open(node, &mut faults), faults)
+        (TableReader::open(node, &mut faults), faults)
     }
 
-    fn told(faults: &[Fault]) -> Vec<String> {
-        faults.iter().map(Fault::to_string).collect()
+    fn told(faults: &[ConfigError]) -> Vec<String> {
+        faults.iter().map(ConfigError::to_string).collect()
     }
 
     #[test]
@@ -187,7 +199,7 @@ mod tests {
     fn what_is_of_another_kind_is_told_and_reads_as_absent() {
         let values = ["'a'", "1", "true", "[]", "{}"];
         let kinds = ["a text", "a number", "true or false", "a list", "a table"];
-        let each = |read: fn(&mut Table, &mut Vec<Fault>) -> bool| {
+        let each = |read: fn(&mut TableReader, &mut Vec<ConfigError>) -> bool| {
             let found = values.map(|value| {
                 let (mut table, mut faults) = open(&format!("\nk = {value}"));
                 let is_there = read(&mut table, &mut faults);

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use super::super::rules;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Conf;
-use crate::sheet::Fault;
+use crate::sheet::ConfigError;
 
 /// What a look at the folder finds: its files, or why they cannot be read.
 type Found = Result<Vec<RulesSource>, String>;
@@ -85,7 +85,7 @@ impl Rules {
         *looks = Looks { judged: found, changed: None };
     }
 
-    fn parse(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<Fault>> {
+    fn parse(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<ConfigError>> {
         let catalogue = rules::parse(&self.dir, sources, &self.naming)?;
         let losses = catalogue.find_losses(&self.catalogue.load());
         if losses.is_empty() { Ok(catalogue) } else { Err(losses) }
