@@ -19,7 +19,7 @@ use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
 use crate::files::bodies::BodyFiles;
 use crate::ledger::{Leases, Ledger};
-use crate::notes::Notes;
+use crate::notes::AccountCache;
 use crate::repeats::Repeats;
 
 pub mod admit;
@@ -92,7 +92,7 @@ pub struct Gateway {
     /// The money.
     pub ledger: Arc<dyn Ledger>,
     /// What is kept for a while.
-    pub notes: Arc<dyn Notes>,
+    pub notes: Arc<dyn AccountCache>,
     /// The store's name in metrics.
     pub store_name: &'static str,
     /// Bounds of what is taken in.
@@ -146,7 +146,7 @@ pub struct Parts {
     /// See [`Gateway::ledger`].
     pub ledger: Arc<dyn Ledger>,
     /// See [`Gateway::notes`].
-    pub notes: Arc<dyn Notes>,
+    pub notes: Arc<dyn AccountCache>,
     /// See [`Gateway::store_name`].
     pub store_name: &'static str,
     /// See [`Gateway::videos`].

@@ -23,33 +23,33 @@ pub const ID_PREFIX: &str = "given:";
 
 /// Notes that make room for each other, but not for those of another shelf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Shelf {
+pub enum Namespace {
     /// Ids that an account was given.
     Ids,
     /// Everything else.
     Rest,
 }
 
-impl Shelf {
+impl Namespace {
     /// Where a note of this name is.
     #[must_use]
-    pub fn of(name: &str) -> Shelf {
-        if name.starts_with(ID_PREFIX) { Shelf::Ids } else { Shelf::Rest }
+    pub fn of(name: &str) -> Namespace {
+        if name.starts_with(ID_PREFIX) { Namespace::Ids } else { Namespace::Rest }
     }
 
     /// So many notes of an account are on it, at most.
     #[must_use]
     pub fn notes_max(self) -> usize {
         match self {
-            Shelf::Ids => IDS_MAX,
-            Shelf::Rest => NOTES_MAX,
+            Namespace::Ids => IDS_MAX,
+            Namespace::Rest => NOTES_MAX,
         }
     }
 }
 
 /// Why a note is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoteRefused {
+pub enum CacheRefusal {
     /// It has more than [`NOTE_BYTES_MAX`], or its name more than [`NAME_BYTES_MAX`].
     #[error("the note or its name is too large")]
     TooLarge,
@@ -61,7 +61,7 @@ pub enum NoteRefused {
 /// Where notes are kept. An account need not be open to have some; what one account keeps no other
 /// finds.
 #[async_trait]
-pub trait Notes: Send + Sync {
+pub trait AccountCache: Send + Sync {
     /// Keeps a note of an account's under names for so long (ms); what had these names before is
     /// replaced. It is found as soon as this has returned, and does not wait for any disk.
     async fn keep(
@@ -70,7 +70,7 @@ pub trait Notes: Send + Sync {
         names: &[String],
         note: Bytes,
         life_ms: u64,
-    ) -> Result<(), NoteRefused>;
+    ) -> Result<(), CacheRefusal>;
     /// The notes of these names that still live, in the same order. After [`FOUND_BYTES_MAX`] the
     /// rest counts as not there.
     async fn find(
@@ -84,10 +84,10 @@ pub trait Notes: Send + Sync {
 ///
 /// # Errors
 /// [`NoteRefused::TooLarge`].
-pub fn fits(names: &[String], note: &[u8]) -> Result<(), NoteRefused> {
+pub fn fits(names: &[String], note: &[u8]) -> Result<(), CacheRefusal> {
     let too_long = |name: &String| name.len() > NAME_BYTES_MAX;
     if note.len() > NOTE_BYTES_MAX || names.iter().any(too_long) {
-        return Err(NoteRefused::TooLarge);
+        return Err(CacheRefusal::TooLarge);
     }
     Ok(())
 }

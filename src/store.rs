@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use crate::jobs::Queue;
 use crate::ledger::{Leases, Ledger, Unavailable};
-use crate::notes::Notes;
+use crate::notes::AccountCache;
 use crate::repeats::Repeats;
 
 mod jobs;
@@ -62,7 +62,7 @@ pub struct Opened {
     pub ledger: Arc<dyn Ledger>,
     /// What is kept for a while. To a server it has a connection of its own: money never waits
     /// behind a long note.
-    pub notes: Arc<dyn Notes>,
+    pub notes: Arc<dyn AccountCache>,
     /// Where video jobs wait. To a server it has a connection of its own too, since what belongs to
     /// a job is longer still.
     pub queue: Arc<dyn Queue>,
@@ -98,7 +98,7 @@ impl Lasting {
 }
 
 impl Opened {
-    fn of<S: Ledger + Notes + Queue + Repeats + 'static>(store: Arc<S>) -> Opened {
+    fn of<S: Ledger + AccountCache + Queue + Repeats + 'static>(store: Arc<S>) -> Opened {
         Opened {
             ledger: store.clone(),
             notes: store.clone(),

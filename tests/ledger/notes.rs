@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
 use tollgate::money::Money;
 use tollgate::notes::{
-    FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX, NOTES_MAX, NoteRefused,
-    Notes,
+    AccountCache, CacheRefusal, FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX,
+    NOTE_BYTES_MAX, NOTES_MAX,
 };
 use tollgate::store::{self, Opened};
 
@@ -33,12 +33,12 @@ fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-async fn keep(notes: &dyn Notes, account: &AccountName, name: &str, text: &str) {
+async fn keep(notes: &dyn AccountCache, account: &AccountName, name: &str, text: &str) {
     notes.keep(account, &[name.to_owned()], bytes(text), HOUR_MS).await.expect("it is kept");
 }
 
 /// What is found, in words; `-` where there is nothing.
-async fn found(notes: &dyn Notes, account: &AccountName, names: &[&str]) -> String {
+async fn found(notes: &dyn AccountCache, account: &AccountName, names: &[&str]) -> String {
     let found = find(notes, account, names).await.expect("an answer");
     let word = |note: &Option<Bytes>| {
         note.as_ref().map_or("-".to_owned(), |n| String::from_utf8_lossy(n).into_owned())
@@ -47,7 +47,7 @@ async fn found(notes: &dyn Notes, account: &AccountName, names: &[&str]) -> Stri
 }
 
 async fn find(
-    notes: &dyn Notes,
+    notes: &dyn AccountCache,
     account: &AccountName,
     names: &[&str],
 ) -> Result<Vec<Option<Bytes>>, Unavailable> {
@@ -56,7 +56,7 @@ async fn find(
 }
 
 /// Waits until a note is gone; tells how long that took.
-async fn gone(notes: &dyn Notes, account: &AccountName, name: &str) -> Duration {
+async fn gone(notes: &dyn AccountCache, account: &AccountName, name: &str) -> Duration {
     let asked = Instant::now();
     while found(notes, account, &[name]).await != "-" {
         assert!(asked.elapsed() < GONE_WITHIN, "{name} does not go");
@@ -65,7 +65,7 @@ async fn gone(notes: &dyn Notes, account: &AccountName, name: &str) -> Duration 
     asked.elapsed()
 }
 
-async fn answers_come_in_the_order_of_the_names(notes: &dyn Notes) {
+async fn answers_come_in_the_order_of_the_names(notes: &dyn AccountCache) {
     let account = name("order");
     assert_eq!(find(notes, &account, &[]).await, Ok(vec![]));
     assert_eq!(find(notes, &account, &["a", "b"]).await, Ok(vec![None, None]));
@@ -84,7 +84,7 @@ async fn answers_come_in_the_order_of_the_names(notes: &dyn Notes) {
     assert_eq!(all, many.iter().enumerate().map(expected).collect::<Vec<_>>());
 }
 
-async fn the_last_of_a_name_counts(notes: &dyn Notes) {
+async fn the_last_of_a_name_counts(notes: &dyn AccountCache) {
     let account = name("again");
     for text in ["first", "", "third, which is longer"] {
         keep(notes, &account, "a", text).await;
@@ -93,7 +93,7 @@ async fn the_last_of_a_name_counts(notes: &dyn Notes) {
     }
 }
 
-async fn a_note_may_have_several_names(notes: &dyn Notes) {
+async fn a_note_may_have_several_names(notes: &dyn AccountCache) {
     let account = name("several-names");
     keep(notes, &account, "b", "old").await;
     let names = ["a", "b", "c"].map(str::to_owned);
@@ -104,11 +104,11 @@ async fn a_note_may_have_several_names(notes: &dyn Notes) {
     assert_eq!(found(notes, &account, &["a", "b", "c"]).await, "- - new");
     let long = [names[2].clone(), "n".repeat(NAME_BYTES_MAX + 1)];
     let refused = notes.keep(&account, &long, bytes("x"), HOUR_MS).await;
-    assert_eq!(refused, Err(NoteRefused::TooLarge));
+    assert_eq!(refused, Err(CacheRefusal::TooLarge));
     assert_eq!(found(notes, &account, &["c"]).await, "new");
 }
 
-async fn accounts_do_not_see_each_other(notes: &dyn Notes) {
+async fn accounts_do_not_see_each_other(notes: &dyn AccountCache) {
     let [one, other, like] = ["one", "other", "one.a"].map(name);
     keep(notes, &one, "a", "of-one").await;
     keep(notes, &other, "a", "of-other").await;
@@ -118,7 +118,7 @@ async fn accounts_do_not_see_each_other(notes: &dyn Notes) {
     assert_eq!(found(notes, &like, &["a", "b", ""]).await, "- - -");
 }
 
-async fn any_text_is_a_name(notes: &dyn Notes) {
+async fn any_text_is_a_name(notes: &dyn AccountCache) {
     let account = name("names");
     let longest = "n".repeat(NAME_BYTES_MAX);
     let names = [
@@ -152,11 +152,11 @@ async fn any_text_is_a_name(notes: &dyn Notes) {
     assert_eq!(found(notes, &account, &names).await, expected.join(" "));
     let too_long = format!("{longest}n");
     let refused = notes.keep(&account, std::slice::from_ref(&too_long), bytes("x"), HOUR_MS).await;
-    assert_eq!(refused, Err(NoteRefused::TooLarge));
+    assert_eq!(refused, Err(CacheRefusal::TooLarge));
     assert_eq!(found(notes, &account, &[&too_long, "%"]).await, "- 13");
 }
 
-async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn Notes) {
+async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn AccountCache) {
     let account = name("sizes");
     let of = |size: usize| (0..=255).cycle().take(size).collect::<Bytes>();
     for size in [0, 1, 256, NOTE_BYTES_MAX - 1, NOTE_BYTES_MAX] {
@@ -164,12 +164,12 @@ async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn Notes) {
         assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(size))]), "{size}");
     }
     let refused = notes.keep(&account, &["a".to_owned()], of(NOTE_BYTES_MAX + 1), HOUR_MS).await;
-    assert_eq!(refused, Err(NoteRefused::TooLarge));
+    assert_eq!(refused, Err(CacheRefusal::TooLarge));
     assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(NOTE_BYTES_MAX))]));
 }
 
 /// One answer is bounded, however many notes there are and however often one is asked for.
-async fn an_answer_has_its_bound_too(notes: &dyn Notes) {
+async fn an_answer_has_its_bound_too(notes: &dyn AccountCache) {
     let account = name("answers");
     let note = Bytes::from(vec![b'x'; NOTE_BYTES_MAX]);
     let count = FOUND_BYTES_MAX / NOTE_BYTES_MAX + 20;
@@ -192,7 +192,7 @@ async fn an_answer_has_its_bound_too(notes: &dyn Notes) {
     assert!(again.iter().all(|note| note.as_ref().is_some_and(|n| n.as_ptr() == first)));
 }
 
-async fn a_note_lives_as_long_as_it_was_told(notes: &dyn Notes) {
+async fn a_note_lives_as_long_as_it_was_told(notes: &dyn AccountCache) {
     let account = name("lives");
     let kept = Instant::now();
     notes.keep(&account, &["long".to_owned()], bytes("l"), HOUR_MS).await.expect("it is kept");
@@ -521,7 +521,7 @@ async fn a_note_that_cannot_be_written_fails_nobody_else() {
             store.notes.keep(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
         );
         assert_eq!((held, good), (Ok(Answer::Held(nano(10))), Ok(())));
-        let Err(NoteRefused::Unavailable(why)) = bad else { panic!("{bad:?}") };
+        let Err(CacheRefusal::Unavailable(why)) = bad else { panic!("{bad:?}") };
         assert!(why.to_string().contains("broken on purpose"), "{why}");
     }
     assert_eq!(found(&*store.notes, &account, &["good-0", "bad-0", "good-39"]).await, "g - g");
@@ -558,7 +558,7 @@ async fn a_full_redis_keeps_no_notes_and_still_finds_them() {
     server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     for _ in 0..3 {
         let refused = store.notes.keep(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
-        let Err(NoteRefused::Unavailable(why)) = refused else { panic!("{refused:?}") };
+        let Err(CacheRefusal::Unavailable(why)) = refused else { panic!("{refused:?}") };
         assert!(why.to_string().contains("maxmemory"), "{why}");
     }
     assert_eq!(found(&*store.notes, &account, &["a", "b"]).await, "one -");
@@ -576,7 +576,7 @@ async fn notes_wait_for_a_redis_that_is_gone_no_longer_than_calls_do() {
     server.stop();
     let asked = Instant::now();
     let refused = store.notes.keep(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
-    assert!(matches!(refused, Err(NoteRefused::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(CacheRefusal::Unavailable(_))), "{refused:?}");
     find(&*store.notes, &account, &["a"]).await.expect_err("it is gone");
     assert!(asked.elapsed() < Duration::from_secs(6), "{:?}", asked.elapsed());
     assert!(server.start_again(), "Redis does not start again");

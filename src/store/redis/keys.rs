@@ -3,7 +3,7 @@
 use super::Connection;
 use crate::ledger::{AccountName, Entry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
-use crate::notes::Shelf;
+use crate::notes::Namespace;
 
 /// The keys of an account: one hash tag, so one slot of a cluster.
 pub(super) struct AccountKeys {
@@ -93,10 +93,10 @@ impl AccountKeys {
     }
 
     /// The notes of a shelf, by when they go; and how many bytes they have.
-    pub(super) fn notes(&self, on: Shelf) -> [String; 2] {
+    pub(super) fn notes(&self, on: Namespace) -> [String; 2] {
         match on {
-            Shelf::Ids => ["ids", "ids-bytes"],
-            Shelf::Rest => ["notes", "notes-bytes"],
+            Namespace::Ids => ["ids", "ids-bytes"],
+            Namespace::Rest => ["notes", "notes-bytes"],
         }
         .map(|part| self.named(part))
     }

@@ -9,7 +9,7 @@ use super::Redis;
 use super::keys::AccountKeys;
 use super::scripts::Call;
 use crate::ledger::{AccountName, Unavailable};
-use crate::notes::{self, NoteRefused, Notes, Shelf};
+use crate::notes::{self, AccountCache, CacheRefusal, Namespace};
 
 /// Names that are written together, at most: whoever comes next does not wait long.
 const TOGETHER: usize = 256;
@@ -18,23 +18,23 @@ const TOGETHER: usize = 256;
 const LIFE_MS_MAX: u64 = 1 << 52;
 
 #[async_trait]
-impl Notes for Redis {
+impl AccountCache for Redis {
     async fn keep(
         &self,
         account: &AccountName,
         names: &[String],
         note: Bytes,
         life_ms: u64,
-    ) -> Result<(), NoteRefused> {
+    ) -> Result<(), CacheRefusal> {
         notes::fits(names, &note)?;
         let bytes = names.iter().map(|name| name.len() + note.len()).sum();
         if life_ms > 0 && !self.has_room(bytes) {
             return Err(Unavailable("no room is left for notes".to_owned()).into());
         }
         let keys = AccountKeys::of(account);
-        for shelf in [Shelf::Ids, Shelf::Rest] {
+        for shelf in [Namespace::Ids, Namespace::Rest] {
             let on_it: Vec<&String> =
-                names.iter().filter(|name| Shelf::of(name) == shelf).collect();
+                names.iter().filter(|name| Namespace::of(name) == shelf).collect();
             for few in on_it.chunks(TOGETHER) {
                 let mut call = Call::default();
                 call.key(keys.tag());

@@ -13,7 +13,7 @@ use super::accounts::{self, AccountRow};
 use super::notes;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, Posting, Record, State};
-use crate::notes::Shelf;
+use crate::notes::Namespace;
 
 /// So many rows are remembered from one transaction to the next.
 const ROWS_MAX: usize = 10_000;
@@ -26,7 +26,7 @@ pub(super) struct Rows {
     changed: Vec<AccountName>,
     /// How many notes of an account are on a shelf, at most: what was replaced or swept may still
     /// be counted.
-    notes: HashMap<(AccountName, Shelf), usize>,
+    notes: HashMap<(AccountName, Namespace), usize>,
     /// SQLite's number for what other connections wrote, when the rows were read.
     version: i64,
 }
@@ -119,7 +119,11 @@ impl Desk<'_> {
     }
 
     /// Counts a note that was just written; tells how many are on its shelf now, at most.
-    pub(super) fn count_note(&mut self, name: &AccountName, on: Shelf) -> rusqlite::Result<usize> {
+    pub(super) fn count_note(
+        &mut self,
+        name: &AccountName,
+        on: Namespace,
+    ) -> rusqlite::Result<usize> {
         match self.rows.notes.get_mut(&(name.clone(), on)) {
             Some(count) => {
                 *count += 1;
@@ -133,7 +137,7 @@ impl Desk<'_> {
     pub(super) fn recount_notes(
         &mut self,
         name: &AccountName,
-        on: Shelf,
+        on: Namespace,
     ) -> rusqlite::Result<usize> {
         let count = notes::count(self.c, name, on)?;
         self.rows.notes.insert((name.clone(), on), count);

@@ -125,7 +125,7 @@ mod tests {
     use super::super::{BUSY_WAIT, Sqlite, schema};
     use super::*;
     use crate::ledger::{AccountName, Ledger as _};
-    use crate::notes::Notes as _;
+    use crate::notes::AccountCache as _;
 
     #[tokio::test]
     async fn a_long_log_is_copied_into_the_file_and_begins_anew() {

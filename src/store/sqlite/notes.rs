@@ -8,7 +8,7 @@ use super::super::lookup;
 use super::desk::Desk;
 use super::{Sqlite, When, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
-use crate::notes::{self, ID_PREFIX, NoteRefused, Notes, Shelf};
+use crate::notes::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
 
 /// Notes forgotten in one step, at most.
 const FORGET_MAX: u32 = 16;
@@ -65,7 +65,7 @@ fn replace(
         "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
     )?;
     insert.execute(params![account.as_str(), name, until, note])?;
-    let shelf = Shelf::of(name);
+    let shelf = Namespace::of(name);
     let full = |count| count > shelf.notes_max();
     if full(desk.count_note(account, shelf)?) && full(desk.recount_notes(account, shelf)?) {
         make_room(desk.c, account, shelf)?;
@@ -75,7 +75,7 @@ fn replace(
 }
 
 /// Drops the notes of a shelf that expire first, but not the one that was just written.
-fn make_room(c: &Connection, account: &AccountName, shelf: Shelf) -> rusqlite::Result<usize> {
+fn make_room(c: &Connection, account: &AccountName, shelf: Namespace) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (
              SELECT rowid FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3
@@ -83,7 +83,7 @@ fn make_room(c: &Connection, account: &AccountName, shelf: Shelf) -> rusqlite::R
          AND rowid <> last_insert_rowid()",
     )?;
     let rest = i64::try_from(shelf.notes_max() - ROOM).unwrap_or_default();
-    let (prefix, is_id) = (ID_PREFIX, shelf == Shelf::Ids);
+    let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
     delete.execute(params![account.as_str(), prefix, is_id, rest])
 }
 
@@ -91,12 +91,12 @@ fn make_room(c: &Connection, account: &AccountName, shelf: Shelf) -> rusqlite::R
 pub(super) fn count(
     c: &Connection,
     account: &AccountName,
-    shelf: Shelf,
+    shelf: Namespace,
 ) -> rusqlite::Result<usize> {
     let mut select = c.prepare_cached(
         "SELECT count(*) FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3",
     )?;
-    let (prefix, is_id) = (ID_PREFIX, shelf == Shelf::Ids);
+    let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
     let asked = params![account.as_str(), prefix, is_id];
     let count: i64 = select.query_row(asked, |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or_default())
@@ -112,14 +112,14 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
 }
 
 #[async_trait]
-impl Notes for Sqlite {
+impl AccountCache for Sqlite {
     async fn keep(
         &self,
         account: &AccountName,
         names: &[String],
         note: Bytes,
         life_ms: u64,
-    ) -> Result<(), NoteRefused> {
+    ) -> Result<(), CacheRefusal> {
         notes::fits(names, &note)?;
         let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.writers
