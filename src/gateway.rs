@@ -20,7 +20,7 @@ use crate::dialect::relay::Relay;
 use crate::files::bodies::BodyFiles;
 use crate::ledger::{Leases, Ledger};
 use crate::notes::AccountCache;
-use crate::repeats::Repeats;
+use crate::repeats::ReplyStore;
 
 pub mod admit;
 pub mod answer;
@@ -120,7 +120,7 @@ pub struct Gateway {
     /// Video jobs.
     pub videos: Videos,
     /// Where calls are known by their names.
-    pub repeats: Arc<dyn Repeats>,
+    pub repeats: Arc<dyn ReplyStore>,
     /// What this process keeps alive.
     pub leases: Leases,
     /// The room for replies that may be asked for again.
@@ -152,7 +152,7 @@ pub struct Parts {
     /// See [`Gateway::videos`].
     pub videos: Videos,
     /// Where calls are known by their names.
-    pub repeats: Arc<dyn Repeats>,
+    pub repeats: Arc<dyn ReplyStore>,
     /// See [`Gateway::leases`].
     pub leases: Leases,
     /// See [`Gateway::bodies_apart`].

@@ -28,7 +28,7 @@ pub const RUNNING_LEASES: u64 = 10;
 
 /// A call, and the name that it is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Naming {
+pub struct IdempotencyKey {
     /// The name, at most 512 bytes.
     pub name: String,
     /// The digest of the call's content.
@@ -39,11 +39,11 @@ pub struct Naming {
     pub life_ms: u64,
 }
 
-impl Naming {
+impl IdempotencyKey {
     /// What keeps the name alive while the call runs.
     #[must_use]
     pub fn kept_alive(&self, account: &AccountName) -> Entry {
-        let Naming { name, content, owner, life_ms } = self.clone();
+        let IdempotencyKey { name, content, owner, life_ms } = self.clone();
         let kept = lease::Kept::Name { owner, content, life_ms };
         Entry { account: account.clone(), id: name, kept }
     }
@@ -51,15 +51,15 @@ impl Naming {
     /// The name that is kept alive so; `None` if that is something else. Who takes it again for
     /// the same call has it, even where a store has lost it.
     #[must_use]
-    pub fn of(entry: &Entry) -> Option<Naming> {
+    pub fn of(entry: &Entry) -> Option<IdempotencyKey> {
         let lease::Kept::Name { owner, content, life_ms } = entry.kept.clone() else { return None };
-        Some(Naming { name: entry.id.clone(), content, owner, life_ms })
+        Some(IdempotencyKey { name: entry.id.clone(), content, owner, life_ms })
     }
 }
 
 /// What may be done with a name that is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Taking {
+pub enum ClaimMode {
     /// Nothing.
     Free,
     /// It is taken over from this owner, of whom the caller knows that nothing will come.
@@ -70,7 +70,7 @@ pub enum Taking {
 
 /// What came of taking a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Taken {
+pub enum ClaimResult {
     /// It is the caller's.
     Mine,
     /// A call runs under it.
@@ -81,7 +81,7 @@ pub enum Taken {
         owner: String,
     },
     /// The call has ended, and this is kept of it.
-    Replied(Kept),
+    Replied(StoredReply),
     /// The call has ended and was paid for, but its reply is not kept.
     NotKept,
     /// It stands for a call of other content.
@@ -90,27 +90,27 @@ pub enum Taken {
 
 /// A reply that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredReply {
     /// The id of the call that it was given to; its body is found by it.
     pub owner: String,
     /// Its head.
-    pub head: Head,
+    pub head: ReplyHead,
     /// How many bytes of its body are in the store.
     pub bytes: u64,
 }
 
 /// A reply as the client got it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct ReplyParts {
     /// Its head.
-    pub head: Head,
+    pub head: ReplyHead,
     /// Its body: of a stream all that was streamed.
     pub body: Bytes,
 }
 
 /// The head of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct ReplyHead {
     /// The status; of a body apart 0, which no version takes for an answer that knows nothing of
     /// such bodies: see [`Head::status`].
     status: u16,
@@ -118,21 +118,21 @@ pub struct Head {
     pub headers: Vec<(String, String)>,
     /// Where the body is, if it is not in the store. An older version's heads say nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub apart: Option<ApartBody>,
+    pub apart: Option<ExternalBody>,
 }
 
-impl Head {
+impl ReplyHead {
     /// The head of a reply whose body goes with it.
     #[must_use]
-    pub fn new(status: u16, headers: Vec<(String, String)>) -> Head {
-        Head { status, headers, apart: None }
+    pub fn new(status: u16, headers: Vec<(String, String)>) -> ReplyHead {
+        ReplyHead { status, headers, apart: None }
     }
 
     /// The same, of a body that is elsewhere.
     #[must_use]
-    pub fn with_body_apart(self, bytes: u64, expires_s: u64) -> Head {
-        let apart = ApartBody { status: self.status(), bytes, expires_s };
-        Head { status: 0, apart: Some(apart), ..self }
+    pub fn with_body_apart(self, bytes: u64, expires_s: u64) -> ReplyHead {
+        let apart = ExternalBody { status: self.status(), bytes, expires_s };
+        ReplyHead { status: 0, apart: Some(apart), ..self }
     }
 
     /// The status of the reply.
@@ -144,7 +144,7 @@ impl Head {
 
 /// A body that is kept apart from its head, as an object under its account and its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ApartBody {
+pub struct ExternalBody {
     /// The status of the reply.
     pub status: u16,
     /// How many bytes it has.
@@ -157,15 +157,15 @@ pub struct ApartBody {
 /// life has ended is not there. Operations of one caller are done in the order in which their
 /// futures were first polled.
 #[async_trait]
-pub trait Repeats: Send + Sync {
+pub trait ReplyStore: Send + Sync {
     /// Takes a name for so long (ms), if it may be taken.
     async fn take(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        taking: &Taking,
+        naming: &IdempotencyKey,
+        taking: &ClaimMode,
         lease_ms: u64,
-    ) -> Result<Taken, Unavailable>;
+    ) -> Result<ClaimResult, Unavailable>;
     /// Keeps a name alive for so long (ms) from now; `false` if it is not this owner's any more, or
     /// its call has ended.
     async fn renew(
@@ -181,8 +181,8 @@ pub trait Repeats: Send + Sync {
     async fn end(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        reply: Option<Reply>,
+        naming: &IdempotencyKey,
+        reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable>;
     /// Gives a name free, if it is this owner's and its call has not ended.
     async fn free(&self, account: &AccountName, name: &str, owner: &str)
@@ -204,16 +204,16 @@ mod tests {
     fn what_keeps_a_name_alive_says_all_of_it() {
         let account = AccountName::parse("a").expect("a name");
         let (name, owner) = ("n".to_owned(), "o".to_owned());
-        let naming = Naming { name, content: [7; 32], owner, life_ms: 5 };
+        let naming = IdempotencyKey { name, content: [7; 32], owner, life_ms: 5 };
         let entry = naming.kept_alive(&account);
-        assert_eq!((&entry.account, Naming::of(&entry)), (&account, Some(naming)));
+        assert_eq!((&entry.account, IdempotencyKey::of(&entry)), (&account, Some(naming)));
         assert!(entry.again(9).is_empty(), "it is no hold");
     }
 
     #[test]
     fn a_head_that_an_older_version_wrote_is_read_and_written_as_it_was() {
         let older = r#"{"status":200,"headers":[["content-type","text/event-stream"]]}"#;
-        let head: Head = serde_json::from_str(older).expect("a head");
+        let head: ReplyHead = serde_json::from_str(older).expect("a head");
         assert_eq!(head.apart, None);
         assert_eq!(serde_json::to_string(&head).expect("a text"), older);
     }
@@ -222,11 +222,11 @@ mod tests {
     /// is not in the store for an empty one.
     #[test]
     fn a_long_reply_was_sent_again_without_its_body_by_an_older_version() {
-        let head = Head::new(200, Vec::new()).with_body_apart(9, 1);
+        let head = ReplyHead::new(200, Vec::new()).with_body_apart(9, 1);
         let text = serde_json::to_string(&head).expect("a text");
         let older: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(older["status"], 0, "it builds no answer of that");
-        let read: Head = serde_json::from_str(&text).expect("a head");
+        let read: ReplyHead = serde_json::from_str(&text).expect("a head");
         assert_eq!((read.status(), &read), (200, &head));
     }
 }

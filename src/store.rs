@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use crate::jobs::Queue;
 use crate::ledger::{Leases, Ledger, Unavailable};
 use crate::notes::AccountCache;
-use crate::repeats::Repeats;
+use crate::repeats::ReplyStore;
 
 mod jobs;
 mod lookup;
@@ -68,7 +68,7 @@ pub struct Opened {
     pub queue: Arc<dyn Queue>,
     /// Names of calls, and replies. They have a connection of their own as well: a name is asked
     /// for before money is held, and must not wait behind a note.
-    pub repeats: Arc<dyn Repeats>,
+    pub repeats: Arc<dyn ReplyStore>,
     /// What the store has acknowledged, and may lose all the same.
     pub lasting: Lasting,
     /// What of it is connected to a server.
@@ -98,7 +98,7 @@ impl Lasting {
 }
 
 impl Opened {
-    fn of<S: Ledger + AccountCache + Queue + Repeats + 'static>(store: Arc<S>) -> Opened {
+    fn of<S: Ledger + AccountCache + Queue + ReplyStore + 'static>(store: Arc<S>) -> Opened {
         Opened {
             ledger: store.clone(),
             notes: store.clone(),

@@ -20,7 +20,7 @@ use crate::dialect::{CallFault, Endpoint};
 use crate::ledger::{AccountName, Answer, Lease, Operation};
 use crate::metrics::METRICS;
 use crate::money::Money;
-use crate::repeats::{Kept, Naming, Taken, Taking};
+use crate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
 
 mod apart;
 mod collected;
@@ -65,7 +65,7 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub struct Repeat {
     account: AccountName,
-    naming: Naming,
+    naming: IdempotencyKey,
     is_keyed: bool,
     /// Up to so many bytes the reply is kept though its client has got it, as far as anybody can
     /// tell: a line may have failed behind our back.
@@ -164,7 +164,7 @@ pub(super) async fn enter(
     // As its hold.
     let owner =
         if endpoint == Endpoint::Videos { videos::id(exchange) } else { exchange.id.clone() };
-    let naming = Naming { name, content, owner, life_ms: way.life_ms() };
+    let naming = IdempotencyKey { name, content, owner, life_ms: way.life_ms() };
     let mut taken = None;
     if way == Way::First {
         taken = Some(ending::take_anew(gateway, account, &naming).await);
@@ -214,7 +214,7 @@ pub(super) fn spoil(exchange: &mut Exchange) {
 struct Asking<'a> {
     gateway: &'a Gateway,
     account: &'a AccountName,
-    naming: &'a Naming,
+    naming: &'a IdempotencyKey,
     way: &'a Way,
     endpoint: Endpoint,
     waited: bool,
@@ -229,44 +229,44 @@ impl Asking<'_> {
         exchange: &mut Exchange,
         body: &mut Body,
     ) -> Result<Entered, Refusal> {
-        let mut taking = Taking::Free;
+        let mut taking = ClaimMode::Free;
         loop {
             match self.take(&taking).await? {
-                Taken::Mine if self.let_go => {
+                ClaimResult::Mine if self.let_go => {
                     ending::free(self.gateway, self.account, self.naming).await;
                     return Err(Refusal::Crowded);
                 }
-                Taken::Mine => return Ok(Entered::New),
-                Taken::Replied(kept) => return self.replay(session, exchange, &kept).await,
-                Taken::NotKept => return Err(self.refused(exchange, Refusal::ReplyNotKept)),
-                Taken::OtherContent => return Err(self.refused(exchange, Refusal::KeyReused)),
-                Taken::Running if *self.way != Way::Again => {
+                ClaimResult::Mine => return Ok(Entered::New),
+                ClaimResult::Replied(kept) => return self.replay(session, exchange, &kept).await,
+                ClaimResult::NotKept => return Err(self.refused(exchange, Refusal::ReplyNotKept)),
+                ClaimResult::OtherContent => return Err(self.refused(exchange, Refusal::KeyReused)),
+                ClaimResult::Running if *self.way != Way::Again => {
                     return Err(self.refused(exchange, Refusal::KeyInUse));
                 }
-                Taken::Running => {
+                ClaimResult::Running => {
                     if !self.wait(session, exchange, body).await? {
                         exchange.record.status = CLIENT_LEFT;
                         exchange.record.client_gone = true;
                         return Ok(Entered::Answered);
                     }
                 }
-                Taken::Lapsed { owner } if self.endpoint == Endpoint::Videos => {
+                ClaimResult::Lapsed { owner } if self.endpoint == Endpoint::Videos => {
                     if let Some(reply) = self.placed(&owner).await? {
                         self.count(exchange, self.met());
                         super::reply::send(session, exchange, reply).await;
                         return Ok(Entered::Answered);
                     }
-                    taking = Taking::From(owner);
+                    taking = ClaimMode::From(owner);
                 }
-                Taken::Lapsed { owner } => {
+                ClaimResult::Lapsed { owner } => {
                     self.void(exchange, &owner).await?;
-                    taking = Taking::From(owner);
+                    taking = ClaimMode::From(owner);
                 }
             }
         }
     }
 
-    async fn take(&self, taking: &Taking) -> Result<Taken, Refusal> {
+    async fn take(&self, taking: &ClaimMode) -> Result<ClaimResult, Refusal> {
         let Asking { gateway, account, naming, .. } = self;
         let lease_ms = gateway.timeouts.lease_ms();
         let taking = gateway.repeats.take(account, naming, taking, lease_ms);
@@ -372,7 +372,7 @@ impl Asking<'_> {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
-        kept: &Kept,
+        kept: &StoredReply,
     ) -> Result<Entered, Refusal> {
         // Without its body the head says nothing.
         if !replay::send((self.gateway, self.account), session, exchange, kept).await? {

@@ -13,7 +13,7 @@ use super::redis::{Guard, Redis};
 use super::sqlite::Sqlite;
 use crate::ledger::lease::{Entry, Kept};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
-use crate::repeats::Repeats;
+use crate::repeats::ReplyStore;
 
 mod alone;
 mod fleet;
@@ -39,7 +39,7 @@ const TOGETHER: usize = 128;
 /// See the module.
 pub struct Upkeep {
     ledger: Arc<dyn Ledger>,
-    repeats: Arc<dyn Repeats>,
+    repeats: Arc<dyn ReplyStore>,
     leases: Leases,
     lease: Duration,
     answers: Answers,

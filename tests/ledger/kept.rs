@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use tollgate::ledger::{AccountName, Answer, Operation};
 use tollgate::money::Money;
 use tollgate::notes::ID_PREFIX;
-use tollgate::repeats::{Head, Naming, Reply, Taken, Taking};
+use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyHead, ReplyParts};
 use tollgate::store::{Opened, StoreSection};
 
 use super::redis_server::RedisServer;
@@ -28,26 +28,26 @@ fn sqlite_url(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("ledger.db").display())
 }
 
-fn naming(id: &str) -> Naming {
+fn naming(id: &str) -> IdempotencyKey {
     let (name, owner) = (id.to_owned(), id.to_owned());
-    Naming { name, content: [1; 32], owner, life_ms: HOUR_MS }
+    IdempotencyKey { name, content: [1; 32], owner, life_ms: HOUR_MS }
 }
 
 /// Ends a call with a reply of so many bytes.
 async fn end(store: &Opened, account: &AccountName, id: &str, bytes: usize) {
-    let head = Head::new(200, Vec::new());
-    let reply = Reply { head, body: vec![b'x'; bytes].into() };
+    let head = ReplyHead::new(200, Vec::new());
+    let reply = ReplyParts { head, body: vec![b'x'; bytes].into() };
     assert_eq!(store.repeats.end(account, &naming(id), Some(reply)).await, Ok(true));
 }
 
 /// Whether the body of a call's reply is there; its name always is.
 async fn is_there(store: &Opened, account: &AccountName, id: &str) -> bool {
-    let asked = Naming { owner: "another".to_owned(), ..naming(id) };
-    match store.repeats.take(account, &asked, &Taking::Free, LONG_MS).await.expect("an answer") {
-        Taken::Replied(kept) => {
+    let asked = IdempotencyKey { owner: "another".to_owned(), ..naming(id) };
+    match store.repeats.take(account, &asked, &ClaimMode::Free, LONG_MS).await.expect("an answer") {
+        ClaimResult::Replied(kept) => {
             store.repeats.piece(account, &kept.owner, 0).await.expect("an answer").is_some()
         }
-        Taken::NotKept => false,
+        ClaimResult::NotKept => false,
         other => panic!("{id} would be paid for again: {other:?}"),
     }
 }
@@ -239,8 +239,8 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Answer
     assert_eq!(store.ledger.apply(&other, paid).await, Ok(Answer::Done));
     for number in 0..900 {
         let (account, id) = (name(&format!("greedy-{}", number % 3)), number.to_string());
-        let head = Head::new(200, Vec::new());
-        let reply = Reply { head, body: vec![b'x'; 64 * KIB].into() };
+        let head = ReplyHead::new(200, Vec::new());
+        let reply = ReplyParts { head, body: vec![b'x'; 64 * KIB].into() };
         let ended = store.repeats.end(&account, &naming(&id), Some(reply)).await;
         assert_eq!(ended, Ok(true), "an end is taken by a full server too");
         let thought = Bytes::from(vec![b'n'; 64 * KIB]);

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tollgate::ledger::AccountName;
-use tollgate::repeats::{Head, Naming, PIECE_BYTES, Repeats, Reply, Taken, Taking};
+use tollgate::repeats::{
+    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, ReplyHead, ReplyParts, ReplyStore,
+};
 use tollgate::store::Opened;
 
 use super::redis_server::RedisServer;
@@ -33,23 +35,23 @@ async fn two(url: &str) -> [Opened; 2] {
     [opened(url).await, opened(url).await]
 }
 
-fn naming(name: &str, owner: &str) -> Naming {
+fn naming(name: &str, owner: &str) -> IdempotencyKey {
     let (name, owner) = (name.to_owned(), owner.to_owned());
-    Naming { name, content: [1; 32], owner, life_ms: LONG_MS }
+    IdempotencyKey { name, content: [1; 32], owner, life_ms: LONG_MS }
 }
 
-fn head() -> Head {
+fn head() -> ReplyHead {
     let headers = [("content-type", "text/event-stream"), ("x-gateway-ä", "\"a\\b\" 日本")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Head::new(200, headers.into())
+    ReplyHead::new(200, headers.into())
 }
 
-fn reply(body: impl Into<Bytes>) -> Reply {
-    Reply { head: head(), body: body.into() }
+fn reply(body: impl Into<Bytes>) -> ReplyParts {
+    ReplyParts { head: head(), body: body.into() }
 }
 
 /// All pieces of a body, as they come.
-async fn body(repeats: &dyn Repeats, account: &AccountName, owner: &str) -> Vec<Bytes> {
+async fn body(repeats: &dyn ReplyStore, account: &AccountName, owner: &str) -> Vec<Bytes> {
     let mut pieces = Vec::new();
     for number in 0.. {
         match repeats.piece(account, owner, number).await.expect("an answer") {
@@ -64,15 +66,15 @@ async fn body(repeats: &dyn Repeats, account: &AccountName, owner: &str) -> Vec<
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Step {
     account: AccountName,
-    naming: Naming,
+    naming: IdempotencyKey,
     done: Done,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Done {
-    Take { taking: Taking, lease_ms: u64 },
+    Take { taking: ClaimMode, lease_ms: u64 },
     Renew { lease_ms: u64 },
-    End(Option<Reply>),
+    End(Option<ReplyParts>),
     Free,
     Body,
 }
@@ -83,15 +85,15 @@ impl Step {
         let mut next = || words.next().expect("a verb and a call");
         let (verb, owner) = (next(), next());
         let mut step = Step { account: name("ada"), naming: naming("n", owner), done: Done::Free };
-        let (mut taking, mut lease_ms, mut text) = (Taking::Free, LONG_MS, None);
+        let (mut taking, mut lease_ms, mut text) = (ClaimMode::Free, LONG_MS, None);
         for word in words {
             let (how, what) = word.split_once(':').unwrap_or((word, ""));
             match how {
                 "name" => what.clone_into(&mut step.naming.name),
                 "content" => step.naming.content = [what.parse().expect("a number"); 32],
                 "account" => step.account = name(what),
-                "anew" => taking = Taking::Anew,
-                "from" => taking = Taking::From(what.to_owned()),
+                "anew" => taking = ClaimMode::Anew,
+                "from" => taking = ClaimMode::From(what.to_owned()),
                 // It is over as soon as it begins.
                 "lapsing" => lease_ms = 0,
                 "gone" => step.naming.life_ms = 0,
@@ -122,21 +124,21 @@ trait Subject: Send {
 impl Subject for Opened {
     async fn perform(&mut self, Step { account, naming, done }: &Step) -> String {
         let repeats = &*self.repeats;
-        let Naming { name, owner, .. } = naming;
+        let IdempotencyKey { name, owner, .. } = naming;
         let yes_or_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         match done {
             Done::Take { taking, lease_ms } => {
                 let taken = repeats.take(account, naming, taking, *lease_ms).await;
                 match taken.expect("an answer") {
-                    Taken::Mine => "mine".to_owned(),
-                    Taken::Running => "running".to_owned(),
-                    Taken::Lapsed { owner } => format!("lapsed {owner}"),
-                    Taken::Replied(kept) => {
+                    ClaimResult::Mine => "mine".to_owned(),
+                    ClaimResult::Running => "running".to_owned(),
+                    ClaimResult::Lapsed { owner } => format!("lapsed {owner}"),
+                    ClaimResult::Replied(kept) => {
                         assert_eq!(kept.head, head());
                         format!("replied {} {}", kept.owner, kept.bytes)
                     }
-                    Taken::NotKept => "not_kept".to_owned(),
-                    Taken::OtherContent => "other".to_owned(),
+                    ClaimResult::NotKept => "not_kept".to_owned(),
+                    ClaimResult::OtherContent => "other".to_owned(),
                 }
             }
             Done::Renew { lease_ms } => {

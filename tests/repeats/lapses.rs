@@ -4,7 +4,7 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 use tollgate::ledger::{AccountName, Answer as Posted, Operation};
 use tollgate::money::Money;
-use tollgate::repeats::{Naming, Taken, Taking};
+use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey};
 use tollgate::store::{self, Opened, StoreSection};
 
 use super::*;
@@ -36,9 +36,9 @@ async fn lapsed(node: &Opened, header: (&str, &str), offer: Offer, owner: &str) 
         (KEY, key) => format!("key:{}:{}", offer.endpoint, hex(Sha256::digest(key).into())),
         _ => format!("retry:{}:{}", offer.endpoint, hex(content)),
     };
-    let naming = Naming { name, content, owner: owner.to_owned(), life_ms: 3_600_000 };
-    let taken = node.repeats.take(&account(), &naming, &Taking::Anew, 0).await;
-    assert_eq!(taken, Ok(Taken::Mine));
+    let naming = IdempotencyKey { name, content, owner: owner.to_owned(), life_ms: 3_600_000 };
+    let taken = node.repeats.take(&account(), &naming, &ClaimMode::Anew, 0).await;
+    assert_eq!(taken, Ok(ClaimResult::Mine));
 }
 
 async fn apply(node: &Opened, op: Operation) -> Posted {

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use crate::files::bodies::{BodyFiles, BodyKind, BodyName};
 use crate::gateway::exchange::unix_ms;
 use crate::ledger::AccountName;
-use crate::repeats::{ApartBody, INLINE_BYTES_MAX, Naming, Reply};
+use crate::repeats::{ExternalBody, INLINE_BYTES_MAX, IdempotencyKey, ReplyParts};
 
 /// Where the body of an owner's reply is.
-pub(super) fn name(account: &AccountName, owner: &str, body: ApartBody) -> BodyName {
+pub(super) fn name(account: &AccountName, owner: &str, body: ExternalBody) -> BodyName {
     BodyName {
         kind: BodyKind::Reply,
         account: account.to_string(),
@@ -24,12 +24,12 @@ pub(super) fn name(account: &AccountName, owner: &str, body: ApartBody) -> BodyN
 /// the body could not be put there.
 pub(super) async fn keep(
     bodies: &BodyFiles,
-    (account, naming): (&AccountName, &Naming),
-    reply: Option<Reply>,
-) -> Option<Reply> {
-    let Reply { head, body } = reply?;
+    (account, naming): (&AccountName, &IdempotencyKey),
+    reply: Option<ReplyParts>,
+) -> Option<ReplyParts> {
+    let ReplyParts { head, body } = reply?;
     if body.len() <= INLINE_BYTES_MAX {
-        return Some(Reply { head, body });
+        return Some(ReplyParts { head, body });
     }
     let life_s = naming.life_ms.div_ceil(1_000);
     let now_s = unix_ms().unsigned_abs() / 1_000;
@@ -42,14 +42,14 @@ pub(super) async fn keep(
         );
         return None;
     }
-    Some(Reply { head, body: Bytes::new() })
+    Some(ReplyParts { head, body: Bytes::new() })
 }
 
 /// Deletes the body of a reply that nobody will ask for: its name is another call's by now.
 pub(super) async fn forget(
     bodies: &BodyFiles,
-    (account, naming): (&AccountName, &Naming),
-    reply: &Reply,
+    (account, naming): (&AccountName, &IdempotencyKey),
+    reply: &ReplyParts,
 ) {
     let Some(apart) = reply.head.apart else { return };
     let deleted = bodies.delete(&name(account, &naming.owner, apart), apart.bytes).await;

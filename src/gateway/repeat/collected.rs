@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use crate::gateway::tenant_budget::{
     BudgetPermit, Resource, ResourcePool, TenantBudget, TenantShare,
 };
-use crate::repeats::{Head, Reply};
+use crate::repeats::{ReplyHead, ReplyParts};
 
 /// All replies of a process that are being collected have this number of bytes, at most.
 const ALL_BYTES_MAX: usize = 256 << 20;
@@ -26,7 +26,7 @@ pub(in crate::gateway) fn budget() -> TenantBudget {
 /// See the module. What outgrows its bound is given up.
 #[derive(Debug)]
 pub(super) struct Collected {
-    head: Option<Head>,
+    head: Option<ReplyHead>,
     /// What is full, and what is being filled.
     pieces: Vec<Bytes>,
     short: BytesMut,
@@ -53,7 +53,7 @@ impl Collected {
     }
 
     /// Notes the head.
-    pub(super) fn begin(&mut self, head: Head) {
+    pub(super) fn begin(&mut self, head: ReplyHead) {
         self.head = Some(head);
     }
 
@@ -84,7 +84,7 @@ impl Collected {
     }
 
     /// The reply, if all of it is here.
-    pub(super) fn reply(&mut self) -> Option<Reply> {
+    pub(super) fn reply(&mut self) -> Option<ReplyParts> {
         if self.given_up {
             return None;
         }
@@ -95,7 +95,7 @@ impl Collected {
             self.pieces = vec![Bytes::from(self.pieces.concat())];
         }
         let body = self.pieces.first().cloned().unwrap_or_default();
-        Some(Reply { head: self.head.clone()?, body })
+        Some(ReplyParts { head: self.head.clone()?, body })
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
             let one = tenant(&table, "one");
             let mut collected = Collected::new(bytes_max, budget.permit(&one));
             let used = || one.used(Resource::ReplyBytes);
-            let head = Head::new(200, Vec::new());
+            let head = ReplyHead::new(200, Vec::new());
             collected.begin(head.clone());
             let mut all = Vec::new();
             for (number, size) in (1_u8..).zip(&sizes) {
@@ -134,7 +134,7 @@ mod tests {
             let fits = all.len() <= bytes_max;
             prop_assert_eq!(used(), if fits { all.len() } else { 0 });
             for _ in 0..2 {
-                let reply = fits.then(|| Reply { head: head.clone(), body: all.clone().into() });
+                let reply = fits.then(|| ReplyParts { head: head.clone(), body: all.clone().into() });
                 prop_assert_eq!(collected.reply(), reply);
             }
             drop(collected);
@@ -149,7 +149,7 @@ mod tests {
         let large = Bytes::from(vec![0; ACCOUNT_BYTES_MAX / 2 + 1]);
         let collect = |tenant| {
             let mut collected = Collected::new(usize::MAX, budget.permit(tenant));
-            collected.begin(Head::new(200, Vec::new()));
+            collected.begin(ReplyHead::new(200, Vec::new()));
             collected.add(&large);
             collected
         };

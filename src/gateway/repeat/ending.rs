@@ -14,7 +14,7 @@ use super::{GOT_BYTES_MAX, Gateway, Repeat, apart};
 use crate::gateway::exchange::Exchange;
 use crate::gateway::reply::Reply as Answer;
 use crate::ledger::AccountName;
-use crate::repeats::{Head, Naming, Repeats, Reply, Taking};
+use crate::repeats::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
 
 /// The system has heard within this that a client has an answer; else the client counts as gone.
 const HEARD_WAIT: Duration = Duration::from_secs(2);
@@ -42,13 +42,13 @@ const KEPT_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
 pub(super) async fn take_anew(
     gateway: &Gateway,
     account: &AccountName,
-    naming: &Naming,
+    naming: &IdempotencyKey,
 ) -> oneshot::Receiver<()> {
     let (repeats, account, naming) = (gateway.repeats.clone(), account.clone(), naming.clone());
     let lease_ms = gateway.timeouts.lease_ms();
     let (done, is_done) = oneshot::channel();
     in_background(async move {
-        if let Err(why) = repeats.take(&account, &naming, &Taking::Anew, lease_ms).await {
+        if let Err(why) = repeats.take(&account, &naming, &ClaimMode::Anew, lease_ms).await {
             log::warn!(
                 event = "idempotency_register_failed", owner = naming.owner, why:% = why;
                 "a call has no name yet"
@@ -79,7 +79,7 @@ pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) 
     let kept = head.headers.iter().filter(|(name, _)| belongs(name.as_str()));
     let text = |value: &http::HeaderValue| value.to_str().map(str::to_owned).ok();
     let headers = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?)));
-    repeat.reply.begin(Head::new(head.status.as_u16(), headers.collect()));
+    repeat.reply.begin(ReplyHead::new(head.status.as_u16(), headers.collect()));
 }
 
 /// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
@@ -117,7 +117,7 @@ pub(in crate::gateway) async fn answered(
 ) {
     let Some(mut repeat) = exchange.repeat.take() else { return };
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    repeat.reply.begin(Head::new(reply.status, headers));
+    repeat.reply.begin(ReplyHead::new(reply.status, headers));
     repeat.reply.add(&reply.body);
     repeat.end(gateway, true, true).await;
 }
@@ -130,7 +130,7 @@ pub(in crate::gateway) async fn close(gateway: &Gateway, exchange: &mut Exchange
 }
 
 /// Gives a name free in the background.
-pub(super) async fn free(gateway: &Gateway, account: &AccountName, naming: &Naming) {
+pub(super) async fn free(gateway: &Gateway, account: &AccountName, naming: &IdempotencyKey) {
     let (repeats, account, naming) = (gateway.repeats.clone(), account.clone(), naming.clone());
     in_background(async move {
         insist(&*repeats, (&account, &naming), &mut Ending::Free).await;
@@ -183,11 +183,15 @@ impl Repeat {
 enum Ending {
     Free,
     /// It stands for a call that was charged, with its reply if that is kept.
-    Charged(Option<Reply>),
+    Charged(Option<ReplyParts>),
 }
 
 /// A server may lose the last second of what it acknowledged. What it has by then is not changed.
-async fn say_again(repeats: &dyn Repeats, named: (&AccountName, &Naming), mut ending: Ending) {
+async fn say_again(
+    repeats: &dyn ReplyStore,
+    named: (&AccountName, &IdempotencyKey),
+    mut ending: Ending,
+) {
     if let Ending::Charged(reply) = &mut ending {
         // A long one is not kept in memory for that: the name is what must not be forgotten.
         *reply = reply.take().filter(|reply| reply.body.len() <= GOT_BYTES_MAX);
@@ -199,13 +203,13 @@ async fn say_again(repeats: &dyn Repeats, named: (&AccountName, &Naming), mut en
 /// Ends a name until the store has said that it did, but not for ever. Tells whether the name
 /// stands for the call now.
 async fn insist(
-    repeats: &dyn Repeats,
-    (account, naming): (&AccountName, &Naming),
+    repeats: &dyn ReplyStore,
+    (account, naming): (&AccountName, &IdempotencyKey),
     end: &mut Ending,
 ) -> bool {
     let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
     loop {
-        let Naming { name, owner, .. } = naming;
+        let IdempotencyKey { name, owner, .. } = naming;
         let done = match end {
             Ending::Free => repeats.free(account, name, owner).await.map(|()| false),
             Ending::Charged(reply) => repeats.end(account, naming, reply.clone()).await,

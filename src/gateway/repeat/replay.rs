@@ -15,7 +15,7 @@ use crate::gateway::Gateway;
 use crate::gateway::exchange::Exchange;
 use crate::gateway::refusal::Refusal;
 use crate::ledger::AccountName;
-use crate::repeats::{Kept, PIECE_BYTES};
+use crate::repeats::{PIECE_BYTES, StoredReply};
 
 /// A store gives a piece of a body within this.
 const PIECE_WAIT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ pub(super) async fn send(
     from: (&Gateway, &AccountName),
     session: &mut Session,
     exchange: &mut Exchange,
-    kept: &Kept,
+    kept: &StoredReply,
 ) -> Result<bool, Refusal> {
     let Some(mut body) = Body::open(from, kept).await.map_err(|()| Refusal::NoLedger)? else {
         return Ok(false);
@@ -70,7 +70,7 @@ impl<'a> Body<'a> {
     /// `None` if it is not there, as far as that is known before it is read.
     async fn open(
         from: (&'a Gateway, &'a AccountName),
-        kept: &'a Kept,
+        kept: &'a StoredReply,
     ) -> Result<Option<Body<'a>>, ()> {
         let owner = &kept.owner;
         let Some(body) = kept.head.apart else {
@@ -124,7 +124,11 @@ impl<'a> Body<'a> {
     }
 }
 
-fn head(exchange: &Exchange, kept: &Kept, bytes: u64) -> pingora_core::Result<ResponseHeader> {
+fn head(
+    exchange: &Exchange,
+    kept: &StoredReply,
+    bytes: u64,
+) -> pingora_core::Result<ResponseHeader> {
     let mut head = ResponseHeader::build_no_case(kept.head.status(), Some(12))?;
     for (name, value) in &kept.head.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {

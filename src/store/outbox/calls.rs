@@ -17,7 +17,7 @@ use super::pages::Pages;
 use super::shelf::{Lines, Shelf};
 use super::{files, record};
 use crate::ledger::AccountName;
-use crate::repeats::Naming;
+use crate::repeats::IdempotencyKey;
 
 /// Notes of what ended wait for the next call, up to so many bytes of them.
 const NOTES_BYTES_MAX: usize = 64 << 10;
@@ -91,10 +91,10 @@ impl Calls {
     pub(super) fn begin(
         &self,
         account: &AccountName,
-        naming: &Naming,
+        naming: &IdempotencyKey,
         place: impl FnOnce() -> Arc<Shelf>,
     ) -> io::Result<()> {
-        let Naming { name, content, owner, life_ms } = naming;
+        let IdempotencyKey { name, content, owner, life_ms } = naming;
         let mut state = self.state();
         if state.running.len() >= RUNNING_MAX {
             return Err(io::Error::other("too many calls run under names"));
@@ -188,7 +188,7 @@ impl State {
 
 /// The calls of a shelf that its owner has not ended, as far as is written there, of which the
 /// names may still be remembered.
-pub(super) fn left(shelf: &Shelf) -> io::Result<Vec<(AccountName, Naming)>> {
+pub(super) fn left(shelf: &Shelf) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
     let (now, mut begun) = (super::log::unix_ms(), HashMap::new());
     for file in shelf.files(Lines::Calls)? {
         for said in record::lines(&files::read(&file)?).flatten() {
@@ -197,7 +197,7 @@ pub(super) fn left(shelf: &Shelf) -> io::Result<Vec<(AccountName, Naming)>> {
                     let end = at.saturating_add(i64::try_from(life_ms).unwrap_or(i64::MAX));
                     let account = AccountName::parse(&account).filter(|_| end > now);
                     let (name, owner) = (name.into_owned(), owner.into_owned());
-                    let naming = Naming { name, content, owner, life_ms };
+                    let naming = IdempotencyKey { name, content, owner, life_ms };
                     begun.extend(account.map(|account| (seq, (account, naming))));
                 }
                 Ok(Written::Ended { seq }) => drop(begun.remove(&seq)),
@@ -216,9 +216,9 @@ mod tests {
         AccountName::parse("a").expect("a name")
     }
 
-    fn naming(owner: &str) -> Naming {
+    fn naming(owner: &str) -> IdempotencyKey {
         let (name, owner) = (format!("key:{owner}"), owner.to_owned());
-        Naming { name, content: [7; 32], owner, life_ms: 60_000 }
+        IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 }
     }
 
     fn shelf(root: &std::path::Path) -> Arc<Shelf> {
@@ -251,7 +251,7 @@ mod tests {
         calls.end(&account(), "key:w", "w");
         calls.flush(|| shelf.clone());
         assert_eq!(owners(&shelf), ["x", "z"]);
-        let over = Naming { life_ms: 0, ..naming("v") };
+        let over = IdempotencyKey { life_ms: 0, ..naming("v") };
         calls.begin(&account(), &over, || shelf.clone()).expect("a write");
         assert_eq!(owners(&shelf), ["x", "z"], "nobody remembers that name");
     }

@@ -19,7 +19,7 @@ use super::shelf::{Lines, Shelf};
 use super::sync::Syncer;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
-use crate::repeats::Naming;
+use crate::repeats::IdempotencyKey;
 
 /// Written to see whether there is room again: lines that say nothing.
 const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
@@ -227,7 +227,7 @@ impl Log {
 
     /// Writes down that a call is about to take its name. If that fails, only its lease tells that
     /// it died.
-    pub(super) fn call_begins(&self, account: &AccountName, naming: &Naming) {
+    pub(super) fn call_begins(&self, account: &AccountName, naming: &IdempotencyKey) {
         let begun = self.calls.begin(account, naming, || self.folder());
         if let Err(why) = begun {
             log::warn!(

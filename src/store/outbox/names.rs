@@ -8,37 +8,37 @@ use bytes::Bytes;
 
 use super::log::Log;
 use crate::ledger::{AccountName, Unavailable};
-use crate::repeats::{Naming, Repeats, Reply, Taken, Taking};
+use crate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyParts, ReplyStore};
 
 /// See the module.
 pub(in crate::store) struct Names {
-    store: Arc<dyn Repeats>,
+    store: Arc<dyn ReplyStore>,
     log: Arc<Log>,
 }
 
 impl Names {
-    pub(in crate::store) fn new(store: Arc<dyn Repeats>, log: Arc<Log>) -> Names {
+    pub(in crate::store) fn new(store: Arc<dyn ReplyStore>, log: Arc<Log>) -> Names {
         Names { store, log }
     }
 }
 
 #[async_trait]
-impl Repeats for Names {
+impl ReplyStore for Names {
     /// What takes a name whoever has it is an ordinary call: it asks for no more than that a try
     /// after it finds it, and is not written down.
     async fn take(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        taking: &Taking,
+        naming: &IdempotencyKey,
+        taking: &ClaimMode,
         lease_ms: u64,
-    ) -> Result<Taken, Unavailable> {
-        if *taking != Taking::Anew {
+    ) -> Result<ClaimResult, Unavailable> {
+        if *taking != ClaimMode::Anew {
             self.log.call_begins(account, naming);
         }
         let taken = self.store.take(account, naming, taking, lease_ms).await;
         // Without an answer it may have been taken; then it is given back.
-        if taken.as_ref().is_ok_and(|taken| *taken != Taken::Mine) {
+        if taken.as_ref().is_ok_and(|taken| *taken != ClaimResult::Mine) {
             self.log.calls.end(account, &naming.name, &naming.owner);
         }
         taken
@@ -57,8 +57,8 @@ impl Repeats for Names {
     async fn end(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        reply: Option<Reply>,
+        naming: &IdempotencyKey,
+        reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
         let done = self.store.end(account, naming, reply).await?;
         self.log.calls.end(account, &naming.name, &naming.owner);

@@ -17,7 +17,7 @@ use super::shelf::{Lines, Shelf};
 use super::{Run, calls, orders};
 use crate::ledger::{AccountName, Answer, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
-use crate::repeats::{Repeats, Taking};
+use crate::repeats::{ClaimMode, ReplyStore};
 
 /// What a run of the store acknowledged so long before its end, in ms, the next one has: servers
 /// sync every second, and replicas lag by less.
@@ -31,7 +31,7 @@ const ASKED: usize = 1_024;
 /// See the module.
 pub(in crate::store) struct Replay {
     log: Arc<Log>,
-    repeats: Arc<dyn Repeats>,
+    repeats: Arc<dyn ReplyStore>,
     adopted: Vec<Adopted>,
     /// What was left for another store.
     foreign: Vec<Shelf>,
@@ -81,7 +81,7 @@ impl Sent {
 
 impl Replay {
     /// What is sent goes to a run; names are those of `repeats`.
-    pub(in crate::store) fn new(log: Arc<Log>, repeats: Arc<dyn Repeats>) -> Replay {
+    pub(in crate::store) fn new(log: Arc<Log>, repeats: Arc<dyn ReplyStore>) -> Replay {
         let (adopted, foreign) = (Vec::new(), Vec::new());
         Replay { log, repeats, adopted, foreign, owes: false, left: false }
     }
@@ -226,7 +226,7 @@ impl Replay {
         for few in calls.chunks(TOGETHER) {
             let lapsing = few.iter().map(|(account, naming)| {
                 // It is made again, where the store has lost it.
-                self.repeats.take(account, naming, &Taking::Free, 0)
+                self.repeats.take(account, naming, &ClaimMode::Free, 0)
             });
             for lapsed in join_all(lapsing).await {
                 lapsed?;

@@ -9,7 +9,8 @@ use super::keys::AccountKeys;
 use super::scripts::Call;
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
-    Kept, Naming, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES, Repeats, Reply, Taken, Taking,
+    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
+    ReplyParts, ReplyStore, StoredReply,
 };
 
 /// Bodies up to this come along with the end of their call.
@@ -53,17 +54,17 @@ fn unexpected(told: &[String]) -> Unavailable {
     Unavailable(format!("unexpected answer: {told:?}"))
 }
 
-fn taken(told: &[String]) -> Result<Taken, Unavailable> {
+fn taken(told: &[String]) -> Result<ClaimResult, Unavailable> {
     let told: Vec<&str> = told.iter().map(String::as_str).collect();
     Ok(match told.as_slice() {
-        ["mine"] => Taken::Mine,
-        ["running"] => Taken::Running,
-        ["lapsed", owner] => Taken::Lapsed { owner: (*owner).to_owned() },
-        ["not_kept"] => Taken::NotKept,
-        ["other_content"] => Taken::OtherContent,
+        ["mine"] => ClaimResult::Mine,
+        ["running"] => ClaimResult::Running,
+        ["lapsed", owner] => ClaimResult::Lapsed { owner: (*owner).to_owned() },
+        ["not_kept"] => ClaimResult::NotKept,
+        ["other_content"] => ClaimResult::OtherContent,
         ["replied", owner, head, bytes] => {
             let unreadable = |why: String| Unavailable(format!("a reply cannot be read: {why}"));
-            Taken::Replied(Kept {
+            ClaimResult::Replied(StoredReply {
                 owner: (*owner).to_owned(),
                 head: serde_json::from_str(head).map_err(|why| unreadable(why.to_string()))?,
                 bytes: bytes.parse().map_err(|_| unreadable((*bytes).to_owned()))?,
@@ -74,18 +75,18 @@ fn taken(told: &[String]) -> Result<Taken, Unavailable> {
 }
 
 #[async_trait]
-impl Repeats for Redis {
+impl ReplyStore for Redis {
     async fn take(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        taking: &Taking,
+        naming: &IdempotencyKey,
+        taking: &ClaimMode,
         lease_ms: u64,
-    ) -> Result<Taken, Unavailable> {
+    ) -> Result<ClaimResult, Unavailable> {
         let (taking, from) = match taking {
-            Taking::Free => ("free", ""),
-            Taking::From(owner) => ("from", owner.as_str()),
-            Taking::Anew => ("anew", ""),
+            ClaimMode::Free => ("free", ""),
+            ClaimMode::From(owner) => ("from", owner.as_str()),
+            ClaimMode::Anew => ("anew", ""),
         };
         let life_ms = naming.life_ms.max(running_ms(lease_ms)).min(LIFE_MS_MAX);
         let record = AccountKeys::of(account).repeat(&naming.name);
@@ -112,14 +113,15 @@ impl Repeats for Redis {
     async fn end(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        reply: Option<Reply>,
+        naming: &IdempotencyKey,
+        reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
         let keys = AccountKeys::of(account);
         let body_key = keys.reply(&naming.owner);
-        let has_room = |reply: &Reply| reply.body.is_empty() || self.has_room(reply.body.len());
+        let has_room =
+            |reply: &ReplyParts| reply.body.is_empty() || self.has_room(reply.body.len());
         let (head, body) = match reply.filter(has_room) {
-            Some(Reply { head, body }) => (serde_json::to_string(&head).ok(), body),
+            Some(ReplyParts { head, body }) => (serde_json::to_string(&head).ok(), body),
             None => (None, Bytes::new()),
         };
         if body.len() > SHORT_BYTES_MAX {

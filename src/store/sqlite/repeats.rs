@@ -8,8 +8,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{Sqlite, When, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
-    Head, Kept, Naming, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES, Repeats, Reply, Taken,
-    Taking,
+    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
+    ReplyHead, ReplyParts, ReplyStore, StoredReply,
 };
 
 /// Names forgotten in one step, at most; and pieces, as long as they have fewer bytes than the
@@ -52,7 +52,7 @@ fn find(
 fn put(
     c: &Connection,
     account: &AccountName,
-    naming: &Naming,
+    naming: &IdempotencyKey,
     (lease_until, lives_until): (i64, i64),
     (head, bytes): (Option<&str>, usize),
 ) -> rusqlite::Result<()> {
@@ -63,7 +63,7 @@ fn put(
              owner = excluded.owner, lease_until = excluded.lease_until,
              lives_until = excluded.lives_until, head = excluded.head, bytes = excluded.bytes",
     )?;
-    let Naming { name, content, owner, .. } = naming;
+    let IdempotencyKey { name, content, owner, .. } = naming;
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     let account = account.as_str();
     insert.execute(params![
@@ -86,9 +86,9 @@ fn later(now: i64, ms: u64) -> i64 {
 fn take(
     c: &Connection,
     account: &AccountName,
-    naming: &Naming,
-    (taking, lease_ms): (&Taking, u64),
-) -> rusqlite::Result<Result<Taken, Unavailable>> {
+    naming: &IdempotencyKey,
+    (taking, lease_ms): (&ClaimMode, u64),
+) -> rusqlite::Result<Result<ClaimResult, Unavailable>> {
     let now = now_ms();
     let known = find(c, account, &naming.name, now)?;
     if let Some(taken) = known.and_then(|known| known.refuses(naming, taking, now)) {
@@ -96,38 +96,43 @@ fn take(
     }
     let life_ms = naming.life_ms.max(lease_ms.saturating_mul(RUNNING_LEASES));
     let times = (later(now, lease_ms), later(now, life_ms));
-    put(c, account, naming, times, (None, 0)).map(|()| Ok(Taken::Mine))
+    put(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Mine))
 }
 
 impl Record {
     /// What whoever wants to take the name finds instead.
     fn refuses(
         self,
-        naming: &Naming,
-        taking: &Taking,
+        naming: &IdempotencyKey,
+        taking: &ClaimMode,
         now: i64,
-    ) -> Option<Result<Taken, Unavailable>> {
-        if *taking == Taking::Anew {
+    ) -> Option<Result<ClaimResult, Unavailable>> {
+        if *taking == ClaimMode::Anew {
             return None;
         }
         if self.content != naming.content {
-            return Some(Ok(Taken::OtherContent));
+            return Some(Ok(ClaimResult::OtherContent));
         }
         match self.head.as_deref() {
-            Some("") => return Some(Ok(Taken::NotKept)),
+            Some("") => return Some(Ok(ClaimResult::NotKept)),
             Some(head) => {
                 let head = serde_json::from_str(head).map_err(|why| Unavailable(why.to_string()));
-                let kept = |head: Head| Kept { owner: self.owner, head, bytes: self.bytes };
-                return Some(head.map(kept).map(Taken::Replied));
+                let kept =
+                    |head: ReplyHead| StoredReply { owner: self.owner, head, bytes: self.bytes };
+                return Some(head.map(kept).map(ClaimResult::Replied));
             }
             None => {}
         }
         let is_same = self.owner == naming.owner;
-        if is_same || matches!(taking, Taking::From(owner) if *owner == self.owner) {
+        if is_same || matches!(taking, ClaimMode::From(owner) if *owner == self.owner) {
             return None;
         }
         let runs = self.lease_until > now;
-        Some(Ok(if runs { Taken::Running } else { Taken::Lapsed { owner: self.owner } }))
+        Some(Ok(if runs {
+            ClaimResult::Running
+        } else {
+            ClaimResult::Lapsed { owner: self.owner }
+        }))
     }
 }
 
@@ -159,7 +164,7 @@ enum Way {
     Gone,
 }
 
-fn way(c: &Connection, account: &AccountName, naming: &Naming) -> rusqlite::Result<Way> {
+fn way(c: &Connection, account: &AccountName, naming: &IdempotencyKey) -> rusqlite::Result<Way> {
     Ok(match find(c, account, &naming.name, now_ms())? {
         Some(known) if known.owner != naming.owner => Way::Gone,
         Some(known) if known.head.is_some() => Way::Ended,
@@ -172,7 +177,7 @@ fn way(c: &Connection, account: &AccountName, naming: &Naming) -> rusqlite::Resu
 fn write(
     c: &Connection,
     account: &AccountName,
-    naming: &Naming,
+    naming: &IdempotencyKey,
     (total, number, piece): (usize, usize, &[u8]),
     most: u64,
 ) -> rusqlite::Result<bool> {
@@ -201,7 +206,7 @@ fn write(
 fn end(
     c: &Connection,
     account: &AccountName,
-    naming: &Naming,
+    naming: &IdempotencyKey,
     (head, bytes): (&str, usize),
 ) -> rusqlite::Result<bool> {
     let way = way(c, account, naming)?;
@@ -269,14 +274,14 @@ impl Sqlite {
 }
 
 #[async_trait]
-impl Repeats for Sqlite {
+impl ReplyStore for Sqlite {
     async fn take(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        taking: &Taking,
+        naming: &IdempotencyKey,
+        taking: &ClaimMode,
         lease_ms: u64,
-    ) -> Result<Taken, Unavailable> {
+    ) -> Result<ClaimResult, Unavailable> {
         let (account, naming, taking) = (account.clone(), naming.clone(), taking.clone());
         self.named(move |c| take(c, &account, &naming, (&taking, lease_ms))).await?
     }
@@ -295,11 +300,11 @@ impl Repeats for Sqlite {
     async fn end(
         &self,
         account: &AccountName,
-        naming: &Naming,
-        reply: Option<Reply>,
+        naming: &IdempotencyKey,
+        reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
         let (head, body) = match reply {
-            Some(Reply { head, body }) => (serde_json::to_string(&head).ok(), body),
+            Some(ReplyParts { head, body }) => (serde_json::to_string(&head).ok(), body),
             None => (None, Bytes::new()),
         };
         let (total, most) = (body.len(), self.kept_bytes_max);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Answers, PROBE_WAIT, tidy};
 use crate::ledger::Ledger;
-use crate::repeats::Repeats;
+use crate::repeats::ReplyStore;
 use crate::store::outbox::{Outbox, Replay};
 use crate::store::sqlite::Sqlite;
 
@@ -27,7 +27,7 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn Repeats>) -> Alone {
+    pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn ReplyStore>) -> Alone {
         let replay = Mutex::new(Replay::new(outbox.log.clone(), repeats));
         let [adopted, answers] = [false; 2].map(AtomicBool::new);
         Alone { outbox, replay, adopted, answers }

@@ -10,7 +10,7 @@ use super::identity::{Doubt, Identity};
 use super::{Answers, PROBE_WAIT, TOGETHER, millis, tidy};
 use crate::ledger::lease::Entry;
 use crate::ledger::{Leases, Unavailable};
-use crate::repeats::{Naming, Repeats, Taking};
+use crate::repeats::{ClaimMode, IdempotencyKey, ReplyStore};
 use crate::store::outbox::{InRun, Outbox, Replay};
 use crate::store::redis::{Guard, Redis, Seen, Stamped};
 
@@ -30,7 +30,7 @@ pub(super) struct Fleet {
     outbox: Outbox<Redis>,
     guard: Arc<Guard>,
     leases: Leases,
-    repeats: Arc<dyn Repeats>,
+    repeats: Arc<dyn ReplyStore>,
     lease: Duration,
     replay: tokio::sync::Mutex<Replay>,
     /// How long the run lasts, as far as is known, and since when that is.
@@ -63,7 +63,7 @@ impl Fleet {
     pub(super) fn new(
         outbox: Outbox<Redis>,
         guard: Arc<Guard>,
-        (leases, repeats, lease): (Leases, Arc<dyn Repeats>, Duration),
+        (leases, repeats, lease): (Leases, Arc<dyn ReplyStore>, Duration),
     ) -> Fleet {
         let replay = tokio::sync::Mutex::new(Replay::new(outbox.log.clone(), repeats.clone()));
         Fleet { outbox, guard, leases, repeats, lease, replay, lasting: Mutex::default() }
@@ -232,8 +232,8 @@ impl Fleet {
     }
 
     async fn hold_one(&self, run: &Stamped, entry: &Entry) -> Result<(), Unavailable> {
-        if let Some(naming) = Naming::of(entry) {
-            let (lease_ms, free) = (millis(self.lease), &Taking::Free);
+        if let Some(naming) = IdempotencyKey::of(entry) {
+            let (lease_ms, free) = (millis(self.lease), &ClaimMode::Free);
             self.repeats.take(&entry.account, &naming, free, lease_ms).await?;
         }
         for op in entry.again(millis(self.lease)) {

@@ -7,7 +7,7 @@ use super::*;
 const CROWD: usize = 40;
 
 /// Takes a name for as many calls at once, by turns on the one node and the other.
-async fn at_once(nodes: &[Opened; 2], name_of_call: &str, taking: Taking) -> Vec<Taken> {
+async fn at_once(nodes: &[Opened; 2], name_of_call: &str, taking: ClaimMode) -> Vec<ClaimResult> {
     let mut tasks = JoinSet::new();
     for number in 0..CROWD {
         let repeats = nodes[number % 2].repeats.clone();
@@ -20,26 +20,26 @@ async fn at_once(nodes: &[Opened; 2], name_of_call: &str, taking: Taking) -> Vec
     tasks.join_all().await
 }
 
-fn mine(taken: &[Taken]) -> usize {
-    taken.iter().filter(|taken| **taken == Taken::Mine).count()
+fn mine(taken: &[ClaimResult]) -> usize {
+    taken.iter().filter(|taken| **taken == ClaimResult::Mine).count()
 }
 
 async fn keeps_its_head(nodes: &[Opened; 2]) {
     let account = name("crowd");
     let [one, other] = nodes.each_ref().map(|node| &*node.repeats);
-    let taken = at_once(nodes, "free", Taking::Free).await;
+    let taken = at_once(nodes, "free", ClaimMode::Free).await;
     assert_eq!(mine(&taken), 1, "{taken:?}");
-    assert_eq!(taken.iter().filter(|taken| **taken == Taken::Running).count(), CROWD - 1);
+    assert_eq!(taken.iter().filter(|taken| **taken == ClaimResult::Running).count(), CROWD - 1);
 
     let dead = naming("lapsed", "dead");
-    assert_eq!(one.take(&account, &dead, &Taking::Free, 0).await, Ok(Taken::Mine));
-    let lapsed = Taken::Lapsed { owner: "dead".to_owned() };
-    assert_eq!(at_once(nodes, "lapsed", Taking::Free).await, vec![lapsed; CROWD]);
-    let taken = at_once(nodes, "lapsed", Taking::From("dead".to_owned())).await;
+    assert_eq!(one.take(&account, &dead, &ClaimMode::Free, 0).await, Ok(ClaimResult::Mine));
+    let lapsed = ClaimResult::Lapsed { owner: "dead".to_owned() };
+    assert_eq!(at_once(nodes, "lapsed", ClaimMode::Free).await, vec![lapsed; CROWD]);
+    let taken = at_once(nodes, "lapsed", ClaimMode::From("dead".to_owned())).await;
     assert_eq!(mine(&taken), 1, "{taken:?}");
     assert_eq!(other.end(&account, &dead, Some(reply("late"))).await, Ok(false));
 
-    assert_eq!(mine(&at_once(nodes, "anew", Taking::Anew).await), CROWD);
+    assert_eq!(mine(&at_once(nodes, "anew", ClaimMode::Anew).await), CROWD);
     let mut ends = JoinSet::new();
     for number in 0..CROWD {
         let repeats = nodes[number % 2].repeats.clone();
@@ -51,8 +51,8 @@ async fn keeps_its_head(nodes: &[Opened; 2]) {
     }
     let ended = ends.join_all().await;
     assert_eq!(ended.iter().filter(|ended| **ended).count(), 1, "the last one's is the name");
-    let found = one.take(&account, &naming("anew", "z"), &Taking::Free, LONG_MS).await;
-    let Ok(Taken::Replied(kept)) = found else { panic!("{found:?}") };
+    let found = one.take(&account, &naming("anew", "z"), &ClaimMode::Free, LONG_MS).await;
+    let Ok(ClaimResult::Replied(kept)) = found else { panic!("{found:?}") };
     let said = body(other, &account, &kept.owner).await.concat();
     assert_eq!(format!("o{}", String::from_utf8_lossy(&said)), kept.owner);
 }

@@ -50,15 +50,15 @@ fn step(drawn: &Drawn, ended: &[usize]) -> Step {
     let lease_ms = if *lease { LONG_MS } else { 0 };
     let life_ms = if *life { LONG_MS } else { 0 };
     let done = match verb {
-        0..=2 => Done::Take { taking: Taking::Free, lease_ms },
-        3 | 4 => Done::Take { taking: Taking::From(call(*from)), lease_ms },
-        5 => Done::Take { taking: Taking::Anew, lease_ms },
+        0..=2 => Done::Take { taking: ClaimMode::Free, lease_ms },
+        3 | 4 => Done::Take { taking: ClaimMode::From(call(*from)), lease_ms },
+        5 => Done::Take { taking: ClaimMode::Anew, lease_ms },
         6 | 7 => Done::Renew { lease_ms },
         8..=10 => Done::End(text.clone().map(reply)),
         11 => Done::Free,
         _ => Done::Body,
     };
-    let naming = Naming {
+    let naming = IdempotencyKey {
         name: NAMES[*place].to_owned(),
         content: [*content; 32],
         owner: call(*owner),

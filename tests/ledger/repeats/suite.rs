@@ -1,7 +1,7 @@
 //! What every store must do with names and replies beyond the tables: times, sizes, bounds.
 
 use rusqlite::Connection;
-use tollgate::repeats::{Kept, REPLIES_BYTES_MAX};
+use tollgate::repeats::{REPLIES_BYTES_MAX, StoredReply};
 use tollgate::store::StoreSection;
 
 use super::super::subject::{at, opened_as};
@@ -27,46 +27,51 @@ fn pattern(bytes: usize) -> Bytes {
     (0..=250).cycle().take(bytes).collect()
 }
 
-async fn take(repeats: &dyn Repeats, account: &AccountName, naming: &Naming, ms: u64) -> Taken {
-    repeats.take(account, naming, &Taking::Free, ms).await.expect("an answer")
+async fn take(
+    repeats: &dyn ReplyStore,
+    account: &AccountName,
+    naming: &IdempotencyKey,
+    ms: u64,
+) -> ClaimResult {
+    repeats.take(account, naming, &ClaimMode::Free, ms).await.expect("an answer")
 }
 
 async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: &[Opened; 2]) {
     let account = name("times");
     let (first, second) = (naming("n", "first"), naming("n", "second"));
-    assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, Taken::Mine);
+    assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, ClaimResult::Mine);
     let began = Instant::now();
     let found = take(&*other.repeats, &account, &second, SHORT_MS).await;
     // Else the machine was too busy for the question to mean anything.
     if began.elapsed() < Duration::from_millis(SHORT_MS / 2) {
-        assert_eq!(found, Taken::Running);
+        assert_eq!(found, ClaimResult::Running);
     }
     tokio::time::sleep(SHORT_GONE).await;
-    let lapsed = Taken::Lapsed { owner: "first".to_owned() };
+    let lapsed = ClaimResult::Lapsed { owner: "first".to_owned() };
     assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, lapsed);
     assert_eq!(one.repeats.renew(&account, "n", "first", LONG_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
-    assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, Taken::Running);
+    assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, ClaimResult::Running);
 }
 
 async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[Opened; 2]) {
     let account = name("lives");
-    let short = |name: &str| Naming { life_ms: SHORT_MS, ..naming(name, name) };
+    let short = |name: &str| IdempotencyKey { life_ms: SHORT_MS, ..naming(name, name) };
     let body_of = |account, owner| body(&*one.repeats, account, owner);
     for (name, reply) in [("kept", Some(reply("hello"))), ("not-kept", None)] {
-        assert_eq!(take(&*one.repeats, &account, &short(name), SHORT_MS).await, Taken::Mine);
+        assert_eq!(take(&*one.repeats, &account, &short(name), SHORT_MS).await, ClaimResult::Mine);
         assert_eq!(one.repeats.end(&account, &short(name), reply).await, Ok(true));
     }
     // A call that runs is remembered for longer than its own life, if that is kept alive.
-    assert_eq!(take(&*one.repeats, &account, &short("runs"), 1).await, Taken::Mine);
+    assert_eq!(take(&*one.repeats, &account, &short("runs"), 1).await, ClaimResult::Mine);
     assert_eq!(one.repeats.renew(&account, "runs", "runs", LONG_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     assert_eq!(body_of(&account, "kept").await, Vec::<Bytes>::new());
     for name in ["kept", "not-kept"] {
-        assert_eq!(take(&*other.repeats, &account, &naming(name, "z"), 1).await, Taken::Mine);
+        assert_eq!(take(&*other.repeats, &account, &naming(name, "z"), 1).await, ClaimResult::Mine);
     }
     let found = take(&*other.repeats, &account, &naming("runs", "z"), 1).await;
-    assert_eq!(found, Taken::Running);
+    assert_eq!(found, ClaimResult::Running);
     // The end begins another life.
     let ending = naming("runs", "runs");
     assert_eq!(one.repeats.end(&account, &ending, Some(reply("long"))).await, Ok(true));
@@ -80,12 +85,13 @@ async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[Opened; 2])
     for bytes in sizes.into_iter().chain([3 * PIECE_BYTES, 8 << 20]) {
         let naming = naming(&bytes.to_string(), &bytes.to_string());
         let written = pattern(bytes);
-        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, Taken::Mine);
+        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, ClaimResult::Mine);
         let ended = one.repeats.end(&account, &naming, Some(reply(written.clone()))).await;
         assert_eq!(ended, Ok(true));
-        let kept = Kept { owner: naming.owner.clone(), head: head(), bytes: written.len() as u64 };
+        let kept =
+            StoredReply { owner: naming.owner.clone(), head: head(), bytes: written.len() as u64 };
         let found = take(&*other.repeats, &account, &naming, LONG_MS).await;
-        assert_eq!(found, Taken::Replied(kept));
+        assert_eq!(found, ClaimResult::Replied(kept));
         let pieces = body(&*other.repeats, &account, &naming.owner).await;
         assert_eq!(pieces.len(), bytes.div_ceil(PIECE_BYTES));
         assert!(pieces.iter().rev().skip(1).all(|piece| piece.len() == PIECE_BYTES));
@@ -97,9 +103,13 @@ async fn any_text_is_a_name([one, other]: &[Opened; 2]) {
     let account = name("texts");
     for text in ["{a}b", "*", "a b\r\n", "a:b", "ä\u{0}\"'", &"n".repeat(512)] {
         let naming = naming(text, "o");
-        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, Taken::Mine, "{text}");
-        let stranger = Naming { owner: "z".to_owned(), ..naming };
-        assert_eq!(take(&*other.repeats, &account, &stranger, LONG_MS).await, Taken::Running);
+        assert_eq!(
+            take(&*one.repeats, &account, &naming, LONG_MS).await,
+            ClaimResult::Mine,
+            "{text}"
+        );
+        let stranger = IdempotencyKey { owner: "z".to_owned(), ..naming };
+        assert_eq!(take(&*other.repeats, &account, &stranger, LONG_MS).await, ClaimResult::Running);
     }
 }
 
@@ -167,14 +177,14 @@ async fn roomy(url: String) -> Opened {
 }
 
 /// Ends calls with replies of 8 MiB until they are not kept any more; tells how many were.
-async fn fill(repeats: &dyn Repeats, account: &AccountName, life_ms: u64) -> u64 {
+async fn fill(repeats: &dyn ReplyStore, account: &AccountName, life_ms: u64) -> u64 {
     let large = Bytes::from(vec![7; 8 << 20]);
     for number in 0.. {
         let id = format!("o{number}");
-        let naming = Naming { life_ms, ..naming(&id, &id) };
+        let naming = IdempotencyKey { life_ms, ..naming(&id, &id) };
         let ended = repeats.end(account, &naming, Some(reply(large.clone()))).await;
         assert_eq!(ended, Ok(true));
-        if take(repeats, account, &naming, LONG_MS).await == Taken::NotKept {
+        if take(repeats, account, &naming, LONG_MS).await == ClaimResult::NotKept {
             assert_eq!(body(repeats, account, &id).await, Vec::<Bytes>::new());
             return number;
         }
@@ -190,7 +200,7 @@ async fn an_account_keeps_so_much_and_no_more(node: &Opened) {
     let beside = name("beside");
     assert_eq!(repeats.end(&beside, &naming, Some(reply("hello"))).await, Ok(true));
     let found = take(repeats, &beside, &naming, LONG_MS).await;
-    assert!(matches!(found, Taken::Replied(_)), "{found:?}");
+    assert!(matches!(found, ClaimResult::Replied(_)), "{found:?}");
 }
 
 #[tokio::test]
@@ -206,11 +216,11 @@ async fn redis_keeps_so_many_replies_of_an_account_and_no_more() {
 }
 
 /// Some calls whose names and replies will be over soon.
-async fn passing(repeats: &dyn Repeats) {
+async fn passing(repeats: &dyn ReplyStore) {
     let account = name("passing");
     for number in 0..50 {
         let id = format!("o{number}");
-        let naming = Naming { life_ms: SHORT_MS, ..naming(&id, &id) };
+        let naming = IdempotencyKey { life_ms: SHORT_MS, ..naming(&id, &id) };
         take(repeats, &account, &naming, 1).await;
         let bytes = if number == 7 { 5 * PIECE_BYTES } else { 1_000 };
         let body = Some(reply(vec![0; bytes]));
