@@ -119,7 +119,7 @@ pub enum Operation {
         line: String,
         /// How the hold began: with it a store that lost the hold can settle it all the same.
         /// Without, a hold that is not known stays unknown.
-        origin: Option<Origin>,
+        origin: Option<HoldRequest>,
     },
     /// Ends a hold without a charge. Of an unknown id it leaves a tombstone.
     Void {
@@ -146,7 +146,7 @@ impl Operation {
 
 /// What a hold was asked for with: the content by which a store knows it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
+pub struct HoldRequest {
     /// What covers the call to the full.
     pub wanted: Money,
     /// Below it nothing is held.
@@ -160,7 +160,7 @@ pub struct Origin {
 /// day what became of one, and after that would charge it once more.
 const ORIGIN_MS_MAX: u64 = 12 * 60 * 60 * 1_000;
 
-impl Origin {
+impl HoldRequest {
     /// Whether a store that does not know the hold can only have lost it, at a moment (unix ms) by
     /// the store's own clock.
     #[must_use]
@@ -214,7 +214,7 @@ pub enum Answer {
 
 /// A charge as the journal has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Its place in the account's journal, from 1.
     pub seq: u64,
     /// What was posted.
@@ -227,7 +227,7 @@ pub struct Entry {
 
 /// What a journal line says. The amount stands beside it in the store, where it is exact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Line {
+pub struct JournalLine {
     /// The id of the request, and of its hold.
     pub request_id: String,
     /// When it was settled, in unix ms.
@@ -260,7 +260,7 @@ pub struct Line {
 
 /// What a sweep found and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepReport {
     /// Holds that it ended.
     pub expired: u64,
     /// Holds still open.
@@ -292,9 +292,9 @@ pub trait Ledger: Send + Sync {
         account: &AccountName,
         seq: u64,
         limit: u32,
-    ) -> Result<Vec<Entry>, Unavailable>;
+    ) -> Result<Vec<JournalEntry>, Unavailable>;
     /// Ends every hold whose lease has run out: posts its checkpoint, releases the rest.
-    async fn expire(&self) -> Result<Swept, Unavailable>;
+    async fn expire(&self) -> Result<SweepReport, Unavailable>;
     /// Adds a key.
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable>;
     /// The record of a key.
@@ -320,7 +320,7 @@ pub struct Hold {
     account: AccountName,
     id: String,
     held: Money,
-    origin: Origin,
+    origin: HoldRequest,
 }
 
 /// Why nothing is held.
@@ -361,7 +361,7 @@ pub async fn hold(
     let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
     match ledger.apply(account, op).await? {
         Answer::Held(held) | Answer::HoldExists { held, open: true } => {
-            let origin = Origin { wanted, least, at };
+            let origin = HoldRequest { wanted, least, at };
             Ok(Hold { account: account.clone(), id: id.to_owned(), held, origin })
         }
         Answer::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
@@ -391,7 +391,7 @@ impl Hold {
 
     /// What it was asked for with.
     #[must_use]
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> HoldRequest {
         self.origin
     }
 
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn an_origin_counts_for_half_a_day_before_and_after_its_moment() {
         let half_a_day = 43_200_000;
-        let of = |at| Origin { wanted: Money::ZERO, least: Money::ZERO, at };
+        let of = |at| HoldRequest { wanted: Money::ZERO, least: Money::ZERO, at };
         for at in [0, 7, 1_800_000_000_000] {
             for (off, is_of_late) in [(0, true), (half_a_day - 1, true), (half_a_day, false)] {
                 assert_eq!(of(at).is_of_late(at + off), is_of_late, "{at} and {off} ms");
@@ -491,14 +491,14 @@ mod tests {
     #[test]
     fn a_line_of_before_a_report_could_be_rejected_is_read_and_written_as_it_was() {
         let old = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
-        let line: Line = serde_json::from_str(old).expect("a line");
+        let line: JournalLine = serde_json::from_str(old).expect("a line");
         assert_eq!(line.rejected_usage, None);
         assert_eq!(serde_json::to_string(&line).expect("JSON"), old);
         let tokens =
             crate::money::TokenUsage { input: 3, output: 900_000_000, ..Default::default() };
         let rejected_usage = Some(BilledUnits::Tokens(tokens));
-        let written = serde_json::to_string(&Line { rejected_usage, ..line }).expect("JSON");
-        let read: Line = serde_json::from_str(&written).expect("a line");
+        let written = serde_json::to_string(&JournalLine { rejected_usage, ..line }).expect("JSON");
+        let read: JournalLine = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.rejected_usage, rejected_usage);
     }
 }

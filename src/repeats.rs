@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::lease::{self, Entry};
+use crate::ledger::lease::{self, LeaseEntry};
 use crate::ledger::{AccountName, Unavailable};
 
 /// Of an account's replies so many bytes are kept, at most; after that a name is remembered without
@@ -42,17 +42,19 @@ pub struct IdempotencyKey {
 impl IdempotencyKey {
     /// What keeps the name alive while the call runs.
     #[must_use]
-    pub fn kept_alive(&self, account: &AccountName) -> Entry {
+    pub fn kept_alive(&self, account: &AccountName) -> LeaseEntry {
         let IdempotencyKey { name, content, owner, life_ms } = self.clone();
-        let kept = lease::Kept::Name { owner, content, life_ms };
-        Entry { account: account.clone(), id: name, kept }
+        let kept = lease::LeasedItem::Name { owner, content, life_ms };
+        LeaseEntry { account: account.clone(), id: name, kept }
     }
 
     /// The name that is kept alive so; `None` if that is something else. Who takes it again for
     /// the same call has it, even where a store has lost it.
     #[must_use]
-    pub fn of(entry: &Entry) -> Option<IdempotencyKey> {
-        let lease::Kept::Name { owner, content, life_ms } = entry.kept.clone() else { return None };
+    pub fn of(entry: &LeaseEntry) -> Option<IdempotencyKey> {
+        let lease::LeasedItem::Name { owner, content, life_ms } = entry.kept.clone() else {
+            return None;
+        };
         Some(IdempotencyKey { name: entry.id.clone(), content, owner, life_ms })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Out, account_name, no_account};
-use crate::ledger::{Entry, Ledger, Line};
+use crate::ledger::{JournalEntry, JournalLine, Ledger};
 use crate::money::BilledUnits;
 
 /// Entries read at once.
@@ -27,8 +27,8 @@ pub(super) async fn run(ledger: Arc<dyn Ledger>, name: &str, out: Out) -> anyhow
     }
 }
 
-fn print(entry: &Entry, out: Out) -> anyhow::Result<()> {
-    let line: Line = serde_json::from_str(&entry.line)?;
+fn print(entry: &JournalEntry, out: Out) -> anyhow::Result<()> {
+    let line: JournalLine = serde_json::from_str(&entry.line)?;
     if out.json {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);

@@ -12,7 +12,9 @@ use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::funds::Funds;
 use super::{Gateway, given, thinking, usage_bounds};
 use crate::dialect::relay::{Break, Keep, Progress};
-use crate::ledger::{AccountName, Answer, Hold, KeyRecord, Ledger, Line, Operation, Unavailable};
+use crate::ledger::{
+    AccountName, Answer, Hold, JournalLine, KeyRecord, Ledger, Operation, Unavailable,
+};
 use crate::metrics::{METRICS, count, record_write_off};
 use crate::money::{Money, Usage, UsageBasis};
 
@@ -99,9 +101,14 @@ fn note_rejected(exchange: &Exchange, relaying: &Relaying) {
 }
 
 /// The journal line of an answer that used so much.
-pub(super) fn line(request_id: String, relaying: &Relaying, key: &KeyRecord, usage: Usage) -> Line {
+pub(super) fn line(
+    request_id: String,
+    relaying: &Relaying,
+    key: &KeyRecord,
+    usage: Usage,
+) -> JournalLine {
     let terms = &relaying.terms;
-    Line {
+    JournalLine {
         request_id,
         at: unix_ms(),
         key_prefix: key.prefix.clone(),
@@ -231,7 +238,7 @@ fn told(record: &mut Record, usage: Usage, charge: Money) {
     record.charge = Some(charge);
 }
 
-fn count_charge(line: &Line, usage: Usage, charge: Money) {
+fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
     let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
     METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(charge.nano()));
     let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);

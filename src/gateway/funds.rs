@@ -172,10 +172,10 @@ impl Gateway {
             }
         }
         let hold = made?;
-        let lease = self.leases.keep(lease::Entry {
+        let lease = self.leases.keep(lease::LeaseEntry {
             account: account.clone(),
             id: id.to_owned(),
-            kept: lease::Kept::Hold { origin: hold.origin(), held: hold.held() },
+            kept: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
         });
         Ok(Funds::Held { hold, key: key.clone(), lease })
     }

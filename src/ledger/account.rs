@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Entry, Operation, Origin};
+use super::{Answer, HoldRequest, JournalEntry, Operation};
 use crate::money::{Money, MoneyError};
 
 /// Where an account's money is.
@@ -44,7 +44,7 @@ impl Balances {
 
 /// What is known of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct HoldRecord {
     /// What covers the call to the full.
     pub wanted: Money,
     /// What was asked for at least.
@@ -54,12 +54,12 @@ pub struct Record {
     /// When it expires unless renewed, in unix ms.
     pub lease_until: i64,
     /// What has become of it.
-    pub state: State,
+    pub state: HoldState,
 }
 
 /// The life of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum HoldState {
     /// It stands; expiry would post the checkpoint.
     Open {
         /// The cost so far, and its journal line.
@@ -88,32 +88,37 @@ pub struct Posting {
 
 /// What an operation changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct Transition {
     /// What the caller is told.
     pub answer: Answer,
     /// The hold's record as it now is, if it changed.
-    pub record: Option<Record>,
+    pub record: Option<HoldRecord>,
     /// What goes into the journal.
     pub posting: Option<Posting>,
 }
 
-impl Step {
-    fn told(answer: Answer) -> Step {
-        Step { answer, record: None, posting: None }
+impl Transition {
+    fn told(answer: Answer) -> Transition {
+        Transition { answer, record: None, posting: None }
     }
 }
 
 /// Decides about an operation on a hold. `record` is what is known of that hold. On an answer of
 /// [`Answer::OutOfRange`] the balances are as before.
 #[must_use]
-pub fn step(balances: &mut Balances, record: Option<&Record>, op: &Operation, now: i64) -> Step {
+pub fn step(
+    balances: &mut Balances,
+    record: Option<&HoldRecord>,
+    op: &Operation,
+    now: i64,
+) -> Transition {
     let mut after = *balances;
     match decide(&mut after, record, op, now) {
         Ok(step) => {
             *balances = after;
             step
         }
-        Err(_) => Step::told(Answer::OutOfRange),
+        Err(_) => Transition::told(Answer::OutOfRange),
     }
 }
 
@@ -136,15 +141,15 @@ pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> A
 
 /// Ends an open hold whose lease has run out; `None` if it is not due.
 #[must_use]
-pub fn expire(balances: &mut Balances, record: &Record, now: i64) -> Option<Step> {
-    let State::Open { checkpoint } = &record.state else { return None };
+pub fn expire(balances: &mut Balances, record: &HoldRecord, now: i64) -> Option<Transition> {
+    let HoldState::Open { checkpoint } = &record.state else { return None };
     if record.lease_until > now {
         return None;
     }
     let (charge, line) = checkpoint.clone().unwrap_or_default();
     let mut after = *balances;
     let mut step = post(&mut after, record, charge, &line).ok()?;
-    step.record = Some(Record { state: State::Expired(charge), ..record.clone() });
+    step.record = Some(HoldRecord { state: HoldState::Expired(charge), ..record.clone() });
     step.posting = step.posting.filter(|posting| posting.amount > Money::ZERO);
     *balances = after;
     Some(step)
@@ -152,60 +157,63 @@ pub fn expire(balances: &mut Balances, record: &Record, now: i64) -> Option<Step
 
 fn decide(
     balances: &mut Balances,
-    record: Option<&Record>,
+    record: Option<&HoldRecord>,
     op: &Operation,
     now: i64,
-) -> Result<Step, MoneyError> {
+) -> Result<Transition, MoneyError> {
     match (op, record) {
         (Operation::Hold { wanted, least, lease_ms, .. }, None) => {
             hold(balances, *wanted, *least, lease_until(now, *lease_ms))
         }
         (Operation::Hold { wanted, least, .. }, Some(known)) => {
-            Ok(Step::told(held_before(known, *wanted, *least)))
+            Ok(Transition::told(held_before(known, *wanted, *least)))
         }
         (
             Operation::Extend { wanted, .. },
-            Some(known @ Record { state: State::Open { .. }, .. }),
+            Some(known @ HoldRecord { state: HoldState::Open { .. }, .. }),
         ) => extend(balances, known, *wanted),
         (
             Operation::Renew { lease_ms, .. },
-            Some(known @ Record { state: State::Open { .. }, .. }),
+            Some(known @ HoldRecord { state: HoldState::Open { .. }, .. }),
         ) => {
             let until = known.lease_until.max(lease_until(now, *lease_ms));
-            Ok(changed(Answer::Done, Record { lease_until: until, ..known.clone() }))
+            Ok(changed(Answer::Done, HoldRecord { lease_until: until, ..known.clone() }))
         }
         (
             Operation::Checkpoint { charge, line, .. },
-            Some(known @ Record { state: State::Open { checkpoint }, .. }),
+            Some(known @ HoldRecord { state: HoldState::Open { checkpoint }, .. }),
         ) => {
             let behind = checkpoint.as_ref().is_none_or(|(before, _)| before < charge);
-            let state = State::Open { checkpoint: Some((*charge, line.clone())) };
-            let record = Record { state, ..known.clone() };
-            Ok(if behind { changed(Answer::Done, record) } else { Step::told(Answer::Done) })
+            let state = HoldState::Open { checkpoint: Some((*charge, line.clone())) };
+            let record = HoldRecord { state, ..known.clone() };
+            Ok(if behind { changed(Answer::Done, record) } else { Transition::told(Answer::Done) })
         }
         (Operation::Extend { .. } | Operation::Renew { .. } | Operation::Checkpoint { .. }, _) => {
-            Ok(Step::told(Answer::Gone))
+            Ok(Transition::told(Answer::Gone))
         }
         (Operation::Settle { charge, line, .. }, Some(known)) => {
             settle(balances, known, *charge, line)
         }
         (
-            Operation::Settle { charge, line, origin: Some(Origin { wanted, least, .. }), .. },
+            Operation::Settle {
+                charge, line, origin: Some(HoldRequest { wanted, least, .. }), ..
+            },
             None,
         ) => {
             // The store lost it. What it held is available again, as far as nobody else took it.
-            let (held, state) = (Money::ZERO, State::Expired(Money::ZERO));
-            let lost = Record { wanted: *wanted, least: *least, held, lease_until: now, state };
+            let (held, state) = (Money::ZERO, HoldState::Expired(Money::ZERO));
+            let lost = HoldRecord { wanted: *wanted, least: *least, held, lease_until: now, state };
             settle(balances, &lost, *charge, line)
         }
         (Operation::Settle { origin: None, .. }, None) | (Operation::Credit { .. }, _) => {
-            Ok(Step::told(Answer::Unknown))
+            Ok(Transition::told(Answer::Unknown))
         }
         (Operation::Void { .. }, Some(known)) => void(balances, known),
         (Operation::Void { .. }, None) => {
             let zero = Money::ZERO;
-            let state = State::Tombstone;
-            let record = Record { wanted: zero, least: zero, held: zero, lease_until: now, state };
+            let state = HoldState::Tombstone;
+            let record =
+                HoldRecord { wanted: zero, least: zero, held: zero, lease_until: now, state };
             Ok(changed(Answer::Voided, record))
         }
     }
@@ -215,8 +223,8 @@ fn lease_until(now: i64, lease_ms: u64) -> i64 {
     now.saturating_add(i64::try_from(lease_ms).unwrap_or(i64::MAX))
 }
 
-fn changed(answer: Answer, record: Record) -> Step {
-    Step { answer, record: Some(record), posting: None }
+fn changed(answer: Answer, record: HoldRecord) -> Transition {
+    Transition { answer, record: Some(record), posting: None }
 }
 
 fn hold(
@@ -224,48 +232,52 @@ fn hold(
     wanted: Money,
     least: Money,
     lease_until: i64,
-) -> Result<Step, MoneyError> {
+) -> Result<Transition, MoneyError> {
     if balances.available < least {
-        return Ok(Step::told(Answer::Insufficient(balances.available)));
+        return Ok(Transition::told(Answer::Insufficient(balances.available)));
     }
     let held = wanted.min(balances.available);
     balances.available = balances.available.minus(held)?;
     balances.held = balances.held.plus(held)?;
-    let state = State::Open { checkpoint: None };
-    Ok(changed(Answer::Held(held), Record { wanted, least, held, lease_until, state }))
+    let state = HoldState::Open { checkpoint: None };
+    Ok(changed(Answer::Held(held), HoldRecord { wanted, least, held, lease_until, state }))
 }
 
-fn extend(balances: &mut Balances, known: &Record, wanted: Money) -> Result<Step, MoneyError> {
+fn extend(
+    balances: &mut Balances,
+    known: &HoldRecord,
+    wanted: Money,
+) -> Result<Transition, MoneyError> {
     let more = wanted.above(known.held).min(balances.available);
     if more == Money::ZERO {
-        return Ok(Step::told(Answer::Held(known.held)));
+        return Ok(Transition::told(Answer::Held(known.held)));
     }
     let held = known.held.plus(more)?;
     balances.available = balances.available.minus(more)?;
     balances.held = balances.held.plus(more)?;
-    Ok(changed(Answer::Held(held), Record { held, ..known.clone() }))
+    Ok(changed(Answer::Held(held), HoldRecord { held, ..known.clone() }))
 }
 
-fn held_before(known: &Record, wanted: Money, least: Money) -> Answer {
+fn held_before(known: &HoldRecord, wanted: Money, least: Money) -> Answer {
     match known.state {
-        State::Tombstone => Answer::Tombstoned,
+        HoldState::Tombstone => Answer::Tombstoned,
         _ if known.wanted != wanted || known.least != least => Answer::Conflict,
-        State::Open { .. } => Answer::HoldExists { held: known.held, open: true },
+        HoldState::Open { .. } => Answer::HoldExists { held: known.held, open: true },
         _ => Answer::HoldExists { held: known.held, open: false },
     }
 }
 
 fn settle(
     balances: &mut Balances,
-    known: &Record,
+    known: &HoldRecord,
     charge: Money,
     line: &str,
-) -> Result<Step, MoneyError> {
+) -> Result<Transition, MoneyError> {
     match known.state {
-        State::Open { .. } => post(balances, known, charge, line),
-        State::Posted(amount) => Ok(Step::told(Answer::AlreadyPosted(amount))),
-        State::Voided | State::Tombstone => Ok(Step::told(Answer::Voided)),
-        State::Expired(before) => {
+        HoldState::Open { .. } => post(balances, known, charge, line),
+        HoldState::Posted(amount) => Ok(Transition::told(Answer::AlreadyPosted(amount))),
+        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Answer::Voided)),
+        HoldState::Expired(before) => {
             // The rest was released long ago: what is still due comes from what is available now.
             let due = charge.above(before);
             let written_off = balances.take(due)?;
@@ -278,10 +290,10 @@ fn settle(
 /// Charges an open hold. What the hold does not cover comes from the account, the rest is a loss.
 fn post(
     balances: &mut Balances,
-    known: &Record,
+    known: &HoldRecord,
     charge: Money,
     line: &str,
-) -> Result<Step, MoneyError> {
+) -> Result<Transition, MoneyError> {
     balances.held = balances.held.minus(known.held)?;
     balances.available = balances.available.plus(known.held.above(charge))?;
     let written_off = balances.take(charge.above(known.held))?;
@@ -289,29 +301,35 @@ fn post(
     Ok(posted(known, charge, charge, written_off, line))
 }
 
-fn posted(known: &Record, total: Money, amount: Money, written_off: Money, line: &str) -> Step {
-    Step {
+fn posted(
+    known: &HoldRecord,
+    total: Money,
+    amount: Money,
+    written_off: Money,
+    line: &str,
+) -> Transition {
+    Transition {
         answer: Answer::Posted { amount: total, written_off },
-        record: Some(Record { state: State::Posted(total), ..known.clone() }),
+        record: Some(HoldRecord { state: HoldState::Posted(total), ..known.clone() }),
         posting: Some(Posting { amount, written_off, line: line.to_owned() }),
     }
 }
 
-fn void(balances: &mut Balances, known: &Record) -> Result<Step, MoneyError> {
+fn void(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, MoneyError> {
     match known.state {
-        State::Open { .. } => {
+        HoldState::Open { .. } => {
             balances.held = balances.held.minus(known.held)?;
             balances.available = balances.available.plus(known.held)?;
-            Ok(changed(Answer::Voided, Record { state: State::Voided, ..known.clone() }))
+            Ok(changed(Answer::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
         }
         // What expired for nothing is as if it had been voided in time: nor is it charged later,
         // since whoever is told so may make the call once more.
-        State::Expired(Money::ZERO) => {
-            Ok(changed(Answer::Voided, Record { state: State::Voided, ..known.clone() }))
+        HoldState::Expired(Money::ZERO) => {
+            Ok(changed(Answer::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
         }
-        State::Voided | State::Tombstone => Ok(Step::told(Answer::Voided)),
-        State::Posted(amount) | State::Expired(amount) => {
-            Ok(Step::told(Answer::AlreadyPosted(amount)))
+        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Answer::Voided)),
+        HoldState::Posted(amount) | HoldState::Expired(amount) => {
+            Ok(Transition::told(Answer::AlreadyPosted(amount)))
         }
     }
 }
@@ -322,9 +340,9 @@ pub struct Account {
     /// Its balances.
     pub balances: Balances,
     /// Its journal.
-    pub journal: Vec<Entry>,
+    pub journal: Vec<JournalEntry>,
     payments: BTreeMap<String, Money>,
-    holds: BTreeMap<String, Record>,
+    holds: BTreeMap<String, HoldRecord>,
 }
 
 impl Account {
@@ -357,13 +375,13 @@ impl Account {
         ended
     }
 
-    fn keep(&mut self, id: &str, step: Step) -> Answer {
+    fn keep(&mut self, id: &str, step: Transition) -> Answer {
         if let Some(record) = step.record {
             self.holds.insert(id.to_owned(), record);
         }
         if let Some(Posting { amount, written_off, line }) = step.posting {
             let seq = self.journal.len() as u64 + 1;
-            self.journal.push(Entry { seq, amount, written_off, line });
+            self.journal.push(JournalEntry { seq, amount, written_off, line });
         }
         step.answer
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{AccountName, Operation, Origin};
+use super::{AccountName, HoldRequest, Operation};
 use crate::money::Money;
 
 /// So many parts, so that calls seldom wait for each other.
@@ -14,11 +14,11 @@ const PARTS: usize = 16;
 
 /// What is kept alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kept {
+pub enum LeasedItem {
     /// The hold of a call.
     Hold {
         /// What it was asked for with.
-        origin: Origin,
+        origin: HoldRequest,
         /// What it holds now.
         held: Money,
     },
@@ -35,20 +35,20 @@ pub enum Kept {
 
 /// Something of an account's that is kept alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct LeaseEntry {
     /// Whose it is.
     pub account: AccountName,
     /// The hold's id, or the name.
     pub id: String,
     /// What it is.
-    pub kept: Kept,
+    pub kept: LeasedItem,
 }
 
-impl Entry {
+impl LeaseEntry {
     /// What makes a hold again that a store lost, as it stood; nothing for a name.
     #[must_use]
     pub fn again(&self, lease_ms: u64) -> Vec<Operation> {
-        let Kept::Hold { origin: Origin { wanted, least, .. }, held } = self.kept else {
+        let LeasedItem::Hold { origin: HoldRequest { wanted, least, .. }, held } = self.kept else {
             return Vec::new();
         };
         let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms };
@@ -57,15 +57,15 @@ impl Entry {
 }
 
 /// What is kept alive, and the number of the lease that does.
-type Part = HashMap<(AccountName, String), (u64, Kept)>;
+type LeasePart = HashMap<(AccountName, String), (u64, LeasedItem)>;
 
 /// All that this process keeps alive.
 #[derive(Debug, Clone, Default)]
-pub struct Leases(Arc<All>);
+pub struct Leases(Arc<LeaseTable>);
 
 #[derive(Debug, Default)]
-struct All {
-    parts: [Mutex<Part>; PARTS],
+struct LeaseTable {
+    parts: [Mutex<LeasePart>; PARTS],
     leases: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ pub struct Lease {
 impl Leases {
     /// Keeps something alive. A name that another call of this process had is this one's from now
     /// on.
-    pub fn keep(&self, Entry { account, id, kept }: Entry) -> Lease {
+    pub fn keep(&self, LeaseEntry { account, id, kept }: LeaseEntry) -> Lease {
         let key = (account, id);
         let number = self.0.leases.fetch_add(1, Ordering::Relaxed);
         lock(self.part(&key.1)).insert(key.clone(), (number, kept));
@@ -90,15 +90,15 @@ impl Leases {
 
     /// All that is kept alive now.
     #[must_use]
-    pub fn all(&self) -> Vec<Entry> {
-        let of = |part: &Mutex<Part>| {
+    pub fn all(&self) -> Vec<LeaseEntry> {
+        let of = |part: &Mutex<LeasePart>| {
             let kept = lock(part).clone();
-            kept.into_iter().map(|((account, id), (_, kept))| Entry { account, id, kept })
+            kept.into_iter().map(|((account, id), (_, kept))| LeaseEntry { account, id, kept })
         };
         self.0.parts.iter().flat_map(of).collect()
     }
 
-    fn part(&self, id: &str) -> &Mutex<Part> {
+    fn part(&self, id: &str) -> &Mutex<LeasePart> {
         // Ids end in what is random of them.
         let end = id.bytes().rev().take(4).fold(0, |sum, byte| sum * 31 + usize::from(byte));
         &self.0.parts[end % PARTS]
@@ -108,7 +108,7 @@ impl Leases {
 impl Lease {
     /// Notes that its hold holds so much now.
     pub fn now_holds(&self, amount: Money) {
-        if let Some((number, Kept::Hold { held, .. })) =
+        if let Some((number, LeasedItem::Hold { held, .. })) =
             lock(self.leases.part(&self.key.1)).get_mut(&self.key)
             && *number == self.number
         {
@@ -126,7 +126,7 @@ impl Drop for Lease {
     }
 }
 
-fn lock(part: &Mutex<Part>) -> std::sync::MutexGuard<'_, Part> {
+fn lock(part: &Mutex<LeasePart>) -> std::sync::MutexGuard<'_, LeasePart> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -141,12 +141,12 @@ mod tests {
         let leases = Leases::default();
         let keep = |owner: &str| {
             let account = AccountName::parse("a").expect("a name");
-            let kept = Kept::Name { owner: owner.to_owned(), content: [1; 32], life_ms: 9 };
-            leases.keep(Entry { account, id: "name".to_owned(), kept })
+            let kept = LeasedItem::Name { owner: owner.to_owned(), content: [1; 32], life_ms: 9 };
+            leases.keep(LeaseEntry { account, id: "name".to_owned(), kept })
         };
-        let owner = |entry: Entry| match entry.kept {
-            Kept::Name { owner, .. } => owner,
-            Kept::Hold { .. } => String::new(),
+        let owner = |entry: LeaseEntry| match entry.kept {
+            LeasedItem::Name { owner, .. } => owner,
+            LeasedItem::Hold { .. } => String::new(),
         };
         let owners = || leases.all().into_iter().map(owner).collect::<Vec<_>>();
         let (first, second) = (keep("first"), keep("second"));
@@ -161,9 +161,9 @@ mod tests {
         let leases = Leases::default();
         let account = AccountName::parse("a").expect("a name");
         let nano = |n| Money::from_nano(n).expect("money");
-        let origin = Origin { wanted: nano(9), least: nano(1), at: 0 };
-        let kept = Kept::Hold { origin, held: nano(4) };
-        let lease = leases.keep(Entry { account: account.clone(), id: "h".to_owned(), kept });
+        let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
+        let kept = LeasedItem::Hold { origin, held: nano(4) };
+        let lease = leases.keep(LeaseEntry { account: account.clone(), id: "h".to_owned(), kept });
         lease.now_holds(nano(7));
         let all = leases.all();
         assert_eq!(
@@ -198,8 +198,12 @@ mod tests {
         let nano = |n| Money::from_nano(n).expect("money");
         let keep = |account: &str, id: String| {
             let account = AccountName::parse(account).expect("a name");
-            let origin = Origin { wanted: nano(9), least: nano(1), at: 0 };
-            leases.keep(Entry { account, id, kept: Kept::Hold { origin, held: nano(0) } })
+            let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
+            leases.keep(LeaseEntry {
+                account,
+                id,
+                kept: LeasedItem::Hold { origin, held: nano(0) },
+            })
         };
         let (mut ada, bob) = ((0..50).map(|n| keep("ada", format!("h{n:03}"))), "bob");
         let first = ada.next().expect("a lease");
@@ -207,8 +211,9 @@ mod tests {
         first.now_holds(nano(5));
         let held = |wanted: i64| {
             let all = leases.all().into_iter();
-            let such =
-                all.filter(|e| matches!(e.kept, Kept::Hold { held, .. } if held.nano() == wanted));
+            let such = all.filter(
+                |e| matches!(e.kept, LeasedItem::Hold { held, .. } if held.nano() == wanted),
+            );
             such.map(|entry| (entry.account.to_string(), entry.id)).collect::<Vec<_>>()
         };
         assert_eq!(held(5), [("ada".to_owned(), "h000".to_owned())]);

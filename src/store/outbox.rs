@@ -24,7 +24,8 @@ use super::sqlite::Sqlite;
 use crate::jobs::Queue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
+    AccountName, Answer, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, SweepReport,
+    Unavailable,
 };
 use crate::metrics::METRICS;
 use crate::permissions;
@@ -327,11 +328,11 @@ impl<B: Behind> Ledger for Outbox<B> {
         account: &AccountName,
         seq: u64,
         limit: u32,
-    ) -> Result<Vec<Entry>, Unavailable> {
+    ) -> Result<Vec<JournalEntry>, Unavailable> {
         self.store.journal(account, seq, limit).await
     }
 
-    async fn expire(&self) -> Result<Swept, Unavailable> {
+    async fn expire(&self) -> Result<SweepReport, Unavailable> {
         self.store.expire().await
     }
 

@@ -15,7 +15,8 @@ use tokio::sync::OnceCell;
 use super::StoreSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Origin, Swept, Unavailable,
+    AccountName, Answer, HoldRequest, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
+    SweepReport, Unavailable,
 };
 use crate::money::Money;
 
@@ -240,7 +241,7 @@ impl Ledger for Redis {
         account: &AccountName,
         seq: u64,
         limit: u32,
-    ) -> Result<Vec<Entry>, Unavailable> {
+    ) -> Result<Vec<JournalEntry>, Unavailable> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -252,7 +253,7 @@ impl Ledger for Redis {
         numbered.map(|(seq, text)| keys::entry(seq, text)).collect()
     }
 
-    async fn expire(&self) -> Result<Swept, Unavailable> {
+    async fn expire(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.sweep().await?;
         // Holds come first; what is not counted now is counted by the next sweep.
         if let Err(why) = self.sweep_kept().await {
@@ -324,7 +325,7 @@ fn call(keys: &AccountKeys, op: &Operation) -> Call {
         }
         Operation::Settle { charge, line, origin, .. } => {
             call.key(keys.journal()).arg(charge.nano()).arg(line);
-            if let Some(Origin { wanted, least, at }) = origin {
+            if let Some(HoldRequest { wanted, least, at }) = origin {
                 call.arg(wanted.nano()).arg(least.nano()).arg(*at);
             }
         }

@@ -17,7 +17,8 @@ use async_trait::async_trait;
 use super::StoreSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, Entry, KeyHash, KeyRecord, Ledger, Operation, Swept, Unavailable,
+    AccountName, Answer, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, SweepReport,
+    Unavailable,
 };
 use crate::permissions;
 
@@ -192,14 +193,14 @@ impl Ledger for Sqlite {
         account: &AccountName,
         seq: u64,
         limit: u32,
-    ) -> Result<Vec<Entry>, Unavailable> {
+    ) -> Result<Vec<JournalEntry>, Unavailable> {
         let account = account.clone();
         self.writers
             .run(When::Long, move |desk| accounts::journal(desk.c, &account, seq, limit))
             .await
     }
 
-    async fn expire(&self) -> Result<Swept, Unavailable> {
+    async fn expire(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.writers.run(When::Kept, holds::expire).await?;
         // In small steps, so that no call waits long for the writer.
         for _ in 0..FORGET_STEPS_MAX {

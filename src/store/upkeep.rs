@@ -11,7 +11,7 @@ use super::Opened;
 use super::outbox::{Behind, Outbox, Replay, Run};
 use super::redis::{Guard, Redis};
 use super::sqlite::Sqlite;
-use crate::ledger::lease::{Entry, Kept};
+use crate::ledger::lease::{LeaseEntry, LeasedItem};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
 use crate::repeats::ReplyStore;
 
@@ -177,7 +177,7 @@ impl Upkeep {
     /// Renews what it can, holds first; one that cannot be renewed keeps no other from it.
     async fn renew_all(&self) -> Result<(), Unavailable> {
         let (began, mut all, mut done) = (Instant::now(), self.leases.all(), Ok(()));
-        all.sort_by_key(|entry| matches!(entry.kept, Kept::Name { .. }));
+        all.sort_by_key(|entry| matches!(entry.kept, LeasedItem::Name { .. }));
         for few in all.chunks(TOGETHER) {
             for renewed in join_all(few.iter().map(|entry| self.renew_one(entry))).await {
                 done = done.and(renewed);
@@ -190,14 +190,17 @@ impl Upkeep {
     }
 
     /// Renews a lease. What is not there any more is nobody's concern here.
-    async fn renew_one(&self, Entry { account, id, kept }: &Entry) -> Result<(), Unavailable> {
+    async fn renew_one(
+        &self,
+        LeaseEntry { account, id, kept }: &LeaseEntry,
+    ) -> Result<(), Unavailable> {
         let lease_ms = millis(self.lease);
         match kept {
-            Kept::Hold { .. } => {
+            LeasedItem::Hold { .. } => {
                 let op = Operation::Renew { id: id.clone(), lease_ms };
                 self.ledger.apply(account, op).await?;
             }
-            Kept::Name { owner, .. } => {
+            LeasedItem::Name { owner, .. } => {
                 self.repeats.renew(account, id, owner, lease_ms).await?;
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{Answer, Entry, Operation, Origin};
+use tollgate::ledger::{Answer, HoldRequest, JournalEntry, Operation};
 use tollgate::money::Money;
 
 use super::memory::{self, Machine, Memory};
@@ -78,7 +78,7 @@ impl Canary {
         balances.written_off = more(balances.written_off, lost);
         let seq = self.account.journal.len() as u64 + 1;
         let line = line.to_owned();
-        self.account.journal.push(Entry { seq, amount, written_off: lost, line });
+        self.account.journal.push(JournalEntry { seq, amount, written_off: lost, line });
     }
 
     /// What an operation does here beside what it should.
@@ -160,7 +160,7 @@ impl Canary {
             Operation::Settle { origin: None, id, charge, .. }
                 if self.is(F::LostHoldNeedsNoOrigin) =>
             {
-                let origin = Origin { wanted: *charge, least: *charge, at: now };
+                let origin = HoldRequest { wanted: *charge, least: *charge, at: now };
                 let op = settle_even_if_lost(id, *charge, origin);
                 Some(self.account.apply(&op, now))
             }
@@ -218,9 +218,9 @@ impl Canary {
     }
 
     /// Settles what the store may have lost.
-    fn settle_lost(&mut self, op: &Operation, origin: Origin, now: i64) -> Option<Answer> {
+    fn settle_lost(&mut self, op: &Operation, origin: HoldRequest, now: i64) -> Option<Answer> {
         let Operation::Settle { id, charge, line, .. } = op else { return None };
-        let Origin { wanted, least, .. } = origin;
+        let HoldRequest { wanted, least, .. } = origin;
         let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0 };
         let known = self.foreseen(&again, now);
         if self.is(F::LostHoldOutranksTheTombstone) && known == Answer::Tombstoned {
@@ -336,7 +336,7 @@ impl Machine for Canary {
         self.account.balances
     }
 
-    fn journal(&self) -> &[Entry] {
+    fn journal(&self) -> &[JournalEntry] {
         &self.account.journal
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate::ledger::key::Key;
 use tollgate::ledger::{
-    self, AccountName, Answer, HoldRefused, KeyHash, KeyRecord, Ledger, Operation, Origin,
+    self, AccountName, Answer, HoldRefused, HoldRequest, KeyHash, KeyRecord, Ledger, Operation,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
@@ -64,7 +64,7 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     let mut hold =
         ledger::hold(&*first, &account, "b", quote, (now(), LONG_MS)).await.expect("a hold");
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
-    let origin = Origin { wanted: nano(9), least: nano(9), at: now() };
+    let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() };
     let lost = settle_even_if_lost("c", nano(7), origin);
     let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(first.apply(&account, lost.clone()).await, Ok(posted));
@@ -94,7 +94,7 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
         let hold = async || ledger::hold(&*ledger, &account, "b", quote, (at, LONG_MS)).await;
         let mut first = hold().await.expect("a hold");
         assert_eq!((first.id(), first.held()), ("b", nano(20)));
-        assert_eq!(first.origin(), Origin { wanted: nano(20), least: nano(10), at });
+        assert_eq!(first.origin(), HoldRequest { wanted: nano(20), least: nano(10), at });
         // Less changes nothing, more is more as far as there is any.
         for (wanted, held) in [(5, 20), (30, 30), (60, 45), (30, 45)] {
             assert_eq!(first.extend(&*ledger, nano(wanted)).await, Ok(nano(held)), "{url}");
@@ -150,7 +150,7 @@ async fn what_a_store_may_have_forgotten_is_not_charged_once_more() {
         for (id, hours, is_lost) in
             [("b", 25, false), ("c", 13, false), ("d", 11, true), ("e", -25, false)]
         {
-            let origin = Origin { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
+            let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
             let answer = ledger.apply(&account, settle_even_if_lost(id, nano(1), origin)).await;
             let posted = Answer::Posted { amount: nano(1), written_off: Money::ZERO };
             let expected = if is_lost { posted } else { Answer::Unknown };

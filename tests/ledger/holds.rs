@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    self, AccountName, Answer, Entry, Hold, HoldRefused, KeyHash, KeyRecord, Ledger, Operation,
-    Origin, Swept, Unavailable,
+    self, AccountName, Answer, Hold, HoldRefused, HoldRequest, JournalEntry, KeyHash, KeyRecord,
+    Ledger, Operation, SweepReport, Unavailable,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
@@ -56,11 +56,16 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn journal(&self, _: &AccountName, _: u64, _: u32) -> Result<Vec<Entry>, Unavailable> {
+    async fn journal(
+        &self,
+        _: &AccountName,
+        _: u64,
+        _: u32,
+    ) -> Result<Vec<JournalEntry>, Unavailable> {
         away()
     }
 
-    async fn expire(&self) -> Result<Swept, Unavailable> {
+    async fn expire(&self) -> Result<SweepReport, Unavailable> {
         away()
     }
 
@@ -93,8 +98,8 @@ fn quote() -> Quote {
     Quote { wanted: nano(60), least: nano(50) }
 }
 
-fn origin() -> Origin {
-    Origin { wanted: nano(60), least: nano(50), at: 3 }
+fn origin() -> HoldRequest {
+    HoldRequest { wanted: nano(60), least: nano(50), at: 3 }
 }
 
 async fn hold(parrot: &Parrot) -> Result<Hold, HoldRefused> {

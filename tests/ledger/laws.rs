@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{Answer, Entry, Operation, Origin};
+use tollgate::ledger::{Answer, HoldRequest, JournalEntry, Operation};
 use tollgate::money::Money;
 
 use super::script::{self, Action, LONG_MS, SHORT_MS, now};
@@ -41,7 +41,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (id(), amount()).prop_map(|(id, charge)| script::checkpoint(&id, charge)),
         3 => (id(), amount()).prop_map(|(id, charge)| script::settle(&id, charge)),
         2 => (id(), amount(), amount(), amount()).prop_map(|(id, charge, a, b)| {
-            let origin = Origin { wanted: a.max(b), least: a.min(b), at: now() };
+            let origin = HoldRequest { wanted: a.max(b), least: a.min(b), at: now() };
             script::settle_even_if_lost(&id, charge, origin)
         }),
         2 => id().prop_map(|id| Operation::Void { id }),
@@ -54,13 +54,14 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
 }
 
 /// What a journal says was posted and written off.
-fn replayed(journal: &[Entry]) -> (i128, i128) {
-    let sum = |part: fn(&Entry) -> Money| journal.iter().map(|e| i128::from(part(e).nano())).sum();
+fn replayed(journal: &[JournalEntry]) -> (i128, i128) {
+    let sum =
+        |part: fn(&JournalEntry) -> Money| journal.iter().map(|e| i128::from(part(e).nano())).sum();
     (sum(|e| e.amount), sum(|e| e.written_off))
 }
 
 /// What the balances and the journal must tell after each operation.
-pub(crate) fn sound(balances: Balances, journal: &[Entry]) -> Result<(), TestCaseError> {
+pub(crate) fn sound(balances: Balances, journal: &[JournalEntry]) -> Result<(), TestCaseError> {
     prop_assert!(balances.add_up(), "{balances:?} do not add up");
     let (posted, lost) = (i128::from(balances.posted.nano()), balances.written_off.nano().into());
     prop_assert_eq!(replayed(journal), (posted, lost), "the journal tells another story");
@@ -104,7 +105,7 @@ fn open_in_all(account: &Account, asked: &Asked, now: i64) -> i128 {
 fn each_is_charged_as_told(account: &Account, now: i64) -> Result<(), TestCaseError> {
     for id in IDS {
         let of_it = |line: &str| line.trim_matches('"').starts_with(&format!("{id}."));
-        let lines: Vec<&Entry> = account.journal.iter().filter(|e| of_it(&e.line)).collect();
+        let lines: Vec<&JournalEntry> = account.journal.iter().filter(|e| of_it(&e.line)).collect();
         let settled = lines.iter().filter(|e| e.line.contains(".settle.")).count();
         let expired = lines.len() - settled;
         prop_assert!(settled <= 1 && expired <= 1, "{id} was charged twice: {lines:?}");

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use rstest::rstest;
 use tollgate::ledger::account::Account;
-use tollgate::ledger::lease::{Entry, Kept};
-use tollgate::ledger::{AccountName, Answer, Operation, Origin};
+use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
+use tollgate::ledger::{AccountName, Answer, HoldRequest, Operation};
 use tollgate::money::Money;
 
 use super::laws::sound;
@@ -88,7 +88,7 @@ enum Habit {
 #[derive(Debug, Clone)]
 struct Call {
     id: String,
-    origin: Origin,
+    origin: HoldRequest,
     held: Money,
     cost: Money,
 }
@@ -166,7 +166,7 @@ impl World {
                 self.earlier.clear();
             }
             Event::Begin { call, wanted, least } => {
-                self.begin(call, Origin { wanted: nano(wanted), least: nano(least), at: 0 });
+                self.begin(call, HoldRequest { wanted: nano(wanted), least: nano(least), at: 0 });
             }
             Event::Cost { call, more } => {
                 let Some(running) = self.calls.get_mut(&call) else { return };
@@ -206,13 +206,13 @@ impl World {
         }
     }
 
-    fn begin(&mut self, call: usize, origin: Origin) {
+    fn begin(&mut self, call: usize, origin: HoldRequest) {
         if self.calls.contains_key(&call) {
             return;
         }
         self.begun += 1;
         let id = format!("call-{}", self.begun);
-        let Origin { wanted, least, .. } = origin;
+        let HoldRequest { wanted, least, .. } = origin;
         let op = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
         if let Answer::Held(held) = self.apply(&op) {
             self.calls.insert(call, Call { id, origin, held, cost: Money::ZERO });
@@ -272,8 +272,9 @@ impl World {
         let account = AccountName::parse("a").expect("a name");
         let running = self.calls.iter().filter(|(call, _)| *call % 2 == process);
         let again = running.flat_map(|(_, Call { id, origin, held, .. })| {
-            let kept = Kept::Hold { origin: *origin, held: *held };
-            let again = Entry { account: account.clone(), id: id.clone(), kept }.again(LEASE_MS);
+            let kept = LeasedItem::Hold { origin: *origin, held: *held };
+            let again =
+                LeaseEntry { account: account.clone(), id: id.clone(), kept }.again(LEASE_MS);
             again.into_iter().take(match self.habit {
                 Habit::ForgetsWhatRuns => 0,
                 Habit::ForgetsExtensions => 1,
@@ -295,7 +296,7 @@ impl World {
     /// process need not know yet.
     fn holds_what_is_known(&self) -> Result<(), TestCaseError> {
         let known = self.calls.values().filter(|call| !self.told.contains_key(&call.id));
-        for Call { id, origin: Origin { wanted, least, .. }, held, .. } in known {
+        for Call { id, origin: HoldRequest { wanted, least, .. }, held, .. } in known {
             let (id, wanted, least) = (id.clone(), *wanted, *least);
             let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
             let really = match self.store.clone().apply(&again, self.now) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{AccountName, Answer, Entry, Operation};
+use tollgate::ledger::{AccountName, Answer, JournalEntry, Operation};
 
 use super::script::{self, Action, Case};
 
@@ -17,7 +17,7 @@ pub(crate) trait Machine: Send {
     /// The balances.
     fn balances(&self) -> Balances;
     /// The journal.
-    fn journal(&self) -> &[Entry];
+    fn journal(&self) -> &[JournalEntry];
 }
 
 impl Machine for Account {
@@ -33,7 +33,7 @@ impl Machine for Account {
         self.balances
     }
 
-    fn journal(&self) -> &[Entry] {
+    fn journal(&self) -> &[JournalEntry] {
         &self.journal
     }
 }
@@ -50,7 +50,7 @@ pub(crate) trait Subject: Send {
     /// The balances.
     async fn balances(&mut self, account: &AccountName) -> Option<Balances>;
     /// The journal.
-    async fn journal(&mut self, account: &AccountName) -> Vec<Entry>;
+    async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry>;
 }
 
 /// Machines in memory, under a clock that only operations move.
@@ -91,7 +91,7 @@ impl<M: Machine> Subject for Memory<M> {
         self.accounts.get(account).map(Machine::balances)
     }
 
-    async fn journal(&mut self, account: &AccountName) -> Vec<Entry> {
+    async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
         self.accounts.get(account).map_or_else(Vec::new, |a| a.journal().to_vec())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, Entry, Operation};
+use tollgate::ledger::{AccountName, Answer, JournalEntry, Operation};
 use tollgate::money::Money;
 
 use super::script::{LONG_MS, SHORT_MS, balances_text, journal_text, settle};
@@ -63,7 +63,7 @@ impl Subject for Older {
         self.store.balances(account).await
     }
 
-    async fn journal(&mut self, account: &AccountName) -> Vec<Entry> {
+    async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
         self.store.journal(account).await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Origin, Swept};
+use tollgate::ledger::{AccountName, Answer, HoldRequest, Ledger, Operation, SweepReport};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
@@ -70,7 +70,7 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     assert_eq!((i64::try_from(held), refused), (Ok(paid_for), 1_000 - held));
     let all_held = nano(each.nano() * paid_for);
     assert_eq!(balances(&stores, &account).await.held, all_held);
-    let open = Swept { expired: 0, open: 137, held: all_held };
+    let open = SweepReport { expired: 0, open: 137, held: all_held };
     assert_eq!(stores[0].expire().await, Ok(open));
 
     let ends = (0..1_000).map(|n| match n % 2 {
@@ -83,7 +83,7 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     let charged = i64::try_from(posted).expect("a small number") * (each.nano() / 2);
     assert_eq!((after.held, after.posted), (Money::ZERO, nano(charged)));
     assert_eq!(after.written_off, Money::ZERO);
-    assert_eq!(stores[1].expire().await, Ok(Swept::default()));
+    assert_eq!(stores[1].expire().await, Ok(SweepReport::default()));
     let journal = stores[1].journal(&account, 0, 2_000).await.expect("the journal");
     assert_eq!(journal.len(), posted);
 }
@@ -109,7 +109,7 @@ async fn one_settlement_of_many_counts(stores: Stores) {
 /// A hold that the store lost is settled by all who remember it, and is charged once.
 async fn one_settlement_of_a_lost_hold_counts(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
-    let origin = Origin { wanted: nano(500), least: nano(500), at: now() };
+    let origin = HoldRequest { wanted: nano(500), least: nano(500), at: now() };
     let ops = (0..200).map(|n| match n % 4 {
         // It may be made again at the same time.
         3 => hold("a".to_owned(), nano(500)),
@@ -135,7 +135,7 @@ async fn holds_that_grow_at_once_share_what_there_is(stores: Stores) {
     assert!(answers.iter().all(|a| matches!(a, Answer::Held(held) if *held >= nano(each))));
     let after = balances(&stores, &account).await;
     assert_eq!((after.available, after.held), (Money::ZERO, nano(each * all * 3)));
-    let open = Swept { expired: 0, open: 100, held: after.held };
+    let open = SweepReport { expired: 0, open: 100, held: after.held };
     assert_eq!(stores[1].expire().await, Ok(open));
 
     let voids = (0..all).map(|n| Operation::Void { id: format!("g{n}") });

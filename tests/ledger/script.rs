@@ -7,7 +7,7 @@
 use std::time::UNIX_EPOCH;
 
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{Answer, Entry, Operation, Origin};
+use tollgate::ledger::{Answer, HoldRequest, JournalEntry, Operation};
 use tollgate::money::Money;
 
 /// 1 ms: whoever sweeps waits a little longer first.
@@ -109,7 +109,7 @@ fn operation(words: &[&str]) -> Option<Operation> {
         ["checkpoint", id, charge] => checkpoint(id, money(charge)?),
         ["settle", id, charge] => settle(id, money(charge)?),
         ["settle", id, charge, "origin", wanted, least] => {
-            let origin = Origin { wanted: money(wanted)?, least: money(least)?, at: now() };
+            let origin = HoldRequest { wanted: money(wanted)?, least: money(least)?, at: now() };
             settle_even_if_lost(id, money(charge)?, origin)
         }
         ["void", id] => Operation::Void { id: id.to_owned() },
@@ -130,7 +130,7 @@ pub(crate) fn settle(id: &str, charge: Money) -> Operation {
 }
 
 /// A settlement that counts even where the hold was lost; its line is that of any other.
-pub(crate) fn settle_even_if_lost(id: &str, charge: Money, origin: Origin) -> Operation {
+pub(crate) fn settle_even_if_lost(id: &str, charge: Money, origin: HoldRequest) -> Operation {
     let mut op = settle(id, charge);
     if let Operation::Settle { origin: known, .. } = &mut op {
         *known = Some(origin);
@@ -188,9 +188,9 @@ pub(crate) fn balances_text(balances: Option<Balances>) -> String {
 }
 
 /// A journal as the tables write it: `LINE=AMOUNT/WRITTEN_OFF …`.
-pub(crate) fn journal_text(journal: &[Entry]) -> String {
+pub(crate) fn journal_text(journal: &[JournalEntry]) -> String {
     let counted = (1..).zip(journal).all(|(seq, entry)| entry.seq == seq);
-    let entry = |e: &Entry| {
+    let entry = |e: &JournalEntry| {
         let line = e.line.trim_matches('"');
         format!("{line}={}/{}", e.amount.nano(), e.written_off.nano())
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, Entry, Ledger, Operation};
+use tollgate::ledger::{AccountName, Answer, JournalEntry, Ledger, Operation};
 use tollgate::store::{self, Opened, StoreSection};
 
 pub(crate) use super::memory::{Memory, Subject, name, perform, run};
@@ -78,7 +78,7 @@ impl Subject for Stored {
         self.0.balances(account).await.expect("balances")
     }
 
-    async fn journal(&mut self, account: &AccountName) -> Vec<Entry> {
+    async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
         self.0.journal(account, 0, 1_000).await.expect("journal")
     }
 }

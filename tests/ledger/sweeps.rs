@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::ledger::{Ledger, Operation, Swept};
+use tollgate::ledger::{Ledger, Operation, SweepReport};
 use tollgate::metrics::METRICS;
 use tollgate::money::Money;
 
@@ -38,9 +38,9 @@ async fn sweeps(store: &Arc<dyn Ledger>) {
         }
     }
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    let left = Swept { expired: 6, open: 3, held: nano(30) };
+    let left = SweepReport { expired: 6, open: 3, held: nano(30) };
     assert_eq!(store.expire().await, Ok(left));
-    assert_eq!(store.expire().await, Ok(Swept { expired: 0, ..left }));
+    assert_eq!(store.expire().await, Ok(SweepReport { expired: 0, ..left }));
     for n in WITH_HOLDS {
         let balances = store.balances(&names[n]).await.expect("an answer").expect("an account");
         assert_eq!((balances.available, balances.held), (nano(20), nano(10)));
@@ -166,5 +166,5 @@ async fn a_master_behind_sentinel_finds_the_few_that_are_due() {
 #[tokio::test]
 async fn a_store_without_accounts_has_nothing_to_sweep() {
     let server = RedisServer::shared();
-    assert_eq!(open(&server.fresh_url()).await.expire().await, Ok(Swept::default()));
+    assert_eq!(open(&server.fresh_url()).await.expire().await, Ok(SweepReport::default()));
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
-use tollgate::ledger::{AccountName, Answer, Leases, Ledger, Operation, Origin};
+use tollgate::ledger::{AccountName, Answer, HoldRequest, Leases, Ledger, Operation};
 use tollgate::money::Money;
 use tollgate::store::upkeep::Upkeep;
 use tollgate::store::{self, StoreSection};
@@ -91,7 +91,7 @@ pub(super) fn hold(id: &str) -> Operation {
 }
 
 pub(super) fn settle(id: &str) -> Operation {
-    let origin = Some(Origin { wanted: nano(10), least: nano(10), at: now() });
+    let origin = Some(HoldRequest { wanted: nano(10), least: nano(10), at: now() });
     Operation::Settle { id: id.to_owned(), charge: nano(7), line: "{}".to_owned(), origin }
 }
 

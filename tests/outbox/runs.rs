@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tollgate::ledger::lease::{Entry, Kept};
-use tollgate::ledger::{Answer, Operation, Origin};
+use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
+use tollgate::ledger::{Answer, HoldRequest, Operation};
 use tollgate::money::Money;
 
 use super::node::{Node, funded, hold, keep, nano, settle};
@@ -23,11 +23,11 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     }
     let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.apply(&account, settle("lost")).await, Ok(posted));
-    let kept = Kept::Hold {
-        origin: Origin { wanted: nano(10), least: nano(10), at: now() },
+    let kept = LeasedItem::Hold {
+        origin: HoldRequest { wanted: nano(10), least: nano(10), at: now() },
         held: nano(10),
     };
-    let entry = Entry { account: account.clone(), id: "open".to_owned(), kept };
+    let entry = LeaseEntry { account: account.clone(), id: "open".to_owned(), kept };
     let _lease = node.leases.keep(entry);
 
     // Nobody looks any more, and then it is another one.

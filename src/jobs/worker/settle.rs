@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Go, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN, Worker};
 use crate::jobs::{Claim, Outcome, Stage};
-use crate::ledger::{Answer, Line, Operation, Origin};
+use crate::ledger::{Answer, HoldRequest, JournalLine, Operation};
 use crate::metrics::{METRICS, count, record_write_off};
 
 impl Worker {
@@ -16,7 +16,8 @@ impl Worker {
             Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
             Outcome::Completed { charge, .. } => {
                 let line = serde_json::to_string(&line(claim).context("no line")?)?;
-                let origin = Some(Origin { wanted: job.held, least: job.held, at: job.created_ms });
+                let origin =
+                    Some(HoldRequest { wanted: job.held, least: job.held, at: job.created_ms });
                 Operation::Settle { id: job.id.clone(), charge: *charge, line, origin }
             }
         };
@@ -59,13 +60,13 @@ impl Worker {
 }
 
 /// The journal line of a job that is completed.
-fn line(claim: &Claim) -> Option<Line> {
+fn line(claim: &Claim) -> Option<JournalLine> {
     let job = &claim.job;
     let Stage::Settling { outcome, at_ms } = &job.stage else { return None };
     let Outcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
         return None;
     };
-    Some(Line {
+    Some(JournalLine {
         request_id: job.id.clone(),
         at: *at_ms,
         key_prefix: job.key_prefix.clone(),

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{AccountName, Operation, Origin};
+use crate::ledger::{AccountName, HoldRequest, Operation};
 use crate::money::Money;
 
 /// The end of a hold, on its way to the store.
@@ -60,7 +60,7 @@ enum Written<'a> {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<Cow<'a, str>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        origin: Option<Origin>,
+        origin: Option<HoldRequest>,
     },
     Void {
         seq: u64,
@@ -267,7 +267,7 @@ mod tests {
         let origin = proptest::option::of((money(), money()));
         let settle = ("(?s).{0,9}", money(), "(?s).{0,40}", origin).prop_map(
             |(id, charge, line, origin)| {
-                let origin = origin.map(|(wanted, least)| Origin { wanted, least, at: 7 });
+                let origin = origin.map(|(wanted, least)| HoldRequest { wanted, least, at: 7 });
                 Operation::Settle { id, charge, line, origin }
             },
         );

@@ -1,7 +1,7 @@
 //! The names of an account's keys, and the records of access keys.
 
 use super::Connection;
-use crate::ledger::{AccountName, Entry, KeyHash, KeyRecord, Unavailable};
+use crate::ledger::{AccountName, JournalEntry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
 use crate::notes::Namespace;
 
@@ -108,14 +108,14 @@ impl AccountKeys {
 }
 
 /// Reads `AMOUNT WRITTEN_OFF LINE`.
-pub(super) fn entry(seq: u64, text: &str) -> Result<Entry, Unavailable> {
+pub(super) fn entry(seq: u64, text: &str) -> Result<JournalEntry, Unavailable> {
     let mut parts = text.splitn(3, ' ');
     let mut money = || parts.next()?.parse().ok().and_then(|nano| Money::from_nano(nano).ok());
     let amounts = (money(), money());
     let line = parts.next();
     match (amounts, line) {
         ((Some(amount), Some(written_off)), Some(line)) => {
-            Ok(Entry { seq, amount, written_off, line: line.to_owned() })
+            Ok(JournalEntry { seq, amount, written_off, line: line.to_owned() })
         }
         _ => Err(Unavailable(format!("journal entry {seq} cannot be read"))),
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::scripts::Call;
 use super::{AccountKeys, Redis, answer};
-use crate::ledger::{AccountName, Answer, Swept, Unavailable};
+use crate::ledger::{AccountName, Answer, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
 /// About so many accounts are asked together whether they have holds.
@@ -15,8 +15,8 @@ const SWEEP_MAX: isize = 1_000;
 
 impl Redis {
     /// Ends what is due.
-    pub(super) async fn sweep(&self) -> Result<Swept, Unavailable> {
-        let (mut all, mut swept, mut word) = (Swept::default(), HashSet::new(), 0);
+    pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
+        let (mut all, mut swept, mut word) = (SweepReport::default(), HashSet::new(), 0);
         loop {
             let (next, names) = self.walk(word, TOGETHER).await?;
             for name in self.with_holds(names).await? {
@@ -52,7 +52,7 @@ impl Redis {
         Ok(names)
     }
 
-    async fn sweep_account(&self, name: &AccountName) -> Result<Swept, Unavailable> {
+    async fn sweep_account(&self, name: &AccountName) -> Result<SweepReport, Unavailable> {
         let keys = AccountKeys::of(name);
         let (seconds, micros): (i64, i64) =
             self.connection().await?.query(&redis::cmd("TIME")).await?;
@@ -60,7 +60,7 @@ impl Redis {
         due.arg(keys.open()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
         due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
         let due: Vec<String> = self.connection().await?.query(&due).await?;
-        let mut swept = Swept::default();
+        let mut swept = SweepReport::default();
         for id in due {
             let mut call = Call::default();
             call.key(keys.account())

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::desk::Desk;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, Posting};
-use crate::ledger::{AccountName, Answer, Entry};
+use crate::ledger::{AccountName, Answer, JournalEntry};
 use crate::money::Money;
 
 /// An account's row.
@@ -109,14 +109,14 @@ pub(super) fn journal(
     name: &AccountName,
     after: u64,
     limit: u32,
-) -> rusqlite::Result<Vec<Entry>> {
+) -> rusqlite::Result<Vec<JournalEntry>> {
     let mut select = c.prepare_cached(
         "SELECT seq, amount, written_off, line FROM journal
          WHERE account = (SELECT id FROM account WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?",
     )?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     let entries = select.query_map(params![name.as_str(), after, limit], |row| {
-        Ok(Entry {
+        Ok(JournalEntry {
             seq: row.get::<_, i64>(0)?.unsigned_abs(),
             amount: money(row, 1)?,
             written_off: money(row, 2)?,

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use super::accounts::{self, AccountRow};
 use super::notes;
 use crate::ledger::AccountName;
-use crate::ledger::account::{Balances, Posting, Record, State};
+use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
 use crate::notes::Namespace;
 
 /// So many rows are remembered from one transaction to the next.
@@ -38,7 +38,7 @@ struct Remembered {
     /// The last number in the journal, once it was asked for.
     last_seq: Option<i64>,
     /// Holds that stand, as far as they were made or changed of late.
-    open: HashMap<String, Record>,
+    open: HashMap<String, HoldRecord>,
 }
 
 impl Rows {
@@ -82,14 +82,14 @@ impl Desk<'_> {
     }
 
     /// A hold that stands, if it is remembered.
-    pub(super) fn open_hold(&self, name: &AccountName, id: &str) -> Option<&Record> {
+    pub(super) fn open_hold(&self, name: &AccountName, id: &str) -> Option<&HoldRecord> {
         self.rows.by_name.get(name)?.open.get(id)
     }
 
     /// Remembers a hold of an account whose row is at hand, as it was written, while it stands.
-    pub(super) fn note_hold(&mut self, name: &AccountName, id: &str, record: &Record) {
+    pub(super) fn note_hold(&mut self, name: &AccountName, id: &str, record: &HoldRecord) {
         let Some(remembered) = self.rows.by_name.get_mut(name) else { return };
-        if matches!(record.state, State::Open { .. }) {
+        if matches!(record.state, HoldState::Open { .. }) {
             remembered.open.insert(id.to_owned(), record.clone());
         } else {
             remembered.open.remove(id);

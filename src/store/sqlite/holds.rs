@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::accounts::money;
 use super::desk::Desk;
 use super::now_ms;
-use crate::ledger::account::{self, Balances, Record, State, Step};
-use crate::ledger::{AccountName, Answer, Operation, Swept};
+use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
+use crate::ledger::{AccountName, Answer, Operation, SweepReport};
 use crate::metrics::record_write_off;
 use crate::money::Money;
 
@@ -66,7 +66,7 @@ pub(super) fn apply(
 }
 
 /// Gives back what a hold holds that has ended otherwise, without anybody seeing that it stands.
-fn release(balances: &mut Balances, known: Option<&Record>, id: &str, now: i64) {
+fn release(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i64) {
     let void = Operation::Void { id: id.to_owned() };
     let released = account::step(balances, known, &void, now).answer;
     log::warn!(
@@ -76,7 +76,7 @@ fn release(balances: &mut Balances, known: Option<&Record>, id: &str, now: i64) 
 }
 
 /// Ends what is due.
-pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
+pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<SweepReport> {
     let now = now_ms();
     let c = desk.c;
     let mut select = c.prepare_cached(
@@ -92,8 +92,8 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
     let due = select.query_map(params![now, SWEEP_MAX], |row| {
         Ok((row.get::<_, String>(7)?, row.get::<_, String>(8)?, record(row)?))
     })?;
-    let due: Vec<(String, String, Record)> = due.collect::<rusqlite::Result<_>>()?;
-    let mut swept = Swept::default();
+    let due: Vec<(String, String, HoldRecord)> = due.collect::<rusqlite::Result<_>>()?;
+    let mut swept = SweepReport::default();
     for (name, id, record) in due {
         let Some(name) = AccountName::parse(&name) else { continue };
         let Some(row) = desk.row(&name)? else { continue };
@@ -115,7 +115,7 @@ pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<Swept> {
          FROM (SELECT held FROM open_hold UNION ALL SELECT held FROM hold WHERE state = 0)",
     )?;
     let (open, held) = totals.query_row([], |r| Ok((r.get::<_, i64>(0)?, money(r, 1)?)))?;
-    Ok(Swept { open: open.unsigned_abs(), held, ..swept })
+    Ok(SweepReport { open: open.unsigned_abs(), held, ..swept })
 }
 
 /// Drops holds that ended long ago. Ids that begin with their time (UUID version 7, as the gateway
@@ -141,7 +141,7 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
     Ok(forgotten)
 }
 
-fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<Record>> {
+fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<HoldRecord>> {
     let mut open = c.prepare_cached(
         "SELECT wanted, least, held, lease_until, 0, posted, line FROM open_hold
          WHERE account = ? AND id = ?",
@@ -157,19 +157,19 @@ fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<Recor
     ended.query_row(params![account, id], record).optional()
 }
 
-fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+fn record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
     let posted = || row.get::<_, Option<i64>>(5)?.map(|_| money(row, 5)).transpose();
     let state = match row.get::<_, i64>(4)? {
         0 => {
             let line: Option<String> = row.get(6)?;
-            State::Open { checkpoint: posted()?.zip(line) }
+            HoldState::Open { checkpoint: posted()?.zip(line) }
         }
-        1 => State::Posted(posted()?.unwrap_or_default()),
-        2 => State::Voided,
-        3 => State::Expired(posted()?.unwrap_or_default()),
-        _ => State::Tombstone,
+        1 => HoldState::Posted(posted()?.unwrap_or_default()),
+        2 => HoldState::Voided,
+        3 => HoldState::Expired(posted()?.unwrap_or_default()),
+        _ => HoldState::Tombstone,
     };
-    Ok(Record {
+    Ok(HoldRecord {
         wanted: money(row, 0)?,
         least: money(row, 1)?,
         held: money(row, 2)?,
@@ -181,7 +181,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
 /// Writes down a hold that stands, unless there is or was one of that id; tells whether there was
 /// none. One row of values, asked for in a statement of its own: of an insert that selects SQLite
 /// copies each page that it changes, to be able to take back a part of it.
-fn open(c: &Connection, (account, id): (i64, &str), record: &Record) -> rusqlite::Result<bool> {
+fn open(c: &Connection, (account, id): (i64, &str), record: &HoldRecord) -> rusqlite::Result<bool> {
     let mut ended = c.prepare_cached("SELECT 1 FROM hold WHERE account = ? AND id = ?")?;
     if ended.exists(params![account, id])? {
         return Ok(false);
@@ -200,8 +200,8 @@ fn keep(
     desk: &mut Desk<'_>,
     name: &AccountName,
     hold: (i64, &str),
-    known: Option<&Record>,
-    step: &Step,
+    known: Option<&HoldRecord>,
+    step: &Transition,
 ) -> rusqlite::Result<bool> {
     if let Some(record) = &step.record {
         if !write(desk.c, hold, known, record)? {
@@ -221,20 +221,20 @@ fn keep(
 fn write(
     c: &Connection,
     (account, id): (i64, &str),
-    known: Option<&Record>,
-    record: &Record,
+    known: Option<&HoldRecord>,
+    record: &HoldRecord,
 ) -> rusqlite::Result<bool> {
     let (state, posted) = match &record.state {
-        State::Open { checkpoint } => {
+        HoldState::Open { checkpoint } => {
             let checkpoint = checkpoint.as_ref().map(|(charge, line)| (charge.nano(), &**line));
             return rewrite(c, (account, id), record, checkpoint.unzip()).map(|()| true);
         }
-        State::Posted(amount) => (1, Some(amount.nano())),
-        State::Voided => (2, None),
-        State::Expired(amount) => (3, Some(amount.nano())),
-        State::Tombstone => (4, None),
+        HoldState::Posted(amount) => (1, Some(amount.nano())),
+        HoldState::Voided => (2, None),
+        HoldState::Expired(amount) => (3, Some(amount.nano())),
+        HoldState::Tombstone => (4, None),
     };
-    let stood = known.is_some_and(|known| matches!(known.state, State::Open { .. })) && {
+    let stood = known.is_some_and(|known| matches!(known.state, HoldState::Open { .. })) && {
         let mut delete = c.prepare_cached("DELETE FROM open_hold WHERE account = ? AND id = ?")?;
         delete.execute(params![account, id])? > 0
     };
@@ -254,7 +254,7 @@ fn write(
 fn rewrite(
     c: &Connection,
     (account, id): (i64, &str),
-    record: &Record,
+    record: &HoldRecord,
     (posted, line): (Option<i64>, Option<&str>),
 ) -> rusqlite::Result<()> {
     let values = params![record.held.nano(), record.lease_until, posted, line, account, id];

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::identity::{Doubt, Identity};
 use super::{Answers, PROBE_WAIT, TOGETHER, millis, tidy};
-use crate::ledger::lease::Entry;
+use crate::ledger::lease::LeaseEntry;
 use crate::ledger::{Leases, Unavailable};
 use crate::repeats::{ClaimMode, IdempotencyKey, ReplyStore};
 use crate::store::outbox::{InRun, Outbox, Replay};
@@ -231,7 +231,7 @@ impl Fleet {
         Ok(())
     }
 
-    async fn hold_one(&self, run: &Stamped, entry: &Entry) -> Result<(), Unavailable> {
+    async fn hold_one(&self, run: &Stamped, entry: &LeaseEntry) -> Result<(), Unavailable> {
         if let Some(naming) = IdempotencyKey::of(entry) {
             let (lease_ms, free) = (millis(self.lease), &ClaimMode::Free);
             self.repeats.take(&entry.account, &naming, free, lease_ms).await?;
