@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 use clap::{Parser, Subcommand};
 
-use crate::conf::{self, Conf};
+use crate::conf::{self, Config};
 use crate::gateway::vendor_key;
 use crate::ledger::AccountName;
 use crate::sheet::ConfigError;
@@ -135,9 +135,9 @@ fn unread(why: &anyhow::Error) -> bool {
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-fn conf(file: &str) -> anyhow::Result<Conf> {
+fn conf(file: &str) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    Conf::parse(file, &text, environment()?).map_err(|found| faults(&found))
+    Config::parse(file, &text, environment()?).map_err(|found| faults(&found))
 }
 
 /// The variables of the environment that set something here. The library's own list panics where
@@ -155,7 +155,7 @@ fn environment() -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// Secrets that the configuration names: those that are there must be usable.
-fn judge_secrets(conf: &Conf) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
+fn judge_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
     let unusable = vendor_key::find_unusable(&conf.vendors);
     if !unusable.is_empty() {
         bail!("{}", unusable.join("\n"));
@@ -171,7 +171,7 @@ fn faults(faults: &[ConfigError]) -> anyhow::Error {
 
 /// Runs something on the store of a configuration.
 fn on_store(
-    conf: &Conf,
+    conf: &Config,
     run: impl AsyncFnOnce(Opened) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     runtime()?.block_on(async {

@@ -9,16 +9,16 @@ use crate::store::{SCHEMES, StoreSection, StoreTls, StoreTlsFiles};
 
 mod listen;
 
-pub use listen::{AdminAddress, Listen, Tls};
+pub use listen::{AdminAddress, ListenSection, ListenTlsSection};
 
 /// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
 pub(crate) const PREFIX: &str = "TOLLGATE__";
 
 /// Everything that can be set.
 #[derive(Debug, Clone)]
-pub struct Conf {
+pub struct Config {
     /// Where clients and scrapers connect.
-    pub listen: Listen,
+    pub listen: ListenSection,
     /// Threads and shutdown.
     pub server: ServerSection,
     /// Where the ledger lives.
@@ -72,7 +72,7 @@ pub enum AuditSection {
     File(String),
 }
 
-impl Conf {
+impl Config {
     /// Reads a configuration file and the variables of an environment.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Conf {
         file: &str,
         text: &str,
         environment: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Conf, Vec<ConfigError>> {
+    ) -> Result<Config, Vec<ConfigError>> {
         let (mut root, mut faults) = sheet::parse(file, text);
         let mut variables: Vec<_> =
             environment.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
@@ -96,10 +96,10 @@ impl Conf {
     }
 }
 
-fn read(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Conf {
+fn read(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
     let vendors = sheet.members("vendor", faults);
-    Conf {
-        listen: whole(section(sheet, "listen", faults), faults, Listen::parse),
+    Config {
+        listen: whole(section(sheet, "listen", faults), faults, ListenSection::parse),
         server: server(section(sheet, "server", faults), faults),
         store: store(section(sheet, "store", faults), faults),
         files: whole(section(sheet, "files", faults), faults, FilesSection::parse),
@@ -264,13 +264,13 @@ mod tests {
 
     fn told(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
         let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        let faults = Conf::parse("t.toml", text, variables).err().unwrap_or_default();
+        let faults = Config::parse("t.toml", text, variables).err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn an_empty_file_is_a_whole_configuration() {
-        let conf = Conf::parse("t.toml", "", []).expect("sound");
+        let conf = Config::parse("t.toml", "", []).expect("sound");
         assert_eq!(conf.store.url, "sqlite:var/tollgate.db");
         assert_eq!(conf.listen.http, "127.0.0.1:8080");
     }
@@ -308,7 +308,8 @@ mod tests {
                 "[{ name = 'm', base_url = 'http://h/v1', key = 'k' }]".to_owned(),
             ),
         ];
-        let conf = Conf::parse("t.toml", "[store]\nurl = 'sqlite:x'\n", variables).expect("sound");
+        let conf =
+            Config::parse("t.toml", "[store]\nurl = 'sqlite:x'\n", variables).expect("sound");
         assert_eq!(conf.store.url, "redis://127.0.0.1:1/0");
         assert_eq!(conf.server.threads, 3);
         assert_eq!(conf.vendors[0].routes[0].name, "m");

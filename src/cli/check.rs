@@ -2,10 +2,10 @@
 
 use super::Out;
 use crate::catalogue::ModelKind;
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::gateway::route_tls::RouteTls;
 
-pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Config, out: Out) -> anyhow::Result<()> {
     super::judge_secrets(conf)?;
     let catalogue = super::rules::catalogue(conf)?;
     route_tls(conf)?;
@@ -41,7 +41,7 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
 }
 
 /// Reads the files of every route's TLS.
-fn route_tls(conf: &Conf) -> anyhow::Result<()> {
+fn route_tls(conf: &Config) -> anyhow::Result<()> {
     let routes = conf.vendors.iter().flat_map(|vendor| &vendor.routes);
     let files = routes.filter_map(|route| route.tls.as_ref());
     let faults: Vec<_> = files.filter_map(|files| RouteTls::load(files).err()).collect();

@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::Out;
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::store::{self, Created};
 
-pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Config, out: Out) -> anyhow::Result<()> {
     let created = create(conf)?;
     let store = store::name(&conf.store);
     if out.json {
@@ -24,6 +24,6 @@ pub(super) fn run(conf: &Conf, out: Out) -> anyhow::Result<()> {
 }
 
 /// Makes the store of a configuration, unless there is one.
-pub(super) fn create(conf: &Conf) -> anyhow::Result<Created> {
+pub(super) fn create(conf: &Config) -> anyhow::Result<Created> {
     Ok(super::runtime()?.block_on(store::create(&conf.store))?)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::sheet::{ConfigError, SourceLocation};
 
 /// The rules files of a folder, by name.
@@ -62,12 +62,12 @@ fn find_cut(file: &str, text: &str) -> Option<ConfigError> {
 }
 
 /// The catalogue of a configuration.
-pub(super) fn catalogue(conf: &Conf) -> anyhow::Result<Catalogue> {
+pub(super) fn catalogue(conf: &Config) -> anyhow::Result<Catalogue> {
     let sources = read(&conf.rules_dir)?;
     parse(&conf.rules_dir, &sources, &naming(conf)).map_err(|found| super::faults(&found))
 }
 
 /// What the vendors call our models.
-pub(super) fn naming(conf: &Conf) -> Vec<VendorModelNames> {
+pub(super) fn naming(conf: &Config) -> Vec<VendorModelNames> {
     conf.vendors.iter().map(|v| v.naming.clone()).collect()
 }

@@ -13,7 +13,7 @@ use pingora_core::services::background::background_service;
 use tokio::sync::Notify;
 
 use crate::catalogue::Catalogue;
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::files::Files;
 use crate::files::bodies::{BodyFiles, BodyLimits};
 use crate::gateway::dial::{Dial, NO_CERTIFICATES};
@@ -52,7 +52,7 @@ const IDLE_MAX: usize = 512;
 /// Names are waited for so long before connections are taken.
 const RESOLVE_WAIT: Duration = Duration::from_secs(2);
 
-pub(super) fn run(conf: &Conf, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
     super::logging::start(conf.log);
     metrics::init();
     // Only fails if a provider is installed already, which then serves as well.
@@ -127,19 +127,19 @@ pub(super) fn run(conf: &Conf, conf_file: &str, upgrade: bool) -> anyhow::Result
 }
 
 /// The ways to the vendors, each with its key and its TLS.
-fn routes(conf: &Conf) -> anyhow::Result<Arc<Routes>> {
+fn routes(conf: &Config) -> anyhow::Result<Arc<Routes>> {
     Routes::new(&conf.vendors).map(Arc::new).map_err(|fault| super::faults(&[fault]))
 }
 
 /// What is too large for the ledger's store, as much of it as there may be.
-fn bodies(conf: &Conf, files: &Arc<Files>) -> Arc<BodyFiles> {
+fn bodies(conf: &Config, files: &Arc<Files>) -> Arc<BodyFiles> {
     let limits = BodyLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
     Arc::new(BodyFiles::new(files.clone(), limits))
 }
 
 /// What begins to serve, and what ends it; for an upgrade, the running process is told as well.
 fn prepare(
-    conf: &Conf,
+    conf: &Config,
     upgrade: bool,
     upkeep: Arc<Upkeep>,
     hurry: Arc<Notify>,
@@ -166,7 +166,7 @@ fn find_vendors(routes: &Routes) -> anyhow::Result<()> {
 }
 
 /// The store, which is asked first whether it is one.
-fn stores(conf: &Conf, leases: &Leases) -> anyhow::Result<Serving> {
+fn stores(conf: &Config, leases: &Leases) -> anyhow::Result<Serving> {
     let cannot = "cannot open the store";
     if store::name(&conf.store) != "sqlite" {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -177,7 +177,7 @@ fn stores(conf: &Conf, leases: &Leases) -> anyhow::Result<Serving> {
 
 /// The worker, which reaches the vendors by the same routes as the gateway.
 fn worker(
-    conf: &Conf,
+    conf: &Config,
     routes: &Routes,
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: Opened,
@@ -207,12 +207,12 @@ fn worker(
 }
 
 /// The way to vendors. pingora's own is not used, and trusts nobody; this one does.
-fn dial(conf: &Conf, server: &ServerConf) -> Dial {
+fn dial(conf: &Config, server: &ServerConf) -> Dial {
     let options = ConnectorOptions { ca_file: None, ..ConnectorOptions::from_server_conf(server) };
     Dial::new(options, conf.timeouts.idle)
 }
 
-fn server_conf(conf: &Conf) -> ServerConf {
+fn server_conf(conf: &Config) -> ServerConf {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = if conf.server.threads == 0 { cores } else { conf.server.threads };
     ServerConf {

@@ -8,7 +8,7 @@ use crate::sheet::{ConfigError, SpannedValue, TableReader, Value};
 
 /// The `[listen]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenSection {
     /// For clients.
     pub http: String,
     /// For `/metrics`, `/healthz` and `/readyz`.
@@ -16,14 +16,14 @@ pub struct Listen {
     /// Where the token is that the admin address asks for, if it asks for one.
     pub admin_token: Option<KeySource>,
     /// Certificate and key, if clients are to use TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenTlsSection>,
     /// Who may speak for clients, if anybody connects for them.
     pub proxies: Option<TrustedProxies>,
 }
 
 /// The `[listen.tls]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct ListenTlsSection {
     /// The certificate chain, a PEM file.
     pub cert: String,
     /// Its key, a PEM file.
@@ -50,9 +50,9 @@ impl AdminAddress {
     }
 }
 
-impl Listen {
+impl ListenSection {
     /// Reads the section.
-    pub fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Listen {
+    pub fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ListenSection {
         let http = match table.take("http") {
             Some(node) => tcp(node, "http", "127.0.0.1:8080", faults),
             None => "127.0.0.1:8080".to_owned(),
@@ -68,7 +68,7 @@ impl Listen {
         let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
         let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
         let proxies = proxies(table, faults);
-        Listen { http, admin, admin_token, tls, proxies }
+        ListenSection { http, admin, admin_token, tls, proxies }
     }
 }
 
@@ -96,14 +96,14 @@ fn admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> AdminAddr
     }
 }
 
-fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> Tls {
+fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> ListenTlsSection {
     let place = tls.place.clone();
     let files = (tls.text("cert", faults), tls.text("key", faults));
     tls.finish(faults);
     if files.0.is_none() || files.1.is_none() {
         faults.push(place.fault("'tls' needs 'cert' and 'key', two PEM files"));
     }
-    Tls { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
+    ListenTlsSection { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
 }
 
 fn proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<TrustedProxies> {
@@ -143,10 +143,10 @@ fn network(value: &Value) -> Option<IpNet> {
 
 #[cfg(test)]
 mod tests {
-    use crate::conf::Conf;
+    use crate::conf::Config;
 
     fn told(text: &str) -> Vec<String> {
-        let faults = Conf::parse("t.toml", text, []).err().unwrap_or_default();
+        let faults = Config::parse("t.toml", text, []).err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect()
     }
 
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn scrapers_may_come_by_a_socket_in_the_file_system() {
-        let conf = Conf::parse("t.toml", "[listen]\nadmin = \"unix:var/admin.sock\"\n", []);
+        let conf = Config::parse("t.toml", "[listen]\nadmin = \"unix:var/admin.sock\"\n", []);
         assert_eq!(conf.expect("sound").listen.admin.name(), "var/admin.sock");
         assert!(
             told("[listen]\nadmin = \"unix:\"\n").concat().contains("'admin' must be an address")

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use rstest::rstest;
 use tempfile::TempDir;
-use tollgate::conf::Conf;
+use tollgate::conf::Config;
 use tollgate::store::{self, StoreSection, StoreTls, StoreTlsFiles};
 
 use super::redis_cluster;
@@ -149,7 +149,7 @@ fn certificates_that_cannot_be_used_are_named_with_their_line() {
     let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|file| one.file(file));
     let told = |lines: &str| {
         let text = format!("[store]\nurl = 'rediss://h'\n{lines}");
-        let faults = Conf::parse("t.toml", &text, []).err().unwrap_or_default();
+        let faults = Config::parse("t.toml", &text, []).err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(told(&format!("ca = '{ca}'\ncert = '{cert}'\nkey = '{key}'\n")), "");
@@ -166,7 +166,7 @@ fn certificates_that_cannot_be_used_are_named_with_their_line() {
         assert!(told.contains(expected), "{lines}: {told}");
     }
     let plain = format!("[store]\nurl = 'redis://h'\nca = '{ca}'\n");
-    let faults = Conf::parse("t.toml", &plain, []).err().unwrap_or_default();
+    let faults = Config::parse("t.toml", &plain, []).err().unwrap_or_default();
     let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();
     assert_eq!(faults, ["t.toml:3: store.ca is for a store.url that begins with 'rediss'"]);
 }

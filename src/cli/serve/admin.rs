@@ -20,7 +20,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::Catalogue;
-use crate::conf::{AdminAddress, Conf};
+use crate::conf::{AdminAddress, Config};
 use crate::gateway::busy::Busy;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::edge::{Edge, Parts};
@@ -54,7 +54,7 @@ type TokenDigest = [u8; 32];
 /// Puts it together. It has an edge of its own, with a bound of its own: whoever connects there
 /// takes nothing from the clients.
 pub(super) fn build(
-    conf: &Conf,
+    conf: &Config,
     ledger: Arc<dyn Ledger>,
     (routes, catalogue): (Arc<Routes>, Arc<ArcSwap<Catalogue>>),
     connections_max: usize,

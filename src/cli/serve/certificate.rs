@@ -11,12 +11,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::conf::Tls;
+use crate::conf::ListenTlsSection;
 
 /// A certificate chain and its key, and the files that they come from.
 #[derive(Debug)]
 pub(super) struct ServerCertificate {
-    files: Tls,
+    files: ListenTlsSection,
     current: ArcSwap<CertifiedKey>,
 }
 
@@ -25,7 +25,7 @@ impl ServerCertificate {
     ///
     /// # Errors
     /// One cannot be read, or the key is not that of the certificate.
-    pub(super) fn load(files: &Tls) -> anyhow::Result<Arc<ServerCertificate>> {
+    pub(super) fn load(files: &ListenTlsSection) -> anyhow::Result<Arc<ServerCertificate>> {
         let current = ArcSwap::from_pointee(read(files)?);
         Ok(Arc::new(ServerCertificate { files: files.clone(), current }))
     }
@@ -63,7 +63,7 @@ impl ResolvesServerCert for ServerCertificate {
     }
 }
 
-fn read(files: &Tls) -> anyhow::Result<CertifiedKey> {
+fn read(files: &ListenTlsSection) -> anyhow::Result<CertifiedKey> {
     let unread = |path: &str| format!("cannot read {path}");
     let chain: Vec<_> = CertificateDer::pem_file_iter(&files.cert)
         .and_then(Iterator::collect)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::certificate::ServerCertificate;
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::gateway::routes::Routes;
 
 /// See the module.
@@ -23,7 +23,7 @@ impl Credentials {
     /// # Errors
     /// There is no certificate where the configuration says, or its key is not there.
     pub(super) fn load(
-        conf: &Conf,
+        conf: &Config,
         conf_file: &str,
         routes: Arc<Routes>,
     ) -> anyhow::Result<Credentials> {

@@ -15,7 +15,7 @@ use pingora_core::services::listening::Service;
 use pingora_proxy::{HttpProxy, http_proxy};
 use tokio::time::timeout;
 
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::gateway::Gateway;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::edge::{Edge, Parts};
@@ -64,7 +64,7 @@ impl Opening for Entrance {
 
 /// Puts it together.
 pub(super) fn build(
-    conf: &Conf,
+    conf: &Config,
     server: &Arc<ServerConf>,
     gateway: Gateway,
     (crowd, tls): (Arc<Crowd>, Option<Acceptor>),

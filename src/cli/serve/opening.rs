@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::handover::{Listeners, Named};
 use super::takeover::{self, Arrival, Word};
-use crate::conf::{AdminAddress, Conf, ServerSection};
+use crate::conf::{AdminAddress, Config, ServerSection};
 use crate::store::upkeep::Upkeep;
 
 /// An address that somebody else has is waited for so long, if nobody serves in the meantime.
@@ -42,7 +42,7 @@ pub(super) struct Upgrade {
 }
 
 impl Opening {
-    pub(super) fn new(conf: &Conf, upkeep: Arc<Upkeep>, listeners: Arc<Listeners>) -> Opening {
+    pub(super) fn new(conf: &Config, upkeep: Arc<Upkeep>, listeners: Arc<Listeners>) -> Opening {
         let (http, admin) = (conf.listen.http.clone(), conf.listen.admin.name().to_owned());
         let mut addresses = vec![http.clone()];
         if matches!(conf.listen.admin, AdminAddress::Tcp(_)) {

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 
 use super::super::rules;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
-use crate::conf::Conf;
+use crate::conf::Config;
 use crate::sheet::ConfigError;
 
 /// What a look at the folder finds: its files, or why they cannot be read.
@@ -32,7 +32,7 @@ struct Looks {
 }
 
 impl Rules {
-    pub(super) fn new(conf: &Conf, catalogue: Arc<ArcSwap<Catalogue>>) -> Rules {
+    pub(super) fn new(conf: &Config, catalogue: Arc<ArcSwap<Catalogue>>) -> Rules {
         let (dir, naming) = (conf.rules_dir.clone(), rules::naming(conf));
         let looks = Mutex::new(Looks { judged: look(&dir), changed: None });
         Rules { dir, naming, catalogue, looks }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::handover::Listeners;
 use super::takeover;
-use crate::conf::{Conf, ServerSection};
+use crate::conf::{Config, ServerSection};
 
 /// TERM stops it, INT ends it, and at QUIT it gives way to another one. Told to give way to nobody,
 /// it stays; told once more while it stops, it ends.
@@ -57,7 +57,7 @@ impl ShutdownSignalWatch for Signals {
 
 impl Signals {
     pub(super) fn new(
-        conf: &Conf,
+        conf: &Config,
         socket: String,
         listeners: Arc<Listeners>,
         hurry: Arc<Notify>,
