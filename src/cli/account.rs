@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::audit::{self, Change};
+use super::audit::{self, AuditedChange};
 use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
@@ -62,12 +62,12 @@ pub(super) async fn run(
                 let Some(amount) = amount else { return Ok(()) };
                 super::credit::add(ledger, &name, &opening_id(&name), amount).await
             };
-            let change = Change {
+            let change = AuditedChange {
                 action: "account.create",
                 account: Some(name.clone()),
                 payment: amount.map(|_| opening_id(&name)),
                 amount,
-                ..Change::default()
+                ..AuditedChange::default()
             };
             let making = async || store.lasting.write(opening).await;
             audit::record(audit, ledger, &change, making).await?;

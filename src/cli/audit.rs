@@ -23,7 +23,7 @@ const TEXT_CHARS_MAX: usize = 256;
 
 /// What is to be changed.
 #[derive(Debug, Default)]
-pub(super) struct Change {
+pub(super) struct AuditedChange {
     /// Of what, and what is done to it: `credit.add`.
     pub(super) action: &'static str,
     pub(super) account: Option<AccountName>,
@@ -41,7 +41,7 @@ pub(super) struct Change {
 pub(super) async fn record<T>(
     to: &AuditSection,
     ledger: &dyn Ledger,
-    change: &Change,
+    change: &AuditedChange,
     apply: impl AsyncFnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let id = uuid::Uuid::now_v7().to_string();
@@ -71,7 +71,7 @@ pub(super) async fn record<T>(
     made
 }
 
-impl Change {
+impl AuditedChange {
     fn told(&self) -> Map<String, Value> {
         let mut told = Map::new();
         told.insert("from".to_owned(), "cli".into());
@@ -110,7 +110,7 @@ fn cut(text: &str, chars_max: usize) -> String {
 }
 
 /// What was ever credited to the account, if that is cheap to learn.
-async fn credited(ledger: &dyn Ledger, change: &Change) -> Option<Value> {
+async fn credited(ledger: &dyn Ledger, change: &AuditedChange) -> Option<Value> {
     let account = change.account.as_ref()?;
     let balances = ledger.balances(account).await.ok()??;
     Some(json!(balances.credit))
@@ -187,7 +187,11 @@ mod tests {
     #[test]
     fn a_whole_key_in_the_place_of_its_beginning_is_not_told() {
         let key = format!("sk-tg-{}", "0123456789abcdef".repeat(4));
-        let change = Change { action: "key.revoke", key: Some(key.clone()), ..Change::default() };
+        let change = AuditedChange {
+            action: "key.revoke",
+            key: Some(key.clone()),
+            ..AuditedChange::default()
+        };
         let told = format!("{:?}", change.told());
         assert!(told.contains("sk-tg-01234567") && !told.contains("012345678"), "{told}");
         let why = change.without_key(&format!("there is no key listed as '{key}'"));

@@ -3,7 +3,7 @@
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
-use super::audit::{self, Change};
+use super::audit::{self, AuditedChange};
 use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
@@ -34,12 +34,12 @@ pub(super) async fn run(
     let Command::Add { name, usd, id } = command;
     let (name, amount) = (account_name(name)?, amount(usd)?);
     let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let change = Change {
+    let change = AuditedChange {
         action: "credit.add",
         account: Some(name.clone()),
         payment: Some(tx.clone()),
         amount: Some(amount),
-        ..Change::default()
+        ..AuditedChange::default()
     };
     let adding = async || store.lasting.write(async || add(ledger, &name, &tx, amount).await).await;
     let taking = audit::record(audit, ledger, &change, adding).await;

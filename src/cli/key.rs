@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::audit::{self, Change};
+use super::audit::{self, AuditedChange};
 use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::key::Key;
@@ -43,8 +43,11 @@ pub(super) async fn run(
         Command::List { name } => list(&*store.ledger, name, out).await,
         Command::Revoke { prefix } => {
             let at = now()?;
-            let change =
-                Change { action: "key.revoke", key: Some(prefix.clone()), ..Change::default() };
+            let change = AuditedChange {
+                action: "key.revoke",
+                key: Some(prefix.clone()),
+                ..AuditedChange::default()
+            };
             let revoking = async || {
                 let revoke = async || store.ledger.revoke_key(prefix, at).await;
                 if !store.lasting.write(revoke).await? {
@@ -71,11 +74,11 @@ async fn issue(store: &Opened, name: &str, audit: &AuditSection, out: Out) -> an
     let key = Key::from_random(bits);
     let prefix = key.prefix().to_owned();
     let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
-    let change = Change {
+    let change = AuditedChange {
         action: "key.issue",
         account: Some(record.account.clone()),
         key: Some(record.prefix.clone()),
-        ..Change::default()
+        ..AuditedChange::default()
     };
     let adding = async || {
         let add = async || ledger.add_key(key.hash(), record.clone()).await;

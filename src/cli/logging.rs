@@ -35,7 +35,7 @@ pub(super) fn start_for_commands(section: LogSection) {
 }
 
 fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
-    let mut fields = Fields(Map::new());
+    let mut fields = LogFields(Map::new());
     fields.0.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());
     fields.0.insert("level".to_owned(), record.level().as_str().to_lowercase().into());
     fields.0.insert("message".to_owned(), record.args().to_string().into());
@@ -46,16 +46,16 @@ fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
 
 fn text_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     let level = record.level().as_str().to_lowercase();
-    let mut fields = Fields(Map::new());
+    let mut fields = LogFields(Map::new());
     // As above.
     let _ = record.key_values().visit(&mut fields);
     let fields: String = fields.0.iter().map(|(k, v)| format!(" {k}={v}")).collect();
     writeln!(out, "{} {level} {}{fields}", jiff::Timestamp::now(), record.args())
 }
 
-struct Fields(Map<String, Json>);
+struct LogFields(Map<String, Json>);
 
-impl<'kvs> VisitSource<'kvs> for Fields {
+impl<'kvs> VisitSource<'kvs> for LogFields {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
         let json = if let Some(n) = value.to_u64() {
             n.into()

@@ -42,10 +42,10 @@ mod signals;
 mod takeover;
 
 use certificate::ServerCertificate;
-use credentials::Credentials;
-use handover::Listeners;
-use opening::{Opening, Upgrade};
-use signals::Signals;
+use credentials::VendorCredentials;
+use handover::ListenerSet;
+use opening::{StoreReadiness, UpgradeRequest};
+use signals::SignalHandler;
 
 /// Idle connections to vendors that are kept, for each thread.
 const IDLE_MAX: usize = 512;
@@ -88,9 +88,9 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         dial: dial(conf, &server.configuration),
         proxies: conf.listen.proxies.clone().map(Arc::new),
     });
-    let credentials = Credentials::load(conf, conf_file, routes.clone())?;
+    let credentials = VendorCredentials::load(conf, conf_file, routes.clone())?;
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
-    let background = background::Background {
+    let background = background::BackgroundTasks {
         ledger: own.ledger.clone(),
         bodies,
         upkeep: upkeep.clone(),
@@ -103,13 +103,13 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         worker_idle: worker.idle.clone(),
         catalogue: catalogue.clone(),
         timeouts: conf.timeouts,
-        rules: reload::Rules::new(conf, catalogue.clone()),
+        rules: reload::RulesReload::new(conf, catalogue.clone()),
         credentials,
         grace_s: conf.server.grace_s,
         hurry: Arc::default(),
     };
     let entrance = entrance::build(conf, &server.configuration, gateway, (crowd, acceptor));
-    let entrance = entrance::Entrance { store: requests, service: entrance };
+    let entrance = entrance::ListenerService { store: requests, service: entrance };
     let admin = admin::build(conf, own.ledger, (routes.clone(), catalogue), admin_max)?;
     find_vendors(&routes)?;
     let (opening, signals) = prepare(conf, upgrade, upkeep, background.hurry.clone())?;
@@ -118,7 +118,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     server.add_service(admin).add_dependency(&opening);
     server.add_service(background_service("background", background));
     if conf.videos.worker {
-        let worker = background_service("worker", background::Making(Arc::new(worker)));
+        let worker = background_service("worker", background::VideoWorker(Arc::new(worker)));
         server.add_service(worker).add_dependency(&opening);
     }
     server.bootstrap();
@@ -143,14 +143,14 @@ fn prepare(
     upgrade: bool,
     upkeep: Arc<Upkeep>,
     hurry: Arc<Notify>,
-) -> anyhow::Result<(Opening, Signals)> {
-    let (socket, listeners) = (takeover::socket(&conf.server)?, Arc::<Listeners>::default());
+) -> anyhow::Result<(StoreReadiness, SignalHandler)> {
+    let (socket, listeners) = (takeover::socket(&conf.server)?, Arc::<ListenerSet>::default());
     takeover::check_place(&socket);
-    let signals = Signals::new(conf, socket.clone(), listeners.clone(), hurry);
+    let signals = SignalHandler::new(conf, socket.clone(), listeners.clone(), hurry);
     let arrival =
         if upgrade { Some(takeover::begin(&conf.server, &socket, &upkeep)?) } else { None };
-    let opening = Opening::new(conf, upkeep, listeners);
-    Ok((opening.instead(arrival.map(|arrival| Upgrade { socket, arrival })), signals))
+    let opening = StoreReadiness::new(conf, upkeep, listeners);
+    Ok((opening.instead(arrival.map(|arrival| UpgradeRequest { socket, arrival })), signals))
 }
 
 /// Looks up where the vendors are, so that the first calls find them.

@@ -38,7 +38,7 @@ const SCRAPER_WAIT: Duration = Duration::from_secs(5);
 const IDLE_WAIT: Duration = Duration::from_secs(65);
 
 /// Answers on the admin address.
-pub(super) struct Admin {
+pub(super) struct AdminServer {
     ledger: Arc<dyn Ledger>,
     routes: Arc<Routes>,
     /// Whose models are for sale.
@@ -58,13 +58,13 @@ pub(super) fn build(
     ledger: Arc<dyn Ledger>,
     (routes, catalogue): (Arc<Routes>, Arc<ArcSwap<Catalogue>>),
     connections_max: usize,
-) -> anyhow::Result<Service<Edge<Admin>>> {
+) -> anyhow::Result<Service<Edge<AdminServer>>> {
     let token = conf.listen.admin_token.as_ref().map(|source| {
         let told = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
         told.map(|token| digest(&token))
     });
     let (wait, token) = (conf.timeouts.ledger, token.transpose()?);
-    let admin = Admin { ledger, routes, catalogue, wait, token };
+    let admin = AdminServer { ledger, routes, catalogue, wait, token };
     let parts = Parts {
         app: admin,
         tls: None,
@@ -101,7 +101,7 @@ fn digest(token: &str) -> TokenDigest {
 }
 
 #[async_trait]
-impl ServeHttp for Admin {
+impl ServeHttp for AdminServer {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         // The next request of a connection is waited for by the edge.
         session.set_keepalive(Some(IDLE_WAIT.as_secs()));
@@ -116,7 +116,7 @@ impl ServeHttp for Admin {
     }
 }
 
-impl Admin {
+impl AdminServer {
     /// Whether a request has the token, if one is asked for.
     fn knows(&self, session: &ServerSession) -> bool {
         let Some(token) = &self.token else { return true };

@@ -13,8 +13,8 @@ use pingora_core::services::background::BackgroundService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::credentials::Credentials;
-use super::reload::Rules;
+use super::credentials::VendorCredentials;
+use super::reload::RulesReload;
 use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
 use crate::gateway::busy::Busy;
@@ -51,7 +51,7 @@ const SETTLE_WAIT: Duration = Duration::from_secs(2);
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// See the module.
-pub(super) struct Background {
+pub(super) struct BackgroundTasks {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) bodies: Arc<BodyFiles>,
     pub(super) upkeep: Arc<Upkeep>,
@@ -65,25 +65,25 @@ pub(super) struct Background {
     pub(super) settling: Busy,
     /// Whether the worker has ended what it had begun.
     pub(super) worker_idle: Arc<AtomicBool>,
-    pub(super) rules: Rules,
-    pub(super) credentials: Credentials,
+    pub(super) rules: RulesReload,
+    pub(super) credentials: VendorCredentials,
     pub(super) grace_s: u64,
     /// Tells that the end is not to be waited for any longer.
     pub(super) hurry: Arc<Notify>,
 }
 
 /// The worker, which makes videos beside everything else.
-pub(super) struct Making(pub(super) Arc<Worker>);
+pub(super) struct VideoWorker(pub(super) Arc<Worker>);
 
 #[async_trait]
-impl BackgroundService for Making {
+impl BackgroundService for VideoWorker {
     async fn start(&self, shutdown: ShutdownWatch) {
         self.0.clone().run(shutdown).await;
     }
 }
 
 #[async_trait]
-impl BackgroundService for Background {
+impl BackgroundService for BackgroundTasks {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
             () = self.resolve() => {}
@@ -113,7 +113,7 @@ pub(super) async fn look_up(routes: &Routes) {
     futures_util::future::join_all(routes.all().map(|route| resolve(route))).await;
 }
 
-impl Background {
+impl BackgroundTasks {
     async fn resolve(&self) {
         loop {
             look_up(&self.routes).await;

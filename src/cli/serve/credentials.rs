@@ -10,14 +10,14 @@ use crate::conf::Config;
 use crate::gateway::routes::Routes;
 
 /// See the module.
-pub(super) struct Credentials {
+pub(super) struct VendorCredentials {
     /// The configuration file, which says where the keys are.
     pub(super) conf_file: String,
     pub(super) routes: Arc<Routes>,
     pub(super) certificate: Option<Arc<ServerCertificate>>,
 }
 
-impl Credentials {
+impl VendorCredentials {
     /// Reads the certificate. The routes have their keys already.
     ///
     /// # Errors
@@ -26,10 +26,10 @@ impl Credentials {
         conf: &Config,
         conf_file: &str,
         routes: Arc<Routes>,
-    ) -> anyhow::Result<Credentials> {
+    ) -> anyhow::Result<VendorCredentials> {
         let certificate = conf.listen.tls.as_ref().map(ServerCertificate::load);
         let certificate = certificate.transpose().context("listen.tls")?;
-        Ok(Credentials { conf_file: conf_file.to_owned(), routes, certificate })
+        Ok(VendorCredentials { conf_file: conf_file.to_owned(), routes, certificate })
     }
 
     /// Reads all of it again. What cannot be read stays as it was.

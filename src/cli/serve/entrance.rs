@@ -31,13 +31,13 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
 /// What takes connections, once the store is connected where the requests will ask it: the first
 /// ones would wait for that otherwise, and might wait too long.
-pub(super) struct Entrance {
+pub(super) struct ListenerService {
     pub(super) store: Opened,
     pub(super) service: Service<Edge<HttpProxy<Gateway>>>,
 }
 
 #[async_trait]
-impl Opening for Entrance {
+impl Opening for ListenerService {
     async fn start_service(
         &mut self,
         sockets: Option<ListenFds>,

@@ -27,15 +27,15 @@ const SOCKETS_MAX: usize = 8;
 const NAMES_BYTES_MAX: usize = 2_048;
 
 /// A listening socket, by the address that the configuration gives it.
-pub(super) type Named = (String, TcpListener);
+pub(super) type NamedSocket = (String, TcpListener);
 
 /// The listening sockets of this process, as long as it takes connections: whoever keeps one open
 /// keeps clients waiting at it.
 #[derive(Default)]
-pub(super) struct Listeners(Mutex<Vec<Named>>);
+pub(super) struct ListenerSet(Mutex<Vec<NamedSocket>>);
 
-impl Listeners {
-    pub(super) fn set(&self, listeners: Vec<Named>) {
+impl ListenerSet {
+    pub(super) fn set(&self, listeners: Vec<NamedSocket>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = listeners;
     }
 
@@ -45,9 +45,9 @@ impl Listeners {
     }
 
     /// Others for the same sockets; none while this process does not serve.
-    fn copies(&self) -> std::io::Result<Vec<Named>> {
+    fn copies(&self) -> std::io::Result<Vec<NamedSocket>> {
         let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let copy = |(name, listener): &Named| Ok((name.clone(), listener.try_clone()?));
+        let copy = |(name, listener): &NamedSocket| Ok((name.clone(), listener.try_clone()?));
         listeners.iter().map(copy).collect()
     }
 }
@@ -66,13 +66,13 @@ fn is_trusted(uid: u32, own: u32) -> bool {
 }
 
 /// Sends the sockets of this process.
-pub(super) async fn send(stream: &UnixStream, listeners: &Listeners) -> anyhow::Result<()> {
+pub(super) async fn send(stream: &UnixStream, listeners: &ListenerSet) -> anyhow::Result<()> {
     let listeners = listeners.copies()?;
     ensure!(!listeners.is_empty(), "this process does not serve yet");
     send_all(stream, &listeners).await
 }
 
-async fn send_all(stream: &UnixStream, listeners: &[Named]) -> anyhow::Result<()> {
+async fn send_all(stream: &UnixStream, listeners: &[NamedSocket]) -> anyhow::Result<()> {
     let names: Vec<&str> = listeners.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join("\n");
     let sockets: Vec<_> = listeners.iter().map(|(_, listener)| listener.as_fd()).collect();
@@ -98,7 +98,7 @@ async fn send_all(stream: &UnixStream, listeners: &[Named]) -> anyhow::Result<()
 pub(super) async fn receive(
     stream: &UnixStream,
     addresses: &[String],
-) -> anyhow::Result<Vec<Named>> {
+) -> anyhow::Result<Vec<NamedSocket>> {
     let mut names = [0; NAMES_BYTES_MAX];
     let mut sockets: Vec<OwnedFd> = Vec::new();
     let read = || {
@@ -124,8 +124,8 @@ pub(super) async fn receive(
 
 /// Those that listen where the configuration says. One for an address that it does not say any more
 /// is closed.
-fn judge(came: Vec<Named>, addresses: &[String]) -> anyhow::Result<Vec<Named>> {
-    let mut ours: Vec<Named> = Vec::new();
+fn judge(came: Vec<NamedSocket>, addresses: &[String]) -> anyhow::Result<Vec<NamedSocket>> {
+    let mut ours: Vec<NamedSocket> = Vec::new();
     for (name, listener) in came {
         if !addresses.contains(&name) {
             log::info!(
@@ -164,13 +164,16 @@ mod tests {
 
     use super::*;
 
-    fn listener() -> Named {
+    fn listener() -> NamedSocket {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         (listener.local_addr().expect("its address").to_string(), listener)
     }
 
     /// What becomes of these when they are sent to a process of these addresses.
-    async fn sent(listeners: Vec<Named>, addresses: &[String]) -> Result<Vec<String>, String> {
+    async fn sent(
+        listeners: Vec<NamedSocket>,
+        addresses: &[String],
+    ) -> Result<Vec<String>, String> {
         let (from, to) = UnixStream::pair().expect("two ends");
         check_peer(&from).expect("it is this process");
         send_all(&from, &listeners).await.expect("sent");
@@ -229,7 +232,7 @@ mod tests {
         let why = receive(&to, &["127.0.0.1:1".to_owned()]).await.expect_err("nothing came");
         assert!(why.to_string().contains("no socket came"), "{why}");
         let (from, _to) = UnixStream::pair().expect("two ends");
-        let why = send(&from, &Listeners::default()).await.expect_err("there are none");
+        let why = send(&from, &ListenerSet::default()).await.expect_err("there are none");
         assert!(why.to_string().contains("does not serve yet"), "{why}");
     }
 

@@ -12,8 +12,8 @@ use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::{ServiceReadyNotifier, ServiceWithDependents};
 use tokio::time::{Instant, sleep};
 
-use super::handover::{Listeners, Named};
-use super::takeover::{self, Arrival, Word};
+use super::handover::{ListenerSet, NamedSocket};
+use super::takeover::{self, ReadyHandshake, SocketReceiver};
 use crate::conf::{AdminAddress, Config, ServerSection};
 use crate::store::upkeep::Upkeep;
 
@@ -22,33 +22,37 @@ const FREE_WAIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module. Whatever serves waits for it.
-pub(super) struct Opening {
+pub(super) struct StoreReadiness {
     /// Of those that a next process takes over: a socket of the file system is made anew.
     addresses: Vec<String>,
     http: String,
     admin: String,
     server: ServerSection,
     /// Where the sockets of the old process come, if there is one.
-    upgrade: Option<Upgrade>,
+    upgrade: Option<UpgradeRequest>,
     upkeep: Arc<Upkeep>,
-    listeners: Arc<Listeners>,
+    listeners: Arc<ListenerSet>,
 }
 
 /// A running process is to be replaced.
-pub(super) struct Upgrade {
+pub(super) struct UpgradeRequest {
     /// The name of the socket at which its sockets come.
     pub(super) socket: String,
-    pub(super) arrival: Arrival,
+    pub(super) arrival: SocketReceiver,
 }
 
-impl Opening {
-    pub(super) fn new(conf: &Config, upkeep: Arc<Upkeep>, listeners: Arc<Listeners>) -> Opening {
+impl StoreReadiness {
+    pub(super) fn new(
+        conf: &Config,
+        upkeep: Arc<Upkeep>,
+        listeners: Arc<ListenerSet>,
+    ) -> StoreReadiness {
         let (http, admin) = (conf.listen.http.clone(), conf.listen.admin.name().to_owned());
         let mut addresses = vec![http.clone()];
         if matches!(conf.listen.admin, AdminAddress::Tcp(_)) {
             addresses.push(admin.clone());
         }
-        Opening {
+        StoreReadiness {
             addresses,
             http,
             admin,
@@ -60,17 +64,17 @@ impl Opening {
     }
 
     /// In the place of a process that runs.
-    pub(super) fn instead(self, upgrade: Option<Upgrade>) -> Opening {
-        Opening { upgrade, ..self }
+    pub(super) fn instead(self, upgrade: Option<UpgradeRequest>) -> StoreReadiness {
+        StoreReadiness { upgrade, ..self }
     }
 
     /// A listening socket for each address: the running process', or a new one.
-    async fn open(&self) -> anyhow::Result<Vec<Named>> {
+    async fn open(&self) -> anyhow::Result<Vec<NamedSocket>> {
         let mut listeners = Vec::new();
         let mut word = None;
-        if let Some(Upgrade { socket, arrival }) = &self.upgrade {
+        if let Some(UpgradeRequest { socket, arrival }) = &self.upgrade {
             listeners = arrival.receive(socket, &self.addresses).await?;
-            word = Some(Word::begin(socket).await?);
+            word = Some(ReadyHandshake::begin(socket).await?);
         }
         let patience = if word.is_some() { Duration::ZERO } else { FREE_WAIT };
         for address in &self.addresses {
@@ -98,7 +102,7 @@ impl Opening {
 }
 
 #[async_trait]
-impl ServiceWithDependents for Opening {
+impl ServiceWithDependents for StoreReadiness {
     async fn start_service(
         &mut self,
         sockets: Option<ListenFds>,

@@ -13,29 +13,29 @@ use crate::conf::Config;
 use crate::sheet::ConfigError;
 
 /// What a look at the folder finds: its files, or why they cannot be read.
-type Found = Result<Vec<RulesSource>, String>;
+type FolderScan = Result<Vec<RulesSource>, String>;
 
 /// The rules that are in use, and what they were read from.
-pub(super) struct Rules {
+pub(super) struct RulesReload {
     dir: String,
     naming: Vec<VendorModelNames>,
     catalogue: Arc<ArcSwap<Catalogue>>,
-    looks: Mutex<Looks>,
+    looks: Mutex<ScanHistory>,
 }
 
 /// What the last looks at the folder found.
-struct Looks {
+struct ScanHistory {
     /// What was judged last, sound or not, so that a fault is told once.
-    judged: Found,
+    judged: FolderScan,
     /// What the last look found, if it differs from that.
-    changed: Option<Found>,
+    changed: Option<FolderScan>,
 }
 
-impl Rules {
-    pub(super) fn new(conf: &Config, catalogue: Arc<ArcSwap<Catalogue>>) -> Rules {
+impl RulesReload {
+    pub(super) fn new(conf: &Config, catalogue: Arc<ArcSwap<Catalogue>>) -> RulesReload {
         let (dir, naming) = (conf.rules_dir.clone(), rules::naming(conf));
-        let looks = Mutex::new(Looks { judged: look(&dir), changed: None });
-        Rules { dir, naming, catalogue, looks }
+        let looks = Mutex::new(ScanHistory { judged: look(&dir), changed: None });
+        RulesReload { dir, naming, catalogue, looks }
     }
 
     /// Takes the rules again if a file changed, and has not changed since the last look.
@@ -57,7 +57,7 @@ impl Rules {
         self.judge(&mut self.looks.lock().unwrap_or_else(PoisonError::into_inner), found);
     }
 
-    fn judge(&self, looks: &mut Looks, found: Found) {
+    fn judge(&self, looks: &mut ScanHistory, found: FolderScan) {
         match &found {
             Ok(sources) => match self.parse(sources) {
                 Ok(catalogue) => {
@@ -82,7 +82,7 @@ impl Rules {
                 "rules not reloaded, the old ones stay"
             ),
         }
-        *looks = Looks { judged: found, changed: None };
+        *looks = ScanHistory { judged: found, changed: None };
     }
 
     fn parse(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<ConfigError>> {
@@ -92,7 +92,7 @@ impl Rules {
     }
 }
 
-fn look(dir: &str) -> Found {
+fn look(dir: &str) -> FolderScan {
     rules::read(dir).map_err(|why| format!("{why:#}"))
 }
 
@@ -111,15 +111,15 @@ mod tests {
         )
     }
 
-    fn rules(folder: &Path) -> Rules {
+    fn rules(folder: &Path) -> RulesReload {
         let dir = folder.display().to_string();
         let judged = look(&dir);
         let naming =
             vec![VendorModelNames { vendor: "vendor_y".to_owned(), ..VendorModelNames::default() }];
         let sources = judged.clone().expect("readable");
         let sold = rules::parse(&dir, &sources, &naming).expect("sound rules");
-        let looks = Mutex::new(Looks { judged, changed: None });
-        Rules { dir, naming, catalogue: Arc::new(ArcSwap::from_pointee(sold)), looks }
+        let looks = Mutex::new(ScanHistory { judged, changed: None });
+        RulesReload { dir, naming, catalogue: Arc::new(ArcSwap::from_pointee(sold)), looks }
     }
 
     #[test]

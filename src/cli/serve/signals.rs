@@ -7,30 +7,30 @@ use pingora_core::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::handover::Listeners;
+use super::handover::ListenerSet;
 use super::takeover;
 use crate::conf::{Config, ServerSection};
 
 /// TERM stops it, INT ends it, and at QUIT it gives way to another one. Told to give way to nobody,
 /// it stays; told once more while it stops, it ends.
-pub(super) struct Signals {
+pub(super) struct SignalHandler {
     /// Where the next process waits.
     socket: String,
     server: ServerSection,
     /// What it waits for, once this one has it.
-    listeners: Arc<Listeners>,
+    listeners: Arc<ListenerSet>,
     /// Told when the end is not to be waited for any longer.
     hurry: Arc<Notify>,
 }
 
-struct Heard {
+struct ReceivedSignal {
     quit: Signal,
     term: Signal,
     interrupt: Signal,
 }
 
 #[async_trait]
-impl ShutdownSignalWatch for Signals {
+impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
         let of = |kind| signal(kind).ok();
         let kinds = [SignalKind::quit(), SignalKind::terminate(), SignalKind::interrupt()];
@@ -41,7 +41,7 @@ impl ShutdownSignalWatch for Signals {
             );
             return std::future::pending().await;
         };
-        let mut heard = Heard { quit, term, interrupt };
+        let mut heard = ReceivedSignal { quit, term, interrupt };
         let told = self.until_told(&mut heard).await;
         // Who serves at them gives theirs up by itself.
         self.listeners.close();
@@ -55,21 +55,21 @@ impl ShutdownSignalWatch for Signals {
     }
 }
 
-impl Signals {
+impl SignalHandler {
     pub(super) fn new(
         conf: &Config,
         socket: String,
-        listeners: Arc<Listeners>,
+        listeners: Arc<ListenerSet>,
         hurry: Arc<Notify>,
-    ) -> Signals {
-        Signals { socket, server: conf.server.clone(), listeners, hurry }
+    ) -> SignalHandler {
+        SignalHandler { socket, server: conf.server.clone(), listeners, hurry }
     }
 
     async fn give_way(&self) -> anyhow::Result<()> {
         takeover::give_way(&self.listeners, &self.socket, &self.server).await
     }
 
-    async fn until_told(&self, heard: &mut Heard) -> ShutdownSignal {
+    async fn until_told(&self, heard: &mut ReceivedSignal) -> ShutdownSignal {
         loop {
             tokio::select! {
                 _ = heard.term.recv() => return ShutdownSignal::GracefulTerminate,
@@ -95,7 +95,7 @@ impl Signals {
     }
 }
 
-impl Heard {
+impl ReceivedSignal {
     async fn end(&mut self) -> ShutdownSignal {
         tokio::select! {
             _ = self.term.recv() => ShutdownSignal::GracefulTerminate,

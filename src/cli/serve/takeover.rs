@@ -23,7 +23,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
-use super::handover::{self, Listeners, Named};
+use super::handover::{self, ListenerSet, NamedSocket};
 use crate::conf::ServerSection;
 use crate::permissions;
 use crate::store::upkeep::Upkeep;
@@ -100,14 +100,14 @@ fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
 }
 
 /// Where the sockets of the running process are to come.
-pub(super) struct Arrival(system::UnixListener);
+pub(super) struct SocketReceiver(system::UnixListener);
 
 /// Makes ready to take over, and tells the running process to give way if its number is known.
 pub(super) fn begin(
     server: &ServerSection,
     socket: &str,
     upkeep: &Upkeep,
-) -> anyhow::Result<Arrival> {
+) -> anyhow::Result<SocketReceiver> {
     make_place(socket)?;
     wait_until_open(upkeep)?;
     let told = server
@@ -134,10 +134,10 @@ pub(super) fn begin(
             );
         }
     }
-    Ok(Arrival(listener))
+    Ok(SocketReceiver(listener))
 }
 
-impl Arrival {
+impl SocketReceiver {
     /// Waits for the running process, and takes those of its sockets that are for `addresses`. Who
     /// comes and is not to be trusted is sent away; it is the next one that counts.
     ///
@@ -147,7 +147,7 @@ impl Arrival {
         &self,
         socket: &str,
         addresses: &[String],
-    ) -> anyhow::Result<Vec<Named>> {
+    ) -> anyhow::Result<Vec<NamedSocket>> {
         let listener = UnixListener::from_std(self.0.try_clone()?)?;
         let end = tokio::time::Instant::now() + PREDECESSOR_WAIT;
         let late = "the running process did not come";
@@ -214,19 +214,21 @@ fn hears_quit(status: &str) -> bool {
 }
 
 /// What a new process says to the old one whose sockets it has.
-pub(super) struct Word(Option<UnixStream>);
+pub(super) struct ReadyHandshake(Option<UnixStream>);
 
-impl Word {
+impl ReadyHandshake {
     /// Goes to the old one. As long as this is there, it knows that the new one is.
-    pub(super) async fn begin(socket: &str) -> anyhow::Result<Word> {
+    pub(super) async fn begin(socket: &str) -> anyhow::Result<ReadyHandshake> {
         match UnixStream::connect(consent(socket)).await {
             Ok(stream) => {
                 handover::check_peer(&stream)
                     .context("the running process is not to be trusted")?;
-                Ok(Word(Some(stream)))
+                Ok(ReadyHandshake(Some(stream)))
             }
             // Nobody is left who could stay.
-            Err(why) if matches!(why.kind(), NotFound | ConnectionRefused) => Ok(Word(None)),
+            Err(why) if matches!(why.kind(), NotFound | ConnectionRefused) => {
+                Ok(ReadyHandshake(None))
+            }
             Err(why) => Err(why).context("the running process cannot be asked to leave"),
         }
     }
@@ -253,7 +255,7 @@ impl Word {
 /// # Errors
 /// Why this process stays.
 pub(super) async fn give_way(
-    listeners: &Listeners,
+    listeners: &ListenerSet,
     socket: &str,
     server: &ServerSection,
 ) -> anyhow::Result<()> {
@@ -261,7 +263,7 @@ pub(super) async fn give_way(
     let there = timeout(SUCCESSOR_WAIT, find_successor(socket)).await;
     let stream = there.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
     handover::check_peer(&stream).context("who waits for the sockets is not to be trusted")?;
-    let place = Place::at(consent(socket))?;
+    let place = SocketFile::at(consent(socket))?;
     handover::send(&stream, listeners).await.context("the sockets cannot be sent")?;
     drop(stream);
     let end = tokio::time::Instant::now() + SERVE_WAIT;
@@ -300,21 +302,21 @@ async fn find_successor(socket: &str) -> anyhow::Result<UnixStream> {
 }
 
 /// A socket that is there for as long as this is.
-struct Place {
+struct SocketFile {
     listener: UnixListener,
     name: String,
 }
 
-impl Place {
-    fn at(name: String) -> anyhow::Result<Place> {
+impl SocketFile {
+    fn at(name: String) -> anyhow::Result<SocketFile> {
         // What a process left that was killed.
         let _ = fs::remove_file(&name);
         let listener = UnixListener::bind(&name).with_context(|| format!("no socket {name}"))?;
-        Ok(Place { listener, name })
+        Ok(SocketFile { listener, name })
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.name);
     }
