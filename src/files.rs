@@ -32,8 +32,8 @@ mod upload;
 pub use link_secret::LinkSecret;
 pub use section::FilesSection;
 
-use section::Place;
-use upload::Upload;
+use section::StorageLocation;
+use upload::FileUpload;
 
 /// What every file is.
 const CONTENT_TYPE: &str = "video/mp4";
@@ -45,21 +45,21 @@ const RETRIES_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Where finished videos are.
 #[derive(Debug, Clone)]
-pub struct Files {
-    place: Arc<Store>,
+pub struct VideoFiles {
+    place: Arc<FileStorage>,
     /// Before every name, with a slash behind it.
     prefix: String,
 }
 
 #[derive(Debug)]
-enum Store {
+enum FileStorage {
     Folder(LocalFileSystem),
     Bucket(AmazonS3),
 }
 
 /// Why a file is not read, deleted or addressed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FilesError {
+pub enum FileReadError {
     /// It is not there.
     #[error("there is no such file")]
     Missing,
@@ -70,7 +70,7 @@ pub enum FilesError {
 
 /// Why a file is not written. Nothing of it stays.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WriteFault<E> {
+pub enum FileWriteError<E> {
     /// What was to be written broke off.
     #[error("{0}")]
     Source(E),
@@ -82,7 +82,7 @@ pub enum WriteFault<E> {
     TooLarge,
     /// The store does not take it.
     #[error(transparent)]
-    Store(#[from] FilesError),
+    Store(#[from] FileReadError),
 }
 
 /// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
@@ -96,24 +96,27 @@ fn escaped(account: &str) -> String {
     format!("{escape}{account}")
 }
 
-impl Files {
+impl VideoFiles {
     /// Opens the store. A folder is made if it is not there, and rid of what killed processes left;
     /// a bucket is not asked for yet. Keys, region and endpoint of a bucket come from the
     /// environment, as the vendor's own tools read it.
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if the folder cannot be made or the environment not be read.
-    pub fn open(section: &FilesSection) -> Result<Files, FilesError> {
+    pub fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
         match section.place() {
-            Some(Place::Folder(path)) => {
+            Some(StorageLocation::Folder(path)) => {
                 let store = folder::open(path)?;
-                Ok(Files { place: Arc::new(Store::Folder(store)), prefix: String::new() })
+                Ok(VideoFiles {
+                    place: Arc::new(FileStorage::Folder(store)),
+                    prefix: String::new(),
+                })
             }
-            Some(Place::Bucket { bucket, prefix }) => {
-                let store = Store::Bucket(open_bucket(bucket)?);
-                Ok(Files { place: Arc::new(store), prefix })
+            Some(StorageLocation::Bucket { bucket, prefix }) => {
+                let store = FileStorage::Bucket(open_bucket(bucket)?);
+                Ok(VideoFiles { place: Arc::new(store), prefix })
             }
-            None => Err(FilesError::Unavailable(section::FORMS.to_owned())),
+            None => Err(FileReadError::Unavailable(section::FORMS.to_owned())),
         }
     }
 
@@ -121,7 +124,7 @@ impl Files {
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if they cannot.
-    pub async fn ready(&self) -> Result<(), FilesError> {
+    pub async fn ready(&self) -> Result<(), FileReadError> {
         let path = self.path("ready")?;
         self.store().put(&path, Bytes::from_static(b"ready").into()).await?;
         self.delete("ready").await
@@ -138,9 +141,9 @@ impl Files {
         name: &str,
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         bytes_max: u64,
-    ) -> Result<u64, WriteFault<E>> {
+    ) -> Result<u64, FileWriteError<E>> {
         let path = self.path(name)?;
-        let mut upload = Upload::new(self.store(), path, self.attributes());
+        let mut upload = FileUpload::new(self.store(), path, self.attributes());
         match upload.fill(pieces, bytes_max).await {
             Ok(length) => {
                 upload.finish().await?;
@@ -158,9 +161,9 @@ impl Files {
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not do it.
-    pub async fn delete(&self, name: &str) -> Result<(), FilesError> {
+    pub async fn delete(&self, name: &str) -> Result<(), FileReadError> {
         let path = self.path(name)?;
-        if let Store::Folder(store) = &*self.place {
+        if let FileStorage::Folder(store) = &*self.place {
             folder::forget_staged(store, &path).await?;
         }
         match self.store().delete(&path).await {
@@ -178,11 +181,11 @@ impl Files {
         &self,
         name: &str,
         life: Duration,
-    ) -> Result<Option<String>, FilesError> {
+    ) -> Result<Option<String>, FileReadError> {
         let path = self.path(name)?;
         match &*self.place {
-            Store::Folder(_) => Ok(None),
-            Store::Bucket(store) => {
+            FileStorage::Folder(_) => Ok(None),
+            FileStorage::Bucket(store) => {
                 Ok(Some(store.signed_url(Method::GET, &path, life).await?.into()))
             }
         }
@@ -192,7 +195,7 @@ impl Files {
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not say.
-    pub async fn length(&self, name: &str) -> Result<Option<u64>, FilesError> {
+    pub async fn length(&self, name: &str) -> Result<Option<u64>, FileReadError> {
         match self.store().head(&self.path(name)?).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -209,45 +212,45 @@ impl Files {
         &self,
         name: &str,
         range: Range<u64>,
-    ) -> Result<BoxStream<'static, Result<Bytes, FilesError>>, FilesError> {
+    ) -> Result<BoxStream<'static, Result<Bytes, FileReadError>>, FileReadError> {
         let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
         let found = match self.store().get_opts(&self.path(name)?, options).await {
-            Err(object_store::Error::NotFound { .. }) => return Err(FilesError::Missing),
+            Err(object_store::Error::NotFound { .. }) => return Err(FileReadError::Missing),
             found => found?,
         };
         Ok(match found.payload {
             GetResultPayload::File(file, _) => folder::read(file, found.range).boxed(),
             GetResultPayload::Stream(pieces) => {
-                pieces.map(|piece| piece.map_err(FilesError::from)).boxed()
+                pieces.map(|piece| piece.map_err(FileReadError::from)).boxed()
             }
         })
     }
 
     fn store(&self) -> &dyn ObjectStore {
         match &*self.place {
-            Store::Folder(store) => store,
-            Store::Bucket(store) => store,
+            FileStorage::Folder(store) => store,
+            FileStorage::Bucket(store) => store,
         }
     }
 
-    fn path(&self, name: &str) -> Result<Path, FilesError> {
+    fn path(&self, name: &str) -> Result<Path, FileReadError> {
         let path = Path::parse(format!("{}{name}", self.prefix));
-        path.map_err(|why| FilesError::Unavailable(why.to_string()))
+        path.map_err(|why| FileReadError::Unavailable(why.to_string()))
     }
 
     /// A folder has none, and refuses to be given any.
     fn attributes(&self) -> Attributes {
         match &*self.place {
-            Store::Folder(_) => Attributes::new(),
-            Store::Bucket(_) => {
+            FileStorage::Folder(_) => Attributes::new(),
+            FileStorage::Bucket(_) => {
                 Attributes::from_iter([(Attribute::ContentType, CONTENT_TYPE.to_owned())])
             }
         }
     }
 }
 
-impl From<object_store::Error> for FilesError {
-    fn from(error: object_store::Error) -> FilesError {
+impl From<object_store::Error> for FileReadError {
+    fn from(error: object_store::Error) -> FileReadError {
         // Its sources say what went wrong; each of them may say it again.
         let mut told = error.to_string();
         let mut source = std::error::Error::source(&error);
@@ -258,11 +261,11 @@ impl From<object_store::Error> for FilesError {
             }
             source = inner.source();
         }
-        FilesError::Unavailable(told)
+        FileReadError::Unavailable(told)
     }
 }
 
-fn open_bucket(bucket: &str) -> Result<AmazonS3, FilesError> {
+fn open_bucket(bucket: &str) -> Result<AmazonS3, FileReadError> {
     // Without one the HTTP client panics. Whoever was first stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig {

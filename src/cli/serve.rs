@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::catalogue::Catalogue;
 use crate::conf::Config;
-use crate::files::Files;
-use crate::files::bodies::{BodyFiles, BodyLimits};
+use crate::files::VideoFiles;
+use crate::files::bodies::{BodyFiles, BodyStoreLimits};
 use crate::gateway::dial::{Dial, NO_CERTIFICATES};
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::routes::{Routes, VendorLine};
@@ -64,7 +64,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let upkeep = Arc::new(upkeep);
     background::keep(&upkeep)?;
     let routes = routes(conf)?;
-    let files = Arc::new(Files::open(&conf.files).context("cannot open files.url")?);
+    let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = bodies(conf, &files);
     let link_secrets = super::judge_secrets(conf)?;
     let public_base = conf.files.public_base.clone();
@@ -132,8 +132,8 @@ fn routes(conf: &Config) -> anyhow::Result<Arc<Routes>> {
 }
 
 /// What is too large for the ledger's store, as much of it as there may be.
-fn bodies(conf: &Config, files: &Arc<Files>) -> Arc<BodyFiles> {
-    let limits = BodyLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
+fn bodies(conf: &Config, files: &Arc<VideoFiles>) -> Arc<BodyFiles> {
+    let limits = BodyStoreLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
     Arc::new(BodyFiles::new(files.clone(), limits))
 }
 
@@ -181,7 +181,7 @@ fn worker(
     routes: &Routes,
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: Opened,
-    (videos, files, bodies): (&Videos, Arc<Files>, Arc<BodyFiles>),
+    (videos, files, bodies): (&Videos, Arc<VideoFiles>, Arc<BodyFiles>),
 ) -> anyhow::Result<Worker> {
     let mut outlets = Vec::new();
     for vendor in &conf.vendors {

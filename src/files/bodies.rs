@@ -17,7 +17,7 @@ use object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectStoreExt};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use super::{Files, FilesError, escaped, folder};
+use super::{FileReadError, VideoFiles, escaped, folder};
 
 /// Before all names.
 pub(super) const TOP: &str = "bodies";
@@ -81,18 +81,18 @@ impl BodyName {
 
 /// Why a body is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BodyRefused {
+pub enum BodyStoreRefusal {
     /// The account has, or all have, as much as there may be.
     #[error("there is no room for it")]
     NoRoom,
     /// The store does not take it.
     #[error(transparent)]
-    Store(#[from] FilesError),
+    Store(#[from] FileReadError),
 }
 
 /// What a sweep found and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BodiesSwept {
+pub struct BodySweepReport {
     /// How many bytes are left.
     pub bytes: u64,
     /// How many bodies were over.
@@ -103,12 +103,12 @@ pub struct BodiesSwept {
 
 /// Bytes by account.
 #[derive(Debug, Clone, Default)]
-struct Sums {
+struct AccountBytes {
     total: u64,
     by_account: HashMap<String, u64>,
 }
 
-impl Sums {
+impl AccountBytes {
     fn add(&mut self, account: &str, bytes: u64) {
         self.total += bytes;
         *self.by_account.entry(account.to_owned()).or_default() += bytes;
@@ -125,7 +125,7 @@ impl Sums {
     }
 
     /// What is left of them once others are taken away.
-    fn without(&self, others: &Sums) -> Sums {
+    fn without(&self, others: &AccountBytes) -> AccountBytes {
         let mut left = self.clone();
         others.by_account.iter().for_each(|(account, bytes)| left.subtract(account, *bytes));
         left
@@ -137,31 +137,31 @@ impl Sums {
 }
 
 /// The replies of each account, the first to be over first, and how many bytes each has.
-type Replies = HashMap<String, BTreeMap<(u64, String), u64>>;
+type ReplyExpiries = HashMap<String, BTreeMap<(u64, String), u64>>;
 
 /// What is known of the bytes that are kept.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownBodies {
     /// What the last sweep found.
-    listed: Sums,
+    listed: AccountBytes,
     /// What was written since it began, and what was being written then.
-    fresh: Sums,
+    fresh: AccountBytes,
     /// What is being written.
-    writing: Sums,
+    writing: AccountBytes,
     /// For what there was no room.
-    refused: Refused,
+    refused: RefusedBodies,
 }
 
 /// The largest bodies that were refused since the last sweep.
 #[derive(Debug, Default)]
-struct Refused {
+struct RefusedBodies {
     /// Since all accounts have too much.
     total: u64,
     /// Since their own account has.
     by_account: HashMap<String, u64>,
 }
 
-impl Known {
+impl KnownBodies {
     fn total(&self) -> u64 {
         self.listed.total + self.fresh.total
     }
@@ -173,7 +173,7 @@ impl Known {
 
 /// How many bytes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BodyLimits {
+pub struct BodyStoreLimits {
     /// Of all accounts together.
     pub total: u64,
     /// Of one account.
@@ -183,9 +183,9 @@ pub struct BodyLimits {
 /// See the module.
 #[derive(Debug)]
 pub struct BodyFiles {
-    files: Arc<Files>,
-    limits: BodyLimits,
-    known: Mutex<Known>,
+    files: Arc<VideoFiles>,
+    limits: BodyStoreLimits,
+    known: Mutex<KnownBodies>,
     writes: Semaphore,
     /// Rung when there is little room left.
     pub crowded: Notify,
@@ -194,7 +194,7 @@ pub struct BodyFiles {
 impl BodyFiles {
     /// Those of an object store.
     #[must_use]
-    pub fn new(files: Arc<Files>, limits: BodyLimits) -> BodyFiles {
+    pub fn new(files: Arc<VideoFiles>, limits: BodyStoreLimits) -> BodyFiles {
         let (known, crowded) = (Mutex::default(), Notify::new());
         BodyFiles { files, limits, known, writes: Semaphore::new(WRITES_MAX), crowded }
     }
@@ -203,7 +203,7 @@ impl BodyFiles {
     ///
     /// # Errors
     /// See [`BodyRefused`].
-    pub async fn write(&self, name: &BodyName, body: Bytes) -> Result<(), BodyRefused> {
+    pub async fn write(&self, name: &BodyName, body: Bytes) -> Result<(), BodyStoreRefusal> {
         let bytes = body.len() as u64;
         self.reserve(&name.account, bytes)?;
         let written = timeout(WRITE_WAIT, self.put(name, body)).await;
@@ -217,7 +217,7 @@ impl BodyFiles {
         Ok(written?)
     }
 
-    async fn put(&self, name: &BodyName, body: Bytes) -> Result<(), FilesError> {
+    async fn put(&self, name: &BodyName, body: Bytes) -> Result<(), FileReadError> {
         // It is never closed.
         let _permit = self.writes.acquire().await;
         let path = self.files.path(&name.path())?;
@@ -226,7 +226,7 @@ impl BodyFiles {
     }
 
     /// Counts what is about to be written, if there is room for it.
-    fn reserve(&self, account: &str, bytes: u64) -> Result<(), BodyRefused> {
+    fn reserve(&self, account: &str, bytes: u64) -> Result<(), BodyStoreRefusal> {
         let mut known = self.known();
         let total = known.total().saturating_add(bytes);
         let own = known.of(account).saturating_add(bytes);
@@ -236,11 +236,11 @@ impl BodyFiles {
         if own > self.limits.account {
             let refused = known.refused.by_account.entry(account.to_owned()).or_default();
             *refused = bytes.max(*refused);
-            return Err(BodyRefused::NoRoom);
+            return Err(BodyStoreRefusal::NoRoom);
         }
         if total > self.limits.total {
             known.refused.total = known.refused.total.max(bytes);
-            return Err(BodyRefused::NoRoom);
+            return Err(BodyStoreRefusal::NoRoom);
         }
         known.fresh.add(account, bytes);
         known.writing.add(account, bytes);
@@ -255,19 +255,19 @@ impl BodyFiles {
         &self,
         name: &BodyName,
         bytes: u64,
-    ) -> Result<BoxStream<'static, Result<Bytes, FilesError>>, FilesError> {
+    ) -> Result<BoxStream<'static, Result<Bytes, FileReadError>>, FileReadError> {
         let path = self.files.path(&name.path())?;
         let found = match self.files.store().get_opts(&path, GetOptions::default()).await {
-            Err(object_store::Error::NotFound { .. }) => return Err(FilesError::Missing),
+            Err(object_store::Error::NotFound { .. }) => return Err(FileReadError::Missing),
             found => found?,
         };
         if found.meta.size != bytes {
-            return Err(FilesError::Missing);
+            return Err(FileReadError::Missing);
         }
         Ok(match found.payload {
             GetResultPayload::File(file, _) => folder::read(file, 0..bytes).boxed(),
             GetResultPayload::Stream(pieces) => {
-                pieces.map(|piece| piece.map_err(FilesError::from)).boxed()
+                pieces.map(|piece| piece.map_err(FileReadError::from)).boxed()
             }
         })
     }
@@ -276,7 +276,7 @@ impl BodyFiles {
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not do it; a sweep will, in its time.
-    pub async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FilesError> {
+    pub async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
         let deleting = timeout(WRITE_WAIT, self.files.delete(&name.path())).await;
         deleting.unwrap_or_else(|_| Err(late()))?;
         let mut known = self.known();
@@ -294,15 +294,15 @@ impl BodyFiles {
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not list or delete; the next one does the
     /// rest.
-    pub async fn sweep(&self, now_s: u64) -> Result<BodiesSwept, FilesError> {
+    pub async fn sweep(&self, now_s: u64) -> Result<BodySweepReport, FileReadError> {
         // What is written by now will be listed; until it is, it is counted as it was.
         let (written, refused) = {
             let mut known = self.known();
             let written = known.fresh.without(&known.writing);
             (written, std::mem::take(&mut known.refused))
         };
-        let mut swept = BodiesSwept::default();
-        let (mut sums, mut replies) = (Sums::default(), Replies::new());
+        let mut swept = BodySweepReport::default();
+        let (mut sums, mut replies) = (AccountBytes::default(), ReplyExpiries::new());
         let top = self.files.path(TOP)?;
         let mut listed = self.files.store().list(Some(&top));
         while let Some(meta) = listed.next().await {
@@ -339,10 +339,10 @@ impl BodyFiles {
     /// Drops replies until what is kept is within bounds; tells how many bytes.
     async fn make_room(
         &self,
-        refused: &Refused,
-        sums: &mut Sums,
-        mut replies: Replies,
-    ) -> Result<u64, FilesError> {
+        refused: &RefusedBodies,
+        sums: &mut AccountBytes,
+        mut replies: ReplyExpiries,
+    ) -> Result<u64, FileReadError> {
         let before = sums.total;
         for (account, own) in &mut replies {
             let wanted = refused.by_account.get(account).copied().unwrap_or_default();
@@ -367,8 +367,8 @@ impl BodyFiles {
         &self,
         account: &str,
         replies: &mut BTreeMap<(u64, String), u64>,
-        sums: &mut Sums,
-    ) -> Result<bool, FilesError> {
+        sums: &mut AccountBytes,
+    ) -> Result<bool, FileReadError> {
         let Some(((expires_s, id), bytes)) = replies.pop_first() else { return Ok(false) };
         let account = account.to_owned();
         let name = BodyName { kind: BodyKind::Reply, account, expires_s, id };
@@ -381,7 +381,7 @@ impl BodyFiles {
         BodyName::of(location.as_ref().strip_prefix(&self.files.prefix)?)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownBodies> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -396,8 +396,8 @@ fn target(limit: u64, wanted: u64) -> u64 {
     low_water(limit).min(limit.saturating_sub(wanted))
 }
 
-fn late() -> FilesError {
-    FilesError::Unavailable("the object store did not answer in time".to_owned())
+fn late() -> FileReadError {
+    FileReadError::Unavailable("the object store did not answer in time".to_owned())
 }
 
 #[cfg(test)]

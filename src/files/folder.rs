@@ -14,7 +14,7 @@ use futures_util::stream::{self, Stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 
-use super::FilesError;
+use super::FileReadError;
 use super::bodies::{self, BodyKind};
 use crate::permissions;
 
@@ -26,8 +26,8 @@ const STAGED_MAX: u32 = 32;
 const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Opens a folder, which is made if it is not there, and sweeps it.
-pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
-    let told = |why: io::Error| FilesError::Unavailable(format!("{path}: {why}"));
+pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
+    let told = |why: io::Error| FileReadError::Unavailable(format!("{path}: {why}"));
     permissions::make_folder(path.as_ref()).map_err(told)?;
     permissions::make_folder(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
@@ -41,7 +41,10 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FilesError> {
 }
 
 /// Deletes what is left of a file that was being written.
-pub(super) async fn forget_staged(store: &LocalFileSystem, path: &Path) -> Result<(), FilesError> {
+pub(super) async fn forget_staged(
+    store: &LocalFileSystem,
+    path: &Path,
+) -> Result<(), FileReadError> {
     let place = store.path_to_filesystem(path)?;
     blocking(move || {
         for number in 1..=STAGED_MAX {
@@ -58,7 +61,7 @@ pub(super) async fn forget_staged(store: &LocalFileSystem, path: &Path) -> Resul
 pub(super) fn read(
     file: File,
     range: Range<u64>,
-) -> impl Stream<Item = Result<Bytes, FilesError>> + Send + 'static {
+) -> impl Stream<Item = Result<Bytes, FileReadError>> + Send + 'static {
     stream::try_unfold((file, range), |(mut file, mut range)| async move {
         if range.is_empty() {
             return Ok(None);
@@ -122,10 +125,10 @@ fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, FilesError> {
+) -> Result<T, FileReadError> {
     let done = tokio::task::spawn_blocking(work).await;
-    let done = done.map_err(|why| FilesError::Unavailable(why.to_string()))?;
-    done.map_err(|why| FilesError::Unavailable(why.to_string()))
+    let done = done.map_err(|why| FileReadError::Unavailable(why.to_string()))?;
+    done.map_err(|why| FileReadError::Unavailable(why.to_string()))
 }
 
 #[cfg(test)]
@@ -162,6 +165,6 @@ mod tests {
         io::Write::write_all(&mut file, b"abc").expect("written");
         let pieces: Vec<_> = futures_util::StreamExt::collect(read(file, 1..10)).await;
         assert_eq!(pieces[0], Ok(Bytes::from_static(b"bc")));
-        assert!(matches!(pieces[1..], [Err(FilesError::Unavailable(_))]), "{pieces:?}");
+        assert!(matches!(pieces[1..], [Err(FileReadError::Unavailable(_))]), "{pieces:?}");
     }
 }

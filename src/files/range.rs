@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// What of a file is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ByteRange {
     /// All of it: 200.
     Whole,
     /// A part, which is never empty: 206.
@@ -17,15 +17,15 @@ pub enum Wanted {
 /// Reads the header for a file that is so long. One range of bytes is known; several, another unit
 /// and what is no range are ignored, as the RFC allows.
 #[must_use]
-pub fn wanted(header: Option<&str>, length: u64) -> Wanted {
-    let Some(range) = header.and_then(range) else { return Wanted::Whole };
+pub fn wanted(header: Option<&str>, length: u64) -> ByteRange {
+    let Some(range) = header.and_then(range) else { return ByteRange::Whole };
     let part = match range {
         (Some(first), last) => {
             first..last.map_or(length, |last| last.saturating_add(1).min(length))
         }
         (None, last) => length.saturating_sub(last.unwrap_or_default())..length,
     };
-    if part.is_empty() { Wanted::Unsatisfiable } else { Wanted::Part(part) }
+    if part.is_empty() { ByteRange::Unsatisfiable } else { ByteRange::Part(part) }
 }
 
 /// `a-b` and `a-` with their first byte, `-n` without one.
@@ -74,7 +74,7 @@ mod tests {
     #[case("bytes=0-18446744073709551615", 0..10)]
     #[case("Bytes= 007-008 ", 7..9)]
     fn a_range_of_bytes_is_a_part(#[case] header: &str, #[case] expected: Range<u64>) {
-        assert_eq!(wanted(Some(header), 10), Wanted::Part(expected));
+        assert_eq!(wanted(Some(header), 10), ByteRange::Part(expected));
     }
 
     #[rstest]
@@ -88,12 +88,12 @@ mod tests {
         )]
         header: &str,
     ) {
-        assert_eq!(wanted(Some(header), 10), Wanted::Unsatisfiable);
+        assert_eq!(wanted(Some(header), 10), ByteRange::Unsatisfiable);
     }
 
     #[rstest]
     fn nothing_can_be_had_of_nothing(#[values("bytes=0-", "bytes=0-0", "bytes=-1")] header: &str) {
-        assert_eq!(wanted(Some(header), 0), Wanted::Unsatisfiable);
+        assert_eq!(wanted(Some(header), 0), ByteRange::Unsatisfiable);
     }
 
     #[rstest]
@@ -119,12 +119,12 @@ mod tests {
         )]
         header: &str,
     ) {
-        assert_eq!(wanted(Some(header), 10), Wanted::Whole);
+        assert_eq!(wanted(Some(header), 10), ByteRange::Whole);
     }
 
     #[test]
     fn no_header_is_the_whole_file() {
-        assert_eq!(wanted(None, 10), Wanted::Whole);
+        assert_eq!(wanted(None, 10), ByteRange::Whole);
     }
 
     proptest! {
@@ -135,9 +135,9 @@ mod tests {
             let expected: Vec<u64> = (0..u64::from(length)).filter(within).collect();
             let told = wanted(Some(&format!("bytes={a}-{b}")), length.into());
             match told {
-                Wanted::Whole => prop_assert!(b < a),
-                Wanted::Unsatisfiable => prop_assert!(a <= b && expected.is_empty()),
-                Wanted::Part(part) => prop_assert_eq!(part.collect::<Vec<_>>(), expected),
+                ByteRange::Whole => prop_assert!(b < a),
+                ByteRange::Unsatisfiable => prop_assert!(a <= b && expected.is_empty()),
+                ByteRange::Part(part) => prop_assert_eq!(part.collect::<Vec<_>>(), expected),
             }
         }
 
@@ -145,7 +145,7 @@ mod tests {
         fn a_part_is_never_empty_nor_beyond_the_end(
             header in "(bytes=)?[0-9, -]{0,24}", length: u64
         ) {
-            if let Wanted::Part(part) = wanted(Some(&header), length) {
+            if let ByteRange::Part(part) = wanted(Some(&header), length) {
                 prop_assert!(part.start < part.end && part.end <= length);
             }
         }

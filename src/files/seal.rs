@@ -27,21 +27,21 @@ const TOKEN_CHARS: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
 /// The fleet's secrets, with which tokens are made and known: one, and while it is changed another.
 #[derive(Clone)]
-pub struct Seal {
+pub struct UrlSigner {
     /// Makes tokens.
-    newest: Secret,
+    newest: SigningSecret,
     /// Knows them too.
-    other: Option<Secret>,
+    other: Option<SigningSecret>,
 }
 
 #[derive(Clone)]
-struct Secret([u8; 32]);
+struct SigningSecret([u8; 32]);
 
-impl Seal {
+impl UrlSigner {
     /// Of the secret that makes tokens, and of another one whose tokens are good as well.
     #[must_use]
-    pub fn new(newest: [u8; 32], other: Option<[u8; 32]>) -> Seal {
-        Seal { newest: Secret(newest), other: other.map(Secret) }
+    pub fn new(newest: [u8; 32], other: Option<[u8; 32]>) -> UrlSigner {
+        UrlSigner { newest: SigningSecret(newest), other: other.map(SigningSecret) }
     }
 
     /// Makes a token for a job of an account, good until before a time, in unix ms.
@@ -82,7 +82,7 @@ impl Seal {
     }
 }
 
-impl Secret {
+impl SigningSecret {
     /// A key for one job and one end. As a job has one account, it seals one name and no other.
     fn key(&self, job: &str, end: [u8; END_BYTES]) -> Result<LessSafeKey, Unspecified> {
         let secret = Salt::new(HKDF_SHA256, PURPOSE).extract(&self.0);
@@ -109,15 +109,15 @@ mod tests {
     /// Of the tokens here, a moment before their end.
     const BEFORE: i64 = NOW - 1;
 
-    fn seal() -> Seal {
-        Seal::new([7; 32], None)
+    fn seal() -> UrlSigner {
+        UrlSigner::new([7; 32], None)
     }
 
     #[test]
     fn a_token_is_what_the_rfc_would_make_of_it() {
         // Worked out with another implementation.
         let secret = std::array::from_fn(|i| u8::try_from(i).expect("small"));
-        let token = Seal::new(secret, None).token("acme", JOB, NOW);
+        let token = UrlSigner::new(secret, None).token("acme", JOB, NOW);
         assert_eq!(
             token.expect("a token"),
             "AAABi8_laACVDlGsvoztAciA0ENC2b_vk-Ujr8mPnPugTajhx7ZJz1sGFveSiURa4a\
@@ -164,11 +164,14 @@ mod tests {
 
     #[test]
     fn while_the_secret_is_changed_the_new_one_makes_tokens_and_both_know_them() {
-        let [old, both, new] =
-            [Seal::new([1; 32], None), Seal::new([2; 32], Some([1; 32])), Seal::new([2; 32], None)];
+        let [old, both, new] = [
+            UrlSigner::new([1; 32], None),
+            UrlSigner::new([2; 32], Some([1; 32])),
+            UrlSigner::new([2; 32], None),
+        ];
         let [of_old, of_both] =
             [&old, &both].map(|seal| seal.token("acme", JOB, NOW).expect("a token"));
-        let opens = |seal: &Seal, token: &str| seal.open(JOB, token, BEFORE).is_some();
+        let opens = |seal: &UrlSigner, token: &str| seal.open(JOB, token, BEFORE).is_some();
         assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_old)), [true, true, false]);
         assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_both)), [false, true, true]);
     }
@@ -204,7 +207,7 @@ mod tests {
             secret: [u8; 32], account in "[A-Za-z0-9._-]{1,64}",
             job in "video_[0-9a-f-]{36}", end: i64
         ) {
-            let seal = Seal::new(secret, None);
+            let seal = UrlSigner::new(secret, None);
             let token = seal.token(&account, &job, end).expect("a token");
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
             prop_assert!(token.bytes().all(is_plain));
@@ -245,9 +248,9 @@ mod tests {
             job in "[ -~]{0,60}", other in "[ -~]{0,60}", secret: [u8; 32], another: [u8; 32]
         ) {
             prop_assume!(job != other && secret != another);
-            let token = Seal::new(secret, None).token("acme", &job, NOW).expect("a token");
-            prop_assert_eq!(Seal::new(secret, None).open(&other, &token, BEFORE), None);
-            prop_assert_eq!(Seal::new(another, None).open(&job, &token, BEFORE), None);
+            let token = UrlSigner::new(secret, None).token("acme", &job, NOW).expect("a token");
+            prop_assert_eq!(UrlSigner::new(secret, None).open(&other, &token, BEFORE), None);
+            prop_assert_eq!(UrlSigner::new(another, None).open(&job, &token, BEFORE), None);
         }
     }
 }

@@ -66,14 +66,14 @@ impl FilesSection {
         self.link_secrets.iter().map(LinkSecret::read).collect()
     }
 
-    pub(super) fn place(&self) -> Option<Place<'_>> {
+    pub(super) fn place(&self) -> Option<StorageLocation<'_>> {
         place(&self.url)
     }
 }
 
 /// What an address stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum StorageLocation<'a> {
     /// A folder.
     Folder(&'a str),
     /// A bucket, and what stands before every name in it: nothing, or something that ends in a
@@ -123,11 +123,11 @@ fn link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<L
     secrets
 }
 
-fn place(url: &str) -> Option<Place<'_>> {
+fn place(url: &str) -> Option<StorageLocation<'_>> {
     if let Some(path) = url.strip_prefix("file:") {
         // `file://a/b` would mean the folder b of the host a.
         let is_remote = path.starts_with("//") && !path.starts_with("///");
-        return (!path.is_empty() && !is_remote).then_some(Place::Folder(path));
+        return (!path.is_empty() && !is_remote).then_some(StorageLocation::Folder(path));
     }
     let rest = url.strip_prefix("s3://")?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -141,7 +141,7 @@ fn place(url: &str) -> Option<Place<'_>> {
         return None;
     }
     let slash = if prefix.is_empty() { "" } else { "/" };
-    Some(Place::Bucket { bucket, prefix: format!("{prefix}{slash}") })
+    Some(StorageLocation::Bucket { bucket, prefix: format!("{prefix}{slash}") })
 }
 
 /// Whether paths can be put behind a text to make addresses.
@@ -198,7 +198,7 @@ mod tests {
     #[case("file:/srv/files", "/srv/files")]
     #[case("file:///srv/files", "///srv/files")]
     fn a_folder_is_told(#[case] url: &str, #[case] path: &str) {
-        assert_eq!(place(url), Some(Place::Folder(path)));
+        assert_eq!(place(url), Some(StorageLocation::Folder(path)));
     }
 
     #[rstest]
@@ -207,7 +207,7 @@ mod tests {
     #[case("s3://my-videos.eu/a", "my-videos.eu", "a/")]
     #[case("s3://videos/a/b_c/", "videos", "a/b_c/")]
     fn a_bucket_is_told(#[case] url: &str, #[case] bucket: &str, #[case] prefix: &str) {
-        assert_eq!(place(url), Some(Place::Bucket { bucket, prefix: prefix.to_owned() }));
+        assert_eq!(place(url), Some(StorageLocation::Bucket { bucket, prefix: prefix.to_owned() }));
     }
 
     #[rstest]

@@ -15,10 +15,10 @@ const MANY: u64 = 1 << 40;
 
 type Piece = Result<Bytes, &'static str>;
 
-fn folder() -> (TempDir, Files) {
+fn folder() -> (TempDir, VideoFiles) {
     let root = tempfile::tempdir().expect("a folder");
     let url = format!("file:{}", root.path().join("made/for it").display());
-    let files = Files::open(&FilesSection { url, ..FilesSection::default() }).expect("opened");
+    let files = VideoFiles::open(&FilesSection { url, ..FilesSection::default() }).expect("opened");
     (root, files)
 }
 
@@ -32,11 +32,15 @@ fn joined(pieces: &[Piece]) -> Vec<u8> {
     pieces.iter().flat_map(|piece| piece.clone().expect("sound")).collect()
 }
 
-async fn write(files: &Files, pieces: &[Piece], max: u64) -> Result<u64, WriteFault<&'static str>> {
+async fn write(
+    files: &VideoFiles,
+    pieces: &[Piece],
+    max: u64,
+) -> Result<u64, FileWriteError<&'static str>> {
     files.write(NAME, stream::iter(pieces.to_vec()), max).await
 }
 
-async fn read(files: &Files, name: &str, range: Range<u64>) -> Vec<u8> {
+async fn read(files: &VideoFiles, name: &str, range: Range<u64>) -> Vec<u8> {
     let mut read = files.read(name, range).await.expect("there");
     let mut all = Vec::new();
     while let Some(piece) = read.next().await {
@@ -97,30 +101,30 @@ async fn what_is_written_is_read(#[case] length: usize, #[case] piece: usize) {
     assert_eq!(files.delete(NAME).await, Ok(()));
     assert_eq!(files.delete(NAME).await, Ok(()));
     assert_eq!(files.length(NAME).await, Ok(None));
-    assert_eq!(files.read(NAME, 0..1).await.err(), Some(FilesError::Missing));
+    assert_eq!(files.read(NAME, 0..1).await.err(), Some(FileReadError::Missing));
     assert!(found(root.path()).is_empty());
 }
 
 #[rstest]
-#[case::nothing(0, 0, None, WriteFault::Empty)]
-#[case::empty_pieces(0, 3, None, WriteFault::Empty)]
-#[case::too_large_at_once(11, 0, None, WriteFault::TooLarge)]
-#[case::too_large_later(2 * PART_BYTES, 0, None, WriteFault::TooLarge)]
-#[case::broken_at_once(0, 0, Some("reset"), WriteFault::Source("reset"))]
-#[case::broken_later(5, 0, Some("reset"), WriteFault::Source("reset"))]
-#[case::broken_after_parts(2 * PART_BYTES, 0, Some("reset"), WriteFault::Source("reset"))]
+#[case::nothing(0, 0, None, FileWriteError::Empty)]
+#[case::empty_pieces(0, 3, None, FileWriteError::Empty)]
+#[case::too_large_at_once(11, 0, None, FileWriteError::TooLarge)]
+#[case::too_large_later(2 * PART_BYTES, 0, None, FileWriteError::TooLarge)]
+#[case::broken_at_once(0, 0, Some("reset"), FileWriteError::Source("reset"))]
+#[case::broken_later(5, 0, Some("reset"), FileWriteError::Source("reset"))]
+#[case::broken_after_parts(2 * PART_BYTES, 0, Some("reset"), FileWriteError::Source("reset"))]
 #[tokio::test]
 async fn of_what_is_not_written_nothing_stays(
     #[case] length: usize,
     #[case] empty_pieces: usize,
     #[case] broken: Option<&'static str>,
-    #[case] expected: WriteFault<&'static str>,
+    #[case] expected: FileWriteError<&'static str>,
 ) {
     let (root, files) = folder();
     let mut pieces = pieces(length, 1 << 20);
     pieces.extend((0..empty_pieces).map(|_| Ok(Bytes::new())));
     pieces.extend(broken.map(Err));
-    let max = if expected == WriteFault::TooLarge { length as u64 - 1 } else { MANY };
+    let max = if expected == FileWriteError::TooLarge { length as u64 - 1 } else { MANY };
     assert_eq!(write(&files, &pieces, max).await, Err(expected));
     assert_eq!(found(root.path()), BTreeMap::new());
 }
@@ -243,7 +247,7 @@ async fn a_name_that_is_a_step_upwards_is_refused() {
     let (_root, files) = folder();
     for bad in ["../a", "videos/../a", "videos/./a", "a//b", "a\n", "", "a#1"] {
         let length = files.length(bad).await;
-        assert!(matches!(length, Err(FilesError::Unavailable(_))), "{bad}: {length:?}");
+        assert!(matches!(length, Err(FileReadError::Unavailable(_))), "{bad}: {length:?}");
     }
 }
 
@@ -261,19 +265,22 @@ async fn a_folder_that_cannot_be_written_is_told_with_its_path() {
     std::fs::write(root.path().join("file"), "x").expect("written");
     let url = format!("file:{}", root.path().join("file/below").display());
     let told =
-        Files::open(&FilesSection { url, ..FilesSection::default() }).expect_err("no folder");
+        VideoFiles::open(&FilesSection { url, ..FilesSection::default() }).expect_err("no folder");
     assert!(told.to_string().contains("file/below: "), "{told}");
 
     let (root, files) = folder();
     std::fs::write(root.path().join("made/for it/videos"), "no folder").expect("written");
     let fault = write(&files, &pieces(10, 10), MANY).await;
-    assert!(matches!(fault, Err(WriteFault::Store(FilesError::Unavailable(_)))), "{fault:?}");
+    assert!(
+        matches!(fault, Err(FileWriteError::Store(FileReadError::Unavailable(_)))),
+        "{fault:?}"
+    );
 }
 
 #[test]
 fn an_address_that_is_none_opens_nothing() {
     let section = FilesSection { url: "gs://a".to_owned(), ..FilesSection::default() };
-    let told = Files::open(&section).expect_err("unknown");
+    let told = VideoFiles::open(&section).expect_err("unknown");
     assert_eq!(told.to_string(), "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"");
 }
 
@@ -286,8 +293,8 @@ async fn an_address_of_a_bucket_is_signed_without_asking_it() {
         .with_region("eu-west-1")
         .with_access_key_id("id")
         .with_secret_access_key("secret");
-    let store = Store::Bucket(store.build().expect("built"));
-    let files = Files { place: Arc::new(store), prefix: "some/place/".to_owned() };
+    let store = FileStorage::Bucket(store.build().expect("built"));
+    let files = VideoFiles { place: Arc::new(store), prefix: "some/place/".to_owned() };
     let life = Duration::from_secs(600);
     let signed = files.presigned(&name("..", "video_1"), life).await.expect("signed");
     let signed = signed.expect("an address");

@@ -7,7 +7,7 @@ use object_store::{
     Attributes, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions, PutPayloadMut,
 };
 
-use super::{FilesError, WriteFault};
+use super::{FileReadError, FileWriteError};
 
 /// How long each part is but the last, and what is kept in memory of a file. Buckets want 5 MiB at
 /// least, and some of them parts of one length.
@@ -16,7 +16,7 @@ pub(super) const PART_BYTES: usize = 8 << 20;
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// A file being written. What is left of it goes away when it is dropped.
-pub(super) struct Upload<'a> {
+pub(super) struct FileUpload<'a> {
     store: &'a dyn ObjectStore,
     path: Path,
     attributes: Attributes,
@@ -26,10 +26,10 @@ pub(super) struct Upload<'a> {
     gathered: PutPayloadMut,
 }
 
-impl<'a> Upload<'a> {
+impl<'a> FileUpload<'a> {
     pub(super) fn new(store: &'a dyn ObjectStore, path: Path, attributes: Attributes) -> Self {
         let gathered = PutPayloadMut::new().with_block_size(BLOCK_BYTES);
-        Upload { store, path, attributes, parts: None, gathered }
+        FileUpload { store, path, attributes, parts: None, gathered }
     }
 
     /// Takes all pieces, and says how long they are together.
@@ -37,21 +37,21 @@ impl<'a> Upload<'a> {
         &mut self,
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         bytes_max: u64,
-    ) -> Result<u64, WriteFault<E>> {
+    ) -> Result<u64, FileWriteError<E>> {
         let mut pieces = std::pin::pin!(pieces);
         let mut length = 0_u64;
         while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(WriteFault::Source)?;
+            let piece = piece.map_err(FileWriteError::Source)?;
             length = length.saturating_add(piece.len() as u64);
             if length > bytes_max {
-                return Err(WriteFault::TooLarge);
+                return Err(FileWriteError::TooLarge);
             }
             self.take(piece).await?;
         }
-        if length == 0 { Err(WriteFault::Empty) } else { Ok(length) }
+        if length == 0 { Err(FileWriteError::Empty) } else { Ok(length) }
     }
 
-    async fn take(&mut self, mut piece: Bytes) -> Result<(), FilesError> {
+    async fn take(&mut self, mut piece: Bytes) -> Result<(), FileReadError> {
         while !piece.is_empty() {
             let room = PART_BYTES - self.gathered.content_length();
             self.gathered.extend_from_slice(&piece.split_to(room.min(piece.len())));
@@ -63,7 +63,7 @@ impl<'a> Upload<'a> {
     }
 
     /// Sends what is gathered as a part.
-    async fn send(&mut self) -> Result<(), FilesError> {
+    async fn send(&mut self) -> Result<(), FileReadError> {
         let parts = match &mut self.parts {
             Some(parts) => parts,
             none => {
@@ -78,7 +78,7 @@ impl<'a> Upload<'a> {
     }
 
     /// Puts the file in its place.
-    pub(super) async fn finish(mut self) -> Result<(), FilesError> {
+    pub(super) async fn finish(mut self) -> Result<(), FileReadError> {
         let finished = self.put().await;
         if finished.is_err() {
             self.abort().await;
@@ -88,7 +88,7 @@ impl<'a> Upload<'a> {
         finished
     }
 
-    async fn put(&mut self) -> Result<(), FilesError> {
+    async fn put(&mut self) -> Result<(), FileReadError> {
         if self.parts.is_none() {
             let attributes = self.attributes.clone();
             let options = PutOptions { attributes, ..PutOptions::default() };
@@ -113,7 +113,7 @@ impl<'a> Upload<'a> {
     }
 }
 
-impl Drop for Upload<'_> {
+impl Drop for FileUpload<'_> {
     fn drop(&mut self) {
         // A bucket keeps the parts of an upload, and bills for them, until it is told.
         if let Some(parts) = self.parts.take()

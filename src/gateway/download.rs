@@ -9,22 +9,22 @@ use super::exchange::Exchange;
 use super::passage;
 use super::refusal::Refusal;
 use super::reply::{self, Reply};
-use crate::files::range::{self, Wanted};
-use crate::files::{Files, FilesError};
+use crate::files::range::{self, ByteRange};
+use crate::files::{FileReadError, VideoFiles};
 
 /// Sends what of a file is asked for.
 ///
 /// # Errors
 /// There is no such file. A transfer that breaks ends the connection instead.
 pub(super) async fn send(
-    files: &Files,
+    files: &VideoFiles,
     name: &str,
     session: &mut Session,
     exchange: &mut Exchange,
 ) -> Result<(), Refusal> {
     let unreadable = |why| match why {
-        FilesError::Missing => Refusal::NoVideo,
-        why @ FilesError::Unavailable(_) => {
+        FileReadError::Missing => Refusal::NoVideo,
+        why @ FileReadError::Unavailable(_) => {
             log::error!(event = "file_read_failed", name, why:% = why; "a file cannot be read");
             Refusal::Internal
         }
@@ -34,9 +34,9 @@ pub(super) async fn send(
     let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
     let asked = asked.filter(|_| session.get_header("if-range").is_none());
     let part = match range::wanted(asked, length) {
-        Wanted::Whole => None,
-        Wanted::Part(part) => Some(part),
-        Wanted::Unsatisfiable => {
+        ByteRange::Whole => None,
+        ByteRange::Part(part) => Some(part),
+        ByteRange::Unsatisfiable => {
             let none = Reply { status: 416, ..Reply::ok(String::new()) };
             let none = none.with("content-range", &format!("bytes */{length}"));
             reply::send(session, exchange, none).await;

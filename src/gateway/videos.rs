@@ -21,8 +21,8 @@ use crate::catalogue::Model;
 use crate::dialect::call::{Asked, Call};
 use crate::dialect::json::{Document, Draft};
 use crate::dialect::{CallFault, Endpoint, videos};
-use crate::files::seal::{self, Seal};
-use crate::files::{self, Files};
+use crate::files::seal::{self, UrlSigner};
+use crate::files::{self, VideoFiles};
 use crate::jobs::schedule::Schedule;
 use crate::jobs::view::deleted;
 use crate::jobs::{Job, Order, Outcome, Page, Placed, Queue, Stage, Status};
@@ -50,7 +50,7 @@ pub struct Videos {
     /// Where jobs wait.
     pub queue: Arc<dyn Queue>,
     /// Where finished videos are kept.
-    pub files: Arc<Files>,
+    pub files: Arc<VideoFiles>,
     /// The address under which clients reach the gateway, where that is set.
     pub public_base: Option<String>,
     /// When what happens.
@@ -59,7 +59,7 @@ pub struct Videos {
     pub bell: Arc<Notify>,
     /// The secrets of addresses; `None` where only the store has it.
     link_secrets: Vec<Option<[u8; 32]>>,
-    seal: OnceCell<Seal>,
+    seal: OnceCell<UrlSigner>,
 }
 
 /// What a request wants of video jobs.
@@ -129,7 +129,7 @@ impl Videos {
     #[must_use]
     pub fn new(
         queue: Arc<dyn Queue>,
-        files: Arc<Files>,
+        files: Arc<VideoFiles>,
         public_base: Option<String>,
         schedule: Schedule,
         link_secrets: Vec<Option<[u8; 32]>>,
@@ -139,14 +139,14 @@ impl Videos {
     }
 
     /// What seals addresses. The fleet shares its secrets.
-    async fn seal(&self) -> Result<&Seal, Unavailable> {
+    async fn seal(&self) -> Result<&UrlSigner, Unavailable> {
         let found = self.seal.get_or_try_init(|| async {
             let newest = self.link_secret(0).await?;
             let other = match self.link_secrets.len() {
                 0 | 1 => None,
                 _ => Some(self.link_secret(1).await?),
             };
-            Ok(Seal::new(newest, other))
+            Ok(UrlSigner::new(newest, other))
         });
         found.await
     }

@@ -20,7 +20,7 @@ use super::{Claim, FailCode, Next, Outcome, Queue, Running};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
-use crate::files::Files;
+use crate::files::VideoFiles;
 use crate::files::bodies::BodyFiles;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
@@ -73,7 +73,7 @@ pub struct Worker {
     /// The money.
     pub ledger: Arc<dyn Ledger>,
     /// Where finished videos are kept.
-    pub files: Arc<Files>,
+    pub files: Arc<VideoFiles>,
     /// Where long bodies for vendors wait.
     pub bodies: Arc<BodyFiles>,
     /// What is for sale, and how vendors are spoken to.

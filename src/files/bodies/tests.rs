@@ -7,14 +7,14 @@ use super::*;
 
 const NOW_S: u64 = 1_800_000_000;
 
-fn bodies(root: &TempDir, limits: BodyLimits) -> BodyFiles {
+fn bodies(root: &TempDir, limits: BodyStoreLimits) -> BodyFiles {
     let url = format!("file:{}", root.path().display());
     let section = FilesSection { url, ..FilesSection::default() };
-    BodyFiles::new(Arc::new(Files::open(&section).expect("opened")), limits)
+    BodyFiles::new(Arc::new(VideoFiles::open(&section).expect("opened")), limits)
 }
 
-fn limits(total: u64, account: u64) -> BodyLimits {
-    BodyLimits { total, account }
+fn limits(total: u64, account: u64) -> BodyStoreLimits {
+    BodyStoreLimits { total, account }
 }
 
 fn name(kind: BodyKind, account: &str, expires_s: u64, id: &str) -> BodyName {
@@ -33,7 +33,7 @@ fn bytes(count: usize) -> Bytes {
 async fn read(bodies: &BodyFiles, name: &BodyName, count: usize) -> Option<Vec<u8>> {
     let mut pieces = match bodies.read(name, count as u64).await {
         Ok(pieces) => pieces,
-        Err(FilesError::Missing) => return None,
+        Err(FileReadError::Missing) => return None,
         Err(why) => panic!("{why}"),
     };
     let mut all = Vec::new();
@@ -81,20 +81,20 @@ async fn a_body_comes_back_byte_for_byte_until_it_is_deleted() {
         assert_eq!(bodies.delete(&name, count as u64).await, Ok(()));
         assert_eq!(read(&bodies, &name, count).await, None);
     }
-    assert_eq!(bodies.sweep(NOW_S).await, Ok(BodiesSwept::default()));
+    assert_eq!(bodies.sweep(NOW_S).await, Ok(BodySweepReport::default()));
 }
 
 #[tokio::test]
 async fn one_account_cannot_fill_what_all_share() {
     let root = tempfile::tempdir().expect("a folder");
     let bodies = bodies(&root, limits(1_000, 300));
-    for (id, expected) in [("1", Ok(())), ("2", Ok(())), ("3", Err(BodyRefused::NoRoom))] {
+    for (id, expected) in [("1", Ok(())), ("2", Ok(())), ("3", Err(BodyStoreRefusal::NoRoom))] {
         let written = bodies.write(&reply("greedy", NOW_S + 9, id), bytes(150)).await;
         assert_eq!(written, expected, "{id}");
     }
     assert_eq!(bodies.write(&reply("other", NOW_S + 9, "1"), bytes(250)).await, Ok(()));
     // The sweep drops its own for it, and nobody else's.
-    let swept = BodiesSwept { bytes: 400, evicted_bytes: 150, expired: 0 };
+    let swept = BodySweepReport { bytes: 400, evicted_bytes: 150, expired: 0 };
     assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
     assert_eq!(read(&bodies, &reply("greedy", NOW_S + 9, "1"), 150).await, None);
     assert_eq!(bodies.write(&reply("greedy", NOW_S + 9, "3"), bytes(150)).await, Ok(()));
@@ -103,7 +103,7 @@ async fn one_account_cannot_fill_what_all_share() {
     let next = BodyFiles::new(bodies.files.clone(), bodies.limits);
     assert_eq!(next.sweep(NOW_S).await.expect("swept").bytes, 400);
     let refused = next.write(&reply("greedy", NOW_S + 9, "4"), bytes(151)).await;
-    assert_eq!(refused, Err(BodyRefused::NoRoom));
+    assert_eq!(refused, Err(BodyStoreRefusal::NoRoom));
 }
 
 #[tokio::test]
@@ -120,11 +120,11 @@ async fn room_is_taken_from_whoever_keeps_most_the_oldest_first() {
     assert_eq!(bodies.write(&job, bytes(200)).await, Ok(()));
     assert_eq!(
         bodies.write(&reply("late", NOW_S + 9, "1"), bytes(100)).await,
-        Err(BodyRefused::NoRoom)
+        Err(BodyStoreRefusal::NoRoom)
     );
     // Nobody waits for the next sweep, which is a minute away.
     bodies.crowded.notified().await;
-    let swept = BodiesSwept { bytes: 790, evicted_bytes: 200, expired: 0 };
+    let swept = BodySweepReport { bytes: 790, evicted_bytes: 200, expired: 0 };
     assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
     for number in 0..7 {
         let greedy = reply("greedy", NOW_S + 100 - number, &number.to_string());
@@ -146,7 +146,7 @@ async fn what_a_process_left_is_gone_when_its_time_has_come() {
     }
     drop(first);
     let next = bodies(&root, limits(1 << 20, 1 << 20));
-    let swept = BodiesSwept { bytes: 10, expired: 2, evicted_bytes: 0 };
+    let swept = BodySweepReport { bytes: 10, expired: 2, evicted_bytes: 0 };
     assert_eq!(next.sweep(NOW_S).await, Ok(swept));
     assert!(read(&next, &stays, 10).await.is_some());
     assert_eq!(next.sweep(NOW_S + 1).await.expect("swept").bytes, 0);
@@ -161,7 +161,7 @@ async fn a_store_that_is_away_keeps_nothing_and_counts_nothing() {
     std::fs::write(&in_the_way, "a file where the folder should be").expect("written");
     for _ in 0..3 {
         let written = bodies.write(&reply("a", NOW_S + 1, "1"), bytes(60)).await;
-        assert!(matches!(written, Err(BodyRefused::Store(_))), "{written:?}");
+        assert!(matches!(written, Err(BodyStoreRefusal::Store(_))), "{written:?}");
     }
     std::fs::remove_file(&in_the_way).expect("removed");
     std::fs::create_dir(&in_the_way).expect("made");
@@ -192,8 +192,8 @@ async fn a_sweep_that_failed_forgot_what_had_been_written() {
     std::os::unix::fs::symlink("loop", &link).expect("a link");
     assert!(bodies.sweep(NOW_S).await.is_err());
     let refused = bodies.write(&reply("greedy", NOW_S + 9, "3"), bytes(150)).await;
-    assert_eq!(refused, Err(BodyRefused::NoRoom));
+    assert_eq!(refused, Err(BodyStoreRefusal::NoRoom));
     std::fs::remove_file(&link).expect("no link");
-    let swept = BodiesSwept { bytes: 150, evicted_bytes: 150, expired: 0 };
+    let swept = BodySweepReport { bytes: 150, evicted_bytes: 150, expired: 0 };
     assert_eq!(bodies.sweep(NOW_S).await, Ok(swept), "it counts nothing twice");
 }

@@ -10,7 +10,7 @@ use pingora_proxy::Session;
 
 use super::super::{passage, reply};
 use super::apart;
-use crate::files::FilesError;
+use crate::files::FileReadError;
 use crate::gateway::Gateway;
 use crate::gateway::exchange::Exchange;
 use crate::gateway::refusal::Refusal;
@@ -63,7 +63,7 @@ enum Place {
     /// In the ledger's store, of which this piece comes next.
     Store(u32),
     /// In the object store.
-    Object(BoxStream<'static, Result<Bytes, FilesError>>),
+    Object(BoxStream<'static, Result<Bytes, FileReadError>>),
 }
 
 impl<'a> Body<'a> {
@@ -83,7 +83,7 @@ impl<'a> Body<'a> {
                 let place = Place::Object(pieces);
                 Ok(Some(Body { from, owner, place, left: body.bytes }))
             }
-            Ok(Err(FilesError::Missing)) => Ok(None),
+            Ok(Err(FileReadError::Missing)) => Ok(None),
             failed => {
                 let failed = failed.map(|opened| opened.map(drop));
                 log::warn!(

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
 use super::{Claim, Worker};
-use crate::files::FilesError;
+use crate::files::FileReadError;
 
 /// Where a body is.
 pub(super) enum Found {
@@ -29,7 +29,7 @@ impl Worker {
             while let Some(piece) = pieces.next().await {
                 whole.extend_from_slice(&piece?);
             }
-            Ok::<_, FilesError>(whole.freeze())
+            Ok::<_, FileReadError>(whole.freeze())
         };
         match self.kept(claim, whole).await? {
             Ok(body) => Ok(Found::Here(body)),

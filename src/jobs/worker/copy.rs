@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Claim, FILE_BYTES_MAX, Worker};
-use crate::files::{self, FilesError, WriteFault};
+use crate::files::{self, FileReadError, FileWriteError};
 use crate::jobs::studio::{FetchFault, Outlet};
 
 /// Why a video was not copied.
@@ -14,7 +14,7 @@ pub(super) enum CopyFault {
     Vendor(String),
     /// It could not be kept.
     #[error("our own store: {0}")]
-    Store(FilesError),
+    Store(FileReadError),
 }
 
 impl From<FetchFault> for CopyFault {
@@ -23,11 +23,11 @@ impl From<FetchFault> for CopyFault {
     }
 }
 
-impl From<WriteFault<FetchFault>> for CopyFault {
-    fn from(fault: WriteFault<FetchFault>) -> CopyFault {
+impl From<FileWriteError<FetchFault>> for CopyFault {
+    fn from(fault: FileWriteError<FetchFault>) -> CopyFault {
         match fault {
-            WriteFault::Store(fault) => CopyFault::Store(fault),
-            WriteFault::Source(fault) => fault.into(),
+            FileWriteError::Store(fault) => CopyFault::Store(fault),
+            FileWriteError::Source(fault) => fault.into(),
             other => CopyFault::Vendor(other.to_string()),
         }
     }
@@ -56,7 +56,7 @@ impl Worker {
         let pieces = self.studio.fetch(outlet, url).await?;
         let name = files::name(claim.job.account.as_str(), &claim.job.id);
         let written = self.files.write(&name, pieces, FILE_BYTES_MAX).await;
-        if let Err(WriteFault::Store(_)) = &written {
+        if let Err(FileWriteError::Store(_)) = &written {
             self.room.unkept.store(true, Ordering::Relaxed);
         }
         written.map_err(CopyFault::from).map(|_| ())
