@@ -3,7 +3,7 @@
 use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
-use crate::jobs::schedule::Schedule;
+use crate::jobs::schedule::JobSchedule;
 use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, Value};
 use crate::store::{SCHEMES, StoreSection, StoreTls, StoreTlsFiles};
 
@@ -36,7 +36,7 @@ pub struct Config {
     /// Bounds of what is waited for.
     pub timeouts: Timeouts,
     /// When what happens to video jobs.
-    pub videos: Schedule,
+    pub videos: JobSchedule,
     /// The vendors.
     pub vendors: Vec<VendorRoutes>,
 }
@@ -108,7 +108,7 @@ fn read(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
         audit: audit(section(sheet, "audit", faults), faults),
         limits: whole(section(sheet, "limits", faults), faults, Limits::parse),
         timeouts: whole(section(sheet, "timeouts", faults), faults, Timeouts::parse),
-        videos: whole(section(sheet, "videos", faults), faults, Schedule::parse),
+        videos: whole(section(sheet, "videos", faults), faults, JobSchedule::parse),
         vendors: vendors
             .into_iter()
             .map(|(name, node)| VendorRoutes::parse(&name, node, faults))

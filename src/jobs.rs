@@ -51,7 +51,7 @@ pub struct Job {
     /// How much of it is done, in percent, as far as the vendor told.
     pub progress: u8,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: JobStage,
 }
 
 /// A body that is kept in the object store, under its job's account and id.
@@ -74,26 +74,26 @@ impl Job {
 
     /// What its client sees of its stage.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> JobStatus {
         match &self.stage {
-            Stage::Queued { .. } | Stage::Submitting { .. } => Status::Queued,
-            Stage::Running(_) | Stage::Settling { .. } => Status::InProgress,
-            Stage::Ended { outcome: Outcome::Completed { .. }, .. } => Status::Completed,
-            Stage::Ended { outcome: Outcome::Failed { .. }, .. } => Status::Failed,
+            JobStage::Queued { .. } | JobStage::Submitting { .. } => JobStatus::Queued,
+            JobStage::Running(_) | JobStage::Settling { .. } => JobStatus::InProgress,
+            JobStage::Ended { outcome: JobOutcome::Completed { .. }, .. } => JobStatus::Completed,
+            JobStage::Ended { outcome: JobOutcome::Failed { .. }, .. } => JobStatus::Failed,
         }
     }
 
     /// Whether it is under way.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !matches!(self.stage, Stage::Ended { .. })
+        !matches!(self.stage, JobStage::Ended { .. })
     }
 }
 
 /// The stages of a job, in order. Each is saved before what it announces is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum JobStage {
     /// No vendor has heard of it.
     Queued {
         /// How many times no route took it.
@@ -108,18 +108,18 @@ pub enum Stage {
         refused: u32,
     },
     /// The vendor has it.
-    Running(Running),
+    Running(RunningJob),
     /// Its outcome is decided, and is on its way into the ledger.
     Settling {
         /// The outcome.
-        outcome: Outcome,
+        outcome: JobOutcome,
         /// When it was decided, in unix ms.
         at_ms: i64,
     },
     /// It is over, and kept for a while.
     Ended {
         /// How it ended.
-        outcome: Outcome,
+        outcome: JobOutcome,
         /// When, in unix ms.
         at_ms: i64,
     },
@@ -127,7 +127,7 @@ pub enum Stage {
 
 /// A job that a vendor works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Running {
+pub struct RunningJob {
     /// The route that leads to it.
     pub route: String,
     /// How many routes did not take it first.
@@ -152,7 +152,7 @@ pub struct Running {
 /// How a job ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum JobOutcome {
     /// The video is there.
     Completed {
         /// The route that served.
@@ -172,7 +172,7 @@ pub enum Outcome {
     /// It is not, and costs nothing.
     Failed {
         /// Why.
-        code: FailCode,
+        code: JobFailCode,
         /// The same for people, never empty.
         message: String,
     },
@@ -181,7 +181,7 @@ pub enum Outcome {
 /// Why a job failed (spec, video job).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FailCode {
+pub enum JobFailCode {
     /// The vendor's safety rules.
     ModerationBlocked,
     /// The vendor did not produce it.
@@ -195,7 +195,7 @@ pub enum FailCode {
 /// What a client sees of a job's stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum JobStatus {
     /// No vendor has begun.
     Queued,
     /// A vendor has.
@@ -206,26 +206,26 @@ pub enum Status {
     Failed,
 }
 
-impl Status {
+impl JobStatus {
     /// All of them.
-    pub const ALL: [Status; 4] =
-        [Status::Queued, Status::InProgress, Status::Completed, Status::Failed];
+    pub const ALL: [JobStatus; 4] =
+        [JobStatus::Queued, JobStatus::InProgress, JobStatus::Completed, JobStatus::Failed];
 
     /// Its name on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Status::Queued => "queued",
-            Status::InProgress => "in_progress",
-            Status::Completed => "completed",
-            Status::Failed => "failed",
+            JobStatus::Queued => "queued",
+            JobStatus::InProgress => "in_progress",
+            JobStatus::Completed => "completed",
+            JobStatus::Failed => "failed",
         }
     }
 }
 
 /// A job that is to be placed, with what belongs to it.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct NewJob {
     /// The job, queued.
     pub job: Job,
     /// The body for the vendor, kept until the vendor has it; empty if it is kept apart.
@@ -242,7 +242,7 @@ pub struct Order {
 
 /// What came of an order. Only of [`Placed::New`] anything is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placed {
+pub enum PlaceResult {
     /// The job is in the queue and its money held.
     New,
     /// The idempotency key was used before, for this job.
@@ -259,7 +259,7 @@ pub enum Placed {
 
 /// A job that a worker has for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct JobClaim {
     /// The job as it is.
     pub job: Job,
     /// Whether its client deleted it.
@@ -270,7 +270,7 @@ pub struct Claim {
 
 /// What to do with a claim when it is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Next {
+pub struct ClaimUpdate {
     /// When the job is due again, in ms from now. `None` keeps the claim as it is.
     pub due_ms: Option<u64>,
     /// Whether the body for the vendor may be forgotten.
@@ -279,7 +279,7 @@ pub struct Next {
 
 /// A page of an account's jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct JobPage {
     /// The job after which it begins.
     pub after: Option<String>,
     /// So many, at most.
@@ -290,7 +290,7 @@ pub struct Page {
 
 /// What a page has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct JobList {
     /// The jobs.
     pub jobs: Vec<Job>,
     /// Whether there are more behind them.
@@ -300,27 +300,31 @@ pub struct Listed {
 /// Where jobs wait. What one account has there no other finds. A job that its client deleted is
 /// found by its worker only.
 #[async_trait]
-pub trait Queue: Send + Sync {
+pub trait JobQueue: Send + Sync {
     /// Holds money and puts a job into the queue, both or neither, unless its idempotency key was
     /// used before. The job is due at once.
-    async fn place(&self, order: Order) -> Result<Placed, Unavailable>;
+    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable>;
     /// A job of an account.
     async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
     /// A page of an account's jobs, by id; `None` if the job after which it begins is not there.
-    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable>;
+    async fn list(
+        &self,
+        account: &AccountName,
+        page: JobPage,
+    ) -> Result<Option<JobList>, Unavailable>;
     /// Hides a job from its client, and makes it due at once. Gives the job as it is; `None` if
     /// there is none, or it was hidden before. Its idempotency key stays used.
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
     /// Claims jobs that are due and that nobody has, for so long (ms), at most so many, the longest
     /// due first. The clock is the store's.
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable>;
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable>;
     /// Keeps a claim for so long (ms) from now. `false` if it is no longer one.
-    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable>;
+    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable>;
     /// The body for the vendor.
-    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable>;
+    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable>;
     /// Saves a claim's job, on disk where the store can, and counts its revision up. `false` if it
     /// is no longer a claim; then nothing is saved.
-    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable>;
+    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable>;
     /// Waits until whatever was saved by now outlives a power cut of the store's machine, as far as
     /// it can be waited for.
     async fn persist(&self) -> Result<(), Unavailable> {
@@ -329,9 +333,9 @@ pub trait Queue: Send + Sync {
     }
     /// Forgets a claim's job for good, with its body and its idempotency key. `false` if it is no
     /// longer a claim.
-    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable>;
+    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable>;
     /// How many jobs there are of each status, those that were deleted among them.
-    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable>;
+    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable>;
     /// The fleet's secret: the candidate, if there was none.
     async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable>;
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::jobs::Queue;
+use crate::jobs::JobQueue;
 use crate::ledger::{Leases, Ledger, Unavailable};
 use crate::notes::AccountCache;
 use crate::repeats::ReplyStore;
@@ -65,7 +65,7 @@ pub struct Opened {
     pub notes: Arc<dyn AccountCache>,
     /// Where video jobs wait. To a server it has a connection of its own too, since what belongs to
     /// a job is longer still.
-    pub queue: Arc<dyn Queue>,
+    pub queue: Arc<dyn JobQueue>,
     /// Names of calls, and replies. They have a connection of their own as well: a name is asked
     /// for before money is held, and must not wait behind a note.
     pub repeats: Arc<dyn ReplyStore>,
@@ -98,7 +98,7 @@ impl Lasting {
 }
 
 impl Opened {
-    fn of<S: Ledger + AccountCache + Queue + ReplyStore + 'static>(store: Arc<S>) -> Opened {
+    fn of<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(store: Arc<S>) -> Opened {
         Opened {
             ledger: store.clone(),
             notes: store.clone(),

@@ -21,8 +21,8 @@ use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::routes::{Routes, VendorLine};
 use crate::gateway::videos::Videos;
 use crate::gateway::{Gateway, Parts};
-use crate::jobs::studio::{Outlet, Studio};
-use crate::jobs::worker::{Room, Worker};
+use crate::jobs::studio::{VideoClient, VideoRoute};
+use crate::jobs::worker::{JobWorker, WorkerMemory};
 use crate::ledger::Leases;
 use crate::metrics;
 use crate::repeats::REPLIES_BYTES_MAX;
@@ -182,27 +182,28 @@ fn worker(
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: Opened,
     (videos, files, bodies): (&Videos, Arc<VideoFiles>, Arc<BodyFiles>),
-) -> anyhow::Result<Worker> {
+) -> anyhow::Result<JobWorker> {
     let mut outlets = Vec::new();
     for vendor in &conf.vendors {
         let line = routes.of(&vendor.naming.vendor);
         for route in line.into_iter().flat_map(VendorLine::routes) {
             let (section, naming) = route.section();
-            outlets.push(Outlet::new(section, naming, route.key.clone(), &vendor.file_hosts));
+            outlets.push(VideoRoute::new(section, naming, route.key.clone(), &vendor.file_hosts));
         }
     }
     let answer_wait = Duration::from_millis(conf.videos.answer_ms);
-    Ok(Worker {
+    Ok(JobWorker {
         queue: store.queue,
         ledger: store.ledger,
         files,
         bodies,
         catalogue: catalogue.clone(),
-        studio: Studio::new(outlets, answer_wait).context("cannot speak to the video vendors")?,
+        studio: VideoClient::new(outlets, answer_wait)
+            .context("cannot speak to the video vendors")?,
         schedule: conf.videos,
         bell: videos.bell.clone(),
         idle: Arc::new(AtomicBool::new(true)),
-        room: Room::default(),
+        room: WorkerMemory::default(),
     })
 }
 

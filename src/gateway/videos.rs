@@ -23,9 +23,9 @@ use crate::dialect::json::{Document, Draft};
 use crate::dialect::{CallFault, Endpoint, videos};
 use crate::files::seal::{self, UrlSigner};
 use crate::files::{self, VideoFiles};
-use crate::jobs::schedule::Schedule;
+use crate::jobs::schedule::JobSchedule;
 use crate::jobs::view::deleted;
-use crate::jobs::{Job, Order, Outcome, Page, Placed, Queue, Stage, Status};
+use crate::jobs::{Job, JobOutcome, JobPage, JobQueue, JobStage, JobStatus, NewJob, PlaceResult};
 use crate::ledger::{AccountName, Unavailable};
 
 mod body;
@@ -48,13 +48,13 @@ const DISK_WAIT: Duration = Duration::from_secs(10);
 /// Everything about video jobs that a request needs.
 pub struct Videos {
     /// Where jobs wait.
-    pub queue: Arc<dyn Queue>,
+    pub queue: Arc<dyn JobQueue>,
     /// Where finished videos are kept.
     pub files: Arc<VideoFiles>,
     /// The address under which clients reach the gateway, where that is set.
     pub public_base: Option<String>,
     /// When what happens.
-    pub schedule: Schedule,
+    pub schedule: JobSchedule,
     /// Tells this process' worker that there is something new.
     pub bell: Arc<Notify>,
     /// The secrets of addresses; `None` where only the store has it.
@@ -128,10 +128,10 @@ impl Videos {
     /// Puts it together.
     #[must_use]
     pub fn new(
-        queue: Arc<dyn Queue>,
+        queue: Arc<dyn JobQueue>,
         files: Arc<VideoFiles>,
         public_base: Option<String>,
-        schedule: Schedule,
+        schedule: JobSchedule,
         link_secrets: Vec<Option<[u8; 32]>>,
     ) -> Videos {
         let (bell, seal) = (Arc::default(), OnceCell::new());
@@ -212,7 +212,7 @@ pub(super) async fn answer(
                 return Err(Refusal::NoVideo);
             }
             // What this does not delete the worker will.
-            if job.status() == Status::Completed {
+            if job.status() == JobStatus::Completed {
                 let name = file_name(&job);
                 let deleting = tokio::time::timeout(FILES_WAIT, videos.files.delete(&name)).await;
                 if !matches!(deleting, Ok(Ok(()))) {
@@ -230,10 +230,10 @@ pub(super) async fn answer(
                 return Err(invalid("variant", "video: nothing else is made"));
             }
             let job = find(gateway, account, &id).await?;
-            let Stage::Ended { outcome, .. } = &job.stage else {
+            let JobStage::Ended { outcome, .. } = &job.stage else {
                 return Err(Refusal::VideoNotReady);
             };
-            if matches!(outcome, Outcome::Failed { .. }) {
+            if matches!(outcome, JobOutcome::Failed { .. }) {
                 return Err(Refusal::NoVideo);
             }
             let location = address(gateway, &job).await?;
@@ -293,7 +293,7 @@ pub(super) async fn file(
     let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
     gateway.count_for_account(exchange, &tenant)?;
     let job = find(gateway, &account, id).await?;
-    if job.status() != Status::Completed {
+    if job.status() != JobStatus::Completed {
         return Err(Refusal::NoVideo);
     }
     download::send(&videos.files, &file_name(&job), session, exchange).await
@@ -343,14 +343,14 @@ pub(super) async fn create(
         price_version: catalogue.version.to_string(),
         body_apart: None,
         progress: 0,
-        stage: Stage::Queued { refused: 0 },
+        stage: JobStage::Queued { refused: 0 },
     };
     let whole = rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?;
     // While nothing can be placed nothing is kept for it.
     let admitting = gateway.in_time("video_place", gateway.ledger.admits()).await;
     admitting.map_err(|_| Refusal::NoLedger)?;
     let (job, body) = body::keep(gateway, job, whole).await?;
-    let order = Order {
+    let order = NewJob {
         body,
         key: repeat::key(session)?,
         quote,
@@ -359,21 +359,21 @@ pub(super) async fn create(
         job: job.clone(),
     };
     let placed = place(gateway, order).await.map_err(|_| Refusal::NoLedger)?;
-    if placed != Placed::New {
+    if placed != PlaceResult::New {
         body::forget(gateway, &job).await;
     }
     let view = match placed {
-        Placed::New => job.view(schedule),
-        Placed::Repeat(first) if first.is_over(schedule, unix_ms()) => {
+        PlaceResult::New => job.view(schedule),
+        PlaceResult::Repeat(first) if first.is_over(schedule, unix_ms()) => {
             return Err(Refusal::VideoDeleted);
         }
-        Placed::Repeat(first) => first.view(schedule),
-        Placed::Deleted => return Err(Refusal::VideoDeleted),
-        Placed::Insufficient(available) => {
+        PlaceResult::Repeat(first) => first.view(schedule),
+        PlaceResult::Deleted => return Err(Refusal::VideoDeleted),
+        PlaceResult::Insufficient(available) => {
             return Err(Refusal::Insufficient { least: quote.least, available });
         }
-        Placed::Crowded => return Err(Refusal::TooManyVideos(schedule.open_max)),
-        Placed::NoAccount => return Err(Refusal::BadKey),
+        PlaceResult::Crowded => return Err(Refusal::TooManyVideos(schedule.open_max)),
+        PlaceResult::NoAccount => return Err(Refusal::BadKey),
     };
     gateway.videos.bell.notify_one();
     Ok(Reply::ok(view))
@@ -389,7 +389,7 @@ fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, Refusal> {
 
 /// Places an order, within the ledger's deadline. If that passes, the job may be there all the
 /// same: unless the client can ask for it again, it is taken back.
-async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
+async fn place(gateway: &Gateway, order: NewJob) -> Result<PlaceResult, Unavailable> {
     let queue = gateway.videos.queue.clone();
     let (account, id) = (order.job.account.clone(), order.job.id.clone());
     let is_named = order.key.is_some();
@@ -411,7 +411,7 @@ async fn place(gateway: &Gateway, order: Order) -> Result<Placed, Unavailable> {
 
 /// Deletes a job of which nobody knows whether it is there, and once more when whatever was on its
 /// way has arrived or been refused.
-fn take_back(queue: Arc<dyn Queue>, account: AccountName, id: String) {
+fn take_back(queue: Arc<dyn JobQueue>, account: AccountName, id: String) {
     const WAIT_MIN: Duration = Duration::from_millis(20);
     const WAIT_MAX: Duration = Duration::from_secs(5);
     const ARRIVAL: Duration = Duration::from_secs(35);
@@ -433,7 +433,7 @@ fn is_id(text: &str) -> bool {
     uuid.is_some_and(|uuid| text[ID_START.len()..] == uuid.to_string())
 }
 
-fn page(query: &str) -> Result<Page, Refusal> {
+fn page(query: &str) -> Result<JobPage, Refusal> {
     let limit = match value(query, "limit") {
         None => PAGE_JOBS,
         Some(text) => Some(text)
@@ -449,7 +449,7 @@ fn page(query: &str) -> Result<Page, Refusal> {
     };
     // Some write an empty one for the first page.
     let after = value(query, "after").filter(|after| !after.is_empty());
-    Ok(Page { after, limit, ascending })
+    Ok(JobPage { after, limit, ascending })
 }
 
 /// A value of a query, decoded.

@@ -1,8 +1,8 @@
 //! What becomes of a job: pure steps from stage to stage, with the time as an argument.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::schedule::Schedule;
-use super::{Claim, FailCode, Job, Outcome, Running, Stage};
+use super::schedule::JobSchedule;
+use super::{Job, JobClaim, JobFailCode, JobOutcome, JobStage, RunningJob};
 use crate::dialect::videos::Polled;
 use crate::money::{BilledUnits, Money, UsageBasis};
 
@@ -17,15 +17,15 @@ const PROGRESS_MAX: u8 = 99;
 
 /// What its worker does next with a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum JobStep {
     /// Decides its outcome, without asking anybody.
-    Decide(Outcome),
+    Decide(JobOutcome),
     /// Sends it to a vendor.
     Submit,
     /// Asks the vendor about it, and copies the file if there is one.
-    Ask(Running),
+    Ask(RunningJob),
     /// Brings the outcome into the ledger.
-    Settle(Outcome),
+    Settle(JobOutcome),
     /// Forgets the file, and comes back after so long (ms) for the rest.
     Hide(u64),
     /// Forgets everything.
@@ -36,7 +36,7 @@ pub enum Step {
 
 /// What the vendor's answer means for a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
+pub enum JobTransition {
     /// It is not done yet: ask again after the usual while.
     Later,
     /// It is done: the file is to be copied from here, and then the job ends so.
@@ -44,30 +44,30 @@ pub enum Turn {
         /// Where the vendor has it.
         url: String,
         /// The outcome, once it is copied.
-        outcome: Outcome,
+        outcome: JobOutcome,
     },
     /// It is over.
-    Over(Outcome),
+    Over(JobOutcome),
 }
 
-impl Outcome {
+impl JobOutcome {
     /// A failure; without a message its code says something.
     #[must_use]
-    pub fn failed(code: FailCode, message: &str) -> Outcome {
+    pub fn failed(code: JobFailCode, message: &str) -> JobOutcome {
         let message = if message.is_empty() { code.meaning() } else { message };
-        Outcome::Failed { code, message: message.to_owned() }
+        JobOutcome::Failed { code, message: message.to_owned() }
     }
 }
 
-impl FailCode {
+impl JobFailCode {
     /// What it means, for people.
     #[must_use]
     pub fn meaning(self) -> &'static str {
         match self {
-            FailCode::ModerationBlocked => "the vendor's safety rules do not allow this video",
-            FailCode::VendorFailed => "the vendor did not produce the video",
-            FailCode::TimedOut => "the video was not finished in time",
-            FailCode::Undelivered => "the video was made, but could not be handed over",
+            JobFailCode::ModerationBlocked => "the vendor's safety rules do not allow this video",
+            JobFailCode::VendorFailed => "the vendor did not produce the video",
+            JobFailCode::TimedOut => "the video was not finished in time",
+            JobFailCode::Undelivered => "the video was made, but could not be handed over",
         }
     }
 
@@ -75,52 +75,52 @@ impl FailCode {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            FailCode::ModerationBlocked => "moderation_blocked",
-            FailCode::VendorFailed => "vendor_failed",
-            FailCode::TimedOut => "timed_out",
-            FailCode::Undelivered => "undelivered",
+            JobFailCode::ModerationBlocked => "moderation_blocked",
+            JobFailCode::VendorFailed => "vendor_failed",
+            JobFailCode::TimedOut => "timed_out",
+            JobFailCode::Undelivered => "undelivered",
         }
     }
 }
 
-impl Claim {
+impl JobClaim {
     /// What is to be done next, at a time (unix ms).
     #[must_use]
-    pub fn step(&self, schedule: &Schedule, now_ms: i64) -> Step {
+    pub fn step(&self, schedule: &JobSchedule, now_ms: i64) -> JobStep {
         let job = &self.job;
         let age_ms = now_ms.saturating_sub(job.created_ms);
         let late = age_ms >= whole(schedule.timeout_ms);
-        let failed = |code, message| Step::Decide(Outcome::failed(code, message));
+        let failed = |code, message| JobStep::Decide(JobOutcome::failed(code, message));
         match &job.stage {
-            Stage::Queued { .. } if self.deleted => {
-                failed(FailCode::VendorFailed, "deleted before a vendor had it")
+            JobStage::Queued { .. } if self.deleted => {
+                failed(JobFailCode::VendorFailed, "deleted before a vendor had it")
             }
-            Stage::Queued { .. } if late => failed(FailCode::TimedOut, ""),
+            JobStage::Queued { .. } if late => failed(JobFailCode::TimedOut, ""),
             // The vendor would hardly finish it in what is left, and bill it all the same.
-            Stage::Queued { .. } if !self.is_wanted(schedule, now_ms) => {
+            JobStage::Queued { .. } if !self.is_wanted(schedule, now_ms) => {
                 let left = whole(schedule.timeout_ms).saturating_sub(age_ms);
-                Step::Wait(u64::try_from(left).unwrap_or(0))
+                JobStep::Wait(u64::try_from(left).unwrap_or(0))
             }
-            Stage::Queued { .. } => Step::Submit,
-            Stage::Submitting { .. } => failed(
-                FailCode::VendorFailed,
+            JobStage::Queued { .. } => JobStep::Submit,
+            JobStage::Submitting { .. } => failed(
+                JobFailCode::VendorFailed,
                 "it is not known whether the vendor received it, so it is not sent again",
             ),
-            Stage::Running(running) => Step::Ask(running.clone()),
-            Stage::Settling { outcome, .. } => Step::Settle(outcome.clone()),
-            Stage::Ended { at_ms, .. } => match left_ms(*at_ms, schedule, now_ms) {
-                0 => Step::Forget,
-                left if self.deleted => Step::Hide(left),
-                left => Step::Wait(left),
+            JobStage::Running(running) => JobStep::Ask(running.clone()),
+            JobStage::Settling { outcome, .. } => JobStep::Settle(outcome.clone()),
+            JobStage::Ended { at_ms, .. } => match left_ms(*at_ms, schedule, now_ms) {
+                0 => JobStep::Forget,
+                left if self.deleted => JobStep::Hide(left),
+                left => JobStep::Wait(left),
             },
         }
     }
 }
 
-impl Claim {
+impl JobClaim {
     /// Whether a job that no vendor has yet is still to be sent, at a time (unix ms).
     #[must_use]
-    pub fn is_wanted(&self, schedule: &Schedule, now_ms: i64) -> bool {
+    pub fn is_wanted(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(self.job.created_ms);
         !self.deleted && age_ms < whole(schedule.timeout_ms / 4 * 3)
     }
@@ -129,21 +129,21 @@ impl Claim {
     /// asked it is asked once more, and finds what was finished while nobody was there; what it has
     /// made gets as much time again to be copied.
     #[must_use]
-    pub fn overdue(&self, schedule: &Schedule, now_ms: i64, asked: bool) -> Option<Outcome> {
-        let Stage::Running(running) = &self.job.stage else { return None };
+    pub fn overdue(&self, schedule: &JobSchedule, now_ms: i64, asked: bool) -> Option<JobOutcome> {
+        let JobStage::Running(running) = &self.job.stage else { return None };
         let (since_ms, code) = match running.made_ms {
-            Some(made_ms) => (made_ms, FailCode::Undelivered),
-            None => (self.job.created_ms, FailCode::TimedOut),
+            Some(made_ms) => (made_ms, JobFailCode::Undelivered),
+            None => (self.job.created_ms, JobFailCode::TimedOut),
         };
         let heard = asked && (running.silent == 0 || running.silent >= SILENT_MAX);
         let more_ms = if heard { 0 } else { UNASKED_MS };
         let most_ms = whole(schedule.timeout_ms).saturating_add(more_ms);
-        (now_ms.saturating_sub(since_ms) >= most_ms).then(|| Outcome::failed(code, ""))
+        (now_ms.saturating_sub(since_ms) >= most_ms).then(|| JobOutcome::failed(code, ""))
     }
 
     /// How long (ms) such a job may be left alone, of what was asked for: not beyond its time.
     #[must_use]
-    pub fn pause_ms(&self, schedule: &Schedule, now_ms: i64, wanted_ms: u64) -> u64 {
+    pub fn pause_ms(&self, schedule: &JobSchedule, now_ms: i64, wanted_ms: u64) -> u64 {
         let end_ms = self.job.created_ms.saturating_add(whole(schedule.timeout_ms));
         match u64::try_from(end_ms.saturating_sub(now_ms)) {
             Ok(left_ms) if left_ms > 0 => wanted_ms.min(left_ms),
@@ -156,34 +156,34 @@ impl Job {
     /// It is about to be sent over a route.
     pub fn submit(&mut self, route: &str) {
         let refused = self.refused();
-        self.stage = Stage::Submitting { route: route.to_owned(), refused };
+        self.stage = JobStage::Submitting { route: route.to_owned(), refused };
     }
 
     /// No route took it, and no vendor has begun anything. Tells for the how many-th time.
     pub fn back(&mut self) -> u32 {
         let refused = self.refused().saturating_add(1);
-        self.stage = Stage::Queued { refused };
+        self.stage = JobStage::Queued { refused };
         refused
     }
 
     /// Whether its time is over, at a time (unix ms): then it is there for its worker only.
     #[must_use]
-    pub fn is_over(&self, schedule: &Schedule, now_ms: i64) -> bool {
+    pub fn is_over(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         match self.stage {
-            Stage::Ended { at_ms, .. } => left_ms(at_ms, schedule, now_ms) == 0,
+            JobStage::Ended { at_ms, .. } => left_ms(at_ms, schedule, now_ms) == 0,
             _ => false,
         }
     }
 
     /// Whether a vendor may bill it although it ends so: it was made, or may have been.
     #[must_use]
-    pub fn may_be_billed(&self, outcome: &Outcome) -> bool {
-        let Outcome::Failed { code, .. } = outcome else { return false };
+    pub fn may_be_billed(&self, outcome: &JobOutcome) -> bool {
+        let JobOutcome::Failed { code, .. } = outcome else { return false };
         match &self.stage {
-            Stage::Submitting { .. } => *code == FailCode::VendorFailed,
-            Stage::Running(running) => {
+            JobStage::Submitting { .. } => *code == JobFailCode::VendorFailed,
+            JobStage::Running(running) => {
                 let made_or_lost = running.made_ms.is_some() || running.lost > 0;
-                *code != FailCode::VendorFailed || made_or_lost
+                *code != JobFailCode::VendorFailed || made_or_lost
             }
             _ => false,
         }
@@ -191,7 +191,7 @@ impl Job {
 
     fn refused(&self) -> u32 {
         match self.stage {
-            Stage::Queued { refused } | Stage::Submitting { refused, .. } => refused,
+            JobStage::Queued { refused } | JobStage::Submitting { refused, .. } => refused,
             _ => 0,
         }
     }
@@ -200,53 +200,53 @@ impl Job {
     pub fn run(&mut self, route: &str, depth: u32, vendor_id: String) {
         let route = route.to_owned();
         let running =
-            Running { route, depth, vendor_id, made_ms: None, silent: 0, lost: 0, uncopied: 0 };
-        self.stage = Stage::Running(running);
+            RunningJob { route, depth, vendor_id, made_ms: None, silent: 0, lost: 0, uncopied: 0 };
+        self.stage = JobStage::Running(running);
     }
 
     /// How it ends is known.
-    pub fn decide(&mut self, outcome: Outcome, now_ms: i64) {
-        self.stage = Stage::Settling { outcome, at_ms: now_ms };
+    pub fn decide(&mut self, outcome: JobOutcome, now_ms: i64) {
+        self.stage = JobStage::Settling { outcome, at_ms: now_ms };
     }
 
     /// The ledger has the outcome. The end is when that was decided, whoever brought it there.
     pub fn end(&mut self) {
-        if let Stage::Settling { outcome, at_ms } = &self.stage {
-            self.stage = Stage::Ended { outcome: outcome.clone(), at_ms: *at_ms };
+        if let JobStage::Settling { outcome, at_ms } = &self.stage {
+            self.stage = JobStage::Ended { outcome: outcome.clone(), at_ms: *at_ms };
         }
     }
 
     /// The vendor did not answer.
     pub fn unanswered(&mut self) {
-        if let Stage::Running(running) = &mut self.stage {
+        if let JobStage::Running(running) = &mut self.stage {
             running.silent = running.silent.saturating_add(1);
         }
     }
 
     /// Takes what the vendor says about it, at a time (unix ms); `None` if it knows nothing of it.
-    pub fn told(&mut self, polled: Option<Polled>, now_ms: i64) -> Turn {
+    pub fn told(&mut self, polled: Option<Polled>, now_ms: i64) -> JobTransition {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
-        let Stage::Running(running) = &mut self.stage else { return Turn::Later };
+        let JobStage::Running(running) = &mut self.stage else { return JobTransition::Later };
         running.silent = 0;
         let Some(polled) = polled else {
             running.lost += 1;
             if running.lost < LOST_MAX {
-                return Turn::Later;
+                return JobTransition::Later;
             }
             let message = "the vendor does not know the video any more";
-            return Turn::Over(Outcome::failed(FailCode::VendorFailed, message));
+            return JobTransition::Over(JobOutcome::failed(JobFailCode::VendorFailed, message));
         };
         running.lost = 0;
         match polled {
             Polled::Pending { progress } => {
                 let progress = progress.unwrap_or(0).min(PROGRESS_MAX);
                 self.progress = self.progress.max(progress);
-                Turn::Later
+                JobTransition::Later
             }
             Polled::Done { url, ticks } => {
                 running.made_ms.get_or_insert(now_ms);
                 let billed = ticks.and_then(|ticks| Some((ticks, Money::from_ticks(ticks).ok()?)));
-                let outcome = Outcome::Completed {
+                let outcome = JobOutcome::Completed {
                     route: running.route.clone(),
                     depth: running.depth,
                     vendor_id: running.vendor_id.clone(),
@@ -259,33 +259,33 @@ impl Job {
                     basis: if billed.is_some() { UsageBasis::Reported } else { UsageBasis::Fixed },
                 };
                 self.progress = PROGRESS_MAX;
-                Turn::Copy { url, outcome }
+                JobTransition::Copy { url, outcome }
             }
             Polled::Blocked { message } => {
-                Turn::Over(Outcome::failed(FailCode::ModerationBlocked, &message))
+                JobTransition::Over(JobOutcome::failed(JobFailCode::ModerationBlocked, &message))
             }
             Polled::Failed { .. } if running.made_ms.is_some() => {
-                Turn::Over(Outcome::failed(FailCode::Undelivered, ""))
+                JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, ""))
             }
             Polled::Failed { message } => {
-                Turn::Over(Outcome::failed(FailCode::VendorFailed, &message))
+                JobTransition::Over(JobOutcome::failed(JobFailCode::VendorFailed, &message))
             }
             Polled::NoFile { message } => {
-                Turn::Over(Outcome::failed(FailCode::Undelivered, &message))
+                JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, &message))
             }
         }
     }
 
     /// Its file could not be copied. Tells for the how many-th time; `None` if that was the last.
-    pub fn uncopied(&mut self, schedule: &Schedule) -> Option<u32> {
-        let Stage::Running(running) = &mut self.stage else { return None };
+    pub fn uncopied(&mut self, schedule: &JobSchedule) -> Option<u32> {
+        let JobStage::Running(running) = &mut self.stage else { return None };
         running.uncopied += 1;
         (running.uncopied < schedule.copies_max).then_some(running.uncopied)
     }
 }
 
 /// How long a job that ended then is still kept, in ms.
-fn left_ms(ended_ms: i64, schedule: &Schedule, now_ms: i64) -> u64 {
+fn left_ms(ended_ms: i64, schedule: &JobSchedule, now_ms: i64) -> u64 {
     let until = ended_ms.saturating_add(whole(schedule.keep_ms));
     u64::try_from(until.saturating_sub(now_ms)).unwrap_or(0)
 }
@@ -297,7 +297,7 @@ fn whole(ms: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::Status;
+    use crate::jobs::JobStatus;
     use crate::ledger::AccountName;
     use crate::money::VideoResolution;
     use proptest::prelude::*;
@@ -321,7 +321,7 @@ mod tests {
             price_version: "p".to_owned(),
             body_apart: None,
             progress: 0,
-            stage: Stage::Queued { refused: 0 },
+            stage: JobStage::Queued { refused: 0 },
         }
     }
 
@@ -332,60 +332,70 @@ mod tests {
         job
     }
 
-    fn claim(job: Job, deleted: bool) -> Claim {
-        Claim { job, deleted, revision: 1 }
+    fn claim(job: Job, deleted: bool) -> JobClaim {
+        JobClaim { job, deleted, revision: 1 }
     }
 
     fn done(ticks: Option<u64>) -> Polled {
         Polled::Done { url: "https://v.test/a.mp4".to_owned(), ticks }
     }
 
-    fn failed(code: FailCode) -> Outcome {
-        Outcome::failed(code, "why")
+    fn failed(code: JobFailCode) -> JobOutcome {
+        JobOutcome::failed(code, "why")
     }
 
-    fn code(step: &Step) -> Option<FailCode> {
+    fn code(step: &JobStep) -> Option<JobFailCode> {
         match step {
-            Step::Decide(Outcome::Failed { code, message }) if !message.is_empty() => Some(*code),
+            JobStep::Decide(JobOutcome::Failed { code, message }) if !message.is_empty() => {
+                Some(*code)
+            }
             _ => None,
         }
     }
 
     #[test]
     fn a_job_that_goes_well_goes_through_every_stage_once() {
-        let schedule = Schedule::default();
+        let schedule = JobSchedule::default();
         let mut claim = claim(job(), false);
-        let next = |claim: &Claim| claim.step(&schedule, 2_000);
-        assert_eq!(next(&claim), Step::Submit);
+        let next = |claim: &JobClaim| claim.step(&schedule, 2_000);
+        assert_eq!(next(&claim), JobStep::Submit);
         claim.job.submit("main");
-        assert_eq!(claim.job.status(), Status::Queued);
+        assert_eq!(claim.job.status(), JobStatus::Queued);
         claim.job.run("main", 0, "v1".to_owned());
-        assert_eq!(claim.job.status(), Status::InProgress);
-        assert!(matches!(next(&claim), Step::Ask(_)));
-        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(40) }), 0), Turn::Later);
-        assert_eq!(claim.job.told(Some(Polled::Pending { progress: Some(30) }), 0), Turn::Later);
+        assert_eq!(claim.job.status(), JobStatus::InProgress);
+        assert!(matches!(next(&claim), JobStep::Ask(_)));
+        assert_eq!(
+            claim.job.told(Some(Polled::Pending { progress: Some(40) }), 0),
+            JobTransition::Later
+        );
+        assert_eq!(
+            claim.job.told(Some(Polled::Pending { progress: Some(30) }), 0),
+            JobTransition::Later
+        );
         assert_eq!(claim.job.progress, 40, "progress does not go back");
-        let Turn::Copy { url, outcome } = claim.job.told(Some(done(Some(2_900_000_001))), 0) else {
+        let JobTransition::Copy { url, outcome } =
+            claim.job.told(Some(done(Some(2_900_000_001))), 0)
+        else {
             panic!("it is done")
         };
         assert_eq!(url, "https://v.test/a.mp4");
-        let Outcome::Completed { charge, basis, .. } = &outcome else { panic!("completed") };
+        let JobOutcome::Completed { charge, basis, .. } = &outcome else { panic!("completed") };
         assert_eq!((charge.nano(), *basis), (290_000_001, UsageBasis::Reported));
         claim.job.decide(outcome.clone(), 7_000);
-        assert_eq!(claim.job.status(), Status::InProgress, "not before it is paid");
-        assert_eq!(next(&claim), Step::Settle(outcome));
+        assert_eq!(claim.job.status(), JobStatus::InProgress, "not before it is paid");
+        assert_eq!(next(&claim), JobStep::Settle(outcome));
         claim.job.end();
-        assert_eq!(claim.job.status(), Status::Completed);
-        assert_eq!(claim.step(&schedule, 7_000), Step::Wait(7 * 24 * 60 * 60 * 1_000));
-        assert_eq!(claim.step(&schedule, 7_000 + 7 * DAY), Step::Forget);
+        assert_eq!(claim.job.status(), JobStatus::Completed);
+        assert_eq!(claim.step(&schedule, 7_000), JobStep::Wait(7 * 24 * 60 * 60 * 1_000));
+        assert_eq!(claim.step(&schedule, 7_000 + 7 * DAY), JobStep::Forget);
     }
 
     #[test]
     fn without_a_bill_the_price_of_its_seconds_is_charged() {
-        let Turn::Copy { outcome, .. } = running().told(Some(done(None)), 0) else {
+        let JobTransition::Copy { outcome, .. } = running().told(Some(done(None)), 0) else {
             panic!("it is done")
         };
-        let expected = Outcome::Completed {
+        let expected = JobOutcome::Completed {
             route: "main".to_owned(),
             depth: 1,
             vendor_id: "v1".to_owned(),
@@ -406,37 +416,37 @@ mod tests {
         let mut job = job();
         job.submit("main");
         for (deleted, now) in [(false, 1_000), (true, 1_000), (false, 99 * DAY)] {
-            let step = claim(job.clone(), deleted).step(&Schedule::default(), now);
-            assert_eq!(code(&step), Some(FailCode::VendorFailed));
+            let step = claim(job.clone(), deleted).step(&JobSchedule::default(), now);
+            assert_eq!(code(&step), Some(JobFailCode::VendorFailed));
         }
     }
 
     #[rstest]
     #[case::queued_in_time(job(), 20 * MINUTE + 999, None)]
-    #[case::queued_too_long(job(), 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
+    #[case::queued_too_long(job(), 20 * MINUTE + 1_000, Some(JobFailCode::TimedOut))]
     fn a_job_has_twenty_minutes(
         #[case] job: Job,
         #[case] now: i64,
-        #[case] expected: Option<FailCode>,
+        #[case] expected: Option<JobFailCode>,
     ) {
-        assert_eq!(code(&claim(job, false).step(&Schedule::default(), now)), expected);
+        assert_eq!(code(&claim(job, false).step(&JobSchedule::default(), now)), expected);
     }
 
     #[rstest]
     #[case::in_time(None, 0, true, 20 * MINUTE + 999, None)]
-    #[case::too_long(None, 0, true, 20 * MINUTE + 1_000, Some(FailCode::TimedOut))]
+    #[case::too_long(None, 0, true, 20 * MINUTE + 1_000, Some(JobFailCode::TimedOut))]
     #[case::nobody_asked(None, 0, false, 99 * MINUTE, None)]
-    #[case::nobody_can_ask(None, 0, false, DAY, Some(FailCode::TimedOut))]
+    #[case::nobody_can_ask(None, 0, false, DAY, Some(JobFailCode::TimedOut))]
     #[case::no_answer_yet(None, 5, true, 99 * MINUTE, None)]
-    #[case::no_answer_at_all(None, 6, true, 99 * MINUTE, Some(FailCode::TimedOut))]
+    #[case::no_answer_at_all(None, 6, true, 99 * MINUTE, Some(JobFailCode::TimedOut))]
     #[case::found_made_late(Some(DAY), 0, true, DAY + 20 * MINUTE - 1, None)]
-    #[case::never_copied(Some(DAY), 0, true, DAY + 20 * MINUTE, Some(FailCode::Undelivered))]
+    #[case::never_copied(Some(DAY), 0, true, DAY + 20 * MINUTE, Some(JobFailCode::Undelivered))]
     fn a_job_that_runs_is_asked_for_once_more_and_then_is_over(
         #[case] made_ms: Option<i64>,
         #[case] unanswered: u32,
         #[case] asked: bool,
         #[case] now: i64,
-        #[case] expected: Option<FailCode>,
+        #[case] expected: Option<JobFailCode>,
     ) {
         let mut job = running();
         if let Some(made_ms) = made_ms {
@@ -444,14 +454,14 @@ mod tests {
         }
         (0..unanswered).for_each(|_| job.unanswered());
         let claim = claim(job, false);
-        assert!(matches!(claim.step(&Schedule::default(), now), Step::Ask(_)));
-        let overdue = claim.overdue(&Schedule::default(), now, asked).map(Step::Decide);
+        assert!(matches!(claim.step(&JobSchedule::default(), now), JobStep::Ask(_)));
+        let overdue = claim.overdue(&JobSchedule::default(), now, asked).map(JobStep::Decide);
         assert_eq!(overdue.as_ref().and_then(code), expected);
     }
 
     #[test]
     fn no_pause_passes_the_end_of_a_job() {
-        let pause = |now| claim(running(), false).pause_ms(&Schedule::default(), now, 300_000);
+        let pause = |now| claim(running(), false).pause_ms(&JobSchedule::default(), now, 300_000);
         assert_eq!([2_000, 19 * MINUTE, DAY].map(pause), [300_000, 61_000, 300_000]);
     }
 
@@ -459,51 +469,55 @@ mod tests {
     fn what_a_vendor_may_bill_is_told_apart() {
         let billed = |job: &Job, code| job.may_be_billed(&failed(code));
         let mut job = job();
-        assert!(!billed(&job, FailCode::VendorFailed));
+        assert!(!billed(&job, JobFailCode::VendorFailed));
         job.submit("main");
-        assert!(billed(&job, FailCode::VendorFailed));
+        assert!(billed(&job, JobFailCode::VendorFailed));
         job.run("main", 0, "v1".to_owned());
-        assert!(!billed(&job, FailCode::VendorFailed));
-        assert!(billed(&job, FailCode::TimedOut) && billed(&job, FailCode::ModerationBlocked));
+        assert!(!billed(&job, JobFailCode::VendorFailed));
+        assert!(
+            billed(&job, JobFailCode::TimedOut) && billed(&job, JobFailCode::ModerationBlocked)
+        );
         let _ = job.told(Some(done(None)), 0);
-        assert!(billed(&job, FailCode::VendorFailed));
+        assert!(billed(&job, JobFailCode::VendorFailed));
         let given_up = job.told(Some(Polled::Failed { message: "gone".to_owned() }), 0);
-        assert_eq!(given_up, Turn::Over(Outcome::failed(FailCode::Undelivered, "")));
+        assert_eq!(given_up, JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, "")));
     }
 
     #[test]
     fn nothing_is_sent_that_could_not_be_finished_in_time() {
-        let step = |now| claim(job(), false).step(&Schedule::default(), now);
-        assert_eq!(step(15 * MINUTE + 999), Step::Submit);
-        assert_eq!(step(15 * MINUTE + 1_000), Step::Wait(300_000));
+        let step = |now| claim(job(), false).step(&JobSchedule::default(), now);
+        assert_eq!(step(15 * MINUTE + 999), JobStep::Submit);
+        assert_eq!(step(15 * MINUTE + 1_000), JobStep::Wait(300_000));
     }
 
     #[test]
     fn what_was_deleted_before_it_was_sent_is_not_sent() {
-        let step = claim(job(), true).step(&Schedule::default(), 2_000);
-        assert_eq!(code(&step), Some(FailCode::VendorFailed));
-        let step = claim(running(), true).step(&Schedule::default(), 2_000);
-        assert!(matches!(step, Step::Ask(_)), "the vendor bills it");
+        let step = claim(job(), true).step(&JobSchedule::default(), 2_000);
+        assert_eq!(code(&step), Some(JobFailCode::VendorFailed));
+        let step = claim(running(), true).step(&JobSchedule::default(), 2_000);
+        assert!(matches!(step, JobStep::Ask(_)), "the vendor bills it");
     }
 
     #[test]
     fn a_deleted_job_loses_its_file_at_once_and_the_rest_in_the_end() {
         let mut job = running();
-        job.decide(failed(FailCode::VendorFailed), 5_000);
+        job.decide(failed(JobFailCode::VendorFailed), 5_000);
         job.end();
         let claim = claim(job, true);
-        assert_eq!(claim.step(&Schedule::default(), 6_000), Step::Hide(604_799_000));
-        assert_eq!(claim.step(&Schedule::default(), 5_000 + 7 * DAY), Step::Forget);
+        assert_eq!(claim.step(&JobSchedule::default(), 6_000), JobStep::Hide(604_799_000));
+        assert_eq!(claim.step(&JobSchedule::default(), 5_000 + 7 * DAY), JobStep::Forget);
     }
 
     #[rstest]
-    #[case::blocked(Polled::Blocked { message: "no".to_owned() }, FailCode::ModerationBlocked)]
-    #[case::failed(Polled::Failed { message: "no".to_owned() }, FailCode::VendorFailed)]
+    #[case::blocked(Polled::Blocked { message: "no".to_owned() }, JobFailCode::ModerationBlocked)]
+    #[case::failed(Polled::Failed { message: "no".to_owned() }, JobFailCode::VendorFailed)]
     fn what_the_vendor_does_not_make_costs_nothing(
         #[case] polled: Polled,
-        #[case] expected: FailCode,
+        #[case] expected: JobFailCode,
     ) {
-        let Turn::Over(Outcome::Failed { code, message }) = running().told(Some(polled), 0) else {
+        let JobTransition::Over(JobOutcome::Failed { code, message }) =
+            running().told(Some(polled), 0)
+        else {
             panic!("it failed")
         };
         assert_eq!((code, message.as_str()), (expected, "no"));
@@ -514,17 +528,17 @@ mod tests {
         let mut job = running();
         for _ in 0..2 {
             for _ in 1..LOST_MAX {
-                assert_eq!(job.told(None, 0), Turn::Later);
+                assert_eq!(job.told(None, 0), JobTransition::Later);
             }
-            assert_eq!(job.told(Some(Polled::Pending { progress: None }), 0), Turn::Later);
+            assert_eq!(job.told(Some(Polled::Pending { progress: None }), 0), JobTransition::Later);
         }
         let last = (0..LOST_MAX).map(|_| job.told(None, 0)).last();
-        assert!(matches!(last, Some(Turn::Over(Outcome::Failed { .. }))));
+        assert!(matches!(last, Some(JobTransition::Over(JobOutcome::Failed { .. }))));
     }
 
     #[test]
     fn a_copy_is_tried_so_many_times() {
-        let schedule = Schedule { copies_max: 3, ..Schedule::default() };
+        let schedule = JobSchedule { copies_max: 3, ..JobSchedule::default() };
         let mut job = running();
         assert_eq!([1, 2, 3].map(|_| job.uncopied(&schedule)), [Some(1), Some(2), None]);
     }
@@ -551,7 +565,7 @@ mod tests {
             (job.seconds, job.progress) = (seconds, progress);
             job.held = Money::from_nano(charge).expect("money");
             match stage {
-                0 => job.stage = Stage::Queued { refused: 3 },
+                0 => job.stage = JobStage::Queued { refused: 3 },
                 1 => job.submit("other"),
                 2 => {
                     let polled = if made { done(None) } else { Polled::Pending { progress: None } };
@@ -559,7 +573,7 @@ mod tests {
                 }
                 _ => {
                     let turn = job.told(Some(done(Some(1))), 0);
-                    let Turn::Copy { outcome, .. } = turn else { panic!("it is done") };
+                    let JobTransition::Copy { outcome, .. } = turn else { panic!("it is done") };
                     job.decide(outcome, 77);
                     if stage == 4 { job.end(); }
                 }

@@ -18,7 +18,7 @@ const HOLD_MARGIN_MS: u64 = DAY_MS;
 
 /// The `[videos]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schedule {
+pub struct JobSchedule {
     /// A vendor is asked about a job so often, in ms.
     pub poll_ms: u64,
     /// A job that is not finished so long after it was asked for has failed, in ms (spec: 20
@@ -40,9 +40,9 @@ pub struct Schedule {
     pub worker: bool,
 }
 
-impl Default for Schedule {
-    fn default() -> Schedule {
-        Schedule {
+impl Default for JobSchedule {
+    fn default() -> JobSchedule {
+        JobSchedule {
             poll_ms: 5_000,
             timeout_ms: 20 * 60 * 1_000,
             keep_ms: 7 * DAY_MS,
@@ -56,10 +56,10 @@ impl Default for Schedule {
     }
 }
 
-impl Schedule {
+impl JobSchedule {
     /// Reads the section.
-    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Schedule {
-        let mut schedule = Schedule::default();
+    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> JobSchedule {
+        let mut schedule = JobSchedule::default();
         let mut read = |key, most: u64, value: &mut u64| {
             let Some(told) = sheet.whole(key, faults) else { return };
             if !(1..=most).contains(&told) {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_minute() {
-        let schedule = Schedule::default();
+        let schedule = JobSchedule::default();
         let pauses = [0, 1, 2, 3, 5, 6, 7, u32::MAX].map(|n| schedule.pause_ms(n));
         assert_eq!(pauses, [2_000, 2_000, 4_000, 8_000, 32_000, 60_000, 60_000, 60_000]);
     }
@@ -120,7 +120,7 @@ mod tests {
     fn a_time_of_nothing_is_refused() {
         let (root, mut faults) = crate::sheet::parse("t.toml", "poll_ms = 0\ncopies_max = 5\n");
         let mut sheet = TableReader::open(root, &mut faults);
-        let schedule = Schedule::parse(&mut sheet, &mut faults);
+        let schedule = JobSchedule::parse(&mut sheet, &mut faults);
         sheet.finish(&mut faults);
         let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(told, ["t.toml: 'poll_ms' must be from 1 to 31536000000"]);

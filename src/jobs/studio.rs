@@ -31,7 +31,7 @@ const KINDS: [&str; 4] =
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// One way to a vendor that makes videos.
-pub struct Outlet {
+pub struct VideoRoute {
     /// The vendor's token.
     pub vendor: String,
     /// The route's name.
@@ -41,10 +41,10 @@ pub struct Outlet {
     section: RouteSection,
     naming: VendorModelNames,
     file_hosts: Vec<String>,
-    clients: Option<Clients>,
+    clients: Option<HttpClients>,
 }
 
-impl Outlet {
+impl VideoRoute {
     /// The way that a route is, with its key.
     #[must_use]
     pub fn new(
@@ -52,8 +52,8 @@ impl Outlet {
         naming: &VendorModelNames,
         key: VendorKey,
         file_hosts: &[String],
-    ) -> Outlet {
-        Outlet {
+    ) -> VideoRoute {
+        VideoRoute {
             vendor: naming.vendor.clone(),
             name: section.name.clone(),
             base: section.base.clone(),
@@ -92,7 +92,7 @@ impl Outlet {
 
 /// What came of submitting a job.
 #[derive(Debug)]
-pub enum Submitted {
+pub enum SubmitOutcome {
     /// The vendor has it, under this id.
     Taken(String),
     /// The vendor does not make it, and never will.
@@ -107,7 +107,7 @@ pub enum Submitted {
 
 /// What came of asking for a job.
 #[derive(Debug)]
-pub enum Answered {
+pub enum PollOutcome {
     /// The vendor says how it is.
     Said(Polled),
     /// The vendor does not know it.
@@ -118,7 +118,7 @@ pub enum Answered {
 
 /// Why a file cannot be fetched.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchFault {
+pub enum FetchError {
     /// It is on a host that is not the vendor's.
     #[error("it is on a host that is not the vendor's: {0}; file_hosts may name it")]
     Elsewhere(String),
@@ -134,15 +134,15 @@ pub enum FetchFault {
 }
 
 /// See the module.
-pub struct Studio {
-    outlets: Vec<Outlet>,
+pub struct VideoClient {
+    outlets: Vec<VideoRoute>,
     /// For all ways without a TLS of their own.
-    clients: Clients,
+    clients: HttpClients,
     answer_wait: Duration,
 }
 
 /// What connections are made by.
-struct Clients {
+struct HttpClients {
     /// Connects anew for each call. On a connection that was kept, a call that breaks may have been
     /// received or not; on a new one that was never made, it was not.
     fresh: Client,
@@ -151,7 +151,7 @@ struct Clients {
 
 /// Why there is no studio.
 #[derive(Debug, thiserror::Error)]
-pub enum StudioFault {
+pub enum VideoClientError {
     /// A file of a route's TLS cannot be read.
     #[error("cannot read '{0}': {1}")]
     File(String, std::io::Error),
@@ -160,22 +160,26 @@ pub enum StudioFault {
     Tls(#[from] reqwest::Error),
 }
 
-impl Clients {
-    fn new(tls: Option<&RouteTlsFiles>, answer_wait: Duration) -> Result<Clients, StudioFault> {
+impl HttpClients {
+    fn new(
+        tls: Option<&RouteTlsFiles>,
+        answer_wait: Duration,
+    ) -> Result<HttpClients, VideoClientError> {
         let fresh = client(tls)?.pool_max_idle_per_host(0).http1_only().build()?;
         let kept = client(tls)?.read_timeout(answer_wait).build()?;
-        Ok(Clients { fresh, kept })
+        Ok(HttpClients { fresh, kept })
     }
 }
 
-fn client(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, StudioFault> {
+fn client(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, VideoClientError> {
     let mut client = Client::builder()
         .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
         .no_proxy()
         .connect_timeout(CONNECT_WAIT);
-    let read =
-        |path: &String| std::fs::read(path).map_err(|why| StudioFault::File(path.clone(), why));
+    let read = |path: &String| {
+        std::fs::read(path).map_err(|why| VideoClientError::File(path.clone(), why))
+    };
     if let Some(path) = tls.and_then(|tls| tls.ca.as_ref()) {
         client = client.tls_certs_only(Certificate::from_pem_bundle(&read(path)?)?);
     }
@@ -186,38 +190,41 @@ fn client(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, StudioFault> {
     Ok(client)
 }
 
-impl Studio {
+impl VideoClient {
     /// Makes the clients.
     ///
     /// # Errors
     /// See [`StudioFault`].
-    pub fn new(mut outlets: Vec<Outlet>, answer_wait: Duration) -> Result<Studio, StudioFault> {
+    pub fn new(
+        mut outlets: Vec<VideoRoute>,
+        answer_wait: Duration,
+    ) -> Result<VideoClient, VideoClientError> {
         for outlet in &mut outlets {
             let tls = outlet.section.tls.as_ref();
-            outlet.clients = tls.map(|tls| Clients::new(Some(tls), answer_wait)).transpose()?;
+            outlet.clients = tls.map(|tls| HttpClients::new(Some(tls), answer_wait)).transpose()?;
         }
-        Ok(Studio { outlets, clients: Clients::new(None, answer_wait)?, answer_wait })
+        Ok(VideoClient { outlets, clients: HttpClients::new(None, answer_wait)?, answer_wait })
     }
 
-    fn clients<'a>(&'a self, outlet: &'a Outlet) -> &'a Clients {
+    fn clients<'a>(&'a self, outlet: &'a VideoRoute) -> &'a HttpClients {
         outlet.clients.as_ref().unwrap_or(&self.clients)
     }
 
     /// The ways to a vendor, in order of preference.
-    pub fn outlets<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a Outlet> {
+    pub fn outlets<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a VideoRoute> {
         self.outlets.iter().filter(move |outlet| outlet.vendor == vendor)
     }
 
     /// A way to a vendor by its name.
     #[must_use]
-    pub fn outlet(&self, vendor: &str, name: &str) -> Option<&Outlet> {
+    pub fn outlet(&self, vendor: &str, name: &str) -> Option<&VideoRoute> {
         self.outlets.iter().find(|outlet| outlet.vendor == vendor && outlet.name == name)
     }
 
     /// Sends a job, once.
-    pub async fn submit(&self, outlet: &Outlet, vendor: &Vendor, body: Bytes) -> Submitted {
+    pub async fn submit(&self, outlet: &VideoRoute, vendor: &Vendor, body: Bytes) -> SubmitOutcome {
         let Some(headers) = headers(outlet, vendor) else {
-            return Submitted::Denied(StatusCode::UNAUTHORIZED);
+            return SubmitOutcome::Denied(StatusCode::UNAUTHORIZED);
         };
         let post =
             self.clients(outlet).fresh.post(outlet.url("/videos/generations")).headers(headers);
@@ -229,35 +236,39 @@ impl Studio {
                     event = "upstream_connect_failed", route = outlet.name, why:% = told(why);
                     "no connection"
                 );
-                return Submitted::Busy(None);
+                return SubmitOutcome::Busy(None);
             }
-            Err(why) => return Submitted::Unknown(told(why)),
+            Err(why) => return SubmitOutcome::Unknown(told(why)),
         };
         let (status, wait) = (response.status(), retry_after(&response));
         let body = read(response, outlet).await.unwrap_or_default();
         match status.as_u16() {
             200..=299 => match videos::accepted(&body) {
-                Some(id) => Submitted::Taken(id),
-                None => Submitted::Unknown(format!("{status} without an id")),
+                Some(id) => SubmitOutcome::Taken(id),
+                None => SubmitOutcome::Unknown(format!("{status} without an id")),
             },
-            429 | 503 | 529 => Submitted::Busy(wait),
+            429 | 503 | 529 => SubmitOutcome::Busy(wait),
             // Of our key, whatever its status is.
             status if vendor.blocked.says(status, &body) => {
-                Submitted::Denied(StatusCode::UNAUTHORIZED)
+                SubmitOutcome::Denied(StatusCode::UNAUTHORIZED)
             }
             400 | 403 | 404 | 413 | 415 | 422 => {
                 let refused = videos::refused(status.as_u16(), &body);
                 let is_denied = status == StatusCode::FORBIDDEN && !refused.is_blocked;
-                if is_denied { Submitted::Denied(status) } else { Submitted::Refused(refused) }
+                if is_denied {
+                    SubmitOutcome::Denied(status)
+                } else {
+                    SubmitOutcome::Refused(refused)
+                }
             }
-            401 | 402 => Submitted::Denied(status),
-            _ => Submitted::Unknown(status.to_string()),
+            401 | 402 => SubmitOutcome::Denied(status),
+            _ => SubmitOutcome::Unknown(status.to_string()),
         }
     }
 
     /// Asks how a job is.
-    pub async fn ask(&self, outlet: &Outlet, vendor: &Vendor, vendor_id: &str) -> Answered {
-        let Some(headers) = headers(outlet, vendor) else { return Answered::Nothing(None) };
+    pub async fn ask(&self, outlet: &VideoRoute, vendor: &Vendor, vendor_id: &str) -> PollOutcome {
+        let Some(headers) = headers(outlet, vendor) else { return PollOutcome::Nothing(None) };
         let get = self
             .clients(outlet)
             .kept
@@ -270,22 +281,22 @@ impl Studio {
                     event = "video_poll_failed", route = outlet.name, vendor_id, why:% = told(why);
                     "no answer"
                 );
-                return Answered::Nothing(None);
+                return PollOutcome::Nothing(None);
             }
         };
         let (status, wait) = (response.status(), retry_after(&response));
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
-            return Answered::NoSuch;
+            return PollOutcome::NoSuch;
         }
         let body = read(response, outlet).await.unwrap_or_default();
         if let Some(polled) = videos::polled(status.as_u16(), &body) {
-            return Answered::Said(polled);
+            return PollOutcome::Said(polled);
         }
         log::warn!(
             event = "video_poll_failed", route = outlet.name, vendor_id, status = status.as_u16();
             "no answer"
         );
-        Answered::Nothing(wait)
+        PollOutcome::Nothing(wait)
     }
 
     /// Fetches a finished video. No key goes there, and no redirect is followed.
@@ -294,11 +305,11 @@ impl Studio {
     /// See [`FetchFault`]; the pieces may end in one too.
     pub async fn fetch(
         &self,
-        outlet: &Outlet,
+        outlet: &VideoRoute,
         url: &str,
-    ) -> Result<impl Stream<Item = Result<Bytes, FetchFault>> + Send + use<>, FetchFault> {
+    ) -> Result<impl Stream<Item = Result<Bytes, FetchError>> + Send + use<>, FetchError> {
         // What stands behind the host may be good for whoever reads it in a log.
-        let elsewhere = |host: &str| FetchFault::Elsewhere(host.to_owned());
+        let elsewhere = |host: &str| FetchError::Elsewhere(host.to_owned());
         let url = Url::parse(url).map_err(|_| elsewhere("none"))?;
         if !outlet.has(&url) {
             return Err(elsewhere(url.host_str().unwrap_or("none")));
@@ -309,22 +320,22 @@ impl Studio {
         let sending = clients.kept.get(url).timeout(FILE_WAIT).send();
         let response = sending.await.map_err(reqwest::Error::without_url)?;
         if response.status() != StatusCode::OK {
-            return Err(FetchFault::Status(response.status()));
+            return Err(FetchError::Status(response.status()));
         }
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_ascii_lowercase();
         if !kind.is_empty() && !KINDS.iter().any(|known| kind.starts_with(known)) {
-            return Err(FetchFault::NoVideo(kind));
+            return Err(FetchError::NoVideo(kind));
         }
         // One that only ends with its connection may end too early.
         let framed = response.headers().contains_key(TRANSFER_ENCODING)
             || response.content_length().is_some()
             || response.version() == reqwest::Version::HTTP_2;
         if !framed {
-            return Err(FetchFault::NoVideo("a body of no told length".to_owned()));
+            return Err(FetchError::NoVideo("a body of no told length".to_owned()));
         }
         let pieces = response.bytes_stream();
-        Ok(pieces.map_err(|why| FetchFault::Broken(why.without_url())))
+        Ok(pieces.map_err(|why| FetchError::Broken(why.without_url())))
     }
 }
 
@@ -340,7 +351,7 @@ fn told(why: reqwest::Error) -> String {
     text
 }
 
-fn headers(outlet: &Outlet, vendor: &Vendor) -> Option<HeaderMap> {
+fn headers(outlet: &VideoRoute, vendor: &Vendor) -> Option<HeaderMap> {
     let key = match &vendor.auth_scheme {
         Some(scheme) => format!("{scheme} {}", outlet.key.reveal()),
         None => outlet.key.reveal().to_string(),
@@ -354,7 +365,7 @@ fn headers(outlet: &Outlet, vendor: &Vendor) -> Option<HeaderMap> {
 }
 
 /// The body of an answer, without our key; `None` if it broke or is too long.
-async fn read(mut response: Response, outlet: &Outlet) -> Option<Vec<u8>> {
+async fn read(mut response: Response, outlet: &VideoRoute) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.ok()? {
         if body.len() + piece.len() > ANSWER_BYTES_MAX {

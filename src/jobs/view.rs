@@ -3,19 +3,19 @@
 
 use std::fmt::Write as _;
 
-use super::schedule::Schedule;
-use super::{Job, Listed, Outcome, Stage};
+use super::schedule::JobSchedule;
+use super::{Job, JobList, JobOutcome, JobStage};
 use crate::dialect::json::draft::quoted;
 
 impl Job {
     /// The video job object of the interface, as JSON.
     #[must_use]
-    pub fn view(&self, schedule: &Schedule) -> String {
+    pub fn view(&self, schedule: &JobSchedule) -> String {
         let ended = match &self.stage {
-            Stage::Ended { outcome, at_ms } => Some((outcome, *at_ms)),
+            JobStage::Ended { outcome, at_ms } => Some((outcome, *at_ms)),
             _ => None,
         };
-        let completed = matches!(ended, Some((Outcome::Completed { .. }, _)));
+        let completed = matches!(ended, Some((JobOutcome::Completed { .. }, _)));
         let seconds_of = |ms: i64| ms.div_euclid(1_000);
         let keep_ms = i64::try_from(schedule.keep_ms).unwrap_or(i64::MAX);
         let time = |ms: Option<i64>| ms.map_or("null".to_owned(), |ms| seconds_of(ms).to_string());
@@ -35,13 +35,13 @@ impl Job {
         // Writing to a string does not fail.
         let _ = match ended.map(|(outcome, _)| outcome) {
             None => write!(view, r#","error":null"#),
-            Some(Outcome::Completed { charge, .. }) => write!(
+            Some(JobOutcome::Completed { charge, .. }) => write!(
                 view,
                 r#","error":null,"usage":{{"seconds":{},"resolution":"{}","cost_usd":{charge}}}"#,
                 self.seconds,
                 self.resolution.name(),
             ),
-            Some(Outcome::Failed { code, message }) => write!(
+            Some(JobOutcome::Failed { code, message }) => write!(
                 view,
                 r#","error":{{"code":"{}","message":{}}},"usage":{{"seconds":{},"resolution":"{}","cost_usd":0}}"#,
                 code.name(),
@@ -55,10 +55,10 @@ impl Job {
     }
 }
 
-impl Listed {
+impl JobList {
     /// The list object of the interface, as JSON.
     #[must_use]
-    pub fn view(&self, schedule: &Schedule) -> String {
+    pub fn view(&self, schedule: &JobSchedule) -> String {
         let data: Vec<String> = self.jobs.iter().map(|job| job.view(schedule)).collect();
         let id = |job: Option<&Job>| job.map_or("null".to_owned(), |job| quoted(&job.id));
         format!(
@@ -82,11 +82,11 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::jobs::FailCode;
+    use crate::jobs::JobFailCode;
     use crate::ledger::AccountName;
     use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
-    fn job(stage: Stage) -> Job {
+    fn job(stage: JobStage) -> Job {
         Job {
             id: "video_1".to_owned(),
             account: AccountName::parse("alice").expect("a name"),
@@ -105,8 +105,8 @@ mod tests {
         }
     }
 
-    fn seen(stage: Stage) -> Json {
-        serde_json::from_str(&job(stage).view(&Schedule::default())).expect("JSON")
+    fn seen(stage: JobStage) -> Json {
+        serde_json::from_str(&job(stage).view(&JobSchedule::default())).expect("JSON")
     }
 
     #[test]
@@ -116,8 +116,8 @@ mod tests {
             "progress": 40, "seconds": "4", "size": "1280x720", "created_at": 1_795_219_200_i64,
             "completed_at": null, "expires_at": null, "error": null,
         });
-        assert_eq!(seen(Stage::Queued { refused: 0 }), expected);
-        let outcome = Outcome::Completed {
+        assert_eq!(seen(JobStage::Queued { refused: 0 }), expected);
+        let outcome = JobOutcome::Completed {
             route: "main".to_owned(),
             depth: 0,
             vendor_id: "v".to_owned(),
@@ -131,20 +131,20 @@ mod tests {
         };
         let at_ms = 1_795_219_290_500;
         expected["status"] = json!("in_progress");
-        assert_eq!(seen(Stage::Settling { outcome: outcome.clone(), at_ms }), expected);
+        assert_eq!(seen(JobStage::Settling { outcome: outcome.clone(), at_ms }), expected);
         expected["status"] = json!("completed");
         expected["progress"] = json!(100);
         expected["completed_at"] = json!(1_795_219_290_i64);
         expected["expires_at"] = json!(1_795_824_090_i64);
         expected["usage"] =
             json!({ "seconds": 4, "resolution": "720p", "cost_usd": 0.280_000_001 });
-        assert_eq!(seen(Stage::Ended { outcome, at_ms }), expected);
+        assert_eq!(seen(JobStage::Ended { outcome, at_ms }), expected);
     }
 
     #[test]
     fn a_job_that_failed_says_why_and_costs_nothing() {
-        let outcome = Outcome::failed(FailCode::TimedOut, "");
-        let view = seen(Stage::Ended { outcome, at_ms: 1_000 });
+        let outcome = JobOutcome::failed(JobFailCode::TimedOut, "");
+        let view = seen(JobStage::Ended { outcome, at_ms: 1_000 });
         assert_eq!(view["status"], "failed");
         let message = "the video was not finished in time";
         assert_eq!(view["error"], json!({ "code": "timed_out", "message": message }));
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_price_is_written_to_the_last_nano() {
-        let outcome = Outcome::Completed {
+        let outcome = JobOutcome::Completed {
             route: String::new(),
             depth: 0,
             vendor_id: String::new(),
@@ -165,18 +165,18 @@ mod tests {
             },
             basis: UsageBasis::Reported,
         };
-        let view = job(Stage::Ended { outcome, at_ms: 0 }).view(&Schedule::default());
+        let view = job(JobStage::Ended { outcome, at_ms: 0 }).view(&JobSchedule::default());
         assert!(view.contains(r#""cost_usd":9007199.254740993"#), "{view}");
     }
 
     #[test]
     fn a_list_names_its_first_and_last() {
-        let page = |jobs| Listed { jobs, has_more: false }.view(&Schedule::default());
+        let page = |jobs| JobList { jobs, has_more: false }.view(&JobSchedule::default());
         let empty =
             r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#;
         assert_eq!(page(vec![]), empty);
         let one: Json =
-            serde_json::from_str(&page(vec![job(Stage::Queued { refused: 0 })])).expect("JSON");
+            serde_json::from_str(&page(vec![job(JobStage::Queued { refused: 0 })])).expect("JSON");
         assert_eq!((&one["first_id"], &one["last_id"]), (&json!("video_1"), &json!("video_1")));
     }
 }

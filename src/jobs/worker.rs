@@ -13,10 +13,10 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::life::{Step, Turn};
-use super::schedule::Schedule;
-use super::studio::{Answered, Studio, Submitted};
-use super::{Claim, FailCode, Next, Outcome, Queue, Running};
+use super::life::{JobStep, JobTransition};
+use super::schedule::JobSchedule;
+use super::studio::{PollOutcome, SubmitOutcome, VideoClient};
+use super::{ClaimUpdate, JobClaim, JobFailCode, JobOutcome, JobQueue, RunningJob};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
 use crate::dialect::json::{Document, Draft};
@@ -61,15 +61,15 @@ mod copy;
 mod settle;
 mod tell;
 
-use body::Found;
-use copy::CopyFault;
+use body::BodyLocation;
+use copy::CopyError;
 use settle::until_done;
 use tell::{mourn, passed_by, unanswered};
 
 /// What a worker is made of.
-pub struct Worker {
+pub struct JobWorker {
     /// Where jobs wait.
-    pub queue: Arc<dyn Queue>,
+    pub queue: Arc<dyn JobQueue>,
     /// The money.
     pub ledger: Arc<dyn Ledger>,
     /// Where finished videos are kept.
@@ -79,29 +79,29 @@ pub struct Worker {
     /// What is for sale, and how vendors are spoken to.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
     /// The vendors.
-    pub studio: Studio,
+    pub studio: VideoClient,
     /// When what happens.
-    pub schedule: Schedule,
+    pub schedule: JobSchedule,
     /// Rung when there is something new.
     pub bell: Arc<Notify>,
     /// Whether it works on nothing, and will not.
     pub idle: Arc<AtomicBool>,
     /// For steps that take memory.
-    pub room: Room,
+    pub room: WorkerMemory,
 }
 
 /// Room for steps that take memory: a body for a vendor has some MB, and so has a piece of a file.
-pub struct Room {
+pub struct WorkerMemory {
     submissions: Semaphore,
     copies: Semaphore,
     /// Whether files could not be kept lately.
     unkept: AtomicBool,
 }
 
-impl Default for Room {
-    fn default() -> Room {
+impl Default for WorkerMemory {
+    fn default() -> WorkerMemory {
         let (submissions, copies) = (SUBMISSIONS_MAX, COPIES_MAX);
-        Room {
+        WorkerMemory {
             submissions: Semaphore::new(submissions),
             copies: Semaphore::new(copies),
             unkept: AtomicBool::new(false),
@@ -110,12 +110,12 @@ impl Default for Room {
 }
 
 /// Whether there is more to do for a claim now.
-enum Go {
+enum NextTurn {
     On,
     Away,
 }
 
-impl Worker {
+impl JobWorker {
     /// Works until it is told to stop, and then ends what it has begun.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         // Nothing is sent to a vendor that could not be kept when it comes.
@@ -182,11 +182,11 @@ impl Worker {
     }
 
     /// Takes a job as far as it goes now.
-    async fn work(self: Arc<Self>, mut claim: Claim) {
+    async fn work(self: Arc<Self>, mut claim: JobClaim) {
         loop {
             match self.advance(&mut claim).await {
-                Ok(Go::On) => {}
-                Ok(Go::Away) => return,
+                Ok(NextTurn::On) => {}
+                Ok(NextTurn::Away) => return,
                 Err(why) => {
                     // The lease runs out, and somebody takes it over.
                     log::warn!(
@@ -200,27 +200,27 @@ impl Worker {
         }
     }
 
-    async fn advance(&self, claim: &mut Claim) -> anyhow::Result<Go> {
+    async fn advance(&self, claim: &mut JobClaim) -> anyhow::Result<NextTurn> {
         match claim.step(&self.schedule, now_ms()) {
-            Step::Decide(outcome) => self.decide(claim, outcome).await,
-            Step::Submit => self.submit(claim).await,
-            Step::Ask(running) => self.ask(claim, &running).await,
-            Step::Settle(outcome) => self.settle(claim, &outcome).await,
-            Step::Hide(left) => {
+            JobStep::Decide(outcome) => self.decide(claim, outcome).await,
+            JobStep::Submit => self.submit(claim).await,
+            JobStep::Ask(running) => self.ask(claim, &running).await,
+            JobStep::Settle(outcome) => self.settle(claim, &outcome).await,
+            JobStep::Hide(left) => {
                 self.drop_file(claim).await?;
                 self.save(claim, Some(left)).await
             }
-            Step::Forget => {
+            JobStep::Forget => {
                 self.drop_file(claim).await?;
                 self.queue.remove(claim).await?;
-                Ok(Go::Away)
+                Ok(NextTurn::Away)
             }
-            Step::Wait(left) => self.save(claim, Some(left)).await,
+            JobStep::Wait(left) => self.save(claim, Some(left)).await,
         }
     }
 
     /// Sends a job over the first route that takes it.
-    async fn submit(&self, claim: &mut Claim) -> anyhow::Result<Go> {
+    async fn submit(&self, claim: &mut JobClaim) -> anyhow::Result<NextTurn> {
         let Some(vendor) = self.vendor(&claim.job.vendor) else {
             return self.save(claim, Some(ELSEWHERE_MS)).await;
         };
@@ -232,16 +232,16 @@ impl Worker {
             return self.save(claim, Some(self.schedule.pause_ms(1))).await;
         }
         let body = match self.vendor_body(claim).await? {
-            Found::Here(body) => body,
-            Found::Elsewhere => return self.save(claim, Some(ELSEWHERE_MS)).await,
+            BodyLocation::Here(body) => body,
+            BodyLocation::Elsewhere => return self.save(claim, Some(ELSEWHERE_MS)).await,
         };
         let document = Document::parse(body).context("the body cannot be read")?;
         let (mut wait, mut busy, mut depth) = (Duration::ZERO, false, 0);
         let vendor_token = claim.job.vendor.clone();
         for outlet in self.studio.outlets(&vendor_token) {
             claim.job.submit(&outlet.name);
-            if let Go::Away = self.save(claim, None).await? {
-                return Ok(Go::Away);
+            if let NextTurn::Away = self.save(claim, None).await? {
+                return Ok(NextTurn::Away);
             }
             // A store that forgot this would have it sent twice.
             let persisted = self.kept(claim, until_done(|| self.queue.persist())).await?;
@@ -258,28 +258,28 @@ impl Worker {
             draft.set("model", quoted(&outlet.upstream(&claim.job.model)));
             let body = draft.finish().concat().into();
             let reason = match self.kept(claim, self.studio.submit(outlet, &vendor, body)).await? {
-                Submitted::Taken(vendor_id) => {
+                SubmitOutcome::Taken(vendor_id) => {
                     claim.job.run(&outlet.name, depth, vendor_id);
                     return self.keep(claim, Some(self.poll_ms()), true).await;
                 }
-                Submitted::Refused(refused) => {
-                    let blocked = refused.is_blocked.then_some(FailCode::ModerationBlocked);
-                    let code = blocked.unwrap_or(FailCode::VendorFailed);
+                SubmitOutcome::Refused(refused) => {
+                    let blocked = refused.is_blocked.then_some(JobFailCode::ModerationBlocked);
+                    let code = blocked.unwrap_or(JobFailCode::VendorFailed);
                     claim.job.back();
-                    return self.decide(claim, Outcome::failed(code, &refused.message)).await;
+                    return self.decide(claim, JobOutcome::failed(code, &refused.message)).await;
                 }
-                Submitted::Unknown(why) => {
+                SubmitOutcome::Unknown(why) => {
                     unanswered(outlet, &claim.job.id, &why);
                     let message = "the vendor's answer did not come, so it is not sent again";
-                    let outcome = Outcome::failed(FailCode::VendorFailed, message);
+                    let outcome = JobOutcome::failed(JobFailCode::VendorFailed, message);
                     return self.decide(claim, outcome).await;
                 }
-                Submitted::Busy(after) => {
+                SubmitOutcome::Busy(after) => {
                     busy = true;
                     wait = wait.max(after.unwrap_or_default());
                     "busy".to_owned()
                 }
-                Submitted::Denied(status) => status.as_u16().to_string(),
+                SubmitOutcome::Denied(status) => status.as_u16().to_string(),
             };
             passed_by(outlet, &claim.job.id, &reason);
             depth += 1;
@@ -287,7 +287,9 @@ impl Worker {
         let refused = claim.job.back();
         if depth > 0 && !busy {
             let message = "the vendor does not serve the gateway at the moment";
-            return self.decide(claim, Outcome::failed(FailCode::VendorFailed, message)).await;
+            return self
+                .decide(claim, JobOutcome::failed(JobFailCode::VendorFailed, message))
+                .await;
         }
         let pause = self.schedule.pause_ms(refused);
         self.save(claim, Some(pause.max(ms(wait)))).await
@@ -303,7 +305,7 @@ impl Worker {
     }
 
     /// Asks the vendor about a job, and copies the video if it is done.
-    async fn ask(&self, claim: &mut Claim, running: &Running) -> anyhow::Result<Go> {
+    async fn ask(&self, claim: &mut JobClaim, running: &RunningJob) -> anyhow::Result<NextTurn> {
         let vendor = self.vendor(&claim.job.vendor);
         let outlet = self.studio.outlet(&claim.job.vendor, &running.route);
         let (Some(vendor), Some(outlet)) = (vendor, outlet) else {
@@ -319,22 +321,22 @@ impl Worker {
         }
         let asking = self.studio.ask(outlet, &vendor, &running.vendor_id);
         let turn = match self.kept(claim, asking).await? {
-            Answered::Said(polled) => claim.job.told(Some(polled), now_ms()),
-            Answered::NoSuch => claim.job.told(None, now_ms()),
-            Answered::Nothing(wait) => {
+            PollOutcome::Said(polled) => claim.job.told(Some(polled), now_ms()),
+            PollOutcome::NoSuch => claim.job.told(None, now_ms()),
+            PollOutcome::Nothing(wait) => {
                 claim.job.unanswered();
                 let wait = ms(wait.unwrap_or_default()).max(self.poll_ms());
                 return self.later(claim, wait, true).await;
             }
         };
         let (url, outcome) = match turn {
-            Turn::Later => return self.later(claim, self.poll_ms(), true).await,
-            Turn::Over(outcome) => return self.decide(claim, outcome).await,
-            Turn::Copy { url, outcome } => (url, outcome),
+            JobTransition::Later => return self.later(claim, self.poll_ms(), true).await,
+            JobTransition::Over(outcome) => return self.decide(claim, outcome).await,
+            JobTransition::Copy { url, outcome } => (url, outcome),
         };
         // From here on it has more time, whoever copies it.
-        if let Go::Away = self.save(claim, None).await? {
-            return Ok(Go::Away);
+        if let NextTurn::Away = self.save(claim, None).await? {
+            return Ok(NextTurn::Away);
         }
         if claim.deleted {
             return self.decide(claim, outcome).await;
@@ -350,18 +352,23 @@ impl Worker {
             "a video was not copied"
         );
         // The vendor's file is given up after some tries; our own store has its time to come back.
-        if matches!(why, CopyFault::Store(_)) {
+        if matches!(why, CopyError::Store(_)) {
             return self.later(claim, self.schedule.pause_ms(2), true).await;
         }
         if let Some(failures) = claim.job.uncopied(&self.schedule) {
             return self.later(claim, self.schedule.pause_ms(failures), true).await;
         }
-        self.decide(claim, Outcome::failed(FailCode::Undelivered, "")).await
+        self.decide(claim, JobOutcome::failed(JobFailCode::Undelivered, "")).await
     }
 
     /// Comes back to a job that a vendor has after so long (ms), unless its time is over. `asked`
     /// is whether the vendor was.
-    async fn later(&self, claim: &mut Claim, due_ms: u64, asked: bool) -> anyhow::Result<Go> {
+    async fn later(
+        &self,
+        claim: &mut JobClaim,
+        due_ms: u64,
+        asked: bool,
+    ) -> anyhow::Result<NextTurn> {
         let now_ms = now_ms();
         if let Some(outcome) = claim.overdue(&self.schedule, now_ms, asked) {
             return self.decide(claim, outcome).await;
@@ -370,11 +377,11 @@ impl Worker {
         self.save(claim, Some(due_ms)).await
     }
 
-    async fn decide(&self, claim: &mut Claim, outcome: Outcome) -> anyhow::Result<Go> {
+    async fn decide(&self, claim: &mut JobClaim, outcome: JobOutcome) -> anyhow::Result<NextTurn> {
         let before = claim.job.clone();
         claim.job.decide(outcome.clone(), now_ms());
         let go = self.keep(claim, None, true).await?;
-        if let (Go::On, Outcome::Failed { message, .. }) = (&go, &outcome)
+        if let (NextTurn::On, JobOutcome::Failed { message, .. }) = (&go, &outcome)
             && before.may_be_billed(&outcome)
         {
             mourn(&before, message);
@@ -382,18 +389,18 @@ impl Worker {
         Ok(go)
     }
 
-    async fn save(&self, claim: &mut Claim, due_ms: Option<u64>) -> anyhow::Result<Go> {
+    async fn save(&self, claim: &mut JobClaim, due_ms: Option<u64>) -> anyhow::Result<NextTurn> {
         self.keep(claim, due_ms, false).await
     }
 
     /// Saves a claim, for as long as that takes: what has happened must not be forgotten.
     async fn keep(
         &self,
-        claim: &mut Claim,
+        claim: &mut JobClaim,
         due_ms: Option<u64>,
         forget_body: bool,
-    ) -> anyhow::Result<Go> {
-        let next = Next { due_ms, forget_body };
+    ) -> anyhow::Result<NextTurn> {
+        let next = ClaimUpdate { due_ms, forget_body };
         let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
         let saved = loop {
             match self.queue.save(claim, next).await {
@@ -415,11 +422,15 @@ impl Worker {
         } else if forget_body {
             self.forget_body(claim).await;
         }
-        Ok(if saved && due_ms.is_none() { Go::On } else { Go::Away })
+        Ok(if saved && due_ms.is_none() { NextTurn::On } else { NextTurn::Away })
     }
 
     /// Keeps the claim while something is waited for.
-    async fn kept<T>(&self, claim: &Claim, waited: impl Future<Output = T>) -> anyhow::Result<T> {
+    async fn kept<T>(
+        &self,
+        claim: &JobClaim,
+        waited: impl Future<Output = T>,
+    ) -> anyhow::Result<T> {
         let lease_ms = self.schedule.lease_ms;
         let renewing = async {
             let every = Duration::from_millis(lease_ms / 3);

@@ -1,6 +1,6 @@
 //! What both stores know of jobs: how they are written down, and what repeats an order.
 
-use crate::jobs::{Job, Order};
+use crate::jobs::{Job, NewJob};
 use crate::ledger::Unavailable;
 
 /// A job as it is kept.
@@ -28,7 +28,7 @@ pub(super) fn read_claimed(text: &str) -> Option<Job> {
 ///
 /// # Errors
 /// [`Unavailable`] if it is another: no two jobs have the same id.
-pub(super) fn repeats(order: &Order, job: Job, key: Option<&str>) -> Result<(), Unavailable> {
+pub(super) fn repeats(order: &NewJob, job: Job, key: Option<&str>) -> Result<(), Unavailable> {
     let (progress, stage) = (order.job.progress, order.job.stage.clone());
     if (Job { progress, stage, ..job }) == order.job && key == order.key.as_deref() {
         return Ok(());

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use super::StoreSection;
 use super::redis::{Redis, Stamped};
 use super::sqlite::Sqlite;
-use crate::jobs::Queue as _;
+use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, Answer, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, SweepReport,

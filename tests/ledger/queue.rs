@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tollgate::jobs::{
-    Claim, FailCode, Job, Next, Order, Outcome, Page, Placed, Queue, Running, Stage, Status,
+    ClaimUpdate, Job, JobClaim, JobFailCode, JobOutcome, JobPage, JobQueue, JobStage, JobStatus,
+    NewJob, PlaceResult, RunningJob,
 };
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
@@ -31,9 +32,9 @@ const SHORT_GONE: Duration = Duration::from_millis(60);
 const COST: i64 = 10;
 
 /// Keeps the claim.
-const KEEP: Next = Next { due_ms: None, forget_body: false };
+const KEEP: ClaimUpdate = ClaimUpdate { due_ms: None, forget_body: false };
 /// Gives the job back; it is due at once.
-const GIVE_BACK: Next = Next { due_ms: Some(0), forget_body: false };
+const GIVE_BACK: ClaimUpdate = ClaimUpdate { due_ms: Some(0), forget_body: false };
 
 fn sqlite_url(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("ledger.db").display())
@@ -77,12 +78,12 @@ fn job(account: &AccountName, id: &str) -> Job {
         price_version: "1".to_owned(),
         body_apart: None,
         progress: 0,
-        stage: Stage::Queued { refused: 0 },
+        stage: JobStage::Queued { refused: 0 },
     }
 }
 
-fn order(account: &AccountName, id: &str) -> Order {
-    Order {
+fn order(account: &AccountName, id: &str) -> NewJob {
+    NewJob {
         job: job(account, id),
         body: Bytes::from(format!("body of {id}")),
         key: None,
@@ -92,28 +93,28 @@ fn order(account: &AccountName, id: &str) -> Order {
     }
 }
 
-fn keyed(account: &AccountName, id: &str, key: &str) -> Order {
-    Order { key: Some(key.to_owned()), ..order(account, id) }
+fn keyed(account: &AccountName, id: &str, key: &str) -> NewJob {
+    NewJob { key: Some(key.to_owned()), ..order(account, id) }
 }
 
-async fn place(queue: &dyn Queue, order: Order) -> Placed {
+async fn place(queue: &dyn JobQueue, order: NewJob) -> PlaceResult {
     queue.place(order).await.expect("an answer")
 }
 
 /// Places jobs that are taken.
-async fn placed(queue: &dyn Queue, account: &AccountName, ids: &[&str]) {
+async fn placed(queue: &dyn JobQueue, account: &AccountName, ids: &[&str]) {
     for id in ids {
-        assert_eq!(place(queue, order(account, id)).await, Placed::New, "{id}");
+        assert_eq!(place(queue, order(account, id)).await, PlaceResult::New, "{id}");
     }
 }
 
 /// What a stage of this status may be.
-fn stage(status: Status) -> Stage {
+fn stage(status: JobStatus) -> JobStage {
     let at_ms = 1_800_000_000_456;
     let (route, vendor_id) = ("r".to_owned(), "v".to_owned());
     match status {
-        Status::Queued => Stage::Submitting { route, refused: 1 },
-        Status::InProgress => Stage::Running(Running {
+        JobStatus::Queued => JobStage::Submitting { route, refused: 1 },
+        JobStatus::InProgress => JobStage::Running(RunningJob {
             route,
             depth: 1,
             vendor_id,
@@ -122,63 +123,63 @@ fn stage(status: Status) -> Stage {
             lost: 0,
             uncopied: 2,
         }),
-        Status::Completed => {
+        JobStatus::Completed => {
             let usage =
                 BilledUnits::Video { seconds: 4, resolution: VideoResolution::P720, ticks: None };
             let charge = nano(9_007_199_254_740_993);
             let basis = UsageBasis::Fixed;
-            Stage::Ended {
-                outcome: Outcome::Completed { route, depth: 1, vendor_id, charge, usage, basis },
+            JobStage::Ended {
+                outcome: JobOutcome::Completed { route, depth: 1, vendor_id, charge, usage, basis },
                 at_ms,
             }
         }
-        Status::Failed => {
-            let (code, message) = (FailCode::TimedOut, "it took too long".to_owned());
-            Stage::Ended { outcome: Outcome::Failed { code, message }, at_ms }
+        JobStatus::Failed => {
+            let (code, message) = (JobFailCode::TimedOut, "it took too long".to_owned());
+            JobStage::Ended { outcome: JobOutcome::Failed { code, message }, at_ms }
         }
     }
 }
 
 /// Claims whatever is due.
-async fn claim_all(queue: &dyn Queue) -> Vec<Claim> {
+async fn claim_all(queue: &dyn JobQueue) -> Vec<JobClaim> {
     queue.claim(LEASE_MS, 1_000).await.expect("claims")
 }
 
-fn ids(claims: &[Claim]) -> Vec<&str> {
+fn ids(claims: &[JobClaim]) -> Vec<&str> {
     claims.iter().map(|claim| claim.job.id.as_str()).collect()
 }
 
 /// Claims the one job that is due.
-async fn claim_one(queue: &dyn Queue, lease_ms: u64) -> Claim {
+async fn claim_one(queue: &dyn JobQueue, lease_ms: u64) -> JobClaim {
     let mut claims = queue.claim(lease_ms, 1_000).await.expect("claims");
     assert_eq!(claims.len(), 1, "{claims:?}");
     claims.remove(0)
 }
 
-async fn save(queue: &dyn Queue, claim: &mut Claim, next: Next) -> bool {
+async fn save(queue: &dyn JobQueue, claim: &mut JobClaim, next: ClaimUpdate) -> bool {
     queue.save(claim, next).await.expect("an answer")
 }
 
 /// Takes a claimed job to a status and gives it back, due after so long.
-async fn moved(queue: &dyn Queue, mut claim: Claim, to: Status, due_ms: u64) {
+async fn moved(queue: &dyn JobQueue, mut claim: JobClaim, to: JobStatus, due_ms: u64) {
     claim.job.stage = stage(to);
-    let next = Next { due_ms: Some(due_ms), forget_body: false };
+    let next = ClaimUpdate { due_ms: Some(due_ms), forget_body: false };
     assert!(save(queue, &mut claim, next).await, "{claim:?}");
 }
 
-async fn found(queue: &dyn Queue, account: &AccountName, id: &str) -> Option<Job> {
+async fn found(queue: &dyn JobQueue, account: &AccountName, id: &str) -> Option<Job> {
     queue.find(account, id).await.expect("an answer")
 }
 
 /// A page in words: the ids, `+` if there are more, or `?` where it would begin after nothing.
 async fn listed(
-    queue: &dyn Queue,
+    queue: &dyn JobQueue,
     account: &AccountName,
     ascending: bool,
     limit: usize,
     after: Option<&str>,
 ) -> String {
-    let page = Page { after: after.map(str::to_owned), limit, ascending };
+    let page = JobPage { after: after.map(str::to_owned), limit, ascending };
     let Some(listed) = queue.list(account, page).await.expect("a page") else {
         return "?".to_owned();
     };
@@ -188,9 +189,9 @@ async fn listed(
 }
 
 /// How many jobs are queued, in progress, completed, failed.
-async fn counts(queue: &dyn Queue) -> [u64; 4] {
+async fn counts(queue: &dyn JobQueue) -> [u64; 4] {
     let counts = queue.counts().await.expect("counts");
-    assert!(counts.iter().map(|count| count.0).eq(Status::ALL), "{counts:?}");
+    assert!(counts.iter().map(|count| count.0).eq(JobStatus::ALL), "{counts:?}");
     [0, 1, 2, 3].map(|n: usize| counts[n].1)
 }
 

@@ -24,7 +24,7 @@ use crate::gateway::exchange::unix_ms;
 use crate::gateway::limits::Timeouts;
 use crate::gateway::probe::Prober;
 use crate::gateway::routes::{Route, Routes};
-use crate::jobs::worker::Worker;
+use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::store::upkeep::Upkeep;
@@ -73,7 +73,7 @@ pub(super) struct BackgroundTasks {
 }
 
 /// The worker, which makes videos beside everything else.
-pub(super) struct VideoWorker(pub(super) Arc<Worker>);
+pub(super) struct VideoWorker(pub(super) Arc<JobWorker>);
 
 #[async_trait]
 impl BackgroundService for VideoWorker {

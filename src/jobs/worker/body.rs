@@ -4,22 +4,22 @@ use anyhow::bail;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
-use super::{Claim, Worker};
+use super::{JobClaim, JobWorker};
 use crate::files::FileReadError;
 
 /// Where a body is.
-pub(super) enum Found {
+pub(super) enum BodyLocation {
     /// Here.
     Here(Bytes),
     /// In the folder of another machine, or in a store that does not answer.
     Elsewhere,
 }
 
-impl Worker {
-    pub(super) async fn vendor_body(&self, claim: &Claim) -> anyhow::Result<Found> {
+impl JobWorker {
+    pub(super) async fn vendor_body(&self, claim: &JobClaim) -> anyhow::Result<BodyLocation> {
         let Some((name, bytes)) = claim.job.body_name() else {
             return match self.queue.body(claim).await? {
-                Some(body) => Ok(Found::Here(body)),
+                Some(body) => Ok(BodyLocation::Here(body)),
                 None => bail!("there is no body to send"),
             };
         };
@@ -32,20 +32,20 @@ impl Worker {
             Ok::<_, FileReadError>(whole.freeze())
         };
         match self.kept(claim, whole).await? {
-            Ok(body) => Ok(Found::Here(body)),
+            Ok(body) => Ok(BodyLocation::Here(body)),
             Err(why) => {
                 let job = &claim.job.id;
                 log::warn!(
                     event = "video_body_read_failed", job, why:% = why;
                     "video request body cannot be read here"
                 );
-                Ok(Found::Elsewhere)
+                Ok(BodyLocation::Elsewhere)
             }
         }
     }
 
     /// Deletes a body that nobody needs any more.
-    pub(super) async fn forget_body(&self, claim: &Claim) {
+    pub(super) async fn forget_body(&self, claim: &JobClaim) {
         let Some((name, bytes)) = claim.job.body_name() else { return };
         if let Err(why) = self.bodies.delete(&name, bytes).await {
             log::warn!(

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Claim, FILE_BYTES_MAX, Worker};
+use super::{FILE_BYTES_MAX, JobClaim, JobWorker};
 use crate::files::{self, FileReadError, FileWriteError};
-use crate::jobs::studio::{FetchFault, Outlet};
+use crate::jobs::studio::{FetchError, VideoRoute};
 
 /// Why a video was not copied.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CopyFault {
+pub(super) enum CopyError {
     /// It was not had from the vendor.
     #[error("{0}")]
     Vendor(String),
@@ -17,23 +17,23 @@ pub(super) enum CopyFault {
     Store(FileReadError),
 }
 
-impl From<FetchFault> for CopyFault {
-    fn from(fault: FetchFault) -> CopyFault {
-        CopyFault::Vendor(fault.to_string())
+impl From<FetchError> for CopyError {
+    fn from(fault: FetchError) -> CopyError {
+        CopyError::Vendor(fault.to_string())
     }
 }
 
-impl From<FileWriteError<FetchFault>> for CopyFault {
-    fn from(fault: FileWriteError<FetchFault>) -> CopyFault {
+impl From<FileWriteError<FetchError>> for CopyError {
+    fn from(fault: FileWriteError<FetchError>) -> CopyError {
         match fault {
-            FileWriteError::Store(fault) => CopyFault::Store(fault),
+            FileWriteError::Store(fault) => CopyError::Store(fault),
             FileWriteError::Source(fault) => fault.into(),
-            other => CopyFault::Vendor(other.to_string()),
+            other => CopyError::Vendor(other.to_string()),
         }
     }
 }
 
-impl Worker {
+impl JobWorker {
     /// Whether files can be kept.
     pub(super) async fn can_keep(&self) -> bool {
         let ready = self.files.ready().await;
@@ -49,20 +49,20 @@ impl Worker {
 
     pub(super) async fn copy(
         &self,
-        outlet: &Outlet,
+        outlet: &VideoRoute,
         url: &str,
-        claim: &Claim,
-    ) -> Result<(), CopyFault> {
+        claim: &JobClaim,
+    ) -> Result<(), CopyError> {
         let pieces = self.studio.fetch(outlet, url).await?;
         let name = files::name(claim.job.account.as_str(), &claim.job.id);
         let written = self.files.write(&name, pieces, FILE_BYTES_MAX).await;
         if let Err(FileWriteError::Store(_)) = &written {
             self.room.unkept.store(true, Ordering::Relaxed);
         }
-        written.map_err(CopyFault::from).map(|_| ())
+        written.map_err(CopyError::from).map(|_| ())
     }
 
-    pub(super) async fn drop_file(&self, claim: &Claim) -> anyhow::Result<()> {
+    pub(super) async fn drop_file(&self, claim: &JobClaim) -> anyhow::Result<()> {
         let name = files::name(claim.job.account.as_str(), &claim.job.id);
         Ok(self.files.delete(&name).await?)
     }

@@ -3,18 +3,22 @@
 use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
-use super::{Go, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN, Worker};
-use crate::jobs::{Claim, Outcome, Stage};
+use super::{JobWorker, NextTurn, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
+use crate::jobs::{JobClaim, JobOutcome, JobStage};
 use crate::ledger::{Answer, HoldRequest, JournalLine, Operation};
 use crate::metrics::{METRICS, count, record_write_off};
 
-impl Worker {
+impl JobWorker {
     /// Brings an outcome into the ledger. The same again changes nothing there.
-    pub(super) async fn settle(&self, claim: &mut Claim, outcome: &Outcome) -> anyhow::Result<Go> {
+    pub(super) async fn settle(
+        &self,
+        claim: &mut JobClaim,
+        outcome: &JobOutcome,
+    ) -> anyhow::Result<NextTurn> {
         let job = &claim.job;
         let op = match outcome {
-            Outcome::Failed { .. } => Operation::Void { id: job.id.clone() },
-            Outcome::Completed { charge, .. } => {
+            JobOutcome::Failed { .. } => Operation::Void { id: job.id.clone() },
+            JobOutcome::Completed { charge, .. } => {
                 let line = serde_json::to_string(&line(claim).context("no line")?)?;
                 let origin =
                     Some(HoldRequest { wanted: job.held, least: job.held, at: job.created_ms });
@@ -45,12 +49,12 @@ impl Worker {
             model = claim.job.model,
             status = claim.job.status().name(),
             code = match outcome {
-                Outcome::Failed { code, .. } => code.name(),
-                Outcome::Completed { .. } => "",
+                JobOutcome::Failed { code, .. } => code.name(),
+                JobOutcome::Completed { .. } => "",
             },
             charge_nano = match outcome {
-                Outcome::Failed { .. } => 0,
-                Outcome::Completed { charge, .. } => charge.nano(),
+                JobOutcome::Failed { .. } => 0,
+                JobOutcome::Completed { charge, .. } => charge.nano(),
             };
             "video ended"
         );
@@ -60,10 +64,10 @@ impl Worker {
 }
 
 /// The journal line of a job that is completed.
-fn line(claim: &Claim) -> Option<JournalLine> {
+fn line(claim: &JobClaim) -> Option<JournalLine> {
     let job = &claim.job;
-    let Stage::Settling { outcome, at_ms } = &job.stage else { return None };
-    let Outcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
+    let JobStage::Settling { outcome, at_ms } = &job.stage else { return None };
+    let JobOutcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
         return None;
     };
     Some(JournalLine {

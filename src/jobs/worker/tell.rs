@@ -1,13 +1,13 @@
 //! What operators hear of jobs that do not go as they should.
 
-use crate::jobs::studio::Outlet;
-use crate::jobs::{Job, Running, Stage};
+use crate::jobs::studio::VideoRoute;
+use crate::jobs::{Job, JobStage, RunningJob};
 use crate::metrics::METRICS;
 
 /// Tells of work that a vendor may bill and nobody pays.
 pub(super) fn mourn(job: &Job, why: &str) {
     let route = match &job.stage {
-        Stage::Submitting { route, .. } | Stage::Running(Running { route, .. }) => route,
+        JobStage::Submitting { route, .. } | JobStage::Running(RunningJob { route, .. }) => route,
         _ => "",
     };
     METRICS.lost_attempts.with_label_values(&[job.vendor.as_str(), route]).inc();
@@ -18,13 +18,13 @@ pub(super) fn mourn(job: &Job, why: &str) {
 }
 
 /// Tells of a route that did not take a job.
-pub(super) fn passed_by(outlet: &Outlet, job: &str, reason: &str) {
+pub(super) fn passed_by(outlet: &VideoRoute, job: &str, reason: &str) {
     let (vendor, route) = (&outlet.vendor, &outlet.name);
     METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
     log::warn!(event = "route_blocked", job, vendor, route, reason; "blocked");
 }
 
 /// Tells that nobody knows whether a vendor has a job.
-pub(super) fn unanswered(outlet: &Outlet, job: &str, why: &str) {
+pub(super) fn unanswered(outlet: &VideoRoute, job: &str, why: &str) {
     log::error!(event = "video_submit_unknown", job, route = outlet.name, why; "no answer");
 }

@@ -10,7 +10,10 @@ use tokio::sync::Mutex;
 use super::log::Log;
 use super::orders::Orders;
 use super::shelf::Shelf;
-use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Stage, Status};
+use crate::jobs::{
+    ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStage, JobStatus, NewJob,
+    PlaceResult,
+};
 use crate::ledger::{AccountName, Unavailable};
 use crate::store::redis::Redis;
 
@@ -52,11 +55,11 @@ fn folder(log: &Log) -> impl FnOnce() -> Arc<Shelf> {
 }
 
 #[async_trait]
-impl Queue for Jobs {
+impl JobQueue for Jobs {
     /// Only what was placed is written down: of an order that was refused nothing may come back.
-    async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
+    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let placed = self.store.place(order.clone()).await?;
-        if placed == Placed::New {
+        if placed == PlaceResult::New {
             let id = order.job.id.clone();
             self.write(&id, move |orders, log| {
                 log.sync_soon(&orders.placed(&order, folder(log))?);
@@ -71,7 +74,11 @@ impl Queue for Jobs {
         self.store.find(account, id).await
     }
 
-    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable> {
+    async fn list(
+        &self,
+        account: &AccountName,
+        page: JobPage,
+    ) -> Result<Option<JobList>, Unavailable> {
         self.store.list(account, page).await
     }
 
@@ -88,21 +95,21 @@ impl Queue for Jobs {
         Ok(deleted)
     }
 
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
         self.store.claim(lease_ms, limit).await
     }
 
-    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
+    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         self.store.renew(claim, lease_ms).await
     }
 
-    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
+    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
         self.store.body(claim).await
     }
 
     /// That a vendor has a job nobody else can tell, so it is written down first.
-    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable> {
-        let is_taken = next.forget_body && matches!(claim.job.stage, Stage::Running(_));
+    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
+        let is_taken = next.forget_body && matches!(claim.job.stage, JobStage::Running(_));
         if is_taken {
             let (taken, id) = (claim.clone(), claim.job.id.clone());
             self.write(&id, move |orders, log| orders.taken(&taken, next, folder(log))).await;
@@ -114,7 +121,7 @@ impl Queue for Jobs {
         Ok(saved)
     }
 
-    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
+    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         self.store.remove(claim).await
     }
 
@@ -131,7 +138,7 @@ impl Queue for Jobs {
         Ok(())
     }
 
-    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
+    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
         self.store.counts().await
     }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::pages::Pages;
 use super::shelf::{Lines, Shelf};
 use super::{files, record};
-use crate::jobs::{Claim, Job, Next, Order};
+use crate::jobs::{ClaimUpdate, Job, JobClaim, NewJob};
 use crate::ledger::AccountName;
 use crate::money::Money;
 use crate::money::price::Quote;
@@ -37,9 +37,9 @@ struct State {
 #[derive(Debug, Clone)]
 pub(in crate::store) enum Noted {
     /// A job was placed.
-    Placed(Box<Order>),
+    Placed(Box<NewJob>),
     /// A vendor has it, which is to be saved.
-    Taken(Box<Claim>, Next),
+    Taken(Box<JobClaim>, ClaimUpdate),
     /// Its client has deleted it.
     Deleted(AccountName, String),
 }
@@ -83,7 +83,7 @@ impl Orders {
     /// It could not be written.
     pub(super) fn placed(
         &self,
-        order: &Order,
+        order: &NewJob,
         place: impl FnOnce() -> Arc<Shelf>,
     ) -> io::Result<Arc<File>> {
         let written = Written::Placed {
@@ -105,11 +105,11 @@ impl Orders {
     /// It could not be written.
     pub(super) fn taken(
         &self,
-        claim: &Claim,
-        next: Next,
+        claim: &JobClaim,
+        next: ClaimUpdate,
         place: impl FnOnce() -> Arc<Shelf>,
     ) -> io::Result<()> {
-        let Claim { job, deleted, revision } = claim;
+        let JobClaim { job, deleted, revision } = claim;
         let mut state = self.state();
         if state.unsaid.get(&job.id).is_some_and(|(known, _)| known == revision) {
             return Ok(());
@@ -184,12 +184,12 @@ pub(super) fn read(file: &Path) -> io::Result<Vec<Noted>> {
                 let (body, quote) = (body.into_owned().into(), Quote { wanted, least });
                 // It was accepted, however many there are by now.
                 let open_max = u32::MAX;
-                let order = Order { job, body, key, quote, lease_ms, open_max };
+                let order = NewJob { job, body, key, quote, lease_ms, open_max };
                 Noted::Placed(Box::new(order))
             }
             Written::Taken { job, deleted, revision, due_ms } => {
-                let claim = Claim { job: job.into_owned(), deleted, revision };
-                Noted::Taken(Box::new(claim), Next { due_ms, forget_body: true })
+                let claim = JobClaim { job: job.into_owned(), deleted, revision };
+                Noted::Taken(Box::new(claim), ClaimUpdate { due_ms, forget_body: true })
             }
             Written::Deleted { account, id } => {
                 Noted::Deleted(AccountName::parse(&account)?, id.into_owned())
@@ -202,10 +202,10 @@ pub(super) fn read(file: &Path) -> io::Result<Vec<Noted>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::{Running, Stage};
+    use crate::jobs::{JobStage, RunningJob};
     use crate::money::VideoResolution;
 
-    fn job(stage: Stage) -> Job {
+    fn job(stage: JobStage) -> Job {
         let held = Money::from_nano(280_000_000).expect("money");
         Job {
             id: "video_x".to_owned(),
@@ -230,9 +230,9 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let shelf = Arc::new(Shelf::make(root.path()).expect("a shelf"));
         let orders = Orders::default();
-        let placed = job(Stage::Queued { refused: 0 });
+        let placed = job(JobStage::Queued { refused: 0 });
         let (held, body) = (placed.held, "{\"prompt\":\"a\\tb\",\n\"seconds\":4}");
-        let order = Order {
+        let order = NewJob {
             job: placed.clone(),
             body: body.into(),
             key: Some("k".to_owned()),
@@ -241,7 +241,7 @@ mod tests {
             open_max: 3,
         };
         orders.placed(&order, || shelf.clone()).expect("a write");
-        let running = Running {
+        let running = RunningJob {
             route: "r0".to_owned(),
             depth: 0,
             vendor_id: "v1".to_owned(),
@@ -250,8 +250,8 @@ mod tests {
             lost: 0,
             uncopied: 0,
         };
-        let claim = Claim { job: job(Stage::Running(running)), deleted: false, revision: 3 };
-        let next = Next { due_ms: Some(50), forget_body: true };
+        let claim = JobClaim { job: job(JobStage::Running(running)), deleted: false, revision: 3 };
+        let next = ClaimUpdate { due_ms: Some(50), forget_body: true };
         for _ in 0..2 {
             orders.taken(&claim, next, || shelf.clone()).expect("a write");
         }

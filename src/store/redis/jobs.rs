@@ -10,7 +10,9 @@ use super::incarnation::Needs;
 use super::keys::AccountKeys;
 use super::scripts::{Call, Pick};
 use super::{Redis, answer, words};
-use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
+use crate::jobs::{
+    ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
+};
 use crate::ledger::{AccountName, Answer, Unavailable};
 
 mod index;
@@ -31,8 +33,8 @@ const TRIES_MAX: u32 = 3;
 const SECRET: &str = "tollgate:secret";
 
 #[async_trait]
-impl Queue for Redis {
-    async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
+impl JobQueue for Redis {
+    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         if let Some(guard) = &self.guard {
             guard.granted(Needs::Outbox)?;
         }
@@ -48,13 +50,13 @@ impl Queue for Redis {
                 Some("placed") => {
                     self.note(&member, &told).await;
                     self.note_kept(&order.job.account, text_at(&told, 4)?);
-                    return Ok(Placed::New);
+                    return Ok(PlaceResult::New);
                 }
                 Some("known") => {
                     self.note(&member, &told).await;
                     let key = told.get(5).filter(|key| !key.is_empty());
                     return repeats(&order, read(text_at(&told, 4)?)?, key.map(String::as_str))
-                        .map(|()| Placed::New);
+                        .map(|()| PlaceResult::New);
                 }
                 _ => self.take_back(announced).await,
             }
@@ -70,7 +72,11 @@ impl Queue for Redis {
         Ok(record.and_then(|(job, deleted)| (!deleted).then_some(job)))
     }
 
-    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable> {
+    async fn list(
+        &self,
+        account: &AccountName,
+        page: JobPage,
+    ) -> Result<Option<JobList>, Unavailable> {
         let mut call = Call::default();
         call.key(AccountKeys::of(account).videos());
         let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
@@ -86,7 +92,7 @@ impl Queue for Redis {
         let found: Result<Vec<_>, _> = join_all(found).await.into_iter().collect();
         // One may have been deleted just now.
         let jobs = found?.into_iter().flatten().collect();
-        Ok(Some(Listed { jobs, has_more: ids.len() > page.limit }))
+        Ok(Some(JobList { jobs, has_more: ids.len() > page.limit }))
     }
 
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -114,7 +120,7 @@ impl Queue for Redis {
         }
     }
 
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
         self.survey().await;
         let mut claims = Vec::new();
         for _ in 0..LOOKS_MAX {
@@ -139,19 +145,19 @@ impl Queue for Redis {
         Ok(claims)
     }
 
-    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
+    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         let mut call = of_claim(claim, |_, _| Vec::new());
         call.arg(claim.revision).arg(lease_ms.min(SPAN_MS_MAX));
         let told = self.told_and_noted(&call, |s| &s.videos.renew, claim).await?;
         Ok(told.is_some())
     }
 
-    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
+    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
         let body = AccountKeys::of(&claim.job.account).video_body(&claim.job.id);
         self.connection().await?.query(redis::cmd("GET").arg(body)).await
     }
 
-    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable> {
+    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
         let (job, status) = (written(&claim.job)?, claim.job.status());
         let mut call = of_claim(claim, |keys, id| vec![keys.video_body(id), keys.videos_open()]);
         call.arg(&claim.job.id).arg(claim.revision).arg(u8::from(claim.deleted));
@@ -168,7 +174,7 @@ impl Queue for Redis {
         Ok(true)
     }
 
-    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
+    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         let mut call = of_claim(claim, |keys, id| {
             vec![keys.video_body(id), keys.video_keys(), keys.videos(), keys.videos_open()]
         });
@@ -177,13 +183,13 @@ impl Queue for Redis {
         Ok(told.is_some())
     }
 
-    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
+    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
         let mut sizes = redis::pipe();
-        for status in Status::ALL {
+        for status in JobStatus::ALL {
             sizes.cmd("SCARD").arg(index::of_status(status));
         }
         let sizes: Vec<u64> = self.connection().await?.pipe(&sizes).await?;
-        Ok(Status::ALL.into_iter().zip(sizes).collect())
+        Ok(JobStatus::ALL.into_iter().zip(sizes).collect())
     }
 
     async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
@@ -213,7 +219,7 @@ impl Redis {
         &self,
         call: &Call,
         pick: Pick,
-        claim: &Claim,
+        claim: &JobClaim,
     ) -> Result<Option<Vec<String>>, Unavailable> {
         let told = self.told(call, pick).await?;
         if told.first().is_none_or(|word| word == "gone") {
@@ -225,7 +231,7 @@ impl Redis {
 
     async fn place_once(
         &self,
-        order: &Order,
+        order: &NewJob,
         job: &str,
         announced: &Announced,
         needs: Needs,
@@ -249,7 +255,7 @@ impl Redis {
     /// Places a job again that a run of the server has lost, with its hold, its body and its key.
     /// Tells whether it had lost it: one that was removed since has an end to its hold, and nothing
     /// is placed in its stead.
-    pub(in crate::store) async fn place_again(&self, order: &Order) -> Result<bool, Unavailable> {
+    pub(in crate::store) async fn place_again(&self, order: &NewJob) -> Result<bool, Unavailable> {
         let Job { account, id, .. } = &order.job;
         if self.record(account, id).await?.is_some() {
             return Ok(false);
@@ -277,24 +283,28 @@ impl Redis {
     }
 
     /// What an order that was not placed comes to; `None` if it may be tried again.
-    async fn refused(&self, order: &Order, told: &[String]) -> Result<Option<Placed>, Unavailable> {
+    async fn refused(
+        &self,
+        order: &NewJob,
+        told: &[String],
+    ) -> Result<Option<PlaceResult>, Unavailable> {
         match told.first().map(String::as_str) {
             Some("used") => {
                 let first = self.record(&order.job.account, text_at(told, 1)?).await?;
                 return Ok(first.map(|(job, deleted)| {
-                    if deleted { Placed::Deleted } else { Placed::Repeat(Box::new(job)) }
+                    if deleted { PlaceResult::Deleted } else { PlaceResult::Repeat(Box::new(job)) }
                 }));
             }
-            Some("crowded") => return Ok(Some(Placed::Crowded)),
+            Some("crowded") => return Ok(Some(PlaceResult::Crowded)),
             Some("late") => return Err(late()),
             _ => {}
         }
         match answer(told)? {
-            Answer::Insufficient(available) => Ok(Some(Placed::Insufficient(available))),
+            Answer::Insufficient(available) => Ok(Some(PlaceResult::Insufficient(available))),
             Answer::NoAccount => {
                 let account = AccountKeys::of(&order.job.account).account();
                 self.confirm_absence(&account).await?;
-                Ok(Some(Placed::NoAccount))
+                Ok(Some(PlaceResult::NoAccount))
             }
             _ => Err(used(&order.job.id)),
         }
@@ -314,7 +324,7 @@ impl Redis {
     }
 
     /// Looks at a job that is due, and claims it if it is.
-    async fn look(&self, entry: &Entry, lease_ms: u64) -> Result<Option<Claim>, Unavailable> {
+    async fn look(&self, entry: &Entry, lease_ms: u64) -> Result<Option<JobClaim>, Unavailable> {
         let Some((account, id)) = entry.job() else {
             self.drop_entry(entry).await;
             return Ok(None);
@@ -327,7 +337,7 @@ impl Redis {
                 self.note(&entry.member, &told).await;
                 let (revision, deleted) = (number_at(&told, 4)?, text_at(&told, 5)? == "1");
                 let job = read_claimed(text_at(&told, 6)?);
-                Ok(job.map(|job| Claim { job, deleted, revision }))
+                Ok(job.map(|job| JobClaim { job, deleted, revision }))
             }
             Some("later") => {
                 self.note(&entry.member, &told).await;
@@ -343,7 +353,7 @@ impl Redis {
 }
 
 /// A script on a claim's record, and on further keys of its account.
-fn of_claim(claim: &Claim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> Call {
+fn of_claim(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> Call {
     let (keys, id) = (AccountKeys::of(&claim.job.account), &claim.job.id);
     let mut call = Call::default();
     call.key(keys.video(id));

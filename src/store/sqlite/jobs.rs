@@ -8,14 +8,16 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::super::jobs::{read, repeats, used, written};
 use super::desk::Desk;
 use super::{Sqlite, When, holds, kept, now_ms};
-use crate::jobs::{Claim, Job, Listed, Next, Order, Page, Placed, Queue, Status};
+use crate::jobs::{
+    ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
+};
 use crate::ledger::{AccountName, Answer, Operation, Unavailable};
 
 mod claims;
 
 #[async_trait]
-impl Queue for Sqlite {
-    async fn place(&self, order: Order) -> Result<Placed, Unavailable> {
+impl JobQueue for Sqlite {
+    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let job = written(&order.job)?;
         let most = self.kept_bytes_max;
         self.writers.run(When::Kept, move |desk| place_whole(desk, &order, &job, most)).await?
@@ -27,13 +29,17 @@ impl Queue for Sqlite {
         job.as_deref().map(read).transpose()
     }
 
-    async fn list(&self, account: &AccountName, page: Page) -> Result<Option<Listed>, Unavailable> {
+    async fn list(
+        &self,
+        account: &AccountName,
+        page: JobPage,
+    ) -> Result<Option<JobList>, Unavailable> {
         let (account, limit) = (account.clone(), page.limit);
         let Some(texts) = self.reader.read(move |c| list(c, &account, &page)).await? else {
             return Ok(None);
         };
         let jobs = texts.iter().take(limit).map(|text| read(text)).collect::<Result<_, _>>()?;
-        Ok(Some(Listed { jobs, has_more: texts.len() > limit }))
+        Ok(Some(JobList { jobs, has_more: texts.len() > limit }))
     }
 
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -42,21 +48,21 @@ impl Queue for Sqlite {
         job.as_deref().map(read).transpose()
     }
 
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<Claim>, Unavailable> {
+    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
         self.writers.run(When::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
     }
 
-    async fn renew(&self, claim: &Claim, lease_ms: u64) -> Result<bool, Unavailable> {
+    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         let claim = claims::Held::of(claim);
         self.writers.run(When::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
     }
 
-    async fn body(&self, claim: &Claim) -> Result<Option<Bytes>, Unavailable> {
+    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
         let claim = claims::Held::of(claim);
         self.reader.read(move |c| claims::body(c, &claim)).await
     }
 
-    async fn save(&self, claim: &mut Claim, next: Next) -> Result<bool, Unavailable> {
+    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
         let (held, job, status) =
             (claims::Held::of(claim), written(&claim.job)?, claim.job.status());
         let save = move |desk: &mut Desk<'_>| claims::save(desk.c, &held, &job, status, next);
@@ -66,12 +72,12 @@ impl Queue for Sqlite {
         Ok(true)
     }
 
-    async fn remove(&self, claim: &Claim) -> Result<bool, Unavailable> {
+    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         let claim = claims::Held::of(claim);
         self.writers.run(When::Kept, move |desk| claims::remove(desk.c, &claim)).await
     }
 
-    async fn counts(&self) -> Result<Vec<(Status, u64)>, Unavailable> {
+    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
         self.reader.read(counts).await
     }
 
@@ -81,12 +87,12 @@ impl Queue for Sqlite {
 }
 
 /// A status as the table has it.
-fn number(status: Status) -> i64 {
+fn number(status: JobStatus) -> i64 {
     match status {
-        Status::Queued => 0,
-        Status::InProgress => 1,
-        Status::Completed => 2,
-        Status::Failed => 3,
+        JobStatus::Queued => 0,
+        JobStatus::InProgress => 1,
+        JobStatus::Completed => 2,
+        JobStatus::Failed => 3,
     }
 }
 
@@ -99,13 +105,13 @@ fn after(now: i64, ms: u64) -> i64 {
 /// is no error of the transaction, in which others' operations are too, unless it ended that.
 fn place_whole(
     desk: &mut Desk<'_>,
-    order: &Order,
+    order: &NewJob,
     job: &str,
     most: u64,
-) -> rusqlite::Result<Result<Placed, Unavailable>> {
+) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
     let c = desk.c;
     let account = &order.job.account;
-    let Some(before) = desk.balances(account)? else { return Ok(Ok(Placed::NoAccount)) };
+    let Some(before) = desk.balances(account)? else { return Ok(Ok(PlaceResult::NoAccount)) };
     c.prepare_cached("SAVEPOINT place")?.execute([])?;
     let placed = place(desk, order, job, most);
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
@@ -128,20 +134,22 @@ fn place_whole(
 
 fn place(
     desk: &mut Desk<'_>,
-    order: &Order,
+    order: &NewJob,
     job: &str,
     most: u64,
-) -> rusqlite::Result<Result<Placed, Unavailable>> {
+) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
     let c = desk.c;
     let (account, id) = (&order.job.account, &order.job.id);
-    let Some(row) = desk.row(account)?.map(|row| row.id) else { return Ok(Ok(Placed::NoAccount)) };
+    let Some(row) = desk.row(account)?.map(|row| row.id) else {
+        return Ok(Ok(PlaceResult::NoAccount));
+    };
     if let Some(earlier) = placed_before(c, row, order)? {
         return Ok(earlier);
     }
     let mut open =
         c.prepare_cached("SELECT count(*) FROM video WHERE account = ? AND status < 2")?;
     if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
-        return Ok(Ok(Placed::Crowded));
+        return Ok(Ok(PlaceResult::Crowded));
     }
     if !kept::make_room(c, most, order.body.len())? {
         return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
@@ -154,8 +162,8 @@ fn place(
     };
     match holds::apply(desk, account, &hold)? {
         Answer::Held(_) | Answer::HoldExists { open: true, .. } => {}
-        Answer::Insufficient(available) => return Ok(Ok(Placed::Insufficient(available))),
-        Answer::NoAccount => return Ok(Ok(Placed::NoAccount)),
+        Answer::Insufficient(available) => return Ok(Ok(PlaceResult::Insufficient(available))),
+        Answer::NoAccount => return Ok(Ok(PlaceResult::NoAccount)),
         _ => return Ok(Err(used(id))),
     }
     let mut insert = c.prepare_cached(
@@ -168,22 +176,22 @@ fn place(
     let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
     let mut insert = c.prepare_cached("INSERT INTO video_body (video, body) VALUES (?, ?)")?;
     insert.execute(params![video, &order.body[..]])?;
-    Ok(Ok(Placed::New))
+    Ok(Ok(PlaceResult::New))
 }
 
 /// What became of the order when it, or another with its idempotency key, came before.
 fn placed_before(
     c: &Connection,
     account: i64,
-    order: &Order,
-) -> rusqlite::Result<Option<Result<Placed, Unavailable>>> {
+    order: &NewJob,
+) -> rusqlite::Result<Option<Result<PlaceResult, Unavailable>>> {
     let mut select = c.prepare_cached("SELECT job, key FROM video WHERE account = ? AND id = ?")?;
     let same = select.query_row(params![account, order.job.id], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
     });
     if let Some((job, key)) = same.optional()? {
         let same = read(&job).and_then(|job| repeats(order, job, key.as_deref()));
-        return Ok(Some(same.map(|()| Placed::New)));
+        return Ok(Some(same.map(|()| PlaceResult::New)));
     }
     let Some(key) = &order.key else { return Ok(None) };
     let mut select =
@@ -192,7 +200,11 @@ fn placed_before(
         Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))
     });
     Ok(first.optional()?.map(|(job, deleted)| {
-        if deleted { Ok(Placed::Deleted) } else { Ok(Placed::Repeat(Box::new(read(&job)?))) }
+        if deleted {
+            Ok(PlaceResult::Deleted)
+        } else {
+            Ok(PlaceResult::Repeat(Box::new(read(&job)?)))
+        }
     }))
 }
 
@@ -208,7 +220,7 @@ fn find(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Opt
 fn list(
     c: &Connection,
     account: &AccountName,
-    page: &Page,
+    page: &JobPage,
 ) -> rusqlite::Result<Option<Vec<String>>> {
     if let Some(after) = &page.after
         && find(c, account, after)?.is_none()
@@ -236,10 +248,10 @@ fn delete(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<O
     update.query_row(params![now_ms(), account.as_str(), id], |row| row.get(0)).optional()
 }
 
-fn counts(c: &Connection) -> rusqlite::Result<Vec<(Status, u64)>> {
+fn counts(c: &Connection) -> rusqlite::Result<Vec<(JobStatus, u64)>> {
     let mut select = c.prepare_cached("SELECT count(*) FROM video WHERE status = ?")?;
     let mut count = |status| select.query_row([number(status)], |row| row.get::<_, i64>(0));
-    Status::ALL.into_iter().map(|status| Ok((status, count(status)?.unsigned_abs()))).collect()
+    JobStatus::ALL.into_iter().map(|status| Ok((status, count(status)?.unsigned_abs()))).collect()
 }
 
 fn secret(c: &Connection, candidate: [u8; 32]) -> rusqlite::Result<[u8; 32]> {

@@ -30,7 +30,7 @@ impl Hand {
         Hand { nodes, account, connection: client.get_connection().expect("a connection") }
     }
 
-    fn queue(&self) -> &dyn Queue {
+    fn queue(&self) -> &dyn JobQueue {
         &*self.nodes[0].queue
     }
 
@@ -106,8 +106,10 @@ async fn an_index_that_lags_behind_a_claim_gives_the_job_to_nobody_else() {
     assert_eq!(claim_all(&*hand.nodes[1].queue).await, []);
     assert_eq!(hand.look("ada a"), Some(lease_end));
     let mut a = claims.remove(0);
-    a.job.stage = stage(Status::InProgress);
-    assert!(save(hand.queue(), &mut a, Next { due_ms: Some(LEASE_MS), forget_body: true }).await);
+    a.job.stage = stage(JobStatus::InProgress);
+    assert!(
+        save(hand.queue(), &mut a, ClaimUpdate { due_ms: Some(LEASE_MS), forget_body: true }).await
+    );
     hand.does(&["ZADD", DUE, "5", "ada a"]);
     hand.does(&["SMOVE", IN_PROGRESS, QUEUED, "ada a"]);
     assert_eq!(counts(hand.queue()).await, [2, 0, 0, 0]);
@@ -174,8 +176,8 @@ async fn what_was_announced_long_ago_is_not_placed_any_more() {
 async fn whoever_looked_in_vain_drops_nothing_that_was_announced_since() {
     let server = RedisServer::shared();
     let mut hand = Hand::on(&server).await;
-    let status = |status: Status| format!("tollgate:{{:videos}}:{}", status.name());
-    let by_status = Status::ALL.map(status);
+    let status = |status: JobStatus| format!("tollgate:{{:videos}}:{}", status.name());
+    let by_status = JobStatus::ALL.map(status);
     let mut keys = vec![DUE, VERSIONS];
     keys.extend(by_status.iter().map(String::as_str));
     let announce = ["prelude", "videos/index", "videos/announce"];
@@ -219,7 +221,7 @@ async fn a_deletion_that_was_never_noted_is_noted_when_it_is_repeated() {
     let mut hand = Hand::on(&server).await;
     placed(hand.queue(), &hand.account, &["a", "b"]).await;
     for claim in claim_all(hand.queue()).await {
-        moved(hand.queue(), claim, Status::Completed, LEASE_MS).await;
+        moved(hand.queue(), claim, JobStatus::Completed, LEASE_MS).await;
     }
     assert!(hand.queue().delete(&hand.account, "a").await.expect("an answer").is_some());
     hand.does(&["ZADD", DUE, FAR, "ada a"]);
@@ -239,9 +241,9 @@ async fn jobs_that_the_index_has_lost_are_looked_at_within_a_minute() {
     placed(hand.queue(), &hand.account, &["a", "b", "c"]).await;
     for claim in claim_all(hand.queue()).await {
         let (status, due_ms) = match claim.job.id.as_str() {
-            "a" => (Status::Queued, 0),
-            "b" => (Status::InProgress, 0),
-            _ => (Status::Completed, LEASE_MS),
+            "a" => (JobStatus::Queued, 0),
+            "b" => (JobStatus::InProgress, 0),
+            _ => (JobStatus::Completed, LEASE_MS),
         };
         moved(hand.queue(), claim, status, due_ms).await;
     }
@@ -264,8 +266,8 @@ async fn a_refused_order_leaves_no_trace_unless_somebody_else_announced_it() {
     let poor = funded(&*hand.nodes[0].ledger, "poor", COST - 1).await;
     let keys = hand.says::<u64>(&["DBSIZE"]);
     let refused = place(hand.queue(), keyed(&poor, "a", "k")).await;
-    assert_eq!(refused, Placed::Insufficient(nano(COST - 1)));
-    assert_eq!(place(hand.queue(), order(&name("nobody"), "a")).await, Placed::NoAccount);
+    assert_eq!(refused, PlaceResult::Insufficient(nano(COST - 1)));
+    assert_eq!(place(hand.queue(), order(&name("nobody"), "a")).await, PlaceResult::NoAccount);
     assert_eq!(hand.says::<u64>(&["DBSIZE"]), keys);
     // Another try of the same is on its way, perhaps.
     hand.does(&["ZADD", DUE, FAR, "poor a"]);
@@ -305,10 +307,10 @@ async fn a_full_redis_takes_no_jobs_and_still_ends_them() {
     let mut claims = claim_all(queue).await;
     let mut a = claims.remove(0);
     assert_eq!(queue.renew(&a, LEASE_MS).await, Ok(true));
-    a.job.stage = stage(Status::InProgress);
+    a.job.stage = stage(JobStatus::InProgress);
     assert!(save(queue, &mut a, KEEP).await);
     assert!(queue.delete(&account, "a").await.expect("an answer").is_some());
-    a.job.stage = stage(Status::Failed);
+    a.job.stage = stage(JobStatus::Failed);
     assert!(save(queue, &mut a, GIVE_BACK).await && a.deleted);
     assert_eq!(counts(queue).await, [1, 0, 0, 1]);
     assert_eq!(listed(queue, &account, true, 9, None).await, "b");
@@ -318,7 +320,7 @@ async fn a_full_redis_takes_no_jobs_and_still_ends_them() {
     assert_eq!(counts(queue).await, [0; 4]);
     assert_eq!(nodes[1].queue.secret([2; 32]).await, Ok([1; 32]));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(place(queue, keyed(&account, "c", "k")).await, Placed::New);
+    assert_eq!(place(queue, keyed(&account, "c", "k")).await, PlaceResult::New);
 }
 
 #[tokio::test]
@@ -326,9 +328,9 @@ async fn a_redis_that_was_killed_has_its_jobs_again() {
     let mut server = RedisServer::start_with(&["--appendfsync", "always"]);
     let nodes = two(&server.url()).await;
     let (queue, account) = (&*nodes[0].queue, funded(&*nodes[0].ledger, "killed", 100).await);
-    assert_eq!(place(queue, keyed(&account, "a", "k")).await, Placed::New);
+    assert_eq!(place(queue, keyed(&account, "a", "k")).await, PlaceResult::New);
     let mut claim = claim_one(queue, LEASE_MS).await;
-    claim.job.stage = stage(Status::InProgress);
+    claim.job.stage = stage(JobStatus::InProgress);
     assert!(save(queue, &mut claim, KEEP).await);
     server.stop();
     queue.place(order(&account, "b")).await.expect_err("it is gone");
@@ -360,8 +362,10 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
                   BEGIN SELECT RAISE(ABORT, 'broken on purpose'); END";
     beside(folder.path()).execute_batch(broken).expect("a trigger");
     for n in 0..20 {
-        let bad =
-            Order { body: Bytes::from_static(b"bad"), ..keyed(&account, &format!("bad-{n}"), "k") };
+        let bad = NewJob {
+            body: Bytes::from_static(b"bad"),
+            ..keyed(&account, &format!("bad-{n}"), "k")
+        };
         let hold = Operation::Hold {
             id: format!("h{n}"),
             wanted: nano(1),
@@ -373,7 +377,7 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
             one.queue.place(order(&account, &format!("good-{n}"))),
             one.ledger.apply(&account, hold),
         );
-        assert_eq!((good, kept), (Ok(Placed::New), Ok(Answer::Held(nano(1)))));
+        assert_eq!((good, kept), (Ok(PlaceResult::New), Ok(Answer::Held(nano(1)))));
         let why = bad.expect_err("it is broken").to_string();
         assert!(why.contains("broken on purpose"), "{why}");
     }
@@ -392,14 +396,14 @@ async fn a_file_from_before_there_were_jobs_opens() {
     let tables = "DROP TABLE video_body; DROP TABLE video; DROP TABLE secret";
     beside(folder.path()).execute_batch(tables).expect("they were there");
     let node = opened(&url).await;
-    assert_eq!(place(&*node.queue, keyed(&account, "a", "k")).await, Placed::New);
+    assert_eq!(place(&*node.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
     assert_eq!(node.queue.secret([7; 32]).await, Ok([7; 32]));
     drop(node);
     let again = opened(&url).await;
     assert_eq!(again.queue.secret([8; 32]).await, Ok([7; 32]));
     assert_eq!(claim_one(&*again.queue, LEASE_MS).await.job, job(&account, "a"));
     let poor = place(&*again.queue, keyed(&account, "b", "k")).await;
-    assert_eq!(poor, Placed::Repeat(Box::new(Job { ..job(&account, "a") })));
+    assert_eq!(poor, PlaceResult::Repeat(Box::new(Job { ..job(&account, "a") })));
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A store, and the claims that were made there, the latest first.
 struct Place {
     node: Opened,
-    claims: Vec<Claim>,
+    claims: Vec<JobClaim>,
 }
 
 impl Place {
@@ -78,7 +78,7 @@ impl Place {
         let (queue, names) = (&*self.node.queue, ACCOUNTS.map(name));
         match step {
             Step::Place { account, id, key, cost, open_max } => {
-                let order = Order {
+                let order = NewJob {
                     quote: Quote::exactly(nano(*cost)),
                     key: KEYS[*key].map(str::to_owned),
                     open_max: *open_max,
@@ -129,9 +129,9 @@ impl Place {
             Step::Body(_) => format!("{:?}", queue.body(claim).await),
             Step::Remove(_) => format!("{:?}", queue.remove(claim).await),
             Step::Save { status, due_ms, forget_body, .. } => {
-                claim.job.stage = stage(Status::ALL[*status]);
+                claim.job.stage = stage(JobStatus::ALL[*status]);
                 claim.job.progress += 1;
-                let next = Next { due_ms: *due_ms, forget_body: *forget_body };
+                let next = ClaimUpdate { due_ms: *due_ms, forget_body: *forget_body };
                 let before = claim.revision;
                 let saved = queue.save(claim, next).await;
                 format!("{saved:?} {} {}", claim.deleted, claim.revision > before)

@@ -23,7 +23,7 @@ pub(super) async fn conforms(nodes: &[Opened; 2]) {
 }
 
 /// Takes everything that is due, so that the next part begins with nothing.
-async fn clear(queue: &dyn Queue) {
+async fn clear(queue: &dyn JobQueue) {
     for claim in claim_all(queue).await {
         assert_eq!(queue.remove(&claim).await, Ok(true), "{claim:?}");
     }
@@ -33,11 +33,11 @@ async fn clear(queue: &dyn Queue) {
 async fn without_money_nothing_is_kept([one, other]: &[Opened; 2]) {
     let nobody = name("nobody");
     let refused = place(&*one.queue, keyed(&nobody, "a", "k")).await;
-    assert_eq!(refused, Placed::NoAccount);
+    assert_eq!(refused, PlaceResult::NoAccount);
     let poor = funded(&*one.ledger, "poor", COST - 1).await;
     for _ in 0..2 {
         let refused = place(&*one.queue, keyed(&poor, "a", "k")).await;
-        assert_eq!(refused, Placed::Insufficient(nano(COST - 1)));
+        assert_eq!(refused, PlaceResult::Insufficient(nano(COST - 1)));
     }
     for account in [&nobody, &poor] {
         assert_eq!(found(&*other.queue, account, "a").await, None);
@@ -50,7 +50,7 @@ async fn without_money_nothing_is_kept([one, other]: &[Opened; 2]) {
     let credit = Operation::Credit { tx: "more".to_owned(), amount: nano(1) };
     assert_eq!(one.ledger.apply(&poor, credit).await, Ok(Answer::Done));
     // Neither the id nor the key was used up.
-    assert_eq!(place(&*other.queue, keyed(&poor, "a", "k")).await, Placed::New);
+    assert_eq!(place(&*other.queue, keyed(&poor, "a", "k")).await, PlaceResult::New);
     assert_eq!(balances(&*one.ledger, &poor).await.available, Money::ZERO);
     clear(&*one.queue).await;
 }
@@ -58,22 +58,22 @@ async fn without_money_nothing_is_kept([one, other]: &[Opened; 2]) {
 async fn a_job_is_placed_with_its_money_once([one, other]: &[Opened; 2]) {
     let account = funded(&*one.ledger, "once", 100).await;
     let first = keyed(&account, "a", "k");
-    assert_eq!(place(&*one.queue, first.clone()).await, Placed::New);
+    assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New);
     assert_eq!(found(&*other.queue, &account, "a").await, Some(first.job.clone()));
     assert_eq!(counts(&*other.queue).await, [1, 0, 0, 0]);
     // The same again, after an answer that was lost, however far the job is by now.
-    assert_eq!(place(&*other.queue, first.clone()).await, Placed::New);
+    assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New);
     let claim = claim_one(&*one.queue, LEASE_MS).await;
     assert_eq!((&claim.job, claim.deleted), (&first.job, false));
     let body = other.queue.body(&claim).await.expect("an answer");
     assert_eq!(body, Some(first.body.clone()));
-    moved(&*one.queue, claim, Status::InProgress, LEASE_MS).await;
-    assert_eq!(place(&*other.queue, first.clone()).await, Placed::New);
+    moved(&*one.queue, claim, JobStatus::InProgress, LEASE_MS).await;
+    assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New);
     assert_eq!(counts(&*other.queue).await, [0, 1, 0, 0]);
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
     // Another order of that id is a mistake, and changes nothing.
     let job = Job { seconds: 5, ..first.job.clone() };
-    for wrong in [Order { job, ..first.clone() }, Order { key: None, ..first.clone() }] {
+    for wrong in [NewJob { job, ..first.clone() }, NewJob { key: None, ..first.clone() }] {
         other.queue.place(wrong).await.expect_err("another order");
     }
     // So is one whose id is another hold's.
@@ -93,44 +93,48 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[Opened; 2]) {
 
 async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[Opened; 2]) {
     let account = funded(&*one.ledger, "keys", COST).await;
-    let first = Order { open_max: 1, ..keyed(&account, "a", "k") };
-    assert_eq!(place(&*one.queue, first.clone()).await, Placed::New);
+    let first = NewJob { open_max: 1, ..keyed(&account, "a", "k") };
+    assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New);
     // There is no money left, nor room for another; both come after the key.
-    let again = Order { open_max: 1, ..keyed(&account, "b", "k") };
+    let again = NewJob { open_max: 1, ..keyed(&account, "b", "k") };
     let repeat = place(&*other.queue, again.clone()).await;
-    assert_eq!(repeat, Placed::Repeat(Box::new(first.job.clone())));
-    let crowded = Order { open_max: 1, ..keyed(&account, "b", "other") };
-    assert_eq!(place(&*other.queue, crowded).await, Placed::Crowded);
+    assert_eq!(repeat, PlaceResult::Repeat(Box::new(first.job.clone())));
+    let crowded = NewJob { open_max: 1, ..keyed(&account, "b", "other") };
+    assert_eq!(place(&*other.queue, crowded).await, PlaceResult::Crowded);
     let poor = keyed(&account, "b", "other");
-    assert_eq!(place(&*other.queue, poor).await, Placed::Insufficient(Money::ZERO));
+    assert_eq!(place(&*other.queue, poor).await, PlaceResult::Insufficient(Money::ZERO));
     // As it is now.
-    moved(&*one.queue, claim_one(&*one.queue, LEASE_MS).await, Status::Completed, LEASE_MS).await;
-    let now = Job { stage: stage(Status::Completed), ..first.job.clone() };
-    assert_eq!(place(&*other.queue, again.clone()).await, Placed::Repeat(Box::new(now.clone())));
+    moved(&*one.queue, claim_one(&*one.queue, LEASE_MS).await, JobStatus::Completed, LEASE_MS)
+        .await;
+    let now = Job { stage: stage(JobStatus::Completed), ..first.job.clone() };
+    assert_eq!(
+        place(&*other.queue, again.clone()).await,
+        PlaceResult::Repeat(Box::new(now.clone()))
+    );
     // Another account's is another key.
     let rich = funded(&*one.ledger, "other-keys", 100).await;
-    assert_eq!(place(&*one.queue, keyed(&rich, "b", "k")).await, Placed::New);
+    assert_eq!(place(&*one.queue, keyed(&rich, "b", "k")).await, PlaceResult::New);
     assert_eq!(one.queue.delete(&account, "a").await, Ok(Some(now)));
-    assert_eq!(place(&*other.queue, again.clone()).await, Placed::Deleted);
-    assert_eq!(place(&*other.queue, first).await, Placed::New, "the order itself again");
+    assert_eq!(place(&*other.queue, again.clone()).await, PlaceResult::Deleted);
+    assert_eq!(place(&*other.queue, first).await, PlaceResult::New, "the order itself again");
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
     clear(&*one.queue).await;
     // Once it is removed the key is free.
-    assert_eq!(place(&*other.queue, again).await, Placed::Insufficient(Money::ZERO));
+    assert_eq!(place(&*other.queue, again).await, PlaceResult::Insufficient(Money::ZERO));
 }
 
 async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[Opened; 2]) {
     let (account, beside) = (funded(&*one.ledger, "bound", 100).await, name("beside-bound"));
     funded(&*one.ledger, "beside-bound", 100).await;
-    let bounded = |id: &str| Order { open_max: 2, ..order(&account, id) };
+    let bounded = |id: &str| NewJob { open_max: 2, ..order(&account, id) };
     placed(&*one.queue, &beside, &["x", "y", "z"]).await;
     clear(&*one.queue).await;
-    assert_eq!(place(&*one.queue, bounded("a")).await, Placed::New);
-    assert_eq!(place(&*other.queue, bounded("b")).await, Placed::New);
-    assert_eq!(place(&*one.queue, bounded("c")).await, Placed::Crowded);
+    assert_eq!(place(&*one.queue, bounded("a")).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, bounded("b")).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, bounded("c")).await, PlaceResult::Crowded);
     assert_eq!(
-        place(&*one.queue, Order { open_max: 0, ..order(&account, "c") }).await,
-        Placed::Crowded
+        place(&*one.queue, NewJob { open_max: 0, ..order(&account, "c") }).await,
+        PlaceResult::Crowded
     );
     assert_eq!(found(&*one.queue, &account, "c").await, None);
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(2 * COST));
@@ -138,14 +142,14 @@ async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[Opened; 2]) {
     assert_eq!(claims.len(), 2);
     // A job that was deleted is still under way; one that runs is too.
     assert!(one.queue.delete(&account, "a").await.expect("an answer").is_some());
-    for (claim, status) in claims.into_iter().zip([Status::InProgress, Status::InProgress]) {
+    for (claim, status) in claims.into_iter().zip([JobStatus::InProgress, JobStatus::InProgress]) {
         moved(&*one.queue, claim, status, 0).await;
     }
-    assert_eq!(place(&*other.queue, bounded("c")).await, Placed::Crowded);
+    assert_eq!(place(&*other.queue, bounded("c")).await, PlaceResult::Crowded);
     for claim in claim_all(&*one.queue).await {
-        moved(&*one.queue, claim, Status::Failed, 0).await;
+        moved(&*one.queue, claim, JobStatus::Failed, 0).await;
     }
-    assert_eq!(place(&*other.queue, bounded("c")).await, Placed::New);
+    assert_eq!(place(&*other.queue, bounded("c")).await, PlaceResult::New);
     clear(&*one.queue).await;
 }
 
@@ -184,7 +188,7 @@ async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[O
     let new = claim_one(&*other.queue, LEASE_MS).await;
     assert!(new.revision > old.revision, "{new:?} after {old:?}");
     let before = old.clone();
-    old.job.stage = stage(Status::Failed);
+    old.job.stage = stage(JobStatus::Failed);
     assert!(!save(&*one.queue, &mut old, GIVE_BACK).await);
     assert_eq!(old.revision, before.revision);
     assert_eq!(one.queue.renew(&before, LEASE_MS).await, Ok(false));
@@ -193,7 +197,7 @@ async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[O
     assert_eq!(counts(&*one.queue).await, [1, 0, 0, 0]);
     // A save shuts out what it was made from, too.
     let mut saved = new.clone();
-    saved.job.stage = stage(Status::InProgress);
+    saved.job.stage = stage(JobStatus::InProgress);
     assert!(save(&*other.queue, &mut saved, KEEP).await);
     assert!(saved.revision > new.revision);
     assert_eq!(other.queue.renew(&new, LEASE_MS).await, Ok(false));
@@ -224,7 +228,7 @@ async fn a_save_that_is_repeated_counts_once([one, other]: &[Opened; 2]) {
     let account = funded(&*one.ledger, "again", 100).await;
     placed(&*one.queue, &account, &["a"]).await;
     let mut claim = claim_one(&*one.queue, SHORT_MS).await;
-    for (status, next) in [(Status::InProgress, KEEP), (Status::Completed, GIVE_BACK)] {
+    for (status, next) in [(JobStatus::InProgress, KEEP), (JobStatus::Completed, GIVE_BACK)] {
         claim.job.stage = stage(status);
         let before = claim.clone();
         assert!(save(&*one.queue, &mut claim, next).await);
@@ -253,11 +257,14 @@ async fn a_save_says_when_the_job_is_due_again([one, other]: &[Opened; 2]) {
     placed(&*one.queue, &account, &["a"]).await;
     let mut claim = claim_one(&*one.queue, LEASE_MS).await;
     claim.job.progress = 40;
-    claim.job.stage = stage(Status::InProgress);
-    assert!(save(&*one.queue, &mut claim, Next { due_ms: None, forget_body: true }).await);
+    claim.job.stage = stage(JobStatus::InProgress);
+    assert!(save(&*one.queue, &mut claim, ClaimUpdate { due_ms: None, forget_body: true }).await);
     assert_eq!(other.queue.body(&claim).await, Ok(None));
     let (asked, due_ms) = (Instant::now(), 300);
-    assert!(save(&*one.queue, &mut claim, Next { due_ms: Some(due_ms), forget_body: false }).await);
+    assert!(
+        save(&*one.queue, &mut claim, ClaimUpdate { due_ms: Some(due_ms), forget_body: false })
+            .await
+    );
     let again = loop {
         let claims = other.queue.claim(LEASE_MS, 5).await.expect("claims");
         if let [again] = &claims[..] {
@@ -270,10 +277,10 @@ async fn a_save_says_when_the_job_is_due_again([one, other]: &[Opened; 2]) {
     assert!(asked.elapsed() >= Duration::from_millis(due_ms - 5), "{:?}", asked.elapsed());
     assert_eq!(again.job, claim.job);
     assert!(again.revision > claim.revision);
-    moved(&*other.queue, again, Status::Completed, u64::MAX).await;
+    moved(&*other.queue, again, JobStatus::Completed, u64::MAX).await;
     assert_eq!(claim_all(&*one.queue).await, []);
     assert_eq!(counts(&*one.queue).await, [0, 0, 1, 0]);
-    let ended = Job { progress: 40, stage: stage(Status::Completed), ..job(&account, "a") };
+    let ended = Job { progress: 40, stage: stage(JobStatus::Completed), ..job(&account, "a") };
     assert_eq!(found(&*one.queue, &account, "a").await, Some(ended.clone()));
     assert_eq!(one.queue.delete(&account, "a").await, Ok(Some(ended)));
     clear(&*other.queue).await;
@@ -292,22 +299,22 @@ async fn a_deleted_job_is_found_by_its_worker_only([one, other]: &[Opened; 2]) {
     // Its worker, in the middle of a step, goes on, and learns of it with the next save.
     assert_eq!(one.queue.body(&a).await, Ok(Some(Bytes::from_static(b"body of a"))));
     assert_eq!(one.queue.renew(&a, LEASE_MS).await, Ok(true));
-    a.job.stage = stage(Status::InProgress);
+    a.job.stage = stage(JobStatus::InProgress);
     assert!(save(&*one.queue, &mut a, KEEP).await);
     assert!(a.deleted, "it was deleted");
     assert_eq!(counts(&*other.queue).await, [1, 1, 0, 0]);
-    let later = Next { due_ms: Some(1_000), forget_body: false };
+    let later = ClaimUpdate { due_ms: Some(1_000), forget_body: false };
     assert!(save(&*one.queue, &mut a, later).await);
     assert_eq!(claim_all(&*other.queue).await, [], "its worker knew");
     // One that ends without its worker knowing is due at once, whatever that asked for.
     let mut b = claims.remove(0);
     assert_eq!(other.queue.delete(&account, "b").await, Ok(Some(job(&account, "b"))));
-    b.job.stage = stage(Status::Completed);
+    b.job.stage = stage(JobStatus::Completed);
     assert!(save(&*one.queue, &mut b, later).await && b.deleted);
     let again = claim_one(&*other.queue, LEASE_MS).await;
     assert_eq!((again.job.id.as_str(), again.deleted), ("b", true));
-    assert_eq!(again.job.stage, stage(Status::Completed));
-    moved(&*other.queue, again, Status::Completed, 1_000).await;
+    assert_eq!(again.job.stage, stage(JobStatus::Completed));
+    moved(&*other.queue, again, JobStatus::Completed, 1_000).await;
     assert_eq!(claim_all(&*other.queue).await, [], "its worker knew");
     assert_eq!(counts(&*other.queue).await, [0, 1, 1, 0]);
     assert_eq!(listed(&*other.queue, &account, false, 9, None).await, "");
@@ -350,7 +357,7 @@ async fn accounts_do_not_find_each_others_jobs([one, other]: &[Opened; 2]) {
     let (ada, bob) = (funded(&*one.ledger, "ada", 100).await, name("bob"));
     funded(&*one.ledger, "bob", 100).await;
     placed(&*one.queue, &ada, &["same", "hers"]).await;
-    assert_eq!(place(&*one.queue, order(&bob, "same")).await, Placed::New);
+    assert_eq!(place(&*one.queue, order(&bob, "same")).await, PlaceResult::New);
     assert_eq!(found(&*other.queue, &bob, "hers").await, None);
     assert_eq!(other.queue.delete(&bob, "hers").await, Ok(None));
     assert_eq!(listed(&*other.queue, &bob, true, 9, None).await, "same");
@@ -370,7 +377,7 @@ async fn accounts_do_not_find_each_others_jobs([one, other]: &[Opened; 2]) {
 
 async fn what_is_removed_leaves_nothing([one, other]: &[Opened; 2]) {
     let account = funded(&*one.ledger, "removed", 100).await;
-    assert_eq!(place(&*one.queue, keyed(&account, "a", "k")).await, Placed::New);
+    assert_eq!(place(&*one.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
     let claim = claim_one(&*one.queue, LEASE_MS).await;
     assert_eq!(one.queue.remove(&claim).await, Ok(true));
     assert_eq!(found(&*other.queue, &account, "a").await, None);
@@ -379,10 +386,10 @@ async fn what_is_removed_leaves_nothing([one, other]: &[Opened; 2]) {
     assert_eq!(listed(&*other.queue, &account, true, 9, None).await, "");
     // Its money is the ledger's matter.
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
-    assert_eq!(place(&*other.queue, keyed(&account, "b", "k")).await, Placed::New);
+    assert_eq!(place(&*other.queue, keyed(&account, "b", "k")).await, PlaceResult::New);
     // The same id again, while its money is still held, is another job.
     tokio::time::sleep(Duration::from_millis(2)).await;
-    assert_eq!(place(&*other.queue, order(&account, "a")).await, Placed::New);
+    assert_eq!(place(&*other.queue, order(&account, "a")).await, PlaceResult::New);
     let new = claim_all(&*other.queue).await;
     assert_eq!(one.queue.renew(&claim, LEASE_MS).await, Ok(false));
     assert_eq!(one.queue.remove(&claim).await, Ok(false));
@@ -395,8 +402,8 @@ async fn what_is_removed_leaves_nothing([one, other]: &[Opened; 2]) {
 async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[Opened; 2]) {
     let account = funded(&*one.ledger, "money", 100).await;
     placed(&*one.queue, &account, &["settled", "voided"]).await;
-    let short = Order { lease_ms: 1, ..order(&account, "expired") };
-    assert_eq!(place(&*one.queue, short).await, Placed::New);
+    let short = NewJob { lease_ms: 1, ..order(&account, "expired") };
+    assert_eq!(place(&*one.queue, short).await, PlaceResult::New);
     tokio::time::sleep(Duration::from_millis(5)).await;
     let swept = other.ledger.expire().await.expect("a sweep");
     assert_eq!(swept.expired, 1, "{swept:?}");
@@ -410,8 +417,8 @@ async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[Opened; 2])
     assert_eq!((after.held, after.available), (Money::ZERO, nano(93)));
     // As much as there is, but not below the least, as with any hold.
     let quote = Quote { wanted: nano(1_000), least: nano(93) };
-    let partial = Order { quote, ..order(&account, "partial") };
-    assert_eq!(place(&*one.queue, partial).await, Placed::New);
+    let partial = NewJob { quote, ..order(&account, "partial") };
+    assert_eq!(place(&*one.queue, partial).await, PlaceResult::New);
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(93));
     clear(&*one.queue).await;
 }
@@ -420,9 +427,9 @@ async fn a_body_may_be_large_and_any_bytes([one, other]: &[Opened; 2]) {
     let account = funded(&*one.ledger, "bodies", 100).await;
     let large: Vec<u8> = (0..6_000_000_u32).map(|n| n.to_le_bytes()[n as usize % 3]).collect();
     for (id, body) in [("none", vec![]), ("large", large)] {
-        let order = Order { body: body.into(), ..order(&account, id) };
+        let order = NewJob { body: body.into(), ..order(&account, id) };
         let body = order.body.clone();
-        assert_eq!(place(&*one.queue, order).await, Placed::New);
+        assert_eq!(place(&*one.queue, order).await, PlaceResult::New);
         let claim = claim_one(&*other.queue, LEASE_MS).await;
         assert!(one.queue.body(&claim).await == Ok(Some(body)), "another body of {id}");
         assert_eq!(one.queue.remove(&claim).await, Ok(true));

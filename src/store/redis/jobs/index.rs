@@ -17,7 +17,7 @@
 
 use super::super::Redis;
 use super::super::scripts::{Call, Pick};
-use crate::jobs::Status;
+use crate::jobs::JobStatus;
 use crate::ledger::{AccountName, Unavailable};
 
 /// A job that was announced is looked at after so long, in ms.
@@ -30,7 +30,7 @@ const DUE: &str = "tollgate:{:videos}:due";
 const VERSIONS: &str = "tollgate:{:videos}:versions";
 
 /// Where the jobs of a status are. No account's name has a colon, so none shares the hash tag.
-pub(super) fn of_status(status: Status) -> String {
+pub(super) fn of_status(status: JobStatus) -> String {
     format!("tollgate:{{:videos}}:{}", status.name())
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Announced {
 fn asked(member: &str) -> Call {
     let mut call = Call::default();
     call.key(DUE).key(VERSIONS);
-    for status in Status::ALL {
+    for status in JobStatus::ALL {
         call.key(of_status(status));
     }
     call.arg(member);

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::super::super::jobs::read_claimed;
 use super::super::now_ms;
 use super::{after, number};
-use crate::jobs::{Claim, Next, Status};
+use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;
 
 /// Of a claim, what the table needs.
@@ -19,7 +19,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn of(claim: &Claim) -> Held {
+    pub(super) fn of(claim: &JobClaim) -> Held {
         Held {
             account: claim.job.account.clone(),
             id: claim.job.id.clone(),
@@ -52,7 +52,11 @@ impl Held {
     }
 }
 
-pub(super) fn claim(c: &Connection, lease_ms: u64, limit: usize) -> rusqlite::Result<Vec<Claim>> {
+pub(super) fn claim(
+    c: &Connection,
+    lease_ms: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<JobClaim>> {
     let now = now_ms();
     let mut select = c.prepare_cached(
         "SELECT row FROM video WHERE max(due, lease_until) <= ?
@@ -71,7 +75,7 @@ pub(super) fn claim(c: &Connection, lease_ms: u64, limit: usize) -> rusqlite::Re
             Ok((row.get::<_, String>(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs()))
         });
         let (job, deleted, revision) = claimed?;
-        claims.extend(read_claimed(&job).map(|job| Claim { job, deleted, revision }));
+        claims.extend(read_claimed(&job).map(|job| JobClaim { job, deleted, revision }));
     }
     Ok(claims)
 }
@@ -97,8 +101,8 @@ pub(super) fn save(
     c: &Connection,
     held: &Held,
     job: &str,
-    status: Status,
-    next: Next,
+    status: JobStatus,
+    next: ClaimUpdate,
 ) -> rusqlite::Result<Option<bool>> {
     let Some((row, deleted)) = held.row(c)? else { return held.saved_row(c, job) };
     let mut update = c.prepare_cached(
