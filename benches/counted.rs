@@ -4,12 +4,12 @@
 use std::hint::black_box;
 
 use tollgate::dialect::Endpoint;
-use tollgate::dialect::call::{Call, Opened};
+use tollgate::dialect::call::{ModelCall, ParsedBody};
 use tollgate::dialect::chat::ask_for_usage;
-use tollgate::dialect::json::{Document, Draft};
-use tollgate::dialect::relay::{Passage, Relay};
-use tollgate::dialect::sse::Splitter;
-use tollgate::dialect::translate::request::{Manner, Translation};
+use tollgate::dialect::json::{JsonDocument, JsonPatch};
+use tollgate::dialect::relay::{Relay, RelayMode};
+use tollgate::dialect::sse::SseSplitter;
+use tollgate::dialect::translate::request::{Translation, TranslationContext};
 use tollgate::gateway::edge::head;
 use tollgate::ledger::account::Account;
 
@@ -30,23 +30,24 @@ const PARTS: [Part; 11] = [
     ("read a call of 1 KB", || {
         let body = request(1_000);
         Box::new(move || {
-            let opened = Opened::parse(body.clone(), None).expect("sound");
-            drop(black_box(Call::parse(opened, Endpoint::Chat)));
+            let opened = ParsedBody::parse(body.clone(), None).expect("sound");
+            drop(black_box(ModelCall::parse(opened, Endpoint::Chat)));
         })
     }),
     ("splice include_usage", || {
-        let document = Document::parse(request(1_000)).expect("sound");
+        let document = JsonDocument::parse(request(1_000)).expect("sound");
         Box::new(move || {
-            let mut draft = Draft::new(&document);
+            let mut draft = JsonPatch::new(&document);
             ask_for_usage(&mut draft);
             drop(black_box(draft.finish()));
         })
     }),
     ("translate a call of 1 KB", || {
-        let document = Document::parse(request(1_000)).expect("sound");
+        let document = JsonDocument::parse(request(1_000)).expect("sound");
         Box::new(move || {
-            let manner = Manner { model: "lma-sonnet-4-6", account: "a", json_schema: true };
-            let draft = Draft::new(&document);
+            let manner =
+                TranslationContext { model: "lma-sonnet-4-6", account: "a", json_schema: true };
+            let draft = JsonPatch::new(&document);
             let read = Translation::read(&document, &draft, manner).expect("a chat");
             drop(black_box(read.finish().with_model("m")));
         })
@@ -62,7 +63,7 @@ const PARTS: [Part; 11] = [
     ("split 202 events", || {
         let stream = stream();
         Box::new(move || {
-            let (mut splitter, mut rest) = (Splitter::default(), stream.clone());
+            let (mut splitter, mut rest) = (SseSplitter::default(), stream.clone());
             while !rest.is_empty() {
                 let piece = rest.split_to(64.min(rest.len()));
                 drop(black_box(splitter.push(piece)));
@@ -71,7 +72,7 @@ const PARTS: [Part; 11] = [
     }),
     ("relay 202 events", || {
         let stream = stream();
-        let passage = || Passage::Chat { usage_asked: true, choices: 1 };
+        let passage = || RelayMode::Chat { usage_asked: true, choices: 1 };
         Box::new(move || relay(Relay::new(passage(), true), stream.clone(), 217))
     }),
     ("translate 205 events", || {
@@ -90,7 +91,7 @@ const PARTS: [Part; 11] = [
 
 fn strict_pass(bytes: usize) -> Box<dyn FnMut()> {
     let body = request(bytes);
-    Box::new(move || drop(black_box(Document::parse(body.clone()))))
+    Box::new(move || drop(black_box(JsonDocument::parse(body.clone()))))
 }
 
 fn relay(mut relay: Relay, mut rest: bytes::Bytes, size: usize) {

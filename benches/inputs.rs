@@ -1,8 +1,8 @@
 //! What the rooms are given to do, by those who time them and by those who count.
 
 use bytes::Bytes;
-use tollgate::dialect::relay::Passage;
-use tollgate::dialect::translate::reply::Stamp;
+use tollgate::dialect::relay::RelayMode;
+use tollgate::dialect::translate::reply::ReplyMetadata;
 use tollgate::ledger::Operation;
 use tollgate::money::Money;
 
@@ -42,15 +42,15 @@ pub(super) fn reply() -> Bytes {
 }
 
 /// How it is given to a client of the other format.
-pub(super) fn translated() -> Passage {
-    let stamp = Stamp {
+pub(super) fn translated() -> RelayMode {
+    let stamp = ReplyMetadata {
         model: "m".to_owned(),
         created: 1,
         input_tokens: 0,
         usage_asked: true,
         keep: false,
     };
-    Passage::Translated(stamp)
+    RelayMode::Translated(stamp)
 }
 
 /// A messages stream of 200 pieces of text.

@@ -2,12 +2,12 @@
 
 use divan::Bencher;
 use tollgate::dialect::Endpoint;
-use tollgate::dialect::call::{Call, Opened};
+use tollgate::dialect::call::{ModelCall, ParsedBody};
 use tollgate::dialect::chat::ask_for_usage;
-use tollgate::dialect::json::{Document, Draft};
-use tollgate::dialect::relay::{Passage, Relay};
-use tollgate::dialect::sse::Splitter;
-use tollgate::dialect::translate::request::{Manner, Translation};
+use tollgate::dialect::json::{JsonDocument, JsonPatch};
+use tollgate::dialect::relay::{Relay, RelayMode};
+use tollgate::dialect::sse::SseSplitter;
+use tollgate::dialect::translate::request::{Translation, TranslationContext};
 use tollgate::gateway::edge::head;
 use tollgate::ledger::account::Account;
 use tollgate::ledger::{AccountName, Answer, Ledger};
@@ -26,7 +26,7 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
     let body = request(bytes);
     bencher
         .counter(divan::counter::BytesCount::new(body.len()))
-        .bench(|| Document::parse(body.clone()).expect("sound"));
+        .bench(|| JsonDocument::parse(body.clone()).expect("sound"));
 }
 
 #[divan::bench]
@@ -41,17 +41,17 @@ fn check_a_head(bencher: Bencher<'_, '_>) {
 fn read_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
     let body = request(bytes);
     bencher.bench(|| {
-        let opened = Opened::parse(body.clone(), None).expect("sound");
-        Call::parse(opened, Endpoint::Chat).expect("a call")
+        let opened = ParsedBody::parse(body.clone(), None).expect("sound");
+        ModelCall::parse(opened, Endpoint::Chat).expect("a call")
     });
 }
 
 #[divan::bench(args = [1_000, 100_000])]
 fn translate_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
-    let document = Document::parse(request(bytes)).expect("sound");
-    let manner = Manner { model: "lma-sonnet-4-6", account: "a", json_schema: true };
+    let document = JsonDocument::parse(request(bytes)).expect("sound");
+    let manner = TranslationContext { model: "lma-sonnet-4-6", account: "a", json_schema: true };
     bencher.bench(|| {
-        let draft = Draft::new(&document);
+        let draft = JsonPatch::new(&document);
         Translation::read(&document, &draft, manner).expect("a chat").finish().with_model("m")
     });
 }
@@ -68,9 +68,9 @@ fn translate_a_reply(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn splice_include_usage(bencher: Bencher<'_, '_>) {
-    let document = Document::parse(request(1_000)).expect("sound");
+    let document = JsonDocument::parse(request(1_000)).expect("sound");
     bencher.bench(|| {
-        let mut draft = Draft::new(&document);
+        let mut draft = JsonPatch::new(&document);
         ask_for_usage(&mut draft);
         draft.finish()
     });
@@ -80,7 +80,7 @@ fn splice_include_usage(bencher: Bencher<'_, '_>) {
 fn split_events(bencher: Bencher<'_, '_>, size: usize) {
     let stream = stream();
     bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
-        let mut splitter = Splitter::default();
+        let mut splitter = SseSplitter::default();
         let mut rest = stream.clone();
         let mut events = 0;
         while !rest.is_empty() {
@@ -95,7 +95,7 @@ fn split_events(bencher: Bencher<'_, '_>, size: usize) {
 fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
     let stream = stream();
     bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
-        let mut relay = Relay::new(Passage::Chat { usage_asked, choices: 1 }, true);
+        let mut relay = Relay::new(RelayMode::Chat { usage_asked, choices: 1 }, true);
         let mut rest = stream.clone();
         let mut passed = 0;
         while !rest.is_empty() {
@@ -109,7 +109,7 @@ fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
 #[divan::bench(args = [false, true])]
 fn relay_a_messages_stream(bencher: Bencher<'_, '_>, translate: bool) {
     let stream = messages_stream();
-    let native = || Passage::Messages { request_id: "r".to_owned() };
+    let native = || RelayMode::Messages { request_id: "r".to_owned() };
     bencher.counter(divan::counter::ItemsCount::new(205usize)).bench(|| {
         let mut relay = Relay::new(if translate { translated() } else { native() }, true);
         let mut rest = stream.clone();

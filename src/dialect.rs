@@ -102,7 +102,7 @@ impl Endpoint {
 /// What is wrong with a call, for the client to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct CallFault {
+pub struct CallError {
     /// The code that programs read.
     pub code: &'static str,
     /// The field at fault, as a path.
@@ -111,11 +111,11 @@ pub struct CallFault {
     pub message: String,
 }
 
-impl CallFault {
+impl CallError {
     /// A field that has to be there is not.
     #[must_use]
-    pub fn missing(field: &str, right: &str) -> CallFault {
-        CallFault {
+    pub fn missing(field: &str, right: &str) -> CallError {
+        CallError {
             code: "missing_required_parameter",
             param: Some(field.to_owned()),
             message: format!("'{field}' is required: {right}"),
@@ -124,8 +124,8 @@ impl CallFault {
 
     /// A field has a value that it can't have.
     #[must_use]
-    pub fn invalid(field: &str, right: &str) -> CallFault {
-        CallFault {
+    pub fn invalid(field: &str, right: &str) -> CallError {
+        CallError {
             code: "invalid_value",
             param: Some(field.to_owned()),
             message: format!("'{field}' must be {right}"),
@@ -133,9 +133,9 @@ impl CallFault {
     }
 }
 
-impl From<json::JsonFault> for CallFault {
-    fn from(fault: json::JsonFault) -> CallFault {
-        CallFault {
+impl From<json::JsonError> for CallError {
+    fn from(fault: json::JsonError) -> CallError {
+        CallError {
             code: "invalid_json",
             param: None,
             message: format!("the body is not sound JSON: {fault}"),

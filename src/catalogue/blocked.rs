@@ -1,7 +1,7 @@
 //! Which answers of a vendor are a block: the route does not serve, through no fault of the call.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::dialect::json::{Kind, Value as Json, scan};
+use crate::dialect::json::{JsonKind, Value as Json, scan};
 use crate::sheet::{ConfigError, SpannedValue, TableReader, Value};
 
 /// The beginning of a text has so many bytes at least, so that it means something.
@@ -46,7 +46,7 @@ impl FailoverRule {
         }
         let body = Json::trusted(body.trim_ascii());
         // Some vendors send their error as the only one of a list.
-        let error = if body.kind() == Kind::List { body.elements().next() } else { Some(body) };
+        let error = if body.kind() == JsonKind::List { body.elements().next() } else { Some(body) };
         error.is_some_and(|error| words.any(|words| words.are_in(error, &words.field)))
     }
 

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::{Catalogue, Model, Vendor};
 use crate::dialect::Endpoint;
-use crate::dialect::json::{Document, Draft};
+use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// One example.
@@ -118,7 +118,7 @@ impl ExpectedBody {
     fn outcome(&self, catalogue: &Catalogue) -> Result<(), String> {
         let model = catalogue.find(&self.model).ok_or("no such model")?;
         let document =
-            Document::parse(Bytes::from(self.given.clone())).map_err(|e| e.to_string())?;
+            JsonDocument::parse(Bytes::from(self.given.clone())).map_err(|e| e.to_string())?;
         let refused =
             model.vendor.screen(self.endpoint).and_then(|s| s.check(&document, &model.price));
         match (refused, &self.expect) {
@@ -135,8 +135,8 @@ impl ExpectedBody {
     }
 }
 
-fn rewritten(model: &Model, endpoint: Endpoint, document: &Document) -> String {
-    let mut draft = Draft::new(document);
+fn rewritten(model: &Model, endpoint: Endpoint, document: &JsonDocument) -> String {
+    let mut draft = JsonPatch::new(document);
     model.rewrite(endpoint, &mut draft);
     String::from_utf8_lossy(&draft.finish().concat()).into_owned()
 }

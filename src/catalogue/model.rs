@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use super::kind::ModelKind;
 use super::vendor::{TextApi, Vendor};
 use crate::dialect::Endpoint;
-use crate::dialect::json::Draft;
+use crate::dialect::json::JsonPatch;
 use crate::money::Rate;
 use crate::money::price::{Price, TokenPrice, TokenRates};
 
@@ -71,7 +71,7 @@ impl Model {
     }
 
     /// Makes the changes of the rules to a body.
-    pub fn rewrite(&self, endpoint: Endpoint, draft: &mut Draft<'_>) {
+    pub fn rewrite(&self, endpoint: Endpoint, draft: &mut JsonPatch<'_>) {
         self.vendor.rewrites(&self.id, endpoint).for_each(|rewrite| rewrite.apply(draft));
         if !self.effort && endpoint == Endpoint::Chat {
             draft.remove("reasoning_effort");

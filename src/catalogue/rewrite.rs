@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use crate::dialect::Endpoint;
-use crate::dialect::json::{Draft, Kind, Value};
+use crate::dialect::json::{JsonKind, JsonPatch, Value};
 
 /// What one `[[rewrite]]` does, in the order of its fields.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -60,7 +60,7 @@ impl RewriteRule {
     }
 
     /// Makes the changes.
-    pub fn apply(&self, draft: &mut Draft<'_>) {
+    pub fn apply(&self, draft: &mut JsonPatch<'_>) {
         self.drop.iter().for_each(|field| draft.remove(field));
         for fields in &self.either {
             let is_there = |field: &&String| draft.get(field).is_some_and(|v| !v.is_null());
@@ -86,8 +86,8 @@ impl RewriteRule {
 }
 
 impl NumberClamp {
-    fn apply(&self, draft: &mut Draft<'_>) {
-        let Some(value) = draft.get(&self.field).filter(|v| v.kind() == Kind::Number) else {
+    fn apply(&self, draft: &mut JsonPatch<'_>) {
+        let Some(value) = draft.get(&self.field).filter(|v| v.kind() == JsonKind::Number) else {
             return;
         };
         let Ok(text) = std::str::from_utf8(value.raw()) else { return };
@@ -106,7 +106,7 @@ fn compare(a: &str, b: &str) -> Option<Ordering> {
 }
 
 impl FallbackValue {
-    fn apply(&self, draft: &mut Draft<'_>) {
+    fn apply(&self, draft: &mut JsonPatch<'_>) {
         let Some(value) = draft.get(&self.field).filter(|v| !v.is_null()) else { return };
         let stays = self.unless.iter().any(|json| json.as_bytes() == value.raw());
         if !stays {

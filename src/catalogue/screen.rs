@@ -3,7 +3,7 @@
 //! All rules of a vendor make one tree, so a body is walked once, and only where a rule looks.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::dialect::json::{Document, Kind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, Value};
 use crate::money::price::Price;
 
 /// One refused field.
@@ -79,7 +79,7 @@ impl FieldPolicy {
 
     /// The first refused field that a body has, for a model of that price.
     #[must_use]
-    pub fn check(&self, document: &Document, price: &Price) -> Option<&FieldRefusal> {
+    pub fn check(&self, document: &JsonDocument, price: &Price) -> Option<&FieldRefusal> {
         self.root.members.iter().find_map(|(name, branch)| branch.check(document.get(name)?, price))
     }
 }
@@ -102,7 +102,7 @@ impl FieldNode {
             return Some(refusal);
         }
         // A rule may look into a list and another into an object of the same name.
-        if let (Kind::List, Some(each)) = (value.kind(), &self.elements) {
+        if let (JsonKind::List, Some(each)) = (value.kind(), &self.elements) {
             return value.elements().find_map(|element| each.check(element, price));
         }
         if self.members.is_empty() {

@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 
-use super::CallFault;
-use super::call::{Asked, Content, Text, messages, present, tools, whole, wrong};
-use super::json::{Document, Draft, Kind, Value};
+use super::CallError;
+use super::call::{InputSize, RequestKind, TextRequest, messages, present, tools, whole, wrong};
+use super::json::{JsonDocument, JsonKind, JsonPatch, Value};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
@@ -21,10 +21,10 @@ const BEGINNING_BYTES: usize = 256;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub(super) fn read(document: &Document) -> Result<Asked, CallFault> {
+pub(super) fn read(document: &JsonDocument) -> Result<RequestKind, CallError> {
     let usage_asked = match present(document, "stream_options") {
         None => false,
-        Some(options) if options.kind() == Kind::Object => {
+        Some(options) if options.kind() == JsonKind::Object => {
             match options.get("include_usage").filter(|v| !v.is_null()) {
                 None => false,
                 Some(v) => v
@@ -38,21 +38,24 @@ pub(super) fn read(document: &Document) -> Result<Asked, CallFault> {
     let output_max = limits.into_iter().flatten().max();
     let choices = whole(document, "n", 1)?.unwrap_or(1);
     if choices > CHOICES_MAX {
-        return Err(CallFault::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
+        return Err(CallError::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
     let content = content(document)?;
     // What was predicted and did not come is billed as output, whatever the limit.
     let hidden_max = present(document, "prediction").map_or(0, |p| p.raw().len() as u64);
-    Ok(Asked::Chat { usage_asked, text: Text { output_max, choices, hidden_max, content } })
+    Ok(RequestKind::Chat {
+        usage_asked,
+        text: TextRequest { output_max, choices, hidden_max, content },
+    })
 }
 
 /// Asks the vendor for usage at the end of a stream, whether the client did or not: without it,
 /// nobody could say what the call cost.
-pub fn ask_for_usage(draft: &mut Draft<'_>) {
-    let options = draft.get("stream_options").filter(|v| v.kind() == Kind::Object);
-    let asked = match options.map(|v| Bytes::copy_from_slice(v.raw())).map(Document::parse) {
+pub fn ask_for_usage(draft: &mut JsonPatch<'_>) {
+    let options = draft.get("stream_options").filter(|v| v.kind() == JsonKind::Object);
+    let asked = match options.map(|v| Bytes::copy_from_slice(v.raw())).map(JsonDocument::parse) {
         Some(Ok(document)) => {
-            let mut inner = Draft::new(&document);
+            let mut inner = JsonPatch::new(&document);
             inner.set("include_usage", "true".to_owned());
             String::from_utf8_lossy(&inner.finish().concat()).into_owned()
         }
@@ -62,8 +65,8 @@ pub fn ask_for_usage(draft: &mut Draft<'_>) {
 }
 
 /// Checks the messages' shape; counts what is not text.
-fn content(document: &Document) -> Result<Content, CallFault> {
-    let mut content = Content { tools: tools(document, "function"), ..Content::default() };
+fn content(document: &JsonDocument) -> Result<InputSize, CallError> {
+    let mut content = InputSize { tools: tools(document, "function"), ..InputSize::default() };
     let mut other_bytes = 0;
     messages(document, "system, user, assistant or tool", |parts| {
         for part in parts.elements() {
@@ -72,9 +75,9 @@ fn content(document: &Document) -> Result<Content, CallFault> {
                 continue;
             };
             let counted = match kind {
-                Attached::Image => &mut content.images,
-                Attached::Pages => &mut content.documents,
-                Attached::Text => continue,
+                AttachmentKind::Image => &mut content.images,
+                AttachmentKind::Pages => &mut content.documents,
+                AttachmentKind::Text => continue,
             };
             *counted += 1;
             other_bytes += address.raw().len() as u64;
@@ -86,7 +89,7 @@ fn content(document: &Document) -> Result<Content, CallFault> {
 
 /// What is attached to a message beside its text.
 #[derive(Clone, Copy)]
-enum Attached {
+enum AttachmentKind {
     Image,
     /// A document that is looked at page by page, or that the vendor unpacks.
     Pages,
@@ -101,21 +104,21 @@ fn is_text(part: Value<'_>) -> bool {
 }
 
 /// What a part attaches, and the string that holds it or its address.
-fn attached(part: Value<'_>) -> Option<(Attached, Value<'_>)> {
+fn attached(part: Value<'_>) -> Option<(AttachmentKind, Value<'_>)> {
     let (address, is_file) = match part.get("image_url") {
-        Some(image) if image.kind() == Kind::Object => (image.get("url")?, false),
+        Some(image) if image.kind() == JsonKind::Object => (image.get("url")?, false),
         Some(image) => (image, false),
         None => (part.get("file")?.get("file_data")?, true),
     };
-    if address.kind() != Kind::Text {
+    if address.kind() != JsonKind::Text {
         return None;
     }
     let kind = match () {
-        () if is_data(address, &["application/pdf"]) => Attached::Pages,
-        () if is_data(address, &["image/"]) => Attached::Image,
-        () if is_file && is_data(address, &TEXTS) => Attached::Text,
-        () if is_file => Attached::Pages,
-        () => Attached::Image,
+        () if is_data(address, &["application/pdf"]) => AttachmentKind::Pages,
+        () if is_data(address, &["image/"]) => AttachmentKind::Image,
+        () if is_file && is_data(address, &TEXTS) => AttachmentKind::Text,
+        () if is_file => AttachmentKind::Pages,
+        () => AttachmentKind::Image,
     };
     Some((kind, address))
 }
@@ -137,12 +140,12 @@ mod tests {
     use rstest::rstest;
 
     /// The content of a call with one part and a tool.
-    fn content_with(part: &str) -> Content {
+    fn content_with(part: &str) -> InputSize {
         let body = format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
         );
-        let document = Document::parse(body.into()).expect("sound");
-        let Ok(Asked::Chat { text, .. }) = read(&document) else { panic!("no chat") };
+        let document = JsonDocument::parse(body.into()).expect("sound");
+        let Ok(RequestKind::Chat { text, .. }) = read(&document) else { panic!("no chat") };
         text.content
     }
 
@@ -177,7 +180,7 @@ mod tests {
         #[case] images: u64,
         #[case] documents: u64,
     ) {
-        let Content { images: i, documents: d, tools, .. } = content_with(part);
+        let InputSize { images: i, documents: d, tools, .. } = content_with(part);
         assert_eq!((i, d, tools), (images, documents, 1));
     }
 

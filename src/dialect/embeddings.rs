@@ -2,15 +2,15 @@
 //! knows numbers only, and usage where it reports none.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::CallFault;
+use super::CallError;
 use super::call::{present, wrong};
-use super::json::{Document, Kind, Value};
+use super::json::{JsonDocument, JsonKind, Value};
 use super::speech::code_points;
 
 mod entries;
 mod reply;
 
-pub use reply::{Reply, ReplyFault, ReplyReader, reply};
+pub use reply::{EmbeddingsReader, EmbeddingsReply, EmbeddingsReplyError, reply};
 
 /// Inputs of one call, at most (`vendor_b`'s limit).
 const INPUTS_MAX: u64 = 2_048;
@@ -33,7 +33,7 @@ const TOKENS: &str = "a non-empty array of token ids";
 
 /// What a call wants embedded, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inputs {
+pub struct EmbeddingInputs {
     /// Whether vectors are to come in base64.
     pub base64: bool,
     /// Tokens, as counted where the vendor reports none.
@@ -46,11 +46,11 @@ pub struct Inputs {
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &Document) -> Result<Inputs, CallFault> {
+pub fn read(document: &JsonDocument) -> Result<EmbeddingInputs, CallError> {
     let Some(input) = present(document, "input") else {
-        return Err(CallFault::missing("input", INPUT));
+        return Err(CallError::missing("input", INPUT));
     };
-    let Count { inputs, tokens, tokens_max } = count(input)?;
+    let TokenCount { inputs, tokens, tokens_max } = count(input)?;
     let dimensions = match present(document, "dimensions") {
         None => DIMENSIONS_MAX,
         Some(told) => {
@@ -72,20 +72,20 @@ pub fn read(document: &Document) -> Result<Inputs, CallFault> {
             "base64 for {inputs} inputs of up to {dimensions} numbers, or send fewer at once: so \
              many do not fit into an answer as text"
         );
-        return Err(CallFault::invalid("encoding_format", &right));
+        return Err(CallError::invalid("encoding_format", &right));
     }
-    Ok(Inputs { base64, tokens, tokens_max })
+    Ok(EmbeddingInputs { base64, tokens, tokens_max })
 }
 
 /// Tokens of some input.
 #[derive(Default)]
-struct Count {
+struct TokenCount {
     inputs: u64,
     tokens: u64,
     tokens_max: u64,
 }
 
-impl Count {
+impl TokenCount {
     /// Counts a text. A vendor splits it into bytes at worst, and may add a token of its own.
     fn text(&mut self, text: Value<'_>) -> Option<()> {
         let code_points = code_points(text).filter(|n| *n > 0)?;
@@ -95,7 +95,7 @@ impl Count {
     }
 
     /// Counts the tokens of a list that is there under a name.
-    fn list(&mut self, name: &str, list: Value<'_>) -> Result<(), CallFault> {
+    fn list(&mut self, name: &str, list: Value<'_>) -> Result<(), CallError> {
         let mut count = 0;
         for (i, token) in list.elements().enumerate() {
             token.whole().ok_or_else(|| wrong(&format!("{name}[{i}]"), TOKEN, token))?;
@@ -111,24 +111,24 @@ impl Count {
     }
 }
 
-fn count(input: Value<'_>) -> Result<Count, CallFault> {
-    let mut count = Count { inputs: 1, ..Count::default() };
+fn count(input: Value<'_>) -> Result<TokenCount, CallError> {
+    let mut count = TokenCount { inputs: 1, ..TokenCount::default() };
     let first = input.elements().next().map(Value::kind);
     match (input.kind(), first) {
-        (Kind::Text, _) => count.text(input).ok_or_else(|| wrong("input", TEXT, input))?,
-        (_, Some(Kind::Number)) => count.list("input", input)?,
+        (JsonKind::Text, _) => count.text(input).ok_or_else(|| wrong("input", TEXT, input))?,
+        (_, Some(JsonKind::Number)) => count.list("input", input)?,
         (_, Some(first)) => {
             let inputs = input.elements().count() as u64;
             if inputs > INPUTS_MAX {
                 let right = format!("of at most {INPUTS_MAX} inputs, not of {inputs}");
-                return Err(CallFault::invalid("input", &right));
+                return Err(CallError::invalid("input", &right));
             }
             count.inputs = inputs;
             for (i, one) in input.elements().enumerate() {
                 let name = format!("input[{i}]");
                 match first {
-                    Kind::List => count.list(&name, one)?,
-                    Kind::Text => count.text(one).ok_or_else(|| wrong(&name, TEXT, one))?,
+                    JsonKind::List => count.list(&name, one)?,
+                    JsonKind::Text => count.text(one).ok_or_else(|| wrong(&name, TEXT, one))?,
                     _ => return Err(wrong(&name, "a string or token ids", one)),
                 }
             }

@@ -9,17 +9,17 @@ use std::fmt;
 
 use bytes::{Buf, Bytes};
 
-use super::CallFault;
+use super::CallError;
 
 mod content;
 mod fields;
 mod head;
 mod parameters;
 
-use content::{Content, Seam};
-pub(super) use fields::{Fields, check_name};
-use head::Head;
-use parameters::Parameters;
+use content::{BoundaryMatcher, PartBody};
+pub(super) use fields::{FormFields, check_name};
+use head::PartHeadReader;
+use parameters::HeaderParameters;
 
 /// How much one form may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub struct FormLimits {
 #[derive(Debug, Clone, Default)]
 pub struct Form {
     /// Its parts, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<FormPart>,
 }
 
 /// One field of a form.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct FormPart {
     /// The field's name, never empty.
     pub name: String,
     /// What it holds.
@@ -54,12 +54,12 @@ pub enum PartContent {
     /// A text.
     Text(String),
     /// A file: the part had a file name, be it an empty one.
-    File(Upload),
+    File(UploadedFile),
 }
 
 /// A file as it was uploaded.
 #[derive(Clone)]
-pub struct Upload {
+pub struct UploadedFile {
     /// The file's name, as far as it could be read.
     pub name: Option<String>,
     /// The type that the client declared.
@@ -70,7 +70,7 @@ pub struct Upload {
     pub length: usize,
 }
 
-impl fmt::Debug for Upload {
+impl fmt::Debug for UploadedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upload")
             .field("name", &self.name)
@@ -82,7 +82,7 @@ impl fmt::Debug for Upload {
 
 /// Why a form is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormFault {
+pub enum FormError {
     /// The content-type promises no form, or none that could be read.
     #[error("the content-type must be multipart/form-data with a boundary: {0}")]
     NotForm(String),
@@ -107,48 +107,48 @@ pub enum FormFault {
     TooLarge(usize),
 }
 
-impl From<FormFault> for CallFault {
-    fn from(fault: FormFault) -> CallFault {
+impl From<FormError> for CallError {
+    fn from(fault: FormError) -> CallError {
         let (code, param) = match &fault {
-            FormFault::NotForm(_) | FormFault::Broken { .. } => ("invalid_form", None),
-            FormFault::FileTooLarge { name, .. } => ("request_too_large", Some(name.clone())),
-            FormFault::TooLarge(_) => ("request_too_large", None),
+            FormError::NotForm(_) | FormError::Broken { .. } => ("invalid_form", None),
+            FormError::FileTooLarge { name, .. } => ("request_too_large", Some(name.clone())),
+            FormError::TooLarge(_) => ("request_too_large", None),
         };
-        CallFault { code, param, message: fault.to_string() }
+        CallError { code, param, message: fault.to_string() }
     }
 }
 
 /// Reads a form from pieces of any size.
 #[derive(Debug)]
 pub struct FormReader {
-    seam: Seam,
+    seam: BoundaryMatcher,
     limits: FormLimits,
     /// Whether the form is declared to be in an encoding that agrees with UTF-8 only in ASCII.
     ascii: bool,
-    state: State,
-    parts: Vec<Part>,
+    state: FormState,
+    parts: Vec<FormPart>,
     text_bytes: usize,
     /// How many bytes have been read.
     offset: usize,
     /// What was wrong; nothing is read after it.
-    fault: Option<FormFault>,
+    fault: Option<FormError>,
 }
 
 #[derive(Debug)]
-enum State {
+enum FormState {
     /// Before the first boundary, of which so many bytes have come, the line break included.
     Opening(usize),
     /// After a boundary, with the byte that came after it.
     Bounded(Option<u8>),
-    Head(Head),
-    Content(Content),
+    Head(PartHeadReader),
+    Content(PartBody),
     /// After the last boundary.
     Closed,
 }
 
 /// What is wrong, and at which byte of those that were looked at.
 #[derive(Debug)]
-enum Wrong {
+enum FormViolation {
     Form(usize, String),
     File(String),
     Texts,
@@ -162,13 +162,13 @@ impl FormReader {
     ///
     /// # Errors
     /// [`FormFault::NotForm`] if it is not exactly one sound description of a form.
-    pub fn new(content_type: &str, limits: FormLimits) -> Result<FormReader, FormFault> {
-        let (boundary, ascii) = boundary(content_type).map_err(FormFault::NotForm)?;
+    pub fn new(content_type: &str, limits: FormLimits) -> Result<FormReader, FormError> {
+        let (boundary, ascii) = boundary(content_type).map_err(FormError::NotForm)?;
         Ok(FormReader {
-            seam: Seam::new(&boundary),
+            seam: BoundaryMatcher::new(&boundary),
             limits,
             ascii,
-            state: State::Opening(0),
+            state: FormState::Opening(0),
             parts: Vec::new(),
             text_bytes: 0,
             offset: 0,
@@ -180,7 +180,7 @@ impl FormReader {
     ///
     /// # Errors
     /// [`FormFault`] as soon as the form can't become a sound one any more, and ever after.
-    pub fn push(&mut self, mut piece: Bytes) -> Result<(), FormFault> {
+    pub fn push(&mut self, mut piece: Bytes) -> Result<(), FormError> {
         while !piece.is_empty() && self.fault.is_none() {
             match self.step(&piece) {
                 Ok(used) => {
@@ -197,55 +197,58 @@ impl FormReader {
     ///
     /// # Errors
     /// [`FormFault`] as before, or since the form ended before its last boundary.
-    pub fn finish(self) -> Result<Form, FormFault> {
+    pub fn finish(self) -> Result<Form, FormError> {
         match (self.fault, self.state) {
             (Some(fault), _) => Err(fault),
-            (None, State::Closed) => Ok(Form { parts: self.parts }),
-            (None, _) => Err(FormFault::Broken {
+            (None, FormState::Closed) => Ok(Form { parts: self.parts }),
+            (None, _) => Err(FormError::Broken {
                 offset: self.offset,
                 what: "it ends before its last boundary".to_owned(),
             }),
         }
     }
 
-    fn stop(&mut self, wrong: Wrong) {
+    fn stop(&mut self, wrong: FormViolation) {
         self.fault = Some(match wrong {
-            Wrong::Form(at, what) => FormFault::Broken { offset: self.offset + at, what },
-            Wrong::File(name) => FormFault::FileTooLarge { name, most: self.limits.file_bytes_max },
-            Wrong::Texts => FormFault::TooLarge(self.limits.text_bytes_max),
+            FormViolation::Form(at, what) => FormError::Broken { offset: self.offset + at, what },
+            FormViolation::File(name) => {
+                FormError::FileTooLarge { name, most: self.limits.file_bytes_max }
+            }
+            FormViolation::Texts => FormError::TooLarge(self.limits.text_bytes_max),
         });
         self.parts = Vec::new();
-        self.state = State::Closed;
+        self.state = FormState::Closed;
     }
 
     /// Reads a piece as far as the state does not change; gives how far that was.
-    fn step(&mut self, piece: &Bytes) -> Result<usize, Wrong> {
+    fn step(&mut self, piece: &Bytes) -> Result<usize, FormViolation> {
         match &mut self.state {
-            State::Opening(matched) => {
+            FormState::Opening(matched) => {
                 let used = self.seam.open(matched, piece)?;
                 if self.seam.is_whole(*matched) {
-                    self.state = State::Bounded(None);
+                    self.state = FormState::Bounded(None);
                 }
                 Ok(used)
             }
-            State::Bounded(before) => {
+            FormState::Bounded(before) => {
                 self.state = bounded(*before, piece[0])?;
-                if matches!(self.state, State::Head(_)) && self.parts.len() == self.limits.parts_max
+                if matches!(self.state, FormState::Head(_))
+                    && self.parts.len() == self.limits.parts_max
                 {
                     return Err(wrong(0, format!("more than {} parts", self.limits.parts_max)));
                 }
                 Ok(1)
             }
-            State::Head(head) => {
+            FormState::Head(head) => {
                 let used = head.push(piece)?;
                 if let Some(part) = head.finish(used - 1)? {
                     let text_max = self.limits.text_bytes_max - self.text_bytes;
                     let file_max = self.limits.file_bytes_max;
-                    self.state = State::Content(Content::new(part, text_max, file_max));
+                    self.state = FormState::Content(PartBody::new(part, text_max, file_max));
                 }
                 Ok(used)
             }
-            State::Content(content) => {
+            FormState::Content(content) => {
                 let (used, is_whole) = content.push(&self.seam, piece)?;
                 if is_whole {
                     let part = content.finish(used - 1, self.ascii)?;
@@ -253,11 +256,11 @@ impl FormReader {
                         self.text_bytes += text.len();
                     }
                     self.parts.push(part);
-                    self.state = State::Bounded(None);
+                    self.state = FormState::Bounded(None);
                 }
                 Ok(used)
             }
-            State::Closed => match piece.iter().position(|b| !b" \t\r\n".contains(b)) {
+            FormState::Closed => match piece.iter().position(|b| !b" \t\r\n".contains(b)) {
                 Some(at) => Err(wrong(at, "bytes after the last boundary")),
                 None => Ok(piece.len()),
             },
@@ -266,17 +269,17 @@ impl FormReader {
 }
 
 /// The state after a boundary and one or two more bytes.
-fn bounded(before: Option<u8>, byte: u8) -> Result<State, Wrong> {
+fn bounded(before: Option<u8>, byte: u8) -> Result<FormState, FormViolation> {
     match (before, byte) {
-        (None, b'\r' | b'-') => Ok(State::Bounded(Some(byte))),
-        (Some(b'\r'), b'\n') => Ok(State::Head(Head::default())),
-        (Some(b'-'), b'-') => Ok(State::Closed),
+        (None, b'\r' | b'-') => Ok(FormState::Bounded(Some(byte))),
+        (Some(b'\r'), b'\n') => Ok(FormState::Head(PartHeadReader::default())),
+        (Some(b'-'), b'-') => Ok(FormState::Closed),
         _ => Err(wrong(0, "a boundary must be followed by a line break or by '--'")),
     }
 }
 
-fn wrong(at: usize, what: impl Into<String>) -> Wrong {
-    Wrong::Form(at, what.into())
+fn wrong(at: usize, what: impl Into<String>) -> FormViolation {
+    FormViolation::Form(at, what.into())
 }
 
 fn shown(text: &str) -> String {
@@ -285,7 +288,7 @@ fn shown(text: &str) -> String {
 
 /// The boundary that a content-type names, and whether the charset it names is another than UTF-8.
 fn boundary(content_type: &str) -> Result<(String, bool), String> {
-    let read = Parameters::parse(content_type)?;
+    let read = HeaderParameters::parse(content_type)?;
     if !read.first.eq_ignore_ascii_case("multipart/form-data") {
         return Err(format!("it is '{}'", shown(read.first)));
     }

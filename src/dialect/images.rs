@@ -5,21 +5,21 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::CallFault;
+use super::CallError;
 use super::call::{present, wrong};
-use super::form::Upload;
-use super::json::{Document, Kind};
-use super::payload::Payload;
+use super::form::UploadedFile;
+use super::json::{JsonDocument, JsonKind};
+use super::payload::RequestPayload;
 
 mod edit;
 mod reply;
 
 pub use edit::{edit, edit_form, edit_json};
-pub use reply::{Reply, Withheld, reply};
+pub use reply::{ImagesReply, WithheldImage, reply};
 
 /// An image that a client sent to be edited, or to begin a video.
 #[derive(Clone)]
-pub struct File {
+pub struct SourceImage {
     /// What kind of image, as a media type without parameters.
     pub media_type: String,
     /// The bytes, mostly slices of what came in.
@@ -28,26 +28,26 @@ pub struct File {
     pub length: usize,
 }
 
-impl File {
+impl SourceImage {
     /// An image that was uploaded as the field `field`. What it is, its first bytes tell, and only
     /// if they are of no known kind, the client.
-    pub(super) fn read(field: &str, upload: Upload) -> Result<File, CallFault> {
-        let Upload { content_type, content, length, .. } = upload;
+    pub(super) fn read(field: &str, upload: UploadedFile) -> Result<SourceImage, CallError> {
+        let UploadedFile { content_type, content, length, .. } = upload;
         if length == 0 {
-            return Err(CallFault::invalid(field, "a file that is not empty"));
+            return Err(CallError::invalid(field, "a file that is not empty"));
         }
         let start: Vec<u8> = content.iter().flatten().copied().take(START_BYTES).collect();
         let media_type = match known(&start) {
             Some(known) => known.to_owned(),
             None => content_type.as_deref().and_then(declared).ok_or_else(|| {
-                CallFault::invalid(field, "an image: a PNG, JPEG, WebP or GIF file")
+                CallError::invalid(field, "an image: a PNG, JPEG, WebP or GIF file")
             })?,
         };
-        Ok(File { media_type, content, length })
+        Ok(SourceImage { media_type, content, length })
     }
 
     /// Adds the image as a data URI, which has no character that JSON would escape.
-    pub(super) fn add_to(&self, payload: &mut Payload) {
+    pub(super) fn add_to(&self, payload: &mut RequestPayload) {
         payload.plain(Bytes::from(format!("data:{};base64,", self.media_type)));
         payload.base64(self.content.clone());
     }
@@ -64,7 +64,7 @@ impl File {
     }
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for SourceImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File")
             .field("media_type", &self.media_type)
@@ -107,12 +107,12 @@ const REGIONS: [&str; 2] = ["mask", "markup"];
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &Document) -> Result<(), CallFault> {
+pub fn read(document: &JsonDocument) -> Result<(), CallError> {
     if let Some(region) = REGIONS.iter().find(|field| present(document, field).is_some()) {
         return Err(no_region(region));
     }
     match present(document, "prompt") {
-        None => return Err(CallFault::missing("prompt", "a text that says what to draw")),
+        None => return Err(CallError::missing("prompt", "a text that says what to draw")),
         Some(prompt) if prompt.inside().is_none_or(<[u8]>::is_empty) => {
             return Err(wrong("prompt", "a non-empty string", prompt));
         }
@@ -121,14 +121,14 @@ pub fn read(document: &Document) -> Result<(), CallFault> {
     if let Some(n) = present(document, "n").filter(|n| n.whole() != Some(1)) {
         return Err(wrong("n", "1, since a call makes one image", n));
     }
-    match present(document, "size").filter(|size| size.kind() != Kind::Text) {
+    match present(document, "size").filter(|size| size.kind() != JsonKind::Text) {
         Some(size) => Err(wrong("size", "a string", size)),
         None => Ok(()),
     }
 }
 
-fn no_region(field: &str) -> CallFault {
-    CallFault {
+fn no_region(field: &str) -> CallError {
+    CallError {
         code: "unsupported_parameter",
         param: Some(field.to_owned()),
         message: format!(
@@ -148,7 +148,7 @@ mod tests {
     #[case::all(r#"{"prompt":"a cat","n":1,"size":"1024x1024","quality":"high"}"#)]
     #[case::null(r#"{"prompt":"a cat","n":null,"size":null,"mask":null,"markup":null}"#)]
     fn a_sound_call_is_taken(#[case] body: &'static str) {
-        assert_eq!(read(&Document::parse(body.into()).expect("sound")), Ok(()));
+        assert_eq!(read(&JsonDocument::parse(body.into()).expect("sound")), Ok(()));
     }
 
     #[rstest]
@@ -175,13 +175,13 @@ mod tests {
         #[case] param: &str,
         #[case] says: &str,
     ) {
-        let fault = read(&Document::parse(body.into()).expect("sound")).expect_err("wrong");
+        let fault = read(&JsonDocument::parse(body.into()).expect("sound")).expect_err("wrong");
         assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)));
         assert!(fault.message.contains(says), "{fault}");
     }
 
-    fn upload(content: &'static [u8], content_type: Option<&str>) -> Upload {
-        Upload {
+    fn upload(content: &'static [u8], content_type: Option<&str>) -> UploadedFile {
+        UploadedFile {
             name: None,
             content_type: content_type.map(str::to_owned),
             content: content.chunks(3).map(Bytes::from_static).collect(),
@@ -214,7 +214,7 @@ mod tests {
         #[case] expected: Option<&str>,
         #[case] name: &str,
     ) {
-        let read = File::read("image", upload(content, content_type));
+        let read = SourceImage::read("image", upload(content, content_type));
         assert_eq!(read.as_ref().ok().map(|file| &*file.media_type), expected);
         match read {
             Ok(file) => assert_eq!(file.name(), name),

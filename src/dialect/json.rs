@@ -15,8 +15,8 @@ pub mod draft;
 pub mod scan;
 pub mod value;
 
-pub use draft::Draft;
-pub use value::{Kind, Value};
+pub use draft::JsonPatch;
+pub use value::{JsonKind, Value};
 
 /// Members of one object, at most: what reads a body costs their number, and no vendor has more.
 pub const MEMBERS_MAX: usize = 4_096;
@@ -26,27 +26,27 @@ pub const DEPTH_MAX: usize = 64;
 /// Why bytes are not one sound JSON value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
-pub struct JsonFault {
+pub struct JsonError {
     /// Where, from 0.
     pub offset: usize,
     /// What is wrong there.
     pub what: String,
 }
 
-impl JsonFault {
-    fn at(offset: usize, what: impl Into<String>) -> JsonFault {
-        JsonFault { offset, what: what.into() }
+impl JsonError {
+    fn at(offset: usize, what: impl Into<String>) -> JsonError {
+        JsonError { offset, what: what.into() }
     }
 }
 
 /// A member name: its bytes between the quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Name {
+struct MemberName {
     range: Range<usize>,
     escaped: bool,
 }
 
-impl Name {
+impl MemberName {
     /// The name as it reads.
     fn read<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
         let raw = &body[self.range.clone()];
@@ -56,33 +56,33 @@ impl Name {
 
 /// A member of the outermost object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Member {
+struct JsonMember {
     /// Its name, between the quotes.
-    name: Name,
+    name: MemberName,
     /// The bytes of the value.
     value: Range<usize>,
 }
 
 /// A sound JSON object: the bytes as they came, and its members.
 #[derive(Debug, Clone)]
-pub struct Document {
+pub struct JsonDocument {
     body: Bytes,
-    members: Vec<Member>,
+    members: Vec<JsonMember>,
     /// The byte after the opening brace.
     inside: usize,
     /// Where long values end, so that nobody who walks through the body reads them again.
-    long: Vec<value::Long>,
+    long: Vec<value::LongValue>,
 }
 
-impl Document {
+impl JsonDocument {
     /// Scans a body once, from its first to its last byte.
     ///
     /// # Errors
     /// [`JsonFault`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
-    pub fn parse(body: Bytes) -> Result<Document, JsonFault> {
-        Document::scanned(body, scan::Strictness::Sent, 0)
+    pub fn parse(body: Bytes) -> Result<JsonDocument, JsonError> {
+        JsonDocument::scanned(body, scan::ScanStrictness::Sent, 0)
     }
 
     /// The same for what a vendor sent. Numbers may be of any size there: nobody here computes with
@@ -90,8 +90,8 @@ impl Document {
     ///
     /// # Errors
     /// [`JsonFault`] as [`Document::parse`], but for numbers.
-    pub fn received(body: Bytes) -> Result<Document, JsonFault> {
-        Document::received_within(body, 0)
+    pub fn received(body: Bytes) -> Result<JsonDocument, JsonError> {
+        JsonDocument::received_within(body, 0)
     }
 
     /// The same for an object that stands inside `outer` other objects and lists, all of which
@@ -99,17 +99,17 @@ impl Document {
     ///
     /// # Errors
     /// [`JsonFault`] as [`Document::received`].
-    pub fn received_within(body: Bytes, outer: usize) -> Result<Document, JsonFault> {
-        Document::scanned(body, scan::Strictness::Received, outer)
+    pub fn received_within(body: Bytes, outer: usize) -> Result<JsonDocument, JsonError> {
+        JsonDocument::scanned(body, scan::ScanStrictness::Received, outer)
     }
 
     fn scanned(
         body: Bytes,
-        strictness: scan::Strictness,
+        strictness: scan::ScanStrictness,
         outer: usize,
-    ) -> Result<Document, JsonFault> {
-        let scan::Scanned { inside, members, long } = scan::object(&body, strictness, outer)?;
-        Ok(Document { body, members, inside, long })
+    ) -> Result<JsonDocument, JsonError> {
+        let scan::ScannedObject { inside, members, long } = scan::object(&body, strictness, outer)?;
+        Ok(JsonDocument { body, members, inside, long })
     }
 
     /// The bytes as they came.
@@ -135,7 +135,7 @@ impl Document {
         })
     }
 
-    fn is_named(&self, member: &Member, name: &str) -> bool {
+    fn is_named(&self, member: &JsonMember, name: &str) -> bool {
         // An escape only makes a name longer.
         let range = &member.name.range;
         let raw = &self.body[range.clone()];
@@ -146,7 +146,7 @@ impl Document {
         }
     }
 
-    fn value(&self, member: &Member) -> Value<'_> {
+    fn value(&self, member: &JsonMember) -> Value<'_> {
         Value::within(&self.body[member.value.clone()], &self.long, member.value.start)
     }
 }

@@ -1,9 +1,9 @@
 //! The native messages format: its calls, and the usage that its replies report.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::CallFault;
-use super::call::{Content, Text, messages, tools, whole};
-use super::json::{Document, Kind, Value};
+use super::CallError;
+use super::call::{InputSize, TextRequest, messages, tools, whole};
+use super::json::{JsonDocument, JsonKind, Value};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;
 
@@ -11,27 +11,27 @@ use crate::money::TokenUsage;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub(super) fn read(document: &Document) -> Result<Text, CallFault> {
+pub(super) fn read(document: &JsonDocument) -> Result<TextRequest, CallError> {
     // Zero warms the vendor's cache and generates nothing.
     let Some(output_max) = whole(document, "max_tokens", 0)? else {
         let right = "the most tokens to generate, a whole number; nothing is filled in here";
-        return Err(CallFault::missing("max_tokens", right));
+        return Err(CallError::missing("max_tokens", right));
     };
     // Interleaved with calls of tools the model may think beyond the limit of the answer.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.whole());
     let hidden_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
     let content = content(document)?;
-    Ok(Text { output_max: Some(output_max), choices: 1, hidden_max, content })
+    Ok(TextRequest { output_max: Some(output_max), choices: 1, hidden_max, content })
 }
 
 /// Checks the messages' shape; counts what is not text.
-fn content(document: &Document) -> Result<Content, CallFault> {
-    let mut blocks = Blocks::default();
+fn content(document: &JsonDocument) -> Result<InputSize, CallError> {
+    let mut blocks = ContentBlocks::default();
     messages(document, "user or assistant", |content| blocks.count(content, BLOCKS_DEPTH_MAX))?;
     let text_bytes = (document.body().len() as u64).saturating_sub(blocks.other_bytes);
-    let Blocks { images, documents, .. } = blocks;
+    let ContentBlocks { images, documents, .. } = blocks;
     let tools = tools(document, "custom");
-    Ok(Content { images, documents, tools, text_bytes, reads_elsewhere: false })
+    Ok(InputSize { images, documents, tools, text_bytes, reads_elsewhere: false })
 }
 
 /// Blocks inside of blocks, at most: a fetched page inside its result inside the result's block
@@ -39,20 +39,20 @@ fn content(document: &Document) -> Result<Content, CallFault> {
 const BLOCKS_DEPTH_MAX: usize = 5;
 
 #[derive(Default)]
-struct Blocks {
+struct ContentBlocks {
     images: u64,
     documents: u64,
     /// Bytes of both.
     other_bytes: u64,
 }
 
-impl Blocks {
+impl ContentBlocks {
     /// Counts the blocks of a content, and those inside results and documents.
     fn count(&mut self, content: Value<'_>, depth: usize) {
         if depth == 0 {
             return;
         }
-        if content.kind() == Kind::Object {
+        if content.kind() == JsonKind::Object {
             return self.block(content, depth);
         }
         content.elements().for_each(|block| self.block(block, depth));
@@ -94,7 +94,7 @@ impl Blocks {
 /// The usage of a reply as it is reported: in a stream twice and more, each later report standing
 /// for the whole reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct ReportedUsage {
     /// Input that was read from no cache and written to none.
     input: Option<u64>,
     cache_write: Option<u64>,
@@ -108,7 +108,7 @@ pub struct Reported {
     steps: (u64, u64),
 }
 
-impl Reported {
+impl ReportedUsage {
     /// Takes a `usage`, and tells whether it counts the output. Members that are absent or null
     /// keep what was reported before. Numbers that are negative, fractional or absurd make all of
     /// it no report.
@@ -179,7 +179,7 @@ fn sane(value: Value<'_>) -> Option<u64> {
 fn steps(list: Value<'_>) -> Option<(u64, u64)> {
     let mut sums = (0u64, 0u64);
     for step in list.elements() {
-        let mut one = Reported::default();
+        let mut one = ReportedUsage::default();
         one.read(step)?;
         let tokens = one.tokens().unwrap_or_default();
         sums.0 = sums.0.checked_add(tokens.input).filter(|n| *n <= TOKENS_MAX)?;
@@ -224,7 +224,7 @@ mod tests {
         #[case] reports: &[&str],
         #[case] expected: Option<(u64, u64)>,
     ) {
-        let mut reported = Reported::default();
+        let mut reported = ReportedUsage::default();
         for json in reports {
             reported.merge(Value::trusted(json.as_bytes()));
         }
@@ -260,7 +260,7 @@ mod tests {
         #[case] reports: &[&str],
         #[case] expected: (u64, u64, u64),
     ) {
-        let mut reported = Reported::default();
+        let mut reported = ReportedUsage::default();
         for json in reports {
             reported.merge(Value::trusted(json.as_bytes()));
         }
@@ -300,10 +300,10 @@ mod tests {
             r#"{{"model":"m","max_tokens":5,"tools":[{{"name":"f"}},{{"type":"bash_1"}}],"messages":[{{"role":"user","content":{content}}}]}}"#
         );
         let length = body.len() as u64;
-        let text = read(&Document::parse(body.into()).expect("sound")).expect("a call");
+        let text = read(&JsonDocument::parse(body.into()).expect("sound")).expect("a call");
         let text_bytes = length - other_bytes;
         let reads_elsewhere = false;
-        let expected = Content { images, documents, tools: 2, text_bytes, reads_elsewhere };
+        let expected = InputSize { images, documents, tools: 2, text_bytes, reads_elsewhere };
         assert_eq!(text.content, expected);
     }
 
@@ -314,8 +314,8 @@ mod tests {
         let body = format!(
             r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":{deep}}}]}}"#
         );
-        assert!(read(&Document::parse(body.into()).expect("sound")).is_ok());
-        let mut blocks = Blocks::default();
+        assert!(read(&JsonDocument::parse(body.into()).expect("sound")).is_ok());
+        let mut blocks = ContentBlocks::default();
         let image = r#"[{"content":[{"content":[{"content":[{"content":[{"content":[{"type":"image"}]}]}]}]}]}]"#;
         blocks.count(Value::trusted(image.as_bytes()), BLOCKS_DEPTH_MAX);
         assert_eq!(blocks.images, 0, "what lies so deep is looked at by nobody");

@@ -19,7 +19,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// What a report is worth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Standing {
+enum ReportQuality {
     /// It was made before the output was there, and says nothing of it.
     Early,
     /// The vendor reports as it goes, and may have more to report.
@@ -31,15 +31,15 @@ enum Standing {
 
 /// The tokens of a reply, and who says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metered {
+pub struct MeteredTokens {
     /// As billed.
     pub tokens: TokenUsage,
     /// Who says so.
     pub basis: UsageBasis,
 }
 
-impl From<Metered> for Usage {
-    fn from(Metered { tokens, basis }: Metered) -> Usage {
+impl From<MeteredTokens> for Usage {
+    fn from(MeteredTokens { tokens, basis }: MeteredTokens) -> Usage {
         Usage { units: BilledUnits::Tokens(tokens), basis }
     }
 }
@@ -58,9 +58,9 @@ pub(super) fn ticks(usage: Value<'_>) -> Option<u64> {
 
 /// Collects what is known of a call's usage.
 #[derive(Debug, Clone, Default)]
-pub struct Meter {
+pub struct UsageMeter {
     reported: Option<TokenUsage>,
-    standing: Standing,
+    standing: ReportQuality,
     /// Bytes of text that the vendor generated.
     text_bytes: u64,
     /// Pieces in which the text came; most vendors send about a token in each.
@@ -69,7 +69,7 @@ pub struct Meter {
     bounds: UsageBounds,
 }
 
-impl Meter {
+impl UsageMeter {
     /// From now on a report above these bounds is none.
     pub fn set_bounds(&mut self, bounds: UsageBounds) {
         self.bounds = bounds;
@@ -97,7 +97,7 @@ impl Meter {
     /// Takes tokens that the vendor reported, `early` or for all of the reply.
     pub fn take(&mut self, tokens: TokenUsage, early: bool) {
         self.reported = Some(tokens);
-        self.standing = if early { Standing::Early } else { Standing::Final };
+        self.standing = if early { ReportQuality::Early } else { ReportQuality::Final };
     }
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
@@ -119,13 +119,13 @@ impl Meter {
     /// The usage of an answer that was cut: a vendor that reports as it goes may have reported
     /// less than it had sent.
     #[must_use]
-    pub fn usage_so_far(&self, input: u64) -> Metered {
+    pub fn usage_so_far(&self, input: u64) -> MeteredTokens {
         let usage = self.usage(input);
-        if usage.tokens.output >= self.counted_output() || self.standing == Standing::Final {
+        if usage.tokens.output >= self.counted_output() || self.standing == ReportQuality::Final {
             return usage;
         }
         let tokens = TokenUsage { output: self.counted_output(), ..usage.tokens };
-        Metered { tokens, basis: UsageBasis::Counted }
+        MeteredTokens { tokens, basis: UsageBasis::Counted }
     }
 
     /// Whether the vendor has reported usage that is believed, whatever was not counted yet.
@@ -138,21 +138,21 @@ impl Meter {
     #[must_use]
     pub fn any_output(&self) -> bool {
         let reported = self.believed().is_some_and(|t| t.output > 0);
-        self.text_bytes > 0 || (reported && self.standing != Standing::Early)
+        self.text_bytes > 0 || (reported && self.standing != ReportQuality::Early)
     }
 
     /// The usage: as reported, else counted from what passed, the input being so many tokens.
     #[must_use]
-    pub fn usage(&self, input: u64) -> Metered {
+    pub fn usage(&self, input: u64) -> MeteredTokens {
         let output = self.counted_output();
         if let Some(tokens) = self.believed() {
-            if self.standing == Standing::Early {
+            if self.standing == ReportQuality::Early {
                 let tokens = TokenUsage { output: output.max(tokens.output), ..tokens };
-                return Metered { tokens, basis: UsageBasis::Counted };
+                return MeteredTokens { tokens, basis: UsageBasis::Counted };
             }
-            return Metered { tokens, basis: UsageBasis::Reported };
+            return MeteredTokens { tokens, basis: UsageBasis::Reported };
         }
-        Metered {
+        MeteredTokens {
             tokens: TokenUsage { input, output, ..TokenUsage::default() },
             basis: UsageBasis::Counted,
         }
@@ -193,8 +193,8 @@ impl Meter {
     /// Takes the length of something that the vendor generated, to count it.
     pub fn count_bytes(&mut self, bytes: usize) {
         if bytes > 0 {
-            if self.standing == Standing::Final {
-                self.standing = Standing::Running;
+            if self.standing == ReportQuality::Final {
+                self.standing = ReportQuality::Running;
             }
             self.text_bytes += bytes as u64;
             self.pieces += 1;
@@ -203,11 +203,12 @@ impl Meter {
 }
 
 /// The names of what a `usage` tells: input, output, both, and the parts of the input.
-pub(super) type Names = [&'static str; 4];
+pub(super) type UsageFieldNames = [&'static str; 4];
 /// In the chat format.
-const CHAT: Names = ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"];
+const CHAT: UsageFieldNames =
+    ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"];
 /// In the formats of responses and of images.
-pub(super) const RESPONSES: Names =
+pub(super) const RESPONSES: UsageFieldNames =
     ["input_tokens", "output_tokens", "total_tokens", "input_tokens_details"];
 
 /// Reads a `usage` under the names of its format. What is null is not told.
@@ -215,7 +216,7 @@ pub(super) const RESPONSES: Names =
 /// Some vendors leave reasoning out of the output but not out of the total, so the billable output
 /// is the larger of the output and the total − the input. Numbers that are negative, fractional or
 /// absurd are no report.
-pub(super) fn tokens(usage: Value<'_>, names: Names) -> Option<TokenUsage> {
+pub(super) fn tokens(usage: Value<'_>, names: UsageFieldNames) -> Option<TokenUsage> {
     let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
     let mut tokens = TokenUsage::default();
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_last_report_counts_and_is_never_added() {
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         for n in [1, 5, 9] {
             let json = format!(r#"{{"prompt_tokens":7,"completion_tokens":{n}}}"#);
             meter.report(Value::trusted(json.as_bytes()));

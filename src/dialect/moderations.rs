@@ -1,27 +1,27 @@
 //! A moderation call, and what is a verdict on its input.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::CallFault;
+use super::CallError;
 use super::call::{present, wrong};
-use super::json::{Document, Kind};
+use super::json::{JsonDocument, JsonKind};
 
 /// Reads an opened body. What the parts of the input are is the vendor's to check.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &Document) -> Result<(), CallFault> {
+pub fn read(document: &JsonDocument) -> Result<(), CallError> {
     let right = "a string, or a non-empty array of strings or of parts";
     let Some(input) = present(document, "input") else {
-        return Err(CallFault::missing("input", right));
+        return Err(CallError::missing("input", right));
     };
-    let is_right = input.kind() == Kind::Text || input.elements().next().is_some();
+    let is_right = input.kind() == JsonKind::Text || input.elements().next().is_some();
     if is_right { Ok(()) } else { Err(wrong("input", right, input)) }
 }
 
 /// Whether a vendor's reply is a verdict.
 #[must_use]
-pub fn is_verdict(document: &Document) -> bool {
-    document.get("results").is_some_and(|results| results.kind() == Kind::List)
+pub fn is_verdict(document: &JsonDocument) -> bool {
+    document.get("results").is_some_and(|results| results.kind() == JsonKind::List)
 }
 
 #[cfg(test)]
@@ -31,8 +31,8 @@ mod tests {
 
     use super::*;
 
-    fn document(json: &'static str) -> Document {
-        Document::parse(Bytes::from_static(json.as_bytes())).expect("sound")
+    fn document(json: &'static str) -> JsonDocument {
+        JsonDocument::parse(Bytes::from_static(json.as_bytes())).expect("sound")
     }
 
     #[rstest]

@@ -12,30 +12,30 @@ const CHUNK_BYTES_MAX: usize = 256 * 1_024;
 
 /// A body for a vendor.
 #[derive(Clone, Default)]
-pub struct Payload {
-    pieces: Vec<Piece>,
+pub struct RequestPayload {
+    pieces: Vec<PayloadPiece>,
     length: usize,
 }
 
 #[derive(Clone)]
-enum Piece {
+enum PayloadPiece {
     Plain(Bytes),
     /// What is to be base64, as one.
     Base64(Vec<Bytes>),
 }
 
-impl Payload {
+impl RequestPayload {
     /// Adds bytes as they are.
     pub fn plain(&mut self, bytes: Bytes) {
         self.length += bytes.len();
-        self.pieces.push(Piece::Plain(bytes));
+        self.pieces.push(PayloadPiece::Plain(bytes));
     }
 
     /// Adds the base64 of bytes, which are one content in pieces.
     pub fn base64(&mut self, content: Vec<Bytes>) {
         let length: usize = content.iter().map(Bytes::len).sum();
         self.length += length.div_ceil(3) * 4;
-        self.pieces.push(Piece::Base64(content));
+        self.pieces.push(PayloadPiece::Base64(content));
     }
 
     /// How many bytes the body has.
@@ -47,65 +47,65 @@ impl Payload {
     /// The body from its beginning, in chunks of at most 256 KiB, none of them empty. Plain bytes
     /// are slices of what was added.
     pub fn chunks(&self) -> impl Iterator<Item = Bytes> + '_ {
-        Chunks { pieces: self.pieces.iter(), open: Open::Plain(Bytes::new()) }
+        PayloadChunks { pieces: self.pieces.iter(), open: OpenPiece::Plain(Bytes::new()) }
     }
 }
 
-impl From<Vec<Bytes>> for Payload {
-    fn from(pieces: Vec<Bytes>) -> Payload {
+impl From<Vec<Bytes>> for RequestPayload {
+    fn from(pieces: Vec<Bytes>) -> RequestPayload {
         let length = pieces.iter().map(Bytes::len).sum();
-        Payload { pieces: pieces.into_iter().map(Piece::Plain).collect(), length }
+        RequestPayload { pieces: pieces.into_iter().map(PayloadPiece::Plain).collect(), length }
     }
 }
 
-impl fmt::Debug for Payload {
+impl fmt::Debug for RequestPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Payload").field("length", &self.length).finish_non_exhaustive()
     }
 }
 
-struct Chunks<'a> {
-    pieces: std::slice::Iter<'a, Piece>,
-    open: Open<'a>,
+struct PayloadChunks<'a> {
+    pieces: std::slice::Iter<'a, PayloadPiece>,
+    open: OpenPiece<'a>,
 }
 
 /// The piece that is being given out.
-enum Open<'a> {
+enum OpenPiece<'a> {
     Plain(Bytes),
-    Base64(Raw<'a>),
+    Base64(UnencodedContent<'a>),
 }
 
-impl Iterator for Chunks<'_> {
+impl Iterator for PayloadChunks<'_> {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
         loop {
             let chunk = match &mut self.open {
-                Open::Plain(bytes) => bytes.split_to(bytes.len().min(CHUNK_BYTES_MAX)),
-                Open::Base64(raw) => raw.encoded(),
+                OpenPiece::Plain(bytes) => bytes.split_to(bytes.len().min(CHUNK_BYTES_MAX)),
+                OpenPiece::Base64(raw) => raw.encoded(),
             };
             if !chunk.is_empty() {
                 return Some(chunk);
             }
             self.open = match self.pieces.next()? {
-                Piece::Plain(bytes) => Open::Plain(bytes.clone()),
-                Piece::Base64(content) => Open::Base64(Raw::new(content)),
+                PayloadPiece::Plain(bytes) => OpenPiece::Plain(bytes.clone()),
+                PayloadPiece::Base64(content) => OpenPiece::Base64(UnencodedContent::new(content)),
             };
         }
     }
 }
 
 /// Content that has not been encoded yet.
-struct Raw<'a> {
+struct UnencodedContent<'a> {
     slice: Bytes,
     rest: std::slice::Iter<'a, Bytes>,
     left: usize,
 }
 
-impl Raw<'_> {
-    fn new(content: &[Bytes]) -> Raw<'_> {
+impl UnencodedContent<'_> {
+    fn new(content: &[Bytes]) -> UnencodedContent<'_> {
         let left = content.iter().map(Bytes::len).sum();
-        Raw { slice: Bytes::new(), rest: content.iter(), left }
+        UnencodedContent { slice: Bytes::new(), rest: content.iter(), left }
     }
 
     /// The base64 of as much as goes into one chunk; empty after the end.
@@ -169,7 +169,7 @@ mod tests {
             content in proptest::collection::vec(any::<u8>(), 0..40),
             cuts in proptest::collection::vec(0..5usize, 0..20),
         ) {
-            let mut payload = Payload::default();
+            let mut payload = RequestPayload::default();
             payload.plain(Bytes::from_static(b"<"));
             payload.base64(cut(&content, &cuts));
             payload.plain(Bytes::from_static(b">"));
@@ -186,7 +186,7 @@ mod tests {
         let content: Vec<u8> = (0..=u8::MAX).cycle().take(1_000_001).collect();
         let expected = STANDARD.encode(&content);
         for sizes in [vec![], vec![196_607, 1, 1, 300_000], vec![65_536; 15], vec![7; 140_000]] {
-            let mut payload = Payload::default();
+            let mut payload = RequestPayload::default();
             payload.base64(cut(&content, &sizes));
             let sent: Vec<_> = payload.chunks().collect();
             assert_eq!(payload.length(), expected.len());
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn plain_bytes_are_not_copied() {
         let body = Bytes::from(vec![b'a'; 600_000]);
-        let payload = Payload::from(vec![body.clone()]);
+        let payload = RequestPayload::from(vec![body.clone()]);
         let sent: Vec<_> = payload.chunks().collect();
         assert_eq!(sent.iter().map(Bytes::len).collect::<Vec<_>>(), [262_144, 262_144, 75_712]);
         assert!(sent.iter().all(|chunk| body.as_ptr_range().contains(&chunk.as_ptr())));
@@ -209,17 +209,17 @@ mod tests {
 
     #[test]
     fn a_body_of_nothing_has_no_chunks() {
-        let mut payload = Payload::from(vec![Bytes::new()]);
+        let mut payload = RequestPayload::from(vec![Bytes::new()]);
         payload.base64(vec![Bytes::new()]);
         payload.plain(Bytes::new());
         assert_eq!((payload.length(), payload.chunks().count()), (0, 0));
-        assert_eq!(Payload::default().chunks().count(), 0);
+        assert_eq!(RequestPayload::default().chunks().count(), 0);
     }
 
     #[test]
     fn a_payload_goes_between_threads_and_shows_no_content() {
         fn goes<T: Send + Sync>(_: &T) {}
-        let payload = Payload::from(vec![Bytes::from_static(b"content")]);
+        let payload = RequestPayload::from(vec![Bytes::from_static(b"content")]);
         goes(&payload);
         goes(&payload.chunks());
         assert!(!format!("{payload:?}").contains("content"));

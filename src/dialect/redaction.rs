@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use super::json::draft::quoted;
-use super::json::{Kind, Value};
+use super::json::{JsonKind, Value};
 
 /// What stands in the place of what was taken out.
 const PLACEHOLDER: &str = "[...]";
@@ -110,11 +110,11 @@ fn redact_in_passes(text: &str) -> (Cow<'_, str>, usize) {
 /// `None` if there is nothing to be taken out.
 fn redact_once(text: &str) -> Option<String> {
     let mut clean = String::new();
-    let (mut copied, mut context) = (0, Context::None);
+    let (mut copied, mut context) = (0, WordContext::None);
     for (start, word) in words(text) {
         let is_bound = text[..start].ends_with(['\'', '"', '`']);
         let (core, ends) = core(word);
-        let is_known = context == Context::Owner && (is_bound || is_name(core));
+        let is_known = context == WordContext::Owner && (is_bound || is_name(core));
         let taken = if is_secret(core) || (is_known && !core.is_empty()) {
             vec![(0, core.len())]
         } else {
@@ -125,7 +125,7 @@ fn redact_once(text: &str) -> Option<String> {
             clean.push_str(&text[copied..start + from]);
             clean.push_str(PLACEHOLDER);
             copied = start + to;
-            context = Context::None;
+            context = WordContext::None;
         }
     }
     clean.push_str(&text[copied..]);
@@ -136,19 +136,19 @@ fn redact_once(text: &str) -> Option<String> {
 #[must_use]
 pub fn redact_json(value: Value<'_>) -> String {
     match value.kind() {
-        Kind::Text => quoted(&redact(&value.text().unwrap_or_default())),
-        Kind::List => {
+        JsonKind::Text => quoted(&redact(&value.text().unwrap_or_default())),
+        JsonKind::List => {
             let elements: Vec<_> = value.elements().map(redact_json).collect();
             format!("[{}]", elements.join(","))
         }
-        Kind::Object => {
+        JsonKind::Object => {
             let member = |(name, value): (Cow<'_, str>, _)| {
                 format!("{}:{}", quoted(&redact(&name)), redact_json(value))
             };
             let members: Vec<_> = value.members().map(member).collect();
             format!("{{{}}}", members.join(","))
         }
-        Kind::Bool | Kind::Number | Kind::Null => {
+        JsonKind::Bool | JsonKind::Number | JsonKind::Null => {
             String::from_utf8_lossy(value.raw().trim_ascii()).into_owned()
         }
     }
@@ -156,17 +156,17 @@ pub fn redact_json(value: Value<'_>) -> String {
 
 /// Whether the word before names somebody's account.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Context {
+enum WordContext {
     None,
     Owner,
 }
 
-impl Context {
-    fn after(self, core: &str, ends: bool) -> Context {
+impl WordContext {
+    fn after(self, core: &str, ends: bool) -> WordContext {
         let lower = core.to_ascii_lowercase();
         let is_owner = OWNERS.contains(&lower.as_str());
-        let goes_on = self == Context::Owner && BETWEEN.contains(&lower.as_str());
-        if (is_owner || goes_on) && !ends { Context::Owner } else { Context::None }
+        let goes_on = self == WordContext::Owner && BETWEEN.contains(&lower.as_str());
+        if (is_owner || goes_on) && !ends { WordContext::Owner } else { WordContext::None }
     }
 }
 

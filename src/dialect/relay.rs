@@ -8,12 +8,12 @@
 
 use bytes::Bytes;
 
-use super::embeddings::Inputs;
-use super::meter::Meter;
+use super::embeddings::EmbeddingInputs;
+use super::meter::UsageMeter;
 use super::meter::bounds::UsageBounds;
-use super::responses::Given;
-use super::translate::reply::Stamp;
-use super::translate::thinking::Kept;
+use super::responses::IssuedIds;
+use super::translate::reply::ReplyMetadata;
+use super::translate::thinking::SavedThinking;
 use super::vendor_error::{VendorError, chat_body, messages_body};
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
@@ -22,16 +22,16 @@ mod raw;
 mod stream;
 mod whole;
 
-use pieces::Pieces;
-use raw::Raw;
-use stream::Stream;
-use whole::Whole;
+use pieces::PiecewiseRelay;
+use raw::PassthroughRelay;
+use stream::StreamRelay;
+use whole::BufferedRelay;
 
 pub use whole::WHOLE_BYTES_MAX;
 
 /// What the vendor speaks, and what the client is to hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Passage {
+pub enum RelayMode {
     /// Chat on both sides.
     Chat {
         /// Whether the client wants to see usage in a stream.
@@ -45,11 +45,11 @@ pub enum Passage {
         request_id: String,
     },
     /// Messages from the vendor, chat for the client.
-    Translated(Stamp),
+    Translated(ReplyMetadata),
     /// Responses on both sides.
     Responses,
     /// Embeddings on both sides.
-    Embeddings(Inputs),
+    Embeddings(EmbeddingInputs),
     /// One image on both sides.
     Image {
         /// When the call arrived, in unix seconds.
@@ -68,18 +68,18 @@ pub enum Passage {
 
 /// How far a reply has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
+pub enum RelayProgress {
     /// More is to come.
     Open,
     /// All of it came.
     Complete,
     /// It will never be complete.
-    Broken(Break),
+    Broken(RelayError),
 }
 
 /// Why a reply is not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Break {
+pub enum RelayError {
     /// It ended or failed before its end.
     #[error("the vendor's reply ended before it was complete")]
     Cut,
@@ -115,13 +115,13 @@ pub enum Break {
     Told(VendorError),
 }
 
-impl Break {
+impl RelayError {
     /// The body of an error that tells the client, in the chat dialect.
     #[must_use]
     pub fn chat_body(&self) -> String {
         let (kind, code) = self.named();
         let code = match self {
-            Break::Told(VendorError { code: Some(code), .. }) => code,
+            RelayError::Told(VendorError { code: Some(code), .. }) => code,
             _ => code,
         };
         chat_body(kind, code, None, &self.said())
@@ -132,8 +132,8 @@ impl Break {
     #[must_use]
     pub fn messages_body(&self, request_id: &str) -> String {
         let (kind, details) = match self {
-            Break::Told(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
-            Break::Insufficient => ("billing_error", &None),
+            RelayError::Told(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
+            RelayError::Insufficient => ("billing_error", &None),
             _ => ("api_error", &None),
         };
         messages_body(kind, &self.said(), details.as_deref(), request_id)
@@ -142,23 +142,29 @@ impl Break {
     /// Whether it is not the vendor that broke it.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        matches!(self, Break::Insufficient | Break::NoLedger | Break::NoRoom | Break::Unread)
+        matches!(
+            self,
+            RelayError::Insufficient
+                | RelayError::NoLedger
+                | RelayError::NoRoom
+                | RelayError::Unread
+        )
     }
 
     /// The type and the code of an error that tells, in the chat dialect.
     fn named(&self) -> (&'static str, &'static str) {
         match self {
-            Break::Insufficient => ("insufficient_credits", "insufficient_credits"),
-            Break::NoLedger => ("server_error", "ledger_unavailable"),
-            Break::NoRoom => ("server_error", "overloaded"),
-            Break::Unread => ("server_error", "answers_unread"),
+            RelayError::Insufficient => ("insufficient_credits", "insufficient_credits"),
+            RelayError::NoLedger => ("server_error", "ledger_unavailable"),
+            RelayError::NoRoom => ("server_error", "overloaded"),
+            RelayError::Unread => ("server_error", "answers_unread"),
             _ => ("server_error", "upstream_error"),
         }
     }
 
     fn said(&self) -> String {
         match self {
-            Break::Told(VendorError { message: Some(message), .. }) => message.clone(),
+            RelayError::Told(VendorError { message: Some(message), .. }) => message.clone(),
             other => other.to_string(),
         }
     }
@@ -166,35 +172,35 @@ impl Break {
 
 /// What is to be remembered of a complete answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Keep {
+pub enum Remember {
     /// What the model thought before it called tools.
-    Thinking(Kept),
+    Thinking(SavedThinking),
     /// Ids of objects at the vendor's that the client was given.
-    Given(Given),
+    Given(IssuedIds),
 }
 
 /// A reply being passed on.
 #[derive(Debug)]
 pub enum Relay {
     /// One body.
-    Whole(Whole),
+    Whole(BufferedRelay),
     /// One body, part by part.
-    Pieces(Pieces),
+    Pieces(PiecewiseRelay),
     /// Events.
-    Stream(Stream),
+    Stream(StreamRelay),
     /// Bytes as they come.
-    Raw(Raw),
+    Raw(PassthroughRelay),
 }
 
 impl Relay {
     /// A relay for a reply in one body, or in events.
     #[must_use]
-    pub fn new(passage: Passage, stream: bool) -> Relay {
+    pub fn new(passage: RelayMode, stream: bool) -> Relay {
         match passage {
-            Passage::Speech { characters } => Relay::Raw(Raw::new(characters)),
-            Passage::Embeddings(inputs) => Relay::Pieces(Pieces::new(inputs)),
-            passage if stream => Relay::Stream(Stream::new(passage)),
-            passage => Relay::Whole(Whole::new(passage)),
+            RelayMode::Speech { characters } => Relay::Raw(PassthroughRelay::new(characters)),
+            RelayMode::Embeddings(inputs) => Relay::Pieces(PiecewiseRelay::new(inputs)),
+            passage if stream => Relay::Stream(StreamRelay::new(passage)),
+            passage => Relay::Whole(BufferedRelay::new(passage)),
         }
     }
 
@@ -217,8 +223,8 @@ impl Relay {
     #[must_use]
     pub fn rejected(&self) -> Option<BilledUnits> {
         match self {
-            Relay::Whole(Whole { image_rejected: Some(units), .. }) => Some(*units),
-            _ => self.meter().and_then(Meter::rejected).map(BilledUnits::Tokens),
+            Relay::Whole(BufferedRelay { image_rejected: Some(units), .. }) => Some(*units),
+            _ => self.meter().and_then(UsageMeter::rejected).map(BilledUnits::Tokens),
         }
     }
 
@@ -249,7 +255,7 @@ impl Relay {
     }
 
     /// The vendor's bytes will not go on; gives what tells the client so, inside a stream.
-    pub fn fail(&mut self, why: Break) -> Option<Bytes> {
+    pub fn fail(&mut self, why: RelayError) -> Option<Bytes> {
         match self {
             Relay::Whole(whole) => {
                 whole.fail(why);
@@ -261,7 +267,7 @@ impl Relay {
             }
             Relay::Stream(stream) => stream.fail(why),
             Relay::Raw(raw) => {
-                raw.progress = Progress::Broken(why);
+                raw.progress = RelayProgress::Broken(why);
                 None
             }
         }
@@ -269,7 +275,7 @@ impl Relay {
 
     /// How far it has come.
     #[must_use]
-    pub fn progress(&self) -> &Progress {
+    pub fn progress(&self) -> &RelayProgress {
         match self {
             Relay::Whole(whole) => &whole.progress,
             Relay::Pieces(pieces) => &pieces.progress,
@@ -300,14 +306,17 @@ impl Relay {
     /// nothing of it; `None` if nothing is due.
     #[must_use]
     pub fn due(&self, input: u64) -> Option<Usage> {
-        let complete = *self.progress() == Progress::Complete;
+        let complete = *self.progress() == RelayProgress::Complete;
         // What the gateway stopped waiting for on account of the client is billed all the same.
         let ended = complete || self.is_abandoned();
         let (meter, unpaid) = match self {
             Relay::Raw(raw) => return ended.then(|| raw.usage()),
-            Relay::Whole(Whole { passage: Passage::Verdict, .. }) => return None,
-            Relay::Whole(Whole {
-                passage: Passage::Image { .. }, image, image_rejected, ..
+            Relay::Whole(BufferedRelay { passage: RelayMode::Verdict, .. }) => return None,
+            Relay::Whole(BufferedRelay {
+                passage: RelayMode::Image { .. },
+                image,
+                image_rejected,
+                ..
             }) => {
                 return ended.then(|| image.unwrap_or(counted_image(*image_rejected)));
             }
@@ -332,12 +341,12 @@ impl Relay {
     /// Whether it was given up on account of the client: it had gone, or does not read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        matches!(self.progress(), Progress::Broken(Break::Abandoned | Break::Unread))
+        matches!(self.progress(), RelayProgress::Broken(RelayError::Abandoned | RelayError::Unread))
     }
 
     /// What is known of the tokens of a text.
     #[must_use]
-    pub fn meter(&self) -> Option<&Meter> {
+    pub fn meter(&self) -> Option<&UsageMeter> {
         match self {
             Relay::Whole(whole) => Some(&whole.meter),
             Relay::Pieces(pieces) => Some(&pieces.meter),
@@ -347,7 +356,7 @@ impl Relay {
     }
 
     /// What is to be remembered of a complete answer, if anything.
-    pub fn keep(&mut self) -> Option<Keep> {
+    pub fn keep(&mut self) -> Option<Remember> {
         match self {
             Relay::Whole(whole) => whole.keep(),
             Relay::Stream(stream) => stream.keep(),

@@ -2,32 +2,32 @@
 //! vendor keeps.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::CallFault;
-use super::call::{Content, present, whole, wrong};
-use super::json::{Document, Kind, Value};
+use super::CallError;
+use super::call::{InputSize, present, whole, wrong};
+use super::json::{JsonDocument, JsonKind, Value};
 
 mod input;
 mod told;
 
-pub use told::{Given, Step, Told, error_event, without_secrets};
+pub use told::{EventStep, IssuedIds, ResponseState, error_event, without_secrets};
 
-use input::Input;
+use input::ResponsesInput;
 
 /// What a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct ResponsesRequest {
     /// The most output tokens, if the client set a limit.
     pub output_max: Option<u64>,
     /// What the input holds.
-    pub content: Content,
+    pub content: InputSize,
     /// The stored objects that the call names, in the order of the body.
-    pub names: Vec<Named>,
+    pub names: Vec<StoredObjectId>,
 }
 
 /// An object at the vendor's that a call names. All accounts here are one there, so it must have
 /// been given to the account that calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct StoredObjectId {
     /// The path of the field that names it.
     pub param: String,
     /// Its id.
@@ -45,26 +45,26 @@ const ID_BYTES_MAX: usize = 256;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &Document) -> Result<Ask, CallFault> {
+pub fn read(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
     let output_max = whole(document, "max_output_tokens", 1)?;
     let expected = "a string or a non-empty array of items";
     if present(document, "input").is_none() {
-        return Err(CallFault::missing("input", expected));
+        return Err(CallError::missing("input", expected));
     }
-    let mut names = Names::default();
-    let mut content = Content::default();
+    let mut names = ReferencedObjects::default();
+    let mut content = InputSize::default();
     let mut other_bytes = 0;
     for (name, value) in document.members().filter(|(_, value)| !value.is_null()) {
         match (&*name, value.kind()) {
-            ("conversation", Kind::Object) => {
+            ("conversation", JsonKind::Object) => {
                 let inside = "conversation.id";
-                let id = value.get("id").ok_or_else(|| CallFault::missing(inside, "an id"))?;
+                let id = value.get("id").ok_or_else(|| CallError::missing(inside, "an id"))?;
                 names.push(&name, id_of(inside, id)?)?;
             }
             ("previous_response_id" | "conversation", _) => names.add(&name, value)?,
-            ("input", Kind::Text) => {}
-            ("input", Kind::List) => {
-                let mut input = Input::default();
+            ("input", JsonKind::Text) => {}
+            ("input", JsonKind::List) => {
+                let mut input = ResponsesInput::default();
                 if input.read(value, &mut names)? == 0 {
                     return Err(wrong("input", expected, value));
                 }
@@ -72,7 +72,7 @@ pub fn read(document: &Document) -> Result<Ask, CallFault> {
                 other_bytes = input.other_bytes;
             }
             ("input", _) => return Err(wrong("input", expected, value)),
-            ("tools", Kind::List) => content.tools = tools(value),
+            ("tools", JsonKind::List) => content.tools = tools(value),
             ("tools", _) => return Err(wrong("tools", "an array", value)),
             // A text that the vendor keeps.
             ("prompt", _) => content.reads_elsewhere = true,
@@ -80,30 +80,30 @@ pub fn read(document: &Document) -> Result<Ask, CallFault> {
         }
     }
     content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
-    Ok(Ask { output_max, content, names: names.0 })
+    Ok(ResponsesRequest { output_max, content, names: names.0 })
 }
 
 /// The objects that were named so far.
 #[derive(Default)]
-struct Names(Vec<Named>);
+struct ReferencedObjects(Vec<StoredObjectId>);
 
-impl Names {
+impl ReferencedObjects {
     /// Takes the id that a field holds.
-    fn add(&mut self, param: &str, id: Value<'_>) -> Result<(), CallFault> {
+    fn add(&mut self, param: &str, id: Value<'_>) -> Result<(), CallError> {
         self.push(param, id_of(param, id)?)
     }
 
-    fn push(&mut self, param: &str, id: String) -> Result<(), CallFault> {
+    fn push(&mut self, param: &str, id: String) -> Result<(), CallError> {
         if self.0.len() == NAMES_MAX {
             let right = format!("one of at most {NAMES_MAX} ids of stored objects in a call");
-            return Err(CallFault::invalid(param, &right));
+            return Err(CallError::invalid(param, &right));
         }
-        self.0.push(Named { param: param.to_owned(), id });
+        self.0.push(StoredObjectId { param: param.to_owned(), id });
         Ok(())
     }
 }
 
-fn id_of(param: &str, value: Value<'_>) -> Result<String, CallFault> {
+fn id_of(param: &str, value: Value<'_>) -> Result<String, CallError> {
     let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
     let id = value.text().filter(|id| fits(id)).map(std::borrow::Cow::into_owned);
     id.ok_or_else(|| wrong(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
@@ -126,9 +126,9 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
-    fn ask(members: &str) -> Result<Ask, CallFault> {
+    fn ask(members: &str) -> Result<ResponsesRequest, CallError> {
         let body = format!(r#"{{"model":"m",{members}}}"#);
-        read(&Document::parse(body.into()).expect("sound"))
+        read(&JsonDocument::parse(body.into()).expect("sound"))
     }
 
     /// What a body of these members names, as `param=id`.
@@ -186,8 +186,8 @@ mod tests {
     #[case::easy(r#""input":[{"role":"user","content":"hi"}],"previous_response_id":null,"conversation":null"#, None)]
     fn a_call_need_not_say_much(#[case] members: &str, #[case] output_max: Option<u64>) {
         let body = format!(r#"{{"model":"m",{members}}}"#);
-        let content = Content { text_bytes: body.len() as u64, ..Content::default() };
-        assert_eq!(ask(members), Ok(Ask { output_max, content, names: Vec::new() }));
+        let content = InputSize { text_bytes: body.len() as u64, ..InputSize::default() };
+        assert_eq!(ask(members), Ok(ResponsesRequest { output_max, content, names: Vec::new() }));
     }
 
     #[rstest]
@@ -282,7 +282,7 @@ mod tests {
         let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - other_bytes;
         let content = ask(&members).expect("a call").content;
         let reads_elsewhere = false;
-        let expected = Content { images, documents, tools: 2, text_bytes, reads_elsewhere };
+        let expected = InputSize { images, documents, tools: 2, text_bytes, reads_elsewhere };
         assert_eq!(content, expected);
     }
 

@@ -1,9 +1,9 @@
 //! A speech call: what is to be spoken, by its characters.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::CallFault;
+use super::CallError;
 use super::call::{present, wrong};
-use super::json::{Document, Value};
+use super::json::{JsonDocument, Value};
 
 /// Characters of one input, at most (`vendor_b`'s limit).
 const CHARACTERS_MAX: u64 = 4_096;
@@ -12,14 +12,14 @@ const CHARACTERS_MAX: u64 = 4_096;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &Document) -> Result<u64, CallFault> {
+pub fn read(document: &JsonDocument) -> Result<u64, CallError> {
     let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
     let Some(input) = present(document, "input") else {
-        return Err(CallFault::missing("input", &right));
+        return Err(CallError::missing("input", &right));
     };
     let characters = code_points(input).ok_or_else(|| wrong("input", &right, input))?;
     if !(1..=CHARACTERS_MAX).contains(&characters) {
-        return Err(CallFault::invalid("input", &format!("{right}, not of {characters}")));
+        return Err(CallError::invalid("input", &format!("{right}, not of {characters}")));
     }
     Ok(characters)
 }
@@ -59,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    fn read_json(json: &str) -> Result<u64, CallFault> {
-        read(&Document::parse(Bytes::from(json.to_owned())).expect("sound"))
+    fn read_json(json: &str) -> Result<u64, CallError> {
+        read(&JsonDocument::parse(Bytes::from(json.to_owned())).expect("sound"))
     }
 
     #[rstest]

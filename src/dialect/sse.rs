@@ -11,13 +11,13 @@ pub const EVENT_BYTES_MAX: usize = 32 << 20;
 /// The bytes of an event never ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of more than {EVENT_BYTES_MAX} bytes")]
-pub struct TooLong;
+pub struct EventTooLong;
 
 /// One event with the blank line that ends it, as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event(pub Bytes);
+pub struct SseEvent(pub Bytes);
 
-impl Event {
+impl SseEvent {
     /// Its data: the `data:` lines without their names, joined by line feeds; `None` without any.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
@@ -72,19 +72,19 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Cuts a byte stream into events.
 #[derive(Debug, Default)]
-pub struct Splitter {
+pub struct SseSplitter {
     /// What came and has not been given out.
     pending: BytesMut,
     /// How much of `pending` holds no end of an event for certain.
     searched: usize,
 }
 
-impl Splitter {
+impl SseSplitter {
     /// Takes bytes and gives the events that they complete.
     ///
     /// # Errors
     /// [`TooLong`] once an unfinished event outgrows [`EVENT_BYTES_MAX`].
-    pub fn push(&mut self, bytes: Bytes) -> Result<Vec<Event>, TooLong> {
+    pub fn push(&mut self, bytes: Bytes) -> Result<Vec<SseEvent>, EventTooLong> {
         let mut events = Vec::new();
         let mut whole = bytes;
         if !self.pending.is_empty() {
@@ -93,11 +93,11 @@ impl Splitter {
                 self.searched = self.pending.len().saturating_sub(3);
                 return self.bounded(events);
             };
-            events.push(Event(self.pending.split_to(end).freeze()));
+            events.push(SseEvent(self.pending.split_to(end).freeze()));
             whole = self.pending.split().freeze();
         }
         while let Some(end) = event_end(&whole, 0) {
-            events.push(Event(whole.split_to(end)));
+            events.push(SseEvent(whole.split_to(end)));
         }
         self.searched = whole.len().saturating_sub(3);
         self.pending.extend_from_slice(&whole);
@@ -117,8 +117,8 @@ impl Splitter {
         self.pending.split().freeze()
     }
 
-    fn bounded(&self, events: Vec<Event>) -> Result<Vec<Event>, TooLong> {
-        if self.pending.len() > EVENT_BYTES_MAX { Err(TooLong) } else { Ok(events) }
+    fn bounded(&self, events: Vec<SseEvent>) -> Result<Vec<SseEvent>, EventTooLong> {
+        if self.pending.len() > EVENT_BYTES_MAX { Err(EventTooLong) } else { Ok(events) }
     }
 }
 
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn split(bytes: &[u8], size: usize) -> (Vec<Event>, Bytes) {
-        let mut splitter = Splitter::default();
+    fn split(bytes: &[u8], size: usize) -> (Vec<SseEvent>, Bytes) {
+        let mut splitter = SseSplitter::default();
         let mut events = Vec::new();
         for chunk in bytes.chunks(size) {
             events.extend(splitter.push(Bytes::copy_from_slice(chunk)).expect("short"));
@@ -166,7 +166,8 @@ mod tests {
             b"data: 1\n\ndata: 2\r\n\r\nevent: x\ndata: 3\n: c\ndata:4\n\n: ping\n\ndata: half";
         for size in 1..=stream.len() {
             let (events, rest) = split(stream, size);
-            let data: Vec<_> = events.iter().filter_map(Event::data).map(Cow::into_owned).collect();
+            let data: Vec<_> =
+                events.iter().filter_map(SseEvent::data).map(Cow::into_owned).collect();
             assert_eq!(data, [&b"1"[..], b"2", b"3\n4"], "{size}");
             assert_eq!(&rest[..], b"data: half");
         }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{Document, Kind, Value, draft::quoted, scan};
+use super::json::{JsonDocument, JsonKind, Value, draft::quoted, scan};
 use super::redaction::{redact, redact_json};
 
 /// Longer messages are cut: they are for people.
@@ -40,15 +40,15 @@ impl VendorError {
         let trimmed = body.trim_ascii();
         let value = Value::trusted(trimmed);
         match value.kind() {
-            Kind::List => value.elements().next().map(VendorError::of).unwrap_or_default(),
-            Kind::Object => VendorError::of(value),
+            JsonKind::List => value.elements().next().map(VendorError::of).unwrap_or_default(),
+            JsonKind::Object => VendorError::of(value),
             _ => VendorError::default(),
         }
     }
 
     /// Reads an `error` member out of a reply or a stream's event, if it has one.
     #[must_use]
-    pub fn in_event(event: &Document) -> Option<VendorError> {
+    pub fn in_event(event: &JsonDocument) -> Option<VendorError> {
         event.get("error").filter(|e| !e.is_null())?;
         Some(VendorError::of(Value::trusted(event.body().trim_ascii())))
     }
@@ -57,7 +57,7 @@ impl VendorError {
         let outer = |name: &str| object.get(name).and_then(word);
         let outer_name = |label: &str| object.get(label).and_then(name);
         match object.get("error") {
-            Some(error) if error.kind() == Kind::Object => {
+            Some(error) if error.kind() == JsonKind::Object => {
                 let inner = |label: &str| error.get(label).and_then(name);
                 VendorError {
                     message: error.get("message").and_then(word),
@@ -99,7 +99,7 @@ pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
 }
 
 fn details(value: Value<'_>) -> Option<String> {
-    (is_short(value) && value.kind() == Kind::Object).then(|| redact_json(value))
+    (is_short(value) && value.kind() == JsonKind::Object).then(|| redact_json(value))
 }
 
 /// Whether a value is no longer than a message may be.

@@ -1,10 +1,10 @@
 //! Videos: the calls that ask for one, the body that a vendor takes, and what the vendor answers.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::CallFault;
+use super::CallError;
 use super::call::{present, wrong};
-use super::images::File;
-use super::json::{Document, Value};
+use super::images::SourceImage;
+use super::json::{JsonDocument, Value};
 use super::speech::code_points;
 use crate::money::VideoResolution;
 
@@ -14,13 +14,13 @@ mod form;
 mod frame;
 mod shape;
 
-pub use answer::{Polled, Refused, accepted, polled, refused};
+pub use answer::{VideoProgress, VideoRefusal, accepted, polled, refused};
 pub use body::body;
 pub use form::form;
 
 /// What a call asks for, as far as it bears on the price and on the vendor's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct VideoRequest {
     /// The length.
     pub seconds: u64,
     /// What it is sold as.
@@ -35,17 +35,17 @@ pub struct Ask {
     pub audio: bool,
 }
 
-impl Ask {
+impl VideoRequest {
     /// What is wrong if the model is sold in these resolutions only.
     #[must_use]
-    pub fn unsold(&self, model: &str, sold: &[VideoResolution]) -> CallFault {
+    pub fn unsold(&self, model: &str, sold: &[VideoResolution]) -> CallError {
         let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
         let right = format!(
             "of a resolution that '{model}' makes ({}), not of {}",
             sold.join(", "),
             self.resolution.name()
         );
-        CallFault::invalid(self.named_by, &right)
+        CallError::invalid(self.named_by, &right)
     }
 }
 
@@ -73,7 +73,10 @@ const NAME_CHARS_MAX: usize = 64;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &Document, file: Option<&File>) -> Result<Ask, CallFault> {
+pub fn read(
+    document: &JsonDocument,
+    file: Option<&SourceImage>,
+) -> Result<VideoRequest, CallError> {
     let mut others = document.members().filter(|(_, value)| !value.is_null());
     if let Some((name, _)) = others.find(|(name, _)| !FIELDS.contains(&&**name)) {
         return Err(unknown(&name));
@@ -83,29 +86,29 @@ pub fn read(document: &Document, file: Option<&File>) -> Result<Ask, CallFault> 
     let has_frame = frame::address(document, file)?.is_some() || file.is_some();
     let shape = shape::read(document, has_frame)?;
     let audio = audio(document)?;
-    let shape::Shape { resolution, ratio, size, named_by } = shape;
-    Ok(Ask { seconds, resolution, ratio, size, named_by, audio })
+    let shape::VideoShape { resolution, ratio, size, named_by } = shape;
+    Ok(VideoRequest { seconds, resolution, ratio, size, named_by, audio })
 }
 
-fn unknown(name: &str) -> CallFault {
+fn unknown(name: &str) -> CallError {
     let name: String = name.chars().take(NAME_CHARS_MAX).collect();
     let message = format!("'{name}' is not taken: the fields are {}", FIELDS.join(", "));
-    CallFault { code: "unknown_parameter", param: Some(name), message }
+    CallError { code: "unknown_parameter", param: Some(name), message }
 }
 
-fn check_prompt(document: &Document) -> Result<(), CallFault> {
+fn check_prompt(document: &JsonDocument) -> Result<(), CallError> {
     let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
     let Some(prompt) = present(document, "prompt") else {
-        return Err(CallFault::missing("prompt", &right));
+        return Err(CallError::missing("prompt", &right));
     };
     let characters = code_points(prompt).ok_or_else(|| wrong("prompt", &right, prompt))?;
     if (1..=CHARACTERS_MAX).contains(&characters) {
         return Ok(());
     }
-    Err(CallFault::invalid("prompt", &format!("{right}, not of {characters}")))
+    Err(CallError::invalid("prompt", &format!("{right}, not of {characters}")))
 }
 
-fn seconds(document: &Document) -> Result<u64, CallFault> {
+fn seconds(document: &JsonDocument) -> Result<u64, CallError> {
     let Some(value) = present(document, "seconds") else { return Ok(SECONDS) };
     let read = value.whole().or_else(|| {
         let text = value.text()?;
@@ -117,7 +120,7 @@ fn seconds(document: &Document) -> Result<u64, CallFault> {
 }
 
 /// Forms have no booleans but words.
-fn audio(document: &Document) -> Result<bool, CallFault> {
+fn audio(document: &JsonDocument) -> Result<bool, CallError> {
     let Some(value) = present(document, "generate_audio") else { return Ok(true) };
     match (value.bool(), value.text().as_deref()) {
         (Some(audio), _) => Ok(audio),
@@ -129,10 +132,10 @@ fn audio(document: &Document) -> Result<bool, CallFault> {
 
 /// A field that is one of a few words.
 fn choice<T: Copy>(
-    document: &Document,
+    document: &JsonDocument,
     field: &str,
     known: &[(&'static str, T)],
-) -> Result<Option<(&'static str, T)>, CallFault> {
+) -> Result<Option<(&'static str, T)>, CallError> {
     let Some(value) = present(document, field) else { return Ok(None) };
     let text = value.text();
     let found = known.iter().find(|(name, _)| text.as_deref() == Some(*name)).copied();

@@ -12,10 +12,10 @@ use super::{Gateway, given, thinking};
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
-use crate::dialect::call::{Asked, Call};
-use crate::dialect::json::Draft;
-use crate::dialect::payload::Payload;
-use crate::dialect::translate::request::{Manner, Translation};
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::json::JsonPatch;
+use crate::dialect::payload::RequestPayload;
+use crate::dialect::translate::request::{Translation, TranslationContext};
 use crate::money::price::Quote;
 
 /// Admits a call: afterwards its money is held.
@@ -32,7 +32,7 @@ pub async fn admit(
     let catalogue = gateway.catalogue.load();
     let model = model(&catalogue, &taken.opened.model, endpoint)?;
     exchange.record.model = Some(model.clone());
-    let call = Call::parse(taken.opened, endpoint).map_err(Refusal::Call)?;
+    let call = ModelCall::parse(taken.opened, endpoint).map_err(Refusal::Call)?;
     screen(&model, &call, endpoint)?;
     let vendor = &model.vendor.token;
     let translation = translation(&caller, &model, &call, endpoint)?;
@@ -44,7 +44,9 @@ pub async fn admit(
     let continued = translation.as_ref().is_some_and(is_continued);
     let at = exchange.arrived_ms / 1_000;
     let earlier = match &call.asked {
-        Asked::Responses(ask) => given::check(gateway, &caller.key.account, &ask.names).await?,
+        RequestKind::Responses(ask) => {
+            given::check(gateway, &caller.key.account, &ask.names).await?
+        }
         _ => Earlier::default(),
     };
     let mut untried = line.plan(exchange.record.account.as_ref(), exchange.arrived_ms);
@@ -81,7 +83,7 @@ pub async fn admit(
         route: None,
         lane: None,
         crowded: false,
-        body: Payload::default(),
+        body: RequestPayload::default(),
         failed: Vec::new(),
         block: None,
     }));
@@ -106,22 +108,22 @@ async fn fund(
 fn translation(
     caller: &Caller,
     model: &Model,
-    call: &Call,
+    call: &ModelCall,
     endpoint: Endpoint,
 ) -> Result<Option<Translation>, Refusal> {
     if (model.vendor.dialect, endpoint) != (TextApi::Messages, Endpoint::Chat) {
         return Ok(None);
     }
-    let mut draft = Draft::new(&call.document);
+    let mut draft = JsonPatch::new(&call.document);
     model.rewrite(endpoint, &mut draft);
     let account = caller.key.account.as_str();
     let json_schema = model.json_schema;
-    let manner = Manner { model: &call.model, account, json_schema };
+    let manner = TranslationContext { model: &call.model, account, json_schema };
     Translation::read(&call.document, &draft, manner).map(Some).map_err(Refusal::Call)
 }
 
 /// Refuses what has no price.
-pub(super) fn screen(model: &Model, call: &Call, endpoint: Endpoint) -> Result<(), Refusal> {
+pub(super) fn screen(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), Refusal> {
     match model.vendor.screen(endpoint).and_then(|s| s.check(&call.document, &model.price)) {
         Some(refusal) => Err(Refusal::Unpriced(refusal.clone())),
         None => Ok(()),

@@ -21,7 +21,7 @@ use super::failure;
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::Refusal;
 use super::{close, repeat, reply, upstream};
-use crate::dialect::relay::{Break, Progress, Relay, WHOLE_BYTES_MAX};
+use crate::dialect::relay::{Relay, RelayError, RelayProgress, WHOLE_BYTES_MAX};
 
 mod client;
 
@@ -44,7 +44,7 @@ pub(super) async fn relay(
     if !call.is_some_and(|call| upstream::readable(&head, call)) {
         upstream::note_lost_answer(exchange, failure::UNREADABLE);
         vendor.up.shutdown().await;
-        return Err(Refusal::Broken(Break::Garbage));
+        return Err(Refusal::Broken(RelayError::Garbage));
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
     let told = vendor.up.response_header().and_then(told_length);
@@ -71,9 +71,9 @@ pub(super) async fn relay(
         };
         let is_late = client.gone.is_none() && !lacks_room(&read) && Instant::now() >= deadline;
         let read = match client.gone {
-            None if is_late => Read::Failed(Break::Stalled),
+            None if is_late => Read::Failed(RelayError::Stalled),
             Some(gone) if !gone.patient(vendor.read_bytes, gateway.timeouts.drain) => {
-                Read::Failed(Break::Abandoned)
+                Read::Failed(RelayError::Abandoned)
             }
             _ => read,
         };
@@ -82,7 +82,7 @@ pub(super) async fn relay(
         repeat::add(exchange, &out.0);
         let progress = exchange.relaying().map(|r| r.relay.progress().clone());
         match progress {
-            Some(Progress::Open) => {
+            Some(RelayProgress::Open) => {
                 let is_held = out.len() == 0;
                 client.pass(session, out, false, vendor.read_bytes).await;
                 // What was taken before the call was made stays for what is still to come.
@@ -90,14 +90,14 @@ pub(super) async fn relay(
                     client.permit.shrink_to(held(exchange) + client.held());
                 }
             }
-            Some(Progress::Complete) => {
+            Some(RelayProgress::Complete) => {
                 upstream::note_success(exchange, true);
                 settle(gateway, exchange, &client).await;
                 last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
                 Box::pin(tail(gateway, vendor, peer)).await;
                 break;
             }
-            Some(Progress::Broken(why)) => {
+            Some(RelayProgress::Broken(why)) => {
                 vendor.up.shutdown().await;
                 note_break(exchange, &why, stream, is_late);
                 broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
@@ -120,11 +120,11 @@ async fn leave(session: &mut Session, exchange: &mut Exchange, client: &Client<'
 }
 
 /// Counts an answer that broke against its route, as far as that did it.
-fn note_break(exchange: &mut Exchange, why: &Break, stream: bool, is_late: bool) {
+fn note_break(exchange: &mut Exchange, why: &RelayError, stream: bool, is_late: bool) {
     match failure::of_answer(why, stream) {
         // How long an answer is its call decides.
         Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
-        _ if !why.is_ours() || *why == Break::NoRoom => upstream::note_loss(exchange),
+        _ if !why.is_ours() || *why == RelayError::NoRoom => upstream::note_loss(exchange),
         _ => {}
     }
 }
@@ -135,7 +135,7 @@ async fn broken(
     session: &mut Session,
     exchange: &mut Exchange,
     client: &mut Client<'_>,
-    (why, out): (Break, Out),
+    (why, out): (RelayError, Out),
     vendor: &Vendor,
 ) -> Result<(), Refusal> {
     let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
@@ -143,7 +143,7 @@ async fn broken(
     if client.head.is_some() && due.is_none() {
         return Err(Refusal::Broken(why));
     }
-    if client.head.is_some() && why == Break::Unread {
+    if client.head.is_some() && why == RelayError::Unread {
         settle(gateway, exchange, client).await;
         repeat::spoil(exchange);
         repeat::promise(gateway, exchange).await;
@@ -208,7 +208,7 @@ async fn covered(
     let covering = Box::pin(client.permit.cover(&gateway.answers, tenant.as_ref(), bytes)).await;
     if let Err(no_room) = covering {
         // Who has gone pays for what is not waited for.
-        let why = if client.gone.is_some() { Break::Abandoned } else { no_room.into() };
+        let why = if client.gone.is_some() { RelayError::Abandoned } else { no_room.into() };
         return filter(gateway, session, exchange, Read::Failed(why));
     }
     Ok(out)
@@ -221,7 +221,7 @@ async fn make_room(
     exchange: &mut Exchange,
     client: &mut Client<'_>,
     told: Option<usize>,
-) -> Result<(), Break> {
+) -> Result<(), RelayError> {
     let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Whole(_)));
     let Some(bytes) = told.filter(|bytes| is_held && *bytes > FREE_BYTES) else { return Ok(()) };
     if let Some(relaying) = exchange.relaying() {
@@ -229,11 +229,11 @@ async fn make_room(
     }
     let tenant = exchange.tenant.clone();
     let covering = client.permit.cover(&gateway.answers, tenant.as_ref(), bytes);
-    Box::pin(covering).await.map_err(Break::from)
+    Box::pin(covering).await.map_err(RelayError::from)
 }
 
 fn lacks_room(read: &Read) -> bool {
-    matches!(read, Read::Failed(Break::Unread | Break::NoRoom))
+    matches!(read, Read::Failed(RelayError::Unread | RelayError::NoRoom))
 }
 
 /// The length that a vendor tells of an answer, up to what is read of one.
@@ -242,9 +242,9 @@ fn told_length(head: &ResponseHeader) -> Option<usize> {
     Some(told.min(WHOLE_BYTES_MAX))
 }
 
-impl From<NoRoom> for Break {
-    fn from(no_room: NoRoom) -> Break {
-        if no_room.is_own_doing { Break::Unread } else { Break::NoRoom }
+impl From<NoRoom> for RelayError {
+    fn from(no_room: NoRoom) -> RelayError {
+        if no_room.is_own_doing { RelayError::Unread } else { RelayError::NoRoom }
     }
 }
 
@@ -277,7 +277,7 @@ async fn last(
 }
 
 fn open(exchange: &mut Exchange) -> bool {
-    exchange.relaying().is_some_and(|r| *r.relay.progress() == Progress::Open)
+    exchange.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
 }
 
 /// Notes in the ledger of what a stream has cost so far.
@@ -359,7 +359,7 @@ pub(super) struct Vendor {
 enum Read {
     Piece(Bytes),
     End,
-    Failed(Break),
+    Failed(RelayError),
 }
 
 impl Vendor {
@@ -410,8 +410,10 @@ impl Vendor {
                 self.ended = true;
                 Read::End
             }
-            Err(why) if *why.etype() == ErrorType::ReadTimedout => Read::Failed(Break::Stalled),
-            Err(_) => Read::Failed(Break::Cut),
+            Err(why) if *why.etype() == ErrorType::ReadTimedout => {
+                Read::Failed(RelayError::Stalled)
+            }
+            Err(_) => Read::Failed(RelayError::Cut),
         }
     }
 }

@@ -12,7 +12,7 @@ use pingora_core::protocols::l4::socket::SocketAddr as Peer;
 use pingora_proxy::Session;
 
 use super::refusal::Refusal;
-use crate::dialect::CallFault;
+use crate::dialect::CallError;
 
 /// More hops than any chain of proxies has; a header with more is not read.
 const HOPS_MAX: usize = 32;
@@ -53,7 +53,7 @@ pub(super) fn of(
     }
     let client = proxies.client(peer, &session.req_header().headers);
     let wanted = "absent where there is x-forwarded-for as well";
-    client.map(Some).map_err(|_| Refusal::Call(CallFault::invalid(FORWARDED, wanted)))
+    client.map(Some).map_err(|_| Refusal::Call(CallError::invalid(FORWARDED, wanted)))
 }
 
 /// What forwarded headers say, where nobody can tell what they mean.

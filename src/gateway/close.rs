@@ -11,7 +11,7 @@ use futures_util::poll;
 use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
 use super::funds::Funds;
 use super::{Gateway, given, thinking, usage_bounds};
-use crate::dialect::relay::{Break, Keep, Progress};
+use crate::dialect::relay::{RelayError, RelayProgress, Remember};
 use crate::ledger::{
     AccountName, Answer, Hold, JournalLine, KeyRecord, Ledger, Operation, Unavailable,
 };
@@ -66,8 +66,8 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
     .await;
     drop(lease);
     match relay.keep() {
-        Some(Keep::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
-        Some(Keep::Given(ids)) => {
+        Some(Remember::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
+        Some(Remember::Given(ids)) => {
             given::keep(gateway, &account, ids, (usage.tokens(), &route.name)).await;
         }
         None => {}
@@ -78,7 +78,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
 /// report was not believed, or an answer was given up that the client did not read, it is what was
 /// held at most.
 pub(super) fn charge(relaying: &Relaying, usage: Usage) -> Option<Money> {
-    let is_unread = *relaying.relay.progress() == Progress::Broken(Break::Unread);
+    let is_unread = *relaying.relay.progress() == RelayProgress::Broken(RelayError::Unread);
     let is_bounded = is_unread || relaying.relay.rejected().is_some();
     usage_bounds::charge(&relaying.terms, usage.units, is_bounded, relaying.funds.held())
 }

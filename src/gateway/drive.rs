@@ -20,8 +20,8 @@ use super::failure;
 use super::load::shed;
 use super::refusal::{Block, Refusal};
 use super::upstream;
-use crate::dialect::call::Asked;
-use crate::dialect::payload::Payload;
+use crate::dialect::call::RequestKind;
+use crate::dialect::payload::RequestPayload;
 use crate::dialect::vendor_error::VendorError;
 
 /// So much of why a connection failed goes into the log.
@@ -206,7 +206,11 @@ async fn exchange_heads(
     }
 }
 
-async fn send(up: &mut Upstream, head: RequestHeader, body: &Payload) -> pingora_core::Result<()> {
+async fn send(
+    up: &mut Upstream,
+    head: RequestHeader,
+    body: &RequestPayload,
+) -> pingora_core::Result<()> {
     up.write_request_header(Box::new(head)).await?;
     for piece in body.chunks() {
         up.write_request_body(piece, false).await?;
@@ -317,7 +321,7 @@ async fn no_work(
     if upstream::is_page(head) {
         return Some(failure::HTML);
     }
-    let is_sound = matches!(call.asked, Asked::Speech { .. });
+    let is_sound = matches!(call.asked, RequestKind::Speech { .. });
     // A stream begins when its first event does, and its beginning is not waited for here.
     if call.stream {
         return upstream::is_empty(vendor.up.response_header()?).then_some(failure::EMPTY);

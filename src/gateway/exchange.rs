@@ -16,10 +16,10 @@ use super::thinking::Thinking;
 use super::uploads::Room;
 use crate::catalogue::Model;
 use crate::dialect::Endpoint;
-use crate::dialect::call::{Asked, Call};
-use crate::dialect::payload::Payload;
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::payload::RequestPayload;
 use crate::dialect::relay::Relay;
-use crate::dialect::translate::request::Translated;
+use crate::dialect::translate::request::TranslatedCall;
 use crate::ledger::{AccountName, KeyRecord};
 use crate::money::{Money, Usage};
 
@@ -76,7 +76,7 @@ impl Stage {
 /// A call that money is held for.
 pub struct Admitted {
     /// The call.
-    pub call: Call,
+    pub call: ModelCall,
     /// How its body becomes the vendor's.
     pub way: Way,
     /// The money.
@@ -100,7 +100,7 @@ pub struct Admitted {
     /// Whether a route was passed over because all of its places were taken.
     pub crowded: bool,
     /// The body for that route.
-    pub body: Payload,
+    pub body: RequestPayload,
     /// The ranks of routes that failed.
     pub failed: Vec<usize>,
     /// Why the last one did.
@@ -110,8 +110,8 @@ pub struct Admitted {
 impl Admitted {
     /// Forgets a large body, which the vendor has by now: no other route can be tried any more.
     pub fn forget_body(&mut self) {
-        self.body = Payload::default();
-        if let Asked::Image { file } = &mut self.call.asked {
+        self.body = RequestPayload::default();
+        if let RequestKind::Image { file } = &mut self.call.asked {
             *file = None;
         }
         self.untried.clear();
@@ -128,7 +128,7 @@ pub enum Way {
     /// It is written anew in the vendor's format.
     Translated {
         /// The new body.
-        body: Translated,
+        body: TranslatedCall,
         /// What became of the model's thinking, if any belongs to the call.
         thinking: Option<Thinking>,
     },

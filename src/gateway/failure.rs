@@ -2,7 +2,7 @@
 
 use pingora_core::{Error, ErrorType};
 
-use crate::dialect::relay::Break;
+use crate::dialect::relay::RelayError;
 
 /// The head of an answer is that of something else, or its body is compressed.
 pub const UNREADABLE: &str = "unreadable";
@@ -35,22 +35,22 @@ pub fn of_status(status: u16) -> &'static str {
 
 /// Why an answer is lost; `None` where the vendor is not to blame.
 #[must_use]
-pub fn of_answer(why: &Break, is_stream: bool) -> Option<&'static str> {
+pub fn of_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
     match why {
-        Break::Cut => Some("cut"),
-        Break::Garbage => Some("garbage"),
-        Break::Stalled => Some("stalled"),
+        RelayError::Cut => Some("cut"),
+        RelayError::Garbage => Some("garbage"),
+        RelayError::Stalled => Some("stalled"),
         // What is wrong with a call, be it found late, says nothing of the route.
-        Break::Told(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
-        Break::Told(_) => Some("error"),
+        RelayError::Told(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
+        RelayError::Told(_) => Some("error"),
         // How long an answer is its call decides.
-        Break::TooLarge
-        | Break::Abandoned
-        | Break::Unread
-        | Break::Insufficient
-        | Break::NoLedger
-        | Break::NoRoom
-        | Break::Withheld => None,
+        RelayError::TooLarge
+        | RelayError::Abandoned
+        | RelayError::Unread
+        | RelayError::Insufficient
+        | RelayError::NoLedger
+        | RelayError::NoRoom
+        | RelayError::Withheld => None,
     }
 }
 

@@ -6,9 +6,9 @@ use super::Gateway;
 use super::exchange::unix_ms;
 use super::refusal::Refusal;
 use crate::catalogue::{Model, Vendor};
-use crate::dialect::CallFault;
-use crate::dialect::call::{Asked, Call, Content};
-use crate::dialect::videos::Ask;
+use crate::dialect::CallError;
+use crate::dialect::call::{InputSize, ModelCall, RequestKind};
+use crate::dialect::videos::VideoRequest;
 use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Lease, Unavailable, lease};
 use crate::money::price::{Price, Quote, TokenPrice};
 use crate::money::{BilledUnits, Money, VideoResolution};
@@ -62,11 +62,11 @@ impl Funds {
 /// No balance covers it.
 pub(super) fn quote(
     model: &Model,
-    call: &Call,
+    call: &ModelCall,
     earlier: u64,
     at: i64,
 ) -> Result<Option<Quote>, Refusal> {
-    let bound = |content: &Content| input_bound(content, &model.vendor).saturating_add(earlier);
+    let bound = |content: &InputSize| input_bound(content, &model.vendor).saturating_add(earlier);
     let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
         let input = model.context.map_or(input, |most| input.min(most));
         let output = output_max.unwrap_or(model.vendor.output_tokens).saturating_mul(choices);
@@ -74,23 +74,25 @@ pub(super) fn quote(
     };
     match (&model.price, &call.asked) {
         (Price::Free, _) => return Ok(None),
-        (Price::Tokens(price), Asked::Chat { text: t, .. } | Asked::Messages(t)) => {
+        (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
             let quote = text(price, bound(&t.content), t.output_max, t.choices);
             quote.map_err(|_| too_many("max_tokens"))
         }
-        (Price::Tokens(price), Asked::Responses(ask)) => {
+        (Price::Tokens(price), RequestKind::Responses(ask)) => {
             let quote = text(price, bound(&ask.content), ask.output_max, 1);
             quote.map_err(|_| too_many("max_output_tokens"))
         }
-        (Price::Tokens(price), Asked::Embeddings(inputs)) => {
+        (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
             price.quote(inputs.tokens_max, 0, at).map_err(|_| too_many("input"))
         }
-        (Price::Image { reservation, .. }, Asked::Image { .. }) => Ok(Quote::exactly(*reservation)),
-        (Price::Speech(rate), Asked::Speech { characters }) => {
+        (Price::Image { reservation, .. }, RequestKind::Image { .. }) => {
+            Ok(Quote::exactly(*reservation))
+        }
+        (Price::Speech(rate), RequestKind::Speech { characters }) => {
             rate.times(*characters).map(Quote::exactly).map_err(|_| too_many("input"))
         }
-        (price @ Price::Video(rates), Asked::Video { ask, .. }) => {
-            let Ask { seconds, resolution, .. } = *ask;
+        (price @ Price::Video(rates), RequestKind::Video { ask, .. }) => {
+            let VideoRequest { seconds, resolution, .. } = *ask;
             let cost = price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, at);
             let sold: Vec<VideoResolution> =
                 rates.iter().map(|(resolution, _)| *resolution).collect();
@@ -104,14 +106,14 @@ pub(super) fn quote(
 }
 
 fn too_many(field: &str) -> Refusal {
-    Refusal::Call(CallFault::invalid(field, "smaller: no balance covers so many"))
+    Refusal::Call(CallError::invalid(field, "smaller: no balance covers so many"))
 }
 
 /// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a
 /// document of pages and what a vendor adds for tools are as much as its rules say. The JSON around
 /// the text makes up for the vendor's own framing.
-fn input_bound(content: &Content, vendor: &Vendor) -> u64 {
-    let Content { images, documents, tools, text_bytes, .. } = *content;
+fn input_bound(content: &InputSize, vendor: &Vendor) -> u64 {
+    let InputSize { images, documents, tools, text_bytes, .. } = *content;
     let tokens = [
         text_bytes,
         images.saturating_mul(vendor.image_tokens),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::refusal::Refusal;
-use crate::dialect::responses::{Given, Named};
+use crate::dialect::responses::{IssuedIds, StoredObjectId};
 use crate::ledger::AccountName;
 use crate::money::TokenUsage;
 use crate::notes::ID_PREFIX;
@@ -34,7 +34,7 @@ pub(super) struct Earlier {
 pub(super) async fn check(
     gateway: &Gateway,
     account: &AccountName,
-    ids: &[Named],
+    ids: &[StoredObjectId],
 ) -> Result<Earlier, Refusal> {
     if ids.is_empty() {
         return Ok(Earlier::default());
@@ -61,7 +61,7 @@ pub(super) async fn check(
 pub(super) async fn keep(
     gateway: &Gateway,
     account: &AccountName,
-    given: Given,
+    given: IssuedIds,
     (used, route): (TokenUsage, &str),
 ) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);

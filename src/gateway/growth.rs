@@ -7,8 +7,8 @@ use super::Gateway;
 use super::close;
 use super::exchange::{Admitted, Exchange, Relaying};
 use super::funds::Funds;
-use crate::dialect::call::Asked;
-use crate::dialect::relay::Break;
+use crate::dialect::call::RequestKind;
+use crate::dialect::relay::RelayError;
 use crate::ledger::Operation;
 use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
@@ -42,8 +42,10 @@ impl Growth {
     pub fn of(admitted: &Admitted) -> Growth {
         let Funds::Held { hold, .. } = &admitted.funds else { return Growth::default() };
         let (one_max, choices) = match &admitted.call.asked {
-            Asked::Chat { text, .. } | Asked::Messages(text) => (text.output_max, text.choices),
-            Asked::Responses(ask) => (ask.output_max, 1),
+            RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
+                (text.output_max, text.choices)
+            }
+            RequestKind::Responses(ask) => (ask.output_max, 1),
             _ => return Growth::default(),
         };
         let output_max = one_max.map(|most| most.saturating_mul(choices));
@@ -96,11 +98,11 @@ fn part(sum: Money, of: i64) -> Money {
 }
 
 /// Sees to it that the answer so far is covered. Gives why it must end if nothing covers it.
-pub(super) async fn cover(gateway: &Gateway, exchange: &mut Exchange) -> Option<Break> {
+pub(super) async fn cover(gateway: &Gateway, exchange: &mut Exchange) -> Option<RelayError> {
     let Relaying { growth, relay, terms, funds, .. } = exchange.relaying()?;
     let usage = relay.due(terms.input_tokens)?;
     if growth.is_beyond(usage) {
-        return Some(Break::TooLarge);
+        return Some(RelayError::TooLarge);
     }
     let ask_from = growth.ask_from?;
     let usage = growth.charged(usage);
@@ -117,7 +119,7 @@ pub(super) async fn cover(gateway: &Gateway, exchange: &mut Exchange) -> Option<
     let held = funds.held();
     if cost > held {
         growth.cut = true;
-        return Some(if asked.is_ok() { Break::Insufficient } else { Break::NoLedger });
+        return Some(if asked.is_ok() { RelayError::Insufficient } else { RelayError::NoLedger });
     }
     growth.covered = Some(usage);
     let next = early(held);

@@ -18,8 +18,8 @@ use super::tenant_budget::{BudgetPermit, OverBudget, Resource};
 use super::uploads::{self, Room};
 use super::{funds, repeat};
 use crate::catalogue::ModelKind;
-use crate::dialect::call::Opened;
-use crate::dialect::{CallFault, Endpoint};
+use crate::dialect::call::ParsedBody;
+use crate::dialect::{CallError, Endpoint};
 use crate::ledger::KeyHash;
 
 /// Before more than this is read of a body, its account's balance is looked at.
@@ -31,7 +31,7 @@ const BODY_BYTES_FIRST: usize = 4 << 10;
 /// A body that was taken in.
 pub struct Taken {
     /// What it says.
-    pub opened: Opened,
+    pub opened: ParsedBody,
     /// The room that it takes up, if it is an upload.
     pub room: Option<Room>,
     /// The memory that it takes up, if it is none.
@@ -59,9 +59,9 @@ pub async fn take(
     }
     let (body, weight) = body(gateway, session, payer).await?;
     let opened = if endpoint == Endpoint::Moderations {
-        Opened::parse(body, gateway.catalogue.load().unnamed(ModelKind::Moderation))
+        ParsedBody::parse(body, gateway.catalogue.load().unnamed(ModelKind::Moderation))
     } else {
-        Opened::parse(body, None)
+        ParsedBody::parse(body, None)
     };
     let opened = opened.map_err(Refusal::Call)?;
     Ok(Taken { opened, room: None, weight: Some(weight) })
@@ -225,7 +225,7 @@ pub(super) async fn announced(
     }
     if head.headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
         // Whoever reads the other one reads another body.
-        return Err(Refusal::Call(CallFault::invalid("content-type", "one header")));
+        return Err(Refusal::Call(CallError::invalid("content-type", "one header")));
     }
     // The older version knows no answer before the answer.
     let expects = head.version != Version::HTTP_10 && head.headers.contains_key(EXPECT);

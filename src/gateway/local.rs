@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::refusal::{Refusal, Tongue};
 use super::videos;
 use crate::catalogue::{Catalogue, Model, ModelKind};
-use crate::dialect::{CallFault, Endpoint};
+use crate::dialect::{CallError, Endpoint};
 
 const MODELS: &str = "/v1/models";
 /// A listing is made anew after this time.
@@ -156,7 +156,7 @@ impl Wanted {
 }
 
 fn not_one_of(field: &str, known: &str) -> Refusal {
-    Refusal::Call(CallFault::invalid(field, &format!("one of {known}")))
+    Refusal::Call(CallError::invalid(field, &format!("one of {known}")))
 }
 
 /// The listing of all models, made once for all who ask at the same time: an answer that nobody

@@ -8,37 +8,39 @@ use pingora_proxy::Session;
 use super::exchange::{Admitted, Exchange, Way};
 use super::funds::Funds;
 use super::refusal::Tongue;
-use crate::dialect::call::Asked;
-use crate::dialect::relay::Passage;
-use crate::dialect::translate::reply::Stamp;
+use crate::dialect::call::RequestKind;
+use crate::dialect::relay::RelayMode;
+use crate::dialect::translate::reply::ReplyMetadata;
 
 /// What sound is if nobody says so.
 const SOUND: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// What the relay of an admitted call does.
-pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> Passage {
+pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> RelayMode {
     let call = &admitted.call;
     let created = exchange.arrived_ms / 1_000;
     match (&call.asked, &admitted.way) {
-        (Asked::Chat { usage_asked, .. }, Way::Translated { .. }) => Passage::Translated(Stamp {
-            model: call.model.clone(),
-            created,
-            input_tokens: admitted.terms.input_tokens,
-            usage_asked: *usage_asked,
-            keep: admitted.terms.model.thinking,
-        }),
-        (Asked::Chat { usage_asked, text }, _) => {
-            Passage::Chat { usage_asked: *usage_asked, choices: text.choices }
+        (RequestKind::Chat { usage_asked, .. }, Way::Translated { .. }) => {
+            RelayMode::Translated(ReplyMetadata {
+                model: call.model.clone(),
+                created,
+                input_tokens: admitted.terms.input_tokens,
+                usage_asked: *usage_asked,
+                keep: admitted.terms.model.thinking,
+            })
         }
-        (Asked::Messages(_), _) => Passage::Messages { request_id: exchange.id.clone() },
-        (Asked::Responses(_), _) => Passage::Responses,
-        (Asked::Embeddings(inputs), _) => Passage::Embeddings(*inputs),
-        (Asked::Image { .. }, _) => {
-            Passage::Image { created, billed: admitted.terms.model.price.is_billed() }
+        (RequestKind::Chat { usage_asked, text }, _) => {
+            RelayMode::Chat { usage_asked: *usage_asked, choices: text.choices }
+        }
+        (RequestKind::Messages(_), _) => RelayMode::Messages { request_id: exchange.id.clone() },
+        (RequestKind::Responses(_), _) => RelayMode::Responses,
+        (RequestKind::Embeddings(inputs), _) => RelayMode::Embeddings(*inputs),
+        (RequestKind::Image { .. }, _) => {
+            RelayMode::Image { created, billed: admitted.terms.model.price.is_billed() }
         }
         // Of a video the gateway itself answers.
-        (Asked::Moderation | Asked::Video { .. }, _) => Passage::Verdict,
-        (Asked::Speech { characters }, _) => Passage::Speech { characters: *characters },
+        (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Verdict,
+        (RequestKind::Speech { characters }, _) => RelayMode::Speech { characters: *characters },
     }
 }
 
@@ -52,7 +54,7 @@ pub(super) fn head(
     let stream = admitted.call.stream;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
     match &admitted.call.asked {
-        Asked::Speech { characters } => {
+        RequestKind::Speech { characters } => {
             let kind = theirs.headers.get(CONTENT_TYPE).cloned();
             head.insert_header(CONTENT_TYPE, kind.unwrap_or(SOUND))?;
             if let Funds::Held { hold, .. } = &admitted.funds {

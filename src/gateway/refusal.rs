@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::edge::head;
 use super::reply::Reply;
 use crate::catalogue::screen;
-use crate::dialect::relay::Break;
+use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
-use crate::dialect::{CallFault, Endpoint};
+use crate::dialect::{CallError, Endpoint};
 use crate::money::Money;
 
 mod edges;
@@ -81,7 +81,7 @@ pub enum Refusal {
     /// The account or the address has too much under way; of what, this says.
     TooManyRequests(&'static str),
     /// Something is wrong with the call.
-    Call(CallFault),
+    Call(CallError),
     /// No such model; this one comes closest.
     NoModel {
         /// What was asked for.
@@ -125,7 +125,7 @@ pub enum Refusal {
     /// The account has not read so much of its answers that there is no room for more.
     AnswersUnread,
     /// The vendor's answer broke before anything of it was passed on.
-    Broken(Break),
+    Broken(RelayError),
     /// Something of ours went wrong.
     Internal,
 }
@@ -252,7 +252,7 @@ impl Refusal {
             | Refusal::Overloaded
             | Refusal::AnswersUnread
             | Refusal::TooManyRequests(_)
-            | Refusal::Broken(Break::NoRoom) => Some(RETRY_AFTER_S),
+            | Refusal::Broken(RelayError::NoRoom) => Some(RETRY_AFTER_S),
             Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             Refusal::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
@@ -265,7 +265,7 @@ impl Refusal {
     fn no_retry(&self) -> bool {
         match self {
             // Nothing was charged, and there may be room by then.
-            Refusal::Broken(Break::NoRoom) => false,
+            Refusal::Broken(RelayError::NoRoom) => false,
             Refusal::NoAnswer
             | Refusal::Broken(_)
             | Refusal::NoRoute(_)

@@ -16,7 +16,7 @@ use super::intake::Taken as Body;
 use super::refusal::Refusal;
 use super::tenant_budget::TenantId;
 use super::{Gateway, upstream, videos};
-use crate::dialect::{CallFault, Endpoint};
+use crate::dialect::{CallError, Endpoint};
 use crate::ledger::{AccountName, Answer, Lease, Operation};
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -141,7 +141,7 @@ pub(super) fn key(session: &Session) -> Result<Option<String>, Refusal> {
         && key.iter().all(u8::is_ascii_graphic);
     if !sound {
         let right = "one header of 1 to 255 visible ASCII characters";
-        return Err(Refusal::Call(CallFault::invalid("Idempotency-Key", right)));
+        return Err(Refusal::Call(CallError::invalid("Idempotency-Key", right)));
     }
     Ok(Some(content::hex(&content::of_text(key))))
 }

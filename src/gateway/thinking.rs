@@ -8,9 +8,9 @@ use bytes::Bytes;
 
 use super::exchange::{Admitted, Exchange, Way};
 use super::{Gateway, funds};
-use crate::dialect::call::Call;
-use crate::dialect::translate::request::{Restored, Translation};
-use crate::dialect::translate::thinking::Kept;
+use crate::dialect::call::ModelCall;
+use crate::dialect::translate::request::{RestoredThinking, Translation};
+use crate::dialect::translate::thinking::SavedThinking;
 use crate::ledger::AccountName;
 
 /// Tools that take longer than this lose their model's thinking.
@@ -52,7 +52,7 @@ pub(super) async fn restore(
     let Some(admitted) = exchange.admitted() else { return };
     let found = if ids.len() > TURNS_MAX { None } else { find(gateway, admitted, &ids).await };
     let restored = found.and_then(|kept| translation.restored(&kept));
-    let bytes = restored.as_ref().map_or(0, Restored::bytes);
+    let bytes = restored.as_ref().map_or(0, RestoredThinking::bytes);
     let thinking = match restored {
         Some(restored) if afford(gateway, admitted, bytes).await || bytes == 0 => {
             translation.put_back(restored);
@@ -86,7 +86,7 @@ async fn find(
 
 /// Holds money for an input that is so many bytes longer.
 async fn afford(gateway: &Gateway, admitted: &mut Admitted, bytes: u64) -> bool {
-    let longer = |call: &mut Call, text_bytes: u64| {
+    let longer = |call: &mut ModelCall, text_bytes: u64| {
         let text = call.chat_text();
         text.map_or(0, |text| std::mem::replace(&mut text.content.text_bytes, text_bytes))
     };
@@ -111,7 +111,7 @@ async fn afford(gateway: &Gateway, admitted: &mut Admitted, bytes: u64) -> bool 
 
 /// Keeps what the next call of the loop will need. It can be found when this returns, so a client
 /// that goes on as soon as it has the answer finds it.
-pub(super) async fn keep(gateway: &Gateway, account: &AccountName, kept: Kept) {
+pub(super) async fn keep(gateway: &Gateway, account: &AccountName, kept: SavedThinking) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
     let names = [name(&kept.id)];
     let keeping = gateway.notes.keep(account, &names, kept.record, life_ms);

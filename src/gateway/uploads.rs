@@ -28,8 +28,8 @@ use super::tenant_budget::{
     BudgetPermit, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
 };
 use crate::catalogue::ModelKind;
-use crate::dialect::call::Opened;
-use crate::dialect::form::{Form, FormFault, FormLimits, FormReader};
+use crate::dialect::call::ParsedBody;
+use crate::dialect::form::{Form, FormError, FormLimits, FormReader};
 use crate::dialect::images;
 use crate::dialect::videos;
 
@@ -250,7 +250,7 @@ impl Gathered {
         Gathered { buffer: BytesMut::new(), buffer_bytes: small.unwrap_or(BUFFER_BYTES), reader }
     }
 
-    fn add(&mut self, mut piece: Bytes) -> Result<(), FormFault> {
+    fn add(&mut self, mut piece: Bytes) -> Result<(), FormError> {
         while !piece.is_empty() {
             if self.buffer.capacity() == 0 {
                 self.buffer = BytesMut::with_capacity(self.buffer_bytes);
@@ -265,11 +265,11 @@ impl Gathered {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), FormFault> {
+    fn look(&mut self) -> Result<(), FormError> {
         self.reader.push(self.buffer.split().freeze())
     }
 
-    fn finish(mut self) -> Result<Form, FormFault> {
+    fn finish(mut self) -> Result<Form, FormError> {
         self.look()?;
         self.reader.finish()
     }
@@ -277,12 +277,12 @@ impl Gathered {
 
 /// Why a form was not read.
 enum Unread {
-    Form(FormFault),
+    Form(FormError),
     Refused(Refusal),
 }
 
-impl From<FormFault> for Unread {
-    fn from(fault: FormFault) -> Unread {
+impl From<FormError> for Unread {
+    fn from(fault: FormError) -> Unread {
         Unread::Form(fault)
     }
 }
@@ -368,7 +368,7 @@ pub(super) async fn edit(
     let (form, room) = wanted.take(gateway, session, payer).await?;
     let (document, file) = images::edit(form).map_err(Refusal::Call)?;
     let catalogue = gateway.catalogue.load();
-    let edited = Opened::form(document, Some(file), catalogue.unnamed(ModelKind::Image));
+    let edited = ParsedBody::form(document, Some(file), catalogue.unnamed(ModelKind::Image));
     Ok(taken(gateway, edited.map_err(Refusal::Call)?, room))
 }
 
@@ -387,11 +387,11 @@ pub(super) async fn video(
     let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
     let (form, room) = wanted.take(gateway, session, payer).await?;
     let (document, file) = videos::form(form).map_err(Refusal::Call)?;
-    let opened = Opened::form(document, file, None).map_err(Refusal::Call)?;
+    let opened = ParsedBody::form(document, file, None).map_err(Refusal::Call)?;
     Ok(taken(gateway, opened, room))
 }
 
-fn taken(gateway: &Gateway, opened: Opened, mut room: Room) -> Taken {
+fn taken(gateway: &Gateway, opened: ParsedBody, mut room: Room) -> Taken {
     let file_bytes = opened.file.as_ref().map_or(0, |file| file.length);
     room.shrink(file_bytes.saturating_add(opened.document.body().len()), &gateway.uploads);
     Taken { opened, room: Some(room), weight: None }
@@ -428,10 +428,10 @@ impl FileForm {
         })
     }
 
-    fn refused(&self, fault: FormFault) -> Refusal {
+    fn refused(&self, fault: FormError) -> Refusal {
         match fault {
-            FormFault::FileTooLarge { most, .. } => Refusal::FileTooLarge(self.field, most),
-            FormFault::TooLarge(most) => Refusal::TooLarge(most),
+            FormError::FileTooLarge { most, .. } => Refusal::FileTooLarge(self.field, most),
+            FormError::TooLarge(most) => Refusal::TooLarge(most),
             unsound => Refusal::Call(unsound.into()),
         }
     }

@@ -22,10 +22,10 @@ use super::refusal::Block;
 use super::routes::{Route, VendorLine};
 use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
-use crate::dialect::call::{Asked, Call};
+use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Draft, Value};
-use crate::dialect::payload::Payload;
+use crate::dialect::json::{JsonDocument, JsonPatch, Value};
+use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
 use crate::metrics::METRICS;
 
@@ -78,17 +78,17 @@ pub(super) fn peer(times: &Timeouts, route: &Route) -> Option<HttpPeer> {
 
 /// The body for a route: the client's bytes with some spliced in, or what they were translated to.
 /// A form is written anew, with this boundary.
-pub(super) fn body(admitted: &Admitted, route: &Route, boundary: &str) -> Option<Payload> {
+pub(super) fn body(admitted: &Admitted, route: &Route, boundary: &str) -> Option<RequestPayload> {
     let call = &admitted.call;
     let Terms { model, endpoint, .. } = &admitted.terms;
     let name = route.upstream(&model.id);
-    let mut draft = Draft::new(&call.document);
+    let mut draft = JsonPatch::new(&call.document);
     match &admitted.way {
         Way::Translated { body, .. } => return Some(in_one(body.with_model(&name)).into()),
         Way::Unchanged => {}
         Way::Spliced => {
             model.rewrite(*endpoint, &mut draft);
-            if call.stream && matches!(call.asked, Asked::Chat { usage_asked: false, .. }) {
+            if call.stream && matches!(call.asked, RequestKind::Chat { usage_asked: false, .. }) {
                 chat::ask_for_usage(&mut draft);
             }
         }
@@ -98,8 +98,8 @@ pub(super) fn body(admitted: &Admitted, route: &Route, boundary: &str) -> Option
         draft.set("model", quoted(&name));
     }
     let pieces = in_one(draft.finish());
-    let Asked::Image { file: Some(file) } = &call.asked else { return Some(pieces.into()) };
-    let fields = Document::parse(Bytes::from(pieces.concat())).ok()?;
+    let RequestKind::Image { file: Some(file) } = &call.asked else { return Some(pieces.into()) };
+    let fields = JsonDocument::parse(Bytes::from(pieces.concat())).ok()?;
     Some(match model.vendor.edits {
         ImageEditFormat::Form => images::edit_form(&fields, file, boundary),
         ImageEditFormat::Json => images::edit_json(&fields, file),
@@ -140,13 +140,13 @@ pub(super) fn head(
 ) -> pingora_core::Result<()> {
     let vendor = &admitted.terms.model.vendor;
     let accept = match &admitted.call.asked {
-        Asked::Speech { .. } => "*/*",
+        RequestKind::Speech { .. } => "*/*",
         _ if admitted.call.stream => "text/event-stream",
         _ => "application/json",
     };
     head.insert_header(HOST, route.authority.as_str())?;
     match (&admitted.call.asked, vendor.edits) {
-        (Asked::Image { file: Some(_) }, ImageEditFormat::Form) => {
+        (RequestKind::Image { file: Some(_) }, ImageEditFormat::Form) => {
             head.insert_header(CONTENT_TYPE, format!("multipart/form-data; boundary={id}"))?;
         }
         _ => head.insert_header(CONTENT_TYPE, "application/json")?,
@@ -294,14 +294,14 @@ pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>
 
 /// Whether an answer can be read as it passes: not compressed, events where events are due, and
 /// sound where sound is.
-pub(super) fn readable(head: &ResponseHeader, call: &Call) -> bool {
+pub(super) fn readable(head: &ResponseHeader, call: &ModelCall) -> bool {
     let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
     let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.trim_start().to_ascii_lowercase();
     let is_one_of = |kinds: &[&str]| kinds.iter().any(|known| kind.starts_with(known));
     plain
         && match &call.asked {
-            Asked::Speech { .. } => kind.is_empty() || is_one_of(&SOUND),
+            RequestKind::Speech { .. } => kind.is_empty() || is_one_of(&SOUND),
             _ => is_one_of(&["text/event-stream"]) == call.stream,
         }
 }

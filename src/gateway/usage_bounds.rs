@@ -5,7 +5,7 @@
 
 use super::exchange::Terms;
 use crate::catalogue::Model;
-use crate::dialect::call::{Asked, Call, Content};
+use crate::dialect::call::{InputSize, ModelCall, RequestKind};
 use crate::dialect::meter::bounds::{UsageBounds, believed_of};
 use crate::money::price::Price;
 use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
@@ -24,9 +24,9 @@ const HOSTED_STEPS_MAX: u64 = 16;
 const RESERVATION_TIMES: u64 = 8;
 
 /// The bounds of what is reported for an admitted call.
-pub(super) fn of(call: &Call, terms: &Terms) -> UsageBounds {
+pub(super) fn of(call: &ModelCall, terms: &Terms) -> UsageBounds {
     let (model, counted) = (&*terms.model, call.input_counted());
-    let text = |content: &Content, output: Output| UsageBounds {
+    let text = |content: &InputSize, output: Output| UsageBounds {
         input_max: input_max(model, content, counted, output.is_continued),
         output_max: output.most(model),
         counts_output: !model.reasoning && output.hidden_max == 0 && !content.has_hosted_tools(),
@@ -37,18 +37,18 @@ pub(super) fn of(call: &Call, terms: &Terms) -> UsageBounds {
             let base = tokens.base_at(terms.at);
             image(*reservation, base.input, base.output)
         }
-        (_, Asked::Chat { text: t, .. } | Asked::Messages(t)) => {
+        (_, RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
             let filled_in = || model.filled_in(terms.endpoint, "max_tokens");
             let limit = t.output_max.or_else(filled_in);
             let (choices, hidden_max) = (t.choices, t.hidden_max);
             text(&t.content, Output { limit, choices, hidden_max, is_continued: false })
         }
-        (_, Asked::Responses(ask)) => {
+        (_, RequestKind::Responses(ask)) => {
             let is_continued = !ask.names.is_empty();
             let limit = ask.output_max;
             text(&ask.content, Output { limit, choices: 1, hidden_max: 0, is_continued })
         }
-        (_, Asked::Embeddings(_)) => {
+        (_, RequestKind::Embeddings(_)) => {
             let input_max = believed_of(counted);
             UsageBounds { input_max, ..UsageBounds::default() }
         }
@@ -98,7 +98,7 @@ fn with_slack(tokens: u64) -> u64 {
 }
 
 /// The most tokens of input, of which so many were counted in the body.
-fn input_max(model: &Model, content: &Content, counted: u64, is_continued: bool) -> u64 {
+fn input_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
     let most_context = with_slack(model.context.unwrap_or(CONTEXT_MAX));
     if content.has_hosted_tools() {
         return most_context.saturating_mul(HOSTED_STEPS_MAX);
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use crate::catalogue::Catalogue;
     use crate::dialect::Endpoint;
-    use crate::dialect::call::Opened;
-    use crate::dialect::meter::Meter;
+    use crate::dialect::call::ParsedBody;
+    use crate::dialect::meter::UsageMeter;
     use crate::money::{TokenUsage, UsageBasis};
 
     static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
@@ -148,9 +148,9 @@ mod tests {
         Catalogue::parse(&sources, &[]).expect("sound rules")
     });
 
-    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (Call, Terms) {
-        let opened = Opened::parse(Bytes::from(body), None).expect("a body");
-        let call = Call::parse(opened, endpoint).expect("a call");
+    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (ModelCall, Terms) {
+        let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
+        let call = ModelCall::parse(opened, endpoint).expect("a call");
         let model = CATALOGUE.find(model).expect("a model").clone();
         let input_tokens = call.input_counted();
         let (price_version, wanted) = ("".into(), Money::ZERO);
@@ -296,7 +296,7 @@ mod tests {
             let limit = limit.map_or(String::new(), |most| format!(r#","max_tokens":{most}"#));
             let body = format!(r#"{{"model":"{model}",{HI}{limit}}}"#);
             let (call, terms) = admitted(model, Endpoint::Chat, body);
-            let mut meter = Meter::default();
+            let mut meter = UsageMeter::default();
             meter.set_bounds(of(&call, &terms));
             meter.count_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };

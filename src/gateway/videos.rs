@@ -18,9 +18,9 @@ use super::reply::Reply;
 use super::tenant_budget::TenantId;
 use super::{Gateway, admit, download, funds, repeat};
 use crate::catalogue::Model;
-use crate::dialect::call::{Asked, Call};
-use crate::dialect::json::{Document, Draft};
-use crate::dialect::{CallFault, Endpoint, videos};
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::json::{JsonDocument, JsonPatch};
+use crate::dialect::{CallError, Endpoint, videos};
 use crate::files::seal::{self, UrlSigner};
 use crate::files::{self, VideoFiles};
 use crate::jobs::schedule::JobSchedule;
@@ -318,9 +318,9 @@ pub(super) async fn create(
     let catalogue = gateway.catalogue.load();
     let model = admit::model(&catalogue, &taken.opened.model, Endpoint::Videos)?;
     exchange.record.model = Some(model.clone());
-    let call = Call::parse(taken.opened, Endpoint::Videos).map_err(Refusal::Call)?;
+    let call = ModelCall::parse(taken.opened, Endpoint::Videos).map_err(Refusal::Call)?;
     admit::screen(&model, &call, Endpoint::Videos)?;
-    let Asked::Video { ask, file } = &call.asked else { return Err(Refusal::Internal) };
+    let RequestKind::Video { ask, file } = &call.asked else { return Err(Refusal::Internal) };
     let vendor = &model.vendor.token;
     if gateway.routes.of(vendor).is_none() {
         return Err(Refusal::NoRoute(format!("no route to {vendor} is set up")));
@@ -381,8 +381,8 @@ pub(super) async fn create(
 
 /// The body for the vendor, as the rules want it.
 fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, Refusal> {
-    let document = Document::parse(body).map_err(|_| Refusal::Internal)?;
-    let mut draft = Draft::new(&document);
+    let document = JsonDocument::parse(body).map_err(|_| Refusal::Internal)?;
+    let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Videos, &mut draft);
     Ok(draft.finish().concat().into())
 }
@@ -460,5 +460,5 @@ fn value(query: &str, name: &str) -> Option<String> {
 }
 
 fn invalid(field: &str, right: &str) -> Refusal {
-    Refusal::Call(CallFault::invalid(field, right))
+    Refusal::Call(CallError::invalid(field, right))
 }

@@ -3,7 +3,7 @@
 
 use super::schedule::JobSchedule;
 use super::{Job, JobClaim, JobFailCode, JobOutcome, JobStage, RunningJob};
-use crate::dialect::videos::Polled;
+use crate::dialect::videos::VideoProgress;
 use crate::money::{BilledUnits, Money, UsageBasis};
 
 /// What a vendor knows nothing of so many times in a row, it does not have.
@@ -224,7 +224,7 @@ impl Job {
     }
 
     /// Takes what the vendor says about it, at a time (unix ms); `None` if it knows nothing of it.
-    pub fn told(&mut self, polled: Option<Polled>, now_ms: i64) -> JobTransition {
+    pub fn told(&mut self, polled: Option<VideoProgress>, now_ms: i64) -> JobTransition {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
         let JobStage::Running(running) = &mut self.stage else { return JobTransition::Later };
         running.silent = 0;
@@ -238,12 +238,12 @@ impl Job {
         };
         running.lost = 0;
         match polled {
-            Polled::Pending { progress } => {
+            VideoProgress::Pending { progress } => {
                 let progress = progress.unwrap_or(0).min(PROGRESS_MAX);
                 self.progress = self.progress.max(progress);
                 JobTransition::Later
             }
-            Polled::Done { url, ticks } => {
+            VideoProgress::Done { url, ticks } => {
                 running.made_ms.get_or_insert(now_ms);
                 let billed = ticks.and_then(|ticks| Some((ticks, Money::from_ticks(ticks).ok()?)));
                 let outcome = JobOutcome::Completed {
@@ -261,16 +261,16 @@ impl Job {
                 self.progress = PROGRESS_MAX;
                 JobTransition::Copy { url, outcome }
             }
-            Polled::Blocked { message } => {
+            VideoProgress::Blocked { message } => {
                 JobTransition::Over(JobOutcome::failed(JobFailCode::ModerationBlocked, &message))
             }
-            Polled::Failed { .. } if running.made_ms.is_some() => {
+            VideoProgress::Failed { .. } if running.made_ms.is_some() => {
                 JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, ""))
             }
-            Polled::Failed { message } => {
+            VideoProgress::Failed { message } => {
                 JobTransition::Over(JobOutcome::failed(JobFailCode::VendorFailed, &message))
             }
-            Polled::NoFile { message } => {
+            VideoProgress::NoFile { message } => {
                 JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, &message))
             }
         }
@@ -336,8 +336,8 @@ mod tests {
         JobClaim { job, deleted, revision: 1 }
     }
 
-    fn done(ticks: Option<u64>) -> Polled {
-        Polled::Done { url: "https://v.test/a.mp4".to_owned(), ticks }
+    fn done(ticks: Option<u64>) -> VideoProgress {
+        VideoProgress::Done { url: "https://v.test/a.mp4".to_owned(), ticks }
     }
 
     fn failed(code: JobFailCode) -> JobOutcome {
@@ -365,11 +365,11 @@ mod tests {
         assert_eq!(claim.job.status(), JobStatus::InProgress);
         assert!(matches!(next(&claim), JobStep::Ask(_)));
         assert_eq!(
-            claim.job.told(Some(Polled::Pending { progress: Some(40) }), 0),
+            claim.job.told(Some(VideoProgress::Pending { progress: Some(40) }), 0),
             JobTransition::Later
         );
         assert_eq!(
-            claim.job.told(Some(Polled::Pending { progress: Some(30) }), 0),
+            claim.job.told(Some(VideoProgress::Pending { progress: Some(30) }), 0),
             JobTransition::Later
         );
         assert_eq!(claim.job.progress, 40, "progress does not go back");
@@ -479,7 +479,7 @@ mod tests {
         );
         let _ = job.told(Some(done(None)), 0);
         assert!(billed(&job, JobFailCode::VendorFailed));
-        let given_up = job.told(Some(Polled::Failed { message: "gone".to_owned() }), 0);
+        let given_up = job.told(Some(VideoProgress::Failed { message: "gone".to_owned() }), 0);
         assert_eq!(given_up, JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, "")));
     }
 
@@ -509,10 +509,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::blocked(Polled::Blocked { message: "no".to_owned() }, JobFailCode::ModerationBlocked)]
-    #[case::failed(Polled::Failed { message: "no".to_owned() }, JobFailCode::VendorFailed)]
+    #[case::blocked(VideoProgress::Blocked { message: "no".to_owned() }, JobFailCode::ModerationBlocked)]
+    #[case::failed(VideoProgress::Failed { message: "no".to_owned() }, JobFailCode::VendorFailed)]
     fn what_the_vendor_does_not_make_costs_nothing(
-        #[case] polled: Polled,
+        #[case] polled: VideoProgress,
         #[case] expected: JobFailCode,
     ) {
         let JobTransition::Over(JobOutcome::Failed { code, message }) =
@@ -530,7 +530,10 @@ mod tests {
             for _ in 1..LOST_MAX {
                 assert_eq!(job.told(None, 0), JobTransition::Later);
             }
-            assert_eq!(job.told(Some(Polled::Pending { progress: None }), 0), JobTransition::Later);
+            assert_eq!(
+                job.told(Some(VideoProgress::Pending { progress: None }), 0),
+                JobTransition::Later
+            );
         }
         let last = (0..LOST_MAX).map(|_| job.told(None, 0)).last();
         assert!(matches!(last, Some(JobTransition::Over(JobOutcome::Failed { .. }))));
@@ -568,7 +571,7 @@ mod tests {
                 0 => job.stage = JobStage::Queued { refused: 3 },
                 1 => job.submit("other"),
                 2 => {
-                    let polled = if made { done(None) } else { Polled::Pending { progress: None } };
+                    let polled = if made { done(None) } else { VideoProgress::Pending { progress: None } };
                     let _ = job.told(Some(polled), 5);
                 }
                 _ => {

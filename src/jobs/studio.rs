@@ -16,7 +16,7 @@ use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::route_tls::RouteTlsFiles;
 use crate::catalogue::{VendorKey, VendorModelNames, route};
 use crate::dialect::vendor_error;
-use crate::dialect::videos::{self, Polled, Refused};
+use crate::dialect::videos::{self, VideoProgress, VideoRefusal};
 
 /// For a connection, TLS included.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ pub enum SubmitOutcome {
     /// The vendor has it, under this id.
     Taken(String),
     /// The vendor does not make it, and never will.
-    Refused(Refused),
+    Refused(VideoRefusal),
     /// Nothing was begun, and it may be tried again, here after so long.
     Busy(Option<Duration>),
     /// Nothing was begun: the vendor does not take our key or our money.
@@ -109,7 +109,7 @@ pub enum SubmitOutcome {
 #[derive(Debug)]
 pub enum PollOutcome {
     /// The vendor says how it is.
-    Said(Polled),
+    Said(VideoProgress),
     /// The vendor does not know it.
     NoSuch,
     /// No answer that could be read; it may be asked again after so long.

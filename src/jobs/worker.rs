@@ -19,7 +19,7 @@ use super::studio::{PollOutcome, SubmitOutcome, VideoClient};
 use super::{ClaimUpdate, JobClaim, JobFailCode, JobOutcome, JobQueue, RunningJob};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Draft};
+use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::files::VideoFiles;
 use crate::files::bodies::BodyFiles;
 use crate::ledger::{Ledger, Unavailable};
@@ -235,7 +235,7 @@ impl JobWorker {
             BodyLocation::Here(body) => body,
             BodyLocation::Elsewhere => return self.save(claim, Some(ELSEWHERE_MS)).await,
         };
-        let document = Document::parse(body).context("the body cannot be read")?;
+        let document = JsonDocument::parse(body).context("the body cannot be read")?;
         let (mut wait, mut busy, mut depth) = (Duration::ZERO, false, 0);
         let vendor_token = claim.job.vendor.clone();
         for outlet in self.studio.outlets(&vendor_token) {
@@ -254,7 +254,7 @@ impl JobWorker {
                 claim.job.back();
                 return self.save(claim, pause_ms).await;
             }
-            let mut draft = Draft::new(&document);
+            let mut draft = JsonPatch::new(&document);
             draft.set("model", quoted(&outlet.upstream(&claim.job.model)));
             let body = draft.finish().concat().into();
             let reason = match self.kept(claim, self.studio.submit(outlet, &vendor, body)).await? {

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde_json::Value as Json;
 use tollgate::catalogue::vendor::ImageEditFormat;
 use tollgate::catalogue::{Catalogue, Model};
-use tollgate::dialect::call::{Asked, Call, Opened};
+use tollgate::dialect::call::{ModelCall, ParsedBody, RequestKind};
 use tollgate::dialect::form::{FormLimits, FormReader};
-use tollgate::dialect::json::{Document, Draft};
-use tollgate::dialect::{CallFault, Endpoint, images};
+use tollgate::dialect::json::{JsonDocument, JsonPatch};
+use tollgate::dialect::{CallError, Endpoint, images};
 
 use super::golden::{CHUNK_SIZES, Golden, goldens, judge, rules};
 
@@ -37,28 +37,28 @@ fn of_json() -> &'static Model {
 }
 
 /// Reads a form that comes in pieces of a size.
-fn take(content_type: &str, form: &[u8], size: usize) -> Result<Opened, CallFault> {
+fn take(content_type: &str, form: &[u8], size: usize) -> Result<ParsedBody, CallError> {
     let mut reader = FormReader::new(content_type, LIMITS)?;
     for piece in form.chunks(size.min(form.len().max(1))) {
         reader.push(Bytes::copy_from_slice(piece))?;
     }
     let (document, file) = images::edit(reader.finish()?)?;
-    Opened::form(document, Some(file), None)
+    ParsedBody::form(document, Some(file), None)
 }
 
 /// The body for a model's vendor, made the way that the gateway makes it.
-fn body(model: &Model, opened: Opened) -> Result<Vec<u8>, CallFault> {
-    let call = Call::parse(opened, Endpoint::ImageEdits)?;
+fn body(model: &Model, opened: ParsedBody) -> Result<Vec<u8>, CallError> {
+    let call = ModelCall::parse(opened, Endpoint::ImageEdits)?;
     let screen = model.vendor.screen(Endpoint::ImageEdits).expect("rules for edits");
     if let Some(refusal) = screen.check(&call.document, &model.price) {
         let (param, message) = (Some(refusal.field.clone()), refusal.because.clone());
-        return Err(CallFault { code: "unsupported_parameter", param, message });
+        return Err(CallError { code: "unsupported_parameter", param, message });
     }
-    let mut draft = Draft::new(&call.document);
+    let mut draft = JsonPatch::new(&call.document);
     model.rewrite(Endpoint::ImageEdits, &mut draft);
     draft.set("model", Json::from(&*model.id).to_string());
-    let fields = Document::parse(Bytes::from(draft.finish().concat()))?;
-    let Asked::Image { file: Some(file) } = &call.asked else { panic!("no file") };
+    let fields = JsonDocument::parse(Bytes::from(draft.finish().concat()))?;
+    let RequestKind::Image { file: Some(file) } = &call.asked else { panic!("no file") };
     let payload = match model.vendor.edits {
         ImageEditFormat::Form => images::edit_form(&fields, file, BOUNDARY),
         ImageEditFormat::Json => images::edit_json(&fields, file),
@@ -93,7 +93,7 @@ fn every_golden_form_becomes_what_is_expected_however_it_is_cut() {
     });
 }
 
-fn is_refused(made: Result<Vec<u8>, CallFault>, expected: &Json) -> Result<(), String> {
+fn is_refused(made: Result<Vec<u8>, CallError>, expected: &Json) -> Result<(), String> {
     let fault = match made {
         Ok(body) => return Err(format!("not refused: {}", body.escape_ascii())),
         Err(fault) => fault,
@@ -106,7 +106,7 @@ fn is_refused(made: Result<Vec<u8>, CallFault>, expected: &Json) -> Result<(), S
     Err(format!("refused with {} at {param}: {fault}; not {expected}", fault.code))
 }
 
-fn is_form(golden: &Golden, made: Result<Vec<u8>, CallFault>) -> Result<(), String> {
+fn is_form(golden: &Golden, made: Result<Vec<u8>, CallError>) -> Result<(), String> {
     let made = made.map_err(|fault| format!("refused: {fault}"))?;
     let expected = golden.beside("vendor_b.form");
     if made == expected {
@@ -116,9 +116,9 @@ fn is_form(golden: &Golden, made: Result<Vec<u8>, CallFault>) -> Result<(), Stri
     Err(format!("\n  is  {made}\n  not {expected}"))
 }
 
-fn is_json(golden: &Golden, made: Result<Vec<u8>, CallFault>) -> Result<(), String> {
+fn is_json(golden: &Golden, made: Result<Vec<u8>, CallError>) -> Result<(), String> {
     let made = made.map_err(|fault| format!("refused: {fault}"))?;
-    let made = Document::parse(Bytes::from(made)).map_err(|fault| fault.to_string())?;
+    let made = JsonDocument::parse(Bytes::from(made)).map_err(|fault| fault.to_string())?;
     let made: Json = serde_json::from_slice(made.body()).map_err(|fault| fault.to_string())?;
     let expected = golden.json("vendor_d");
     if made == expected { Ok(()) } else { Err(format!("\n  is  {made}\n  not {expected}")) }
@@ -138,7 +138,7 @@ fn a_form_cut_at_any_byte_is_refused() {
         let form = golden.beside("form");
         for kept in 0..form.trim_ascii_end().len() {
             match take(&golden.text("content_type"), &form[..kept], usize::MAX) {
-                Err(CallFault { code: "invalid_form", .. }) => {}
+                Err(CallError { code: "invalid_form", .. }) => {}
                 other => return Err(format!("after {kept} bytes it is {other:?}")),
             }
         }

@@ -1,7 +1,7 @@
 //! Vendors' replies with vectors become what the client asked for.
 
-use tollgate::dialect::embeddings::Inputs;
-use tollgate::dialect::relay::Passage;
+use tollgate::dialect::embeddings::EmbeddingInputs;
+use tollgate::dialect::relay::RelayMode;
 
 use super::golden::{CHUNK_SIZES, goldens, judge};
 use super::relayed::pass_whole;
@@ -12,7 +12,8 @@ fn every_golden_vector_becomes_what_is_expected_however_it_is_cut() {
         let tokens = golden.json("counted").as_u64().expect("a number");
         let base64 = golden.json("base64").as_bool().expect("a flag");
         for size in CHUNK_SIZES {
-            let passage = Passage::Embeddings(Inputs { base64, tokens, tokens_max: tokens });
+            let passage =
+                RelayMode::Embeddings(EmbeddingInputs { base64, tokens, tokens_max: tokens });
             let passed = pass_whole(passage, golden, size, tokens);
             passed.ended_rightly(golden)?;
             passed.costs_rightly(golden)?;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use serde_json::Value as Json;
 use tollgate::catalogue::{Catalogue, Model};
-use tollgate::dialect::json::Document;
+use tollgate::dialect::json::JsonDocument;
 
 /// The time at which all goldens were replied to.
 pub(super) const CREATED: i64 = 1_795_219_200;
@@ -43,7 +43,7 @@ pub(super) fn model_ids() -> Vec<&'static str> {
 /// One golden case: a JSON object.
 pub(super) struct Golden {
     pub(super) name: String,
-    document: Document,
+    document: JsonDocument,
     path: PathBuf,
 }
 
@@ -51,7 +51,7 @@ impl Golden {
     fn read(path: PathBuf) -> Golden {
         let body = std::fs::read(&path).expect("a golden file");
         let name = stem(&path);
-        let document = Document::parse(Bytes::from(body))
+        let document = JsonDocument::parse(Bytes::from(body))
             .unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
         Golden { name, document, path }
     }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::dialect::json::{Document, Value};
-use tollgate::dialect::relay::{Keep, Passage, Progress, Relay};
-use tollgate::dialect::responses::Given;
+use tollgate::dialect::json::{JsonDocument, Value};
+use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, Remember};
+use tollgate::dialect::responses::IssuedIds;
 use tollgate::money::Usage;
 
 use super::golden::Golden;
@@ -14,14 +14,14 @@ use super::requests::same_members;
 #[derive(Debug)]
 pub(super) struct Relayed {
     pub(super) out: Vec<u8>,
-    pub(super) progress: Progress,
+    pub(super) progress: RelayProgress,
     pub(super) due: Option<Usage>,
-    pub(super) given: Given,
+    pub(super) given: IssuedIds,
 }
 
 /// Passes a reply in pieces of a size; `input` are the tokens that were counted of the call.
 pub(super) fn pass(relay: Relay, reply: &[u8], size: usize, input: u64) -> Relayed {
-    let (mut relay, mut out, mut given) = (relay, Vec::new(), Given::default());
+    let (mut relay, mut out, mut given) = (relay, Vec::new(), IssuedIds::default());
     for piece in reply.chunks(size.min(reply.len().max(1))) {
         out.extend(relay.push(Bytes::copy_from_slice(piece)).unwrap_or_default());
         take_ids(&mut relay, &mut given);
@@ -33,7 +33,7 @@ pub(super) fn pass(relay: Relay, reply: &[u8], size: usize, input: u64) -> Relay
 }
 
 /// The same, of a reply in one body.
-pub(super) fn pass_whole(passage: Passage, golden: &Golden, size: usize, input: u64) -> Relayed {
+pub(super) fn pass_whole(passage: RelayMode, golden: &Golden, size: usize, input: u64) -> Relayed {
     pass(Relay::new(passage, false), &given(golden), size, input)
 }
 
@@ -46,8 +46,8 @@ pub(super) fn given(golden: &Golden) -> Vec<u8> {
 }
 
 /// As the gateway does it: whatever is new goes to those that are known.
-fn take_ids(relay: &mut Relay, given: &mut Given) {
-    if let Some(Keep::Given(new)) = relay.keep() {
+fn take_ids(relay: &mut Relay, given: &mut IssuedIds) {
+    if let Some(Remember::Given(new)) = relay.keep() {
         given.whole.extend(new.whole);
         given.items.extend(new.items);
     }
@@ -57,11 +57,11 @@ impl Relayed {
     /// Whether a body is what the case expects, or as it was given. What is written anew has its
     /// members in any order; nothing else of it is free.
     pub(super) fn is_made_rightly(&self, golden: &Golden) -> Result<(), String> {
-        if self.progress != Progress::Complete {
+        if self.progress != RelayProgress::Complete {
             return self.is(b"");
         }
         let Some(expected) = golden.bytes("expect") else { return self.is(&given(golden)) };
-        let made = Document::parse(Bytes::from(self.out.clone()));
+        let made = JsonDocument::parse(Bytes::from(self.out.clone()));
         let made = made.map_err(|fault| fault.to_string())?;
         same_members(Value::trusted(&expected), Value::trusted(made.body()))
     }
@@ -83,12 +83,12 @@ impl Relayed {
     pub(super) fn ended_rightly(&self, golden: &Golden) -> Result<(), String> {
         let expected = golden.json("why");
         let why = match &self.progress {
-            Progress::Broken(why) => {
+            RelayProgress::Broken(why) => {
                 let body: Json = serde_json::from_str(&why.chat_body()).expect("an error body");
                 body["error"]["message"].clone()
             }
-            Progress::Complete => Json::Null,
-            Progress::Open => "it has not ended".into(),
+            RelayProgress::Complete => Json::Null,
+            RelayProgress::Open => "it has not ended".into(),
         };
         if why == expected { Ok(()) } else { Err(format!("it ended for {why} not {expected}")) }
     }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::dialect::relay::{Keep, Passage, Progress, Relay};
-use tollgate::dialect::translate::reply::Stamp;
-use tollgate::dialect::translate::thinking::Kept;
+use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, Remember};
+use tollgate::dialect::translate::reply::ReplyMetadata;
+use tollgate::dialect::translate::thinking::SavedThinking;
 use tollgate::money::{TokenUsage, UsageBasis};
 
 use super::golden::{CHUNK_SIZES, CREATED, Golden, goldens, judge};
@@ -13,7 +13,7 @@ use super::golden::{CHUNK_SIZES, CREATED, Golden, goldens, judge};
 #[derive(Debug, PartialEq)]
 pub(super) struct Passed {
     pub(super) out: String,
-    pub(super) progress: Progress,
+    pub(super) progress: RelayProgress,
     pub(super) tokens: TokenUsage,
     pub(super) basis: UsageBasis,
     pub(super) kept: Option<(String, Bytes)>,
@@ -22,14 +22,14 @@ pub(super) struct Passed {
 impl Passed {
     /// What the client is told of a break.
     pub(super) fn broken(&self) -> Option<String> {
-        let Progress::Broken(why) = &self.progress else { return None };
+        let RelayProgress::Broken(why) = &self.progress else { return None };
         let body: Json = serde_json::from_str(&why.chat_body()).expect("an error body");
         body["error"]["message"].as_str().map(str::to_owned)
     }
 }
 
 /// Passes a reply in pieces of a size.
-pub(super) fn pass(passage: Passage, stream: bool, reply: &[u8], size: usize) -> Passed {
+pub(super) fn pass(passage: RelayMode, stream: bool, reply: &[u8], size: usize) -> Passed {
     let mut relay = Relay::new(passage, stream);
     let mut out = Vec::new();
     for piece in reply.chunks(size.min(reply.len().max(1))) {
@@ -37,7 +37,7 @@ pub(super) fn pass(passage: Passage, stream: bool, reply: &[u8], size: usize) ->
     }
     out.extend(relay.finish().unwrap_or_default());
     let kept = match relay.keep() {
-        Some(Keep::Thinking(Kept { id, record })) => Some((id, record)),
+        Some(Remember::Thinking(SavedThinking { id, record })) => Some((id, record)),
         _ => None,
     };
     let usage = relay.meter().expect("a text").usage(0);
@@ -51,8 +51,8 @@ pub(super) fn pass(passage: Passage, stream: bool, reply: &[u8], size: usize) ->
 }
 
 /// The passage of a reply to a chat call.
-pub(super) fn translated(model: &str, usage_asked: bool, keep: bool) -> Passage {
-    Passage::Translated(Stamp {
+pub(super) fn translated(model: &str, usage_asked: bool, keep: bool) -> RelayMode {
+    RelayMode::Translated(ReplyMetadata {
         model: model.to_owned(),
         created: CREATED,
         input_tokens: 0,
@@ -62,8 +62,8 @@ pub(super) fn translated(model: &str, usage_asked: bool, keep: bool) -> Passage 
 }
 
 /// The passage of a reply to a call of the vendor's own format.
-pub(super) fn native() -> Passage {
-    Passage::Messages { request_id: "req_golden".to_owned() }
+pub(super) fn native() -> RelayMode {
+    RelayMode::Messages { request_id: "req_golden".to_owned() }
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn judge_reply(golden: &Golden, size: usize) -> Result<(), String> {
         return if right { Ok(()) } else { Err(format!("{passed:?}")) };
     };
     let passed = pass(passage(), false, &given, size);
-    if passed.progress != Progress::Complete || passed.basis != UsageBasis::Reported {
+    if passed.progress != RelayProgress::Complete || passed.basis != UsageBasis::Reported {
         return Err(format!("{passed:?}"));
     }
     golden.agrees_on_usage(passed.tokens)?;
@@ -104,7 +104,7 @@ fn every_golden_reply_passes_unchanged_to_who_speaks_the_vendors_format() {
         let Some(given) = golden.bytes("given") else { return Ok(()) };
         for size in CHUNK_SIZES {
             let passed = pass(native(), false, &given, size);
-            if passed.progress != Progress::Complete || passed.out.as_bytes() != given {
+            if passed.progress != RelayProgress::Complete || passed.out.as_bytes() != given {
                 return Err(format!("{passed:?}"));
             }
             golden.agrees_on_usage(passed.tokens)?;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value as Json, json};
-use tollgate::dialect::relay::Progress;
+use tollgate::dialect::relay::RelayProgress;
 
 use super::replies::{pass, translated};
 
@@ -272,11 +272,11 @@ proptest! {
     #[test]
     fn a_stream_says_what_the_whole_reply_says(reply in reply()) {
         let whole = pass(translated("m", true, true), false, reply.whole().as_bytes(), usize::MAX);
-        prop_assert_eq!(&whole.progress, &Progress::Complete);
+        prop_assert_eq!(&whole.progress, &RelayProgress::Complete);
         let whole_body: Json = serde_json::from_str(&whole.out).expect("a reply");
         let (stream, pings) = reply.stream();
         let passed = pass(translated("m", true, true), true, stream.as_bytes(), usize::MAX);
-        prop_assert_eq!(&passed.progress, &Progress::Complete, "{}", passed.out);
+        prop_assert_eq!(&passed.progress, &RelayProgress::Complete, "{}", passed.out);
         let (chunks, pings_passed) = chunks(&passed.out);
         prop_assert_eq!(pings_passed, pings);
         let (message, finish, usage) = assembled(&chunks);

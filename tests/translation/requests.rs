@@ -4,8 +4,8 @@ use bytes::Bytes;
 use serde_json::Value as Json;
 use tollgate::catalogue::Model;
 use tollgate::dialect::Endpoint;
-use tollgate::dialect::json::{Document, Draft, Value};
-use tollgate::dialect::translate::request::{Manner, Translation};
+use tollgate::dialect::json::{JsonDocument, JsonPatch, Value};
+use tollgate::dialect::translate::request::{Translation, TranslationContext};
 
 use super::checker::check;
 use super::golden::{Golden, goldens, judge, model};
@@ -33,14 +33,15 @@ pub(super) fn translate_with(
     body: Bytes,
     between: impl FnOnce(&mut Translation),
 ) -> Outcome {
-    let document = Document::parse(body).expect("a sound body");
+    let document = JsonDocument::parse(body).expect("a sound body");
     let screen = model.vendor.screen(Endpoint::Chat).expect("rules for chat");
     if let Some(refusal) = screen.check(&document, &model.price) {
         return Outcome::Refused("unsupported_parameter".to_owned(), refusal.field.clone());
     }
-    let mut draft = Draft::new(&document);
+    let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Chat, &mut draft);
-    let manner = Manner { model: &model.id, account: ACCOUNT, json_schema: model.json_schema };
+    let manner =
+        TranslationContext { model: &model.id, account: ACCOUNT, json_schema: model.json_schema };
     let mut translation = match Translation::read(&document, &draft, manner) {
         Ok(translation) => translation,
         Err(fault) => {
@@ -121,10 +122,11 @@ pub(super) fn same_members(expected: Value<'_>, made: Value<'_>) -> Result<(), S
 fn another_account_gives_a_user_another_name() {
     let body =
         br#"{"model":"m","max_tokens":1,"user":"u","messages":[{"role":"user","content":"x"}]}"#;
-    let document = Document::parse(Bytes::from_static(body)).expect("sound");
+    let document = JsonDocument::parse(Bytes::from_static(body)).expect("sound");
     let of = |account| {
-        let manner = Manner { model: "m", account, json_schema: true };
-        let read = Translation::read(&document, &Draft::new(&document), manner).expect("no fault");
+        let manner = TranslationContext { model: "m", account, json_schema: true };
+        let read =
+            Translation::read(&document, &JsonPatch::new(&document), manner).expect("no fault");
         let made: Json =
             serde_json::from_slice(&read.finish().with_model("m").concat()).expect("JSON");
         made["metadata"]["user_id"].as_str().expect("a user").to_owned()
@@ -136,9 +138,9 @@ fn another_account_gives_a_user_another_name() {
 #[test]
 fn the_model_is_named_as_the_route_names_it() {
     let body = br#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}"#;
-    let document = Document::parse(Bytes::from_static(body)).expect("sound");
-    let manner = Manner { model: "m", account: ACCOUNT, json_schema: true };
-    let read = Translation::read(&document, &Draft::new(&document), manner).expect("no fault");
+    let document = JsonDocument::parse(Bytes::from_static(body)).expect("sound");
+    let manner = TranslationContext { model: "m", account: ACCOUNT, json_schema: true };
+    let read = Translation::read(&document, &JsonPatch::new(&document), manner).expect("no fault");
     let translated = read.finish();
     for name in ["first-route", "second/route"] {
         let made: Json =

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::dialect::relay::{Break, Passage, Progress, Relay};
+use tollgate::dialect::relay::{Relay, RelayError, RelayMode, RelayProgress};
 
 use super::golden::{CHUNK_SIZES, Golden, goldens, judge};
 use super::relayed::{Relayed, given, pass};
@@ -13,11 +13,11 @@ const AT_LEAST: usize = 90;
 const INPUT: u64 = 40;
 
 fn pass_events(events: &[u8], size: usize) -> Relayed {
-    pass(Relay::new(Passage::Responses, true), events, size, INPUT)
+    pass(Relay::new(RelayMode::Responses, true), events, size, INPUT)
 }
 
 fn pass_body(body: &[u8], size: usize) -> Relayed {
-    pass(Relay::new(Passage::Responses, false), body, size, INPUT)
+    pass(Relay::new(RelayMode::Responses, false), body, size, INPUT)
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn every_golden_reply_passes_unchanged_or_not_at_all() {
         let body = given(golden);
         for size in CHUNK_SIZES {
             let passed = pass_body(&body, size);
-            let is_broken = matches!(passed.progress, Progress::Broken(_));
+            let is_broken = matches!(passed.progress, RelayProgress::Broken(_));
             passed.is(if is_broken { b"" } else { &body })?;
             is_right(golden, &passed)?;
         }
@@ -113,7 +113,8 @@ fn a_stream_cut_after_any_event_says_so_in_the_next_event() {
             }
             let any_output = out.iter().any(|event| event.contains(".delta\",\"sequence_number"));
             let none_due = passed.due.is_none();
-            if passed.progress != Progress::Broken(Break::Cut) || (any_output && none_due) {
+            if passed.progress != RelayProgress::Broken(RelayError::Cut) || (any_output && none_due)
+            {
                 return Err(format!("after {kept} events: {passed:?}"));
             }
             let known = |id: &String| uncut.given.whole.contains(id);
@@ -134,7 +135,7 @@ fn a_stream_cut_at_any_byte_passes_on_whole_events_only() {
             // An event that lacked its blank line may get more than that.
             let out = passed.text().replace("\n\n\n", "\n\n");
             let told =
-                out.rfind("event: error\n").filter(|_| passed.progress != Progress::Complete);
+                out.rfind("event: error\n").filter(|_| passed.progress != RelayProgress::Complete);
             let events_out = &out[..told.unwrap_or(out.len())];
             let least = if told.is_some() { 0 } else { events.len() };
             if !(least..=events.len()).any(|count| events[..count].concat() == events_out) {
@@ -169,12 +170,12 @@ fn a_vendor_that_stalls_is_told_to_the_client_in_the_next_event() {
         r#"data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1"}}"#,
         "\n\n"
     );
-    let mut relay = Relay::new(Passage::Responses, true);
+    let mut relay = Relay::new(RelayMode::Responses, true);
     assert_eq!(
         relay.push(Bytes::from_static(created.as_bytes())).as_deref(),
         Some(created.as_bytes())
     );
-    let told = relay.fail(Break::Stalled).expect("an error event");
+    let told = relay.fail(RelayError::Stalled).expect("an error event");
     let told = String::from_utf8(told.to_vec()).expect("text");
     assert!(told.starts_with("event: error\ndata: {") && told.ends_with("}\n\n"), "{told}");
     let error = data(&told).expect("JSON");
@@ -182,5 +183,5 @@ fn a_vendor_that_stalls_is_told_to_the_client_in_the_next_event() {
     assert_eq!((&error["sequence_number"], &error["code"]), (&1.into(), &"upstream_error".into()));
     assert_eq!(relay.push(Bytes::from_static(created.as_bytes())), None);
     assert_eq!((relay.finish(), relay.due(INPUT)), (None, None));
-    assert_eq!(relay.progress(), &Progress::Broken(Break::Stalled));
+    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Stalled));
 }

@@ -1,7 +1,7 @@
 //! Streams of messages events become streams of chat chunks.
 
 use bytes::Bytes;
-use tollgate::dialect::relay::{Break, Progress, Relay};
+use tollgate::dialect::relay::{Relay, RelayError, RelayProgress};
 use tollgate::money::UsageBasis;
 
 use super::golden::{CHUNK_SIZES, Golden, goldens, judge};
@@ -33,8 +33,10 @@ fn every_golden_stream_becomes_what_is_expected_however_it_is_cut() {
 
 pub(super) fn ended_rightly(golden: &Golden, passed: &Passed) -> Result<(), String> {
     let right = match &*golden.text("outcome") {
-        "complete" => passed.progress == Progress::Complete && passed.basis == UsageBasis::Reported,
-        _ => matches!(passed.progress, Progress::Broken(_)),
+        "complete" => {
+            passed.progress == RelayProgress::Complete && passed.basis == UsageBasis::Reported
+        }
+        _ => matches!(passed.progress, RelayProgress::Broken(_)),
     };
     if right { Ok(()) } else { Err(format!("ended as {:?}", passed.progress)) }
 }
@@ -64,7 +66,9 @@ fn a_stream_cut_after_any_event_says_so_and_is_never_done() {
             let Some(before) = passed.out.strip_suffix(&format!("{CUT}\n\n")) else {
                 return Err(format!("after {kept} events it ends otherwise:\n{}", passed.out));
             };
-            if passed.progress != Progress::Broken(Break::Cut) || !uncut.starts_with(before) {
+            if passed.progress != RelayProgress::Broken(RelayError::Cut)
+                || !uncut.starts_with(before)
+            {
                 return Err(format!("after {kept} events: {passed:?}"));
             }
             if kept > 0 && passed.tokens.input == 0 {
@@ -87,7 +91,7 @@ fn a_stream_cut_at_any_byte_passes_on_whole_events_only() {
         let uncut = pass_golden(golden, &given, usize::MAX).out;
         for kept in (0..given.len()).step_by(13) {
             let passed = pass_golden(golden, &given[..kept], usize::MAX);
-            if passed.progress == Progress::Complete {
+            if passed.progress == RelayProgress::Complete {
                 if passed.out != uncut {
                     return Err(format!("complete after {kept} bytes:\n{}", passed.out));
                 }
@@ -115,7 +119,7 @@ fn a_vendor_that_stalls_is_told_to_the_client() {
     let mut relay = Relay::new(translated("m", false, false), true);
     let first = relay.push(Bytes::from_static(start.as_bytes())).expect("a chunk");
     assert!(first.ends_with(b"\n\n"));
-    let told = relay.fail(Break::Stalled).expect("an error event");
+    let told = relay.fail(RelayError::Stalled).expect("an error event");
     let told = String::from_utf8(told.to_vec()).expect("text");
     assert!(
         told.starts_with(r#"data: {"error":{"message":"the vendor stopped answering""#),
@@ -124,6 +128,6 @@ fn a_vendor_that_stalls_is_told_to_the_client() {
     assert!(told.ends_with("}\n\n"), "{told}");
     assert_eq!(relay.push(Bytes::from_static(start.as_bytes())), None);
     assert_eq!(relay.finish(), None);
-    assert_eq!(relay.progress(), &Progress::Broken(Break::Stalled));
+    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Stalled));
     assert_eq!(relay.meter().expect("a text").usage(0).tokens.input, 3);
 }

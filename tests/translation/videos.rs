@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use serde_json::{Value as Json, json};
-use tollgate::dialect::CallFault;
+use tollgate::dialect::CallError;
 use tollgate::dialect::form::{FormLimits, FormReader};
-use tollgate::dialect::images::File;
-use tollgate::dialect::json::Document;
-use tollgate::dialect::videos::{self, Ask, Polled, Refused};
+use tollgate::dialect::images::SourceImage;
+use tollgate::dialect::json::JsonDocument;
+use tollgate::dialect::videos::{self, VideoProgress, VideoRefusal, VideoRequest};
 
 use super::golden::{CHUNK_SIZES, Golden, goldens, judge};
 
@@ -16,12 +16,12 @@ const LIMITS: FormLimits =
     FormLimits { parts_max: 16, text_bytes_max: 1 << 20, file_bytes_max: 512 };
 
 /// What a call reads as.
-type Taken = (Document, Option<File>, Ask);
+type Taken = (JsonDocument, Option<SourceImage>, VideoRequest);
 
 /// Reads a golden call; a form comes in pieces of a size.
-fn take(golden: &Golden, size: usize) -> Result<Taken, CallFault> {
+fn take(golden: &Golden, size: usize) -> Result<Taken, CallError> {
     let (document, file) = if let Some(given) = golden.bytes("given") {
-        (Document::parse(given)?, None)
+        (JsonDocument::parse(given)?, None)
     } else {
         let form = golden.beside("form");
         let mut reader = FormReader::new(&golden.text("content_type"), LIMITS)?;
@@ -46,7 +46,7 @@ fn every_golden_video_becomes_what_is_expected_however_it_is_cut() {
             let (document, file, ask) = taken.map_err(|fault| format!("refused: {fault}"))?;
             is_asked(&ask, &golden.json("asked"))?;
             let made = videos::body(&document, &ask, file.as_ref());
-            Document::parse(made.clone()).map_err(|fault| fault.to_string())?;
+            JsonDocument::parse(made.clone()).map_err(|fault| fault.to_string())?;
             let expected = golden.bytes("body").expect("a body");
             if made == expected {
                 return Ok(());
@@ -56,7 +56,7 @@ fn every_golden_video_becomes_what_is_expected_however_it_is_cut() {
     });
 }
 
-fn is_refused(taken: Result<Taken, CallFault>, expected: &Json) -> Result<(), String> {
+fn is_refused(taken: Result<Taken, CallError>, expected: &Json) -> Result<(), String> {
     let fault = match taken {
         Ok(taken) => return Err(format!("not refused: {taken:?}")),
         Err(fault) => fault,
@@ -69,8 +69,8 @@ fn is_refused(taken: Result<Taken, CallFault>, expected: &Json) -> Result<(), St
     Err(format!("refused with {} at {param}: {fault}; not {expected}", fault.code))
 }
 
-fn is_asked(ask: &Ask, expected: &Json) -> Result<(), String> {
-    let Ask { seconds, resolution, size, named_by, .. } = ask;
+fn is_asked(ask: &VideoRequest, expected: &Json) -> Result<(), String> {
+    let VideoRequest { seconds, resolution, size, named_by, .. } = ask;
     let found = json!({
         "seconds": seconds, "resolution": resolution.name(), "size": size, "named_by": named_by,
     });
@@ -86,7 +86,7 @@ fn every_golden_answer_on_a_video_is_read_as_it_is_meant() {
         let found = match &*golden.text("to") {
             "submission" if status == 200 => json!(videos::accepted(&body)),
             "submission" => {
-                let Refused { is_blocked, message } = videos::refused(status, &body);
+                let VideoRefusal { is_blocked, message } = videos::refused(status, &body);
                 json!({ "blocked": is_blocked, "message": message })
             }
             "question" => videos::polled(status, &body).map_or(Json::Null, told),
@@ -97,12 +97,12 @@ fn every_golden_answer_on_a_video_is_read_as_it_is_meant() {
     });
 }
 
-fn told(polled: Polled) -> Json {
+fn told(polled: VideoProgress) -> Json {
     match polled {
-        Polled::Pending { progress } => json!({ "pending": progress }),
-        Polled::Done { url, ticks } => json!({ "done": url, "ticks": ticks }),
-        Polled::Blocked { message } => json!({ "blocked": message }),
-        Polled::Failed { message } => json!({ "failed": message }),
-        Polled::NoFile { message } => json!({ "no_file": message }),
+        VideoProgress::Pending { progress } => json!({ "pending": progress }),
+        VideoProgress::Done { url, ticks } => json!({ "done": url, "ticks": ticks }),
+        VideoProgress::Blocked { message } => json!({ "blocked": message }),
+        VideoProgress::Failed { message } => json!({ "failed": message }),
+        VideoProgress::NoFile { message } => json!({ "no_file": message }),
     }
 }

@@ -11,7 +11,7 @@ const NAME: &[u8] = b"data";
 
 /// Looks for the list of entries in the outermost object.
 #[derive(Debug, Default)]
-pub(super) struct ListFinder {
+pub(super) struct EntryListFinder {
     looked: usize,
     depth: usize,
     /// Where the text began that has not ended.
@@ -22,7 +22,7 @@ pub(super) struct ListFinder {
     is_value: bool,
 }
 
-impl ListFinder {
+impl EntryListFinder {
     /// The byte after the opening bracket; `bytes` are all that came, also those of last time.
     pub(super) fn list_start(&mut self, bytes: &[u8]) -> Option<usize> {
         while self.looked < bytes.len() {
@@ -52,13 +52,13 @@ impl ListFinder {
 
 /// Looks for the end of an object.
 #[derive(Debug, Default)]
-pub(super) struct EndFinder {
+pub(super) struct ObjectEndFinder {
     looked: usize,
     depth: usize,
     in_text: bool,
 }
 
-impl EndFinder {
+impl ObjectEndFinder {
     /// The byte after the object with which `bytes` begin; these are all that came of it, also
     /// those of last time.
     pub(super) fn object_end(&mut self, bytes: &[u8]) -> Option<usize> {

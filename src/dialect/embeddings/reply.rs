@@ -7,10 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 
-use super::Inputs;
-use super::entries::{EndFinder, ListFinder};
+use super::EmbeddingInputs;
+use super::entries::{EntryListFinder, ObjectEndFinder};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Draft, Kind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
 use crate::dialect::meter::TOKENS_MAX;
 use crate::dialect::vendor_error::VendorError;
 
@@ -23,7 +23,7 @@ const OUTER: usize = 2;
 
 /// A whole reply, for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct EmbeddingsReply {
     /// The body.
     pub body: Bytes,
     /// The input's tokens, if the vendor reports them.
@@ -32,7 +32,7 @@ pub struct Reply {
 
 /// Why a reply has no embeddings for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReplyFault {
+pub enum EmbeddingsReplyError {
     /// It is not what the dialect says.
     #[error("it is no list of embeddings")]
     Unsound,
@@ -48,18 +48,21 @@ pub enum ReplyFault {
 ///
 /// # Errors
 /// It has no embeddings.
-pub fn reply(body: &[u8], inputs: Inputs) -> Result<Reply, ReplyFault> {
-    let (mut reader, mut out) = (ReplyReader::new(inputs), BytesMut::new());
+pub fn reply(
+    body: &[u8],
+    inputs: EmbeddingInputs,
+) -> Result<EmbeddingsReply, EmbeddingsReplyError> {
+    let (mut reader, mut out) = (EmbeddingsReader::new(inputs), BytesMut::new());
     reader.push(body, &mut out)?;
     let tokens = reader.finish(&mut out)?;
-    Ok(Reply { body: out.freeze(), tokens })
+    Ok(EmbeddingsReply { body: out.freeze(), tokens })
 }
 
 /// See the module.
 #[derive(Debug)]
-pub struct ReplyReader {
-    inputs: Inputs,
-    at: At,
+pub struct EmbeddingsReader {
+    inputs: EmbeddingInputs,
+    at: ReadPosition,
     /// What stands before the first entry.
     head: BytesMut,
     /// What came and was not passed on: of an entry, or behind the last.
@@ -80,24 +83,24 @@ enum HeadUsage {
 
 /// How far a reply was read.
 #[derive(Debug)]
-enum At {
-    Head(ListFinder),
+enum ReadPosition {
+    Head(EntryListFinder),
     /// Before an entry, which may be the first, and there may be none.
     Entry,
-    Inside(EndFinder),
+    Inside(ObjectEndFinder),
     /// Behind an entry.
     Comma,
     Tail,
 }
 
-impl ReplyReader {
+impl EmbeddingsReader {
     /// Nothing has come.
     #[must_use]
-    pub fn new(inputs: Inputs) -> ReplyReader {
+    pub fn new(inputs: EmbeddingInputs) -> EmbeddingsReader {
         let (head, pending) = (BytesMut::new(), BytesMut::new());
-        ReplyReader {
+        EmbeddingsReader {
             inputs,
-            at: At::Head(ListFinder::default()),
+            at: ReadPosition::Head(EntryListFinder::default()),
             head,
             pending,
             usage: HeadUsage::Absent,
@@ -114,8 +117,8 @@ impl ReplyReader {
     ///
     /// # Errors
     /// It can no more be a list of embeddings. What was given out before is to be forgotten.
-    pub fn push(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), ReplyFault> {
-        let At::Head(finder) = &mut self.at else {
+    pub fn push(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
+        let ReadPosition::Head(finder) = &mut self.at else {
             self.pending.extend_from_slice(bytes);
             return self.read_entries(out);
         };
@@ -125,11 +128,11 @@ impl ReplyReader {
             Some(start) => {
                 self.head.truncate(start);
                 self.pending.extend_from_slice(&bytes[start - before..]);
-                self.at = At::Entry;
+                self.at = ReadPosition::Entry;
                 self.read_head(out)?;
                 self.read_entries(out)
             }
-            None if self.head.len() > AROUND_BYTES_MAX => Err(ReplyFault::TooLarge),
+            None if self.head.len() > AROUND_BYTES_MAX => Err(EmbeddingsReplyError::TooLarge),
             None => Ok(()),
         }
     }
@@ -139,19 +142,19 @@ impl ReplyReader {
     ///
     /// # Errors
     /// As of [`ReplyReader::push`].
-    pub fn finish(&mut self, out: &mut BytesMut) -> Result<Option<u64>, ReplyFault> {
+    pub fn finish(&mut self, out: &mut BytesMut) -> Result<Option<u64>, EmbeddingsReplyError> {
         match self.at {
-            At::Tail => self.read_tail(out),
-            At::Head(_) => {
+            ReadPosition::Tail => self.read_tail(out),
+            ReadPosition::Head(_) => {
                 // It may say why there are none.
                 document(self.head.split().freeze())?;
-                Err(ReplyFault::Unsound)
+                Err(EmbeddingsReplyError::Unsound)
             }
-            _ => Err(ReplyFault::Unsound),
+            _ => Err(EmbeddingsReplyError::Unsound),
         }
     }
 
-    fn read_head(&mut self, out: &mut BytesMut) -> Result<(), ReplyFault> {
+    fn read_head(&mut self, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
         const REST: &[u8] = b"]}";
         let skeleton = document(Bytes::from([&self.head[..], REST].concat()))?;
         let Some(usage) = skeleton.get("usage") else {
@@ -165,18 +168,18 @@ impl ReplyReader {
         Ok(())
     }
 
-    fn read_entries(&mut self, out: &mut BytesMut) -> Result<(), ReplyFault> {
+    fn read_entries(&mut self, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
         loop {
-            if let At::Inside(finder) = &mut self.at {
+            if let ReadPosition::Inside(finder) = &mut self.at {
                 let Some(end) = finder.object_end(&self.pending) else {
                     return bounded(&self.pending, ENTRY_BYTES_MAX);
                 };
                 let entry = self.pending.split_to(end).freeze();
                 self.read_entry(entry, out)?;
-                self.at = At::Comma;
+                self.at = ReadPosition::Comma;
                 continue;
             }
-            if let At::Tail = self.at {
+            if let ReadPosition::Tail = self.at {
                 return bounded(&self.pending, AROUND_BYTES_MAX);
             }
             let is_space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
@@ -184,32 +187,35 @@ impl ReplyReader {
             out.extend_from_slice(&self.pending.split_to(space));
             self.at = match (&self.at, self.pending.first()) {
                 (_, None) => return Ok(()),
-                (At::Entry, Some(b'{')) => At::Inside(EndFinder::default()),
-                (At::Comma, Some(b',')) => {
-                    out.extend_from_slice(&self.pending.split_to(1));
-                    At::Entry
+                (ReadPosition::Entry, Some(b'{')) => {
+                    ReadPosition::Inside(ObjectEndFinder::default())
                 }
-                (At::Comma, Some(b']')) => At::Tail,
+                (ReadPosition::Comma, Some(b',')) => {
+                    out.extend_from_slice(&self.pending.split_to(1));
+                    ReadPosition::Entry
+                }
+                (ReadPosition::Comma, Some(b']')) => ReadPosition::Tail,
                 // A reply without any entry among them.
-                _ => return Err(ReplyFault::Unsound),
+                _ => return Err(EmbeddingsReplyError::Unsound),
             };
         }
     }
 
-    fn read_entry(&self, entry: Bytes, out: &mut BytesMut) -> Result<(), ReplyFault> {
-        let entry = Document::received_within(entry, OUTER).map_err(|_| ReplyFault::Unsound)?;
-        let vector = entry.get("embedding").ok_or(ReplyFault::Unsound)?;
-        if self.inputs.base64 && vector.kind() == Kind::List {
-            return in_base64(&entry, out).ok_or(ReplyFault::Unsound);
+    fn read_entry(&self, entry: Bytes, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
+        let entry = JsonDocument::received_within(entry, OUTER)
+            .map_err(|_| EmbeddingsReplyError::Unsound)?;
+        let vector = entry.get("embedding").ok_or(EmbeddingsReplyError::Unsound)?;
+        if self.inputs.base64 && vector.kind() == JsonKind::List {
+            return in_base64(&entry, out).ok_or(EmbeddingsReplyError::Unsound);
         }
         if !is_vector(vector) {
-            return Err(ReplyFault::Unsound);
+            return Err(EmbeddingsReplyError::Unsound);
         }
         out.extend_from_slice(entry.body());
         Ok(())
     }
 
-    fn read_tail(&mut self, out: &mut BytesMut) -> Result<Option<u64>, ReplyFault> {
+    fn read_tail(&mut self, out: &mut BytesMut) -> Result<Option<u64>, EmbeddingsReplyError> {
         let skeleton = document(Bytes::from([&self.head[..], &self.pending].concat()))?;
         if let HeadUsage::Passed { tokens } = self.usage {
             out.extend_from_slice(&self.pending);
@@ -220,7 +226,8 @@ impl ReplyReader {
             out.extend_from_slice(&self.with_usage(&skeleton, tokens)[self.head.len()..]);
             return Ok(tokens);
         }
-        let brace = self.pending.iter().rposition(|b| *b == b'}').ok_or(ReplyFault::Unsound)?;
+        let brace =
+            self.pending.iter().rposition(|b| *b == b'}').ok_or(EmbeddingsReplyError::Unsound)?;
         out.extend_from_slice(&self.pending[..brace]);
         out.extend_from_slice(format!(r#","usage":{}"#, self.counted()).as_bytes());
         out.extend_from_slice(&self.pending[brace..]);
@@ -228,8 +235,8 @@ impl ReplyReader {
     }
 
     /// What stands around the entries, with a usage that was counted where none is reported.
-    fn with_usage(&self, skeleton: &Document, tokens: Option<u64>) -> Vec<u8> {
-        let mut draft = Draft::new(skeleton);
+    fn with_usage(&self, skeleton: &JsonDocument, tokens: Option<u64>) -> Vec<u8> {
+        let mut draft = JsonPatch::new(skeleton);
         if tokens.is_none() {
             draft.set("usage", self.counted());
         }
@@ -242,15 +249,15 @@ impl ReplyReader {
     }
 }
 
-fn bounded(pending: &BytesMut, most: usize) -> Result<(), ReplyFault> {
-    if pending.len() > most { Err(ReplyFault::TooLarge) } else { Ok(()) }
+fn bounded(pending: &BytesMut, most: usize) -> Result<(), EmbeddingsReplyError> {
+    if pending.len() > most { Err(EmbeddingsReplyError::TooLarge) } else { Ok(()) }
 }
 
 /// A reply, or what stands around its entries, unless it tells of an error.
-fn document(body: Bytes) -> Result<Document, ReplyFault> {
-    let document = Document::received(body).map_err(|_| ReplyFault::Unsound)?;
+fn document(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
+    let document = JsonDocument::received(body).map_err(|_| EmbeddingsReplyError::Unsound)?;
     match VendorError::in_event(&document) {
-        Some(error) => Err(ReplyFault::Told(error)),
+        Some(error) => Err(EmbeddingsReplyError::Told(error)),
         None => Ok(document),
     }
 }
@@ -265,7 +272,7 @@ fn tokens(usage: Value<'_>) -> Option<u64> {
 fn is_vector(value: Value<'_>) -> bool {
     let mut kinds = value.elements().map(Value::kind).peekable();
     let is_list = kinds.peek().is_some();
-    is_packed(value) || (is_list && kinds.all(|kind| kind == Kind::Number))
+    is_packed(value) || (is_list && kinds.all(|kind| kind == JsonKind::Number))
 }
 
 /// Whether a vector is in base64 already.
@@ -274,7 +281,7 @@ fn is_packed(value: Value<'_>) -> bool {
 }
 
 /// Writes an entry with its vector in base64.
-fn in_base64(entry: &Document, out: &mut BytesMut) -> Option<()> {
+fn in_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
     let mut opening: &[u8] = b"{";
     for (name, value) in entry.members() {
         out.extend_from_slice(opening);
@@ -299,7 +306,7 @@ fn pack(list: Value<'_>) -> Option<Vec<u8>> {
     let mut packed = Vec::new();
     for number in list.elements() {
         let text = std::str::from_utf8(number.raw()).ok()?;
-        let is_number = number.kind() == Kind::Number;
+        let is_number = number.kind() == JsonKind::Number;
         let nearest = text.parse().ok().filter(|n: &f32| is_number && n.is_finite())?;
         packed.extend_from_slice(&nearest.to_le_bytes());
     }

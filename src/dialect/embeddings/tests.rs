@@ -10,19 +10,19 @@ use bytes::{Bytes, BytesMut};
 
 use super::*;
 
-const ASKED: Inputs = Inputs { base64: true, tokens: 7, tokens_max: 9 };
+const ASKED: EmbeddingInputs = EmbeddingInputs { base64: true, tokens: 7, tokens_max: 9 };
 
-fn document(json: &str) -> Document {
-    Document::received(Bytes::from(json.to_owned())).expect("sound")
+fn document(json: &str) -> JsonDocument {
+    JsonDocument::received(Bytes::from(json.to_owned())).expect("sound")
 }
 
-fn read_json(body: &Json) -> Result<Inputs, CallFault> {
+fn read_json(body: &Json) -> Result<EmbeddingInputs, CallError> {
     read(&document(&body.to_string()))
 }
 
 /// The reply to a call that asked for base64.
 fn replied(json: &str) -> Option<(Json, Option<u64>)> {
-    let Reply { body, tokens } = reply(json.as_bytes(), ASKED).ok()?;
+    let EmbeddingsReply { body, tokens } = reply(json.as_bytes(), ASKED).ok()?;
     Some((serde_json::from_slice(&body).expect("sound"), tokens))
 }
 
@@ -46,7 +46,7 @@ fn unpacked(vector: &Json) -> Vec<u32> {
 #[case::many_lists(json!(vec![[1, 2]; 2048]), 4096, 4096)]
 fn input_is_counted(#[case] input: Json, #[case] tokens: u64, #[case] tokens_max: u64) {
     let read = read_json(&json!({ "input": input, "dimensions": 8 }));
-    assert_eq!(read, Ok(Inputs { base64: false, tokens, tokens_max }));
+    assert_eq!(read, Ok(EmbeddingInputs { base64: false, tokens, tokens_max }));
 }
 
 #[rstest]
@@ -154,9 +154,9 @@ fn a_number_becomes_the_nearest_f32(#[case] number: &str, #[case] bits: u32) {
 #[case::error(r#"{"error":{"message":"no","code":500}}"#)]
 fn what_is_no_embedding_is_not_taken_for_one(#[case] json: &'static str) {
     for base64 in [true, false] {
-        let read = reply(json.as_ref(), Inputs { base64, ..ASKED });
-        let is_told = matches!(read, Err(ReplyFault::Told(_))) && json.contains("error");
-        assert!(is_told || read == Err(ReplyFault::Unsound), "{read:?}");
+        let read = reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
+        let is_told = matches!(read, Err(EmbeddingsReplyError::Told(_))) && json.contains("error");
+        assert!(is_told || read == Err(EmbeddingsReplyError::Unsound), "{read:?}");
     }
 }
 
@@ -202,15 +202,15 @@ fn usage_is_counted_where_none_is_reported(#[case] usage: &str, #[case] tokens: 
 #[case::numbers_as_asked(false, r#"{"usage":{"prompt_tokens":1},"data":[{"embedding":[ 1.0 ]}]}"#)]
 #[case::packed_unasked(false, r#"{"data":[{"embedding":"AACAPw=="}],"usage":{"prompt_tokens":1}}"#)]
 fn where_nothing_has_to_change_the_bytes_pass(#[case] base64: bool, #[case] json: &'static str) {
-    let read = reply(json.as_ref(), Inputs { base64, ..ASKED });
-    assert_eq!(read, Ok(Reply { body: Bytes::from(json), tokens: Some(1) }));
+    let read = reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
+    assert_eq!(read, Ok(EmbeddingsReply { body: Bytes::from(json), tokens: Some(1) }));
 }
 
 #[test]
 fn all_else_in_a_reply_stays() {
     let json = r#"{ "id" : 1.50, "data" : [ {"object":"embedding", "index" : 0, "a\"b":"\u0041",
         "embedding" :[1, 2] } , {"embedding":"AACAPw==","index":1} ] , "z":[ ]}"#;
-    let Reply { body, .. } = reply(json.as_ref(), ASKED).expect("embeddings");
+    let EmbeddingsReply { body, .. } = reply(json.as_ref(), ASKED).expect("embeddings");
     let expected = r#"{ "id" : 1.50, "data" : [ {"object":"embedding","index":0,"a\"b":"\u0041","embedding":"AACAPwAAAEA="} , {"embedding":"AACAPw==","index":1} ] , "z":[ ],"usage":{"prompt_tokens":7,"total_tokens":7}}"#;
     assert_eq!(std::str::from_utf8(&body), Ok(expected));
 }
@@ -290,8 +290,12 @@ fn more_numbers_than_an_answer_holds_are_refused(
 }
 
 /// What comes of a reply that comes in pieces of these sizes, again and again.
-fn in_pieces(json: &[u8], sizes: &[usize], base64: bool) -> Result<Reply, ReplyFault> {
-    let mut reader = ReplyReader::new(Inputs { base64, ..ASKED });
+fn in_pieces(
+    json: &[u8],
+    sizes: &[usize],
+    base64: bool,
+) -> Result<EmbeddingsReply, EmbeddingsReplyError> {
+    let mut reader = EmbeddingsReader::new(EmbeddingInputs { base64, ..ASKED });
     let (mut out, mut rest) = (BytesMut::new(), json);
     for size in sizes.iter().cycle() {
         let (piece, after) = rest.split_at((*size).min(rest.len()));
@@ -302,7 +306,7 @@ fn in_pieces(json: &[u8], sizes: &[usize], base64: bool) -> Result<Reply, ReplyF
         }
     }
     let tokens = reader.finish(&mut out)?;
-    Ok(Reply { body: out.freeze(), tokens })
+    Ok(EmbeddingsReply { body: out.freeze(), tokens })
 }
 
 /// What has to come of a reply where nothing is rewritten, as the scan of all of it says.
@@ -314,18 +318,18 @@ fn scanned_whole(json: &[u8]) -> Result<Option<u64>, ()> {
 }
 
 /// A reply of which all entries are sound.
-fn proved(json: &[u8]) -> Option<Document> {
-    let document = Document::received(Bytes::copy_from_slice(json)).ok()?;
+fn proved(json: &[u8]) -> Option<JsonDocument> {
+    let document = JsonDocument::received(Bytes::copy_from_slice(json)).ok()?;
     let data = document.get("data").filter(|_| document.get("error").is_none_or(Value::is_null))?;
     let is_entry = |entry: Value<'_>| {
-        let vector = entry.get("embedding").filter(|_| entry.kind() == Kind::Object)?;
+        let vector = entry.get("embedding").filter(|_| entry.kind() == JsonKind::Object)?;
         let is_text = vector.inside().is_some_and(|text| !text.is_empty());
         let mut numbers = vector.elements().map(Value::kind).peekable();
-        let is_list = numbers.peek().is_some() && numbers.all(|kind| kind == Kind::Number);
+        let is_list = numbers.peek().is_some() && numbers.all(|kind| kind == JsonKind::Number);
         (is_text || is_list).then_some(())
     };
     let entries: Vec<_> = data.elements().map(is_entry).collect();
-    if data.kind() != Kind::List || entries.is_empty() || entries.contains(&None) {
+    if data.kind() != JsonKind::List || entries.is_empty() || entries.contains(&None) {
         return None;
     }
     Some(document)
@@ -380,8 +384,8 @@ proptest! {
             prop_assert_eq!(&in_pieces(&json, &sizes, base64), &whole);
             let expected = scanned_whole(&json);
             prop_assert_eq!(whole.as_ref().map(|reply| reply.tokens).map_err(|_| ()), expected);
-            let Ok(Reply { body, tokens }) = whole else { continue };
-            prop_assert!(Document::received(body.clone()).is_ok());
+            let Ok(EmbeddingsReply { body, tokens }) = whole else { continue };
+            prop_assert!(JsonDocument::received(body.clone()).is_ok());
             if tokens.is_some() && !base64 {
                 prop_assert_eq!(&body[..], &json[..]);
             }
@@ -394,7 +398,7 @@ fn of_a_long_reply_no_more_than_an_entry_is_held() {
     let entry = format!(r#"{{"embedding":[{}1]}}"#, "0.25,".repeat(3_000));
     let entries = vec![entry.as_str(); 200].join(",");
     let json = format!(r#"{{"data":[{entries}],"usage":{{"prompt_tokens":1}}}}"#);
-    let (mut reader, mut out) = (ReplyReader::new(ASKED), BytesMut::new());
+    let (mut reader, mut out) = (EmbeddingsReader::new(ASKED), BytesMut::new());
     for piece in json.as_bytes().chunks(1_000) {
         reader.push(piece, &mut out).expect("sound");
         assert!(reader.held() < entry.len() + 2_000);
@@ -408,11 +412,11 @@ fn of_a_long_reply_no_more_than_an_entry_is_held() {
 #[case::head(r#"{"x":""#, "data")]
 #[case::tail(r#"{"data":[{"embedding":[1]}],"x":""#, "]")]
 fn a_part_that_does_not_end_is_given_up(#[case] start: &str, #[case] more: &str) {
-    let (mut reader, mut out) = (ReplyReader::new(ASKED), BytesMut::new());
+    let (mut reader, mut out) = (EmbeddingsReader::new(ASKED), BytesMut::new());
     reader.push(start.as_bytes(), &mut out).expect("more may come");
     let more = more.repeat(10_000);
     let fault = (0..1_000).find_map(|_| reader.push(more.as_bytes(), &mut out).err());
-    assert_eq!(fault, Some(ReplyFault::TooLarge));
+    assert_eq!(fault, Some(EmbeddingsReplyError::TooLarge));
     assert!(reader.held() < 2 << 20);
 }
 
@@ -420,8 +424,8 @@ fn a_part_that_does_not_end_is_given_up(#[case] start: &str, #[case] more: &str)
 #[case::before(r#"{"usage":null,"data":[{"embedding":[1]}]}"#)]
 #[case::behind(r#"{"data":[{"embedding":[1]}],"usage":null}"#)]
 fn a_usage_that_says_nothing_is_replaced_where_it_stands(#[case] json: &'static str) {
-    let Reply { body, tokens } =
-        reply(json.as_ref(), Inputs { base64: false, ..ASKED }).expect("embeddings");
+    let EmbeddingsReply { body, tokens } =
+        reply(json.as_ref(), EmbeddingInputs { base64: false, ..ASKED }).expect("embeddings");
     let counted = r#"{"prompt_tokens":7,"total_tokens":7}"#;
     let expected = json.replace("null", counted);
     assert_eq!((std::str::from_utf8(&body), tokens), (Ok(&*expected), None));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use super::head::{PartHead, PartKind};
-use super::{Part, PartContent, Upload, Wrong, shown, wrong};
+use super::{FormPart, FormViolation, PartContent, UploadedFile, shown, wrong};
 
 /// Slices smaller than this are copied together, since each costs some bytes of its own.
 const SLICE_BYTES_MIN: usize = 4 * 1_024;
@@ -16,17 +16,17 @@ const GATHERED_BYTES_MAX: usize = 64 * 1_024;
 
 /// What separates parts: a line break, two dashes and the boundary.
 #[derive(Debug)]
-pub(super) struct Seam {
+pub(super) struct BoundaryMatcher {
     whole: Bytes,
     /// Finds it without its line break. There is no line break in the rest, so that what turns out
     /// to be none has no beginning of another one inside.
     dashes: Finder<'static>,
 }
 
-impl Seam {
-    pub(super) fn new(boundary: &str) -> Seam {
+impl BoundaryMatcher {
+    pub(super) fn new(boundary: &str) -> BoundaryMatcher {
         let whole = Bytes::from(format!("\r\n--{boundary}"));
-        Seam { dashes: Finder::new(&whole[2..]).into_owned(), whole }
+        BoundaryMatcher { dashes: Finder::new(&whole[2..]).into_owned(), whole }
     }
 
     /// Whether this is all of it.
@@ -35,7 +35,7 @@ impl Seam {
     }
 
     /// Goes on matching the first one, whose line break may be left out.
-    pub(super) fn open(&self, matched: &mut usize, piece: &[u8]) -> Result<usize, Wrong> {
+    pub(super) fn open(&self, matched: &mut usize, piece: &[u8]) -> Result<usize, FormViolation> {
         if *matched == 0 && piece[0] == b'-' {
             *matched = 2;
         }
@@ -51,16 +51,16 @@ impl Seam {
 
 /// The content of a part, as far as it has come.
 #[derive(Debug)]
-pub(super) struct Content {
+pub(super) struct PartBody {
     head: PartHead,
-    body: Body,
+    body: PartStorage,
     bytes_max: usize,
-    held: Held,
+    held: PartialBoundary,
 }
 
 /// Bytes at the end of the last piece that may belong to the next seam.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct PartialBoundary {
     cr: bool,
     lf: bool,
     /// How many of the dashes and the boundary.
@@ -68,22 +68,26 @@ struct Held {
 }
 
 #[derive(Debug)]
-enum Body {
-    Text(Gathered),
-    File(Slices),
+enum PartStorage {
+    Text(TextBuffer),
+    File(FileSlices),
 }
 
-impl Content {
-    pub(super) fn new(head: PartHead, text_bytes_max: usize, file_bytes_max: usize) -> Content {
+impl PartBody {
+    pub(super) fn new(head: PartHead, text_bytes_max: usize, file_bytes_max: usize) -> PartBody {
         let (body, bytes_max) = match head.kind {
-            PartKind::Text => (Body::Text(Gathered::default()), text_bytes_max),
-            PartKind::File(_) => (Body::File(Slices::default()), file_bytes_max),
+            PartKind::Text => (PartStorage::Text(TextBuffer::default()), text_bytes_max),
+            PartKind::File(_) => (PartStorage::File(FileSlices::default()), file_bytes_max),
         };
-        Content { head, body, bytes_max, held: Held::default() }
+        PartBody { head, body, bytes_max, held: PartialBoundary::default() }
     }
 
     /// Takes bytes up to the end of the next seam at most; gives how many, and whether it ended.
-    pub(super) fn push(&mut self, seam: &Seam, piece: &Bytes) -> Result<(usize, bool), Wrong> {
+    pub(super) fn push(
+        &mut self,
+        seam: &BoundaryMatcher,
+        piece: &Bytes,
+    ) -> Result<(usize, bool), FormViolation> {
         let (from, is_whole) = self.resume(seam, piece)?;
         if is_whole || from == piece.len() {
             return Ok((from, is_whole));
@@ -101,13 +105,17 @@ impl Content {
                 return Err(half_break(from + hit + seam.whole.len() - 3));
             }
         }
-        self.held = Held::of(seam, &fresh);
+        self.held = PartialBoundary::of(seam, &fresh);
         self.add(fresh.slice(..fresh.len() - self.held.length()))?;
         Ok((piece.len(), false))
     }
 
     /// Goes on with what is held, until it is a seam or is not.
-    fn resume(&mut self, seam: &Seam, piece: &[u8]) -> Result<(usize, bool), Wrong> {
+    fn resume(
+        &mut self,
+        seam: &BoundaryMatcher,
+        piece: &[u8],
+    ) -> Result<(usize, bool), FormViolation> {
         let dashes = &seam.whole[2..];
         if self.held.length() == 0 {
             return Ok((0, false));
@@ -130,7 +138,7 @@ impl Content {
     }
 
     /// What was held is content.
-    fn release(&mut self, seam: &Seam) -> Result<(), Wrong> {
+    fn release(&mut self, seam: &BoundaryMatcher) -> Result<(), FormViolation> {
         let held = std::mem::take(&mut self.held);
         let begin = usize::from(!held.cr);
         let end = if held.lf { 2 } else { 1 };
@@ -138,37 +146,37 @@ impl Content {
         self.add(seam.whole.slice(2..2 + held.matched))
     }
 
-    fn add(&mut self, slice: Bytes) -> Result<(), Wrong> {
+    fn add(&mut self, slice: Bytes) -> Result<(), FormViolation> {
         let length = match &self.body {
-            Body::Text(text) => text.0.len(),
-            Body::File(file) => file.length,
+            PartStorage::Text(text) => text.0.len(),
+            PartStorage::File(file) => file.length,
         };
         if slice.len() > self.bytes_max - length {
             return Err(match self.body {
-                Body::Text(_) => Wrong::Texts,
-                Body::File(_) => Wrong::File(shown(&self.head.name)),
+                PartStorage::Text(_) => FormViolation::Texts,
+                PartStorage::File(_) => FormViolation::File(shown(&self.head.name)),
             });
         }
         match &mut self.body {
-            Body::Text(text) => text.0.extend_from_slice(&slice),
-            Body::File(file) => file.add(slice),
+            PartStorage::Text(text) => text.0.extend_from_slice(&slice),
+            PartStorage::File(file) => file.add(slice),
         }
         Ok(())
     }
 
     /// The part, after its seam, which ended at a byte.
-    pub(super) fn finish(&mut self, at: usize, ascii: bool) -> Result<Part, Wrong> {
+    pub(super) fn finish(&mut self, at: usize, ascii: bool) -> Result<FormPart, FormViolation> {
         let name = std::mem::take(&mut self.head.name);
         let kind = std::mem::replace(&mut self.head.kind, PartKind::Text);
         let content = match &mut self.body {
-            Body::Text(text) => {
+            PartStorage::Text(text) => {
                 let ascii = ascii || self.head.ascii;
                 let text = String::from_utf8(std::mem::take(&mut text.0)).ok();
                 let text = text.filter(|text| !ascii || text.is_ascii());
                 let what = || format!("the text of '{}' is not UTF-8", shown(&name));
                 PartContent::Text(text.ok_or_else(|| wrong(at, what()))?)
             }
-            Body::File(file) => PartContent::File(Upload {
+            PartStorage::File(file) => PartContent::File(UploadedFile {
                 name: match kind {
                     PartKind::Text => None,
                     PartKind::File(name) => name,
@@ -178,28 +186,28 @@ impl Content {
                 content: std::mem::take(file).finish(),
             }),
         };
-        Ok(Part { name, content })
+        Ok(FormPart { name, content })
     }
 }
 
-fn half_break(at: usize) -> Wrong {
+fn half_break(at: usize) -> FormViolation {
     wrong(at, "a boundary must stand after CR and LF, not after one of them")
 }
 
-impl Held {
+impl PartialBoundary {
     /// What at the end of these bytes may belong to a seam. No whole one is in them.
-    fn of(seam: &Seam, bytes: &[u8]) -> Held {
+    fn of(seam: &BoundaryMatcher, bytes: &[u8]) -> PartialBoundary {
         let dashes = &seam.whole[2..];
         let last = bytes.len().saturating_sub(dashes.len());
         let Some(at) = memchr::memrchr2(b'\r', b'\n', &bytes[last..]) else {
-            return Held::default();
+            return PartialBoundary::default();
         };
         let (before, after) = (&bytes[..=last + at], &bytes[last + at + 1..]);
         if !dashes.starts_with(after) {
-            return Held::default();
+            return PartialBoundary::default();
         }
         let lf = before.ends_with(b"\n");
-        Held { cr: !lf || before.ends_with(b"\r\n"), lf, matched: after.len() }
+        PartialBoundary { cr: !lf || before.ends_with(b"\r\n"), lf, matched: after.len() }
     }
 
     fn length(self) -> usize {
@@ -209,9 +217,9 @@ impl Held {
 
 /// Bytes that are copied together. They are not shown.
 #[derive(Default)]
-struct Gathered(Vec<u8>);
+struct TextBuffer(Vec<u8>);
 
-impl fmt::Debug for Gathered {
+impl fmt::Debug for TextBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.0.len())
     }
@@ -219,19 +227,19 @@ impl fmt::Debug for Gathered {
 
 /// A file as slices of what came in.
 #[derive(Default)]
-struct Slices {
+struct FileSlices {
     whole: Vec<Bytes>,
-    gathered: Gathered,
+    gathered: TextBuffer,
     length: usize,
 }
 
-impl fmt::Debug for Slices {
+impl fmt::Debug for FileSlices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.length)
     }
 }
 
-impl Slices {
+impl FileSlices {
     fn add(&mut self, slice: Bytes) {
         self.length += slice.len();
         if slice.len() < SLICE_BYTES_MIN {

@@ -5,20 +5,20 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use crate::dialect::CallFault;
-use crate::dialect::json::Document;
+use crate::dialect::CallError;
+use crate::dialect::json::JsonDocument;
 use crate::dialect::json::draft::quoted;
 
 /// The fields of a form that were read so far.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct Fields {
+pub(in crate::dialect) struct FormFields {
     members: Vec<String>,
     names: BTreeSet<String>,
 }
 
-impl Fields {
+impl FormFields {
     /// Adds a field with its value, which is JSON. Its name must be one, and stand once.
-    pub(in crate::dialect) fn add(&mut self, name: &str, json: &str) -> Result<(), CallFault> {
+    pub(in crate::dialect) fn add(&mut self, name: &str, json: &str) -> Result<(), CallError> {
         check_name(name)?;
         if !self.names.insert(name.to_owned()) {
             return Err(unsound(name, format!("the field '{name}' stands twice in the form")));
@@ -28,8 +28,8 @@ impl Fields {
     }
 
     /// The object, with its members in the order of the fields.
-    pub(in crate::dialect) fn document(self) -> Result<Document, CallFault> {
-        Ok(Document::parse(Bytes::from(format!("{{{}}}", self.members.join(","))))?)
+    pub(in crate::dialect) fn document(self) -> Result<JsonDocument, CallError> {
+        Ok(JsonDocument::parse(Bytes::from(format!("{{{}}}", self.members.join(","))))?)
     }
 }
 
@@ -37,7 +37,7 @@ impl Fields {
 const NAME_BYTES_MAX: usize = 64;
 
 /// A field's name must be one, so that nobody can read another in it.
-pub(in crate::dialect) fn check_name(name: &str) -> Result<(), CallFault> {
+pub(in crate::dialect) fn check_name(name: &str) -> Result<(), CallError> {
     // Brackets mean a list to some readers, and a first underscore a setting of the form itself.
     let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     let plain = name.bytes().all(is_of_name) && !name.starts_with('_');
@@ -48,6 +48,6 @@ pub(in crate::dialect) fn check_name(name: &str) -> Result<(), CallFault> {
     Err(unsound(&shown, format!("'{shown}' is no name of a field")))
 }
 
-fn unsound(field: &str, message: String) -> CallFault {
-    CallFault { code: "invalid_form", param: Some(field.to_owned()), message }
+fn unsound(field: &str, message: String) -> CallError {
+    CallError { code: "invalid_form", param: Some(field.to_owned()), message }
 }

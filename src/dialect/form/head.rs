@@ -1,8 +1,8 @@
 //! The headers of a part.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::parameters::{Parameters, SPACE, Written, extended, token_length};
-use super::{Wrong, shown, wrong};
+use super::parameters::{HeaderParameters, ParameterValue, SPACE, extended, token_length};
+use super::{FormViolation, shown, wrong};
 
 /// Bytes of one part's headers, at most.
 const HEAD_BYTES_MAX: usize = 8 * 1_024;
@@ -28,7 +28,7 @@ pub(super) enum PartKind {
 
 /// The headers of a part, as far as they have come.
 #[derive(Debug, Default)]
-pub(super) struct Head {
+pub(super) struct PartHeadReader {
     /// The line that has not ended yet.
     line: Vec<u8>,
     bytes: usize,
@@ -37,9 +37,9 @@ pub(super) struct Head {
     headers: Vec<(String, String)>,
 }
 
-impl Head {
+impl PartHeadReader {
     /// Takes bytes up to the end of a line at most; gives how many.
-    pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, Wrong> {
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, FormViolation> {
         let used = memchr::memchr(b'\n', piece).map_or(piece.len(), |at| at + 1);
         let room = HEAD_BYTES_MAX - self.bytes;
         if used > room {
@@ -55,7 +55,7 @@ impl Head {
     }
 
     /// What the headers say, once all have come.
-    pub(super) fn finish(&self, at: usize) -> Result<Option<PartHead>, Wrong> {
+    pub(super) fn finish(&self, at: usize) -> Result<Option<PartHead>, FormViolation> {
         if !self.is_whole {
             return Ok(None);
         }
@@ -114,7 +114,7 @@ impl Head {
                 return Err("a part has parts of its own".to_owned());
             }
             if kind == PartKind::Text {
-                ascii = Parameters::parse(content_type)?.is_only_ascii()?;
+                ascii = HeaderParameters::parse(content_type)?.is_only_ascii()?;
             }
         }
         Ok(PartHead { name, kind, content_type: content_type.map(str::to_owned), ascii })
@@ -123,7 +123,7 @@ impl Head {
 
 /// The name of a part, and what part it is.
 fn named(disposition: &str) -> Result<(String, PartKind), String> {
-    let read = Parameters::parse(disposition)?;
+    let read = HeaderParameters::parse(disposition)?;
     if !read.first.eq_ignore_ascii_case("form-data") {
         return Err(format!("the content-disposition is '{}', not form-data", shown(read.first)));
     }
@@ -144,8 +144,10 @@ fn named(disposition: &str) -> Result<(String, PartKind), String> {
     let kind = match (read.get("filename*"), file_name) {
         (None, None) => PartKind::Text,
         (None, file_name) => PartKind::File(file_name),
-        (Some(Written::Token(value)), file_name) => PartKind::File(extended(value)?.or(file_name)),
-        (Some(Written::Quoted(_)), _) => return Err("filename* is in quotes".to_owned()),
+        (Some(ParameterValue::Token(value)), file_name) => {
+            PartKind::File(extended(value)?.or(file_name))
+        }
+        (Some(ParameterValue::Quoted(_)), _) => return Err("filename* is in quotes".to_owned()),
     };
     Ok((text, kind))
 }

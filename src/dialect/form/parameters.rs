@@ -7,24 +7,24 @@ use super::shown;
 
 /// A value as it stands in a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written<'a> {
+pub(super) enum ParameterValue<'a> {
     Token(&'a str),
     /// What is between the quotes, escapes as they stand.
     Quoted(&'a str),
 }
 
-impl<'a> Written<'a> {
+impl<'a> ParameterValue<'a> {
     /// The value, escapes as they stand.
     pub(super) fn raw(self) -> &'a str {
         match self {
-            Written::Token(raw) | Written::Quoted(raw) => raw,
+            ParameterValue::Token(raw) | ParameterValue::Quoted(raw) => raw,
         }
     }
 
     /// The value without its escapes: those of browsers (`%22`, `%0D`, `%0A`), and a backslash
     /// before a quote or another. All else stands for itself.
     pub(super) fn text(self) -> Cow<'a, str> {
-        let Written::Quoted(mut rest) = self else { return Cow::Borrowed(self.raw()) };
+        let ParameterValue::Quoted(mut rest) = self else { return Cow::Borrowed(self.raw()) };
         if !rest.contains(['\\', '%']) {
             return Cow::Borrowed(rest);
         }
@@ -50,21 +50,21 @@ const ESCAPES: [(&str, &str); 5] =
 
 /// A value and its parameters, each of which stands once.
 #[derive(Debug)]
-pub(super) struct Parameters<'a> {
+pub(super) struct HeaderParameters<'a> {
     /// What stands before the first parameter.
     pub(super) first: &'a str,
     /// In lower case.
-    named: Vec<(String, Written<'a>)>,
+    named: Vec<(String, ParameterValue<'a>)>,
 }
 
 /// No header that means well has more.
 const PARAMETERS_MAX: usize = 16;
 
-impl<'a> Parameters<'a> {
+impl<'a> HeaderParameters<'a> {
     /// Reads the value of a header.
-    pub(super) fn parse(value: &'a str) -> Result<Parameters<'a>, String> {
+    pub(super) fn parse(value: &'a str) -> Result<HeaderParameters<'a>, String> {
         let (first, mut rest) = value.split_at(value.find(';').unwrap_or(value.len()));
-        let mut read = Parameters { first: first.trim_matches(SPACE), named: Vec::new() };
+        let mut read = HeaderParameters { first: first.trim_matches(SPACE), named: Vec::new() };
         while let Some(after) = rest.strip_prefix(';') {
             rest = after.trim_start_matches(SPACE);
             if rest.is_empty() || rest.starts_with(';') {
@@ -93,7 +93,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// A parameter, by its name in lower case.
-    pub(super) fn get(&self, name: &str) -> Option<Written<'a>> {
+    pub(super) fn get(&self, name: &str) -> Option<ParameterValue<'a>> {
         self.named.iter().find(|(n, _)| n == name).map(|(_, written)| *written)
     }
 
@@ -123,17 +123,17 @@ pub(super) fn token_length(text: &str) -> usize {
 }
 
 /// The value that a text begins with, and what is after it.
-fn written(text: &str) -> Option<(Written<'_>, &str)> {
+fn written(text: &str) -> Option<(ParameterValue<'_>, &str)> {
     let Some(inside) = text.strip_prefix('"') else {
         let (token, rest) = text.split_at(token_length(text));
-        return (!token.is_empty()).then_some((Written::Token(token), rest));
+        return (!token.is_empty()).then_some((ParameterValue::Token(token), rest));
     };
     let bytes = inside.as_bytes();
     let mut at = 0;
     loop {
         at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
         if bytes[at] == b'"' {
-            return Some((Written::Quoted(&inside[..at]), &inside[at + 1..]));
+            return Some((ParameterValue::Quoted(&inside[..at]), &inside[at + 1..]));
         }
         let escapes = matches!(bytes.get(at + 1), Some(b'"' | b'\\'));
         at += 1 + usize::from(escapes);
@@ -183,9 +183,9 @@ mod tests {
     #[case::space_around("a ;\tx=y \t; z=w;", "z", "w")]
     #[case::empty("a; x=\"\"", "x", "")]
     fn a_parameter_is_read(#[case] value: &str, #[case] name: &str, #[case] expected: &str) {
-        let read = Parameters::parse(value).expect("sound");
+        let read = HeaderParameters::parse(value).expect("sound");
         assert_eq!(read.first, "a");
-        assert_eq!(read.get(name).map(Written::text).as_deref(), Some(expected));
+        assert_eq!(read.get(name).map(ParameterValue::text).as_deref(), Some(expected));
     }
 
     #[rstest]
@@ -202,7 +202,7 @@ mod tests {
     #[case::list_of_values("a; x=y, a; x=z")]
     #[case::far_too_many("a;b=1;c=1;d=1;e=1;f=1;g=1;h=1;i=1;j=1;k=1;l=1;m=1;n=1;o=1;p=1;q=1;r=1")]
     fn what_could_be_read_otherwise_is_refused(#[case] value: &str) {
-        assert!(Parameters::parse(value).is_err());
+        assert!(HeaderParameters::parse(value).is_err());
     }
 
     #[rstest]

@@ -8,7 +8,7 @@ use super::*;
 const LIMITS: FormLimits = FormLimits { parts_max: 16, text_bytes_max: 4_096, file_bytes_max: 100 };
 const TYPE: &str = "multipart/form-data; boundary=XX";
 
-fn read_in(content_type: &str, body: &[u8], size: usize) -> Result<Form, FormFault> {
+fn read_in(content_type: &str, body: &[u8], size: usize) -> Result<Form, FormError> {
     let mut reader = FormReader::new(content_type, LIMITS)?;
     for piece in body.chunks(size) {
         reader.push(Bytes::copy_from_slice(piece))?;
@@ -18,7 +18,7 @@ fn read_in(content_type: &str, body: &[u8], size: usize) -> Result<Form, FormFau
 
 /// The parts in words that can be compared, however the content is sliced.
 fn told(form: &Form) -> Vec<String> {
-    let told = |part: &Part| match &part.content {
+    let told = |part: &FormPart| match &part.content {
         PartContent::Text(text) => format!("{}={text}", part.name),
         PartContent::File(file) => {
             let content = file.content.concat();
@@ -141,8 +141,8 @@ fn what_clients_write_is_read(
 #[case::another_charset("multipart/form-data; boundary=XX; charset=utf-16")]
 fn a_content_type_that_is_not_one_of_a_form_is_refused(#[case] content_type: &str) {
     let fault = FormReader::new(content_type, LIMITS).expect_err("no form");
-    assert!(matches!(fault, FormFault::NotForm(_)), "{fault}");
-    assert_eq!(CallFault::from(fault).code, "invalid_form");
+    assert!(matches!(fault, FormError::NotForm(_)), "{fault}");
+    assert_eq!(CallError::from(fault).code, "invalid_form");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn headed(headers: &str) -> String {
 fn headers_that_can_be_read_in_two_ways_are_refused(#[case] headers: &str, #[case] says: &str) {
     for size in [1, 5, 1_000] {
         let fault = read_in(TYPE, headed(headers).as_bytes(), size).expect_err("unsound");
-        assert!(matches!(fault, FormFault::Broken { .. }), "{fault}");
+        assert!(matches!(fault, FormError::Broken { .. }), "{fault}");
         assert!(fault.to_string().contains(says), "{fault}");
     }
 }
@@ -234,7 +234,7 @@ fn a_frame_that_can_be_read_in_two_ways_is_refused(
 ) {
     for size in [1, 3, 100] {
         match read_in(TYPE, body.as_bytes(), size) {
-            Err(FormFault::Broken { offset, what }) => {
+            Err(FormError::Broken { offset, what }) => {
                 assert_eq!(offset, at, "{what}");
                 assert!(what.contains(says), "{what}");
             }
@@ -286,7 +286,7 @@ fn a_text_reads_as_utf8_or_is_refused(
 #[test]
 fn limits_hold_to_the_byte() {
     let file = |length: usize| form_of(&[("name=image; filename=a", &vec![b'-'; length])]);
-    let too_large = FormFault::FileTooLarge { name: "image".to_owned(), most: 100 };
+    let too_large = FormError::FileTooLarge { name: "image".to_owned(), most: 100 };
     let text = |length: usize| {
         let text = vec![b'a'; length - 96];
         form_of(&[("name=a", &[b'a'; 96]), ("name=b", &text)])
@@ -295,13 +295,13 @@ fn limits_hold_to_the_byte() {
         assert!(read_in(TYPE, &file(100), size).is_ok());
         assert_eq!(read_in(TYPE, &file(101), size).err(), Some(too_large.clone()));
         assert!(read_in(TYPE, &text(4_096), size).is_ok());
-        assert_eq!(read_in(TYPE, &text(4_097), size).err(), Some(FormFault::TooLarge(4_096)));
+        assert_eq!(read_in(TYPE, &text(4_097), size).err(), Some(FormError::TooLarge(4_096)));
         assert!(read_in(TYPE, &form_of(&[("name=a", &b""[..]); 16]), size).is_ok());
         let parts =
             read_in(TYPE, &form_of(&[("name=a", &b""[..]); 17]), size).expect_err("too many");
         assert!(parts.to_string().contains("more than 16 parts"), "{parts}");
     }
-    let fault = CallFault::from(too_large);
+    let fault = CallError::from(too_large);
     assert_eq!((fault.code, fault.param.as_deref()), ("request_too_large", Some("image")));
 }
 
@@ -316,7 +316,7 @@ fn the_headers_of_a_part_have_a_limit_to_the_byte() {
         assert!(read_in(TYPE, headed(8_192).as_bytes(), size).is_ok());
         let fault = read_in(TYPE, headed(8_193).as_bytes(), size).expect_err("too long");
         assert!(
-            matches!(fault, FormFault::Broken { offset, .. } if offset == 6 + 8_192),
+            matches!(fault, FormError::Broken { offset, .. } if offset == 6 + 8_192),
             "{fault}"
         );
     }

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{File, REGIONS, no_region};
-use crate::dialect::CallFault;
-use crate::dialect::form::{Fields, Form, PartContent, check_name};
+use super::{REGIONS, SourceImage, no_region};
+use crate::dialect::CallError;
+use crate::dialect::form::{Form, FormFields, PartContent, check_name};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Value};
-use crate::dialect::payload::Payload;
+use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::payload::RequestPayload;
 
 /// The field that the image is sent in.
 const IMAGE: &str = "image";
@@ -22,32 +22,32 @@ const IMAGE: &str = "image";
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn edit(form: Form) -> Result<(Document, File), CallFault> {
-    let (mut fields, mut file) = (Fields::default(), None);
+pub fn edit(form: Form) -> Result<(JsonDocument, SourceImage), CallError> {
+    let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {
         let name = part.name;
         check_region(&name)?;
         match part.content {
             PartContent::File(upload) if is_image(&name) => {
                 if file.replace(upload).is_some() {
-                    return Err(CallFault::invalid(IMAGE, "one file, since one image is edited"));
+                    return Err(CallError::invalid(IMAGE, "one file, since one image is edited"));
                 }
             }
             PartContent::Text(_) if is_image(&name) => {
-                return Err(CallFault::invalid(IMAGE, "a file: a part that has a file name"));
+                return Err(CallError::invalid(IMAGE, "a file: a part that has a file name"));
             }
             PartContent::File(_) => {
                 check_name(&name)?;
                 let right = "a text: the one file of an edit is 'image'";
-                return Err(CallFault::invalid(&name, right));
+                return Err(CallError::invalid(&name, right));
             }
             PartContent::Text(text) => fields.add(&name, &json_of(&name, text))?,
         }
     }
     let Some(upload) = file else {
-        return Err(CallFault::missing(IMAGE, "the image to edit, as a file"));
+        return Err(CallError::missing(IMAGE, "the image to edit, as a file"));
     };
-    let file = File::read(IMAGE, upload)?;
+    let file = SourceImage::read(IMAGE, upload)?;
     Ok((fields.document()?, file))
 }
 
@@ -56,7 +56,7 @@ fn is_image(name: &str) -> bool {
 }
 
 /// A field must not be of a region, however its name goes on.
-fn check_region(name: &str) -> Result<(), CallFault> {
+fn check_region(name: &str) -> Result<(), CallError> {
     let stem = name.split('[').next().unwrap_or_default();
     match REGIONS.iter().find(|region| **region == stem) {
         Some(region) => Err(no_region(region)),
@@ -79,7 +79,7 @@ fn json_of(name: &str, text: String) -> String {
 
 /// A vendor's body: the members of an object, and the image as a data URI in `image.url`.
 #[must_use]
-pub fn edit_json(fields: &Document, file: &File) -> Payload {
+pub fn edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayload {
     let mut text = "{".to_owned();
     for (name, value) in others(fields) {
         text.push_str(&quoted(&name));
@@ -88,7 +88,7 @@ pub fn edit_json(fields: &Document, file: &File) -> Payload {
         text.push(',');
     }
     text.push_str(r#""image":{"url":""#);
-    let mut payload = Payload::default();
+    let mut payload = RequestPayload::default();
     payload.plain(Bytes::from(text));
     file.add_to(&mut payload);
     payload.plain(Bytes::from_static(br#""}}"#));
@@ -100,7 +100,7 @@ pub fn edit_json(fields: &Document, file: &File) -> Payload {
 ///
 /// Nobody who writes the fields may know or guess the boundary.
 #[must_use]
-pub fn edit_form(fields: &Document, file: &File, boundary: &str) -> Payload {
+pub fn edit_form(fields: &JsonDocument, file: &SourceImage, boundary: &str) -> RequestPayload {
     let mut text = String::new();
     let part = |name: &str| {
         // As browsers do, and with backslashes as all but they read them.
@@ -121,7 +121,7 @@ pub fn edit_form(fields: &Document, file: &File, boundary: &str) -> Payload {
     let (name, media_type) = (file.name(), &file.media_type);
     let rest = format!("; filename=\"{name}\"\r\nContent-Type: {media_type}\r\n\r\n");
     text.push_str(&rest);
-    let mut payload = Payload::default();
+    let mut payload = RequestPayload::default();
     payload.plain(Bytes::from(text));
     file.content.iter().for_each(|slice| payload.plain(slice.clone()));
     payload.plain(Bytes::from(format!("\r\n--{boundary}--\r\n")));
@@ -129,14 +129,14 @@ pub fn edit_form(fields: &Document, file: &File, boundary: &str) -> Payload {
 }
 
 /// All members but the image.
-fn others(fields: &Document) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
+fn others(fields: &JsonDocument) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
     fields.members().filter(|(name, _)| name != IMAGE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::form::{FormLimits, FormReader, Part, Upload};
+    use crate::dialect::form::{FormLimits, FormPart, FormReader, UploadedFile};
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
     use proptest::prelude::*;
@@ -145,22 +145,22 @@ mod tests {
 
     const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\x00\xff";
 
-    fn text(name: &str, text: &str) -> Part {
-        Part { name: name.to_owned(), content: PartContent::Text(text.to_owned()) }
+    fn text(name: &str, text: &str) -> FormPart {
+        FormPart { name: name.to_owned(), content: PartContent::Text(text.to_owned()) }
     }
 
-    fn upload(name: &str, content: &'static [u8]) -> Part {
+    fn upload(name: &str, content: &'static [u8]) -> FormPart {
         let (head, tail) = content.split_at(content.len() / 2);
-        let content = PartContent::File(Upload {
+        let content = PartContent::File(UploadedFile {
             name: Some("a.png".to_owned()),
             content_type: Some("image/png".to_owned()),
             content: vec![Bytes::from_static(head), Bytes::from_static(tail)],
             length: content.len(),
         });
-        Part { name: name.to_owned(), content }
+        FormPart { name: name.to_owned(), content }
     }
 
-    fn read(parts: Vec<Part>) -> Result<(Document, File), CallFault> {
+    fn read(parts: Vec<FormPart>) -> Result<(JsonDocument, SourceImage), CallError> {
         edit(Form { parts })
     }
 
@@ -232,7 +232,11 @@ mod tests {
     #[case::markup(vec![text("markup", "a")], "unsupported_parameter", "markup")]
     #[case::twice(vec![text("n", "1"), text("n", "1")], "invalid_form", "n")]
     #[case::no_name(vec![text("mask\"", "1")], "invalid_form", "mask\"")]
-    fn what_is_wrong_is_named(#[case] parts: Vec<Part>, #[case] code: &str, #[case] param: &str) {
+    fn what_is_wrong_is_named(
+        #[case] parts: Vec<FormPart>,
+        #[case] code: &str,
+        #[case] param: &str,
+    ) {
         let fault = read(parts).expect_err("wrong");
         assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)), "{fault}");
     }
@@ -245,17 +249,17 @@ mod tests {
         assert_eq!(read(vec![text(&long, "")]).expect_err("too long").code, "invalid_form");
     }
 
-    fn sent(payload: &Payload) -> Vec<u8> {
+    fn sent(payload: &RequestPayload) -> Vec<u8> {
         let sent = payload.chunks().collect::<Vec<_>>().concat();
         assert_eq!(sent.len(), payload.length());
         sent
     }
 
-    fn golden() -> (Document, File) {
+    fn golden() -> (JsonDocument, SourceImage) {
         let body = r#"{ "model" : "m", "image":1, "prompt":"a \"\u00e9\"", "n":1, "seed":1.50, "user":null, "x":{"a": [true]} }"#;
-        let fields = Document::parse(body.into()).expect("sound");
+        let fields = JsonDocument::parse(body.into()).expect("sound");
         let content = [&PNG[..1], &PNG[1..]].map(Bytes::from_static).to_vec();
-        (fields, File { media_type: "image/png".to_owned(), content, length: PNG.len() })
+        (fields, SourceImage { media_type: "image/png".to_owned(), content, length: PNG.len() })
     }
 
     #[test]
@@ -264,8 +268,8 @@ mod tests {
         let expected = r#"{"model":"m","prompt":"a \"\u00e9\"","n":1,"seed":1.50,"user":null,"x":{"a": [true]},"image":{"url":"data:image/png;base64,iVBORw0KGgoA/w=="}}"#;
         let sent = sent(&edit_json(&fields, &file));
         assert_eq!(String::from_utf8_lossy(&sent), expected);
-        let alone = edit_json(&Document::parse("{}".into()).expect("sound"), &file);
-        assert!(Document::parse(alone.chunks().collect::<Vec<_>>().concat().into()).is_ok());
+        let alone = edit_json(&JsonDocument::parse("{}".into()).expect("sound"), &file);
+        assert!(JsonDocument::parse(alone.chunks().collect::<Vec<_>>().concat().into()).is_ok());
     }
 
     #[test]
@@ -311,10 +315,10 @@ mod tests {
             cut in 0..50usize,
         ) {
             prop_assume!(!fields.contains_key(IMAGE));
-            let document = Document::parse(Json::from(fields.clone()).to_string().into());
+            let document = JsonDocument::parse(Json::from(fields.clone()).to_string().into());
             let document = document.expect("sound");
             let (head, tail) = content.split_at(cut.min(content.len()));
-            let file = File {
+            let file = SourceImage {
                 media_type: "image/webp".to_owned(),
                 content: [head, tail].map(Bytes::copy_from_slice).to_vec(),
                 length: content.len(),
@@ -324,7 +328,7 @@ mod tests {
             let address = format!("data:image/webp;base64,{}", STANDARD.encode(&content));
             expected.insert(IMAGE.to_owned(), json!({"url": address}));
             let body = Bytes::from(sent(&edit_json(&document, &file)));
-            prop_assert!(Document::parse(body.clone()).is_ok());
+            prop_assert!(JsonDocument::parse(body.clone()).is_ok());
             let read: Json = serde_json::from_slice(&body).expect("JSON");
             prop_assert_eq!(read, Json::from(expected));
 

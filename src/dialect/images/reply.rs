@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 
-use crate::dialect::json::{Document, Kind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, Value};
 use crate::dialect::meter;
 use crate::money::TokenUsage;
 
 /// A vendor's reply that has images.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct ImagesReply {
     /// The body for the client, in pieces; images are slices of the vendor's.
     pub body: Vec<Bytes>,
     /// The tokens that the vendor reports, if it does and they are sound.
@@ -21,7 +21,7 @@ pub struct Reply {
 
 /// Why a reply has no image for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Withheld {
+pub enum WithheldImage {
     /// The vendor does not give it out.
     #[error("the image was withheld by the vendor's moderation")]
     Moderated,
@@ -34,22 +34,22 @@ pub enum Withheld {
 ///
 /// # Errors
 /// [`Withheld`] if there is not an image in each of its entries, or no entry.
-pub fn reply(document: &Document, created: i64) -> Result<Reply, Withheld> {
+pub fn reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
     let told = document.get("respect_moderation").and_then(Value::bool);
-    let data = document.get("data").ok_or(Withheld::Unreadable)?;
-    if !matches!(data.kind(), Kind::List | Kind::Null) {
-        return Err(Withheld::Unreadable);
+    let data = document.get("data").ok_or(WithheldImage::Unreadable)?;
+    if !matches!(data.kind(), JsonKind::List | JsonKind::Null) {
+        return Err(WithheldImage::Unreadable);
     }
-    let entries = data.elements().map(Entry::read).collect::<Result<Vec<_>, _>>()?;
+    let entries = data.elements().map(ImageEntry::read).collect::<Result<Vec<_>, _>>()?;
     if entries.is_empty() || told == Some(false) {
-        return Err(Withheld::Moderated);
+        return Err(WithheldImage::Moderated);
     }
     let body = match document.get("created").map(Value::kind) {
-        Some(Kind::Number) => vec![document.body().clone()],
+        Some(JsonKind::Number) => vec![document.body().clone()],
         _ => rewritten(document.body(), &entries, created),
     };
     let usage = document.get("usage");
-    Ok(Reply {
+    Ok(ImagesReply {
         body,
         tokens: usage.and_then(|usage| meter::tokens(usage, meter::RESPONSES)),
         ticks: usage.and_then(meter::ticks),
@@ -57,33 +57,33 @@ pub fn reply(document: &Document, created: i64) -> Result<Reply, Withheld> {
 }
 
 /// What of an entry the interface has.
-struct Entry<'a> {
+struct ImageEntry<'a> {
     image: Value<'a>,
     prompt: Option<Value<'a>>,
 }
 
-impl<'a> Entry<'a> {
-    fn read(entry: Value<'a>) -> Result<Entry<'a>, Withheld> {
-        if entry.kind() != Kind::Object {
-            return Err(Withheld::Unreadable);
+impl<'a> ImageEntry<'a> {
+    fn read(entry: Value<'a>) -> Result<ImageEntry<'a>, WithheldImage> {
+        if entry.kind() != JsonKind::Object {
+            return Err(WithheldImage::Unreadable);
         }
         let (mut image, mut prompt) = (None, None);
         for (name, value) in entry.members() {
             match &*name {
                 "b64_json" => image = Some(value),
-                "revised_prompt" if value.kind() == Kind::Text => prompt = Some(value),
+                "revised_prompt" if value.kind() == JsonKind::Text => prompt = Some(value),
                 "respect_moderation" if value.bool() == Some(false) => {
-                    return Err(Withheld::Moderated);
+                    return Err(WithheldImage::Moderated);
                 }
                 _ => {}
             }
         }
         let image = image.filter(|image| image.inside().is_some_and(|text| !text.is_empty()));
-        Ok(Entry { image: image.ok_or(Withheld::Moderated)?, prompt })
+        Ok(ImageEntry { image: image.ok_or(WithheldImage::Moderated)?, prompt })
     }
 }
 
-fn rewritten(original: &Bytes, entries: &[Entry<'_>], created: i64) -> Vec<Bytes> {
+fn rewritten(original: &Bytes, entries: &[ImageEntry<'_>], created: i64) -> Vec<Bytes> {
     let mut body = vec![Bytes::from(format!(r#"{{"created":{created},"data":["#))];
     for (i, entry) in entries.iter().enumerate() {
         let opening: &[u8] = if i == 0 { br#"{"b64_json":"# } else { br#",{"b64_json":"# };
@@ -104,8 +104,8 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn document(body: impl Into<Bytes>) -> Document {
-        Document::received(body.into()).expect("sound")
+    fn document(body: impl Into<Bytes>) -> JsonDocument {
+        JsonDocument::received(body.into()).expect("sound")
     }
 
     #[rstest]
@@ -142,24 +142,27 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_entry(r#"{"created":1,"data":[]}"#, Withheld::Moderated)]
-    #[case::null(r#"{"created":1,"data":null}"#, Withheld::Moderated)]
-    #[case::address_only(r#"{"data":[{"url":"https://a.example/"}]}"#, Withheld::Moderated)]
-    #[case::empty(r#"{"created":1,"data":[{"b64_json":""}]}"#, Withheld::Moderated)]
-    #[case::null_image(r#"{"created":1,"data":[{"b64_json":null}]}"#, Withheld::Moderated)]
-    #[case::one_of_two(r#"{"created":1,"data":[{"b64_json":"a"},{}]}"#, Withheld::Moderated)]
+    #[case::no_entry(r#"{"created":1,"data":[]}"#, WithheldImage::Moderated)]
+    #[case::null(r#"{"created":1,"data":null}"#, WithheldImage::Moderated)]
+    #[case::address_only(r#"{"data":[{"url":"https://a.example/"}]}"#, WithheldImage::Moderated)]
+    #[case::empty(r#"{"created":1,"data":[{"b64_json":""}]}"#, WithheldImage::Moderated)]
+    #[case::null_image(r#"{"created":1,"data":[{"b64_json":null}]}"#, WithheldImage::Moderated)]
+    #[case::one_of_two(r#"{"created":1,"data":[{"b64_json":"a"},{}]}"#, WithheldImage::Moderated)]
     #[case::told(
         r#"{"created":1,"data":[{"b64_json":"a","respect_moderation":false}]}"#,
-        Withheld::Moderated
+        WithheldImage::Moderated
     )]
     #[case::told_for_all(
         r#"{"created":1,"data":[{"b64_json":"a"}],"respect_moderation":false}"#,
-        Withheld::Moderated
+        WithheldImage::Moderated
     )]
-    #[case::no_data(r#"{"created":1}"#, Withheld::Unreadable)]
-    #[case::no_list(r#"{"created":1,"data":{"b64_json":"a"}}"#, Withheld::Unreadable)]
-    #[case::no_object(r#"{"created":1,"data":["a"]}"#, Withheld::Unreadable)]
-    fn a_reply_without_an_image_is_withheld(#[case] body: &'static str, #[case] why: Withheld) {
+    #[case::no_data(r#"{"created":1}"#, WithheldImage::Unreadable)]
+    #[case::no_list(r#"{"created":1,"data":{"b64_json":"a"}}"#, WithheldImage::Unreadable)]
+    #[case::no_object(r#"{"created":1,"data":["a"]}"#, WithheldImage::Unreadable)]
+    fn a_reply_without_an_image_is_withheld(
+        #[case] body: &'static str,
+        #[case] why: WithheldImage,
+    ) {
         assert_eq!(reply(&document(body), 7).err(), Some(why));
     }
 

@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 
-use super::{Document, Value};
+use super::{JsonDocument, Value};
 
 /// What has become of a member.
 #[derive(Debug, Clone)]
-enum Slot {
+enum MemberPatch {
     Kept,
     Removed,
     /// Another name, or another value, or both.
@@ -19,17 +19,21 @@ enum Slot {
 
 /// A document with changes.
 #[derive(Debug)]
-pub struct Draft<'a> {
-    document: &'a Document,
-    slots: Vec<Slot>,
+pub struct JsonPatch<'a> {
+    document: &'a JsonDocument,
+    slots: Vec<MemberPatch>,
     added: Vec<(String, String)>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> JsonPatch<'a> {
     /// Begins with no change.
     #[must_use]
-    pub fn new(document: &'a Document) -> Draft<'a> {
-        Draft { document, slots: vec![Slot::Kept; document.members.len()], added: Vec::new() }
+    pub fn new(document: &'a JsonDocument) -> JsonPatch<'a> {
+        JsonPatch {
+            document,
+            slots: vec![MemberPatch::Kept; document.members.len()],
+            added: Vec::new(),
+        }
     }
 
     /// The value of a member as it now is.
@@ -40,7 +44,7 @@ impl<'a> Draft<'a> {
         }
         let at = self.position(name)?;
         match &self.slots[at] {
-            Slot::Changed { value: Some(json), .. } => Some(Value::trusted(json.as_bytes())),
+            MemberPatch::Changed { value: Some(json), .. } => Some(Value::trusted(json.as_bytes())),
             _ => Some(self.document.value(&self.document.members[at])),
         }
     }
@@ -50,7 +54,7 @@ impl<'a> Draft<'a> {
         if let Some(added) = self.added.iter_mut().find(|(n, _)| n == name) {
             added.1 = json;
         } else if let Some(at) = self.position(name) {
-            self.slots[at] = Slot::Changed { name: name.to_owned(), value: Some(json) };
+            self.slots[at] = MemberPatch::Changed { name: name.to_owned(), value: Some(json) };
         } else {
             self.added.push((name.to_owned(), json));
         }
@@ -60,7 +64,7 @@ impl<'a> Draft<'a> {
     pub fn remove(&mut self, name: &str) {
         self.added.retain(|(n, _)| n != name);
         if let Some(at) = self.position(name) {
-            self.slots[at] = Slot::Removed;
+            self.slots[at] = MemberPatch::Removed;
         }
     }
 
@@ -73,11 +77,11 @@ impl<'a> Draft<'a> {
         if let Some(added) = self.added.iter_mut().find(|(n, _)| n == old) {
             new.clone_into(&mut added.0);
         } else if let Some(at) = self.position(old) {
-            let value = match std::mem::replace(&mut self.slots[at], Slot::Removed) {
-                Slot::Changed { value, .. } => value,
-                Slot::Kept | Slot::Removed => None,
+            let value = match std::mem::replace(&mut self.slots[at], MemberPatch::Removed) {
+                MemberPatch::Changed { value, .. } => value,
+                MemberPatch::Kept | MemberPatch::Removed => None,
             };
-            self.slots[at] = Slot::Changed { name: new.to_owned(), value };
+            self.slots[at] = MemberPatch::Changed { name: new.to_owned(), value };
         }
     }
 
@@ -85,10 +89,10 @@ impl<'a> Draft<'a> {
     #[must_use]
     pub fn finish(self) -> Vec<Bytes> {
         let body = &self.document.body;
-        if self.added.is_empty() && self.slots.iter().all(|s| matches!(s, Slot::Kept)) {
+        if self.added.is_empty() && self.slots.iter().all(|s| matches!(s, MemberPatch::Kept)) {
             return vec![body.clone()];
         }
-        let mut pieces = Pieces { body, out: Vec::new(), done: 0 };
+        let mut pieces = PatchPieces { body, out: Vec::new(), done: 0 };
         let mut any_before = !self.added.is_empty();
         if any_before {
             let members: Vec<String> =
@@ -98,7 +102,7 @@ impl<'a> Draft<'a> {
         }
         let mut end_of_previous = self.document.inside;
         for (member, slot) in self.document.members.iter().zip(&self.slots) {
-            if matches!(slot, Slot::Removed) {
+            if matches!(slot, MemberPatch::Removed) {
                 // A member goes with the comma before it.
                 pieces.skip(end_of_previous, member.value.end);
             } else {
@@ -112,7 +116,7 @@ impl<'a> Draft<'a> {
                 }
                 any_before = true;
             }
-            if let Slot::Changed { name, value } = slot {
+            if let MemberPatch::Changed { name, value } = slot {
                 pieces.skip(member.name.range.start - 1, member.value.start);
                 pieces.out.push(Bytes::from(format!("{}:", quoted(name))));
                 if let Some(json) = value {
@@ -127,10 +131,10 @@ impl<'a> Draft<'a> {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        let named = |(member, slot): (&super::Member, &Slot)| match slot {
-            Slot::Kept => self.document.is_named(member, name),
-            Slot::Removed => false,
-            Slot::Changed { name: now, .. } => now == name,
+        let named = |(member, slot): (&super::JsonMember, &MemberPatch)| match slot {
+            MemberPatch::Kept => self.document.is_named(member, name),
+            MemberPatch::Removed => false,
+            MemberPatch::Changed { name: now, .. } => now == name,
         };
         self.document.members.iter().zip(&self.slots).position(named)
     }
@@ -142,14 +146,14 @@ pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-struct Pieces<'a> {
+struct PatchPieces<'a> {
     body: &'a Bytes,
     out: Vec<Bytes>,
     /// How far the original has been dealt with.
     done: usize,
 }
 
-impl Pieces<'_> {
+impl PatchPieces<'_> {
     fn keep_to(&mut self, end: usize) {
         if end > self.done {
             self.out.push(self.body.slice(self.done..end));
@@ -169,8 +173,8 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Map, Value as Json};
 
-    fn document(text: &str) -> Document {
-        Document::parse(Bytes::from(text.to_owned())).expect("sound")
+    fn document(text: &str) -> JsonDocument {
+        JsonDocument::parse(Bytes::from(text.to_owned())).expect("sound")
     }
 
     fn text(pieces: &[Bytes]) -> String {
@@ -180,10 +184,10 @@ mod tests {
     #[test]
     fn what_is_not_touched_keeps_its_bytes() {
         let doc = document("{ \"a\" : 1.0 ,\n\"b\":[ ] , \"c\":\"\\u0041\" }");
-        let mut draft = Draft::new(&doc);
+        let mut draft = JsonPatch::new(&doc);
         draft.set("b", "2".to_owned());
         assert_eq!(text(&draft.finish()), "{ \"a\" : 1.0 ,\n\"b\":2 , \"c\":\"\\u0041\" }");
-        assert_eq!(Draft::new(&doc).finish(), vec![doc.body().clone()]);
+        assert_eq!(JsonPatch::new(&doc).finish(), vec![doc.body().clone()]);
     }
 
     #[derive(Debug, Clone)]
@@ -213,7 +217,7 @@ mod tests {
             let doc = document(&format!("{{{space}{}}}{space}", members.join(",")));
             let mut model: Map<String, Json> =
                 serde_json::from_slice(doc.body()).expect("an object");
-            let mut draft = Draft::new(&doc);
+            let mut draft = JsonPatch::new(&doc);
             for edit in edits {
                 match edit {
                     Edit::Set(n, v) => {
@@ -236,7 +240,7 @@ mod tests {
             let read: Json = serde_json::from_str(&out)
                 .map_err(|e| TestCaseError::fail(format!("{e}: {out}")))?;
             prop_assert_eq!(read, Json::Object(model));
-            prop_assert!(Document::parse(Bytes::from(out)).is_ok());
+            prop_assert!(JsonDocument::parse(Bytes::from(out)).is_ok());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The one strict pass.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::value::Long;
-use super::{DEPTH_MAX, JsonFault, MEMBERS_MAX, Member, Name, value};
+use super::value::LongValue;
+use super::{DEPTH_MAX, JsonError, JsonMember, MEMBERS_MAX, MemberName, value};
 
 /// Whole digits before the decimal point plus exponent, at most: what a double surely holds.
 const MAGNITUDE_MAX: i64 = 308;
@@ -12,12 +12,12 @@ const PAIRWISE_MAX: usize = 16;
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// What a scan finds out about an object.
-pub(super) struct Scanned {
+pub(super) struct ScannedObject {
     /// The byte after its brace.
     pub(super) inside: usize,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<JsonMember>,
     /// Where long values inside of it end, by where they begin.
-    pub(super) long: Vec<Long>,
+    pub(super) long: Vec<LongValue>,
 }
 
 /// Scans bytes that must be one object, which stands inside `outer` others.
@@ -26,9 +26,9 @@ pub(super) struct Scanned {
 /// See [`super::Document::parse`].
 pub(super) fn object(
     bytes: &[u8],
-    strictness: Strictness,
+    strictness: ScanStrictness,
     outer: usize,
-) -> Result<Scanned, JsonFault> {
+) -> Result<ScannedObject, JsonError> {
     let mut scan = start(bytes, strictness)?;
     if scan.peek() != Some(b'{') {
         return Err(scan.fault("expected an object"));
@@ -39,55 +39,55 @@ pub(super) fn object(
     scan.end()?;
     let mut long = scan.long;
     long.sort_unstable_by_key(|long| long.start);
-    Ok(Scanned { inside, members, long })
+    Ok(ScannedObject { inside, members, long })
 }
 
 /// Scans bytes that must be one value of any kind.
 ///
 /// # Errors
 /// See [`super::Document::parse`].
-pub fn any(bytes: &[u8]) -> Result<(), JsonFault> {
-    let mut scan = start(bytes, Strictness::Sent)?;
+pub fn any(bytes: &[u8]) -> Result<(), JsonError> {
+    let mut scan = start(bytes, ScanStrictness::Sent)?;
     scan.value(1)?;
     scan.end()
 }
 
 /// How strict a scan is beyond UTF-8, grammar, depth and names that stand twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strictness {
+pub(super) enum ScanStrictness {
     /// A client sent it: a double can hold each number.
     Sent,
     /// A vendor sent it: numbers may be of any size.
     Received,
 }
 
-fn start(bytes: &[u8], strictness: Strictness) -> Result<Scan<'_>, JsonFault> {
+fn start(bytes: &[u8], strictness: ScanStrictness) -> Result<JsonScanner<'_>, JsonError> {
     if !bytes.is_ascii()
         && let Err(e) = std::str::from_utf8(bytes)
     {
-        return Err(JsonFault::at(e.valid_up_to(), "invalid UTF-8"));
+        return Err(JsonError::at(e.valid_up_to(), "invalid UTF-8"));
     }
     let (names, long) = (Vec::with_capacity(PAIRWISE_MAX), Vec::new());
-    let mut scan = Scan { bytes, at: 0, names, long, strictness };
+    let mut scan = JsonScanner { bytes, at: 0, names, long, strictness };
     scan.space();
     Ok(scan)
 }
 
-struct Scan<'a> {
+struct JsonScanner<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Names of the objects that are open, innermost last.
-    names: Vec<Name>,
+    names: Vec<MemberName>,
     /// Long values, those that ended first before the others.
-    long: Vec<Long>,
-    strictness: Strictness,
+    long: Vec<LongValue>,
+    strictness: ScanStrictness,
 }
 
-impl Scan<'_> {
-    fn fault(&self, what: &str) -> JsonFault {
+impl JsonScanner<'_> {
+    fn fault(&self, what: &str) -> JsonError {
         match self.peek() {
-            Some(_) => JsonFault::at(self.at, what),
-            None => JsonFault::at(self.at, format!("the body ends too early; {what}")),
+            Some(_) => JsonError::at(self.at, what),
+            None => JsonError::at(self.at, format!("the body ends too early; {what}")),
         }
     }
 
@@ -101,7 +101,7 @@ impl Scan<'_> {
         }
     }
 
-    fn end(&mut self) -> Result<(), JsonFault> {
+    fn end(&mut self) -> Result<(), JsonError> {
         self.space();
         if self.at < self.bytes.len() {
             Err(self.fault("unexpected bytes after the end"))
@@ -110,16 +110,16 @@ impl Scan<'_> {
         }
     }
 
-    fn value(&mut self, depth: usize) -> Result<(), JsonFault> {
+    fn value(&mut self, depth: usize) -> Result<(), JsonError> {
         let start = self.at;
         self.any(depth)?;
-        if self.at - start >= Long::BYTES {
-            self.long.push(Long { start, end: self.at });
+        if self.at - start >= LongValue::BYTES {
+            self.long.push(LongValue { start, end: self.at });
         }
         Ok(())
     }
 
-    fn any(&mut self, depth: usize) -> Result<(), JsonFault> {
+    fn any(&mut self, depth: usize) -> Result<(), JsonError> {
         match self.peek() {
             Some(b'"') => self.string().map(|_| ()),
             Some(b'{') => self.object(depth, None),
@@ -135,8 +135,8 @@ impl Scan<'_> {
     fn object(
         &mut self,
         depth: usize,
-        mut keep: Option<&mut Vec<Member>>,
-    ) -> Result<(), JsonFault> {
+        mut keep: Option<&mut Vec<JsonMember>>,
+    ) -> Result<(), JsonError> {
         self.deep(depth)?;
         let first_name = self.names.len();
         self.at += 1;
@@ -151,14 +151,14 @@ impl Scan<'_> {
             }
             let quote = self.at;
             let escaped = self.string()?;
-            let name = Name { range: quote + 1..self.at - 1, escaped };
+            let name = MemberName { range: quote + 1..self.at - 1, escaped };
             self.space();
             self.expect(b':', "expected ':'")?;
             self.space();
             let value_start = self.at;
             self.value(depth + 1)?;
             if let Some(members) = keep.as_deref_mut() {
-                members.push(Member { name: name.clone(), value: value_start..self.at });
+                members.push(JsonMember { name: name.clone(), value: value_start..self.at });
             }
             self.names.push(name);
             if self.names.len() - first_name > MEMBERS_MAX {
@@ -178,7 +178,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn list(&mut self, depth: usize) -> Result<(), JsonFault> {
+    fn list(&mut self, depth: usize) -> Result<(), JsonError> {
         self.deep(depth)?;
         self.at += 1;
         self.space();
@@ -200,14 +200,14 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn deep(&self, depth: usize) -> Result<(), JsonFault> {
+    fn deep(&self, depth: usize) -> Result<(), JsonError> {
         if depth > DEPTH_MAX {
             return Err(self.fault(&format!("more than {DEPTH_MAX} levels")));
         }
         Ok(())
     }
 
-    fn expect(&mut self, byte: u8, what: &str) -> Result<(), JsonFault> {
+    fn expect(&mut self, byte: u8, what: &str) -> Result<(), JsonError> {
         if self.peek() != Some(byte) {
             return Err(self.fault(what));
         }
@@ -215,7 +215,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), JsonFault> {
+    fn word(&mut self, word: &[u8]) -> Result<(), JsonError> {
         if !self.bytes[self.at..].starts_with(word) {
             return Err(self.fault("expected a value"));
         }
@@ -224,7 +224,7 @@ impl Scan<'_> {
     }
 
     /// Passes a string; tells whether it has escapes.
-    fn string(&mut self) -> Result<bool, JsonFault> {
+    fn string(&mut self) -> Result<bool, JsonError> {
         self.at += 1;
         let mut escaped = false;
         loop {
@@ -244,7 +244,7 @@ impl Scan<'_> {
         }
     }
 
-    fn escape(&mut self) -> Result<(), JsonFault> {
+    fn escape(&mut self) -> Result<(), JsonError> {
         match self.bytes.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
                 self.at += 2;
@@ -255,7 +255,7 @@ impl Scan<'_> {
         }
     }
 
-    fn unicode(&mut self) -> Result<(), JsonFault> {
+    fn unicode(&mut self) -> Result<(), JsonError> {
         let half = |at| value::hex4(self.bytes, at);
         let first = half(self.at + 2).ok_or_else(|| self.fault("expected four hex digits"))?;
         let length = match first {
@@ -274,7 +274,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn number(&mut self) -> Result<(), JsonFault> {
+    fn number(&mut self) -> Result<(), JsonError> {
         let start = self.at;
         if self.peek() == Some(b'-') {
             self.at += 1;
@@ -304,14 +304,14 @@ impl Scan<'_> {
             exponent = if negative { 0 } else { size };
         }
         let magnitude = i64::try_from(whole).unwrap_or(i64::MAX).saturating_add(exponent);
-        if magnitude > MAGNITUDE_MAX && self.strictness == Strictness::Sent {
-            return Err(JsonFault::at(start, "number out of range"));
+        if magnitude > MAGNITUDE_MAX && self.strictness == ScanStrictness::Sent {
+            return Err(JsonError::at(start, "number out of range"));
         }
         Ok(())
     }
 
     /// Passes at least one digit; tells how many.
-    fn digits(&mut self) -> Result<usize, JsonFault> {
+    fn digits(&mut self) -> Result<usize, JsonError> {
         let from = self.at;
         while let Some(b'0'..=b'9') = self.peek() {
             self.at += 1;
@@ -320,11 +320,11 @@ impl Scan<'_> {
     }
 
     /// No name of the object that just ended stands twice.
-    fn distinct(&self, first_name: usize) -> Result<(), JsonFault> {
+    fn distinct(&self, first_name: usize) -> Result<(), JsonError> {
         let names = &self.names[first_name..];
-        let twice = |name: &Name| {
+        let twice = |name: &MemberName| {
             let text = shown(&name.read(self.bytes));
-            JsonFault::at(name.range.start, format!("member '{text}' stands twice"))
+            JsonError::at(name.range.start, format!("member '{text}' stands twice"))
         };
         if names.len() <= PAIRWISE_MAX && names.iter().all(|n| !n.escaped) {
             for (i, name) in names.iter().enumerate() {
@@ -364,7 +364,7 @@ mod tests {
         let fault = |name: &str| {
             let body = format!("{{\"{name}\":1,\"{name}\":2}}");
             let found =
-                object(body.as_bytes(), Strictness::Sent, 0).err().expect("it stands twice");
+                object(body.as_bytes(), ScanStrictness::Sent, 0).err().expect("it stands twice");
             found.what
         };
         let exact = "é".repeat(40);

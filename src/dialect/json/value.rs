@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 /// The kinds of JSON values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum JsonKind {
     /// `null`
     Null,
     /// `true` or `false`
@@ -20,17 +20,17 @@ pub enum Kind {
     Object,
 }
 
-impl Kind {
+impl JsonKind {
     /// The kind in words, for messages to clients.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
-            Kind::Null => "null",
-            Kind::Bool => "a boolean",
-            Kind::Number => "a number",
-            Kind::Text => "a string",
-            Kind::List => "an array",
-            Kind::Object => "an object",
+            JsonKind::Null => "null",
+            JsonKind::Bool => "a boolean",
+            JsonKind::Number => "a number",
+            JsonKind::Text => "a string",
+            JsonKind::List => "an array",
+            JsonKind::Object => "an object",
         }
     }
 }
@@ -40,7 +40,7 @@ impl Kind {
 pub struct Value<'a> {
     raw: &'a [u8],
     /// What is known of the bytes around it, and where it stands in them.
-    long: &'a [Long],
+    long: &'a [LongValue],
     at: usize,
 }
 
@@ -54,12 +54,12 @@ impl Eq for Value<'_> {}
 
 /// A long value, which is not read again to find its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Long {
+pub(super) struct LongValue {
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
-impl Long {
+impl LongValue {
     /// From so many bytes on a value is long: there are not many then, whoever sends them.
     pub(super) const BYTES: usize = 16 << 10;
 }
@@ -72,7 +72,7 @@ impl<'a> Value<'a> {
     }
 
     /// The same, at such a place in bytes of which it is known where long values end.
-    pub(super) fn within(raw: &'a [u8], long: &'a [Long], at: usize) -> Value<'a> {
+    pub(super) fn within(raw: &'a [u8], long: &'a [LongValue], at: usize) -> Value<'a> {
         Value { raw, long, at }
     }
 
@@ -84,21 +84,21 @@ impl<'a> Value<'a> {
 
     /// What kind of value it is.
     #[must_use]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> JsonKind {
         match self.raw.first() {
-            Some(b'"') => Kind::Text,
-            Some(b'{') => Kind::Object,
-            Some(b'[') => Kind::List,
-            Some(b't' | b'f') => Kind::Bool,
-            Some(b'-' | b'0'..=b'9') => Kind::Number,
-            _ => Kind::Null,
+            Some(b'"') => JsonKind::Text,
+            Some(b'{') => JsonKind::Object,
+            Some(b'[') => JsonKind::List,
+            Some(b't' | b'f') => JsonKind::Bool,
+            Some(b'-' | b'0'..=b'9') => JsonKind::Number,
+            _ => JsonKind::Null,
         }
     }
 
     /// Whether it is `null`.
     #[must_use]
     pub fn is_null(self) -> bool {
-        self.kind() == Kind::Null
+        self.kind() == JsonKind::Null
     }
 
     /// The text of a string.
@@ -114,13 +114,13 @@ impl<'a> Value<'a> {
     /// The bytes between the quotes of a string, escapes as they stand.
     #[must_use]
     pub fn inside(self) -> Option<&'a [u8]> {
-        (self.kind() == Kind::Text).then(|| &self.raw[1..self.raw.len().max(2) - 1])
+        (self.kind() == JsonKind::Text).then(|| &self.raw[1..self.raw.len().max(2) - 1])
     }
 
     /// `true` or `false`.
     #[must_use]
     pub fn bool(self) -> Option<bool> {
-        (self.kind() == Kind::Bool).then(|| self.raw == b"true")
+        (self.kind() == JsonKind::Bool).then(|| self.raw == b"true")
     }
 
     /// A whole number from 0 to 2^53 - 1 that is written as one, without sign, point or exponent.
@@ -148,7 +148,7 @@ impl<'a> Value<'a> {
     /// The same with names as bytes, for whoever only compares them: that needs no proof that they
     /// are text.
     pub fn entries(self) -> impl Iterator<Item = (Cow<'a, [u8]>, Value<'a>)> {
-        let mut walk = Walk::into(self, b'{');
+        let mut walk = ValueWalk::into(self, b'{');
         std::iter::from_fn(move || {
             let name = walk.next()?.inside().unwrap_or_default();
             let value = walk.next()?;
@@ -169,22 +169,22 @@ impl<'a> Value<'a> {
 
     /// The elements of a list, in order; of anything else, none.
     pub fn elements(self) -> impl Iterator<Item = Value<'a>> {
-        let mut walk = Walk::into(self, b'[');
+        let mut walk = ValueWalk::into(self, b'[');
         std::iter::from_fn(move || walk.next())
     }
 }
 
 /// Goes over the values directly inside an object or list.
-struct Walk<'a> {
+struct ValueWalk<'a> {
     /// The object or list.
     around: Value<'a>,
     at: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn into(around: Value<'a>, open: u8) -> Walk<'a> {
+impl<'a> ValueWalk<'a> {
+    fn into(around: Value<'a>, open: u8) -> ValueWalk<'a> {
         let at = if around.raw.first() == Some(&open) { 1 } else { around.raw.len() };
-        Walk { around, at }
+        ValueWalk { around, at }
     }
 
     fn next(&mut self) -> Option<Value<'a>> {
@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
     /// Where the value ends that begins there, if it is known to be long.
     fn known_end(&self, start: usize) -> Option<usize> {
         let Value { raw, long, at } = self.around;
-        if long.is_empty() || raw.len() - start < Long::BYTES {
+        if long.is_empty() || raw.len() - start < LongValue::BYTES {
             return None;
         }
         let found = long.binary_search_by_key(&(at + start), |long| long.start).ok()?;
@@ -359,7 +359,7 @@ fn text_of(bytes: Vec<u8>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::json::Document;
+    use crate::dialect::json::JsonDocument;
     use bytes::Bytes;
     use proptest::prelude::*;
 
@@ -369,7 +369,7 @@ mod tests {
     }
 
     fn nested() -> impl Strategy<Value = String> {
-        let sizes = prop_oneof![0..40usize, (Long::BYTES - 40)..(Long::BYTES + 40)];
+        let sizes = prop_oneof![0..40usize, (LongValue::BYTES - 40)..(LongValue::BYTES + 40)];
         let leaf =
             prop_oneof![sizes.prop_map(text), Just("-1.5".to_owned()), Just("{}".to_owned())];
         leaf.prop_recursive(4, 24, 4, |inner| {
@@ -396,7 +396,7 @@ mod tests {
         #[test]
         fn who_knows_where_long_values_end_finds_the_same(json in nested()) {
             let body = Bytes::from(format!("{{\"v\": {json}}}"));
-            let document = Document::parse(body).expect("sound");
+            let document = JsonDocument::parse(body).expect("sound");
             let (mut known, mut read) = (Vec::new(), Vec::new());
             walked(document.get("v").expect("it is there"), &mut known);
             walked(Value::trusted(json.as_bytes()), &mut read);

@@ -8,9 +8,11 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Break, Progress};
-use crate::dialect::embeddings::{Inputs, REPLY_BYTES_MAX, ReplyFault, ReplyReader};
-use crate::dialect::meter::Meter;
+use super::{RelayError, RelayProgress};
+use crate::dialect::embeddings::{
+    EmbeddingInputs, EmbeddingsReader, EmbeddingsReplyError, REPLY_BYTES_MAX,
+};
+use crate::dialect::meter::UsageMeter;
 use crate::money::TokenUsage;
 
 /// So many bytes are held back at first.
@@ -18,24 +20,24 @@ const HELD_BACK_BYTES: usize = 256 << 10;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Pieces {
-    reader: ReplyReader,
+pub struct PiecewiseRelay {
+    reader: EmbeddingsReader,
     out: BytesMut,
     bytes: usize,
     has_begun: bool,
-    pub(super) meter: Meter,
-    pub(super) progress: Progress,
+    pub(super) meter: UsageMeter,
+    pub(super) progress: RelayProgress,
 }
 
-impl Pieces {
-    pub(super) fn new(inputs: Inputs) -> Pieces {
-        Pieces {
-            reader: ReplyReader::new(inputs),
+impl PiecewiseRelay {
+    pub(super) fn new(inputs: EmbeddingInputs) -> PiecewiseRelay {
+        PiecewiseRelay {
+            reader: EmbeddingsReader::new(inputs),
             out: BytesMut::new(),
             bytes: 0,
             has_begun: false,
-            meter: Meter::default(),
-            progress: Progress::Open,
+            meter: UsageMeter::default(),
+            progress: RelayProgress::Open,
         }
     }
 
@@ -44,12 +46,12 @@ impl Pieces {
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) -> Option<Bytes> {
-        if self.progress != Progress::Open {
+        if self.progress != RelayProgress::Open {
             return None;
         }
         self.bytes += bytes.len();
         if self.bytes > REPLY_BYTES_MAX {
-            self.fail(Break::TooLarge);
+            self.fail(RelayError::TooLarge);
         } else if let Err(why) = self.reader.push(bytes, &mut self.out) {
             self.fail(why.into());
         } else if self.has_begun || self.out.len() > HELD_BACK_BYTES {
@@ -60,7 +62,7 @@ impl Pieces {
     }
 
     pub(super) fn finish(&mut self) -> Option<Bytes> {
-        if self.progress != Progress::Open {
+        if self.progress != RelayProgress::Open {
             return None;
         }
         match self.reader.finish(&mut self.out) {
@@ -68,7 +70,7 @@ impl Pieces {
                 if let Some(input) = tokens {
                     self.meter.take(TokenUsage { input, ..TokenUsage::default() }, false);
                 }
-                self.progress = Progress::Complete;
+                self.progress = RelayProgress::Complete;
                 Some(self.out.split().freeze())
             }
             Err(why) => {
@@ -78,18 +80,18 @@ impl Pieces {
         }
     }
 
-    pub(super) fn fail(&mut self, why: Break) {
+    pub(super) fn fail(&mut self, why: RelayError) {
         self.out = BytesMut::new();
-        self.progress = Progress::Broken(why);
+        self.progress = RelayProgress::Broken(why);
     }
 }
 
-impl From<ReplyFault> for Break {
-    fn from(fault: ReplyFault) -> Break {
+impl From<EmbeddingsReplyError> for RelayError {
+    fn from(fault: EmbeddingsReplyError) -> RelayError {
         match fault {
-            ReplyFault::Unsound => Break::Garbage,
-            ReplyFault::TooLarge => Break::TooLarge,
-            ReplyFault::Told(error) => Break::Told(error),
+            EmbeddingsReplyError::Unsound => RelayError::Garbage,
+            EmbeddingsReplyError::TooLarge => RelayError::TooLarge,
+            EmbeddingsReplyError::Told(error) => RelayError::Told(error),
         }
     }
 }

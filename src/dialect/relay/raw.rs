@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{Break, Progress};
+use super::{RelayError, RelayProgress};
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
 /// A reply may be so many bytes, at most: twenty minutes of sound that is not compressed.
@@ -11,35 +11,38 @@ const REPLY_BYTES_MAX: u64 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Raw {
+pub struct PassthroughRelay {
     characters: u64,
     bytes: u64,
-    pub(super) progress: Progress,
+    pub(super) progress: RelayProgress,
 }
 
-impl Raw {
-    pub(super) fn new(characters: u64) -> Raw {
-        Raw { characters, bytes: 0, progress: Progress::Open }
+impl PassthroughRelay {
+    pub(super) fn new(characters: u64) -> PassthroughRelay {
+        PassthroughRelay { characters, bytes: 0, progress: RelayProgress::Open }
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
-        if self.progress != Progress::Open {
+        if self.progress != RelayProgress::Open {
             return None;
         }
         self.bytes += bytes.len() as u64;
         if self.bytes > REPLY_BYTES_MAX {
-            self.progress = Progress::Broken(Break::TooLarge);
+            self.progress = RelayProgress::Broken(RelayError::TooLarge);
             return None;
         }
         Some(bytes).filter(|bytes| !bytes.is_empty())
     }
 
     pub(super) fn finish(&mut self) {
-        if self.progress == Progress::Open {
+        if self.progress == RelayProgress::Open {
             // Silence has bytes too.
             let heard = self.bytes > 0;
-            self.progress =
-                if heard { Progress::Complete } else { Progress::Broken(Break::Garbage) };
+            self.progress = if heard {
+                RelayProgress::Complete
+            } else {
+                RelayProgress::Broken(RelayError::Garbage)
+            };
         }
     }
 
@@ -51,11 +54,11 @@ impl Raw {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Passage, Relay};
+    use super::super::{Relay, RelayMode};
     use super::*;
 
     fn spoken(pieces: &[&'static [u8]]) -> (Vec<Bytes>, Relay) {
-        let mut relay = Relay::new(Passage::Speech { characters: 5 }, false);
+        let mut relay = Relay::new(RelayMode::Speech { characters: 5 }, false);
         let out = pieces.iter().filter_map(|piece| relay.push(Bytes::from_static(piece))).collect();
         (out, relay)
     }
@@ -65,7 +68,7 @@ mod tests {
         let (out, mut relay) = spoken(&[b"ID3", b"", b"{\"error\":1}"]);
         assert_eq!(out, [&b"ID3"[..], b"{\"error\":1}"]);
         assert_eq!(relay.due(9), None);
-        assert_eq!((relay.finish(), relay.progress()), (None, &Progress::Complete));
+        assert_eq!((relay.finish(), relay.progress()), (None, &RelayProgress::Complete));
         let units = BilledUnits::Characters { characters: 5 };
         assert_eq!(relay.due(9), Some(Usage { units, basis: UsageBasis::Fixed }));
     }
@@ -73,13 +76,16 @@ mod tests {
     #[test]
     fn what_breaks_costs_nothing_unless_the_client_had_gone() {
         let (_, mut relay) = spoken(&[b"ID3"]);
-        relay.fail(Break::Cut);
+        relay.fail(RelayError::Cut);
         assert_eq!(relay.due(9), None);
         let (_, mut relay) = spoken(&[b"ID3"]);
-        relay.fail(Break::Abandoned);
+        relay.fail(RelayError::Abandoned);
         assert!(relay.due(9).is_some());
         let (_, mut relay) = spoken(&[]);
         relay.finish();
-        assert_eq!((relay.progress(), relay.due(9)), (&Progress::Broken(Break::Garbage), None));
+        assert_eq!(
+            (relay.progress(), relay.due(9)),
+            (&RelayProgress::Broken(RelayError::Garbage), None)
+        );
     }
 }

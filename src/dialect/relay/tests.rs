@@ -4,13 +4,13 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Break, Keep, Passage, Progress, Relay};
+use super::{Relay, RelayError, RelayMode, RelayProgress, Remember};
 use crate::dialect::meter::bounds::UsageBounds;
-use crate::dialect::translate::reply::Stamp;
+use crate::dialect::translate::reply::ReplyMetadata;
 use crate::money::{BilledUnits, UsageBasis};
 
 fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
-    Relay::new(Passage::Chat { usage_asked, choices }, true)
+    Relay::new(RelayMode::Chat { usage_asked, choices }, true)
 }
 
 fn run(mut relay: Relay, reply: &str, size: usize) -> (String, Relay) {
@@ -37,7 +37,7 @@ fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n: ping\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
     let (out, relay) = run(chat_stream(true, 1), &stream, size);
     assert_eq!(out, stream);
-    assert_eq!(relay.progress(), &Progress::Complete);
+    assert_eq!(relay.progress(), &RelayProgress::Complete);
     assert_eq!(relay.meter().expect("a text").usage(0).tokens.input, 9);
 }
 
@@ -65,15 +65,15 @@ fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
 }
 
 #[rstest]
-#[case::cut_between_events(&format!("{TEXT}\n\n"), Break::Cut)]
-#[case::cut_inside_an_event(&TEXT[..40], Break::Garbage)]
-#[case::garbage("data: <html>\n\n", Break::Garbage)]
-fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: Break) {
+#[case::cut_between_events(&format!("{TEXT}\n\n"), RelayError::Cut)]
+#[case::cut_inside_an_event(&TEXT[..40], RelayError::Garbage)]
+#[case::garbage("data: <html>\n\n", RelayError::Garbage)]
+fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: RelayError) {
     let (out, relay) = run(chat_stream(true, 1), stream, 7);
     let last = out.trim_end().rsplit("\n\n").next().expect("an event");
     assert!(last.starts_with(r#"data: {"error":{"message":"the vendor"#), "{out}");
     assert!(!out.contains("[DONE]"));
-    assert_eq!(relay.progress(), &Progress::Broken(why));
+    assert_eq!(relay.progress(), &RelayProgress::Broken(why));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let (out, relay) = run(chat_stream(true, 1), &stream, 10_000);
     let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"x"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
-    assert!(matches!(relay.progress(), Progress::Broken(Break::Told(_))));
+    assert!(matches!(relay.progress(), RelayProgress::Broken(RelayError::Told(_))));
     assert_eq!(relay.meter().expect("a text").usage(10).basis, UsageBasis::Counted);
     assert_eq!(relay.meter().expect("a text").usage(10).tokens.input, 10);
     assert_eq!(relay.meter().expect("a text").usage(10).tokens.output, 1);
@@ -92,14 +92,14 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
 fn a_stream_that_finished_but_was_not_closed_with_done_is_closed() {
     let (out, relay) = run(chat_stream(true, 1), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
     assert!(out.ends_with("data: [DONE]\n\n"));
-    assert_eq!(relay.progress(), &Progress::Complete);
+    assert_eq!(relay.progress(), &RelayProgress::Complete);
 }
 
 #[test]
 fn a_stream_of_two_choices_is_not_complete_when_one_has_ended() {
     let (out, relay) = run(chat_stream(true, 2), &format!("{TEXT}\n\n{END}\n\n"), 64);
     assert!(!out.contains("[DONE]"), "{out}");
-    assert_eq!(relay.progress(), &Progress::Broken(Break::Cut));
+    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Cut));
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low
 #[case::two(r#"{"usage":null}{"usage":null}"#)]
 fn half_a_reply_is_never_passed_on(#[case] reply: &str) {
     let (out, relay) =
-        run(Relay::new(Passage::Chat { usage_asked: true, choices: 1 }, false), reply, 3);
+        run(Relay::new(RelayMode::Chat { usage_asked: true, choices: 1 }, false), reply, 3);
     assert_eq!(out, "");
-    assert_eq!(relay.progress(), &Progress::Broken(Break::Garbage));
+    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Garbage));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_whole_reply_without_usage_is_counted() {
     let reply =
         r#"{"choices":[{"message":{"role":"assistant","content":"12345678"}}],"usage":null}"#;
     let (out, relay) =
-        run(Relay::new(Passage::Chat { usage_asked: true, choices: 1 }, false), reply, 9);
+        run(Relay::new(RelayMode::Chat { usage_asked: true, choices: 1 }, false), reply, 9);
     assert_eq!(out, reply);
     let usage = relay.meter().expect("a text").usage(1_000);
     assert_eq!(
@@ -163,10 +163,15 @@ const WORDS: (&str, &str) =
 const STOP: (&str, &str) = ("message_stop", "");
 
 fn both(events: &[(&str, &str)]) -> [Relay; 2] {
-    let stamp =
-        Stamp { model: "m".to_owned(), created: 1, input_tokens: 0, usage_asked: true, keep: true };
-    let native = Passage::Messages { request_id: "r".to_owned() };
-    [native, Passage::Translated(stamp)]
+    let stamp = ReplyMetadata {
+        model: "m".to_owned(),
+        created: 1,
+        input_tokens: 0,
+        usage_asked: true,
+        keep: true,
+    };
+    let native = RelayMode::Messages { request_id: "r".to_owned() };
+    [native, RelayMode::Translated(stamp)]
         .map(|passage| run(Relay::new(passage, true), &messages(events), 50).1)
 }
 
@@ -177,7 +182,7 @@ fn both(events: &[(&str, &str)]) -> [Relay; 2] {
 #[case::only_input(r#","delta":{},"usage":{"input_tokens":100}"#)]
 fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
     for relay in both(&[START, BLOCK, WORDS, WORDS, WORDS, ("message_delta", delta), STOP]) {
-        assert_eq!(relay.progress(), &Progress::Complete);
+        assert_eq!(relay.progress(), &RelayProgress::Complete);
         let usage = relay.meter().expect("a text").usage(0);
         assert_eq!((usage.tokens.output, usage.basis), (9, UsageBasis::Counted));
     }
@@ -187,7 +192,7 @@ fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
 fn what_came_after_a_report_was_free_if_the_stream_was_cut() {
     let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":1}"#);
     for relay in both(&[START, BLOCK, report, WORDS, WORDS, WORDS]) {
-        assert_eq!(relay.progress(), &Progress::Broken(Break::Cut));
+        assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Cut));
         assert_eq!(relay.meter().expect("a text").usage_so_far(0).tokens.output, 9);
     }
 }
@@ -204,7 +209,7 @@ fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
 #[test]
 fn text_of_a_block_that_never_began_was_paid_and_not_heard() {
     let [_, translated] = both(&[START, WORDS, STOP]);
-    assert_eq!(translated.progress(), &Progress::Broken(Break::Garbage));
+    assert_eq!(translated.progress(), &RelayProgress::Broken(RelayError::Garbage));
 }
 
 #[test]
@@ -213,7 +218,7 @@ fn a_reply_with_a_number_beyond_a_double_was_paid_and_not_passed_on() {
     let reply = format!(
         r#"{{"id":"msg_1","content":[{{"type":"tool_use","id":"t","name":"f","input":{{"n":{number}}}}}],"stop_reason":"tool_use","usage":{{"input_tokens":1,"output_tokens":2}}}}"#
     );
-    let native = Passage::Messages { request_id: "r".to_owned() };
+    let native = RelayMode::Messages { request_id: "r".to_owned() };
     let (out, relay) = run(Relay::new(native, false), &reply, 100);
     assert_eq!(out, reply);
     assert_eq!(relay.meter().expect("a text").usage(0).tokens.output, 2);
@@ -247,9 +252,9 @@ fn what_the_vendor_does_not_take_back_is_not_kept(
     events.push(("content_block_delta", &piece));
     events.extend([("content_block_stop", r#","index":2"#), STOP]);
     let [_, mut translated] = both(&events);
-    assert_eq!(translated.progress(), &Progress::Complete);
+    assert_eq!(translated.progress(), &RelayProgress::Complete);
     let record = match translated.keep() {
-        Some(Keep::Thinking(kept)) => Some(String::from_utf8(kept.record.to_vec())),
+        Some(Remember::Thinking(kept)) => Some(String::from_utf8(kept.record.to_vec())),
         _ => None,
     };
     let expected = concat!(
@@ -280,9 +285,9 @@ proptest! {
 }
 
 /// Replies of models that hide nothing, with texts of so many bytes.
-fn long_replies(bytes: usize, output: u64, status: &str) -> [(Passage, bool, String); 6] {
+fn long_replies(bytes: usize, output: u64, status: &str) -> [(RelayMode, bool, String); 6] {
     let text = "a".repeat(bytes);
-    let chat = Passage::Chat { usage_asked: true, choices: 1 };
+    let chat = RelayMode::Chat { usage_asked: true, choices: 1 };
     let usage = format!(r#"{{"prompt_tokens":9,"completion_tokens":{output}}}"#);
     let native = format!(r#"{{"input_tokens":9,"output_tokens":{output}}}"#);
     let response = format!(
@@ -304,11 +309,11 @@ fn long_replies(bytes: usize, output: u64, status: &str) -> [(Passage, bool, Str
             format!("{delta}\n\ndata: {{\"choices\":[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n"),
         ),
         (
-            Passage::Messages { request_id: "q".to_owned() },
+            RelayMode::Messages { request_id: "q".to_owned() },
             false,
             format!(r#"{{"content":[{{"type":"text","text":"{text}"}}],"usage":{native}}}"#),
         ),
-        (Passage::Responses, false, response),
+        (RelayMode::Responses, false, response),
     ]
 }
 
@@ -325,7 +330,7 @@ fn where_all_output_is_seen_a_report_is_held_to_it(
 ) {
     for (passage, stream, reply) in long_replies(bytes, output, status) {
         let bounds = UsageBounds { counts_output: true, ..UsageBounds::default() };
-        let is_response = passage == Passage::Responses;
+        let is_response = passage == RelayMode::Responses;
         let (_, relay) = run(Relay::new(passage, stream).bounded(bounds), &reply, 10_000);
         let due = relay.due(7);
         if is_response && status == "failed" && !is_believed {

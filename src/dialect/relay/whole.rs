@@ -4,16 +4,16 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Break, Keep, Passage, Progress};
-use crate::dialect::images::{self, Withheld};
-use crate::dialect::json::{Document, Value};
-use crate::dialect::messages::Reported;
-use crate::dialect::meter::Meter;
+use super::{RelayError, RelayMode, RelayProgress, Remember};
+use crate::dialect::images::{self, WithheldImage};
+use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::messages::ReportedUsage;
+use crate::dialect::meter::UsageMeter;
 use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::moderations;
-use crate::dialect::responses::{self, Told};
+use crate::dialect::responses::{self, ResponseState};
 use crate::dialect::translate::reply;
-use crate::dialect::translate::thinking::Kept;
+use crate::dialect::translate::thinking::SavedThinking;
 use crate::dialect::vendor_error::VendorError;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
@@ -22,37 +22,37 @@ pub const WHOLE_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Whole {
-    pub(super) passage: Passage,
+pub struct BufferedRelay {
+    pub(super) passage: RelayMode,
     pieces: Vec<Bytes>,
     bytes: usize,
     /// What it has in all, if its vendor told.
     length: Option<usize>,
-    pub(super) meter: Meter,
+    pub(super) meter: UsageMeter,
     pub(super) bounds: UsageBounds,
-    pub(super) progress: Progress,
+    pub(super) progress: RelayProgress,
     /// What the vendor says that an image comes to.
     pub(super) image: Option<Usage>,
     /// The same, if that cannot be.
     pub(super) image_rejected: Option<BilledUnits>,
     /// What a response says of itself.
-    pub(super) told: Told,
-    kept: Option<Kept>,
+    pub(super) told: ResponseState,
+    kept: Option<SavedThinking>,
 }
 
-impl Whole {
-    pub(super) fn new(passage: Passage) -> Whole {
-        Whole {
+impl BufferedRelay {
+    pub(super) fn new(passage: RelayMode) -> BufferedRelay {
+        BufferedRelay {
             passage,
             pieces: Vec::new(),
             bytes: 0,
             length: None,
-            meter: Meter::default(),
+            meter: UsageMeter::default(),
             bounds: UsageBounds::default(),
-            progress: Progress::Open,
+            progress: RelayProgress::Open,
             image: None,
             image_rejected: None,
-            told: Told::default(),
+            told: ResponseState::default(),
             kept: None,
         }
     }
@@ -65,24 +65,24 @@ impl Whole {
         self.bytes += bytes.len();
         if self.bytes > WHOLE_BYTES_MAX {
             self.pieces.clear();
-            self.progress = Progress::Broken(Break::TooLarge);
-        } else if self.progress == Progress::Open {
+            self.progress = RelayProgress::Broken(RelayError::TooLarge);
+        } else if self.progress == RelayProgress::Open {
             self.pieces.push(bytes);
         }
     }
 
     pub(super) fn finish(&mut self) -> Option<Bytes> {
-        if self.progress != Progress::Open {
+        if self.progress != RelayProgress::Open {
             return None;
         }
         let body = join(std::mem::take(&mut self.pieces));
         match self.read(body) {
             Ok(body) => {
-                self.progress = Progress::Complete;
+                self.progress = RelayProgress::Complete;
                 Some(body)
             }
             Err(why) => {
-                self.progress = Progress::Broken(why);
+                self.progress = RelayProgress::Broken(why);
                 None
             }
         }
@@ -94,53 +94,53 @@ impl Whole {
 
     /// Ends it. Of what its account left no room for nobody knows what it says of its usage, so
     /// what came, or was to come, is counted: up to what is held, and so for no other end.
-    pub(super) fn fail(&mut self, why: Break) {
-        if why == Break::Unread {
+    pub(super) fn fail(&mut self, why: RelayError) {
+        if why == RelayError::Unread {
             self.meter.count_bytes(self.length.unwrap_or(0).max(self.bytes));
         }
         self.pieces.clear();
-        self.progress = Progress::Broken(why);
+        self.progress = RelayProgress::Broken(why);
     }
 
-    pub(super) fn keep(&mut self) -> Option<Keep> {
+    pub(super) fn keep(&mut self) -> Option<Remember> {
         match self.passage {
-            Passage::Responses => Some(Keep::Given(self.told.given())),
-            _ => self.kept.take().map(Keep::Thinking),
+            RelayMode::Responses => Some(Remember::Given(self.told.given())),
+            _ => self.kept.take().map(Remember::Thinking),
         }
     }
 
     /// Meters a body, and gives what the client is to have of it.
-    fn read(&mut self, body: Bytes) -> Result<Bytes, Break> {
-        let document = Document::received(body.clone()).map_err(|_| Break::Garbage)?;
-        if let Passage::Responses = self.passage {
+    fn read(&mut self, body: Bytes) -> Result<Bytes, RelayError> {
+        let document = JsonDocument::received(body.clone()).map_err(|_| RelayError::Garbage)?;
+        if let RelayMode::Responses = self.passage {
             // One that failed says why, and is a response all the same.
             if self.told.whole(&document, &mut self.meter).is_some() {
                 return Ok(responses::without_secrets(&document).map_or(body, Bytes::from));
             }
         }
         if let Some(error) = VendorError::in_event(&document) {
-            return Err(Break::Told(error));
+            return Err(RelayError::Told(error));
         }
         match &self.passage {
-            Passage::Chat { .. } => {
+            RelayMode::Chat { .. } => {
                 meter_chat(&document, &mut self.meter);
                 Ok(body)
             }
-            Passage::Messages { .. } => {
-                document.get("content").ok_or(Break::Garbage)?;
+            RelayMode::Messages { .. } => {
+                document.get("content").ok_or(RelayError::Garbage)?;
                 meter_messages(&document, &mut self.meter);
                 Ok(body)
             }
-            Passage::Translated(stamp) => {
+            RelayMode::Translated(stamp) => {
                 let reply = reply::translate(&document, stamp, &mut self.meter);
-                let reply = reply.ok_or(Break::Garbage)?;
+                let reply = reply.ok_or(RelayError::Garbage)?;
                 self.kept = reply.kept;
                 Ok(reply.body)
             }
-            Passage::Image { created, billed } => {
+            RelayMode::Image { created, billed } => {
                 let reply = images::reply(&document, *created).map_err(|why| match why {
-                    Withheld::Moderated => Break::Withheld,
-                    Withheld::Unreadable => Break::Garbage,
+                    WithheldImage::Moderated => RelayError::Withheld,
+                    WithheldImage::Unreadable => RelayError::Garbage,
                 })?;
                 let told = image(&reply, *billed);
                 let is_believed = |usage: &Usage| self.bounds.admit_image(usage.units);
@@ -148,12 +148,12 @@ impl Whole {
                 self.image_rejected = told.filter(|t| !is_believed(t)).map(|usage| usage.units);
                 Ok(join(reply.body))
             }
-            Passage::Verdict if moderations::is_verdict(&document) => Ok(body),
+            RelayMode::Verdict if moderations::is_verdict(&document) => Ok(body),
             // What is not given whole has a relay of its own.
-            Passage::Verdict
-            | Passage::Responses
-            | Passage::Speech { .. }
-            | Passage::Embeddings(_) => Err(Break::Garbage),
+            RelayMode::Verdict
+            | RelayMode::Responses
+            | RelayMode::Speech { .. }
+            | RelayMode::Embeddings(_) => Err(RelayError::Garbage),
         }
     }
 }
@@ -169,7 +169,7 @@ fn join(mut pieces: Vec<Bytes>) -> Bytes {
 }
 
 /// What an image comes to, if the vendor says so in the units of its price.
-fn image(reply: &images::Reply, billed: bool) -> Option<Usage> {
+fn image(reply: &images::ImagesReply, billed: bool) -> Option<Usage> {
     let units = if billed {
         BilledUnits::Billed { images: 1, ticks: reply.ticks? }
     } else {
@@ -179,7 +179,7 @@ fn image(reply: &images::Reply, billed: bool) -> Option<Usage> {
     Some(Usage { units, basis: UsageBasis::Reported })
 }
 
-fn meter_chat(document: &Document, meter: &mut Meter) {
+fn meter_chat(document: &JsonDocument, meter: &mut UsageMeter) {
     if let Some(usage) = document.get("usage") {
         meter.report(usage);
     }
@@ -190,8 +190,8 @@ fn meter_chat(document: &Document, meter: &mut Meter) {
     }
 }
 
-fn meter_messages(document: &Document, meter: &mut Meter) {
-    let mut usage = Reported::default();
+fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
+    let mut usage = ReportedUsage::default();
     let counts = document.get("usage").is_some_and(|reported| usage.merge(reported));
     if let (true, Some(tokens)) = (counts, usage.tokens()) {
         meter.take(tokens, false);

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{CallFault, Kind, Names, Value, wrong};
+use super::{CallError, JsonKind, ReferencedObjects, Value, wrong};
 use crate::dialect::chat::{TEXTS, is_data};
 
 /// Items of one input, at most: what one costs here is far more than its bytes.
@@ -15,23 +15,27 @@ const PARTS_DEPTH_MAX: usize = 5;
 
 /// What was found in an input.
 #[derive(Default)]
-pub(super) struct Input {
+pub(super) struct ResponsesInput {
     pub(super) images: u64,
     pub(super) documents: u64,
     /// Bytes of both.
     pub(super) other_bytes: u64,
 }
 
-impl Input {
+impl ResponsesInput {
     /// Reads a list of items, and tells how many there are.
-    pub(super) fn read(&mut self, list: Value<'_>, names: &mut Names) -> Result<usize, CallFault> {
+    pub(super) fn read(
+        &mut self,
+        list: Value<'_>,
+        names: &mut ReferencedObjects,
+    ) -> Result<usize, CallError> {
         let mut count = 0;
         for (i, item) in list.elements().enumerate() {
             count += 1;
             if count > ITEMS_MAX {
-                return Err(CallFault::invalid("input", &format!("at most {ITEMS_MAX} items")));
+                return Err(CallError::invalid("input", &format!("at most {ITEMS_MAX} items")));
             }
-            if item.kind() != Kind::Object {
+            if item.kind() != JsonKind::Object {
                 return Err(wrong(&format!("input[{i}]"), "an object", item));
             }
             named(item, i, names)?;
@@ -46,7 +50,7 @@ impl Input {
         if depth == 0 {
             return;
         }
-        if parts.kind() == Kind::Object {
+        if parts.kind() == JsonKind::Object {
             return self.part(parts, depth);
         }
         parts.elements().for_each(|part| self.part(part, depth));
@@ -88,10 +92,10 @@ impl Input {
 }
 
 /// Checks that parts are objects: the rules look at these, and at nothing deeper.
-fn parts(item: Value<'_>, i: usize) -> Result<(), CallFault> {
+fn parts(item: Value<'_>, i: usize) -> Result<(), CallError> {
     for (name, list) in item.members().filter(|(name, _)| matches!(&**name, "content" | "output")) {
         for (j, part) in list.elements().enumerate() {
-            if part.kind() != Kind::Object {
+            if part.kind() != JsonKind::Object {
                 return Err(wrong(&format!("input[{i}].{name}[{j}]"), "an object", part));
             }
         }
@@ -100,7 +104,7 @@ fn parts(item: Value<'_>, i: usize) -> Result<(), CallFault> {
 }
 
 /// Takes the ids by which the vendor would look up an item, or what it belongs to.
-fn named(item: Value<'_>, i: usize, names: &mut Names) -> Result<(), CallFault> {
+fn named(item: Value<'_>, i: usize, names: &mut ReferencedObjects) -> Result<(), CallError> {
     let members: Vec<(Cow<'_, str>, Value<'_>)> = item.members().collect();
     let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
     let there = |name: &str| get(name).filter(|value| !value.is_null());
@@ -142,11 +146,11 @@ fn whole_by(kind: &str) -> &'static [&'static str] {
 /// tool may have had nothing to say.
 fn holds(name: &str, value: Value<'_>) -> bool {
     match (name, value.kind()) {
-        ("encrypted_content", Kind::Text) => {
+        ("encrypted_content", JsonKind::Text) => {
             value.inside().is_some_and(|sealed| !sealed.is_empty())
         }
-        (_, Kind::Text) | ("output", Kind::Object | Kind::List) => true,
-        ("content", Kind::List) => value.elements().next().is_some(),
+        (_, JsonKind::Text) | ("output", JsonKind::Object | JsonKind::List) => true,
+        ("content", JsonKind::List) => value.elements().next().is_some(),
         _ => false,
     }
 }

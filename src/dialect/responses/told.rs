@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use super::{Document, ID_BYTES_MAX, Value};
-use crate::dialect::json::Kind;
+use super::{ID_BYTES_MAX, JsonDocument, Value};
+use crate::dialect::json::JsonKind;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::meter::{self, Meter};
+use crate::dialect::meter::{self, UsageMeter};
 use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};
 use crate::money::TokenUsage;
@@ -20,7 +20,7 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// What a reply says, whole, or in a stream so far.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct ResponseState {
     /// The ids of the response and of its conversation.
     ids: Vec<String>,
     /// The ids of its items.
@@ -37,17 +37,17 @@ pub struct Told {
 
 /// Ids that went to the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct IssuedIds {
     /// Of a response and its conversation: all that was read and written stands behind them.
     pub whole: Vec<String>,
     /// Of items: nothing but what was written stands behind them.
     pub items: Vec<String>,
 }
 
-impl Told {
+impl ResponseState {
     /// Reads a reply in one body. `None` if that is no response.
-    pub fn whole(&mut self, reply: &Document, meter: &mut Meter) -> Option<()> {
-        let response = Response::read(Value::trusted(reply.body().trim_ascii()));
+    pub fn whole(&mut self, reply: &JsonDocument, meter: &mut UsageMeter) -> Option<()> {
+        let response = ResponseMembers::read(Value::trusted(reply.body().trim_ascii()));
         response.id.and_then(Value::text)?;
         response.status.and_then(Value::text)?;
         self.end(&response, false, meter);
@@ -55,18 +55,18 @@ impl Told {
     }
 
     /// Reads an event. `None` if that is none.
-    pub fn event(&mut self, event: &Document, meter: &mut Meter) -> Option<Step> {
+    pub fn event(&mut self, event: &JsonDocument, meter: &mut UsageMeter) -> Option<EventStep> {
         let Some(kind) = event.get("type").and_then(Value::text) else {
-            return VendorError::in_event(event).map(Step::Error);
+            return VendorError::in_event(event).map(EventStep::Error);
         };
         if kind == "error" {
             // Its number is not taken: the client sees another event in its place.
-            return Some(Step::Error(error(event)));
+            return Some(EventStep::Error(error(event)));
         }
         if let Some(number) = event.get("sequence_number").and_then(Value::whole) {
             self.sequence_number = number.saturating_add(1);
         }
-        let response = || event.get("response").map(Response::read).unwrap_or_default();
+        let response = || event.get("response").map(ResponseMembers::read).unwrap_or_default();
         match &*kind {
             "response.output_text.delta"
             | "response.refusal.delta"
@@ -90,22 +90,22 @@ impl Told {
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
                 self.end(&response(), kind == "response.failed", meter);
-                return Some(Step::Last);
+                return Some(EventStep::Last);
             }
             _ => {}
         }
-        Some(Step::More)
+        Some(EventStep::More)
     }
 
     /// The ids that went to the client since this was last asked, each of them once. None if the
     /// vendor keeps nothing.
-    pub fn given(&mut self) -> Given {
+    pub fn given(&mut self) -> IssuedIds {
         if self.is_unkept {
-            return Given::default();
+            return IssuedIds::default();
         }
         let [ids, items] = self.handed;
         self.handed = [self.ids.len(), self.item_ids.len()];
-        Given { whole: self.ids[ids..].to_vec(), items: self.item_ids[items..].to_vec() }
+        IssuedIds { whole: self.ids[ids..].to_vec(), items: self.item_ids[items..].to_vec() }
     }
 
     /// Whether it ended as failed and no usage was reported: then nothing is due.
@@ -121,7 +121,7 @@ impl Told {
     }
 
     /// Takes the response as it ended.
-    fn end(&mut self, response: &Response<'_>, has_failed: bool, meter: &mut Meter) {
+    fn end(&mut self, response: &ResponseMembers<'_>, has_failed: bool, meter: &mut UsageMeter) {
         self.give(response);
         let reported = response.usage.and_then(tokens);
         if let Some(tokens) = reported {
@@ -140,7 +140,7 @@ impl Told {
         self.is_unpaid = !is_billed && (has_failed || status.as_deref() == Some("failed"));
     }
 
-    fn give(&mut self, response: &Response<'_>) {
+    fn give(&mut self, response: &ResponseMembers<'_>) {
         self.is_unkept |= response.store.and_then(Value::bool) == Some(false);
         let conversation = response.conversation.and_then(|conversation| conversation.get("id"));
         for id in [response.id, conversation].into_iter().flatten() {
@@ -169,7 +169,7 @@ impl Told {
 
 /// What becomes of a stream with an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum EventStep {
     /// It goes on.
     More,
     /// This was its last event.
@@ -193,7 +193,7 @@ pub fn error_event((kind, code): (&str, &str), message: &str, sequence_number: u
 
 /// The members of a response that matter here.
 #[derive(Default)]
-struct Response<'a> {
+struct ResponseMembers<'a> {
     id: Option<Value<'a>>,
     status: Option<Value<'a>>,
     conversation: Option<Value<'a>>,
@@ -202,9 +202,9 @@ struct Response<'a> {
     usage: Option<Value<'a>>,
 }
 
-impl<'a> Response<'a> {
-    fn read(object: Value<'a>) -> Response<'a> {
-        let mut response = Response::default();
+impl<'a> ResponseMembers<'a> {
+    fn read(object: Value<'a>) -> ResponseMembers<'a> {
+        let mut response = ResponseMembers::default();
         for (name, value) in object.members() {
             let place = match &*name {
                 "id" => &mut response.id,
@@ -249,7 +249,7 @@ fn length(text: Value<'_>) -> usize {
 }
 
 /// The error that an event tells, in a member or as its own.
-fn error(event: &Document) -> VendorError {
+fn error(event: &JsonDocument) -> VendorError {
     if let Some(error) = VendorError::in_event(event).filter(|error| error.message.is_some()) {
         return error;
     }
@@ -264,8 +264,8 @@ fn error(event: &Document) -> VendorError {
 /// A reply, or an event with one, whose error speaks of what is the operator's, without that; of a
 /// long error as much as people read. `None` if it is short and does not.
 #[must_use]
-pub fn without_secrets(document: &Document) -> Option<Vec<u8>> {
-    let response = document.get("response").filter(|response| response.kind() == Kind::Object);
+pub fn without_secrets(document: &JsonDocument) -> Option<Vec<u8>> {
+    let response = document.get("response").filter(|response| response.kind() == JsonKind::Object);
     let error = response.map_or_else(|| document.get("error"), |response| response.get("error"))?;
     let clean = if vendor_error::is_short(error) {
         tells_secrets(error).then(|| redact_json(error))?
@@ -280,7 +280,7 @@ pub fn without_secrets(document: &Document) -> Option<Vec<u8>> {
 
 /// A long error without secrets: nobody looks for them in more than is shown.
 fn shortened(error: Value<'_>) -> String {
-    if error.kind() != Kind::Object {
+    if error.kind() != JsonKind::Object {
         return shown(error).unwrap_or_else(|| "null".to_owned());
     }
     let member = |(name, value): (Cow<'_, str>, Value<'_>)| {
@@ -294,7 +294,7 @@ fn shortened(error: Value<'_>) -> String {
 
 /// What is shown of a long error's part: of a text its beginning, of anything else all or nothing.
 fn shown(value: Value<'_>) -> Option<String> {
-    if value.kind() == Kind::Text {
+    if value.kind() == JsonKind::Text {
         return Some(quoted(&vendor_error::word(value).unwrap_or_default()));
     }
     vendor_error::is_short(value).then(|| redact_json(value))
@@ -303,55 +303,56 @@ fn shown(value: Value<'_>) -> Option<String> {
 /// Whether any text of a value would be changed.
 fn tells_secrets(value: Value<'_>) -> bool {
     match value.kind() {
-        Kind::Text => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
-        Kind::List => value.elements().any(tells_secrets),
-        Kind::Object => value
+        JsonKind::Text => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
+        JsonKind::List => value.elements().any(tells_secrets),
+        JsonKind::Object => value
             .members()
             .any(|(name, value)| matches!(redact(&name), Cow::Owned(_)) || tells_secrets(value)),
-        Kind::Bool | Kind::Number | Kind::Null => false,
+        JsonKind::Bool | JsonKind::Number | JsonKind::Null => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::meter::Metered;
+    use crate::dialect::meter::MeteredTokens;
     use crate::money::UsageBasis;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use rstest::rstest;
 
-    fn document(json: &str) -> Document {
-        Document::received(json.to_owned().into()).expect("sound")
+    fn document(json: &str) -> JsonDocument {
+        JsonDocument::received(json.to_owned().into()).expect("sound")
     }
 
     /// The ids that are new, those of items last.
-    fn ids(told: &mut Told) -> Vec<String> {
-        let Given { whole, items } = told.given();
+    fn ids(told: &mut ResponseState) -> Vec<String> {
+        let IssuedIds { whole, items } = told.given();
         [whole, items].concat()
     }
 
-    fn read_whole(json: &str) -> Option<(Told, Meter)> {
-        let (mut told, mut meter) = (Told::default(), Meter::default());
+    fn read_whole(json: &str) -> Option<(ResponseState, UsageMeter)> {
+        let (mut told, mut meter) = (ResponseState::default(), UsageMeter::default());
         told.whole(&document(json), &mut meter).map(|()| (told, meter))
     }
 
     /// All events and what became of the last of them.
-    fn read_events<T: AsRef<str>>(events: &[T]) -> (Told, Meter, Option<Step>) {
-        let (mut told, mut meter, mut step) = (Told::default(), Meter::default(), None);
+    fn read_events<T: AsRef<str>>(events: &[T]) -> (ResponseState, UsageMeter, Option<EventStep>) {
+        let (mut told, mut meter, mut step) =
+            (ResponseState::default(), UsageMeter::default(), None);
         for event in events {
             step = told.event(&document(event.as_ref()), &mut meter);
         }
         (told, meter, step)
     }
 
-    fn counted(input: u64, output: u64) -> Metered {
+    fn counted(input: u64, output: u64) -> MeteredTokens {
         let tokens = TokenUsage { input, output, ..TokenUsage::default() };
-        Metered { tokens, basis: UsageBasis::Counted }
+        MeteredTokens { tokens, basis: UsageBasis::Counted }
     }
 
-    fn reported(input: u64, output: u64) -> Metered {
-        Metered { basis: UsageBasis::Reported, ..counted(input, output) }
+    fn reported(input: u64, output: u64) -> MeteredTokens {
+        MeteredTokens { basis: UsageBasis::Reported, ..counted(input, output) }
     }
 
     #[rstest]
@@ -422,7 +423,7 @@ mod tests {
     )]
     fn a_reply_tells_what_is_due(
         #[case] members: &str,
-        #[case] usage: Metered,
+        #[case] usage: MeteredTokens,
         #[case] is_unpaid: bool,
     ) {
         let (told, meter) = read_whole(&format!(" {{\"id\":\"r\",{members}}}\n")).expect("read");
@@ -453,7 +454,7 @@ mod tests {
 
     #[test]
     fn ids_are_given_as_they_come() {
-        let (mut told, mut meter) = (Told::default(), Meter::default());
+        let (mut told, mut meter) = (ResponseState::default(), UsageMeter::default());
         let mut after = |json: &str| {
             told.event(&document(json), &mut meter);
             ids(&mut told)
@@ -489,17 +490,20 @@ mod tests {
     #[rstest]
     #[case::no_type(r#"{"sequence_number":1}"#, None)]
     #[case::odd_type(r#"{"type":1}"#, None)]
-    #[case::unknown(r#"{"type":"response.dreamt","error":{"message":"no"}}"#, Some(Step::More))]
+    #[case::unknown(
+        r#"{"type":"response.dreamt","error":{"message":"no"}}"#,
+        Some(EventStep::More)
+    )]
     #[case::completed(
         r#"{"type":"response.completed","response":{"error":null}}"#,
-        Some(Step::Last)
+        Some(EventStep::Last)
     )]
-    #[case::incomplete(r#"{"type":"response.incomplete"}"#, Some(Step::Last))]
+    #[case::incomplete(r#"{"type":"response.incomplete"}"#, Some(EventStep::Last))]
     #[case::failed(
         r#"{"type":"response.failed","response":{"error":{"message":"no"}}}"#,
-        Some(Step::Last)
+        Some(EventStep::Last)
     )]
-    fn an_event_goes_on_or_ends(#[case] json: &str, #[case] expected: Option<Step>) {
+    fn an_event_goes_on_or_ends(#[case] json: &str, #[case] expected: Option<EventStep>) {
         assert_eq!(read_events(&[json]).2, expected);
     }
 
@@ -512,7 +516,7 @@ mod tests {
     #[case::mute(r#"{"type":"error"}"#, ["", "", "", ""])]
     fn an_error_is_read(#[case] json: &str, #[case] expected: [&str; 4]) {
         let (told, _, step) = read_events(&[r#"{"type":"a","sequence_number":2}"#, json]);
-        let Some(Step::Error(error)) = step else { panic!("no error: {step:?}") };
+        let Some(EventStep::Error(error)) = step else { panic!("no error: {step:?}") };
         let VendorError { message, code, param, kind, .. } = error;
         assert_eq!([message, code, param, kind].map(Option::unwrap_or_default), expected);
         assert_eq!(told.next_sequence_number(), 3, "the error takes the place of the vendor's");
@@ -527,7 +531,7 @@ mod tests {
             "\n\n"
         );
         assert_eq!(error_event(("server_error", "upstream_error"), "a \"b\"", 7), expected);
-        assert_eq!(Told::default().next_sequence_number(), 0);
+        assert_eq!(ResponseState::default().next_sequence_number(), 0);
     }
 
     #[rstest]
@@ -539,7 +543,7 @@ mod tests {
     fn a_stream_that_is_cut_is_counted(
         #[case] usage: &str,
         #[case] deltas: &[&str],
-        #[case] expected: Metered,
+        #[case] expected: MeteredTokens,
         #[case] any_output: bool,
     ) {
         let created = format!(
@@ -564,7 +568,7 @@ mod tests {
         };
         let (alone, inside) = (clean(&response), clean(&event));
         assert_eq!(alone.as_ref().map(|clean| event.replace(&response, clean)), inside);
-        let clean = Document::received(alone?.into()).expect("sound");
+        let clean = JsonDocument::received(alone?.into()).expect("sound");
         let error = clean.get("error").expect("an error").raw();
         Some(String::from_utf8_lossy(error).into_owned())
     }
@@ -684,7 +688,7 @@ mod tests {
             let (mut whole, whole_meter) = read_whole(&response).expect("a response");
             let all = events(&response, &made, &status, with_deltas);
             let (mut stream, meter, step) = read_events(&all);
-            prop_assert_eq!(step, Some(Step::Last));
+            prop_assert_eq!(step, Some(EventStep::Last));
             prop_assert_eq!(stream.is_unpaid(), whole.is_unpaid());
             prop_assert_eq!(stream.is_unpaid(), status == "failed" && usage == "null");
             prop_assert_eq!(stream.next_sequence_number(), all.len() as u64);

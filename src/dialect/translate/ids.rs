@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 /// What each of the client's ids is called towards the vendor.
 #[derive(Default)]
-pub(super) struct Ids {
+pub(super) struct ToolCallIds {
     /// The name that an id last got.
     names: HashMap<String, String>,
     used: HashSet<String>,
@@ -13,7 +13,7 @@ pub(super) struct Ids {
     alike: HashMap<String, u64>,
 }
 
-impl Ids {
+impl ToolCallIds {
     /// The name of a call in a new turn: what is wished, if it fits and is free. An id that an
     /// earlier turn had becomes another one.
     pub(super) fn call(&mut self, id: &str, wish: &str) -> String {
@@ -46,11 +46,11 @@ impl Ids {
 
 #[cfg(test)]
 mod tests {
-    use super::Ids;
+    use super::ToolCallIds;
 
     #[test]
     fn ids_fit_stay_apart_and_lead_from_results_to_calls() {
-        let mut ids = Ids::default();
+        let mut ids = ToolCallIds::default();
         let cases = [
             (true, "call.2", "call.2", "call_2"),
             (true, "call_2", "call_2", "call_2_2"),

@@ -5,38 +5,38 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-use super::writer::{Source, Writer};
-use crate::dialect::CallFault;
+use super::writer::{MessagesWriter, SourceBytes};
+use crate::dialect::CallError;
 use crate::dialect::call::wrong;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Kind, Value};
+use crate::dialect::json::{JsonKind, Value};
 
 /// A block of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Block {
-    pub(super) what: What,
+pub(super) struct ContentBlock {
+    pub(super) what: BlockKind,
     /// The value of `cache_control`.
     pub(super) cache: Option<Bytes>,
 }
 
 /// What a block is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum BlockKind {
     /// Text: a JSON string.
     Text(Bytes),
     /// An image or a document.
-    Media(Media),
+    Media(MediaSource),
     /// A tool call: its id, its name as a JSON string, its input as a JSON object.
     Use { id: String, name: Bytes, input: Bytes },
     /// The result of a tool call.
-    Result { id: String, content: Content },
+    Result { id: String, content: ToolResultContent },
     /// A block as the vendor sent it: an object in JSON.
     Kept(Bytes),
 }
 
 /// An image or a document: its type and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Media {
+pub(super) struct MediaSource {
     kind: &'static str,
     /// The source up to its last string, that string, and a title to come after it.
     source: String,
@@ -46,46 +46,46 @@ pub(super) struct Media {
 
 /// The content of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ToolResultContent {
     None,
     Text(Bytes),
-    Blocks(Vec<Block>),
+    Blocks(Vec<ContentBlock>),
 }
 
-impl Block {
-    pub(super) fn of(what: What) -> Block {
-        Block { what, cache: None }
+impl ContentBlock {
+    pub(super) fn of(what: BlockKind) -> ContentBlock {
+        ContentBlock { what, cache: None }
     }
 
     /// Whether it is a kept block of thinking.
     pub(super) fn is_thinking(&self) -> bool {
-        let What::Kept(raw) = &self.what else { return false };
+        let BlockKind::Kept(raw) = &self.what else { return false };
         let kind = Value::trusted(raw).get("type").and_then(Value::text);
         kind.is_some_and(|kind| matches!(&*kind, "thinking" | "redacted_thinking"))
     }
 
-    pub(super) fn write(&self, out: &mut Writer) {
+    pub(super) fn write(&self, out: &mut MessagesWriter) {
         match &self.what {
-            What::Text(text) => {
+            BlockKind::Text(text) => {
                 out.text(r#"{"type":"text","text":"#);
                 out.bytes(text);
             }
-            What::Media(media) => media.write(out),
-            What::Use { id, name, input } => {
+            BlockKind::Media(media) => media.write(out),
+            BlockKind::Use { id, name, input } => {
                 out.text(&format!(r#"{{"type":"tool_use","id":{},"name":"#, quoted(id)));
                 out.bytes(name);
                 out.text(r#","input":"#);
                 out.bytes(input);
             }
-            What::Result { id, content } => {
+            BlockKind::Result { id, content } => {
                 out.text(&format!(r#"{{"type":"tool_result","tool_use_id":{}"#, quoted(id)));
                 match content {
-                    Content::None => {}
-                    Content::Text(text) => {
+                    ToolResultContent::None => {}
+                    ToolResultContent::Text(text) => {
                         out.text(r#","content":"#);
                         out.bytes(text);
                     }
-                    Content::Blocks(blocks) => {
+                    ToolResultContent::Blocks(blocks) => {
                         out.text(r#","content":["#);
                         out.list(blocks, |out, block| block.write(out));
                         out.text("]");
@@ -93,7 +93,7 @@ impl Block {
                 }
             }
             // What was kept is whole but for its last brace, which follows below.
-            What::Kept(raw) => out.bytes(&raw.slice(..raw.len().saturating_sub(1))),
+            BlockKind::Kept(raw) => out.bytes(&raw.slice(..raw.len().saturating_sub(1))),
         }
         if let Some(cache) = &self.cache {
             out.text(r#","cache_control":"#);
@@ -103,8 +103,8 @@ impl Block {
     }
 }
 
-impl Media {
-    fn write(&self, out: &mut Writer) {
+impl MediaSource {
+    fn write(&self, out: &mut MessagesWriter) {
         out.text(&format!(r#"{{"type":"{}","source":{}"#, self.kind, self.source));
         out.bytes(&self.last);
         out.text("}");
@@ -119,29 +119,29 @@ impl Media {
 pub(super) const BLOCKS_MAX: usize = 100_000;
 
 /// A conversation has more than [`BLOCKS_MAX`].
-pub(super) fn too_many() -> CallFault {
-    CallFault::invalid("messages", &format!("of {BLOCKS_MAX} parts, calls and results at most"))
+pub(super) fn too_many() -> CallError {
+    CallError::invalid("messages", &format!("of {BLOCKS_MAX} parts, calls and results at most"))
 }
 
 /// The path of something inside a part or a call, made when it has to be said.
-pub(super) type At<'a> = &'a dyn Fn(&str) -> String;
+pub(super) type FieldPath<'a> = &'a dyn Fn(&str) -> String;
 
 /// Where parts stand, and which kinds may stand there.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) source: Source<'a>,
+pub(super) struct PartPosition<'a> {
+    pub(super) source: SourceBytes<'a>,
     /// Whose content it is, among the messages.
     pub(super) message: usize,
     /// The kinds of parts that make sense there.
     pub(super) kinds: &'a [&'a str],
 }
 
-impl Place<'_> {
+impl PartPosition<'_> {
     /// Reads a content: a string, or a list of parts. What is empty gives no block.
-    pub(super) fn blocks(self, content: Value<'_>) -> Result<Vec<Block>, CallFault> {
+    pub(super) fn blocks(self, content: Value<'_>) -> Result<Vec<ContentBlock>, CallError> {
         match content.kind() {
-            Kind::Text => Ok(self.text(content).into_iter().collect()),
-            Kind::List => {
+            JsonKind::Text => Ok(self.text(content).into_iter().collect()),
+            JsonKind::List => {
                 let mut blocks = Vec::new();
                 for (i, part) in content.elements().enumerate() {
                     if i >= BLOCKS_MAX {
@@ -158,40 +158,40 @@ impl Place<'_> {
         }
     }
 
-    fn text(self, text: Value<'_>) -> Option<Block> {
-        (!is_blank(text)).then(|| Block::of(What::Text(self.source.keep(text))))
+    fn text(self, text: Value<'_>) -> Option<ContentBlock> {
+        (!is_blank(text)).then(|| ContentBlock::of(BlockKind::Text(self.source.keep(text))))
     }
 
-    fn part(self, i: usize, part: Value<'_>) -> Result<Option<Block>, CallFault> {
+    fn part(self, i: usize, part: Value<'_>) -> Result<Option<ContentBlock>, CallError> {
         // Said only when something is wrong.
         let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message);
         let kind = part.get("type").and_then(Value::text).unwrap_or_default();
         let Some(kind) = self.kinds.iter().find(|k| **k == kind) else {
             let right = format!("one of {} here", self.kinds.join(", "));
-            return Err(CallFault::invalid(&at(".type"), &right));
+            return Err(CallError::invalid(&at(".type"), &right));
         };
         let Some(value) = part.get(kind).filter(|v| !v.is_null()) else {
-            return Err(CallFault::missing(&at(&format!(".{kind}")), "the content of the part"));
+            return Err(CallError::missing(&at(&format!(".{kind}")), "the content of the part"));
         };
         let block = match *kind {
-            "image_url" => Some(Block::of(What::Media(self.image(&at, value)?))),
-            "file" => Some(Block::of(What::Media(self.file(&at, value)?))),
-            _ if value.kind() == Kind::Text => self.text(value),
+            "image_url" => Some(ContentBlock::of(BlockKind::Media(self.image(&at, value)?))),
+            "file" => Some(ContentBlock::of(BlockKind::Media(self.file(&at, value)?))),
+            _ if value.kind() == JsonKind::Text => self.text(value),
             _ => return Err(wrong(&at(&format!(".{kind}")), "a string", value)),
         };
         let cache = part.get("cache_control").filter(|v| !v.is_null());
-        Ok(block.map(|block| Block { cache: cache.map(|c| self.source.keep(c)), ..block }))
+        Ok(block.map(|block| ContentBlock { cache: cache.map(|c| self.source.keep(c)), ..block }))
     }
 
     /// An image by its address: inside a data URI, or elsewhere, which is never fetched from here.
-    fn image(self, at: At<'_>, image: Value<'_>) -> Result<Media, CallFault> {
+    fn image(self, at: FieldPath<'_>, image: Value<'_>) -> Result<MediaSource, CallError> {
         let (name, url) = match image.kind() {
-            Kind::Object => (".image_url.url", image.get("url")),
+            JsonKind::Object => (".image_url.url", image.get("url")),
             _ => (".image_url", Some(image)),
         };
         let right = "a data URI or an http or https address";
         let url = url.filter(|u| !u.is_null());
-        let url = url.ok_or_else(|| CallFault::missing(&at(name), right))?;
+        let url = url.ok_or_else(|| CallError::missing(&at(name), right))?;
         let text = url.inside().ok_or_else(|| wrong(&at(name), right, url))?;
         // An escape may hide the scheme, so the text is looked at as it reads.
         let read = if text.contains(&b'\\') { url.text() } else { None };
@@ -203,26 +203,26 @@ impl Place<'_> {
             return Err(wrong(&at(name), right, url));
         }
         let source = r#"{"type":"url","url":"#.to_owned();
-        Ok(Media { kind: "image", source, last: self.source.keep(url), title: None })
+        Ok(MediaSource { kind: "image", source, last: self.source.keep(url), title: None })
     }
 
-    fn file(self, at: At<'_>, file: Value<'_>) -> Result<Media, CallFault> {
+    fn file(self, at: FieldPath<'_>, file: Value<'_>) -> Result<MediaSource, CallError> {
         let name = ".file.file_data";
         let right = "a data URI such as data:application/pdf;base64,...";
         let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
-            return Err(CallFault::missing(&at(name), right));
+            return Err(CallError::missing(&at(name), right));
         };
         if !data.text().is_some_and(|text| starts_with(text.as_bytes(), b"data:")) {
             return Err(wrong(&at(name), right, data));
         }
         let media = self.data(at, name, data)?;
-        let title = file.get("filename").filter(|v| v.kind() == Kind::Text && !is_blank(*v));
+        let title = file.get("filename").filter(|v| v.kind() == JsonKind::Text && !is_blank(*v));
         let title = title.filter(|_| media.kind == "document").map(|t| self.source.keep(t));
-        Ok(Media { title, ..media })
+        Ok(MediaSource { title, ..media })
     }
 
     /// What a data URI holds.
-    fn data(self, at: At<'_>, name: &str, uri: Value<'_>) -> Result<Media, CallFault> {
+    fn data(self, at: FieldPath<'_>, name: &str, uri: Value<'_>) -> Result<MediaSource, CallError> {
         let text = uri.text().unwrap_or_default();
         let right = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
         let fault = || wrong(&at(name), right, uri);
@@ -232,7 +232,7 @@ impl Place<'_> {
         let kind = kind.and_then(|k| k.split(';').next()).ok_or_else(fault)?.to_ascii_lowercase();
         if !is_base64(data.as_bytes()) {
             let right = "sound base64, padded and without line breaks";
-            return Err(CallFault::invalid(&at(name), right));
+            return Err(CallError::invalid(&at(name), right));
         }
         let base64 = |kind: &'static str, media_type: &str| {
             let source = format!(r#"{{"type":"base64","media_type":"{media_type}","data":"#);
@@ -242,7 +242,7 @@ impl Place<'_> {
                 Some(_) => self.source.slice(&uri.raw()[uri.raw().len() - data.len() - 1..]),
                 None => Bytes::from(format!("{data}\"")),
             };
-            Media { kind, source: source + "\"", last: data, title: None }
+            MediaSource { kind, source: source + "\"", last: data, title: None }
         };
         match kind.as_str() {
             "image/jpeg" | "image/png" | "image/gif" | "image/webp" => Ok(base64("image", &kind)),
@@ -250,10 +250,10 @@ impl Place<'_> {
             "application/pdf" => Ok(base64("document", &kind)),
             "text/plain" if name.ends_with("file_data") => {
                 let text = STANDARD.decode(data).ok().and_then(|d| String::from_utf8(d).ok());
-                let text = text.ok_or_else(|| CallFault::invalid(&at(name), "text in UTF-8"))?;
+                let text = text.ok_or_else(|| CallError::invalid(&at(name), "text in UTF-8"))?;
                 let source = r#"{"type":"text","media_type":"text/plain","data":"#.to_owned();
                 let last = Bytes::from(quoted(&text));
-                Ok(Media { kind: "document", source, last, title: None })
+                Ok(MediaSource { kind: "document", source, last, title: None })
             }
             _ => Err(fault()),
         }

@@ -3,17 +3,17 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::thinking::{Keeper, Kept};
+use super::thinking::{SavedThinking, ThinkingRecorder};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Value};
-use crate::dialect::messages::Reported;
-use crate::dialect::meter::Meter;
+use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::messages::ReportedUsage;
+use crate::dialect::meter::UsageMeter;
 use crate::money::TokenUsage;
 
 /// What of a translated reply is not the vendor's to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp {
+pub struct ReplyMetadata {
     /// The model as the client asked for it.
     pub model: String,
     /// When the call arrived, in unix seconds.
@@ -27,23 +27,23 @@ pub struct Stamp {
 }
 
 /// A reply, translated.
-pub(in crate::dialect) struct Reply {
+pub(in crate::dialect) struct TranslatedReply {
     pub(in crate::dialect) body: Bytes,
-    pub(in crate::dialect) kept: Option<Kept>,
+    pub(in crate::dialect) kept: Option<SavedThinking>,
 }
 
 /// Translates a reply, and meters it. `None` if it is no messages reply.
 pub(in crate::dialect) fn translate(
-    document: &Document,
-    stamp: &Stamp,
-    meter: &mut Meter,
-) -> Option<Reply> {
+    document: &JsonDocument,
+    stamp: &ReplyMetadata,
+    meter: &mut UsageMeter,
+) -> Option<TranslatedReply> {
     let id = document.get("id")?.text()?;
     let content = document.get("content")?;
-    let keeper = stamp.keep.then(|| Keeper::new(&stamp.model));
-    let mut message = Message { keeper, ..Message::default() };
+    let keeper = stamp.keep.then(|| ThinkingRecorder::new(&stamp.model));
+    let mut message = ReplyMessage { keeper, ..ReplyMessage::default() };
     content.elements().for_each(|block| message.block(block, meter));
-    let mut usage = Reported::default();
+    let mut usage = ReportedUsage::default();
     if let Some(tokens) =
         document.get("usage").filter(|u| usage.merge(*u)).and_then(|_| usage.tokens())
     {
@@ -67,20 +67,20 @@ pub(in crate::dialect) fn translate(
     write_usage(&mut out, tokens, usage.thinking);
     out.put_slice(br#","system_fingerprint":null}"#);
     let kept = message.keeper.and_then(|keeper| keeper.finish(&stamp.model));
-    Some(Reply { body: out.freeze(), kept })
+    Some(TranslatedReply { body: out.freeze(), kept })
 }
 
 /// The message of a reply: its strings without their quotes, as they stand.
 #[derive(Default)]
-struct Message {
+struct ReplyMessage {
     text: Vec<u8>,
     thinking: Vec<u8>,
     calls: Vec<u8>,
-    keeper: Option<Keeper>,
+    keeper: Option<ThinkingRecorder>,
 }
 
-impl Message {
-    fn block(&mut self, block: Value<'_>, meter: &mut Meter) {
+impl ReplyMessage {
+    fn block(&mut self, block: Value<'_>, meter: &mut UsageMeter) {
         if let Some(keeper) = &mut self.keeper {
             keeper.block(block.raw());
         }

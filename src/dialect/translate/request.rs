@@ -3,19 +3,19 @@
 
 use bytes::Bytes;
 
-use super::parts::{Block, What};
-use super::settings::Settings;
+use super::parts::{BlockKind, ContentBlock};
+use super::settings::CallSettings;
 use super::thinking;
-use super::tools::Tools;
-use super::turns::{Conversation, Turn};
-use super::writer::{Source, Writer};
-use crate::dialect::CallFault;
+use super::tools::CallTools;
+use super::turns::{Conversation, ConversationTurn};
+use super::writer::{MessagesWriter, SourceBytes};
+use crate::dialect::CallError;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Draft, Value};
+use crate::dialect::json::{JsonDocument, JsonPatch, Value};
 
 /// What a translation depends on besides the call.
 #[derive(Debug, Clone, Copy)]
-pub struct Manner<'a> {
+pub struct TranslationContext<'a> {
     /// The id of the model. What was kept of another model's thinking is not put back.
     pub model: &'a str,
     /// The account, which keeps its users apart from those of others.
@@ -27,9 +27,9 @@ pub struct Manner<'a> {
 /// A call that is read, and not yet written.
 pub struct Translation {
     model: String,
-    settings: Settings,
+    settings: CallSettings,
     conversation: Conversation,
-    tools: Tools,
+    tools: CallTools,
 }
 
 impl Translation {
@@ -38,14 +38,15 @@ impl Translation {
     /// # Errors
     /// [`CallFault`] names what has no counterpart in the messages format, or is no sound chat.
     pub fn read(
-        document: &Document,
-        draft: &Draft<'_>,
-        manner: Manner<'_>,
-    ) -> Result<Translation, CallFault> {
+        document: &JsonDocument,
+        draft: &JsonPatch<'_>,
+        manner: TranslationContext<'_>,
+    ) -> Result<Translation, CallError> {
         let messages = draft.get("messages").unwrap_or(Value::trusted(b"[]"));
         let conversation = Conversation::read(document, messages)?;
-        let tools = Tools::read(Source(document.body()), draft)?.complete(&conversation.turns);
-        let settings = Settings::read(document, draft, manner)?;
+        let tools =
+            CallTools::read(SourceBytes(document.body()), draft)?.complete(&conversation.turns);
+        let settings = CallSettings::read(document, draft, manner)?;
         Ok(Translation { model: manner.model.to_owned(), settings, conversation, tools })
     }
 
@@ -54,7 +55,7 @@ impl Translation {
     #[must_use]
     pub fn loop_ids(&self) -> Vec<String> {
         let turns = self.loop_turns().map(|at| &self.conversation.turns[at]);
-        turns.filter_map(Turn::first_call).map(str::to_owned).collect()
+        turns.filter_map(ConversationTurn::first_call).map(str::to_owned).collect()
     }
 
     /// Where those turns stand.
@@ -76,7 +77,7 @@ impl Translation {
     /// [`Translation::loop_ids`]. All of them or none, and only if the client left what it saw of
     /// them as it was.
     #[must_use]
-    pub fn restored(&self, kept: &[Option<Bytes>]) -> Option<Restored> {
+    pub fn restored(&self, kept: &[Option<Bytes>]) -> Option<RestoredThinking> {
         let places: Vec<usize> = self.loop_turns().collect();
         if places.is_empty() || places.len() != kept.len() {
             return None;
@@ -85,11 +86,11 @@ impl Translation {
             let sent = &self.conversation.turns[at].blocks;
             Some((at, thinking::restored(&self.model, sent, kept.as_ref()?)?))
         });
-        turns.collect::<Option<Vec<_>>>().map(Restored)
+        turns.collect::<Option<Vec<_>>>().map(RestoredThinking)
     }
 
     /// Puts it back.
-    pub fn put_back(&mut self, restored: Restored) {
+    pub fn put_back(&mut self, restored: RestoredThinking) {
         for (at, blocks) in restored.0 {
             self.conversation.turns[at].blocks = blocks;
         }
@@ -97,8 +98,8 @@ impl Translation {
 
     /// The body of the messages call.
     #[must_use]
-    pub fn finish(&self) -> Translated {
-        let mut out = Writer::default();
+    pub fn finish(&self) -> TranslatedCall {
+        let mut out = MessagesWriter::default();
         self.settings.write(&mut out);
         if !self.conversation.system.is_empty() {
             out.text(r#","system":["#);
@@ -110,20 +111,20 @@ impl Translation {
         out.text("]");
         self.tools.write(&mut out);
         out.text("}");
-        Translated { rest: out.finish(), dropped: self.settings.dropped.clone() }
+        TranslatedCall { rest: out.finish(), dropped: self.settings.dropped.clone() }
     }
 }
 
 /// Turns with the thinking that was kept of them.
-pub struct Restored(Vec<(usize, Vec<Block>)>);
+pub struct RestoredThinking(Vec<(usize, Vec<ContentBlock>)>);
 
-impl Restored {
+impl RestoredThinking {
     /// How many bytes of it come out of what was kept.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let blocks = self.0.iter().flat_map(|(_, blocks)| blocks);
         let kept = blocks.map(|block| match &block.what {
-            What::Kept(raw) => raw.len() as u64,
+            BlockKind::Kept(raw) => raw.len() as u64,
             _ => 0,
         });
         kept.sum()
@@ -132,13 +133,13 @@ impl Restored {
 
 /// A messages call but for the name of its model, which each route has its own for.
 #[derive(Debug)]
-pub struct Translated {
+pub struct TranslatedCall {
     rest: Vec<Bytes>,
     /// The fields of the chat call that are not in it, in their order.
     pub dropped: Vec<String>,
 }
 
-impl Translated {
+impl TranslatedCall {
     /// The body, in pieces.
     #[must_use]
     pub fn with_model(&self, name: &str) -> Vec<Bytes> {

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::parts::is_blank;
-use super::request::Manner;
-use super::writer::{Source, Writer};
-use crate::dialect::CallFault;
+use super::request::TranslationContext;
+use super::writer::{MessagesWriter, SourceBytes};
+use crate::dialect::CallError;
 use crate::dialect::call::wrong;
-use crate::dialect::json::{Document, Draft, Kind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
 
 /// What is carried, if the rules have left it in.
 const CARRIED: [&str; 13] = [
@@ -38,7 +38,7 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// See the module. What is not there stays away.
 #[derive(Default)]
-pub(super) struct Settings {
+pub(super) struct CallSettings {
     max_tokens: Option<Bytes>,
     stream: bool,
     temperature: Option<Bytes>,
@@ -51,19 +51,19 @@ pub(super) struct Settings {
     pub(super) dropped: Vec<String>,
 }
 
-impl Settings {
+impl CallSettings {
     pub(super) fn read(
-        document: &Document,
-        draft: &Draft<'_>,
-        manner: Manner<'_>,
-    ) -> Result<Settings, CallFault> {
-        let source = Source(document.body());
+        document: &JsonDocument,
+        draft: &JsonPatch<'_>,
+        manner: TranslationContext<'_>,
+    ) -> Result<CallSettings, CallError> {
+        let source = SourceBytes(document.body());
         let present = |name: &str| draft.get(name).filter(|v| !v.is_null());
         let number = |name: &str| match present(name) {
-            Some(value) if value.kind() != Kind::Number => Err(wrong(name, "a number", value)),
+            Some(value) if value.kind() != JsonKind::Number => Err(wrong(name, "a number", value)),
             value => Ok(value.map(|v| source.keep(v))),
         };
-        let mut settings = Settings {
+        let mut settings = CallSettings {
             max_tokens: number("max_tokens")?,
             stream: present("stream").and_then(Value::bool).unwrap_or(false),
             temperature: number("temperature")?,
@@ -71,16 +71,16 @@ impl Settings {
             stop: present("stop").map_or_else(|| Ok(Vec::new()), |s| stop(source, s))?,
             effort: present("reasoning_effort").map(|e| effort(source, e)).transpose()?,
             user: user(draft, manner.account)?,
-            ..Settings::default()
+            ..CallSettings::default()
         };
         let format = present("response_format").map(schema).transpose()?;
         let mut lost_format = false;
         match format {
-            Some(Format::Schema(schema)) if manner.json_schema => {
+            Some(OutputSchema::Schema(schema)) if manner.json_schema => {
                 settings.schema = Some(source.keep(schema));
             }
-            Some(Format::Schema(_) | Format::Object) => lost_format = true,
-            Some(Format::Text) | None => {}
+            Some(OutputSchema::Schema(_) | OutputSchema::Object) => lost_format = true,
+            Some(OutputSchema::Text) | None => {}
         }
         let lost = |name: &str| {
             let carried = CARRIED.contains(&name) && present(name).is_some();
@@ -96,7 +96,7 @@ impl Settings {
         Ok(settings)
     }
 
-    pub(super) fn write(&self, out: &mut Writer) {
+    pub(super) fn write(&self, out: &mut MessagesWriter) {
         let mut raw = |name: &str, value: &Option<Bytes>| {
             if let Some(value) = value {
                 out.text(&format!(",\"{name}\":"));
@@ -111,7 +111,7 @@ impl Settings {
         }
         if !self.stop.is_empty() {
             out.text(r#","stop_sequences":["#);
-            out.list(&self.stop, Writer::bytes);
+            out.list(&self.stop, MessagesWriter::bytes);
             out.text("]");
         }
         if self.effort.is_some() || self.schema.is_some() {
@@ -135,42 +135,42 @@ impl Settings {
 }
 
 /// Where to stop. The vendor refuses white space alone, which then has no effect.
-fn stop(source: Source<'_>, stop: Value<'_>) -> Result<Vec<Bytes>, CallFault> {
+fn stop(source: SourceBytes<'_>, stop: Value<'_>) -> Result<Vec<Bytes>, CallError> {
     let right = "a string or an array of strings";
     let entries = match stop.kind() {
-        Kind::Text => vec![stop],
-        Kind::List => stop.elements().collect(),
+        JsonKind::Text => vec![stop],
+        JsonKind::List => stop.elements().collect(),
         _ => return Err(wrong("stop", right, stop)),
     };
-    if let Some(other) = entries.iter().find(|e| e.kind() != Kind::Text) {
+    if let Some(other) = entries.iter().find(|e| e.kind() != JsonKind::Text) {
         return Err(wrong("stop", right, *other));
     }
     Ok(entries.into_iter().filter(|e| !is_blank(*e)).map(|e| source.keep(e)).collect())
 }
 
-fn effort(source: Source<'_>, effort: Value<'_>) -> Result<Bytes, CallFault> {
-    if effort.kind() != Kind::Text {
+fn effort(source: SourceBytes<'_>, effort: Value<'_>) -> Result<Bytes, CallError> {
+    if effort.kind() != JsonKind::Text {
         return Err(wrong("reasoning_effort", "low, medium or high", effort));
     }
     Ok(source.keep(effort))
 }
 
-enum Format<'a> {
+enum OutputSchema<'a> {
     Text,
     Object,
     Schema(Value<'a>),
 }
 
-fn schema(format: Value<'_>) -> Result<Format<'_>, CallFault> {
+fn schema(format: Value<'_>) -> Result<OutputSchema<'_>, CallError> {
     match format.get("type").and_then(Value::text).as_deref() {
-        Some("text") => Ok(Format::Text),
-        Some("json_object") => Ok(Format::Object),
+        Some("text") => Ok(OutputSchema::Text),
+        Some("json_object") => Ok(OutputSchema::Object),
         Some("json_schema") => {
             let field = "response_format.json_schema.schema";
             let schema = format.get("json_schema").and_then(|s| s.get("schema"));
-            match schema.filter(|s| s.kind() == Kind::Object) {
-                Some(schema) => Ok(Format::Schema(schema)),
-                None => Err(CallFault::missing(field, "a JSON schema, an object")),
+            match schema.filter(|s| s.kind() == JsonKind::Object) {
+                Some(schema) => Ok(OutputSchema::Schema(schema)),
+                None => Err(CallError::missing(field, "a JSON schema, an object")),
             }
         }
         _ => Err(wrong("response_format", "{type: text, json_object or json_schema}", format)),
@@ -178,7 +178,7 @@ fn schema(format: Value<'_>) -> Result<Format<'_>, CallFault> {
 }
 
 /// Who the client's user is: a digest, so that the vendor can tell users apart and nothing more.
-fn user(draft: &Draft<'_>, account: &str) -> Result<Option<String>, CallFault> {
+fn user(draft: &JsonPatch<'_>, account: &str) -> Result<Option<String>, CallError> {
     let mut found = None;
     for name in ["safety_identifier", "user"] {
         if let Some(value) = draft.get(name).filter(|v| !v.is_null()) {

@@ -3,43 +3,43 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::reply::{Stamp, arguments, chat_id, explanation, finish_reason, write_usage};
-use super::thinking::{Keeper, Kept, RECORD_BYTES_MAX};
+use super::reply::{ReplyMetadata, arguments, chat_id, explanation, finish_reason, write_usage};
+use super::thinking::{RECORD_BYTES_MAX, SavedThinking, ThinkingRecorder};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Value, scan};
-use crate::dialect::messages::Reported;
-use crate::dialect::meter::Meter;
+use crate::dialect::json::{JsonDocument, Value, scan};
+use crate::dialect::messages::ReportedUsage;
+use crate::dialect::meter::UsageMeter;
 
 /// Blocks that are open at a time, at most; vendors have one.
 const OPEN_MAX: usize = 256;
 
 /// The state of a stream.
 #[derive(Debug)]
-pub struct Translator {
-    stamp: Stamp,
+pub struct StreamTranslator {
+    stamp: ReplyMetadata,
     /// What every chunk begins with, up to its delta, once the stream has begun.
     head: Option<Bytes>,
-    open: Vec<(u64, Block)>,
+    open: Vec<(u64, OpenBlock)>,
     calls: u64,
-    usage: Reported,
+    usage: ReportedUsage,
     finish: &'static str,
-    keeper: Option<Keeper>,
-    kept: Option<Kept>,
+    keeper: Option<ThinkingRecorder>,
+    kept: Option<SavedThinking>,
 }
 
 /// A block that is open.
 #[derive(Debug)]
-enum Block {
+enum OpenBlock {
     /// Text or thinking: as kept, up to the end of its text, and the signature.
     Spoken { kept: Option<BytesMut>, signature: BytesMut },
     /// A tool call.
-    Call(Box<Call>),
+    Call(Box<OpenToolCall>),
     /// Nothing that a chat client could be told of.
     Other,
 }
 
 #[derive(Debug)]
-struct Call {
+struct OpenToolCall {
     /// Its place among the calls.
     index: u64,
     /// The input that the block began with.
@@ -52,20 +52,20 @@ struct Call {
 
 /// How far an event has brought the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::dialect) enum Step {
+pub(in crate::dialect) enum StreamStep {
     More,
     Last,
 }
 
-impl Translator {
-    pub(in crate::dialect) fn new(stamp: Stamp) -> Translator {
-        let keeper = stamp.keep.then(|| Keeper::new(&stamp.model));
-        Translator {
+impl StreamTranslator {
+    pub(in crate::dialect) fn new(stamp: ReplyMetadata) -> StreamTranslator {
+        let keeper = stamp.keep.then(|| ThinkingRecorder::new(&stamp.model));
+        StreamTranslator {
             stamp,
             head: None,
             open: Vec::new(),
             calls: 0,
-            usage: Reported::default(),
+            usage: ReportedUsage::default(),
             finish: "stop",
             keeper,
             kept: None,
@@ -73,17 +73,17 @@ impl Translator {
     }
 
     /// What is to be kept of the answer, once it is complete.
-    pub(in crate::dialect) fn kept(&mut self) -> Option<Kept> {
+    pub(in crate::dialect) fn kept(&mut self) -> Option<SavedThinking> {
         self.kept.take()
     }
 
     /// Takes an event; what the client is to see goes to `out`. `None` if it cannot be read.
     pub(in crate::dialect) fn event(
         &mut self,
-        event: &Document,
-        meter: &mut Meter,
+        event: &JsonDocument,
+        meter: &mut UsageMeter,
         out: &mut BytesMut,
-    ) -> Option<Step> {
+    ) -> Option<StreamStep> {
         match &*event.get("type")?.text()? {
             "message_start" => self.start(event.get("message")?, meter, out)?,
             "content_block_start" => {
@@ -98,16 +98,21 @@ impl Translator {
             "message_delta" => self.message_delta(event, meter, out)?,
             "message_stop" => {
                 self.stop(meter, out)?;
-                return Some(Step::Last);
+                return Some(StreamStep::Last);
             }
             "ping" => out.put_slice(b": ping\n\n"),
             // The format grows: what is new has no counterpart here.
             _ => {}
         }
-        Some(Step::More)
+        Some(StreamStep::More)
     }
 
-    fn start(&mut self, message: Value<'_>, meter: &mut Meter, out: &mut BytesMut) -> Option<()> {
+    fn start(
+        &mut self,
+        message: Value<'_>,
+        meter: &mut UsageMeter,
+        out: &mut BytesMut,
+    ) -> Option<()> {
         if self.head.is_some() {
             return Some(());
         }
@@ -126,7 +131,7 @@ impl Translator {
         self.chunk(out, |out| out.put_slice(br#""role":"assistant","content":"""#))
     }
 
-    fn report(&mut self, usage: Option<Value<'_>>, meter: &mut Meter, early: bool) {
+    fn report(&mut self, usage: Option<Value<'_>>, meter: &mut UsageMeter, early: bool) {
         let counts = usage.is_some_and(|usage| self.usage.merge(usage));
         if let (true, Some(tokens)) = (counts, self.usage.tokens()) {
             meter.take(tokens, early);
@@ -137,7 +142,7 @@ impl Translator {
         &mut self,
         index: u64,
         block: Value<'_>,
-        meter: &mut Meter,
+        meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
         let keeps = self.keeper.is_some();
@@ -152,15 +157,15 @@ impl Translator {
                 let start = || BytesMut::from(format!(r#"{{"type":"{kind}","{kind}":""#).as_str());
                 let mut kept = keeps.then(start);
                 kept.iter_mut().for_each(|kept| keep(kept, first));
-                Block::Spoken { kept, signature: inside("signature").into() }
+                OpenBlock::Spoken { kept, signature: inside("signature").into() }
             }
             "tool_use" => {
                 let call = self.call_start(block, keeps, out)?;
-                Block::Call(Box::new(call))
+                OpenBlock::Call(Box::new(call))
             }
             _ => {
                 self.keeper.iter_mut().for_each(|keeper| keeper.block(block.raw()));
-                Block::Other
+                OpenBlock::Other
             }
         };
         if self.open.len() >= OPEN_MAX {
@@ -170,7 +175,12 @@ impl Translator {
         Some(())
     }
 
-    fn call_start(&mut self, block: Value<'_>, keeps: bool, out: &mut BytesMut) -> Option<Call> {
+    fn call_start(
+        &mut self,
+        block: Value<'_>,
+        keeps: bool,
+        out: &mut BytesMut,
+    ) -> Option<OpenToolCall> {
         let word = |name: &str| block.get(name).filter(|v| v.inside().is_some());
         let (id, name) = (word("id")?, word("name")?);
         let index = self.calls;
@@ -190,21 +200,21 @@ impl Translator {
             (kept, BytesMut::new())
         });
         let input = block.get("input").map_or(&b"{}"[..], Value::raw);
-        Some(Call { index, input: Bytes::copy_from_slice(input), any: false, kept })
+        Some(OpenToolCall { index, input: Bytes::copy_from_slice(input), any: false, kept })
     }
 
     fn delta(
         &mut self,
         index: u64,
         delta: Value<'_>,
-        meter: &mut Meter,
+        meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
         let at = self.open.iter().rposition(|(open, _)| *open == index);
         let kind = delta.get("type")?.text()?;
         let inside = |name: &str| delta.get(name).and_then(Value::inside).unwrap_or_default();
         match (&*kind, at.map(|at| &mut self.open[at].1)) {
-            ("text_delta" | "thinking_delta", Some(Block::Spoken { kept, .. })) => {
+            ("text_delta" | "thinking_delta", Some(OpenBlock::Spoken { kept, .. })) => {
                 let kind = if kind == "text_delta" { "text" } else { "thinking" };
                 let piece = inside(kind);
                 kept.iter_mut().for_each(|kept| keep(kept, piece));
@@ -213,10 +223,10 @@ impl Translator {
                     self.spoken(kind, piece, out)?;
                 }
             }
-            ("signature_delta", Some(Block::Spoken { signature, .. })) => {
+            ("signature_delta", Some(OpenBlock::Spoken { signature, .. })) => {
                 keep(signature, inside("signature"));
             }
-            ("input_json_delta", Some(Block::Call(call))) => {
+            ("input_json_delta", Some(OpenBlock::Call(call))) => {
                 let piece = delta.get("partial_json")?;
                 let raw = piece.inside()?;
                 if raw.is_empty() {
@@ -243,7 +253,7 @@ impl Translator {
         };
         let mut whole = None;
         match self.open.remove(at).1 {
-            Block::Spoken { kept, signature } => {
+            OpenBlock::Spoken { kept, signature } => {
                 whole = kept.map(|mut kept| {
                     kept.put_u8(b'"');
                     if !signature.is_empty() {
@@ -254,7 +264,7 @@ impl Translator {
                     kept
                 });
             }
-            Block::Call(call) => {
+            OpenBlock::Call(call) => {
                 if !call.any {
                     // Without arguments a client would read an empty string, which is no JSON.
                     let arguments = arguments(Some(Value::trusted(&call.input)));
@@ -267,11 +277,11 @@ impl Translator {
                     if input.starts_with(b"{") && scan::any(&input).is_ok() {
                         whole = Some(kept);
                     } else {
-                        self.keeper.iter_mut().for_each(Keeper::spoil);
+                        self.keeper.iter_mut().for_each(ThinkingRecorder::spoil);
                     }
                 }
             }
-            Block::Other => {}
+            OpenBlock::Other => {}
         }
         if let (Some(mut whole), Some(keeper)) = (whole, &mut self.keeper) {
             whole.put_u8(b'}');
@@ -282,8 +292,8 @@ impl Translator {
 
     fn message_delta(
         &mut self,
-        event: &Document,
-        meter: &mut Meter,
+        event: &JsonDocument,
+        meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
         self.report(event.get("usage"), meter, false);
@@ -300,7 +310,7 @@ impl Translator {
         Some(())
     }
 
-    fn stop(&mut self, meter: &Meter, out: &mut BytesMut) -> Option<()> {
+    fn stop(&mut self, meter: &UsageMeter, out: &mut BytesMut) -> Option<()> {
         let head = self.head.clone()?;
         while let Some(index) = self.open.first().map(|(index, _)| *index) {
             self.block_stop(index, out)?;

@@ -8,17 +8,17 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::Value as Json;
 
-use super::parts::{Block, What, is_blank};
-use super::writer::Source;
+use super::parts::{BlockKind, ContentBlock, is_blank};
+use super::writer::SourceBytes;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{Document, Value};
+use crate::dialect::json::{JsonDocument, Value};
 
 /// Longer answers are not kept.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
 
 /// What is kept of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct SavedThinking {
     /// The id of its first tool call, which the client will send back.
     pub id: String,
     /// The model and its blocks, as JSON.
@@ -27,7 +27,7 @@ pub struct Kept {
 
 /// Collects the blocks of an answer as they come.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct ThinkingRecorder {
     first_call: Option<String>,
     record: BytesMut,
     any_thinking: bool,
@@ -35,10 +35,10 @@ pub(super) struct Keeper {
     spoilt: bool,
 }
 
-impl Keeper {
-    pub(super) fn new(model: &str) -> Keeper {
+impl ThinkingRecorder {
+    pub(super) fn new(model: &str) -> ThinkingRecorder {
         let record = BytesMut::from(format!(r#"{{"model":{},"content":["#, quoted(model)).as_str());
-        Keeper { first_call: None, record, any_thinking: false, spoilt: false }
+        ThinkingRecorder { first_call: None, record, any_thinking: false, spoilt: false }
     }
 
     /// Takes a whole block.
@@ -79,25 +79,29 @@ impl Keeper {
 
     /// What is to be kept, if the answer called a tool. That there was no thinking is worth
     /// keeping too: then nothing is missing.
-    pub(super) fn finish(self, model: &str) -> Option<Kept> {
+    pub(super) fn finish(self, model: &str) -> Option<SavedThinking> {
         let id = self.first_call?;
         if self.spoilt {
             return None;
         }
         if !self.any_thinking {
             let record = Bytes::from(format!(r#"{{"model":{},"content":[]}}"#, quoted(model)));
-            return Some(Kept { id, record });
+            return Some(SavedThinking { id, record });
         }
         let mut record = self.record;
         record.put_slice(b"]}");
-        Some(Kept { id, record: record.freeze() })
+        Some(SavedThinking { id, record: record.freeze() })
     }
 }
 
 /// The blocks of a turn with the thinking that was kept of it; `None` if it is another model's, or
 /// if the client changed what it had seen.
-pub(super) fn restored(model: &str, sent: &[Block], record: &Bytes) -> Option<Vec<Block>> {
-    let record = Document::received(record.clone()).ok()?;
+pub(super) fn restored(
+    model: &str,
+    sent: &[ContentBlock],
+    record: &Bytes,
+) -> Option<Vec<ContentBlock>> {
+    let record = JsonDocument::received(record.clone()).ok()?;
     if record.get("model")?.text()? != model {
         return None;
     }
@@ -105,12 +109,14 @@ pub(super) fn restored(model: &str, sent: &[Block], record: &Bytes) -> Option<Ve
     if kept.is_empty() {
         return Some(sent.to_vec());
     }
-    if Visible::kept(&kept)? != Visible::sent(sent)? {
+    if VisibleTurn::kept(&kept)? != VisibleTurn::sent(sent)? {
         return None;
     }
-    let source = Source(record.body());
-    let mut blocks: Vec<Block> =
-        kept.into_iter().map(|block| Block::of(What::Kept(source.keep(block)))).collect();
+    let source = SourceBytes(record.body());
+    let mut blocks: Vec<ContentBlock> = kept
+        .into_iter()
+        .map(|block| ContentBlock::of(BlockKind::Kept(source.keep(block))))
+        .collect();
     // What the client marked for the cache is its last block or near it; thinking takes no mark.
     let cache = sent.iter().rev().find_map(|block| block.cache.clone());
     let marked = blocks.iter_mut().rev().find(|block| !block.is_thinking());
@@ -120,14 +126,14 @@ pub(super) fn restored(model: &str, sent: &[Block], record: &Bytes) -> Option<Ve
 
 /// What a chat client sees of a turn.
 #[derive(PartialEq)]
-struct Visible {
+struct VisibleTurn {
     text: String,
     calls: Vec<(String, String, Json)>,
 }
 
-impl Visible {
-    fn kept(blocks: &[Value<'_>]) -> Option<Visible> {
-        let mut visible = Visible { text: String::new(), calls: Vec::new() };
+impl VisibleTurn {
+    fn kept(blocks: &[Value<'_>]) -> Option<VisibleTurn> {
+        let mut visible = VisibleTurn { text: String::new(), calls: Vec::new() };
         for block in blocks {
             match block.get("type")?.text()?.as_ref() {
                 "text" => visible.text.push_str(&block.get("text")?.text()?),
@@ -142,24 +148,24 @@ impl Visible {
         Some(visible.trimmed())
     }
 
-    fn sent(blocks: &[Block]) -> Option<Visible> {
-        let mut visible = Visible { text: String::new(), calls: Vec::new() };
+    fn sent(blocks: &[ContentBlock]) -> Option<VisibleTurn> {
+        let mut visible = VisibleTurn { text: String::new(), calls: Vec::new() };
         for block in blocks {
             match &block.what {
-                What::Text(text) => visible.text.push_str(&Value::trusted(text).text()?),
-                What::Use { id, name, input } => visible.calls.push((
+                BlockKind::Text(text) => visible.text.push_str(&Value::trusted(text).text()?),
+                BlockKind::Use { id, name, input } => visible.calls.push((
                     id.clone(),
                     Value::trusted(name).text()?.into_owned(),
                     serde_json::from_slice(input).ok()?,
                 )),
-                What::Media(_) | What::Result { .. } | What::Kept(_) => return None,
+                BlockKind::Media(_) | BlockKind::Result { .. } | BlockKind::Kept(_) => return None,
             }
         }
         Some(visible.trimmed())
     }
 
     /// Some clients trim what they keep.
-    fn trimmed(mut self) -> Visible {
+    fn trimmed(mut self) -> VisibleTurn {
         self.text = self.text.trim().to_owned();
         self
     }

@@ -5,18 +5,18 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use super::parts::What;
-use super::turns::Turn;
-use super::writer::{Source, Writer};
-use crate::dialect::CallFault;
+use super::parts::BlockKind;
+use super::turns::ConversationTurn;
+use super::writer::{MessagesWriter, SourceBytes};
+use crate::dialect::CallError;
 use crate::dialect::call::wrong;
-use crate::dialect::json::{Document, Draft, Kind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
 
 /// The schema of a tool that takes anything.
 const ANY: &[u8] = br#"{"type":"object","properties":{}}"#;
 
 /// A tool.
-struct Tool {
+struct ToolDefinition {
     name: Bytes,
     description: Option<Bytes>,
     schema: Bytes,
@@ -24,7 +24,7 @@ struct Tool {
 }
 
 /// Which tools may or must be called.
-enum Choice {
+enum ToolChoice {
     Auto,
     Any,
     None,
@@ -33,34 +33,38 @@ enum Choice {
 
 /// The tools of a call.
 #[derive(Default)]
-pub(super) struct Tools {
-    defined: Vec<Tool>,
-    choice: Option<Choice>,
+pub(super) struct CallTools {
+    defined: Vec<ToolDefinition>,
+    choice: Option<ToolChoice>,
     /// Whether at most one may be called at a time.
     single: bool,
 }
 
-impl Tools {
-    pub(super) fn read(source: Source<'_>, draft: &Draft<'_>) -> Result<Tools, CallFault> {
-        let mut all = Tools::default();
+impl CallTools {
+    pub(super) fn read(
+        source: SourceBytes<'_>,
+        draft: &JsonPatch<'_>,
+    ) -> Result<CallTools, CallError> {
+        let mut all = CallTools::default();
         for (i, tool) in list(draft, "tools")?.into_iter().enumerate() {
             let path = format!("tools[{i}]");
-            let Some(function) = tool.get("function").filter(|f| f.kind() == Kind::Object) else {
+            let Some(function) = tool.get("function").filter(|f| f.kind() == JsonKind::Object)
+            else {
                 let field = format!("{path}.function");
-                return Err(CallFault::missing(&field, "an object {name, parameters}"));
+                return Err(CallError::missing(&field, "an object {name, parameters}"));
             };
-            let mut read = Tool::read(source, &format!("{path}.function"), function)?;
+            let mut read = ToolDefinition::read(source, &format!("{path}.function"), function)?;
             let cache = tool.get("cache_control").filter(|v| !v.is_null());
             read.cache = cache.map(|c| source.keep(c)).or(read.cache);
             all.defined.push(read);
         }
         for (i, function) in list(draft, "functions")?.into_iter().enumerate() {
-            all.defined.push(Tool::read(source, &format!("functions[{i}]"), function)?);
+            all.defined.push(ToolDefinition::read(source, &format!("functions[{i}]"), function)?);
         }
         let present = |name: &str| draft.get(name).filter(|v| !v.is_null());
         all.choice = match (present("tool_choice"), present("function_call")) {
-            (Some(choice), _) => Some(Choice::read(source, choice)?),
-            (None, Some(call)) => Some(Choice::read_old(source, call)?),
+            (Some(choice), _) => Some(ToolChoice::read(source, choice)?),
+            (None, Some(call)) => Some(ToolChoice::read_old(source, call)?),
             (None, None) => None,
         };
         if let Some(parallel) = present("parallel_tool_calls") {
@@ -74,40 +78,40 @@ impl Tools {
 
     /// Defines what was called earlier, where a client offers no tools any more: the vendor wants
     /// them defined all the same, and none of them is to be called.
-    pub(super) fn complete(mut self, turns: &[Turn]) -> Tools {
+    pub(super) fn complete(mut self, turns: &[ConversationTurn]) -> CallTools {
         if !self.defined.is_empty() {
             if self.single && self.choice.is_none() {
-                self.choice = Some(Choice::Auto);
+                self.choice = Some(ToolChoice::Auto);
             }
             return self;
         }
         let mut known = HashSet::new();
         for block in turns.iter().flat_map(|turn| &turn.blocks) {
-            if let What::Use { name, .. } = &block.what
+            if let BlockKind::Use { name, .. } = &block.what
                 && known.insert(name.clone())
             {
                 let schema = Bytes::from_static(ANY);
                 let name = name.clone();
-                self.defined.push(Tool { name, description: None, schema, cache: None });
+                self.defined.push(ToolDefinition { name, description: None, schema, cache: None });
             }
         }
-        self.choice = (!self.defined.is_empty()).then_some(Choice::None);
+        self.choice = (!self.defined.is_empty()).then_some(ToolChoice::None);
         self
     }
 
-    pub(super) fn write(&self, out: &mut Writer) {
+    pub(super) fn write(&self, out: &mut MessagesWriter) {
         if let Some(choice) = &self.choice {
             out.text(r#","tool_choice":{"type":"#);
             match choice {
-                Choice::Auto => out.text(r#""auto""#),
-                Choice::Any => out.text(r#""any""#),
-                Choice::None => out.text(r#""none""#),
-                Choice::Named(name) => {
+                ToolChoice::Auto => out.text(r#""auto""#),
+                ToolChoice::Any => out.text(r#""any""#),
+                ToolChoice::None => out.text(r#""none""#),
+                ToolChoice::Named(name) => {
                     out.text(r#""tool","name":"#);
                     out.bytes(name);
                 }
             }
-            if self.single && !matches!(choice, Choice::None) {
+            if self.single && !matches!(choice, ToolChoice::None) {
                 out.text(r#","disable_parallel_tool_use":true"#);
             }
             out.text("}");
@@ -121,21 +125,25 @@ impl Tools {
     }
 }
 
-impl Tool {
-    fn read(source: Source<'_>, path: &str, function: Value<'_>) -> Result<Tool, CallFault> {
+impl ToolDefinition {
+    fn read(
+        source: SourceBytes<'_>,
+        path: &str,
+        function: Value<'_>,
+    ) -> Result<ToolDefinition, CallError> {
         let present = |name: &str| function.get(name).filter(|v| !v.is_null());
         let field = format!("{path}.name");
         let Some(name) = present("name") else {
-            return Err(CallFault::missing(&field, "the name of the function"));
+            return Err(CallError::missing(&field, "the name of the function"));
         };
-        if name.kind() != Kind::Text {
+        if name.kind() != JsonKind::Text {
             return Err(wrong(&field, "a string", name));
         }
         let description = present("description");
-        if let Some(other) = description.filter(|d| d.kind() != Kind::Text) {
+        if let Some(other) = description.filter(|d| d.kind() != JsonKind::Text) {
             return Err(wrong(&format!("{path}.description"), "a string", other));
         }
-        Ok(Tool {
+        Ok(ToolDefinition {
             name: source.keep(name),
             description: description.map(|d| source.keep(d)),
             schema: schema(source, &format!("{path}.parameters"), present("parameters"))?,
@@ -143,7 +151,7 @@ impl Tool {
         })
     }
 
-    fn write(&self, out: &mut Writer) {
+    fn write(&self, out: &mut MessagesWriter) {
         out.text(r#"{"name":"#);
         out.bytes(&self.name);
         if let Some(description) = &self.description {
@@ -162,12 +170,12 @@ impl Tool {
 
 /// The schema of a tool's input, whose type is an object whatever else it says.
 fn schema(
-    source: Source<'_>,
+    source: SourceBytes<'_>,
     field: &str,
     parameters: Option<Value<'_>>,
-) -> Result<Bytes, CallFault> {
+) -> Result<Bytes, CallError> {
     let Some(parameters) = parameters else { return Ok(Bytes::from_static(ANY)) };
-    if parameters.kind() != Kind::Object {
+    if parameters.kind() != JsonKind::Object {
         return Err(wrong(field, "a JSON schema, an object", parameters));
     }
     if parameters.members().next().is_none() {
@@ -177,49 +185,49 @@ fn schema(
     if parameters.get("type").and_then(Value::text).is_some_and(|t| t == "object") {
         return Ok(kept);
     }
-    let document = Document::parse(kept)?;
-    let mut draft = Draft::new(&document);
+    let document = JsonDocument::parse(kept)?;
+    let mut draft = JsonPatch::new(&document);
     draft.set("type", r#""object""#.to_owned());
     Ok(Bytes::from(draft.finish().concat()))
 }
 
-impl Choice {
-    fn read(source: Source<'_>, choice: Value<'_>) -> Result<Choice, CallFault> {
+impl ToolChoice {
+    fn read(source: SourceBytes<'_>, choice: Value<'_>) -> Result<ToolChoice, CallError> {
         let right = "none, auto, required or {type: function, function: {name}}";
         match choice.text().as_deref() {
-            Some("none") => return Ok(Choice::None),
-            Some("auto") => return Ok(Choice::Auto),
-            Some("required") => return Ok(Choice::Any),
+            Some("none") => return Ok(ToolChoice::None),
+            Some("auto") => return Ok(ToolChoice::Auto),
+            Some("required") => return Ok(ToolChoice::Any),
             _ => {}
         }
         let kind = choice.get("type").and_then(Value::text);
         let name = choice.get("function").and_then(|f| f.get("name"));
-        match name.filter(|n| n.kind() == Kind::Text) {
+        match name.filter(|n| n.kind() == JsonKind::Text) {
             Some(name) if kind.is_some_and(|k| k == "function") => {
-                Ok(Choice::Named(source.keep(name)))
+                Ok(ToolChoice::Named(source.keep(name)))
             }
             _ => Err(wrong("tool_choice", right, choice)),
         }
     }
 
     /// The older form: `none`, `auto` or `{name}`.
-    fn read_old(source: Source<'_>, call: Value<'_>) -> Result<Choice, CallFault> {
+    fn read_old(source: SourceBytes<'_>, call: Value<'_>) -> Result<ToolChoice, CallError> {
         match call.text().as_deref() {
-            Some("none") => return Ok(Choice::None),
-            Some("auto") => return Ok(Choice::Auto),
+            Some("none") => return Ok(ToolChoice::None),
+            Some("auto") => return Ok(ToolChoice::Auto),
             _ => {}
         }
-        match call.get("name").filter(|n| n.kind() == Kind::Text) {
-            Some(name) => Ok(Choice::Named(source.keep(name))),
+        match call.get("name").filter(|n| n.kind() == JsonKind::Text) {
+            Some(name) => Ok(ToolChoice::Named(source.keep(name))),
             None => Err(wrong("function_call", "none, auto or {name}", call)),
         }
     }
 }
 
 /// The elements of a member that is a list, if it is there.
-fn list<'a>(draft: &'a Draft<'_>, name: &str) -> Result<Vec<Value<'a>>, CallFault> {
+fn list<'a>(draft: &'a JsonPatch<'_>, name: &str) -> Result<Vec<Value<'a>>, CallError> {
     let Some(list) = draft.get(name).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
-    if list.kind() != Kind::List {
+    if list.kind() != JsonKind::List {
         return Err(wrong(name, "an array", list));
     }
     Ok(list.elements().collect())

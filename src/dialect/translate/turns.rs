@@ -5,26 +5,29 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use super::ids::Ids;
-use super::parts::{At, BLOCKS_MAX, Block, Content, Place, What, is_blank, too_many};
-use super::writer::{Source, Writer};
-use crate::dialect::CallFault;
+use super::ids::ToolCallIds;
+use super::parts::{
+    BLOCKS_MAX, BlockKind, ContentBlock, FieldPath, PartPosition, ToolResultContent, is_blank,
+    too_many,
+};
+use super::writer::{MessagesWriter, SourceBytes};
+use crate::dialect::CallError;
 use crate::dialect::call::wrong;
-use crate::dialect::json::{Document, Kind, Value, scan};
+use crate::dialect::json::{JsonDocument, JsonKind, Value, scan};
 
 const EMPTY: &[u8] = b"{}";
 
 /// A turn of a conversation.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct ConversationTurn {
     pub(super) assistant: bool,
     /// Results of tools, which the vendor wants first.
-    pub(super) results: Vec<Block>,
-    pub(super) blocks: Vec<Block>,
+    pub(super) results: Vec<ContentBlock>,
+    pub(super) blocks: Vec<ContentBlock>,
 }
 
-impl Turn {
-    pub(super) fn write(&self, out: &mut Writer) {
+impl ConversationTurn {
+    pub(super) fn write(&self, out: &mut MessagesWriter) {
         let role = if self.assistant { "assistant" } else { "user" };
         out.text(&format!(r#"{{"role":"{role}","content":["#));
         out.list(self.results.iter().chain(&self.blocks), |out, block| block.write(out));
@@ -34,7 +37,7 @@ impl Turn {
     /// The id of its first tool call.
     pub(super) fn first_call(&self) -> Option<&str> {
         self.blocks.iter().find_map(|block| match &block.what {
-            What::Use { id, .. } => Some(id.as_str()),
+            BlockKind::Use { id, .. } => Some(id.as_str()),
             _ => None,
         })
     }
@@ -43,11 +46,11 @@ impl Turn {
 /// A conversation, read.
 #[derive(Default)]
 pub(super) struct Conversation {
-    pub(super) system: Vec<Block>,
-    pub(super) turns: Vec<Turn>,
+    pub(super) system: Vec<ContentBlock>,
+    pub(super) turns: Vec<ConversationTurn>,
     /// How many blocks there are.
     count: usize,
-    ids: Ids,
+    ids: ToolCallIds,
     /// Ids that the last turn has had, to find those that stand twice: of calls, and of results
     /// with their places.
     calls: HashSet<String>,
@@ -58,20 +61,20 @@ pub(super) struct Conversation {
 
 impl Conversation {
     pub(super) fn read(
-        document: &Document,
+        document: &JsonDocument,
         messages: Value<'_>,
-    ) -> Result<Conversation, CallFault> {
+    ) -> Result<Conversation, CallError> {
         let mut all = Conversation::default();
-        let source = Source(document.body());
+        let source = SourceBytes(document.body());
         for (i, message) in messages.elements().enumerate() {
-            all.message(source, &Message::read(i, message))?;
+            all.message(source, &ClientMessage::read(i, message))?;
             if all.count > BLOCKS_MAX {
                 return Err(too_many());
             }
         }
         if all.turns.first().is_none_or(|turn| turn.assistant) {
             let right = "messages in which a user speaks first, after any system messages";
-            return Err(CallFault::invalid("messages", right));
+            return Err(CallError::invalid("messages", right));
         }
         if let Some(last) = all.turns.last_mut().filter(|turn| turn.assistant) {
             trim_end(&mut last.blocks);
@@ -79,7 +82,11 @@ impl Conversation {
         Ok(all)
     }
 
-    fn message(&mut self, source: Source<'_>, message: &Message<'_>) -> Result<(), CallFault> {
+    fn message(
+        &mut self,
+        source: SourceBytes<'_>,
+        message: &ClientMessage<'_>,
+    ) -> Result<(), CallError> {
         let at = |rest: &str| message.at(rest);
         match &*message.role {
             "system" | "developer" => {
@@ -91,7 +98,7 @@ impl Conversation {
                 let blocks = message.blocks(source, &["text", "image_url", "file"])?;
                 if blocks.is_empty() {
                     let right = "text that is not empty, or an image or a file";
-                    return Err(CallFault::invalid(&at(".content"), right));
+                    return Err(CallError::invalid(&at(".content"), right));
                 }
                 self.count += blocks.len();
                 self.turn(false).blocks.extend(blocks);
@@ -111,16 +118,16 @@ impl Conversation {
             }
             _ => {
                 let right = "system, developer, user, assistant or tool";
-                return Err(CallFault::invalid(&at(".role"), right));
+                return Err(CallError::invalid(&at(".role"), right));
             }
         }
         Ok(())
     }
 
     /// The turn of a side: the last one, or a new one after the other side's.
-    fn turn(&mut self, assistant: bool) -> &mut Turn {
+    fn turn(&mut self, assistant: bool) -> &mut ConversationTurn {
         if self.turns.last().is_none_or(|turn| turn.assistant != assistant) {
-            self.turns.push(Turn { assistant, ..Turn::default() });
+            self.turns.push(ConversationTurn { assistant, ..ConversationTurn::default() });
             self.calls.clear();
             self.answered.clear();
         }
@@ -128,22 +135,26 @@ impl Conversation {
         &mut self.turns[last]
     }
 
-    fn assistant(&mut self, source: Source<'_>, message: &Message<'_>) -> Result<(), CallFault> {
+    fn assistant(
+        &mut self,
+        source: SourceBytes<'_>,
+        message: &ClientMessage<'_>,
+    ) -> Result<(), CallError> {
         let at = |rest: &str| message.at(rest);
         let mut blocks = match message.content {
             Some(_) => message.blocks(source, &["text", "refusal"])?,
             None => Vec::new(),
         };
         if let Some(refusal) = message.refusal {
-            if refusal.kind() != Kind::Text {
+            if refusal.kind() != JsonKind::Text {
                 return Err(wrong(&at(".refusal"), "a string", refusal));
             }
             if !is_blank(refusal) {
-                blocks.push(Block::of(What::Text(source.keep(refusal))));
+                blocks.push(ContentBlock::of(BlockKind::Text(source.keep(refusal))));
             }
         }
         if let Some(calls) = message.calls {
-            if calls.kind() != Kind::List {
+            if calls.kind() != JsonKind::List {
                 return Err(wrong(&at(".tool_calls"), "an array", calls));
             }
             for (j, call) in calls.elements().enumerate() {
@@ -171,17 +182,17 @@ impl Conversation {
 
     fn call(
         &mut self,
-        source: Source<'_>,
-        at: At<'_>,
+        source: SourceBytes<'_>,
+        at: FieldPath<'_>,
         call: Value<'_>,
-    ) -> Result<Option<Block>, CallFault> {
+    ) -> Result<Option<ContentBlock>, CallError> {
         let kind = call.get("type").filter(|v| !v.is_null()).and_then(Value::text);
         if kind.is_some_and(|kind| kind != "function") {
-            return Err(CallFault::invalid(&at(".type"), "\"function\" for this model"));
+            return Err(CallError::invalid(&at(".type"), "\"function\" for this model"));
         }
         let id = word(call.get("id"), || at(".id"))?;
-        let Some(function) = call.get("function").filter(|f| f.kind() == Kind::Object) else {
-            return Err(CallFault::missing(&at(".function"), "an object {name, arguments}"));
+        let Some(function) = call.get("function").filter(|f| f.kind() == JsonKind::Object) else {
+            return Err(CallError::missing(&at(".function"), "an object {name, arguments}"));
         };
         let within = |rest: &str| at(&format!(".function{rest}"));
         self.used(source, &within, (&id, &id), function)
@@ -191,15 +202,15 @@ impl Conversation {
     /// turn has had.
     fn used(
         &mut self,
-        source: Source<'_>,
-        at: At<'_>,
+        source: SourceBytes<'_>,
+        at: FieldPath<'_>,
         (id, wish): (&str, &str),
         function: Value<'_>,
-    ) -> Result<Option<Block>, CallFault> {
+    ) -> Result<Option<ContentBlock>, CallError> {
         let name = function.get("name").filter(|v| !v.is_null());
         let right = "the name of the function";
-        let name = name.ok_or_else(|| CallFault::missing(&at(".name"), right))?;
-        if name.kind() != Kind::Text {
+        let name = name.ok_or_else(|| CallError::missing(&at(".name"), right))?;
+        if name.kind() != JsonKind::Text {
             return Err(wrong(&at(".name"), "a string", name));
         }
         let input = input(function.get("arguments"), || at(".arguments"))?;
@@ -208,26 +219,30 @@ impl Conversation {
             return Ok(None);
         }
         let id = self.ids.call(id, wish);
-        Ok(Some(Block::of(What::Use { id, name: source.keep(name), input })))
+        Ok(Some(ContentBlock::of(BlockKind::Use { id, name: source.keep(name), input })))
     }
 
     fn result(
         &mut self,
-        source: Source<'_>,
-        message: &Message<'_>,
+        source: SourceBytes<'_>,
+        message: &ClientMessage<'_>,
         asked: String,
         id: String,
-    ) -> Result<(), CallFault> {
+    ) -> Result<(), CallError> {
         let content = match message.content {
-            None => Content::None,
-            Some(text) if text.kind() == Kind::Text && is_blank(text) => Content::None,
-            Some(text) if text.kind() == Kind::Text => Content::Text(source.keep(text)),
+            None => ToolResultContent::None,
+            Some(text) if text.kind() == JsonKind::Text && is_blank(text) => {
+                ToolResultContent::None
+            }
+            Some(text) if text.kind() == JsonKind::Text => {
+                ToolResultContent::Text(source.keep(text))
+            }
             Some(_) => match message.blocks(source, &["text", "image_url"])? {
-                blocks if blocks.is_empty() => Content::None,
-                blocks => Content::Blocks(blocks),
+                blocks if blocks.is_empty() => ToolResultContent::None,
+                blocks => ToolResultContent::Blocks(blocks),
             },
         };
-        let mut blocks = vec![Block::of(What::Result { id, content })];
+        let mut blocks = vec![ContentBlock::of(BlockKind::Result { id, content })];
         message.mark(source, &mut blocks);
         self.count += 1;
         let place = self.turn(false).results.len();
@@ -243,7 +258,7 @@ impl Conversation {
 
 /// A message of the client's, its members found in one pass.
 #[derive(Default)]
-struct Message<'a> {
+struct ClientMessage<'a> {
     i: usize,
     role: String,
     content: Option<Value<'a>>,
@@ -255,9 +270,9 @@ struct Message<'a> {
     cache: Option<Value<'a>>,
 }
 
-impl<'a> Message<'a> {
-    fn read(i: usize, value: Value<'a>) -> Message<'a> {
-        let mut message = Message { i, ..Message::default() };
+impl<'a> ClientMessage<'a> {
+    fn read(i: usize, value: Value<'a>) -> ClientMessage<'a> {
+        let mut message = ClientMessage { i, ..ClientMessage::default() };
         for (name, value) in value.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
                 "role" => message.role = value.text().unwrap_or_default().into_owned(),
@@ -279,11 +294,15 @@ impl<'a> Message<'a> {
         format!("messages[{}]{rest}", self.i)
     }
 
-    fn blocks(&self, source: Source<'_>, kinds: &[&str]) -> Result<Vec<Block>, CallFault> {
+    fn blocks(
+        &self,
+        source: SourceBytes<'_>,
+        kinds: &[&str],
+    ) -> Result<Vec<ContentBlock>, CallError> {
         let Some(content) = self.content else {
-            return Err(CallFault::missing(&self.at(".content"), "a string or an array of parts"));
+            return Err(CallError::missing(&self.at(".content"), "a string or an array of parts"));
         };
-        let mut blocks = Place { source, message: self.i, kinds }.blocks(content)?;
+        let mut blocks = PartPosition { source, message: self.i, kinds }.blocks(content)?;
         if !matches!(&*self.role, "assistant" | "tool" | "function") {
             self.mark(source, &mut blocks);
         }
@@ -291,7 +310,7 @@ impl<'a> Message<'a> {
     }
 
     /// Puts the message's own mark for the cache on its last block.
-    fn mark(&self, source: Source<'_>, blocks: &mut [Block]) {
+    fn mark(&self, source: SourceBytes<'_>, blocks: &mut [ContentBlock]) {
         if let (Some(cache), Some(last)) = (self.cache, blocks.last_mut()) {
             last.cache.get_or_insert_with(|| source.keep(cache));
         }
@@ -305,15 +324,15 @@ fn old_id(i: usize) -> (String, String) {
 }
 
 /// A string that has to be there.
-fn word(value: Option<Value<'_>>, field: impl Fn() -> String) -> Result<String, CallFault> {
+fn word(value: Option<Value<'_>>, field: impl Fn() -> String) -> Result<String, CallError> {
     let value = value.filter(|v| !v.is_null());
-    let value = value.ok_or_else(|| CallFault::missing(&field(), "a string"))?;
+    let value = value.ok_or_else(|| CallError::missing(&field(), "a string"))?;
     let text = value.text().filter(|t| !t.is_empty());
     text.map(std::borrow::Cow::into_owned).ok_or_else(|| wrong(&field(), "a string", value))
 }
 
 /// The input of a call: the object that its arguments spell, byte for byte.
-fn input(arguments: Option<Value<'_>>, field: impl Fn() -> String) -> Result<Bytes, CallFault> {
+fn input(arguments: Option<Value<'_>>, field: impl Fn() -> String) -> Result<Bytes, CallError> {
     let none = || Ok(Bytes::from_static(EMPTY));
     let Some(arguments) = arguments.filter(|a| !a.is_null()) else { return none() };
     let Some(text) = arguments.text() else {
@@ -328,14 +347,14 @@ fn input(arguments: Option<Value<'_>>, field: impl Fn() -> String) -> Result<Byt
         Ok(()) => Err(wrong(&field(), "a string that holds a JSON object", arguments)),
         Err(why) => {
             let right = format!("a string that holds a JSON object; this one is unsound: {why}");
-            Err(CallFault::invalid(&field(), &right))
+            Err(CallError::invalid(&field(), &right))
         }
     }
 }
 
 /// A turn that the vendor goes on with must not end in white space.
-fn trim_end(blocks: &mut [Block]) {
-    let Some(Block { what: What::Text(text), .. }) = blocks.last_mut() else { return };
+fn trim_end(blocks: &mut [ContentBlock]) {
+    let Some(ContentBlock { what: BlockKind::Text(text), .. }) = blocks.last_mut() else { return };
     // Blank text never becomes a block, so something is left.
     let end = 1 + spoken_end(&text[1..text.len() - 1]);
     if end < text.len() - 1 {
@@ -387,9 +406,9 @@ mod tests {
             let whole = format!("\"{inside}\"");
             let spoken = Value::trusted(whole.as_bytes()).text().unwrap_or_default();
             prop_assume!(!spoken.trim().is_empty());
-            let mut blocks = [Block::of(What::Text(Bytes::from(whole.clone())))];
+            let mut blocks = [ContentBlock::of(BlockKind::Text(Bytes::from(whole.clone())))];
             trim_end(&mut blocks);
-            let What::Text(text) = &blocks[0].what else { return Err(TestCaseError::fail("text")) };
+            let BlockKind::Text(text) = &blocks[0].what else { return Err(TestCaseError::fail("text")) };
             let left = Value::trusted(text).text().unwrap_or_default();
             prop_assert_eq!(left, spoken.trim_end());
             prop_assert!(whole.as_bytes().starts_with(&text[..text.len() - 1]));

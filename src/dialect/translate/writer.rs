@@ -10,12 +10,12 @@ const LONG_BYTES_MIN: usize = 4 << 10;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(super) struct MessagesWriter {
     pieces: Vec<Bytes>,
     tail: BytesMut,
 }
 
-impl Writer {
+impl MessagesWriter {
     pub(super) fn text(&mut self, text: &str) {
         self.tail.extend_from_slice(text.as_bytes());
     }
@@ -33,7 +33,7 @@ impl Writer {
     pub(super) fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
-        mut each: impl FnMut(&mut Writer, T),
+        mut each: impl FnMut(&mut MessagesWriter, T),
     ) {
         for (i, item) in items.into_iter().enumerate() {
             if i > 0 {
@@ -57,9 +57,9 @@ impl Writer {
 
 /// Bytes that values are cut out of.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a>(pub(super) &'a Bytes);
+pub(super) struct SourceBytes<'a>(pub(super) &'a Bytes);
 
-impl Source<'_> {
+impl SourceBytes<'_> {
     /// The bytes of a value, to keep: a slice of the source if it lies there, else a copy.
     pub(super) fn keep(self, value: Value<'_>) -> Bytes {
         self.slice(value.raw())

@@ -3,14 +3,14 @@
 
 use bytes::Bytes;
 
-use crate::dialect::json::{Document, Kind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, Value};
 use crate::dialect::meter;
 use crate::dialect::redaction::redact;
 use crate::dialect::vendor_error::VendorError;
 
 /// How far a video is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Polled {
+pub enum VideoProgress {
     /// The vendor works on it.
     Pending {
         /// How much is done, in percent, at most 99, if the vendor tells.
@@ -42,7 +42,7 @@ pub enum Polled {
 
 /// Why a vendor does not take a video.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct VideoRefusal {
     /// Whether its safety rules are against it.
     pub is_blocked: bool,
     /// Why, for people, never empty.
@@ -74,7 +74,7 @@ pub fn accepted(body: &[u8]) -> Option<String> {
 
 /// Reads how far a video is; `None` if the reply does not tell, and has to be asked for again.
 #[must_use]
-pub fn polled(status: u16, body: &[u8]) -> Option<Polled> {
+pub fn polled(status: u16, body: &[u8]) -> Option<VideoProgress> {
     let document = received(body);
     match (status, document) {
         (202, document) => Some(pending(document.as_ref())),
@@ -83,7 +83,7 @@ pub fn polled(status: u16, body: &[u8]) -> Option<Polled> {
     }
 }
 
-fn told(document: &Document) -> Option<Polled> {
+fn told(document: &JsonDocument) -> Option<VideoProgress> {
     let video = document.get("video");
     let url = video.and_then(|video| video.get("url")).and_then(Value::text);
     let url = url.filter(|url| (1..=URL_BYTES_MAX).contains(&url.len()));
@@ -104,22 +104,24 @@ fn told(document: &Document) -> Option<Polled> {
     let is_refusal = error.code.as_deref().is_some_and(is_refusal) && speaks_of_rules(&error);
     let message = |fallback| message(&error, fallback);
     Some(match (&*status, url) {
-        _ if is_withheld => Polled::Blocked { message: message(BLOCKED) },
+        _ if is_withheld => VideoProgress::Blocked { message: message(BLOCKED) },
         ("done", Some(url)) => {
             let ticks = document.get("usage").and_then(meter::ticks);
-            Polled::Done { url: url.into_owned(), ticks }
+            VideoProgress::Done { url: url.into_owned(), ticks }
         }
-        ("done", None) => Polled::NoFile { message: message(NO_FILE) },
-        ("failed", _) if is_refusal => Polled::Blocked { message: message(BLOCKED) },
-        ("failed", _) if is_about_the_call(&error) => Polled::Failed { message: message(FAILED) },
-        ("failed", _) => Polled::Failed { message: FAILED.to_owned() },
-        _ => Polled::Failed { message: message(EXPIRED) },
+        ("done", None) => VideoProgress::NoFile { message: message(NO_FILE) },
+        ("failed", _) if is_refusal => VideoProgress::Blocked { message: message(BLOCKED) },
+        ("failed", _) if is_about_the_call(&error) => {
+            VideoProgress::Failed { message: message(FAILED) }
+        }
+        ("failed", _) => VideoProgress::Failed { message: FAILED.to_owned() },
+        _ => VideoProgress::Failed { message: message(EXPIRED) },
     })
 }
 
 /// Reads why a vendor did not take a video.
 #[must_use]
-pub fn refused(status: u16, body: &[u8]) -> Refused {
+pub fn refused(status: u16, body: &[u8]) -> VideoRefusal {
     let error = VendorError::read(body);
     let is_blocked = matches!(status, 400 | 403 | 422) && speaks_of_rules(&error);
     let message = match status {
@@ -128,7 +130,7 @@ pub fn refused(status: u16, body: &[u8]) -> Refused {
         // That is about the gateway's account, or its words to the vendor.
         _ => FAILED.to_owned(),
     };
-    Refused { is_blocked, message }
+    VideoRefusal { is_blocked, message }
 }
 
 /// Whether an error is the caller's to mend. Others may speak of the gateway's account.
@@ -137,8 +139,8 @@ fn is_about_the_call(error: &VendorError) -> bool {
     code.to_ascii_lowercase().replace('-', "_") == "invalid_argument"
 }
 
-fn received(body: &[u8]) -> Option<Document> {
-    Document::received(Bytes::copy_from_slice(body)).ok()
+fn received(body: &[u8]) -> Option<JsonDocument> {
+    JsonDocument::received(Bytes::copy_from_slice(body)).ok()
 }
 
 /// Whether a code is one that refusals have; `_` and `-` are the same in one.
@@ -163,14 +165,15 @@ fn speaks_of_rules(error: &VendorError) -> bool {
     })
 }
 
-fn pending(document: Option<&Document>) -> Polled {
+fn pending(document: Option<&JsonDocument>) -> VideoProgress {
     let progress = document.and_then(|document| document.get("progress"));
-    Polled::Pending { progress: progress.and_then(percent) }
+    VideoProgress::Pending { progress: progress.and_then(percent) }
 }
 
 /// A number as percent of what is not done yet; what stands after its point is cut off.
 fn percent(value: Value<'_>) -> Option<u8> {
-    let number = std::str::from_utf8(value.raw()).ok().filter(|_| value.kind() == Kind::Number)?;
+    let number =
+        std::str::from_utf8(value.raw()).ok().filter(|_| value.kind() == JsonKind::Number)?;
     if number.starts_with('-') {
         return Some(0);
     }
@@ -243,7 +246,7 @@ mod tests {
             (200, format!(r#"{{"status":"dreaming","progress":{written}}}"#)),
             (202, format!(r#"{{"progress":{written}}}"#)),
         ] {
-            let expected = Some(Polled::Pending { progress: expected });
+            let expected = Some(VideoProgress::Pending { progress: expected });
             assert_eq!(polled(status, body.as_bytes()), expected, "{body}");
         }
     }
@@ -303,16 +306,16 @@ mod tests {
         #[case] message: &str,
     ) {
         let body = br#"{"code":"content_policy_violation","error":"No."}"#;
-        assert_eq!(refused(status, body), Refused { is_blocked, message: message.to_owned() });
+        assert_eq!(refused(status, body), VideoRefusal { is_blocked, message: message.to_owned() });
     }
 
     /// The messages of a poll.
-    fn said(polled: Option<&Polled>) -> Option<&str> {
+    fn said(polled: Option<&VideoProgress>) -> Option<&str> {
         match polled? {
-            Polled::Blocked { message }
-            | Polled::Failed { message }
-            | Polled::NoFile { message } => Some(message),
-            Polled::Pending { .. } | Polled::Done { .. } => None,
+            VideoProgress::Blocked { message }
+            | VideoProgress::Failed { message }
+            | VideoProgress::NoFile { message } => Some(message),
+            VideoProgress::Pending { .. } | VideoProgress::Done { .. } => None,
         }
     }
 
@@ -329,7 +332,7 @@ mod tests {
             let id = accepted(&bytes);
             prop_assert!(id.is_none_or(|id| !id.is_empty()));
             let polled_202 = polled(202, &bytes);
-            let is_pending = matches!(polled_202, Some(Polled::Pending { .. }));
+            let is_pending = matches!(polled_202, Some(VideoProgress::Pending { .. }));
             prop_assert!(is_pending);
             for polled in [polled(200, &bytes), polled(status, &bytes)] {
                 prop_assert!(said(polled.as_ref()).is_none_or(is_told));
@@ -352,10 +355,10 @@ mod tests {
             let read = polled(200, body.to_string().as_bytes());
             prop_assert!(said(read.as_ref()).is_none_or(is_told));
             let is_over = matches!(&*status, "done" | "failed" | "expired");
-            let is_pending = matches!(read, Some(Polled::Pending { .. }));
+            let is_pending = matches!(read, Some(VideoProgress::Pending { .. }));
             prop_assert_eq!(is_pending, !is_over);
             if is_over {
-                let is_blocked = matches!(read, Some(Polled::Blocked { .. }));
+                let is_blocked = matches!(read, Some(VideoProgress::Blocked { .. }));
                 prop_assert!(is_blocked || !withheld);
             }
             prop_assert!(is_told(&refused(400, body.to_string().as_bytes()).message));

@@ -3,16 +3,16 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Ask, frame};
-use crate::dialect::images::File;
-use crate::dialect::json::{Document, Value};
-use crate::dialect::payload::Payload;
+use super::{VideoRequest, frame};
+use crate::dialect::images::SourceImage;
+use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::payload::RequestPayload;
 
 /// The vendor's body for a call that was read as `ask`. The model, the prompt and an address stand
 /// in it as the client wrote them.
 #[must_use]
-pub fn body(document: &Document, ask: &Ask, file: Option<&File>) -> Bytes {
-    let mut payload = Payload::default();
+pub fn body(document: &JsonDocument, ask: &VideoRequest, file: Option<&SourceImage>) -> Bytes {
+    let mut payload = RequestPayload::default();
     let as_written = |value: Value<'_>| document.body().slice_ref(value.raw());
     payload.plain(Bytes::from_static(b"{"));
     for name in ["model", "prompt"] {

@@ -2,18 +2,18 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::frame::{ADDRESS, REFERENCE};
-use crate::dialect::CallFault;
-use crate::dialect::form::{Fields, Form, PartContent, check_name};
-use crate::dialect::images::File;
-use crate::dialect::json::Document;
+use crate::dialect::CallError;
+use crate::dialect::form::{Form, FormFields, PartContent, check_name};
+use crate::dialect::images::SourceImage;
+use crate::dialect::json::JsonDocument;
 use crate::dialect::json::draft::quoted;
 
 /// Reads a form as the JSON object of its text fields, all of them strings, and its start frame.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn form(form: Form) -> Result<(Document, Option<File>), CallFault> {
-    let (mut fields, mut file) = (Fields::default(), None);
+pub fn form(form: Form) -> Result<(JsonDocument, Option<SourceImage>), CallError> {
+    let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {
         let name = match &*part.name {
             // So the clients write an object.
@@ -24,22 +24,22 @@ pub fn form(form: Form) -> Result<(Document, Option<File>), CallFault> {
         match part.content {
             PartContent::File(upload) if name == REFERENCE => {
                 if file.replace(upload).is_some() {
-                    return Err(CallFault::invalid(REFERENCE, "one file: a video has one start"));
+                    return Err(CallError::invalid(REFERENCE, "one file: a video has one start"));
                 }
             }
             PartContent::Text(_) if name == REFERENCE => {
                 let right = "a file: a part that has a file name; an address goes into 'image_url'";
-                return Err(CallFault::invalid(REFERENCE, right));
+                return Err(CallError::invalid(REFERENCE, right));
             }
             PartContent::File(_) => {
                 check_name(name)?;
                 let right = "a text: the one file of a video is 'input_reference'";
-                return Err(CallFault::invalid(name, right));
+                return Err(CallError::invalid(name, right));
             }
             PartContent::Text(text) => fields.add(name, &quoted(&text))?,
         }
     }
-    let file = file.map(|upload| File::read(REFERENCE, upload)).transpose()?;
+    let file = file.map(|upload| SourceImage::read(REFERENCE, upload)).transpose()?;
     Ok((fields.document()?, file))
 }
 
@@ -52,22 +52,22 @@ mod tests {
 
     use super::super::read;
     use super::*;
-    use crate::dialect::form::{Part, Upload};
+    use crate::dialect::form::{FormPart, UploadedFile};
 
     const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\x00\xff";
 
-    fn text(name: &str, text: &str) -> Part {
-        Part { name: name.to_owned(), content: PartContent::Text(text.to_owned()) }
+    fn text(name: &str, text: &str) -> FormPart {
+        FormPart { name: name.to_owned(), content: PartContent::Text(text.to_owned()) }
     }
 
-    fn upload(name: &str, content: &'static [u8]) -> Part {
-        let content = PartContent::File(Upload {
+    fn upload(name: &str, content: &'static [u8]) -> FormPart {
+        let content = PartContent::File(UploadedFile {
             name: Some(String::new()),
             content_type: None,
             content: vec![Bytes::from_static(content)],
             length: content.len(),
         });
-        Part { name: name.to_owned(), content }
+        FormPart { name: name.to_owned(), content }
     }
 
     #[rstest]
@@ -129,7 +129,7 @@ mod tests {
     )]
     #[case::no_name(vec![text("__proto__", "a")], "invalid_form", "__proto__")]
     fn what_is_wrong_with_a_form_is_named(
-        #[case] parts: Vec<Part>,
+        #[case] parts: Vec<FormPart>,
         #[case] code: &str,
         #[case] param: &str,
     ) {
@@ -149,7 +149,7 @@ mod tests {
             let parts = texts.iter().map(|(name, value)| text(name, value)).collect();
             let (of_form, file) = form(Form { parts }).expect("sound");
             prop_assert!(file.is_none());
-            let object = Document::parse(Json::from_iter(texts).to_string().into()).expect("sound");
+            let object = JsonDocument::parse(Json::from_iter(texts).to_string().into()).expect("sound");
             prop_assert_eq!(read(&of_form, None), read(&object, None));
         }
 
@@ -163,11 +163,11 @@ mod tests {
             let lossy = String::from_utf8_lossy(&bytes).into_owned();
             let content = vec![Bytes::from(bytes)];
             let content = if is_file {
-                PartContent::File(Upload { name: None, content_type: None, content, length })
+                PartContent::File(UploadedFile { name: None, content_type: None, content, length })
             } else {
                 PartContent::Text(lossy)
             };
-            if let Ok((document, file)) = form(Form { parts: vec![Part { name, content }] }) {
+            if let Ok((document, file)) = form(Form { parts: vec![FormPart { name, content }] }) {
                 prop_assert!(read(&document, file.as_ref()).is_err(), "there is no prompt");
             }
         }

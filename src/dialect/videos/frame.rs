@@ -2,9 +2,9 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::{Value, present, wrong};
-use crate::dialect::CallFault;
-use crate::dialect::images::File;
-use crate::dialect::json::Document;
+use crate::dialect::CallError;
+use crate::dialect::images::SourceImage;
+use crate::dialect::json::JsonDocument;
 
 /// The field of a file, and of an address in JSON.
 pub(super) const REFERENCE: &str = "input_reference";
@@ -27,13 +27,13 @@ const RIGHT: &str = "an https:// address or data:image/...;base64,...";
 /// # Errors
 /// [`CallFault`] if there is more than one frame, or this is no address.
 pub(super) fn address<'a>(
-    document: &'a Document,
-    file: Option<&File>,
-) -> Result<Option<Value<'a>>, CallFault> {
+    document: &'a JsonDocument,
+    file: Option<&SourceImage>,
+) -> Result<Option<Value<'a>>, CallError> {
     let (reference, address) = (present(document, REFERENCE), present(document, ADDRESS));
     let frames = [reference.is_some(), address.is_some(), file.is_some()];
     if frames.into_iter().filter(|is_there| *is_there).count() > 1 {
-        return Err(CallFault::invalid(ADDRESS, "left out where 'input_reference' is given"));
+        return Err(CallError::invalid(ADDRESS, "left out where 'input_reference' is given"));
     }
     let (field, value) = match (reference, address) {
         (Some(reference), _) => ("input_reference.image_url", inside(reference)?),
@@ -51,7 +51,7 @@ pub(super) fn address<'a>(
 }
 
 /// The address in an object that has nothing else.
-fn inside(reference: Value<'_>) -> Result<Value<'_>, CallFault> {
+fn inside(reference: Value<'_>) -> Result<Value<'_>, CallError> {
     let mut members = reference.members().filter(|(_, value)| !value.is_null());
     match (members.next(), members.next()) {
         (Some((name, value)), None) if name == ADDRESS => Ok(value),
@@ -158,7 +158,7 @@ mod tests {
     fn escapes_make_it_longer_within_bounds(#[case] escaped: usize, #[case] is_taken: bool) {
         let data = r"\u0041".repeat(escaped);
         let body = format!(r#"{{"image_url":"data:image/png;base64,{data}"}}"#);
-        let document = Document::parse(body.into()).expect("sound");
+        let document = JsonDocument::parse(body.into()).expect("sound");
         assert_eq!(address(&document, None).is_ok(), is_taken);
     }
 }

@@ -3,12 +3,12 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::choice;
-use crate::dialect::CallFault;
-use crate::dialect::json::Document;
+use crate::dialect::CallError;
+use crate::dialect::json::JsonDocument;
 use crate::money::VideoResolution::{self, P480, P720, P1080};
 
 /// The shape that a call asks for.
-pub(super) struct Shape {
+pub(super) struct VideoShape {
     pub(super) resolution: VideoResolution,
     pub(super) ratio: Option<&'static str>,
     pub(super) size: String,
@@ -16,14 +16,14 @@ pub(super) struct Shape {
 }
 
 /// A name, with the width and height that it stands for.
-type Ratio = (&'static str, (u64, u64));
+type AspectRatio = (&'static str, (u64, u64));
 
-const WIDE: Ratio = ("16:9", (16, 9));
-const TALL: Ratio = ("9:16", (9, 16));
-const SQUARE: Ratio = ("1:1", (1, 1));
+const WIDE: AspectRatio = ("16:9", (16, 9));
+const TALL: AspectRatio = ("9:16", (9, 16));
+const SQUARE: AspectRatio = ("1:1", (1, 1));
 
 /// All ratios that a vendor is told (spec).
-const RATIOS: [Ratio; 7] =
+const RATIOS: [AspectRatio; 7] =
     [WIDE, TALL, SQUARE, ("4:3", (4, 3)), ("3:4", (3, 4)), ("3:2", (3, 2)), ("2:3", (2, 3))];
 
 /// All sizes that a client may name (spec).
@@ -41,19 +41,19 @@ const SIZES: [(&str, (VideoResolution, &str)); 9] = [
 
 /// Reads the fields that say a shape. A size wins over the others, which have to be sound all the
 /// same. With a start frame and no word on the shape, the vendor takes the frame's.
-pub(super) fn read(document: &Document, has_frame: bool) -> Result<Shape, CallFault> {
+pub(super) fn read(document: &JsonDocument, has_frame: bool) -> Result<VideoShape, CallError> {
     let size = choice(document, "size", &SIZES)?;
     let sold = VideoResolution::ALL.map(|resolution| (resolution.name(), resolution));
     let resolution = choice(document, "resolution", &sold)?;
     let ratio = choice(document, "aspect_ratio", &RATIOS)?;
     if let Some((name, (resolution, ratio))) = size {
         let (ratio, size) = (Some(ratio), name.to_owned());
-        return Ok(Shape { resolution, ratio, size, named_by: "size" });
+        return Ok(VideoShape { resolution, ratio, size, named_by: "size" });
     }
     let resolution = resolution.map_or(P720, |(_, resolution)| resolution);
     let (name, sides) = ratio.unwrap_or(WIDE);
     let is_told = ratio.is_some() || !has_frame;
-    Ok(Shape {
+    Ok(VideoShape {
         resolution,
         ratio: is_told.then_some(name),
         size: size_of(resolution, sides),

@@ -11,19 +11,19 @@ use super::*;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\x00\xff";
 
-fn document(body: impl Into<Bytes>) -> Document {
-    Document::parse(body.into()).expect("sound")
+fn document(body: impl Into<Bytes>) -> JsonDocument {
+    JsonDocument::parse(body.into()).expect("sound")
 }
 
 /// A call with a prompt and these members.
-fn call(members: &str) -> Document {
+fn call(members: &str) -> JsonDocument {
     let comma = if members.is_empty() { "" } else { "," };
     document(format!(r#"{{"model":"m","prompt":"p"{comma}{members}}}"#))
 }
 
-fn file() -> File {
+fn file() -> SourceImage {
     let content = [&PNG[..4], &PNG[4..]].map(Bytes::from_static).to_vec();
-    File { media_type: "image/png".to_owned(), content, length: PNG.len() }
+    SourceImage { media_type: "image/png".to_owned(), content, length: PNG.len() }
 }
 
 #[rstest]
@@ -97,7 +97,7 @@ fn other_seconds_are_refused(#[case] written: &str) {
 )]
 fn the_shape_is_read(#[case] members: &str, #[case] expected: &str) {
     let ask = read(&call(members), None).expect("sound");
-    let Ask { resolution, ratio, size, named_by, .. } = &ask;
+    let VideoRequest { resolution, ratio, size, named_by, .. } = &ask;
     let found = format!("{} {} {size} by {named_by}", resolution.name(), ratio.unwrap_or("-"));
     assert_eq!(found, expected);
 }
@@ -245,7 +245,7 @@ fn what_was_asked_for_holds_no_copy_of_the_call() {
     assert!(format!("{ask:?}").len() < 200);
 }
 
-fn sent(document: &Document, file: Option<&File>) -> String {
+fn sent(document: &JsonDocument, file: Option<&SourceImage>) -> String {
     let ask = read(document, file).expect("sound");
     String::from_utf8(body(document, &ask, file).to_vec()).expect("a text")
 }
@@ -312,14 +312,14 @@ proptest! {
         content in proptest::option::of(proptest::collection::vec(any::<u8>(), 1..40)),
     ) {
         let given = document(Json::from(members.clone()).to_string());
-        let file = content.as_ref().map(|content| File {
+        let file = content.as_ref().map(|content| SourceImage {
             media_type: "image/webp".to_owned(),
             content: content.chunks(7).map(Bytes::copy_from_slice).collect(),
             length: content.len(),
         });
         let Ok(ask) = read(&given, file.as_ref()) else { return Ok(()) };
         let body = body(&given, &ask, file.as_ref());
-        prop_assert!(Document::parse(body.clone()).is_ok());
+        prop_assert!(JsonDocument::parse(body.clone()).is_ok());
         let body: Map<String, Json> = serde_json::from_slice(&body).expect("JSON");
 
         let told = |member: &str| value(member)(&members);
@@ -356,7 +356,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
         let lossy = Json::from(String::from_utf8_lossy(&bytes));
-        if let Ok(document) = Document::parse(Bytes::from(bytes)) {
+        if let Ok(document) = JsonDocument::parse(Bytes::from(bytes)) {
             let _ = read(&document, None).map(|ask| body(&document, &ask, None));
         }
         for field in ["image_url", "seconds", "size", "generate_audio"] {

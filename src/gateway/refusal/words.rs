@@ -2,7 +2,7 @@
 
 use super::{Block, INVALID, Refusal, SERVER};
 use crate::catalogue::screen;
-use crate::dialect::relay::Break;
+use crate::dialect::relay::RelayError;
 
 impl Refusal {
     /// Status, type, code and message of everything that is ours to say.
@@ -69,8 +69,8 @@ impl Refusal {
                 "insufficient_credits",
                 format!("the call needs {least} USD at least, {available} USD are available"),
             ),
-            Refusal::Broken(Break::Withheld) => {
-                (400, INVALID, "content_policy_violation", Break::Withheld.to_string())
+            Refusal::Broken(RelayError::Withheld) => {
+                (400, INVALID, "content_policy_violation", RelayError::Withheld.to_string())
             }
             _ => self.at_the_edge(),
         }
@@ -158,8 +158,10 @@ impl Refusal {
                      all the memory it may have; read them first",
                 ),
             ),
-            Refusal::Broken(why @ Break::NoRoom) => (503, SERVER, "overloaded", why.to_string()),
-            Refusal::Broken(why @ Break::Unread) => {
+            Refusal::Broken(why @ RelayError::NoRoom) => {
+                (503, SERVER, "overloaded", why.to_string())
+            }
+            Refusal::Broken(why @ RelayError::Unread) => {
                 (502, SERVER, "answers_unread", why.to_string())
             }
             Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),

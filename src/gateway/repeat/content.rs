@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::dialect::call::Opened;
+use crate::dialect::call::ParsedBody;
 
 /// More than so many bytes are read on a thread where nobody waits behind it.
 const INLINE_BYTES_MAX: usize = 256 << 10;
@@ -13,7 +13,7 @@ const HEADERS: &[u8; 8] = b"\0headers";
 
 /// The digest of a body, or of the fields and the file of a form: how a form is cut into parts is
 /// another matter each time. Headers that the vendor is told belong to it.
-pub(super) async fn of(opened: &Opened, headers: &[(String, Vec<u8>)]) -> [u8; 32] {
+pub(super) async fn of(opened: &ParsedBody, headers: &[(String, Vec<u8>)]) -> [u8; 32] {
     let mut pieces = vec![opened.document.body().clone()];
     if let Some(file) = &opened.file {
         // With its length, so that nothing can be on either side of the border.
