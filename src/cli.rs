@@ -11,7 +11,7 @@ use crate::conf::{self, Config};
 use crate::gateway::vendor_key;
 use crate::ledger::AccountName;
 use crate::sheet::ConfigError;
-use crate::store::{self, Opened};
+use crate::store::{self, OpenStore};
 
 mod account;
 mod audit;
@@ -172,7 +172,7 @@ fn faults(faults: &[ConfigError]) -> anyhow::Error {
 /// Runs something on the store of a configuration.
 fn on_store(
     conf: &Config,
-    run: impl AsyncFnOnce(Opened) -> anyhow::Result<()>,
+    run: impl AsyncFnOnce(OpenStore) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let opened = store::open(&conf.store).await?;

@@ -21,11 +21,11 @@ pub mod sqlite;
 mod tls;
 pub mod upkeep;
 
-use outbox::{Jobs, Log, Names, Outbox};
-use redis::{Guard, Redis};
+use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
+use redis::{RedisStore, RunGate};
 use sqlite::Sqlite;
 pub use tls::{StoreTls, StoreTlsFiles};
-use upkeep::Upkeep;
+use upkeep::Maintenance;
 
 /// The `[store]` section, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Default for StoreSection {
 
 /// A store that is open.
 #[derive(Clone)]
-pub struct Opened {
+pub struct OpenStore {
     /// The money.
     pub ledger: Arc<dyn Ledger>,
     /// What is kept for a while. To a server it has a connection of its own: money never waits
@@ -70,16 +70,16 @@ pub struct Opened {
     /// for before money is held, and must not wait behind a note.
     pub repeats: Arc<dyn ReplyStore>,
     /// What the store has acknowledged, and may lose all the same.
-    pub lasting: Lasting,
+    pub lasting: DurabilityScope,
     /// What of it is connected to a server.
-    connections: Vec<Arc<Redis>>,
+    connections: Vec<Arc<RedisStore>>,
 }
 
 /// Where a write is waited for that nobody could repeat.
 #[derive(Clone)]
-pub struct Lasting(Option<Arc<Redis>>);
+pub struct DurabilityScope(Option<Arc<RedisStore>>);
 
-impl Lasting {
+impl DurabilityScope {
     /// Writes, and waits until the store would not lose that any more. It may write once more, so
     /// the same write again must change nothing.
     ///
@@ -97,27 +97,27 @@ impl Lasting {
     }
 }
 
-impl Opened {
-    fn of<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(store: Arc<S>) -> Opened {
-        Opened {
+impl OpenStore {
+    fn of<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(store: Arc<S>) -> OpenStore {
+        OpenStore {
             ledger: store.clone(),
             notes: store.clone(),
             queue: store.clone(),
             repeats: store,
-            lasting: Lasting(None),
+            lasting: DurabilityScope(None),
             connections: Vec::new(),
         }
     }
 
     /// A server, of which money and jobs are asked through these connections.
     fn of_server(
-        (ledger, money): (Arc<dyn Ledger>, Arc<Redis>),
-        [queue, repeats]: [Arc<Redis>; 2],
-    ) -> Opened {
+        (ledger, money): (Arc<dyn Ledger>, Arc<RedisStore>),
+        [queue, repeats]: [Arc<RedisStore>; 2],
+    ) -> OpenStore {
         let notes = Arc::new(money.beside());
-        Opened {
+        OpenStore {
             ledger,
-            lasting: Lasting(Some(money.clone())),
+            lasting: DurabilityScope(Some(money.clone())),
             connections: vec![money, queue.clone(), notes.clone(), repeats.clone()],
             queue,
             notes,
@@ -157,15 +157,15 @@ pub fn name(section: &StoreSection) -> &'static str {
 }
 
 /// A store as a process that serves has it.
-pub struct Serving {
+pub struct ServingStore {
     /// For requests.
-    pub requests: Opened,
+    pub requests: OpenStore,
     /// For what goes on beside them.
-    pub background: Opened,
+    pub background: OpenStore,
     /// For video jobs.
-    pub worker: Opened,
+    pub worker: OpenStore,
     /// What keeps it.
-    pub upkeep: Upkeep,
+    pub upkeep: Maintenance,
 }
 
 /// Opens a store for a process that serves. An embedded one is shared; to a server, each part has
@@ -178,49 +178,49 @@ pub fn serving(
     section: &StoreSection,
     leases: Leases,
     lease: Duration,
-) -> Result<Serving, Unavailable> {
+) -> Result<ServingStore, Unavailable> {
     if let Some(path) = section.url.strip_prefix("sqlite:") {
         let (path, store) = (Path::new(path), Arc::new(embedded(section, path.as_ref())?));
-        let log = Arc::new(Log::before_file(path)?);
+        let log = Arc::new(SettlementLog::before_file(path)?);
         let outbox = || Outbox::new(store.clone(), log.clone());
-        let opened = Opened { ledger: Arc::new(outbox()), ..Opened::of(store.clone()) };
-        let upkeep = Upkeep::embedded(outbox(), &opened, (leases, lease));
+        let opened = OpenStore { ledger: Arc::new(outbox()), ..OpenStore::of(store.clone()) };
+        let upkeep = Maintenance::embedded(outbox(), &opened, (leases, lease));
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
-        requests.repeats = Arc::new(Names::new(requests.repeats, log));
-        return Ok(Serving { requests, background, worker, upkeep });
+        requests.repeats = Arc::new(OutboxReplies::new(requests.repeats, log));
+        return Ok(ServingStore { requests, background, worker, upkeep });
     }
     let sound = Arc::new(AtomicBool::new(true));
-    let log = Arc::new(Log::before_shared(section, sound.clone())?);
-    let guard = Arc::new(Guard::new(sound));
-    let guarded = || Arc::new(Redis::guarded_by(section.clone(), guard.clone()));
+    let log = Arc::new(SettlementLog::before_shared(section, sound.clone())?);
+    let guard = Arc::new(RunGate::new(sound));
+    let guarded = || Arc::new(RedisStore::guarded_by(section.clone(), guard.clone()));
     let outbox = || Outbox::new(guarded(), log.clone());
     let opened = || {
         let money = guarded();
         let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
         let queue = guarded();
-        let server = Opened::of_server((ledger, money), [queue.clone(), guarded()]);
-        Opened { queue: Arc::new(Jobs::new(queue, log.clone())), ..server }
+        let server = OpenStore::of_server((ledger, money), [queue.clone(), guarded()]);
+        OpenStore { queue: Arc::new(OutboxQueue::new(queue, log.clone())), ..server }
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
-    let upkeep = Upkeep::shared((outbox(), guard), &background, (leases, lease));
-    requests.repeats = Arc::new(Names::new(requests.repeats, log));
-    Ok(Serving { requests, background, worker, upkeep })
+    let upkeep = Maintenance::shared((outbox(), guard), &background, (leases, lease));
+    requests.repeats = Arc::new(OutboxReplies::new(requests.repeats, log));
+    Ok(ServingStore { requests, background, worker, upkeep })
 }
 
 /// Opens a store that is used on one runtime: a shared one connects when it is first asked.
 ///
 /// # Errors
 /// [`Unavailable`] if a file cannot be opened.
-pub fn lazy(section: &StoreSection) -> Result<Opened, Unavailable> {
+pub fn lazy(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Opened::of(Arc::new(embedded(section, path.as_ref())?))),
-        None => Ok(unguarded(Redis::new(section.clone()))),
+        Some(path) => Ok(OpenStore::of(Arc::new(embedded(section, path.as_ref())?))),
+        None => Ok(unguarded(RedisStore::new(section.clone()))),
     }
 }
 
 /// What became of a store that was to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Created {
+pub enum StoreCreation {
     /// It is new.
     New,
     /// It was there before, and nothing of it changed.
@@ -234,11 +234,11 @@ pub enum Created {
 ///
 /// # Errors
 /// As with [`open`], and where a file is something else.
-pub async fn create(section: &StoreSection) -> Result<Created, Unavailable> {
+pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) if Sqlite::create(path.as_ref())? => Ok(Created::New),
-        Some(path) => Sqlite::open(path.as_ref()).map(|_| Created::Present),
-        None => Redis::open(section).await.map(|_| Created::NotNeeded),
+        Some(path) if Sqlite::create(path.as_ref())? => Ok(StoreCreation::New),
+        Some(path) => Sqlite::open(path.as_ref()).map(|_| StoreCreation::Present),
+        None => RedisStore::open(section).await.map(|_| StoreCreation::NotNeeded),
     }
 }
 
@@ -247,10 +247,10 @@ pub async fn create(section: &StoreSection) -> Result<Created, Unavailable> {
 /// # Errors
 /// [`Unavailable`] if a file is not there or cannot be opened, an address cannot be read, or a
 /// Redis is set up in a way that would lose money.
-pub async fn open(section: &StoreSection) -> Result<Opened, Unavailable> {
+pub async fn open(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Opened::of(Arc::new(embedded(section, path.as_ref())?))),
-        None => Ok(unguarded(Redis::open(section).await?)),
+        Some(path) => Ok(OpenStore::of(Arc::new(embedded(section, path.as_ref())?))),
+        None => Ok(unguarded(RedisStore::open(section).await?)),
     }
 }
 
@@ -259,8 +259,8 @@ fn embedded(section: &StoreSection, path: &Path) -> Result<Sqlite, Unavailable> 
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.
-fn unguarded(ledger: Redis) -> Opened {
+fn unguarded(ledger: RedisStore) -> OpenStore {
     let ledger = Arc::new(ledger);
     let others = [(); 2].map(|()| Arc::new(ledger.beside()));
-    Opened::of_server((ledger.clone(), ledger), others)
+    OpenStore::of_server((ledger.clone(), ledger), others)
 }

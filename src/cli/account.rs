@@ -11,7 +11,7 @@ use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, Ledger};
-use crate::store::Opened;
+use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -43,7 +43,7 @@ impl Command {
 }
 
 pub(super) async fn run(
-    store: Opened,
+    store: OpenStore,
     command: &Command,
     audit: &AuditSection,
     out: Out,

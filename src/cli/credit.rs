@@ -8,7 +8,7 @@ use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
 use crate::money::Money;
-use crate::store::Opened;
+use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -25,7 +25,7 @@ pub(super) enum Command {
 }
 
 pub(super) async fn run(
-    store: Opened,
+    store: OpenStore,
     command: &Command,
     audit: &AuditSection,
     out: Out,

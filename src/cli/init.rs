@@ -4,26 +4,26 @@ use serde_json::json;
 
 use super::Out;
 use crate::conf::Config;
-use crate::store::{self, Created};
+use crate::store::{self, StoreCreation};
 
 pub(super) fn run(conf: &Config, out: Out) -> anyhow::Result<()> {
     let created = create(conf)?;
     let store = store::name(&conf.store);
     if out.json {
-        let shown = json!({ "store": store, "created": created == Created::New });
+        let shown = json!({ "store": store, "created": created == StoreCreation::New });
         super::say(format_args!("{shown}"))?;
         return Ok(());
     }
     let told = match created {
-        Created::New => "a new store was made",
-        Created::Present => "the store is there already; nothing was changed",
-        Created::NotNeeded => "a Redis needs no init; this one is set up as it has to be",
+        StoreCreation::New => "a new store was made",
+        StoreCreation::Present => "the store is there already; nothing was changed",
+        StoreCreation::NotNeeded => "a Redis needs no init; this one is set up as it has to be",
     };
     super::say(format_args!("{told}"))?;
     Ok(())
 }
 
 /// Makes the store of a configuration, unless there is one.
-pub(super) fn create(conf: &Config) -> anyhow::Result<Created> {
+pub(super) fn create(conf: &Config) -> anyhow::Result<StoreCreation> {
     Ok(super::runtime()?.block_on(store::create(&conf.store))?)
 }

@@ -11,7 +11,7 @@ use super::{Out, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::key::Key;
 use crate::ledger::{KeyRecord, Ledger};
-use crate::store::Opened;
+use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -33,7 +33,7 @@ pub(super) enum Command {
 }
 
 pub(super) async fn run(
-    store: Opened,
+    store: OpenStore,
     command: &Command,
     audit: &AuditSection,
     out: Out,
@@ -64,7 +64,12 @@ pub(super) async fn run(
     }
 }
 
-async fn issue(store: &Opened, name: &str, audit: &AuditSection, out: Out) -> anyhow::Result<()> {
+async fn issue(
+    store: &OpenStore,
+    name: &str,
+    audit: &AuditSection,
+    out: Out,
+) -> anyhow::Result<()> {
     let (name, ledger) = (account_name(name)?, &*store.ledger);
     if ledger.balances(&name).await?.is_none() {
         return Err(no_account(&name));

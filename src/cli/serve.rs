@@ -26,8 +26,8 @@ use crate::jobs::worker::{JobWorker, WorkerMemory};
 use crate::ledger::Leases;
 use crate::metrics;
 use crate::repeats::REPLIES_BYTES_MAX;
-use crate::store::upkeep::Upkeep;
-use crate::store::{self, Opened, Serving};
+use crate::store::upkeep::Maintenance;
+use crate::store::{self, OpenStore, ServingStore};
 
 mod admin;
 mod background;
@@ -59,8 +59,9 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let _ = rustls::crypto::ring::default_provider().install_default();
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::catalogue(conf)?));
     let leases = Leases::default();
-    let Serving { requests, background: own, worker: workers, upkeep } = stores(conf, &leases)?;
-    let Opened { ledger, notes, queue, repeats, .. } = requests.clone();
+    let ServingStore { requests, background: own, worker: workers, upkeep } =
+        stores(conf, &leases)?;
+    let OpenStore { ledger, notes, queue, repeats, .. } = requests.clone();
     let upkeep = Arc::new(upkeep);
     background::keep(&upkeep)?;
     let routes = routes(conf)?;
@@ -141,7 +142,7 @@ fn bodies(conf: &Config, files: &Arc<VideoFiles>) -> Arc<BodyFiles> {
 fn prepare(
     conf: &Config,
     upgrade: bool,
-    upkeep: Arc<Upkeep>,
+    upkeep: Arc<Maintenance>,
     hurry: Arc<Notify>,
 ) -> anyhow::Result<(StoreReadiness, SignalHandler)> {
     let (socket, listeners) = (takeover::socket(&conf.server)?, Arc::<ListenerSet>::default());
@@ -166,7 +167,7 @@ fn find_vendors(routes: &Routes) -> anyhow::Result<()> {
 }
 
 /// The store, which is asked first whether it is one.
-fn stores(conf: &Config, leases: &Leases) -> anyhow::Result<Serving> {
+fn stores(conf: &Config, leases: &Leases) -> anyhow::Result<ServingStore> {
     let cannot = "cannot open the store";
     if store::name(&conf.store) != "sqlite" {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -180,7 +181,7 @@ fn worker(
     conf: &Config,
     routes: &Routes,
     catalogue: &Arc<ArcSwap<Catalogue>>,
-    store: Opened,
+    store: OpenStore,
     (videos, files, bodies): (&Videos, Arc<VideoFiles>, Arc<BodyFiles>),
 ) -> anyhow::Result<JobWorker> {
     let mut outlets = Vec::new();

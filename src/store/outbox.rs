@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
 use super::StoreSection;
-use super::redis::{Redis, Stamped};
+use super::redis::{RedisStore, RunScripts};
 use super::sqlite::Sqlite;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
@@ -42,20 +42,20 @@ mod replay;
 mod shelf;
 mod sync;
 
-pub(super) use jobs::Jobs;
-pub(super) use log::Log;
-use log::{Key, Life};
-pub(super) use names::Names;
-use orders::Noted;
-pub(super) use replay::Replay;
-use shelf::{Lines, Shelf};
+pub(super) use jobs::OutboxQueue;
+pub(super) use log::SettlementLog;
+use log::{HoldEndKey, Retention};
+pub(super) use names::OutboxReplies;
+use orders::OrderRecord;
+pub(super) use replay::SegmentReplay;
+use shelf::{SegmentDir, SegmentKind};
 
 /// What the store has not acknowledged for so long is sent again, so many at a time.
 const AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_MAX: usize = 256;
 
 /// A store that an outbox stands before.
-pub(super) trait Behind: Ledger {
+pub(super) trait OutboxTarget: Ledger {
     /// Names a run of the store.
     type By: AsRef<str> + Send;
 
@@ -69,7 +69,7 @@ pub(super) trait Behind: Ledger {
 }
 
 /// A run of a store, which is told what it may lack.
-pub(super) trait Run: Sync {
+pub(super) trait ServerRun: Sync {
     /// Which one it is.
     fn name(&self) -> &str;
 
@@ -92,17 +92,20 @@ pub(super) trait Run: Sync {
     ) -> impl Future<Output = Result<Vec<bool>, Unavailable>> + Send;
 
     /// Makes again what is noted of a video job, if this run lacks it; tells whether it did.
-    fn make_again(&self, noted: Noted) -> impl Future<Output = Result<bool, Unavailable>> + Send;
+    fn make_again(
+        &self,
+        noted: OrderRecord,
+    ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 }
 
 /// A store with an outbox before it.
 pub(super) struct Outbox<B> {
     pub(super) store: Arc<B>,
-    pub(super) log: Arc<Log>,
+    pub(super) log: Arc<SettlementLog>,
 }
 
-impl<B: Behind> Outbox<B> {
-    pub(super) fn new(store: Arc<B>, log: Arc<Log>) -> Outbox<B> {
+impl<B: OutboxTarget> Outbox<B> {
+    pub(super) fn new(store: Arc<B>, log: Arc<SettlementLog>) -> Outbox<B> {
         Outbox { store, log }
     }
 
@@ -116,7 +119,7 @@ impl<B: Behind> Outbox<B> {
     }
 
     /// Sends what was entered.
-    async fn send(&self, key: &Key, op: &Operation) -> Result<Answer, Unavailable> {
+    async fn send(&self, key: &HoldEndKey, op: &Operation) -> Result<Answer, Unavailable> {
         let told = self.store.tell(key.account(), op).await;
         let (answer, by) = told.inspect_err(|_| self.log.was_refused())?;
         if let Some(by) = by {
@@ -126,7 +129,7 @@ impl<B: Behind> Outbox<B> {
     }
 }
 
-impl Log {
+impl SettlementLog {
     fn is_writable(&self) -> Result<(), Unavailable> {
         let unsound = || Unavailable("the outbox cannot be written".to_owned());
         self.is_sound().then_some(()).ok_or_else(unsound)
@@ -137,21 +140,21 @@ impl Log {
     pub(super) fn before_shared(
         section: &StoreSection,
         sound: Arc<AtomicBool>,
-    ) -> Result<Log, Unavailable> {
+    ) -> Result<SettlementLog, Unavailable> {
         let all = Path::new(&section.outbox);
         let cannot = |why: std::io::Error| Unavailable(format!("the outbox: {why}"));
         permissions::make_folder(all).map_err(cannot)?;
         let root = all.join(place_of(&section.url));
-        let log = Log::open(&root, Life::FOR_RUNS, sound)?;
+        let log = SettlementLog::open(&root, Retention::FOR_RUNS, sound)?;
         stranded(all, &root);
         Ok(log)
     }
 
     /// The outbox before an embedded store, beside its file.
-    pub(super) fn before_file(path: &Path) -> Result<Log, Unavailable> {
+    pub(super) fn before_file(path: &Path) -> Result<SettlementLog, Unavailable> {
         let mut root = path.as_os_str().to_owned();
         root.push("-outbox");
-        Log::open(root.as_ref(), Life::FOR_A_FILE, Arc::new(AtomicBool::new(true)))
+        SettlementLog::open(root.as_ref(), Retention::FOR_A_FILE, Arc::new(AtomicBool::new(true)))
     }
 }
 
@@ -181,8 +184,9 @@ fn with_port(host: &str, port: u16) -> String {
 fn stranded(all: &Path, own: &Path) {
     let Ok(places) = std::fs::read_dir(all) else { return };
     for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
-        let orphans = Shelf::orphans(&place).unwrap_or_default();
-        let files = orphans.iter().flat_map(|shelf| shelf.files(Lines::Ends).unwrap_or_default());
+        let orphans = SegmentDir::orphans(&place).unwrap_or_default();
+        let files =
+            orphans.iter().flat_map(|shelf| shelf.files(SegmentKind::Ends).unwrap_or_default());
         let written = |file| std::fs::File::open(file).and_then(|file| files::written(&file));
         if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
             let name = own.file_name().unwrap_or_default();
@@ -197,35 +201,35 @@ fn stranded(all: &Path, own: &Path) {
 }
 
 /// The run of a server that has something.
-pub(super) struct ByRun(Arc<Stamped>);
+pub(super) struct RunTarget(Arc<RunScripts>);
 
-impl AsRef<str> for ByRun {
+impl AsRef<str> for RunTarget {
     fn as_ref(&self) -> &str {
         &self.0.run
     }
 }
 
-impl Behind for Redis {
-    type By = ByRun;
+impl OutboxTarget for RedisStore {
+    type By = RunTarget;
 
     async fn tell(
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Answer, Option<ByRun>), Unavailable> {
+    ) -> Result<(Answer, Option<RunTarget>), Unavailable> {
         let (answer, run) = self.apply_and_tell(account, op).await?;
-        Ok((answer, run.map(ByRun)))
+        Ok((answer, run.map(RunTarget)))
     }
 }
 
 /// A run of a server.
-pub(super) struct InRun {
-    pub(super) redis: Arc<Redis>,
-    pub(super) run: Arc<Stamped>,
+pub(super) struct RunStore {
+    pub(super) redis: Arc<RedisStore>,
+    pub(super) run: Arc<RunScripts>,
     pub(super) store_id: Option<Arc<str>>,
 }
 
-impl Run for InRun {
+impl ServerRun for RunStore {
     fn name(&self) -> &str {
         &self.run.run
     }
@@ -246,17 +250,19 @@ impl Run for InRun {
         self.redis.ended_in(&self.run, account, ids).await
     }
 
-    async fn make_again(&self, noted: Noted) -> Result<bool, Unavailable> {
+    async fn make_again(&self, noted: OrderRecord) -> Result<bool, Unavailable> {
         match noted {
-            Noted::Placed(order) => self.redis.place_again(&order).await,
+            OrderRecord::Placed(order) => self.redis.place_again(&order).await,
             // If somebody has claimed it since, that one has decided what becomes of it.
-            Noted::Taken(mut claim, next) => self.redis.save(&mut claim, next).await,
-            Noted::Deleted(account, id) => Ok(self.redis.delete(&account, &id).await?.is_some()),
+            OrderRecord::Taken(mut claim, next) => self.redis.save(&mut claim, next).await,
+            OrderRecord::Deleted(account, id) => {
+                Ok(self.redis.delete(&account, &id).await?.is_some())
+            }
         }
     }
 }
 
-impl Behind for Sqlite {
+impl OutboxTarget for Sqlite {
     /// The file: it never forgets what it has, but what is at its path may be another.
     type By = Arc<str>;
 
@@ -269,7 +275,7 @@ impl Behind for Sqlite {
     }
 }
 
-impl Run for Arc<Sqlite> {
+impl ServerRun for Arc<Sqlite> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -288,13 +294,13 @@ impl Run for Arc<Sqlite> {
     }
 
     /// Jobs are in the file when their clients hear of them.
-    async fn make_again(&self, _: Noted) -> Result<bool, Unavailable> {
+    async fn make_again(&self, _: OrderRecord) -> Result<bool, Unavailable> {
         Ok(false)
     }
 }
 
 #[async_trait]
-impl<B: Behind> Ledger for Outbox<B> {
+impl<B: OutboxTarget> Ledger for Outbox<B> {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         self.store.open(account).await
     }

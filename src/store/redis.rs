@@ -38,38 +38,38 @@ mod sweep;
 mod topology;
 mod torn;
 
-use incarnation::Needs;
-pub(super) use incarnation::{Guard, Seen};
-pub(super) use scripts::Stamped;
-pub(super) use store_id::{Found, next_id};
+use incarnation::Requirement;
+pub(super) use incarnation::{RunGate, ServerInfo};
+pub(super) use scripts::RunScripts;
+pub(super) use store_id::{StoredIds, next_id};
 pub(super) use topology::Topology;
 
-use connection::Connection;
-use jobs::Survey;
-use kept::Kept;
+use connection::RedisConnection;
+use jobs::IndexRepair;
+use kept::KeptBytes;
 use keys::AccountKeys;
-use scripts::{Call, Scripts};
+use scripts::{ScriptCall, Scripts};
 
 /// No answer within this is no answer. Callers set shorter deadlines of their own.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
-type Opening<'a> = Pin<Box<dyn Future<Output = Result<Connection, Unavailable>> + Send + 'a>>;
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<RedisConnection, Unavailable>> + Send + 'a>>;
 
 /// The set of all accounts' names.
 const ACCOUNTS: &str = "tollgate:accounts";
 
 /// The shared store. It connects when it is first used, so that its connection lives on the
 /// runtime that uses it.
-pub struct Redis {
+pub struct RedisStore {
     section: StoreSection,
-    connected: Arc<OnceCell<Connection>>,
+    connected: Arc<OnceCell<RedisConnection>>,
     scripts: Arc<Scripts>,
-    survey: Survey,
-    kept: Arc<Kept>,
+    survey: IndexRepair,
+    kept: Arc<KeptBytes>,
     /// Shared by all connections of a process that serves.
     pub(super) topology: Arc<Topology>,
     /// Where a process has one, nothing moves money without it.
-    guard: Option<Arc<Guard>>,
+    guard: Option<Arc<RunGate>>,
 }
 
 impl From<RedisError> for Unavailable {
@@ -78,16 +78,16 @@ impl From<RedisError> for Unavailable {
     }
 }
 
-impl Redis {
+impl RedisStore {
     /// A store that is not connected yet.
     #[must_use]
-    pub fn new(section: StoreSection) -> Redis {
-        let kept = Arc::new(Kept::new(section.kept_bytes_max));
-        Redis {
+    pub fn new(section: StoreSection) -> RedisStore {
+        let kept = Arc::new(KeptBytes::new(section.kept_bytes_max));
+        RedisStore {
             section,
             connected: Arc::default(),
             scripts: Arc::default(),
-            survey: Survey::default(),
+            survey: IndexRepair::default(),
             kept,
             topology: Arc::default(),
             guard: None,
@@ -95,12 +95,12 @@ impl Redis {
     }
 
     /// Another handle on the same, for what goes on in the background.
-    fn handle(&self) -> Redis {
-        Redis {
+    fn handle(&self) -> RedisStore {
+        RedisStore {
             section: self.section.clone(),
             connected: self.connected.clone(),
             scripts: self.scripts.clone(),
-            survey: Survey::default(),
+            survey: IndexRepair::default(),
             kept: self.kept.clone(),
             topology: self.topology.clone(),
             guard: self.guard.clone(),
@@ -108,22 +108,22 @@ impl Redis {
     }
 
     /// A store that is not connected yet, and moves money only as its guard allows.
-    pub(super) fn guarded_by(section: StoreSection, guard: Arc<Guard>) -> Redis {
+    pub(super) fn guarded_by(section: StoreSection, guard: Arc<RunGate>) -> RedisStore {
         let topology = guard.topology.clone();
-        Redis { guard: Some(guard), topology, ..Redis::new(section) }
+        RedisStore { guard: Some(guard), topology, ..RedisStore::new(section) }
     }
 
     /// Another connection to the same store, for what is no money.
-    pub(super) fn beside(&self) -> Redis {
-        Redis { topology: self.topology.clone(), ..Redis::new(self.section.clone()) }
+    pub(super) fn beside(&self) -> RedisStore {
+        RedisStore { topology: self.topology.clone(), ..RedisStore::new(self.section.clone()) }
     }
 
     /// Connects, and refuses a server that may lose or drop what it acknowledged.
     ///
     /// # Errors
     /// [`Unavailable`] says why.
-    pub async fn open(section: &StoreSection) -> Result<Redis, Unavailable> {
-        let redis = Redis::new(section.clone());
+    pub async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
+        let redis = RedisStore::new(section.clone());
         redis.connection().await?;
         Ok(redis)
     }
@@ -135,7 +135,7 @@ impl Redis {
 
     /// The connection, made when it is first needed. That goes on even if whoever asked first
     /// stops waiting: otherwise a server that is slow to greet would never be connected to.
-    async fn connection(&self) -> Result<&Connection, Unavailable> {
+    async fn connection(&self) -> Result<&RedisConnection, Unavailable> {
         if self.connected.get().is_none() {
             let (section, connected) = (self.section.clone(), self.connected.clone());
             let topology = self.topology.clone();
@@ -192,9 +192,9 @@ impl Redis {
 async fn connect(
     section: &StoreSection,
     topology: Arc<Topology>,
-) -> Result<Connection, Unavailable> {
+) -> Result<RedisConnection, Unavailable> {
     // Without its type: the library's futures are too deep for the compiler.
-    let opening: Opening<'_> = Box::pin(Connection::open(section, topology));
+    let opening: Opening<'_> = Box::pin(RedisConnection::open(section, topology));
     let connection = opening.await?;
     safety::check(&connection, section.allow_volatile).await?;
     connection.load(&Scripts::default().all()).await?;
@@ -202,7 +202,7 @@ async fn connect(
 }
 
 #[async_trait]
-impl Ledger for Redis {
+impl Ledger for RedisStore {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let keys = AccountKeys::of(account);
         let mut made = redis::cmd("HSETNX");
@@ -286,7 +286,7 @@ impl Ledger for Redis {
     async fn admits(&self) -> Result<(), Unavailable> {
         self.connection().await?;
         match &self.guard {
-            Some(guard) => guard.admitted(Needs::Outbox).await.map(drop),
+            Some(guard) => guard.admitted(Requirement::Outbox).await.map(drop),
             None => Ok(()),
         }
     }
@@ -301,8 +301,8 @@ impl Ledger for Redis {
 }
 
 /// What an operation's script is told.
-fn call(keys: &AccountKeys, op: &Operation) -> Call {
-    let mut call = Call::default();
+fn call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
+    let mut call = ScriptCall::default();
     call.key(keys.account());
     if let Some(id) = op.hold_id() {
         call.key(keys.hold(id)).key(keys.open()).arg(id);

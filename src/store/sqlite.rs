@@ -37,10 +37,10 @@ mod repeats;
 mod schema;
 mod writer;
 
-use disk::Disk;
+use disk::DiskSync;
 use identity::{FileId, OpenFiles, beside};
-use reader::Reader;
-use writer::{When, Writers};
+use reader::ReadThread;
+use writer::{Priority, WriteScheduler};
 
 /// How long to wait for another process that writes.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
@@ -54,8 +54,8 @@ const REPEAT_STEPS_MAX: u32 = 100;
 
 /// The embedded store.
 pub struct Sqlite {
-    writers: Arc<Writers>,
-    reader: Reader,
+    writers: Arc<WriteScheduler>,
+    reader: ReadThread,
     /// Names the file among all that were ever at its path.
     pub(super) name: Arc<str>,
     /// Names the store, also in a copy of the file.
@@ -108,13 +108,13 @@ impl Sqlite {
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;
-        let reader = Reader::open(path).map_err(&cannot)?;
+        let reader = ReadThread::open(path).map_err(&cannot)?;
         let aside = schema::open_beside(path, BUSY_WAIT).map_err(|e| cannot(e.to_string()))?;
         let files = OpenFiles::note(path, opened).map_err(|e| cannot(e.to_string()))?;
         let (written, to_sync) = mpsc::channel();
-        let writers = Writers::new(connection, hurries, written);
+        let writers = WriteScheduler::new(connection, hurries, written);
         let name = files.name().into();
-        let disk = Disk::new((log, files), aside, Arc::downgrade(&writers));
+        let disk = DiskSync::new((log, files), aside, Arc::downgrade(&writers));
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.to_owned()).spawn(body)
         };
@@ -158,18 +158,18 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 impl Ledger for Sqlite {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
-        self.writers.run(When::Kept, move |desk| accounts::open(desk.c, &account)).await
+        self.writers.run(Priority::Kept, move |desk| accounts::open(desk.c, &account)).await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
         let account = account.clone();
         let when = match op {
-            Operation::Credit { .. } => When::Kept,
-            Operation::Settle { .. } | Operation::Checkpoint { .. } => When::Later,
+            Operation::Credit { .. } => Priority::Kept,
+            Operation::Settle { .. } | Operation::Checkpoint { .. } => Priority::Later,
             Operation::Hold { .. }
             | Operation::Extend { .. }
             | Operation::Renew { .. }
-            | Operation::Void { .. } => When::Now,
+            | Operation::Void { .. } => Priority::Now,
         };
         self.writers
             .run(when, move |desk| match &op {
@@ -181,11 +181,11 @@ impl Ledger for Sqlite {
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
-        self.writers.run(When::Now, move |desk| desk.balances(&account)).await
+        self.writers.run(Priority::Now, move |desk| desk.balances(&account)).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.writers.run(When::Long, |desk| accounts::all(desk.c)).await
+        self.writers.run(Priority::Long, |desk| accounts::all(desk.c)).await
     }
 
     async fn journal(
@@ -196,31 +196,32 @@ impl Ledger for Sqlite {
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         let account = account.clone();
         self.writers
-            .run(When::Long, move |desk| accounts::journal(desk.c, &account, seq, limit))
+            .run(Priority::Long, move |desk| accounts::journal(desk.c, &account, seq, limit))
             .await
     }
 
     async fn expire(&self) -> Result<SweepReport, Unavailable> {
-        let swept = self.writers.run(When::Kept, holds::expire).await?;
+        let swept = self.writers.run(Priority::Kept, holds::expire).await?;
         // In small steps, so that no call waits long for the writer.
         for _ in 0..FORGET_STEPS_MAX {
-            if self.writers.run(When::Long, |desk| holds::forget(desk.c)).await? == 0 {
+            if self.writers.run(Priority::Long, |desk| holds::forget(desk.c)).await? == 0 {
                 break;
             }
         }
         for _ in 0..NOTE_STEPS_MAX {
-            if self.writers.run(When::Long, |desk| notes::forget(desk.c)).await? == 0 {
+            if self.writers.run(Priority::Long, |desk| notes::forget(desk.c)).await? == 0 {
                 break;
             }
         }
         for _ in 0..REPEAT_STEPS_MAX {
-            if self.writers.run(When::Long, |desk| repeats::forget(desk.c)).await? == 0 {
+            if self.writers.run(Priority::Long, |desk| repeats::forget(desk.c)).await? == 0 {
                 break;
             }
         }
         let most = self.kept_bytes_max;
         for _ in 0..REPEAT_STEPS_MAX {
-            if self.writers.run(When::Long, move |desk| kept::shrink(desk.c, most)).await? == 0 {
+            if self.writers.run(Priority::Long, move |desk| kept::shrink(desk.c, most)).await? == 0
+            {
                 break;
             }
         }
@@ -228,25 +229,25 @@ impl Ledger for Sqlite {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.writers.run(When::Kept, move |desk| keys::add(desk.c, hash, &record)).await?
+        self.writers.run(Priority::Kept, move |desk| keys::add(desk.c, hash, &record)).await?
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.writers.run(When::Now, move |desk| keys::find(desk.c, hash)).await
+        self.writers.run(Priority::Now, move |desk| keys::find(desk.c, hash)).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
-        self.writers.run(When::Long, move |desk| keys::of(desk.c, &account)).await
+        self.writers.run(Priority::Long, move |desk| keys::of(desk.c, &account)).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
-        self.writers.run(When::Kept, move |desk| keys::revoke(desk.c, &prefix, at)).await
+        self.writers.run(Priority::Kept, move |desk| keys::revoke(desk.c, &prefix, at)).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.writers.run(When::Long, |_| Ok(())).await
+        self.writers.run(Priority::Long, |_| Ok(())).await
     }
 }
 

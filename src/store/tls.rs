@@ -22,13 +22,13 @@ pub struct StoreTlsFiles {
 /// What was in them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct StoreTls {
-    ca: Option<Pem>,
+    ca: Option<PemFile>,
     /// The chain and its key.
-    client: Option<(Pem, Pem)>,
+    client: Option<(PemFile, PemFile)>,
 }
 
 /// What is in a file.
-type Pem = Arc<[u8]>;
+type PemFile = Arc<[u8]>;
 
 impl fmt::Debug for StoreTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

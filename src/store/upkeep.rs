@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::Opened;
-use super::outbox::{Behind, Outbox, Replay, Run};
-use super::redis::{Guard, Redis};
+use super::OpenStore;
+use super::outbox::{Outbox, OutboxTarget, SegmentReplay, ServerRun};
+use super::redis::{RedisStore, RunGate};
 use super::sqlite::Sqlite;
 use crate::ledger::lease::{LeaseEntry, LeasedItem};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
@@ -19,8 +19,8 @@ mod alone;
 mod fleet;
 mod identity;
 
-use alone::Alone;
-use fleet::Fleet;
+use alone::EmbeddedMaintenance;
+use fleet::SharedMaintenance;
 
 /// A store that does not answer within this is away. That is longer than a connection waits before
 /// it takes its server for dead.
@@ -37,28 +37,28 @@ const RENEW_AGAIN: Duration = Duration::from_secs(1);
 const TOGETHER: usize = 128;
 
 /// See the module.
-pub struct Upkeep {
+pub struct Maintenance {
     ledger: Arc<dyn Ledger>,
     repeats: Arc<dyn ReplyStore>,
     leases: Leases,
     lease: Duration,
-    answers: Answers,
+    answers: Uptime,
     /// When all leases were last renewed.
     renewed: Mutex<Option<Instant>>,
-    kind: Kind,
+    kind: MaintenanceKind,
 }
 
 /// Who else may use the store.
-enum Kind {
-    Alone(Alone),
-    Fleet(Fleet),
+enum MaintenanceKind {
+    Alone(EmbeddedMaintenance),
+    Fleet(SharedMaintenance),
 }
 
 /// Since when the store has answered each time it was asked, and when it last did.
 #[derive(Default)]
-struct Answers(Mutex<Option<(Instant, Instant)>>);
+struct Uptime(Mutex<Option<(Instant, Instant)>>);
 
-impl Answers {
+impl Uptime {
     fn answered(&self) {
         let (mut since, now) = (self.since(), Instant::now());
         let known = since.filter(|(_, last)| now.duration_since(*last) < GAP_MAX);
@@ -78,36 +78,48 @@ impl Answers {
     }
 }
 
-impl Upkeep {
+impl Maintenance {
     pub(super) fn embedded(
         outbox: Outbox<Sqlite>,
-        store: &Opened,
+        store: &OpenStore,
         (leases, lease): (Leases, Duration),
-    ) -> Upkeep {
-        Upkeep::of(Kind::Alone(Alone::new(outbox, store.repeats.clone())), store, leases, lease)
+    ) -> Maintenance {
+        Maintenance::of(
+            MaintenanceKind::Alone(EmbeddedMaintenance::new(outbox, store.repeats.clone())),
+            store,
+            leases,
+            lease,
+        )
     }
 
     pub(super) fn shared(
-        (outbox, guard): (Outbox<Redis>, Arc<Guard>),
-        store: &Opened,
+        (outbox, guard): (Outbox<RedisStore>, Arc<RunGate>),
+        store: &OpenStore,
         (leases, lease): (Leases, Duration),
-    ) -> Upkeep {
+    ) -> Maintenance {
         let kept = (leases.clone(), store.repeats.clone(), lease);
-        let fleet = Fleet::new(outbox, guard, kept);
-        Upkeep::of(Kind::Fleet(fleet), store, leases, lease)
+        let fleet = SharedMaintenance::new(outbox, guard, kept);
+        Maintenance::of(MaintenanceKind::Fleet(fleet), store, leases, lease)
     }
 
-    fn of(kind: Kind, store: &Opened, leases: Leases, lease: Duration) -> Upkeep {
+    fn of(
+        kind: MaintenanceKind,
+        store: &OpenStore,
+        leases: Leases,
+        lease: Duration,
+    ) -> Maintenance {
         let (ledger, repeats) = (store.ledger.clone(), store.repeats.clone());
-        let (answers, renewed) = (Answers::default(), Mutex::default());
-        Upkeep { ledger, repeats, leases, lease, answers, renewed, kind }
+        let (answers, renewed) = (Uptime::default(), Mutex::default());
+        Maintenance { ledger, repeats, leases, lease, answers, renewed, kind }
     }
 
     /// Keeps the store for as long as this is polled.
     pub async fn run(&self) {
         match &self.kind {
-            Kind::Alone(alone) => tokio::join!(alone.keep(&self.answers), self.renew()).1,
-            Kind::Fleet(fleet) => {
+            MaintenanceKind::Alone(alone) => {
+                tokio::join!(alone.keep(&self.answers), self.renew()).1
+            }
+            MaintenanceKind::Fleet(fleet) => {
                 tokio::join!(fleet.watch(&self.answers), fleet.tidy(), self.renew()).2;
             }
         }
@@ -118,8 +130,8 @@ impl Upkeep {
     #[must_use]
     pub fn may_sweep(&self) -> bool {
         let is_settled = match &self.kind {
-            Kind::Alone(alone) => alone.has_lasted(self.lease),
-            Kind::Fleet(fleet) => fleet.has_lasted(self.lease),
+            MaintenanceKind::Alone(alone) => alone.has_lasted(self.lease),
+            MaintenanceKind::Fleet(fleet) => fleet.has_lasted(self.lease),
         };
         // Whoever slept has to renew its own first.
         let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,8 +145,8 @@ impl Upkeep {
     /// [`Unavailable`] says why it cannot.
     pub fn is_open(&self) -> Result<(), Unavailable> {
         match &self.kind {
-            Kind::Alone(_) => Ok(()),
-            Kind::Fleet(fleet) => fleet.is_open(),
+            MaintenanceKind::Alone(_) => Ok(()),
+            MaintenanceKind::Fleet(fleet) => fleet.is_open(),
         }
     }
 
@@ -142,16 +154,16 @@ impl Upkeep {
     #[must_use]
     pub fn writes_down(&self) -> bool {
         match &self.kind {
-            Kind::Alone(alone) => alone.writes_down(),
-            Kind::Fleet(fleet) => fleet.writes_down(),
+            MaintenanceKind::Alone(alone) => alone.writes_down(),
+            MaintenanceKind::Fleet(fleet) => fleet.writes_down(),
         }
     }
 
     /// Writes what there is to write before the process leaves.
     pub fn leave(&self) {
         match &self.kind {
-            Kind::Alone(alone) => alone.leave(),
-            Kind::Fleet(fleet) => fleet.leave(),
+            MaintenanceKind::Alone(alone) => alone.leave(),
+            MaintenanceKind::Fleet(fleet) => fleet.leave(),
         }
     }
 
@@ -210,9 +222,9 @@ impl Upkeep {
 
 /// Keeps an outbox in order, and takes over what ended processes left of theirs. `run` is the run
 /// of the store that lacks nothing, and when it last answered.
-async fn tidy<R: Run>(
-    outbox: &Outbox<impl Behind>,
-    replay: &tokio::sync::Mutex<Replay>,
+async fn tidy<R: ServerRun>(
+    outbox: &Outbox<impl OutboxTarget>,
+    replay: &tokio::sync::Mutex<SegmentReplay>,
     run: impl Fn() -> Option<(R, Instant)>,
 ) {
     let mut adopted = Instant::now();

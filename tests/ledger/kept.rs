@@ -10,7 +10,7 @@ use tollgate::ledger::{AccountName, Answer, Operation};
 use tollgate::money::Money;
 use tollgate::notes::ID_PREFIX;
 use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyHead, ReplyParts};
-use tollgate::store::{Opened, StoreSection};
+use tollgate::store::{OpenStore, StoreSection};
 
 use super::redis_server::RedisServer;
 use super::script::LONG_MS;
@@ -20,7 +20,7 @@ const HOUR_MS: u64 = 60 * 60 * 1_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 const KIB: usize = 1 << 10;
 
-async fn keeping(url: String, kept_bytes_max: u64) -> Opened {
+async fn keeping(url: String, kept_bytes_max: u64) -> OpenStore {
     opened_as(&StoreSection { kept_bytes_max, ..at(url) }).await
 }
 
@@ -34,14 +34,14 @@ fn naming(id: &str) -> IdempotencyKey {
 }
 
 /// Ends a call with a reply of so many bytes.
-async fn end(store: &Opened, account: &AccountName, id: &str, bytes: usize) {
+async fn end(store: &OpenStore, account: &AccountName, id: &str, bytes: usize) {
     let head = ReplyHead::new(200, Vec::new());
     let reply = ReplyParts { head, body: vec![b'x'; bytes].into() };
     assert_eq!(store.repeats.end(account, &naming(id), Some(reply)).await, Ok(true));
 }
 
 /// Whether the body of a call's reply is there; its name always is.
-async fn is_there(store: &Opened, account: &AccountName, id: &str) -> bool {
+async fn is_there(store: &OpenStore, account: &AccountName, id: &str) -> bool {
     let asked = IdempotencyKey { owner: "another".to_owned(), ..naming(id) };
     match store.repeats.take(account, &asked, &ClaimMode::Free, LONG_MS).await.expect("an answer") {
         ClaimResult::Replied(kept) => {
@@ -52,7 +52,7 @@ async fn is_there(store: &Opened, account: &AccountName, id: &str) -> bool {
     }
 }
 
-async fn note(store: &Opened, account: &AccountName, name: &str, bytes: usize) {
+async fn note(store: &OpenStore, account: &AccountName, name: &str, bytes: usize) {
     let note = Bytes::from(vec![b'n'; bytes]);
     let end = Instant::now() + PATIENCE;
     // A store of a fleet may have to make room first.
@@ -62,7 +62,7 @@ async fn note(store: &Opened, account: &AccountName, name: &str, bytes: usize) {
     }
 }
 
-async fn notes(store: &Opened, account: &AccountName, names: &[String]) -> Vec<bool> {
+async fn notes(store: &OpenStore, account: &AccountName, names: &[String]) -> Vec<bool> {
     let found = store.notes.find(account, names).await.expect("an answer");
     found.iter().map(Option::is_some).collect()
 }
@@ -80,7 +80,7 @@ fn numbered(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}{n}")).collect()
 }
 
-async fn whoever_keeps_most_makes_room(store: &Opened) {
+async fn whoever_keeps_most_makes_room(store: &OpenStore) {
     let (greedy, modest) = (name("greedy"), name("modest"));
     let (own, theirs) = (numbered("own-", 3), numbered("theirs-", 100));
     for id in &own {
@@ -110,7 +110,7 @@ async fn whoever_keeps_most_makes_room(store: &Opened) {
     .await;
 }
 
-async fn bodies_go_before_thinking_and_thinking_before_ids(store: &Opened) {
+async fn bodies_go_before_thinking_and_thinking_before_ids(store: &OpenStore) {
     let account = name("sorted");
     let (ids, thoughts) = (numbered(ID_PREFIX, 20), numbered("thinking:", 10));
     for id in &ids {

@@ -11,7 +11,7 @@ use tollgate::notes::{
     AccountCache, CacheRefusal, FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX,
     NOTE_BYTES_MAX, NOTES_MAX,
 };
-use tollgate::store::{self, Opened};
+use tollgate::store::{self, OpenStore};
 
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, settle};
@@ -225,7 +225,7 @@ async fn a_note_lives_as_long_as_it_was_told(notes: &dyn AccountCache) {
 }
 
 /// What every store must do.
-async fn conforms(opened: &Opened) {
+async fn conforms(opened: &OpenStore) {
     let notes = &*opened.notes;
     answers_come_in_the_order_of_the_names(notes).await;
     the_last_of_a_name_counts(notes).await;
@@ -298,12 +298,12 @@ async fn funded(ledger: &dyn Ledger, account: &AccountName, credit: i64) {
 }
 
 /// Calls and notes at once, by turns on the one store and the other.
-async fn calls_and_notes_do_not_disturb_each_other(stores: [Opened; 2]) {
+async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
     let account = name("crowd");
     funded(&*stores[0].ledger, &account, 100_000).await;
     let mut tasks = tokio::task::JoinSet::new();
     for (n, store) in (0..120).zip(stores.iter().cycle()) {
-        let (Opened { ledger, notes, .. }, account) = (store.clone(), account.clone());
+        let (OpenStore { ledger, notes, .. }, account) = (store.clone(), account.clone());
         tasks.spawn(async move {
             let (id, own) = (format!("h{n}"), format!("own-{n}"));
             assert_eq!(ledger.apply(&account, hold(&id)).await, Ok(Answer::Held(nano(10))));

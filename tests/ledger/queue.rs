@@ -12,7 +12,7 @@ use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
 use tollgate::money::price::Quote;
 use tollgate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
-use tollgate::store::Opened;
+use tollgate::store::OpenStore;
 
 use super::redis_server::RedisServer;
 use super::script::LONG_MS;
@@ -41,7 +41,7 @@ fn sqlite_url(folder: &Path) -> String {
 }
 
 /// A store as two nodes of a fleet see it.
-async fn two(url: &str) -> [Opened; 2] {
+async fn two(url: &str) -> [OpenStore; 2] {
     [opened(url).await, opened(url).await]
 }
 

@@ -14,7 +14,7 @@ use tollgate::ledger::AccountName;
 use tollgate::repeats::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, ReplyHead, ReplyParts, ReplyStore,
 };
-use tollgate::store::Opened;
+use tollgate::store::OpenStore;
 
 use super::redis_server::RedisServer;
 use super::script::LONG_MS;
@@ -31,7 +31,7 @@ fn sqlite_url(folder: &Path) -> String {
 }
 
 /// A store as two nodes of a fleet see it.
-async fn two(url: &str) -> [Opened; 2] {
+async fn two(url: &str) -> [OpenStore; 2] {
     [opened(url).await, opened(url).await]
 }
 
@@ -121,7 +121,7 @@ trait Subject: Send {
 }
 
 #[async_trait]
-impl Subject for Opened {
+impl Subject for OpenStore {
     async fn perform(&mut self, Step { account, naming, done }: &Step) -> String {
         let repeats = &*self.repeats;
         let IdempotencyKey { name, owner, .. } = naming;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, Answer, JournalEntry, Ledger, Operation};
-use tollgate::store::{self, Opened, StoreSection};
+use tollgate::store::{self, OpenStore, StoreSection};
 
 pub(crate) use super::memory::{Memory, Subject, name, perform, run};
 use super::script::LONG_MS;
@@ -41,12 +41,12 @@ pub(crate) async fn open(url: &str) -> Arc<dyn Ledger> {
 }
 
 /// Opens a store that must open.
-pub(crate) async fn opened(url: &str) -> Opened {
+pub(crate) async fn opened(url: &str) -> OpenStore {
     opened_as(&at(url.to_owned())).await
 }
 
 /// The same, of a section.
-pub(crate) async fn opened_as(section: &StoreSection) -> Opened {
+pub(crate) async fn opened_as(section: &StoreSection) -> OpenStore {
     let url = &section.url;
     store::create(section).await.unwrap_or_else(|why| panic!("{url}: {why}"));
     store::open(section).await.unwrap_or_else(|why| panic!("{url}: {why}"))

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::task::AbortHandle;
 use tollgate::ledger::{AccountName, Answer, HoldRequest, Leases, Ledger, Operation};
 use tollgate::money::Money;
-use tollgate::store::upkeep::Upkeep;
+use tollgate::store::upkeep::Maintenance;
 use tollgate::store::{self, StoreSection};
 
 use super::PATIENCE;
@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// A process that serves, as far as money goes, and whose upkeep a test can stop.
 pub(super) struct Node {
     pub(super) ledger: Arc<dyn Ledger>,
-    pub(super) upkeep: Arc<Upkeep>,
+    pub(super) upkeep: Arc<Maintenance>,
     pub(super) leases: Leases,
     pub(super) running: AbortHandle,
 }
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-pub(super) fn keep(upkeep: &Arc<Upkeep>) -> AbortHandle {
+pub(super) fn keep(upkeep: &Arc<Maintenance>) -> AbortHandle {
     let upkeep = Arc::clone(upkeep);
     tokio::spawn(async move { upkeep.run().await }).abort_handle()
 }

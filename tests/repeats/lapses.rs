@@ -5,13 +5,13 @@ use sha2::{Digest, Sha256};
 use tollgate::ledger::{AccountName, Answer as Posted, Operation};
 use tollgate::money::Money;
 use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey};
-use tollgate::store::{self, Opened, StoreSection};
+use tollgate::store::{self, OpenStore, StoreSection};
 
 use super::*;
 use crate::world::{ACCOUNT, CHAT, VIDEO, Video, quick};
 
 /// The store of a world, as another node of its fleet.
-async fn beside(world: &World) -> Opened {
+async fn beside(world: &World) -> OpenStore {
     let conf = std::fs::read_to_string(world.path("tollgate.toml")).expect("a configuration");
     let (_, rest) = conf.split_once("url = \"").expect("the store's address");
     let (url, _) = rest.split_once('"').expect("its end");
@@ -29,7 +29,7 @@ fn account() -> AccountName {
 }
 
 /// Has a name taken by a call whose node then died.
-async fn lapsed(node: &Opened, header: (&str, &str), offer: Offer, owner: &str) {
+async fn lapsed(node: &OpenStore, header: (&str, &str), offer: Offer, owner: &str) {
     let content: [u8; 32] = Sha256::digest(offer.sent(&json!({})).bytes).into();
     let hex = |digest: [u8; 32]| digest.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let name = match header {
@@ -41,7 +41,7 @@ async fn lapsed(node: &Opened, header: (&str, &str), offer: Offer, owner: &str) 
     assert_eq!(taken, Ok(ClaimResult::Mine));
 }
 
-async fn apply(node: &Opened, op: Operation) -> Posted {
+async fn apply(node: &OpenStore, op: Operation) -> Posted {
     node.ledger.apply(&account(), op).await.expect("an answer")
 }
 

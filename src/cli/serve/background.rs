@@ -27,7 +27,7 @@ use crate::gateway::routes::{Route, Routes};
 use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
-use crate::store::upkeep::Upkeep;
+use crate::store::upkeep::Maintenance;
 
 /// Names are resolved again after so long; those that never were, much sooner.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ const COUNT_EVERY: Duration = Duration::from_millis(20);
 pub(super) struct BackgroundTasks {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) bodies: Arc<BodyFiles>,
-    pub(super) upkeep: Arc<Upkeep>,
+    pub(super) upkeep: Arc<Maintenance>,
     pub(super) sweep_every: Duration,
     pub(super) routes: Arc<Routes>,
     pub(super) dial: Arc<Dial>,
@@ -99,7 +99,7 @@ impl BackgroundService for BackgroundTasks {
 
 /// Keeps the store from now on: before anybody can call, and until the process has ended, since
 /// the last calls need their leases too.
-pub(super) fn keep(upkeep: &Arc<Upkeep>) -> anyhow::Result<()> {
+pub(super) fn keep(upkeep: &Arc<Maintenance>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let upkeep = upkeep.clone();
     let keeping = move || runtime.block_on(upkeep.run());

@@ -19,7 +19,7 @@ use crate::conf::Config;
 use crate::gateway::Gateway;
 use crate::gateway::edge::crowd::Crowd;
 use crate::gateway::edge::{Edge, Parts};
-use crate::store::Opened;
+use crate::store::OpenStore;
 
 /// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
 /// way.
@@ -32,7 +32,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// What takes connections, once the store is connected where the requests will ask it: the first
 /// ones would wait for that otherwise, and might wait too long.
 pub(super) struct ListenerService {
-    pub(super) store: Opened,
+    pub(super) store: OpenStore,
     pub(super) service: Service<Edge<HttpProxy<Gateway>>>,
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::handover::{ListenerSet, NamedSocket};
 use super::takeover::{self, ReadyHandshake, SocketReceiver};
 use crate::conf::{AdminAddress, Config, ServerSection};
-use crate::store::upkeep::Upkeep;
+use crate::store::upkeep::Maintenance;
 
 /// An address that somebody else has is waited for so long, if nobody serves in the meantime.
 const FREE_WAIT: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub(super) struct StoreReadiness {
     server: ServerSection,
     /// Where the sockets of the old process come, if there is one.
     upgrade: Option<UpgradeRequest>,
-    upkeep: Arc<Upkeep>,
+    upkeep: Arc<Maintenance>,
     listeners: Arc<ListenerSet>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct UpgradeRequest {
 impl StoreReadiness {
     pub(super) fn new(
         conf: &Config,
-        upkeep: Arc<Upkeep>,
+        upkeep: Arc<Maintenance>,
         listeners: Arc<ListenerSet>,
     ) -> StoreReadiness {
         let (http, admin) = (conf.listen.http.clone(), conf.listen.admin.name().to_owned());

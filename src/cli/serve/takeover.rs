@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use super::handover::{self, ListenerSet, NamedSocket};
 use crate::conf::ServerSection;
 use crate::permissions;
-use crate::store::upkeep::Upkeep;
+use crate::store::upkeep::Maintenance;
 
 /// Who is told to give way waits so long for somebody to give way to.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(5);
@@ -86,7 +86,7 @@ fn consent(socket: &str) -> String {
 }
 
 /// Waits until anything can be bought from this process: until then the other one goes on.
-fn wait_until_open(upkeep: &Upkeep) -> anyhow::Result<()> {
+fn wait_until_open(upkeep: &Maintenance) -> anyhow::Result<()> {
     let end = Instant::now() + READY_WAIT;
     loop {
         match upkeep.is_open() {
@@ -106,7 +106,7 @@ pub(super) struct SocketReceiver(system::UnixListener);
 pub(super) fn begin(
     server: &ServerSection,
     socket: &str,
-    upkeep: &Upkeep,
+    upkeep: &Maintenance,
 ) -> anyhow::Result<SocketReceiver> {
     make_place(socket)?;
     wait_until_open(upkeep)?;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::pages::Pages;
-use super::shelf::{Lines, Shelf};
+use super::pages::SegmentWriter;
+use super::shelf::{SegmentDir, SegmentKind};
 use super::{files, record};
 use crate::ledger::AccountName;
 use crate::repeats::IdempotencyKey;
@@ -27,28 +27,28 @@ const RUNNING_MAX: usize = 16_384;
 const RUNS_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// See the module.
-pub(super) struct Calls {
-    state: Mutex<State>,
+pub(super) struct StartedCalls {
+    state: Mutex<StartedCallsState>,
     /// How many run, so that whoever ends none of them need not look.
     running: AtomicUsize,
 }
 
-struct State {
-    pages: Pages,
+struct StartedCallsState {
+    pages: SegmentWriter,
     seq: u64,
-    running: HashMap<Key, Running>,
+    running: HashMap<StartedCallKey, StartedCall>,
     notes: Vec<u8>,
 }
 
 /// A call under its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct StartedCallKey {
     account: AccountName,
     name: String,
     owner: String,
 }
 
-struct Running {
+struct StartedCall {
     seq: u64,
     /// The file that it is in.
     number: u64,
@@ -59,7 +59,7 @@ struct Running {
 /// What a line says, as JSON has it.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-enum Written<'a> {
+enum StartedCallLine<'a> {
     /// A call is about to take its name.
     Begun {
         seq: u64,
@@ -75,15 +75,15 @@ enum Written<'a> {
     Ended { seq: u64 },
 }
 
-impl Default for Calls {
-    fn default() -> Calls {
-        let (pages, running) = (Pages::new(Lines::Calls), HashMap::new());
-        let state = Mutex::new(State { pages, seq: 0, running, notes: Vec::new() });
-        Calls { state, running: AtomicUsize::new(0) }
+impl Default for StartedCalls {
+    fn default() -> StartedCalls {
+        let (pages, running) = (SegmentWriter::new(SegmentKind::Calls), HashMap::new());
+        let state = Mutex::new(StartedCallsState { pages, seq: 0, running, notes: Vec::new() });
+        StartedCalls { state, running: AtomicUsize::new(0) }
     }
 }
 
-impl Calls {
+impl StartedCalls {
     /// Writes down that a call is about to take its name.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Calls {
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
-        place: impl FnOnce() -> Arc<Shelf>,
+        place: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<()> {
         let IdempotencyKey { name, content, owner, life_ms } = naming;
         let mut state = self.state();
@@ -102,7 +102,7 @@ impl Calls {
         state.seq += 1;
         let seq = state.seq;
         let line = record::line(
-            &Written::Begun {
+            &StartedCallLine::Begun {
                 seq,
                 at: super::log::unix_ms(),
                 account: account.as_str().into(),
@@ -114,8 +114,9 @@ impl Calls {
             None,
         );
         let number = state.write(&line, place)?;
-        let key = Key { account: account.clone(), name: name.clone(), owner: owner.clone() };
-        state.running.insert(key, Running { seq, number, since: Instant::now(), line });
+        let key =
+            StartedCallKey { account: account.clone(), name: name.clone(), owner: owner.clone() };
+        state.running.insert(key, StartedCall { seq, number, since: Instant::now(), line });
         self.running.store(state.running.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -125,20 +126,24 @@ impl Calls {
         if self.running.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let key = Key { account: account.clone(), name: name.to_owned(), owner: owner.to_owned() };
+        let key = StartedCallKey {
+            account: account.clone(),
+            name: name.to_owned(),
+            owner: owner.to_owned(),
+        };
         let mut state = self.state();
-        let Some(Running { seq, .. }) = state.running.remove(&key) else { return };
+        let Some(StartedCall { seq, .. }) = state.running.remove(&key) else { return };
         if state.notes.len() < NOTES_BYTES_MAX {
-            state.notes.extend(record::line(&Written::Ended { seq }, None));
+            state.notes.extend(record::line(&StartedCallLine::Ended { seq }, None));
         }
         self.running.store(state.running.len(), Ordering::Relaxed);
     }
 
     /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
     /// the lock.
-    pub(super) fn tidy(&self, place: &Shelf) {
+    pub(super) fn tidy(&self, place: &SegmentDir) {
         let wanted = self.state().pages.wants_spare();
-        let spare = wanted.map(|number| files::begun(place, (Lines::Calls, number), None));
+        let spare = wanted.map(|number| files::begun(place, (SegmentKind::Calls, number), None));
         let mut state = self.state();
         state.running.retain(|_, running| running.since.elapsed() < RUNS_MAX);
         self.running.store(state.running.len(), Ordering::Relaxed);
@@ -149,7 +154,7 @@ impl Calls {
     }
 
     /// Writes what runs into another folder, since the one before is gone.
-    pub(super) fn move_to(&self, place: &Arc<Shelf>) -> io::Result<()> {
+    pub(super) fn move_to(&self, place: &Arc<SegmentDir>) -> io::Result<()> {
         let mut state = self.state();
         state.pages.forget();
         let mut running = std::mem::take(&mut state.running);
@@ -162,7 +167,7 @@ impl Calls {
     }
 
     /// Writes what it knows before the process leaves.
-    pub(super) fn flush(&self, place: impl FnOnce() -> Arc<Shelf>) {
+    pub(super) fn flush(&self, place: impl FnOnce() -> Arc<SegmentDir>) {
         let mut state = self.state();
         let notes = std::mem::take(&mut state.notes);
         if !notes.is_empty() {
@@ -172,14 +177,14 @@ impl Calls {
         state.pages.trim();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StartedCallsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl StartedCallsState {
     /// Writes a line, and before it what ended; tells into which file.
-    fn write(&mut self, line: &[u8], place: impl FnOnce() -> Arc<Shelf>) -> io::Result<u64> {
+    fn write(&mut self, line: &[u8], place: impl FnOnce() -> Arc<SegmentDir>) -> io::Result<u64> {
         let mut bytes = std::mem::take(&mut self.notes);
         bytes.extend_from_slice(line);
         self.pages.write(&bytes, place).map(|(number, _)| number)
@@ -188,19 +193,19 @@ impl State {
 
 /// The calls of a shelf that its owner has not ended, as far as is written there, of which the
 /// names may still be remembered.
-pub(super) fn left(shelf: &Shelf) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
+pub(super) fn left(shelf: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
     let (now, mut begun) = (super::log::unix_ms(), HashMap::new());
-    for file in shelf.files(Lines::Calls)? {
+    for file in shelf.files(SegmentKind::Calls)? {
         for said in record::lines(&files::read(&file)?).flatten() {
             match serde_json::from_slice(said) {
-                Ok(Written::Begun { seq, at, account, name, owner, content, life_ms }) => {
+                Ok(StartedCallLine::Begun { seq, at, account, name, owner, content, life_ms }) => {
                     let end = at.saturating_add(i64::try_from(life_ms).unwrap_or(i64::MAX));
                     let account = AccountName::parse(&account).filter(|_| end > now);
                     let (name, owner) = (name.into_owned(), owner.into_owned());
                     let naming = IdempotencyKey { name, content, owner, life_ms };
                     begun.extend(account.map(|account| (seq, (account, naming))));
                 }
-                Ok(Written::Ended { seq }) => drop(begun.remove(&seq)),
+                Ok(StartedCallLine::Ended { seq }) => drop(begun.remove(&seq)),
                 Err(_) => {}
             }
         }
@@ -221,11 +226,11 @@ mod tests {
         IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 }
     }
 
-    fn shelf(root: &std::path::Path) -> Arc<Shelf> {
-        Arc::new(Shelf::make(root).expect("a shelf"))
+    fn shelf(root: &std::path::Path) -> Arc<SegmentDir> {
+        Arc::new(SegmentDir::make(root).expect("a shelf"))
     }
 
-    fn owners(shelf: &Shelf) -> Vec<String> {
+    fn owners(shelf: &SegmentDir) -> Vec<String> {
         let left = left(shelf).expect("files");
         let mut owners: Vec<_> = left.into_iter().map(|(_, naming)| naming.owner).collect();
         owners.sort();
@@ -235,8 +240,12 @@ mod tests {
     #[test]
     fn what_was_begun_and_has_not_ended_is_left() {
         let root = tempfile::tempdir().expect("a folder");
-        let (calls, shelf) = (Calls::default(), shelf(root.path()));
-        assert_eq!(shelf.files(Lines::Calls).expect("files").len(), 0, "nobody pays for nothing");
+        let (calls, shelf) = (StartedCalls::default(), shelf(root.path()));
+        assert_eq!(
+            shelf.files(SegmentKind::Calls).expect("files").len(),
+            0,
+            "nobody pays for nothing"
+        );
         for owner in ["x", "y", "z"] {
             calls.begin(&account(), &naming(owner), || shelf.clone()).expect("a write");
         }
@@ -259,7 +268,7 @@ mod tests {
     #[test]
     fn what_runs_is_written_again_where_its_folder_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
-        let (calls, first) = (Calls::default(), shelf(root.path()));
+        let (calls, first) = (StartedCalls::default(), shelf(root.path()));
         for owner in ["x", "y"] {
             calls.begin(&account(), &naming(owner), || first.clone()).expect("a write");
         }
@@ -272,7 +281,7 @@ mod tests {
     #[test]
     fn a_file_is_there_for_as_long_as_a_call_in_it_runs() {
         let root = tempfile::tempdir().expect("a folder");
-        let (calls, shelf) = (Calls::default(), shelf(root.path()));
+        let (calls, shelf) = (StartedCalls::default(), shelf(root.path()));
         calls.begin(&account(), &naming("x"), || shelf.clone()).expect("a write");
         calls.tidy(&shelf);
         assert!(calls.state().pages.turn(), "the next one was made");

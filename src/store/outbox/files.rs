@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::shelf::{Lines, Shelf};
-use super::sync::Syncer;
+use super::shelf::{SegmentDir, SegmentKind};
+use super::sync::FsyncThread;
 
 /// A file ends when it has about so many bytes, or after so long.
 const BYTES_MAX: u64 = 16 << 20;
@@ -21,17 +21,17 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 const BLOCK: usize = 64 << 10;
 
 /// See the module.
-pub(super) struct Files {
+pub(super) struct SegmentFiles {
     file: Arc<File>,
     number: u64,
     bytes: u64,
     begun: Instant,
     spare: Option<Arc<File>>,
-    past: Vec<Past>,
+    past: Vec<ClosedSegment>,
 }
 
 /// A file that ended.
-struct Past {
+struct ClosedSegment {
     number: u64,
     /// Until it is cut to what was written.
     open: Option<(Arc<File>, u64)>,
@@ -39,10 +39,17 @@ struct Past {
     quiet: Instant,
 }
 
-impl Files {
+impl SegmentFiles {
     /// With the first of them.
-    pub(super) fn new(file: Arc<File>) -> Files {
-        Files { file, number: 1, bytes: 0, begun: Instant::now(), spare: None, past: Vec::new() }
+    pub(super) fn new(file: Arc<File>) -> SegmentFiles {
+        SegmentFiles {
+            file,
+            number: 1,
+            bytes: 0,
+            begun: Instant::now(),
+            spare: None,
+            past: Vec::new(),
+        }
     }
 
     /// The number of the one that is written.
@@ -92,7 +99,7 @@ impl Files {
         let Some(next) = self.spare.take() else { return false };
         let file = std::mem::replace(&mut self.file, next);
         let (open, quiet) = (Some((file, self.bytes)), Instant::now());
-        self.past.push(Past { number: self.number, open, quiet });
+        self.past.push(ClosedSegment { number: self.number, open, quiet });
         self.number += 1;
         (self.bytes, self.begun) = (0, Instant::now());
         true
@@ -118,7 +125,8 @@ impl Files {
         let now = Instant::now();
         let waiting = self.past.iter_mut().filter(|past| needed.contains(&past.number));
         waiting.for_each(|past| past.quiet = now);
-        let is_done = |past: &mut Past| !needed.contains(&past.number) && is_over(past.quiet);
+        let is_done =
+            |past: &mut ClosedSegment| !needed.contains(&past.number) && is_over(past.quiet);
         self.past.extract_if(.., is_done).map(|past| past.number).collect()
     }
 
@@ -175,9 +183,9 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// A new file of a shelf. Its name is synced with its first bytes.
 pub(super) fn begun(
-    shelf: &Shelf,
-    (lines, number): (Lines, u64),
-    syncer: Option<&Syncer>,
+    shelf: &SegmentDir,
+    (lines, number): (SegmentKind, u64),
+    syncer: Option<&FsyncThread>,
 ) -> io::Result<Arc<File>> {
     let path = shelf.file(lines, number);
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
@@ -230,7 +238,7 @@ mod tests {
     fn what_nothing_was_written_into_is_told() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = || Arc::new(File::create(folder.path().join("x")).expect("a file"));
-        let mut files = Files::new(file());
+        let mut files = SegmentFiles::new(file());
         assert_eq!(files.unused(), 1..3);
         files.write(b"x").expect("a byte");
         assert_eq!(files.unused(), 2..3);

@@ -7,34 +7,34 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use super::log::Log;
-use super::orders::Orders;
-use super::shelf::Shelf;
+use super::log::SettlementLog;
+use super::orders::JobOrders;
+use super::shelf::SegmentDir;
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStage, JobStatus, NewJob,
     PlaceResult,
 };
 use crate::ledger::{AccountName, Unavailable};
-use crate::store::redis::Redis;
+use crate::store::redis::RedisStore;
 
 /// See the module.
-pub(in crate::store) struct Jobs {
-    store: Arc<Redis>,
-    log: Arc<Log>,
+pub(in crate::store) struct OutboxQueue {
+    store: Arc<RedisStore>,
+    log: Arc<SettlementLog>,
     /// When the last wait for the server's disk began that came to a good end.
     persisted: Mutex<Option<Instant>>,
 }
 
-impl Jobs {
-    pub(in crate::store) fn new(store: Arc<Redis>, log: Arc<Log>) -> Jobs {
-        Jobs { store, log, persisted: Mutex::default() }
+impl OutboxQueue {
+    pub(in crate::store) fn new(store: Arc<RedisStore>, log: Arc<SettlementLog>) -> OutboxQueue {
+        OutboxQueue { store, log, persisted: Mutex::default() }
     }
 
     /// Writes something down.
     async fn write(
         &self,
         job: &str,
-        write: impl FnOnce(&Orders, &Log) -> std::io::Result<()> + Send + 'static,
+        write: impl FnOnce(&JobOrders, &SettlementLog) -> std::io::Result<()> + Send + 'static,
     ) {
         let log = self.log.clone();
         let writing = tokio::task::spawn_blocking(move || write(&log.orders, &log));
@@ -50,12 +50,12 @@ impl Jobs {
     }
 }
 
-fn folder(log: &Log) -> impl FnOnce() -> Arc<Shelf> {
+fn folder(log: &SettlementLog) -> impl FnOnce() -> Arc<SegmentDir> {
     || log.folder()
 }
 
 #[async_trait]
-impl JobQueue for Jobs {
+impl JobQueue for OutboxQueue {
     /// Only what was placed is written down: of an order that was refused nothing may come back.
     async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let placed = self.store.place(order.clone()).await?;
@@ -86,7 +86,7 @@ impl JobQueue for Jobs {
         let deleted = self.store.delete(account, id).await?;
         if deleted.is_some() {
             let (account, job) = (account.clone(), id.to_owned());
-            let write = move |orders: &Orders, log: &Log| -> std::io::Result<()> {
+            let write = move |orders: &JobOrders, log: &SettlementLog| -> std::io::Result<()> {
                 log.sync_soon(&orders.deleted((&account, &job), folder(log))?);
                 Ok(())
             };

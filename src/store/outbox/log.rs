@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::calls::Calls;
-use super::files::{self, Files};
-use super::orders::Orders;
+use super::calls::StartedCalls;
+use super::files::{self, SegmentFiles};
+use super::orders::JobOrders;
 use super::record;
-use super::shelf::{Lines, Shelf};
-use super::sync::Syncer;
+use super::shelf::{SegmentDir, SegmentKind};
+use super::sync::FsyncThread;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
 use crate::repeats::IdempotencyKey;
@@ -32,7 +32,7 @@ const CALM: Duration = Duration::from_secs(10);
 
 /// What the lines of a log have to outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct Retention {
     /// What was acknowledged is kept for so long while the store answers, in case it falls back to
     /// an older state.
     pub(super) keep: Duration,
@@ -40,14 +40,15 @@ pub(super) struct Life {
     synced: bool,
 }
 
-impl Life {
+impl Retention {
     /// Before a server, which may lose what it acknowledged, and is away now and then.
-    pub(super) const FOR_RUNS: Life = Life { keep: Duration::from_secs(15 * 60), synced: true };
+    pub(super) const FOR_RUNS: Retention =
+        Retention { keep: Duration::from_secs(15 * 60), synced: true };
     /// Before a file on this machine, which is synced itself a moment later.
-    pub(super) const FOR_A_FILE: Life = Life { keep: Duration::ZERO, synced: false };
+    pub(super) const FOR_A_FILE: Retention = Retention { keep: Duration::ZERO, synced: false };
 
     /// Of jobs, which a server that comes back lacks only where they are new.
-    const FOR_JOBS: Life = Life { keep: Duration::from_secs(60), synced: true };
+    const FOR_JOBS: Retention = Retention { keep: Duration::from_secs(60), synced: true };
 
     /// Whether what was acknowledged then can go: the store has answered for long enough since,
     /// as it last did at a moment.
@@ -58,28 +59,28 @@ impl Life {
 }
 
 /// See the module.
-pub(in crate::store) struct Log {
+pub(in crate::store) struct SettlementLog {
     pub(super) root: PathBuf,
-    pub(super) life: Life,
-    pub(super) calls: Calls,
-    pub(super) orders: Orders,
-    state: Mutex<State>,
-    syncer: Option<Arc<Syncer>>,
+    pub(super) life: Retention,
+    pub(super) calls: StartedCalls,
+    pub(super) orders: JobOrders,
+    state: Mutex<LogState>,
+    syncer: Option<Arc<FsyncThread>>,
     /// Whether it can be written. While it cannot, nobody should buy anything.
     sound: Arc<AtomicBool>,
 }
 
-struct State {
-    shelf: Arc<Shelf>,
-    files: Files,
+struct LogState {
+    shelf: Arc<SegmentDir>,
+    files: SegmentFiles,
     seq: u64,
     acks: Vec<u8>,
-    pending: HashMap<Key, Pending>,
+    pending: HashMap<HoldEndKey, PendingEntry>,
     /// Lines that are in no file, by their number.
-    unwritten: BTreeMap<u64, Unwritten>,
+    unwritten: BTreeMap<u64, UnwrittenLine>,
     /// When the store last did not take something.
     refused: Option<Instant>,
-    runs: Runs,
+    runs: AcknowledgedRuns,
     /// Whether it is noted that all is acknowledged.
     left: bool,
     /// The shelf of which it is noted which store it is for, and which one.
@@ -88,32 +89,32 @@ struct State {
 
 /// The runs of the store that acknowledged what is in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Runs {
+enum AcknowledgedRuns {
     None,
     One(Box<str>),
     Several,
 }
 
-impl Runs {
+impl AcknowledgedRuns {
     fn note(&mut self, by: &str) {
         match self {
-            Runs::None => *self = Runs::One(by.into()),
-            Runs::One(one) if **one == *by => {}
-            _ => *self = Runs::Several,
+            AcknowledgedRuns::None => *self = AcknowledgedRuns::One(by.into()),
+            AcknowledgedRuns::One(one) if **one == *by => {}
+            _ => *self = AcknowledgedRuns::Several,
         }
     }
 }
 
 /// An operation that ends a hold: whose, which, and whether it charges nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct HoldEndKey {
     account: AccountName,
     id: String,
     is_void: bool,
 }
 
 /// An entry that the store has not acknowledged.
-struct Pending {
+struct PendingEntry {
     op: Arc<Operation>,
     seq: u64,
     /// The file that it is in.
@@ -123,16 +124,16 @@ struct Pending {
 }
 
 /// A line that is in no file.
-struct Unwritten {
-    key: Key,
+struct UnwrittenLine {
+    key: HoldEndKey,
     line: Vec<u8>,
     acked: Option<Instant>,
 }
 
-impl Key {
-    pub(super) fn of(account: &AccountName, op: &Operation) -> Key {
+impl HoldEndKey {
+    pub(super) fn of(account: &AccountName, op: &Operation) -> HoldEndKey {
         let id = op.hold_id().unwrap_or_default().to_owned();
-        Key { account: account.clone(), id, is_void: matches!(op, Operation::Void { .. }) }
+        HoldEndKey { account: account.clone(), id, is_void: matches!(op, Operation::Void { .. }) }
     }
 
     pub(super) fn account(&self) -> &AccountName {
@@ -140,26 +141,27 @@ impl Key {
     }
 }
 
-impl Log {
+impl SettlementLog {
     /// A new log in a folder of the outbox.
     pub(super) fn open(
         root: &Path,
-        life: Life,
+        life: Retention,
         sound: Arc<AtomicBool>,
-    ) -> Result<Log, Unavailable> {
+    ) -> Result<SettlementLog, Unavailable> {
         let cannot = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
-        let shelf = Arc::new(Shelf::make(root).map_err(cannot)?);
-        let syncer = life.synced.then(|| Syncer::start(sound.clone())).transpose();
+        let shelf = Arc::new(SegmentDir::make(root).map_err(cannot)?);
+        let syncer = life.synced.then(|| FsyncThread::start(sound.clone())).transpose();
         let syncer = syncer.map_err(cannot)?;
-        let files =
-            Files::new(files::begun(&shelf, (Lines::Ends, 1), syncer.as_deref()).map_err(cannot)?);
+        let files = SegmentFiles::new(
+            files::begun(&shelf, (SegmentKind::Ends, 1), syncer.as_deref()).map_err(cannot)?,
+        );
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let (seq, refused, runs, left, told) = (0, None, Runs::None, false, None);
+        let (seq, refused, runs, left, told) = (0, None, AcknowledgedRuns::None, false, None);
         let state =
-            State { shelf, files, seq, acks, pending, unwritten, refused, runs, left, told };
+            LogState { shelf, files, seq, acks, pending, unwritten, refused, runs, left, told };
         let (root, state) = (root.to_owned(), Mutex::new(state));
-        let (calls, orders) = (Calls::default(), Orders::default());
-        Ok(Log { root, life, calls, orders, state, syncer, sound })
+        let (calls, orders) = (StartedCalls::default(), JobOrders::default());
+        Ok(SettlementLog { root, life, calls, orders, state, syncer, sound })
     }
 
     /// Notes which store it is for, so that nobody tells another one what it says: whoever was
@@ -188,7 +190,7 @@ impl Log {
     /// again what it did not take: one that takes no writes may answer questions all the same.
     pub(in crate::store) fn is_calm(&self, span: Duration) -> bool {
         let state = self.state();
-        let waits = |pending: &Pending| pending.entered.elapsed() > WAITS;
+        let waits = |pending: &PendingEntry| pending.entered.elapsed() > WAITS;
         let span = span.min(CALM);
         state.refused.is_none_or(|refused| refused.elapsed() > span)
             && !state.pending.values().any(waits)
@@ -200,8 +202,8 @@ impl Log {
     }
 
     /// Writes an operation down before it is sent. One that waits already is not written again.
-    pub(super) fn enter(&self, account: &AccountName, op: &Arc<Operation>) -> Key {
-        let key = Key::of(account, op);
+    pub(super) fn enter(&self, account: &AccountName, op: &Arc<Operation>) -> HoldEndKey {
+        let key = HoldEndKey::of(account, op);
         let mut state = self.state();
         if state.pending.get(&key).is_some_and(|known| known.op == *op) {
             return key;
@@ -215,11 +217,11 @@ impl Log {
         let seq = state.seq;
         let Some(line) = record::entry(seq, unix_ms(), account, op) else { return key };
         if let Err(line) = self.write(&mut state, line) {
-            state.unwritten.insert(seq, Unwritten { key: key.clone(), line, acked: None });
+            state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked: None });
         }
         let number = state.files.number();
         let now = Instant::now();
-        let pending = Pending { op: op.clone(), seq, number, entered: now, tried: now };
+        let pending = PendingEntry { op: op.clone(), seq, number, entered: now, tried: now };
         state.pending.insert(key.clone(), pending);
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         key
@@ -246,14 +248,14 @@ impl Log {
     }
 
     /// Its folder.
-    pub(super) fn folder(&self) -> Arc<Shelf> {
+    pub(super) fn folder(&self) -> Arc<SegmentDir> {
         self.state().shelf.clone()
     }
 
     /// Notes that a run of the store acknowledged it.
-    pub(super) fn acked(&self, key: &Key, by: &str) {
+    pub(super) fn acked(&self, key: &HoldEndKey, by: &str) {
         let mut state = self.state();
-        let Some(Pending { seq, .. }) = state.pending.remove(key) else { return };
+        let Some(PendingEntry { seq, .. }) = state.pending.remove(key) else { return };
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         if let Some(unwritten) = state.unwritten.get_mut(&seq) {
             unwritten.acked = Some(Instant::now());
@@ -268,13 +270,13 @@ impl Log {
 
     /// What the store has not acknowledged for so long, the longest first, at most so many: they
     /// are tried again now.
-    pub(super) fn waiting(&self, span: Duration, most: usize) -> Vec<(Key, Arc<Operation>)> {
+    pub(super) fn waiting(&self, span: Duration, most: usize) -> Vec<(HoldEndKey, Arc<Operation>)> {
         let mut state = self.state();
         let waiting = state.pending.iter_mut().filter(|(_, p)| p.tried.elapsed() >= span);
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_by_key(|(_, pending)| (pending.tried, pending.seq));
         waiting.truncate(most);
-        let again = |(key, pending): (&Key, &mut Pending)| {
+        let again = |(key, pending): (&HoldEndKey, &mut PendingEntry)| {
             pending.tried = Instant::now();
             (key.clone(), pending.op.clone())
         };
@@ -287,8 +289,9 @@ impl Log {
         let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
         let (seq, unused, place) = (state.seq, state.files.unused(), state.shelf.clone());
         drop(state);
-        let unused: Vec<PathBuf> = unused.map(|number| place.file(Lines::Ends, number)).collect();
-        let mut files = place.files(Lines::Ends)?;
+        let unused: Vec<PathBuf> =
+            unused.map(|number| place.file(SegmentKind::Ends, number)).collect();
+        let mut files = place.files(SegmentKind::Ends)?;
         // Whatever comes into them meanwhile has a higher number.
         files.retain(|file| !unused.contains(file));
         Ok((files, seq, unwritten))
@@ -299,7 +302,7 @@ impl Log {
         let mut state = self.state();
         state.acks.extend(record::all_acked(by, seq));
         if seq == state.seq {
-            state.runs = Runs::One(by.into());
+            state.runs = AcknowledgedRuns::One(by.into());
         }
         state.files.are_needed();
         let now = Instant::now();
@@ -330,10 +333,10 @@ impl Log {
             files::trim(&file, bytes);
         }
         self.calls.tidy(&place);
-        self.orders.tidy(&place, |quiet| Life::FOR_JOBS.is_over(quiet, alive));
+        self.orders.tidy(&place, |quiet| Retention::FOR_JOBS.is_over(quiet, alive));
         for number in done {
             // One that stays is found by whoever has the shelf next.
-            let _ = std::fs::remove_file(place.file(Lines::Ends, number));
+            let _ = std::fs::remove_file(place.file(SegmentKind::Ends, number));
         }
     }
 
@@ -341,18 +344,18 @@ impl Log {
     /// written where somebody has deleted the folder nobody would find; then a new one is made, for
     /// all that the store has not acknowledged, and until that is written nobody is let in. Tells
     /// whether there is a folder to write into.
-    fn look_after(&self) -> (MutexGuard<'_, State>, bool) {
+    fn look_after(&self) -> (MutexGuard<'_, LogState>, bool) {
         let state = self.state();
         let (place, wanted) = (state.shelf.clone(), state.files.wants_spare());
         let is_whole = place.is_whole(&state.files);
         drop(state);
         if let Err(why) = &is_whole {
             self.is_lost(why);
-            let made = Shelf::make(&self.root).map(Arc::new);
+            let made = SegmentDir::make(&self.root).map(Arc::new);
             let file = made.and_then(|made| Ok((self.begun(&made, 1)?, made)));
             let is_made = file.is_ok();
             if let Ok((file, made)) = file {
-                self.state().move_to(made.clone(), Files::new(file));
+                self.state().move_to(made.clone(), SegmentFiles::new(file));
                 // Of what fails here only a lease tells that it died.
                 let _ = self.calls.move_to(&made);
                 self.orders.forget();
@@ -378,7 +381,7 @@ impl Log {
         // What cannot be written now, nobody writes any more.
         let _ = self.write(&mut state, Vec::new());
         state.files.trim();
-        if let Runs::One(run) = &state.runs
+        if let AcknowledgedRuns::One(run) = &state.runs
             && state.pending.is_empty()
             && state.unwritten.is_empty()
         {
@@ -388,12 +391,12 @@ impl Log {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a line, and before it what was acknowledged. Gives the line back if that failed.
-    fn write(&self, state: &mut State, line: Vec<u8>) -> Result<(), Vec<u8>> {
+    fn write(&self, state: &mut LogState, line: Vec<u8>) -> Result<(), Vec<u8>> {
         if state.files.is_full(line.len())
             && !state.files.turn()
             && let Ok(next) = self.begun(&state.shelf, state.files.number() + 1)
@@ -414,7 +417,7 @@ impl Log {
     }
 
     /// Whether that could be written.
-    fn put(&self, state: &mut State, bytes: &[u8]) -> bool {
+    fn put(&self, state: &mut LogState, bytes: &[u8]) -> bool {
         match state.files.write(bytes) {
             Ok(file) => {
                 if let Some(syncer) = &self.syncer {
@@ -442,14 +445,14 @@ impl Log {
 
     /// Tries whether it can be written again, in a new file if there is one. Whatever can be is
     /// written, line by line.
-    fn mend(&self, state: &mut State) {
+    fn mend(&self, state: &mut LogState) {
         state.files.turn();
         if !self.put(state, &TRIAL) {
             return;
         }
-        while let Some((seq, Unwritten { key, line, acked })) = state.unwritten.pop_first() {
+        while let Some((seq, UnwrittenLine { key, line, acked })) = state.unwritten.pop_first() {
             if !self.put(state, &line) {
-                state.unwritten.insert(seq, Unwritten { key, line, acked });
+                state.unwritten.insert(seq, UnwrittenLine { key, line, acked });
                 return;
             }
             let number = state.files.number();
@@ -462,31 +465,33 @@ impl Log {
     }
 
     /// A new file.
-    fn begun(&self, place: &Shelf, number: u64) -> std::io::Result<Arc<std::fs::File>> {
-        files::begun(place, (Lines::Ends, number), self.syncer.as_deref()).inspect_err(|why| {
-            log::error!(
-                event = "outbox_file_create_failed", why:% = why;
-                "the outbox gets no new file"
-            );
-            METRICS.outbox_errors.inc();
-        })
+    fn begun(&self, place: &SegmentDir, number: u64) -> std::io::Result<Arc<std::fs::File>> {
+        files::begun(place, (SegmentKind::Ends, number), self.syncer.as_deref()).inspect_err(
+            |why| {
+                log::error!(
+                    event = "outbox_file_create_failed", why:% = why;
+                    "the outbox gets no new file"
+                );
+                METRICS.outbox_errors.inc();
+            },
+        )
     }
 }
 
-impl State {
+impl LogState {
     /// Goes on in another folder, into which whatever still waits is to be written.
-    fn move_to(&mut self, place: Arc<Shelf>, files: Files) {
+    fn move_to(&mut self, place: Arc<SegmentDir>, files: SegmentFiles) {
         (self.shelf, self.files, self.left) = (place, files, false);
-        for (key, Pending { op, seq, .. }) in &self.pending {
+        for (key, PendingEntry { op, seq, .. }) in &self.pending {
             if let Some(line) = record::entry(*seq, unix_ms(), key.account(), op) {
-                let unwritten = Unwritten { key: key.clone(), line, acked: None };
+                let unwritten = UnwrittenLine { key: key.clone(), line, acked: None };
                 self.unwritten.insert(*seq, unwritten);
             }
         }
     }
 }
 
-impl Drop for Log {
+impl Drop for SettlementLog {
     fn drop(&mut self) {
         if let Some(syncer) = &self.syncer {
             syncer.stop();
@@ -502,12 +507,13 @@ pub(super) fn unix_ms() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Acks, Record};
+    use super::super::record::{Acknowledgements, LogRecord};
     use super::*;
     use crate::money::Money;
 
-    fn log(root: &Path) -> Log {
-        Log::open(root, Life::FOR_RUNS, Arc::new(AtomicBool::new(true))).expect("a log")
+    fn log(root: &Path) -> SettlementLog {
+        SettlementLog::open(root, Retention::FOR_RUNS, Arc::new(AtomicBool::new(true)))
+            .expect("a log")
     }
 
     fn account() -> AccountName {
@@ -518,13 +524,13 @@ mod tests {
         Arc::new(Operation::Void { id: id.to_owned() })
     }
 
-    fn written(log: &Log) -> Vec<Record> {
+    fn written(log: &SettlementLog) -> Vec<LogRecord> {
         let (files, _, _) = log.all().expect("files");
         files.iter().flat_map(|f| record::read(&std::fs::read(f).expect("a file")).0).collect()
     }
 
-    fn lacking(log: &Log, run: &str) -> Vec<u64> {
-        let mut acks = Acks::default();
+    fn lacking(log: &SettlementLog, run: &str) -> Vec<u64> {
+        let mut acks = Acknowledgements::default();
         let records = written(log);
         acks.note(&records, run);
         acks.lacking(records, i64::MIN).0.iter().map(|entry| entry.seq).collect()
@@ -560,7 +566,7 @@ mod tests {
         let leaves = || {
             log.flush();
             let noted = std::fs::read(log.state().shelf.notes()).ok()?;
-            let mut acks = Acks::default();
+            let mut acks = Acknowledgements::default();
             acks.note(&record::read(&noted).0, "run");
             Some(acks.has_all())
         };
@@ -590,10 +596,11 @@ mod tests {
             Arc::new(Operation::Settle { id, charge: Money::ZERO, line, origin: None })
         };
         let keys: Vec<_> = (0..20).map(|number| log.enter(&account(), &settle(number))).collect();
-        let files = || log.state().shelf.files(Lines::Ends).expect("files").len();
+        let files = || log.state().shelf.files(SegmentKind::Ends).expect("files").len();
         assert_eq!(files(), 2);
         assert_eq!(lacking(&log, "run").len(), 20);
-        let later = |ms| Some(Instant::now() + Life::FOR_RUNS.keep + Duration::from_millis(ms));
+        let later =
+            |ms| Some(Instant::now() + Retention::FOR_RUNS.keep + Duration::from_millis(ms));
         log.tidy(later(100));
         assert_eq!(files(), 3, "one waits, one is written, one is next");
         assert_eq!(log.all().expect("files").0.len(), 2, "of the next nothing is to be read");
@@ -610,7 +617,11 @@ mod tests {
     #[test]
     fn what_an_old_file_has_and_waits_is_not_taken_for_written_again_elsewhere() {
         let root = tempfile::tempdir().expect("a folder");
-        let log = Log::open(root.path(), Life::FOR_A_FILE, Arc::new(AtomicBool::new(true)));
+        let log = SettlementLog::open(
+            root.path(),
+            Retention::FOR_A_FILE,
+            Arc::new(AtomicBool::new(true)),
+        );
         let log = log.expect("a log");
         log.enter(&account(), &void("x"));
         log.tidy(Some(Instant::now()));

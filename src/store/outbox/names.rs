@@ -6,24 +6,27 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::log::Log;
+use super::log::SettlementLog;
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyParts, ReplyStore};
 
 /// See the module.
-pub(in crate::store) struct Names {
+pub(in crate::store) struct OutboxReplies {
     store: Arc<dyn ReplyStore>,
-    log: Arc<Log>,
+    log: Arc<SettlementLog>,
 }
 
-impl Names {
-    pub(in crate::store) fn new(store: Arc<dyn ReplyStore>, log: Arc<Log>) -> Names {
-        Names { store, log }
+impl OutboxReplies {
+    pub(in crate::store) fn new(
+        store: Arc<dyn ReplyStore>,
+        log: Arc<SettlementLog>,
+    ) -> OutboxReplies {
+        OutboxReplies { store, log }
     }
 }
 
 #[async_trait]
-impl ReplyStore for Names {
+impl ReplyStore for OutboxReplies {
     /// What takes a name whoever has it is an ordinary call: it asks for no more than that a try
     /// after it finds it, and is not written down.
     async fn take(

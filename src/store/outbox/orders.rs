@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::pages::Pages;
-use super::shelf::{Lines, Shelf};
+use super::pages::SegmentWriter;
+use super::shelf::{SegmentDir, SegmentKind};
 use super::{files, record};
 use crate::jobs::{ClaimUpdate, Job, JobClaim, NewJob};
 use crate::ledger::AccountName;
@@ -24,10 +24,10 @@ use crate::money::Money;
 use crate::money::price::Quote;
 
 /// See the module.
-pub(super) struct Orders(Mutex<State>);
+pub(super) struct JobOrders(Mutex<JobOrdersState>);
 
-struct State {
-    pages: Pages,
+struct JobOrdersState {
+    pages: SegmentWriter,
     /// Claims of jobs that vendors have and of which the server does not know that yet, by their
     /// ids: their revisions, and the files that they are in.
     unsaid: HashMap<String, (u64, u64)>,
@@ -35,7 +35,7 @@ struct State {
 
 /// What a line says.
 #[derive(Debug, Clone)]
-pub(in crate::store) enum Noted {
+pub(in crate::store) enum OrderRecord {
     /// A job was placed.
     Placed(Box<NewJob>),
     /// A vendor has it, which is to be saved.
@@ -47,7 +47,7 @@ pub(in crate::store) enum Noted {
 /// The same as JSON has it.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-enum Written<'a> {
+enum OrderLine<'a> {
     Placed {
         job: Cow<'a, Job>,
         body: Cow<'a, str>,
@@ -69,14 +69,14 @@ enum Written<'a> {
     },
 }
 
-impl Default for Orders {
-    fn default() -> Orders {
-        let (pages, unsaid) = (Pages::new(Lines::Jobs), HashMap::new());
-        Orders(Mutex::new(State { pages, unsaid }))
+impl Default for JobOrders {
+    fn default() -> JobOrders {
+        let (pages, unsaid) = (SegmentWriter::new(SegmentKind::Jobs), HashMap::new());
+        JobOrders(Mutex::new(JobOrdersState { pages, unsaid }))
     }
 }
 
-impl Orders {
+impl JobOrders {
     /// Writes down that a job was placed; gives the file, which is to be synced.
     ///
     /// # Errors
@@ -84,9 +84,9 @@ impl Orders {
     pub(super) fn placed(
         &self,
         order: &NewJob,
-        place: impl FnOnce() -> Arc<Shelf>,
+        place: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<Arc<File>> {
-        let written = Written::Placed {
+        let written = OrderLine::Placed {
             job: Cow::Borrowed(&order.job),
             body: std::str::from_utf8(&order.body).map_err(io::Error::other)?.into(),
             key: order.key.as_deref().map(Cow::Borrowed),
@@ -107,7 +107,7 @@ impl Orders {
         &self,
         claim: &JobClaim,
         next: ClaimUpdate,
-        place: impl FnOnce() -> Arc<Shelf>,
+        place: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<()> {
         let JobClaim { job, deleted, revision } = claim;
         let mut state = self.state();
@@ -115,7 +115,7 @@ impl Orders {
             return Ok(());
         }
         let (deleted, revision, due_ms) = (*deleted, *revision, next.due_ms);
-        let written = Written::Taken { job: Cow::Borrowed(job), deleted, revision, due_ms };
+        let written = OrderLine::Taken { job: Cow::Borrowed(job), deleted, revision, due_ms };
         let (number, file) = state.pages.write(&record::line(&written, None), place)?;
         state.unsaid.insert(job.id.clone(), (revision, number));
         drop(state);
@@ -129,9 +129,9 @@ impl Orders {
     pub(super) fn deleted(
         &self,
         (account, id): (&AccountName, &str),
-        place: impl FnOnce() -> Arc<Shelf>,
+        place: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<Arc<File>> {
-        let written = Written::Deleted { account: account.as_str().into(), id: id.into() };
+        let written = OrderLine::Deleted { account: account.as_str().into(), id: id.into() };
         let line = record::line(&written, None);
         self.state().pages.write(&line, place).map(|(_, file)| file)
     }
@@ -143,9 +143,9 @@ impl Orders {
 
     /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
     /// the lock.
-    pub(super) fn tidy(&self, place: &Shelf, is_over: impl Fn(Instant) -> bool) {
+    pub(super) fn tidy(&self, place: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
         let wanted = self.state().pages.wants_spare();
-        let spare = wanted.map(|number| files::begun(place, (Lines::Jobs, number), None));
+        let spare = wanted.map(|number| files::begun(place, (SegmentKind::Jobs, number), None));
         let mut state = self.state();
         let needed: HashSet<u64> = state.unsaid.values().map(|(_, number)| *number).collect();
         let rest = state.pages.tidy(spare.and_then(Result::ok), &needed, is_over);
@@ -168,31 +168,31 @@ impl Orders {
         self.state().pages.trim();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, JobOrdersState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a file says of jobs, in the order in which it happened. That a job is known is for whoever
 /// asks to find out.
-pub(super) fn read(file: &Path) -> io::Result<Vec<Noted>> {
+pub(super) fn read(file: &Path) -> io::Result<Vec<OrderRecord>> {
     let said = files::read(file)?;
     let noted = record::lines(&said).flatten().filter_map(|said| {
         Some(match serde_json::from_slice(said).ok()? {
-            Written::Placed { job, body, key, wanted, least, lease_ms } => {
+            OrderLine::Placed { job, body, key, wanted, least, lease_ms } => {
                 let (job, key) = (job.into_owned(), key.map(Cow::into_owned));
                 let (body, quote) = (body.into_owned().into(), Quote { wanted, least });
                 // It was accepted, however many there are by now.
                 let open_max = u32::MAX;
                 let order = NewJob { job, body, key, quote, lease_ms, open_max };
-                Noted::Placed(Box::new(order))
+                OrderRecord::Placed(Box::new(order))
             }
-            Written::Taken { job, deleted, revision, due_ms } => {
+            OrderLine::Taken { job, deleted, revision, due_ms } => {
                 let claim = JobClaim { job: job.into_owned(), deleted, revision };
-                Noted::Taken(Box::new(claim), ClaimUpdate { due_ms, forget_body: true })
+                OrderRecord::Taken(Box::new(claim), ClaimUpdate { due_ms, forget_body: true })
             }
-            Written::Deleted { account, id } => {
-                Noted::Deleted(AccountName::parse(&account)?, id.into_owned())
+            OrderLine::Deleted { account, id } => {
+                OrderRecord::Deleted(AccountName::parse(&account)?, id.into_owned())
             }
         })
     });
@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn what_is_known_of_a_job_reads_back_and_is_there_as_long_as_it_is_needed() {
         let root = tempfile::tempdir().expect("a folder");
-        let shelf = Arc::new(Shelf::make(root.path()).expect("a shelf"));
-        let orders = Orders::default();
+        let shelf = Arc::new(SegmentDir::make(root.path()).expect("a shelf"));
+        let orders = JobOrders::default();
         let placed = job(JobStage::Queued { refused: 0 });
         let (held, body) = (placed.held, "{\"prompt\":\"a\\tb\",\n\"seconds\":4}");
         let order = NewJob {
@@ -256,8 +256,12 @@ mod tests {
             orders.taken(&claim, next, || shelf.clone()).expect("a write");
         }
         orders.deleted((&placed.account, "video_x"), || shelf.clone()).expect("a write");
-        let noted = read(&shelf.file(Lines::Jobs, 1)).expect("a file");
-        let [Noted::Placed(first), Noted::Taken(second, then), Noted::Deleted(_, id)] = &noted[..]
+        let noted = read(&shelf.file(SegmentKind::Jobs, 1)).expect("a file");
+        let [
+            OrderRecord::Placed(first),
+            OrderRecord::Taken(second, then),
+            OrderRecord::Deleted(_, id),
+        ] = &noted[..]
         else {
             panic!("{noted:?}");
         };
@@ -268,11 +272,11 @@ mod tests {
         orders.tidy(&shelf, |_| true);
         assert!(orders.state().pages.turn(), "the next one was made");
         orders.tidy(&shelf, |_| true);
-        assert!(shelf.file(Lines::Jobs, 1).exists(), "the server does not know it yet");
+        assert!(shelf.file(SegmentKind::Jobs, 1).exists(), "the server does not know it yet");
         orders.said("video_x");
         orders.tidy(&shelf, |_| false);
-        assert!(shelf.file(Lines::Jobs, 1).exists(), "the server may forget it yet");
+        assert!(shelf.file(SegmentKind::Jobs, 1).exists(), "the server may forget it yet");
         orders.tidy(&shelf, |_| true);
-        assert!(!shelf.file(Lines::Jobs, 1).exists());
+        assert!(!shelf.file(SegmentKind::Jobs, 1).exists());
     }
 }

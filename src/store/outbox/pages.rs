@@ -6,32 +6,32 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::files::{self, Files};
-use super::shelf::{Lines, Shelf};
+use super::files::{self, SegmentFiles};
+use super::shelf::{SegmentDir, SegmentKind};
 
 /// See the module.
-pub(super) struct Pages {
-    lines: Lines,
-    files: Option<Files>,
+pub(super) struct SegmentWriter {
+    lines: SegmentKind,
+    files: Option<SegmentFiles>,
 }
 
 /// What is to be done beside the lock.
-pub(super) struct Rest {
-    lines: Lines,
+pub(super) struct DeferredWork {
+    lines: SegmentKind,
     ended: Vec<(Arc<File>, u64)>,
     done: Vec<u64>,
 }
 
-impl Pages {
-    pub(super) fn new(lines: Lines) -> Pages {
-        Pages { lines, files: None }
+impl SegmentWriter {
+    pub(super) fn new(lines: SegmentKind) -> SegmentWriter {
+        SegmentWriter { lines, files: None }
     }
 
     /// Writes to the end; tells the number of the file, and which it is.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
-        place: impl FnOnce() -> Arc<Shelf>,
+        place: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<(u64, Arc<File>)> {
         let files = match &mut self.files {
             Some(files) => {
@@ -42,7 +42,7 @@ impl Pages {
                 }
                 files
             }
-            none => none.insert(Files::new(files::begun(&place(), (self.lines, 1), None)?)),
+            none => none.insert(SegmentFiles::new(files::begun(&place(), (self.lines, 1), None)?)),
         };
         let file = files.write(bytes)?.clone();
         Ok((files.number(), file))
@@ -55,7 +55,7 @@ impl Pages {
 
     /// The number of the file that is to be made.
     pub(super) fn wants_spare(&self) -> Option<u64> {
-        self.files.as_ref().and_then(Files::wants_spare)
+        self.files.as_ref().and_then(SegmentFiles::wants_spare)
     }
 
     /// Ends a file that is old, and finds those that nobody needs.
@@ -64,8 +64,8 @@ impl Pages {
         spare: Option<Arc<File>>,
         needed: &HashSet<u64>,
         is_over: impl Fn(Instant) -> bool,
-    ) -> Rest {
-        let mut rest = Rest { lines: self.lines, ended: Vec::new(), done: Vec::new() };
+    ) -> DeferredWork {
+        let mut rest = DeferredWork { lines: self.lines, ended: Vec::new(), done: Vec::new() };
         let Some(files) = &mut self.files else { return rest };
         if let Some(spare) = spare {
             files.has_spare(spare);
@@ -94,13 +94,13 @@ impl Pages {
 
     #[cfg(test)]
     pub(super) fn turn(&mut self) -> bool {
-        self.files.as_mut().is_some_and(Files::turn)
+        self.files.as_mut().is_some_and(SegmentFiles::turn)
     }
 }
 
-impl Rest {
+impl DeferredWork {
     /// Cuts what ended, and removes what is done with.
-    pub(super) fn finish(self, place: &Shelf) {
+    pub(super) fn finish(self, place: &SegmentDir) {
         self.ended.iter().for_each(|(file, bytes)| files::trim(file, *bytes));
         for number in self.done {
             // One that stays is found by whoever has the shelf next.

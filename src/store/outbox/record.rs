@@ -14,7 +14,7 @@ use crate::money::Money;
 
 /// The end of a hold, on its way to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct SettlementEntry {
     /// Its number in its shelf.
     pub(super) seq: u64,
     /// When it was written, in unix ms.
@@ -27,9 +27,9 @@ pub(super) struct Entry {
 
 /// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Record {
+pub(super) enum LogRecord {
     /// A hold is to end.
-    Entry(Entry),
+    Entry(SettlementEntry),
     /// A run of the store has acknowledged the entry with this number.
     Acked {
         /// The run.
@@ -49,7 +49,7 @@ pub(super) enum Record {
 /// The same as JSON has it.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-enum Written<'a> {
+enum LogRecordLine<'a> {
     Settle {
         seq: u64,
         at: i64,
@@ -78,49 +78,59 @@ enum Written<'a> {
     },
 }
 
-impl Record {
+impl LogRecord {
     /// Reads what a line says; `None` if that is nothing that is known.
-    fn read(said: &[u8]) -> Option<Record> {
+    fn read(said: &[u8]) -> Option<LogRecord> {
         let (json, behind) = match memchr::memchr(TAB, said) {
             Some(at) => (&said[..at], Some(std::str::from_utf8(&said[at + 1..]).ok()?)),
             None => (said, None),
         };
         Some(match serde_json::from_slice(json).ok()? {
-            Written::Settle { seq, at, account, id, charge, line, origin } => {
+            LogRecordLine::Settle { seq, at, account, id, charge, line, origin } => {
                 let line = behind.map(Cow::Borrowed).or(line)?;
                 let (id, line) = (id.into_owned(), line.into_owned());
                 let op = Operation::Settle { id, charge, line, origin };
-                Record::Entry(Entry { seq, at, account: AccountName::parse(&account)?, op })
+                LogRecord::Entry(SettlementEntry {
+                    seq,
+                    at,
+                    account: AccountName::parse(&account)?,
+                    op,
+                })
             }
-            Written::Void { seq, at, account, id } => {
+            LogRecordLine::Void { seq, at, account, id } => {
                 let op = Operation::Void { id: id.into_owned() };
-                Record::Entry(Entry { seq, at, account: AccountName::parse(&account)?, op })
+                LogRecord::Entry(SettlementEntry {
+                    seq,
+                    at,
+                    account: AccountName::parse(&account)?,
+                    op,
+                })
             }
-            Written::Acked { by, seq } => Record::Acked { by: by.into_owned(), seq },
-            Written::AllAcked { by, seq } => Record::AllAcked { by: by.into_owned(), seq },
+            LogRecordLine::Acked { by, seq } => LogRecord::Acked { by: by.into_owned(), seq },
+            LogRecordLine::AllAcked { by, seq } => LogRecord::AllAcked { by: by.into_owned(), seq },
         })
     }
 }
 
 /// What of a shelf was acknowledged: by one run of the store, and by any.
 #[derive(Debug, Default)]
-pub(super) struct Acks {
-    run: Numbers,
-    any: Numbers,
+pub(super) struct Acknowledgements {
+    run: AckNumbers,
+    any: AckNumbers,
 }
 
 #[derive(Debug, Default)]
-struct Numbers {
+struct AckNumbers {
     up_to: u64,
     single: HashSet<u64>,
 }
 
-impl Numbers {
-    fn note(&mut self, record: &Record) {
+impl AckNumbers {
+    fn note(&mut self, record: &LogRecord) {
         match record {
-            Record::Acked { seq, .. } => drop(self.single.insert(*seq)),
-            Record::AllAcked { seq, .. } => self.up_to = self.up_to.max(*seq),
-            Record::Entry(_) => {}
+            LogRecord::Acked { seq, .. } => drop(self.single.insert(*seq)),
+            LogRecord::AllAcked { seq, .. } => self.up_to = self.up_to.max(*seq),
+            LogRecord::Entry(_) => {}
         }
     }
 
@@ -129,13 +139,13 @@ impl Numbers {
     }
 }
 
-impl Acks {
+impl Acknowledgements {
     /// Takes note of what a file says. Files are read from the last to the first, since what
     /// acknowledges an entry comes after it.
-    pub(super) fn note(&mut self, records: &[Record], run: &str) {
+    pub(super) fn note(&mut self, records: &[LogRecord], run: &str) {
         for record in records {
             self.any.note(record);
-            if let Record::Acked { by, .. } | Record::AllAcked { by, .. } = record
+            if let LogRecord::Acked { by, .. } | LogRecord::AllAcked { by, .. } = record
                 && by == run
             {
                 self.run.note(record);
@@ -150,9 +160,13 @@ impl Acks {
 
     /// The entries of a file that the run may lack: first those that no run has acknowledged or
     /// that were written at that moment (unix ms) or later, then the others.
-    pub(super) fn lacking(&self, records: Vec<Record>, since: i64) -> (Vec<Entry>, Vec<Entry>) {
+    pub(super) fn lacking(
+        &self,
+        records: Vec<LogRecord>,
+        since: i64,
+    ) -> (Vec<SettlementEntry>, Vec<SettlementEntry>) {
         let entry = |record| match record {
-            Record::Entry(entry) if self.run.lack(entry.seq) => Some(entry),
+            LogRecord::Entry(entry) if self.run.lack(entry.seq) => Some(entry),
             _ => None,
         };
         let lacking = records.into_iter().filter_map(entry);
@@ -161,9 +175,9 @@ impl Acks {
 }
 
 /// When the last entry of a file was written, in unix ms.
-pub(super) fn last_at(records: &[Record]) -> Option<i64> {
-    let at = |record: &Record| match record {
-        Record::Entry(entry) => Some(entry.at),
+pub(super) fn last_at(records: &[LogRecord]) -> Option<i64> {
+    let at = |record: &LogRecord| match record {
+        LogRecord::Entry(entry) => Some(entry.at),
         _ => None,
     };
     records.iter().filter_map(at).max()
@@ -177,10 +191,13 @@ pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) ->
             let behind = Some(line.as_str()).filter(|line| stands_behind(line.as_bytes()));
             let inside = if behind.is_some() { None } else { Some(line.into()) };
             let (id, charge, origin) = (id.into(), *charge, *origin);
-            let settle = Written::Settle { seq, at, account, id, charge, line: inside, origin };
+            let settle =
+                LogRecordLine::Settle { seq, at, account, id, charge, line: inside, origin };
             self::line(&settle, behind)
         }
-        Operation::Void { id } => line(&Written::Void { seq, at, account, id: id.into() }, None),
+        Operation::Void { id } => {
+            line(&LogRecordLine::Void { seq, at, account, id: id.into() }, None)
+        }
         _ => return None,
     })
 }
@@ -193,12 +210,12 @@ fn stands_behind(line: &[u8]) -> bool {
 
 /// The line that says that a run of the store acknowledged an entry.
 pub(super) fn acked(by: &str, seq: u64) -> Vec<u8> {
-    line(&Written::Acked { by: by.into(), seq }, None)
+    line(&LogRecordLine::Acked { by: by.into(), seq }, None)
 }
 
 /// The line that says that a run of the store acknowledged all entries up to one.
 pub(super) fn all_acked(by: &str, seq: u64) -> Vec<u8> {
-    line(&Written::AllAcked { by: by.into(), seq }, None)
+    line(&LogRecordLine::AllAcked { by: by.into(), seq }, None)
 }
 
 /// A line of the outbox, which says this.
@@ -224,10 +241,10 @@ const TAB: u8 = b'\t';
 
 /// Reads a file: what is sound of it, and how many lines are not. One at the end was being written
 /// when the process or the machine ended; any other is told apart from its neighbours all the same.
-pub(super) fn read(file: &[u8]) -> (Vec<Record>, usize) {
+pub(super) fn read(file: &[u8]) -> (Vec<LogRecord>, usize) {
     let mut torn = 0;
     let sound = lines(file).filter_map(|said| {
-        let record = said.and_then(Record::read);
+        let record = said.and_then(LogRecord::read);
         torn += usize::from(record.is_none());
         record
     });
@@ -274,23 +291,24 @@ mod tests {
         prop_oneof![3 => settle, 1 => ".{0,9}".prop_map(|id| Operation::Void { id })]
     }
 
-    fn record() -> impl Strategy<Value = Record> {
+    fn record() -> impl Strategy<Value = LogRecord> {
         let account = "[a-z]{1,9}".prop_map(|name| AccountName::parse(&name).expect("a name"));
-        let entry = (any::<u64>(), any::<i64>(), account, operation())
-            .prop_map(|(seq, at, account, op)| Record::Entry(Entry { seq, at, account, op }));
+        let entry = (any::<u64>(), any::<i64>(), account, operation()).prop_map(
+            |(seq, at, account, op)| LogRecord::Entry(SettlementEntry { seq, at, account, op }),
+        );
         let acked = ("[0-9a-f]{32}", any::<u64>());
         prop_oneof![
             3 => entry,
-            1 => acked.prop_map(|(by, seq)| Record::Acked { by, seq }),
-            1 => acked.prop_map(|(by, seq)| Record::AllAcked { by, seq }),
+            1 => acked.prop_map(|(by, seq)| LogRecord::Acked { by, seq }),
+            1 => acked.prop_map(|(by, seq)| LogRecord::AllAcked { by, seq }),
         ]
     }
 
-    fn written(record: &Record) -> Vec<u8> {
+    fn written(record: &LogRecord) -> Vec<u8> {
         match record {
-            Record::Entry(e) => entry(e.seq, e.at, &e.account, &e.op).expect("it ends a hold"),
-            Record::Acked { by, seq } => acked(by, *seq),
-            Record::AllAcked { by, seq } => all_acked(by, *seq),
+            LogRecord::Entry(e) => entry(e.seq, e.at, &e.account, &e.op).expect("it ends a hold"),
+            LogRecord::Acked { by, seq } => acked(by, *seq),
+            LogRecord::AllAcked { by, seq } => all_acked(by, *seq),
         }
     }
 
@@ -349,7 +367,9 @@ mod tests {
         let json = r#"{"is":"settle","seq":1,"at":2,"account":"a","id":"h","charge":3,"line":"{\"a\":1}"}"#;
         let file = format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
         let (records, torn) = read(file.as_bytes());
-        let [Record::Entry(Entry { op: Operation::Settle { line, .. }, .. })] = &records[..] else {
+        let [LogRecord::Entry(SettlementEntry { op: Operation::Settle { line, .. }, .. })] =
+            &records[..]
+        else {
             panic!("{records:?}, {torn}");
         };
         assert_eq!(line, r#"{"a":1}"#);
@@ -359,15 +379,21 @@ mod tests {
     fn what_one_run_has_another_may_lack() {
         let account = AccountName::parse("a").expect("a name");
         let op = Operation::Void { id: "h".to_owned() };
-        let entry =
-            |seq| Record::Entry(Entry { seq, at: 0, account: account.clone(), op: op.clone() });
+        let entry = |seq| {
+            LogRecord::Entry(SettlementEntry {
+                seq,
+                at: 0,
+                account: account.clone(),
+                op: op.clone(),
+            })
+        };
         let by = |run: &str| run.to_owned();
         let mut records: Vec<_> = (1..=6).map(entry).collect();
-        records.push(Record::AllAcked { by: by("one"), seq: 3 });
-        records.push(Record::Acked { by: by("one"), seq: 5 });
-        records.push(Record::Acked { by: by("two"), seq: 6 });
+        records.push(LogRecord::AllAcked { by: by("one"), seq: 3 });
+        records.push(LogRecord::Acked { by: by("one"), seq: 5 });
+        records.push(LogRecord::Acked { by: by("two"), seq: 6 });
         let lacking = |run: &str| {
-            let mut acks = Acks::default();
+            let mut acks = Acknowledgements::default();
             acks.note(&records, run);
             acks.lacking(records.clone(), i64::MIN).0.iter().map(|e| e.seq).collect::<Vec<_>>()
         };

@@ -11,10 +11,10 @@ use std::time::Instant;
 use futures_util::future::join_all;
 
 use super::files;
-use super::log::{Key, Log};
-use super::record::{self, Acks, Entry, Record};
-use super::shelf::{Lines, Shelf};
-use super::{Run, calls, orders};
+use super::log::{HoldEndKey, SettlementLog};
+use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
+use super::shelf::{SegmentDir, SegmentKind};
+use super::{ServerRun, calls, orders};
 use crate::ledger::{AccountName, Answer, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
 use crate::repeats::{ClaimMode, ReplyStore};
@@ -29,12 +29,12 @@ const TOGETHER: usize = 128;
 const ASKED: usize = 1_024;
 
 /// See the module.
-pub(in crate::store) struct Replay {
-    log: Arc<Log>,
+pub(in crate::store) struct SegmentReplay {
+    log: Arc<SettlementLog>,
     repeats: Arc<dyn ReplyStore>,
-    adopted: Vec<Adopted>,
+    adopted: Vec<AdoptedSegments>,
     /// What was left for another store.
-    foreign: Vec<Shelf>,
+    foreign: Vec<SegmentDir>,
     /// Whether some of the own files could not be read when all were sent.
     owes: bool,
     /// Whether what is not urgent of adopted files was left for later.
@@ -42,15 +42,15 @@ pub(in crate::store) struct Replay {
 }
 
 /// A shelf whose owner has ended.
-struct Adopted {
-    shelf: Shelf,
+struct AdoptedSegments {
+    shelf: SegmentDir,
     /// The run of the store that has all of it, and since when.
     has_all: Option<(Box<str>, Instant)>,
 }
 
 /// What is sent of what a run may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum ReplayPart {
     /// What is urgent.
     Lately,
     All,
@@ -58,7 +58,7 @@ enum Part {
 
 /// What came of it.
 #[derive(Debug, Default)]
-struct Sent {
+struct ReplayOutcome {
     entries: u64,
     /// Of these, those that the store had to be told.
     told: u64,
@@ -73,17 +73,20 @@ struct Sent {
     left: usize,
 }
 
-impl Sent {
+impl ReplayOutcome {
     fn is_all(&self) -> bool {
         self.unread == 0 && self.left == 0
     }
 }
 
-impl Replay {
+impl SegmentReplay {
     /// What is sent goes to a run; names are those of `repeats`.
-    pub(in crate::store) fn new(log: Arc<Log>, repeats: Arc<dyn ReplyStore>) -> Replay {
+    pub(in crate::store) fn new(
+        log: Arc<SettlementLog>,
+        repeats: Arc<dyn ReplyStore>,
+    ) -> SegmentReplay {
         let (adopted, foreign) = (Vec::new(), Vec::new());
-        Replay { log, repeats, adopted, foreign, owes: false, left: false }
+        SegmentReplay { log, repeats, adopted, foreign, owes: false, left: false }
     }
 
     /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
@@ -92,14 +95,17 @@ impl Replay {
     ///
     /// # Errors
     /// The store did not take all of it. The same again sends the rest.
-    pub(in crate::store) async fn lately(&mut self, run: &impl Run) -> Result<(), Unavailable> {
-        self.own(run, Part::Lately).await?;
+    pub(in crate::store) async fn lately(
+        &mut self,
+        run: &impl ServerRun,
+    ) -> Result<(), Unavailable> {
+        self.own(run, ReplayPart::Lately).await?;
         let own = self.log.folder();
         self.log.orders.are_needed();
         self.jobs(run, &own).await?;
         self.find(run);
         for place in 0..self.adopted.len() {
-            self.adopted(place, run, Part::Lately).await?;
+            self.adopted(place, run, ReplayPart::Lately).await?;
         }
         Ok(())
     }
@@ -109,7 +115,7 @@ impl Replay {
         self.owes || self.left
     }
 
-    async fn own(&mut self, run: &impl Run, part: Part) -> Result<(), Unavailable> {
+    async fn own(&mut self, run: &impl ServerRun, part: ReplayPart) -> Result<(), Unavailable> {
         self.owes = true;
         let (files, last, unwritten) = self.log.all().map_err(cannot)?;
         let sent = self.files(run, (files, unwritten), part).await?;
@@ -123,16 +129,16 @@ impl Replay {
 
     /// Takes what processes left that have ended. What they left for a store that had this address
     /// before is kept, and told to nobody.
-    fn find(&mut self, run: &impl Run) {
-        let mut orphans = readable(&self.log.root, Shelf::orphans(&self.log.root));
+    fn find(&mut self, run: &impl ServerRun) {
+        let mut orphans = readable(&self.log.root, SegmentDir::orphans(&self.log.root));
         // Where it cannot be read whose one is, it is left for the next time.
         orphans.retain(|shelf| readable(&shelf.folder, shelf.store_id().map(|_| true)));
-        let is_foreign = |shelf: &Shelf| {
+        let is_foreign = |shelf: &SegmentDir| {
             let theirs = shelf.store_id().unwrap_or_default();
             theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
         };
         let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);
-        self.adopted.extend(own.into_iter().map(|shelf| Adopted { shelf, has_all: None }));
+        self.adopted.extend(own.into_iter().map(|shelf| AdoptedSegments { shelf, has_all: None }));
         for shelf in foreign {
             log::error!(
                 event = "outbox_store_mismatch", place:? = shelf.folder;
@@ -151,16 +157,16 @@ impl Replay {
     /// As with [`Replay::lately`].
     pub(in crate::store) async fn adopt(
         &mut self,
-        run: &impl Run,
+        run: &impl ServerRun,
         alive: Option<Instant>,
     ) -> Result<(), Unavailable> {
         if self.owes {
-            self.own(run, Part::All).await?;
+            self.own(run, ReplayPart::All).await?;
         }
         self.left = false;
         self.find(run);
         for place in 0..self.adopted.len() {
-            self.adopted(place, run, Part::All).await?;
+            self.adopted(place, run, ReplayPart::All).await?;
         }
         self.clear(alive);
         Ok(())
@@ -169,14 +175,14 @@ impl Replay {
     async fn adopted(
         &mut self,
         place: usize,
-        run: &impl Run,
-        part: Part,
+        run: &impl ServerRun,
+        part: ReplayPart,
     ) -> Result<(), Unavailable> {
-        let Adopted { shelf, has_all } = &self.adopted[place];
+        let AdoptedSegments { shelf, has_all } = &self.adopted[place];
         if has_all.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
             return Ok(());
         }
-        let files = readable(&shelf.folder, shelf.files(Lines::Ends).map(Some));
+        let files = readable(&shelf.folder, shelf.files(SegmentKind::Ends).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim(file));
         let sent = self.files(run, (files, Vec::new()), part).await?;
@@ -185,7 +191,7 @@ impl Replay {
         self.left |= sent.left > 0;
         if sent.is_all() {
             self.let_lapse(place).await?;
-            let Adopted { shelf, has_all } = &mut self.adopted[place];
+            let AdoptedSegments { shelf, has_all } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
                 let _ = fs::write(shelf.notes(), record::all_acked(run.name(), sent.last));
@@ -197,9 +203,9 @@ impl Replay {
 
     /// Makes the video jobs again that a run lacks of those that a shelf knows. Jobs that it has
     /// cost a look each; they are those of the last minutes.
-    async fn jobs(&self, run: &impl Run, place: &Shelf) -> Result<(), Unavailable> {
+    async fn jobs(&self, run: &impl ServerRun, place: &SegmentDir) -> Result<(), Unavailable> {
         let mut made = 0_u64;
-        for file in readable(&place.folder, place.files(Lines::Jobs)) {
+        for file in readable(&place.folder, place.files(SegmentKind::Jobs)) {
             let own = file.clone();
             let reading = tokio::task::spawn_blocking(move || orders::read(&own));
             let read = reading.await.unwrap_or_else(|why| Err(why.into()));
@@ -238,7 +244,7 @@ impl Replay {
                 "names of calls that died were let lapse"
             );
         }
-        for file in readable(&known.folder, known.files(Lines::Calls)) {
+        for file in readable(&known.folder, known.files(SegmentKind::Calls)) {
             let _ = fs::remove_file(file);
         }
         Ok(())
@@ -254,10 +260,10 @@ impl Replay {
             let is_empty = |file: &Path| fs::metadata(file).is_ok_and(|about| about.len() == 0);
             let is_gone =
                 |file: &PathBuf| (is_over || is_empty(file)) && fs::remove_file(file).is_ok();
-            match adopted.shelf.files(Lines::Ends) {
+            match adopted.shelf.files(SegmentKind::Ends) {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
                     // With the ends of their holds, what is noted of jobs is no longer needed.
-                    let jobs = adopted.shelf.files(Lines::Jobs).unwrap_or_default();
+                    let jobs = adopted.shelf.files(SegmentKind::Jobs).unwrap_or_default();
                     jobs.iter().for_each(|file| drop(fs::remove_file(file)));
                     adopted.shelf.remove();
                 }
@@ -271,14 +277,14 @@ impl Replay {
     /// since those are what a store forgets.
     async fn files(
         &self,
-        run: &impl Run,
+        run: &impl ServerRun,
         (files, unwritten): (Vec<PathBuf>, Vec<u8>),
-        part: Part,
-    ) -> Result<Sent, Unavailable> {
-        let (mut acks, mut sent) = (Acks::default(), Sent::default());
+        part: ReplayPart,
+    ) -> Result<ReplayOutcome, Unavailable> {
+        let (mut acks, mut sent) = (Acknowledgements::default(), ReplayOutcome::default());
         let (records, _) = record::read(&unwritten);
         self.send(run, acks.lacking(records, i64::MIN).0, &mut sent).await?;
-        let mut since = (part == Part::All).then_some(i64::MIN);
+        let mut since = (part == ReplayPart::All).then_some(i64::MIN);
         for file in files.iter().rev() {
             let records = read(file, &mut sent).await;
             acks.note(&records, run.name());
@@ -295,9 +301,9 @@ impl Replay {
 
     async fn send(
         &self,
-        run: &impl Run,
-        entries: Vec<Entry>,
-        sent: &mut Sent,
+        run: &impl ServerRun,
+        entries: Vec<SettlementEntry>,
+        sent: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
         for asked in entries.rchunks(ASKED) {
             let lacking = self.unknown(run, asked, sent).await?;
@@ -314,11 +320,11 @@ impl Replay {
     /// Those of which the run does not know that their holds ended.
     async fn unknown<'a>(
         &self,
-        run: &impl Run,
-        entries: &'a [Entry],
-        sent: &mut Sent,
-    ) -> Result<Vec<&'a Entry>, Unavailable> {
-        let mut of: HashMap<&AccountName, Vec<&Entry>> = HashMap::new();
+        run: &impl ServerRun,
+        entries: &'a [SettlementEntry],
+        sent: &mut ReplayOutcome,
+    ) -> Result<Vec<&'a SettlementEntry>, Unavailable> {
+        let mut of: HashMap<&AccountName, Vec<&SettlementEntry>> = HashMap::new();
         entries.iter().for_each(|entry| of.entry(&entry.account).or_default().push(entry));
         let asking = of.iter().map(|(account, entries)| async move {
             let ids: Vec<&str> =
@@ -332,19 +338,25 @@ impl Replay {
             known.extend(ended.map(|(entry, _)| entry.seq));
         }
         let (known, unknown) = entries.iter().partition(|entry| known.contains(&entry.seq));
-        let known: Vec<&Entry> = known;
+        let known: Vec<&SettlementEntry> = known;
         known.into_iter().for_each(|entry| self.has(run, entry, sent));
         Ok(unknown)
     }
 
     /// Notes that the run has an entry.
-    fn has(&self, run: &impl Run, entry: &Entry, sent: &mut Sent) {
+    fn has(&self, run: &impl ServerRun, entry: &SettlementEntry, sent: &mut ReplayOutcome) {
         sent.entries += 1;
         sent.last = sent.last.max(entry.seq);
-        self.log.acked(&Key::of(&entry.account, &entry.op), run.name());
+        self.log.acked(&HoldEndKey::of(&entry.account, &entry.op), run.name());
     }
 
-    fn told(&self, run: &impl Run, entry: &Entry, answer: &Answer, sent: &mut Sent) {
+    fn told(
+        &self,
+        run: &impl ServerRun,
+        entry: &SettlementEntry,
+        answer: &Answer,
+        sent: &mut ReplayOutcome,
+    ) {
         self.has(run, entry, sent);
         sent.told += 1;
         METRICS.outbox_replayed.inc();
@@ -365,7 +377,7 @@ impl Replay {
 }
 
 /// What a file says. One that cannot be read keeps nobody from the others.
-async fn read(file: &Path, sent: &mut Sent) -> Vec<Record> {
+async fn read(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
     let own = file.to_owned();
     let reading = tokio::task::spawn_blocking(move || files::read(&own).map(|f| record::read(&f)));
     let read = match reading.await.unwrap_or_else(|why| Err(why.into())) {
@@ -400,8 +412,8 @@ fn trim(file: &Path) {
     readable(file, trimmed);
 }
 
-fn tell(sent: &Sent, whose: &str) {
-    let Sent { entries, told, charged, torn, .. } = *sent;
+fn tell(sent: &ReplayOutcome, whose: &str) {
+    let ReplayOutcome { entries, told, charged, torn, .. } = *sent;
     if entries > 0 {
         log::info!(
             event = "store_replay_finished", whose, entries, told, charged, torn;

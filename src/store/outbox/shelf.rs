@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::files::Files;
+use super::files::SegmentFiles;
 use crate::permissions;
 
 /// A shelf that was begun and has no owner after so long never gets one.
@@ -19,7 +19,7 @@ const STORE: &str = "store";
 /// What the lines of a file are about. Versions that know only the ends of holds pass the other
 /// files over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lines {
+pub(super) enum SegmentKind {
     /// How holds end.
     Ends,
     /// Calls that run under a name.
@@ -28,25 +28,25 @@ pub(super) enum Lines {
     Jobs,
 }
 
-impl Lines {
+impl SegmentKind {
     fn ending(self) -> &'static str {
         match self {
-            Lines::Ends => "log",
-            Lines::Calls => "calls",
-            Lines::Jobs => "jobs",
+            SegmentKind::Ends => "log",
+            SegmentKind::Calls => "calls",
+            SegmentKind::Jobs => "jobs",
         }
     }
 }
 
 /// A folder that is ours.
-pub(super) struct Shelf {
+pub(super) struct SegmentDir {
     pub(super) folder: PathBuf,
     lock: File,
 }
 
-impl Shelf {
+impl SegmentDir {
     /// Makes one. It gets its name when it is locked, so nobody takes it for another's before.
-    pub(super) fn make(root: &Path) -> io::Result<Shelf> {
+    pub(super) fn make(root: &Path) -> io::Result<SegmentDir> {
         let name = uuid::Uuid::now_v7().to_string();
         let begun = root.join(format!("{BEGUN}{name}"));
         permissions::make_folder(root)?;
@@ -57,11 +57,11 @@ impl Shelf {
         for kept in [&folder, root] {
             File::open(kept)?.sync_all()?;
         }
-        Ok(Shelf { folder, lock })
+        Ok(SegmentDir { folder, lock })
     }
 
     /// Shelves of processes that have ended; they are ours now.
-    pub(super) fn orphans(root: &Path) -> io::Result<Vec<Shelf>> {
+    pub(super) fn orphans(root: &Path) -> io::Result<Vec<SegmentDir>> {
         let mut orphans = Vec::new();
         for found in fs::read_dir(root)? {
             let found = found?;
@@ -75,7 +75,7 @@ impl Shelf {
                     drop(lock);
                     let _ = fs::remove_dir_all(&folder);
                 }
-                Ok(Some(lock)) => orphans.push(Shelf { folder, lock }),
+                Ok(Some(lock)) => orphans.push(SegmentDir { folder, lock }),
                 Ok(None) => {}
                 // Whoever had it before has removed it just now.
                 Err(why) if why.kind() == io::ErrorKind::NotFound => {}
@@ -89,8 +89,8 @@ impl Shelf {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn is_whole(&self, files: &Files) -> io::Result<()> {
-        let written = self.file(Lines::Ends, files.number());
+    pub(super) fn is_whole(&self, files: &SegmentFiles) -> io::Result<()> {
+        let written = self.file(SegmentKind::Ends, files.number());
         for (path, open) in [(self.folder.join(LOCK), &self.lock), (written, files.file())] {
             let (there, open) = (fs::metadata(&path)?, open.metadata()?);
             if (there.dev(), there.ino()) != (open.dev(), open.ino()) {
@@ -101,7 +101,7 @@ impl Shelf {
     }
 
     /// Its files of such lines, oldest first.
-    pub(super) fn files(&self, lines: Lines) -> io::Result<Vec<PathBuf>> {
+    pub(super) fn files(&self, lines: SegmentKind) -> io::Result<Vec<PathBuf>> {
         let found = match fs::read_dir(&self.folder) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             found => found?,
@@ -118,7 +118,7 @@ impl Shelf {
     }
 
     /// Where its file of that number is.
-    pub(super) fn file(&self, lines: Lines, number: u64) -> PathBuf {
+    pub(super) fn file(&self, lines: SegmentKind, number: u64) -> PathBuf {
         self.folder.join(format!("{number:08}.{}", lines.ending()))
     }
 
@@ -187,29 +187,36 @@ mod tests {
     #[test]
     fn a_shelf_is_adopted_once_and_only_when_its_owner_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
-        let own = Shelf::make(root.path()).expect("a shelf");
-        fs::write(own.file(Lines::Ends, 1), "x").expect("a file");
-        assert_eq!(Shelf::orphans(root.path()).expect("a look").len(), 0);
+        let own = SegmentDir::make(root.path()).expect("a shelf");
+        fs::write(own.file(SegmentKind::Ends, 1), "x").expect("a file");
+        assert_eq!(SegmentDir::orphans(root.path()).expect("a look").len(), 0);
         let folder = own.folder.clone();
         drop(own);
-        let adopted = Shelf::orphans(root.path()).expect("a look");
+        let adopted = SegmentDir::orphans(root.path()).expect("a look");
         assert_eq!((adopted.len(), &adopted[0].folder), (1, &folder));
-        assert_eq!(adopted[0].files(Lines::Ends).expect("files"), [folder.join("00000001.log")]);
-        assert_eq!(Shelf::orphans(root.path()).expect("a look").len(), 0, "it has an owner again");
+        assert_eq!(
+            adopted[0].files(SegmentKind::Ends).expect("files"),
+            [folder.join("00000001.log")]
+        );
+        assert_eq!(
+            SegmentDir::orphans(root.path()).expect("a look").len(),
+            0,
+            "it has an owner again"
+        );
     }
 
     #[test]
     fn one_that_is_being_made_is_nobodys() {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join(format!("{BEGUN}x"))).expect("a folder");
-        assert_eq!(Shelf::orphans(root.path()).expect("a look").len(), 0);
+        assert_eq!(SegmentDir::orphans(root.path()).expect("a look").len(), 0);
         assert!(root.path().join(format!("{BEGUN}x")).exists());
     }
 
     #[test]
     fn one_that_is_empty_goes_away() {
         let root = tempfile::tempdir().expect("a folder");
-        let own = Shelf::make(root.path()).expect("a shelf");
+        let own = SegmentDir::make(root.path()).expect("a shelf");
         own.remove();
         assert_eq!(fs::read_dir(root.path()).expect("a folder").count(), 0);
     }

@@ -15,21 +15,21 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Syncer {
-    waiting: Mutex<Waiting>,
+pub(super) struct FsyncThread {
+    waiting: Mutex<FsyncQueue>,
     bell: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct FsyncQueue {
     files: Vec<Arc<File>>,
     has_ended: bool,
 }
 
-impl Syncer {
+impl FsyncThread {
     /// Starts the thread. It tells through `sound` if the disk fails.
-    pub(super) fn start(sound: Arc<AtomicBool>) -> io::Result<Arc<Syncer>> {
-        let syncer = Arc::new(Syncer::default());
+    pub(super) fn start(sound: Arc<AtomicBool>) -> io::Result<Arc<FsyncThread>> {
+        let syncer = Arc::new(FsyncThread::default());
         let own = syncer.clone();
         let run = move || own.run(&sound);
         thread::Builder::new().name("outbox-sync".to_owned()).spawn(run)?;
@@ -56,7 +56,7 @@ impl Syncer {
         self.bell.notify_one();
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, FsyncQueue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -23,8 +23,8 @@ use tokio::time::timeout;
 
 use super::super::StoreTls;
 use super::ANSWER_WAIT;
-use super::connection::{Asking, CONNECT_WAIT, client, lost_master, tcp};
-use super::topology::Node;
+use super::connection::{CONNECT_WAIT, PendingCommand, client, lost_master, tcp};
+use super::topology::ClusterNode;
 
 /// Slots of every cluster.
 const SLOTS: u64 = 16_384;
@@ -35,22 +35,22 @@ const RETRIES: u32 = 10;
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 250;
 
-type Looking<'a> = Pin<Box<dyn Future<Output = RedisResult<View>> + Send + 'a>>;
+type TopologyLookup<'a> = Pin<Box<dyn Future<Output = RedisResult<ClusterView>> + Send + 'a>>;
 
 /// Who has which part in a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct View {
+pub(super) struct ClusterView {
     /// Those that have slots, in order.
-    pub(super) masters: Vec<Node>,
+    pub(super) masters: Vec<ClusterNode>,
     /// These and their replicas.
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<ClusterNode>,
     /// Who says so.
-    giver: Option<Node>,
+    giver: Option<ClusterNode>,
 }
 
 /// See the module.
-pub(super) struct Cluster {
-    seeds: Vec<Node>,
+pub(super) struct ClusterConnection {
+    seeds: Vec<ClusterNode>,
     settings: RedisConnectionInfo,
     /// The certificates, if it is spoken to over TLS.
     tls: Option<StoreTls>,
@@ -58,13 +58,17 @@ pub(super) struct Cluster {
     /// Since when that was asked without a word from it.
     silent: Mutex<Option<Instant>>,
     is_doubted: AtomicBool,
-    single: Mutex<HashMap<Node, MultiplexedConnection>>,
-    view: Mutex<Arc<View>>,
+    single: Mutex<HashMap<ClusterNode, MultiplexedConnection>>,
+    view: Mutex<Arc<ClusterView>>,
 }
 
-impl Cluster {
+impl ClusterConnection {
     /// Of an address without its scheme.
-    pub(super) async fn open(rest: &str, is_tls: bool, tls: &StoreTls) -> RedisResult<Cluster> {
+    pub(super) async fn open(
+        rest: &str,
+        is_tls: bool,
+        tls: &StoreTls,
+    ) -> RedisResult<ClusterConnection> {
         let (mut seeds, mut settings) = (Vec::new(), RedisConnectionInfo::default());
         for host in rest.split(',') {
             let info = format!("redis://{host}").into_connection_info()?;
@@ -73,10 +77,10 @@ impl Cluster {
                 settings = info.redis_settings().clone();
             }
             if let ConnectionAddr::Tcp(host, port) = info.addr() {
-                seeds.push(Node { host: host.clone(), port: *port });
+                seeds.push(ClusterNode { host: host.clone(), port: *port });
             }
         }
-        let cluster = Cluster {
+        let cluster = ClusterConnection {
             seeds,
             settings,
             tls: is_tls.then(|| tls.clone()),
@@ -118,19 +122,19 @@ impl Cluster {
     }
 
     /// Who was last seen to have which part.
-    pub(super) fn view(&self) -> Arc<View> {
+    pub(super) fn view(&self) -> Arc<ClusterView> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What was seen may be wrong: next time everybody is asked, and connected to anew.
     pub(super) fn doubt(&self) {
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-        *view = Arc::new(View { giver: None, ..View::clone(&view) });
+        *view = Arc::new(ClusterView { giver: None, ..ClusterView::clone(&view) });
         self.is_doubted.store(true, Ordering::Relaxed);
     }
 
     /// Connects anew to nodes that are known to be there. If that fails what was there stays.
-    pub(super) async fn renew(&self, nodes: &[Node]) {
+    pub(super) async fn renew(&self, nodes: &[ClusterNode]) {
         let nodes = if nodes.is_empty() { &self.view().nodes } else { nodes };
         // If it fails, it is tried again after as long.
         *self.silent() = None;
@@ -143,7 +147,7 @@ impl Cluster {
         }
     }
 
-    async fn connect(&self, nodes: &[Node]) -> RedisResult<()> {
+    async fn connect(&self, nodes: &[ClusterNode]) -> RedisResult<()> {
         let nodes = nodes.iter().map(|node| self.info(node)).collect::<RedisResult<Vec<_>>>()?;
         let mut builder = ClusterClientBuilder::new(nodes)
             .connection_timeout(CONNECT_WAIT)
@@ -166,7 +170,7 @@ impl Cluster {
     }
 
     /// Asks who the masters are: whoever answered last time, and if it does not, everybody.
-    pub(super) async fn look(&self) -> RedisResult<Arc<View>> {
+    pub(super) async fn look(&self) -> RedisResult<Arc<ClusterView>> {
         let known = self.view();
         let first = match &known.giver {
             Some(giver) => timeout(GIVER_WAIT, self.view_of(giver)).await.ok().and_then(Result::ok),
@@ -185,17 +189,18 @@ impl Cluster {
         Ok(view)
     }
 
-    async fn view_of_any(&self, known: &[Node]) -> RedisResult<View> {
-        let mut nodes: Vec<&Node> = known.iter().chain(&self.seeds).collect();
+    async fn view_of_any(&self, known: &[ClusterNode]) -> RedisResult<ClusterView> {
+        let mut nodes: Vec<&ClusterNode> = known.iter().chain(&self.seeds).collect();
         nodes.sort();
         nodes.dedup();
-        let asking = nodes.into_iter().map(|node| -> Looking<'_> { Box::pin(self.view_of(node)) });
+        let asking =
+            nodes.into_iter().map(|node| -> TopologyLookup<'_> { Box::pin(self.view_of(node)) });
         Ok(select_ok(asking).await?.0)
     }
 
     /// What a node says of the cluster, if it is part of one that is whole: a node that was cut off
     /// knows that, and may know no more than how things were.
-    async fn view_of(&self, node: &Node) -> RedisResult<View> {
+    async fn view_of(&self, node: &ClusterNode) -> RedisResult<ClusterView> {
         let mut asked = redis::pipe();
         asked.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
         let mut connection = self.single(node).await?;
@@ -212,7 +217,11 @@ impl Cluster {
     }
 
     /// Asks some nodes, each of which has to answer.
-    pub(super) async fn ask_all(&self, nodes: &[Node], cmd: &Cmd) -> RedisResult<Vec<Value>> {
+    pub(super) async fn ask_all(
+        &self,
+        nodes: &[ClusterNode],
+        cmd: &Cmd,
+    ) -> RedisResult<Vec<Value>> {
         let asking = nodes.iter().map(|node| async {
             let mut connection = self.single(node).await?;
             let answered = cmd.query_async(&mut connection).await;
@@ -235,7 +244,7 @@ impl Cluster {
     }
 
     /// A connection to one node.
-    async fn single(&self, node: &Node) -> RedisResult<MultiplexedConnection> {
+    async fn single(&self, node: &ClusterNode) -> RedisResult<MultiplexedConnection> {
         let known = self.single.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
         if let Some(known) = known {
             return Ok(known);
@@ -246,7 +255,7 @@ impl Cluster {
             .set_connection_timeout(Some(CONNECT_WAIT))
             .set_response_timeout(Some(ANSWER_WAIT));
         // Without its type: the library's future is too deep for the compiler.
-        let connecting: Asking<'_> =
+        let connecting: PendingCommand<'_> =
             Box::pin(client.get_multiplexed_async_connection_with_config(&config));
         let connected = connecting.await?;
         let mut single = self.single.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,14 +263,14 @@ impl Cluster {
     }
 
     /// After a failure a node is connected to anew.
-    fn minded<T>(&self, node: &Node, answered: RedisResult<T>) -> RedisResult<T> {
+    fn minded<T>(&self, node: &ClusterNode, answered: RedisResult<T>) -> RedisResult<T> {
         if answered.as_ref().is_err_and(lost_master) {
             self.single.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
         }
         answered
     }
 
-    fn info(&self, node: &Node) -> RedisResult<ConnectionInfo> {
+    fn info(&self, node: &ClusterNode) -> RedisResult<ConnectionInfo> {
         let (host, port) = (node.host.clone(), node.port);
         let address = match self.tls {
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -271,7 +280,7 @@ impl Cluster {
     }
 }
 
-impl View {
+impl ClusterView {
     /// The masters, as an operator reads them.
     pub(super) fn shown(&self) -> String {
         self.masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -279,7 +288,7 @@ impl View {
 }
 
 /// Reads CLUSTER SLOTS as `giver` says it; `None` if a slot has no master.
-fn parse(giver: &Node, slots: &Value) -> Option<View> {
+fn parse(giver: &ClusterNode, slots: &Value) -> Option<ClusterView> {
     let (mut masters, mut nodes, mut covered) = (Vec::new(), Vec::new(), 0u64);
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
@@ -288,7 +297,8 @@ fn parse(giver: &Node, slots: &Value) -> Option<View> {
             return None;
         };
         covered += u64::try_from(last - first + 1).ok()?;
-        let owners: Vec<Node> = owners.iter().filter_map(|owner| named(giver, owner)).collect();
+        let owners: Vec<ClusterNode> =
+            owners.iter().filter_map(|owner| named(giver, owner)).collect();
         masters.push(owners.first()?.clone());
         nodes.extend(owners);
     }
@@ -296,11 +306,11 @@ fn parse(giver: &Node, slots: &Value) -> Option<View> {
         list.sort();
         list.dedup();
     }
-    (covered == SLOTS).then(|| View { masters, nodes, giver: Some(giver.clone()) })
+    (covered == SLOTS).then(|| ClusterView { masters, nodes, giver: Some(giver.clone()) })
 }
 
 /// A node of a range. One that does not know its own address is where it was asked.
-fn named(giver: &Node, owner: &Value) -> Option<Node> {
+fn named(giver: &ClusterNode, owner: &Value) -> Option<ClusterNode> {
     let Value::Array(parts) = owner else { return None };
     let [host, Value::Int(port), ..] = parts.as_slice() else { return None };
     let host = match host {
@@ -311,7 +321,7 @@ fn named(giver: &Node, owner: &Value) -> Option<Node> {
         Value::Nil => giver.host.clone(),
         _ => return None,
     };
-    Some(Node { host, port: u16::try_from(*port).ok()? })
+    Some(ClusterNode { host, port: u16::try_from(*port).ok()? })
 }
 
 fn late(_: tokio::time::error::Elapsed) -> io::Error {
@@ -334,7 +344,7 @@ mod tests {
 
     #[test]
     fn masters_come_first_and_every_slot_has_one() {
-        let giver = Node { host: "h".to_owned(), port: 1 };
+        let giver = ClusterNode { host: "h".to_owned(), port: 1 };
         let whole = [
             range(0, 99, vec![owner("", 1), owner("b", 2)]),
             range(100, 16_383, vec![owner("c", 3), owner("?", 4)]),

@@ -14,9 +14,9 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::super::{SCHEMES, StoreSection, StoreTls};
-use super::cluster::Cluster;
-use super::sentinel::Watched;
-use super::server::Server;
+use super::cluster::ClusterConnection;
+use super::sentinel::SentinelMaster;
+use super::server::SingleServer;
 use super::topology::Topology;
 use crate::ledger::Unavailable;
 
@@ -27,25 +27,25 @@ const OPEN_WAIT: Duration = Duration::from_millis(4_500);
 /// A server whose machine says nothing to what was sent is gone after so long.
 const UNHEARD_MAX: Duration = Duration::from_secs(5);
 
-pub(super) type Asking<'a> =
+pub(super) type PendingCommand<'a> =
     Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>> + Send + 'a>>;
 
 /// See the module.
-pub(super) struct Connection {
-    kind: Kind,
+pub(super) struct RedisConnection {
+    kind: ConnectionKind,
     topology: Arc<Topology>,
     /// The version of the topology that it was made for.
     made_for: AtomicU64,
     renewing: Mutex<()>,
 }
 
-enum Kind {
-    Server(Box<Server>),
-    Cluster(Box<Cluster>),
-    Sentinel(Arc<Watched>),
+enum ConnectionKind {
+    Server(Box<SingleServer>),
+    Cluster(Box<ClusterConnection>),
+    Sentinel(Arc<SentinelMaster>),
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Connection {
     pub(super) async fn open(
         section: &StoreSection,
         topology: Arc<Topology>,
-    ) -> Result<Connection, Unavailable> {
+    ) -> Result<RedisConnection, Unavailable> {
         let url = &section.url;
         let cannot = |why: RedisError| Unavailable(format!("{}: {why}", shown(url)));
         let made_for = AtomicU64::new(topology.version());
@@ -63,7 +63,7 @@ impl Connection {
         let kind = kind.map_err(cannot)?.ok_or_else(|| {
             Unavailable(format!("{}: known are {}", shown(url), SCHEMES.join(" ")))
         })?;
-        Ok(Connection { kind, topology, made_for, renewing: Mutex::default() })
+        Ok(RedisConnection { kind, topology, made_for, renewing: Mutex::default() })
     }
 
     pub(super) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, Unavailable> {
@@ -78,7 +78,7 @@ impl Connection {
     /// Asks every node: all of a cluster, else the one there is.
     pub(super) async fn query_nodes(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.kind {
-            Kind::Cluster(cluster) => cluster.ask_all(&cluster.view().nodes, cmd).await,
+            ConnectionKind::Cluster(cluster) => cluster.ask_all(&cluster.view().nodes, cmd).await,
             _ => Ok(vec![self.query_raw(cmd).await?]),
         }
     }
@@ -86,22 +86,22 @@ impl Connection {
     /// Asks every master: all of a cluster, else the one there is.
     pub(super) async fn query_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.kind {
-            Kind::Cluster(cluster) => cluster.ask_all(&cluster.view().masters, cmd).await,
+            ConnectionKind::Cluster(cluster) => cluster.ask_all(&cluster.view().masters, cmd).await,
             _ => Ok(vec![self.query_raw(cmd).await?]),
         }
     }
 
     /// Whether keys are spread over several servers.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.kind, Kind::Cluster(_))
+        matches!(self.kind, ConnectionKind::Cluster(_))
     }
 
     /// Looks who the masters are now. Where they are others than before, this connection is made
     /// again, and all others of this process are as soon as they are used.
     pub(super) async fn look_for_masters(&self) -> Result<(), Unavailable> {
         let cluster = match &self.kind {
-            Kind::Cluster(cluster) => cluster,
-            Kind::Sentinel(watched) => {
+            ConnectionKind::Cluster(cluster) => cluster,
+            ConnectionKind::Sentinel(watched) => {
                 if let Some(master) = watched.other().await {
                     log::warn!(
                         event = "store_master_changed", master:%;
@@ -112,7 +112,7 @@ impl Connection {
                 }
                 return Ok(());
             }
-            Kind::Server(_) => return Ok(()),
+            ConnectionKind::Server(_) => return Ok(()),
         };
         let known = cluster.view();
         let view = cluster.look().await?;
@@ -159,7 +159,7 @@ impl Connection {
     /// Gives the server scripts, so that their first uses do not have to: all of them at once, in
     /// the time of one. Of a cluster each master gets them.
     pub(super) async fn load(&self, scripts: &[&Script]) -> Result<(), Unavailable> {
-        if let Kind::Cluster(cluster) = &self.kind {
+        if let ConnectionKind::Cluster(cluster) = &self.kind {
             return Ok(cluster.load(scripts).await?);
         }
         let loading = scripts.iter().map(|script| async {
@@ -176,21 +176,23 @@ impl Connection {
     }
 
     /// A handle on the connection; all handles share it.
-    async fn shared(&self) -> RedisResult<Handle> {
+    async fn shared(&self) -> RedisResult<ConnectionHandle> {
         if self.is_old() {
             self.renew().await;
         }
         Ok(match &self.kind {
-            Kind::Server(server) => Handle(Box::new(server.shared())),
-            Kind::Cluster(cluster) => Handle(Box::new(cluster.shared()?)),
-            Kind::Sentinel(watched) => Handle(Box::new(super::sentinel::master(watched).await?)),
+            ConnectionKind::Server(server) => ConnectionHandle(Box::new(server.shared())),
+            ConnectionKind::Cluster(cluster) => ConnectionHandle(Box::new(cluster.shared()?)),
+            ConnectionKind::Sentinel(watched) => {
+                ConnectionHandle(Box::new(super::sentinel::master(watched).await?))
+            }
         })
     }
 
     /// Whether it was made for another topology, or leads nowhere.
     fn is_old(&self) -> bool {
         self.made_for.load(Ordering::Relaxed) != self.topology.version()
-            || matches!(&self.kind, Kind::Cluster(cluster) if cluster.is_spent())
+            || matches!(&self.kind, ConnectionKind::Cluster(cluster) if cluster.is_spent())
     }
 
     /// Makes it again, for the topology as it is now. Whoever comes meanwhile waits for that.
@@ -201,9 +203,9 @@ impl Connection {
             return;
         }
         match &self.kind {
-            Kind::Server(server) => server.begin_again(),
-            Kind::Cluster(cluster) => cluster.renew(&nodes).await,
-            Kind::Sentinel(watched) => watched.forget().await,
+            ConnectionKind::Server(server) => server.begin_again(),
+            ConnectionKind::Cluster(cluster) => cluster.renew(&nodes).await,
+            ConnectionKind::Sentinel(watched) => watched.forget().await,
         }
         self.made_for.store(version, Ordering::Relaxed);
     }
@@ -212,15 +214,15 @@ impl Connection {
     /// for a server that does not let us in, and for one that says nothing.
     async fn mind<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
         match &self.kind {
-            Kind::Server(server) => {
+            ConnectionKind::Server(server) => {
                 if answered.as_ref().is_err_and(|why| is_locked_out(why) || why.is_timeout()) {
                     server.begin_again_soon();
                 }
             }
-            Kind::Sentinel(watched) => {
+            ConnectionKind::Sentinel(watched) => {
                 watched.heard(answered.as_ref().is_err_and(lost_master)).await;
             }
-            Kind::Cluster(cluster) => cluster.heard(answered.as_ref().err()),
+            ConnectionKind::Cluster(cluster) => cluster.heard(answered.as_ref().err()),
         }
         answered
     }
@@ -228,9 +230,9 @@ impl Connection {
     /// The master that is known is none any more.
     pub(super) async fn lost_master(&self) {
         match &self.kind {
-            Kind::Sentinel(watched) => watched.forget().await,
-            Kind::Cluster(cluster) => cluster.doubt(),
-            Kind::Server(_) => {}
+            ConnectionKind::Sentinel(watched) => watched.forget().await,
+            ConnectionKind::Cluster(cluster) => cluster.doubt(),
+            ConnectionKind::Server(_) => {}
         }
     }
 }
@@ -240,18 +242,18 @@ async fn open_kind(
     url: &str,
     tls: &StoreTls,
     topology: &Arc<Topology>,
-) -> RedisResult<Option<Kind>> {
+) -> RedisResult<Option<ConnectionKind>> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let is_tls = scheme.starts_with("rediss");
     Ok(Some(match scheme {
-        "redis" | "rediss" => Kind::Server(Box::new(Server::open(url, tls).await?)),
+        "redis" | "rediss" => ConnectionKind::Server(Box::new(SingleServer::open(url, tls).await?)),
         "redis-cluster" | "rediss-cluster" => {
-            Kind::Cluster(Box::new(Cluster::open(rest, is_tls, tls).await?))
+            ConnectionKind::Cluster(Box::new(ClusterConnection::open(rest, is_tls, tls).await?))
         }
         "redis-sentinel" | "rediss-sentinel" => {
-            let watched = Arc::new(Watched::of(rest, is_tls, tls, topology)?);
+            let watched = Arc::new(SentinelMaster::of(rest, is_tls, tls, topology)?);
             super::sentinel::master(&watched).await?;
-            Kind::Sentinel(watched)
+            ConnectionKind::Sentinel(watched)
         }
         _ => return Ok(None),
     }))
@@ -286,9 +288,9 @@ pub(super) fn lost_master(why: &RedisError) -> bool {
 }
 
 /// Any of the connections, as the library wants to see one.
-struct Handle(Box<dyn ConnectionLike + Send>);
+struct ConnectionHandle(Box<dyn ConnectionLike + Send>);
 
-impl ConnectionLike for Handle {
+impl ConnectionLike for ConnectionHandle {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> redis::RedisFuture<'a, Value> {
         self.0.req_packed_command(cmd)
     }

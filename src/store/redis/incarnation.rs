@@ -14,8 +14,8 @@ use redis::{ErrorKind, FromRedisValue, InfoDict, RedisError, ServerErrorKind, Va
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 
-use super::scripts::{Call, Pick, Stamped};
-use super::{ACCOUNTS, AccountKeys, Redis, Topology, answer, call, safety, torn, words};
+use super::scripts::{RunScripts, ScriptCall, ScriptSelector};
+use super::{ACCOUNTS, AccountKeys, RedisStore, Topology, answer, call, safety, torn, words};
 use crate::ledger::{AccountName, Answer, Operation, Unavailable};
 
 /// Whoever was refused by another run waits so long for a word on it, at most.
@@ -23,7 +23,7 @@ const WORD_WAIT: Duration = Duration::from_secs(1);
 
 /// What a server says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store) struct Seen {
+pub(in crate::store) struct ServerInfo {
     /// The run: of a cluster, those of all masters.
     pub(in crate::store) run: String,
     /// How long it has lasted: of a cluster, the youngest.
@@ -37,8 +37,8 @@ pub(in crate::store) struct Seen {
 }
 
 /// What the connections of a process know of the run, so that each money operation can be refused.
-pub(in crate::store) struct Guard {
-    state: watch::Sender<State>,
+pub(in crate::store) struct RunGate {
+    state: watch::Sender<GateState>,
     /// Rung when a server does not know the scripts of the run.
     pub(in crate::store) bell: Notify,
     /// Whether the end of a hold can be written down.
@@ -50,8 +50,8 @@ pub(in crate::store) struct Guard {
 }
 
 #[derive(Clone, Default)]
-struct State {
-    stamped: Option<Arc<Stamped>>,
+struct GateState {
+    stamped: Option<Arc<RunScripts>>,
     is_open: bool,
     /// Why nothing is to be bought, whichever run it is.
     fault: Option<Arc<str>>,
@@ -59,16 +59,16 @@ struct State {
     store_id: Option<Arc<str>>,
 }
 
-impl State {
-    fn allows(&self, needs: Needs) -> bool {
-        let buys = needs != Needs::Run;
+impl GateState {
+    fn allows(&self, needs: Requirement) -> bool {
+        let buys = needs != Requirement::Run;
         self.stamped.is_some() && !(buys && (!self.is_open || self.fault.is_some()))
     }
 }
 
 /// What an operation asks of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Needs {
+pub(super) enum Requirement {
     /// It ends what was bought, so the run must be known.
     Run,
     /// It sets money aside, so the run must lack nothing as well.
@@ -78,24 +78,24 @@ pub(super) enum Needs {
 }
 
 /// The script of an operation, and what that needs; `None` if any run may do it.
-fn stamped(op: &Operation) -> Option<(Needs, Pick)> {
+fn stamped(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
     match op {
-        Operation::Hold { .. } => Some((Needs::Outbox, |s| &s.money.hold)),
-        Operation::Extend { .. } => Some((Needs::Open, |s| &s.money.extend)),
+        Operation::Hold { .. } => Some((Requirement::Outbox, |s| &s.money.hold)),
+        Operation::Extend { .. } => Some((Requirement::Open, |s| &s.money.extend)),
         Operation::Renew { .. } | Operation::Checkpoint { .. } => {
-            Some((Needs::Run, |s| &s.money.renew))
+            Some((Requirement::Run, |s| &s.money.renew))
         }
-        Operation::Settle { .. } => Some((Needs::Run, |s| &s.money.settle)),
-        Operation::Void { .. } => Some((Needs::Run, |s| &s.money.void)),
+        Operation::Settle { .. } => Some((Requirement::Run, |s| &s.money.settle)),
+        Operation::Void { .. } => Some((Requirement::Run, |s| &s.money.void)),
         Operation::Credit { .. } => None,
     }
 }
 
-impl Guard {
-    pub(in crate::store) fn new(sound: Arc<AtomicBool>) -> Guard {
+impl RunGate {
+    pub(in crate::store) fn new(sound: Arc<AtomicBool>) -> RunGate {
         let (bell, away) = (Notify::new(), AtomicBool::new(false));
         let (state, topology) = (watch::Sender::default(), Arc::default());
-        Guard { state, bell, sound, away, topology }
+        RunGate { state, bell, sound, away, topology }
     }
 
     /// What the store is called.
@@ -136,31 +136,31 @@ impl Guard {
     }
 
     /// Holds may end in this run.
-    pub(in crate::store) fn know(&self, stamped: &Arc<Stamped>) {
+    pub(in crate::store) fn know(&self, stamped: &Arc<RunScripts>) {
         self.state
             .send_modify(|state| (state.stamped, state.is_open) = (Some(stamped.clone()), false));
     }
 
     /// This run lacks nothing.
-    pub(in crate::store) fn open(&self, stamped: &Arc<Stamped>) {
+    pub(in crate::store) fn open(&self, stamped: &Arc<RunScripts>) {
         self.state
             .send_modify(|state| (state.stamped, state.is_open) = (Some(stamped.clone()), true));
     }
 
     /// The run that lacks nothing, if there is one.
-    pub(in crate::store) fn opened(&self) -> Option<Arc<Stamped>> {
+    pub(in crate::store) fn opened(&self) -> Option<Arc<RunScripts>> {
         let state = self.state.borrow();
         state.stamped.clone().filter(|_| state.is_open)
     }
 
     /// Whether it is the run of now.
-    fn is_now(&self, stamped: &Stamped) -> bool {
+    fn is_now(&self, stamped: &RunScripts) -> bool {
         self.state.borrow().stamped.as_ref().is_some_and(|now| now.run == stamped.run)
     }
 
     /// Whether anything can be bought: the store lacks nothing, and ends can be written down.
     pub(in crate::store) fn is_open(&self) -> Result<(), Unavailable> {
-        self.granted(Needs::Outbox).map(drop)
+        self.granted(Requirement::Outbox).map(drop)
     }
 
     /// Whether the end of a hold can be written down.
@@ -168,11 +168,11 @@ impl Guard {
         self.sound.load(Ordering::SeqCst)
     }
 
-    pub(super) fn granted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
-        if needs == Needs::Outbox && !self.writes_down() {
+    pub(super) fn granted(&self, needs: Requirement) -> Result<Arc<RunScripts>, Unavailable> {
+        if needs == Requirement::Outbox && !self.writes_down() {
             return Err(Unavailable("the outbox cannot be written".to_owned()));
         }
-        if needs == Needs::Outbox && self.away.load(Ordering::SeqCst) {
+        if needs == Requirement::Outbox && self.away.load(Ordering::SeqCst) {
             return Err(Unavailable("the store is away".to_owned()));
         }
         let state = self.state.borrow();
@@ -185,10 +185,13 @@ impl Guard {
 
     /// The run that an operation may be done in, waited for if need be: a process that has just
     /// begun will know it in a moment.
-    pub(super) async fn admitted(&self, needs: Needs) -> Result<Arc<Stamped>, Unavailable> {
+    pub(super) async fn admitted(
+        &self,
+        needs: Requirement,
+    ) -> Result<Arc<RunScripts>, Unavailable> {
         if self.granted(needs).is_err() && self.writes_down() {
             let mut changes = self.state.subscribe();
-            let will_do = |state: &State| state.allows(needs) || state.fault.is_some();
+            let will_do = |state: &GateState| state.allows(needs) || state.fault.is_some();
             // Who asked waits no longer than it likes; in either case it is looked at again.
             let _ = tokio::time::timeout(WORD_WAIT, changes.wait_for(will_do)).await;
         }
@@ -198,10 +201,10 @@ impl Guard {
     /// After a server did not know the scripts: shuts, and waits for a word.
     async fn word(
         &self,
-        refused: &Arc<Stamped>,
-        needs: Needs,
-    ) -> Result<Arc<Stamped>, Unavailable> {
-        let is_same = |state: &State| {
+        refused: &Arc<RunScripts>,
+        needs: Requirement,
+    ) -> Result<Arc<RunScripts>, Unavailable> {
+        let is_same = |state: &GateState| {
             state.stamped.as_ref().is_some_and(|stamped| Arc::ptr_eq(stamped, refused))
         };
         self.state.send_if_modified(|state| {
@@ -211,7 +214,7 @@ impl Guard {
         });
         self.bell.notify_one();
         let mut changes = self.state.subscribe();
-        let other = |state: &State| state.allows(needs) && !is_same(state);
+        let other = |state: &GateState| state.allows(needs) && !is_same(state);
         // In either case it is looked at again.
         let _ = tokio::time::timeout(WORD_WAIT, changes.wait_for(other)).await;
         drop(changes);
@@ -223,15 +226,15 @@ impl Guard {
     }
 }
 
-impl Redis {
+impl RedisStore {
     /// Runs a stamped script as the guard allows it; tells for which run.
     pub(super) async fn guarded(
         &self,
-        guard: &Guard,
-        needs: Needs,
-        call: &Call,
-        pick: Pick,
-    ) -> Result<(Value, Arc<Stamped>), Unavailable> {
+        guard: &RunGate,
+        needs: Requirement,
+        call: &ScriptCall,
+        pick: ScriptSelector,
+    ) -> Result<(Value, Arc<RunScripts>), Unavailable> {
         let stamped = guard.admitted(needs).await?;
         match self.connection().await?.query_raw(&call.of_known(pick(&stamped.scripts))).await {
             Err(why) if is_unknown(&why) => {
@@ -245,9 +248,13 @@ impl Redis {
 
     /// Runs a script that writes; what it says. Where there is a guard, that is in the run of the
     /// server that it knows and in no other.
-    pub(super) async fn told(&self, call: &Call, pick: Pick) -> Result<Vec<String>, Unavailable> {
+    pub(super) async fn told(
+        &self,
+        call: &ScriptCall,
+        pick: ScriptSelector,
+    ) -> Result<Vec<String>, Unavailable> {
         let reply = match &self.guard {
-            Some(guard) => self.guarded(guard, Needs::Run, call, pick).await?.0,
+            Some(guard) => self.guarded(guard, Requirement::Run, call, pick).await?.0,
             None => self.connection().await?.run(&call.of(pick(&self.scripts))).await?,
         };
         words(&reply)
@@ -259,7 +266,7 @@ impl Redis {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Answer, Option<Arc<Stamped>>), Unavailable> {
+    ) -> Result<(Answer, Option<Arc<RunScripts>>), Unavailable> {
         let Some((guard, (needs, pick))) = self.guard.as_ref().zip(stamped(op)) else {
             return Ok((self.apply_plainly(account, op).await?, None));
         };
@@ -275,7 +282,7 @@ impl Redis {
     /// Does an operation in one run, whatever the guard says.
     pub(in crate::store) async fn apply_in(
         &self,
-        run: &Stamped,
+        run: &RunScripts,
         account: &AccountName,
         op: &Operation,
     ) -> Result<Answer, Unavailable> {
@@ -290,11 +297,11 @@ impl Redis {
     /// a settlement nor a void changes anything any more.
     pub(in crate::store) async fn ended_in(
         &self,
-        run: &Stamped,
+        run: &RunScripts,
         account: &AccountName,
         ids: &[&str],
     ) -> Result<Vec<bool>, Unavailable> {
-        let (keys, mut call) = (AccountKeys::of(account), Call::default());
+        let (keys, mut call) = (AccountKeys::of(account), ScriptCall::default());
         for id in ids {
             call.key(keys.hold(id));
         }
@@ -308,7 +315,7 @@ impl Redis {
     }
 
     /// Asks the server what it is.
-    pub(in crate::store) async fn seen(&self) -> Result<Seen, Unavailable> {
+    pub(in crate::store) async fn seen(&self) -> Result<ServerInfo, Unavailable> {
         let connection = self.connection().await?;
         connection.look_for_masters().await?;
         let sections = ["server", "replication", "persistence"];
@@ -345,7 +352,7 @@ impl Redis {
         let digest = Sha256::digest(runs.concat());
         let run = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let uptime = Duration::from_secs(uptime);
-        Ok(Seen { run, uptime, goes_on_with_its_log, is_logged, is_rewriting })
+        Ok(ServerInfo { run, uptime, goes_on_with_its_log, is_logged, is_rewriting })
     }
 
     /// What is wrong with how the store keeps what it acknowledges, if that matters.
@@ -374,9 +381,9 @@ impl Redis {
     }
 
     /// Gives a run its scripts, once what they write will not come behind half an operation.
-    pub(in crate::store) async fn stamp(&self, run: &str) -> Result<Arc<Stamped>, Unavailable> {
+    pub(in crate::store) async fn stamp(&self, run: &str) -> Result<Arc<RunScripts>, Unavailable> {
         self.begin_log().await?;
-        let stamped = Stamped::for_run(run);
+        let stamped = RunScripts::for_run(run);
         self.connection().await?.load(&stamped.scripts.all()).await?;
         // Asked afterwards: had another run taken them, it would answer now.
         if self.seen().await?.run != run {

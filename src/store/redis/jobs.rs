@@ -6,10 +6,10 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::super::jobs::{read, read_claimed, repeats, used, written};
-use super::incarnation::Needs;
+use super::incarnation::Requirement;
 use super::keys::AccountKeys;
-use super::scripts::{Call, Pick};
-use super::{Redis, answer, words};
+use super::scripts::{ScriptCall, ScriptSelector};
+use super::{RedisStore, answer, words};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
@@ -18,9 +18,9 @@ use crate::ledger::{AccountName, Answer, Unavailable};
 mod index;
 mod survey;
 
-pub(super) use survey::Survey;
+pub(super) use survey::IndexRepair;
 
-use index::{Announced, Entry, LOOK_MS, member};
+use index::{DueEntry, IndexUpdate, LOOK_MS, member};
 
 /// No span is longer, in ms: a script adds it to its clock, in a double.
 const SPAN_MS_MAX: u64 = 1 << 52;
@@ -33,10 +33,10 @@ const TRIES_MAX: u32 = 3;
 const SECRET: &str = "tollgate:secret";
 
 #[async_trait]
-impl JobQueue for Redis {
+impl JobQueue for RedisStore {
     async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         if let Some(guard) = &self.guard {
-            guard.granted(Needs::Outbox)?;
+            guard.granted(Requirement::Outbox)?;
         }
         if !self.has_room(order.body.len()) {
             return Err(Unavailable("no room is left for what its vendor needs".to_owned()));
@@ -45,7 +45,7 @@ impl JobQueue for Redis {
         let member = member(&order.job.account, &order.job.id);
         for _ in 0..TRIES_MAX {
             let announced = self.announce(&member).await?;
-            let told = self.place_once(&order, &job, &announced, Needs::Outbox).await?;
+            let told = self.place_once(&order, &job, &announced, Requirement::Outbox).await?;
             match told.first().map(String::as_str) {
                 Some("placed") => {
                     self.note(&member, &told).await;
@@ -77,7 +77,7 @@ impl JobQueue for Redis {
         account: &AccountName,
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable> {
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(AccountKeys::of(account).videos());
         let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
         call.arg(u8::from(page.ascending)).arg(limit);
@@ -102,7 +102,7 @@ impl JobQueue for Redis {
         }
         let (keys, member) = (AccountKeys::of(account), member(account, id));
         let announced = self.hasten(&member).await?;
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(keys.video(id)).key(keys.videos()).arg(id).arg(&announced.deadline);
         let told = self.told(&call, |s| &s.videos.delete).await?;
         match told.first().map(String::as_str) {
@@ -208,17 +208,21 @@ impl JobQueue for Redis {
     }
 }
 
-impl Redis {
+impl RedisStore {
     /// Runs a script that only reads, in whatever run the server is; what it says.
-    async fn read(&self, call: &Call, pick: Pick) -> Result<Vec<String>, Unavailable> {
+    async fn read(
+        &self,
+        call: &ScriptCall,
+        pick: ScriptSelector,
+    ) -> Result<Vec<String>, Unavailable> {
         words(&self.connection().await?.run(&call.of(pick(&self.scripts))).await?)
     }
 
     /// Runs a claim's script, and notes what it told; `None` if it is no longer a claim.
     async fn told_and_noted(
         &self,
-        call: &Call,
-        pick: Pick,
+        call: &ScriptCall,
+        pick: ScriptSelector,
         claim: &JobClaim,
     ) -> Result<Option<Vec<String>>, Unavailable> {
         let told = self.told(call, pick).await?;
@@ -233,11 +237,11 @@ impl Redis {
         &self,
         order: &NewJob,
         job: &str,
-        announced: &Announced,
-        needs: Needs,
+        announced: &IndexUpdate,
+        needs: Requirement,
     ) -> Result<Vec<String>, Unavailable> {
         let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(keys.account()).key(keys.hold(id)).key(keys.open());
         call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
         call.key(keys.videos()).key(keys.videos_open()).key(keys.tag());
@@ -245,7 +249,7 @@ impl Redis {
         call.arg(order.lease_ms.min(SPAN_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
-        let place: Pick = |s| &s.videos.place;
+        let place: ScriptSelector = |s| &s.videos.place;
         match &self.guard {
             Some(guard) => words(&self.guarded(guard, needs, &call, place).await?.0),
             None => self.told(&call, place).await,
@@ -262,7 +266,7 @@ impl Redis {
         }
         let (job, member) = (written(&order.job)?, member(account, id));
         let announced = self.announce(&member).await?;
-        let told = self.place_once(order, &job, &announced, Needs::Run).await?;
+        let told = self.place_once(order, &job, &announced, Requirement::Run).await?;
         let word = told.first().map(String::as_str);
         if let Some("placed" | "known") = word {
             self.note(&member, &told).await;
@@ -324,12 +328,12 @@ impl Redis {
     }
 
     /// Looks at a job that is due, and claims it if it is.
-    async fn look(&self, entry: &Entry, lease_ms: u64) -> Result<Option<JobClaim>, Unavailable> {
+    async fn look(&self, entry: &DueEntry, lease_ms: u64) -> Result<Option<JobClaim>, Unavailable> {
         let Some((account, id)) = entry.job() else {
             self.drop_entry(entry).await;
             return Ok(None);
         };
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(AccountKeys::of(&account).video(id)).arg(lease_ms.min(SPAN_MS_MAX));
         let told = self.told(&call, |s| &s.videos.claim).await?;
         match told.first().map(String::as_str) {
@@ -353,9 +357,9 @@ impl Redis {
 }
 
 /// A script on a claim's record, and on further keys of its account.
-fn of_claim(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> Call {
+fn of_claim(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> ScriptCall {
     let (keys, id) = (AccountKeys::of(&claim.job.account), &claim.job.id);
-    let mut call = Call::default();
+    let mut call = ScriptCall::default();
     call.key(keys.video(id));
     for key in further(&keys, id) {
         call.key(key);

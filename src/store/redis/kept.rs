@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 
-use super::Redis;
+use super::RedisStore;
 use super::keys::AccountKeys;
-use super::scripts::{Call, Pick};
+use super::scripts::{ScriptCall, ScriptSelector};
 use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::metrics::METRICS;
 
@@ -36,17 +36,17 @@ const SWEEP_EVERY_MS: u64 = 60_000;
 const TOGETHER: usize = 256;
 
 /// What a process knows of what is kept.
-pub(super) struct Kept {
+pub(super) struct KeptBytes {
     most: u64,
     /// What is kept in all, as it was told last.
     total: AtomicU64,
     /// Whether those that nobody tells of were weighed: what an older version kept.
     has_weighed_all: AtomicBool,
-    words: Mutex<Words>,
+    words: Mutex<KeptKeys>,
 }
 
 #[derive(Default)]
-struct Words {
+struct KeptKeys {
     /// The last of each account.
     last: HashMap<AccountName, u64>,
     pending: HashMap<AccountName, u64>,
@@ -55,16 +55,16 @@ struct Words {
 }
 
 /// What the index says.
-struct Told {
+struct KeptTotals {
     total: u64,
     /// Those who keep most, and how much.
     most: Vec<(AccountName, u64)>,
 }
 
-impl Kept {
-    pub(super) fn new(most: u64) -> Kept {
+impl KeptBytes {
+    pub(super) fn new(most: u64) -> KeptBytes {
         let (total, has_weighed_all) = (AtomicU64::new(0), AtomicBool::new(false));
-        Kept { most, total, has_weighed_all, words: Mutex::default() }
+        KeptBytes { most, total, has_weighed_all, words: Mutex::default() }
     }
 
     /// Above this something is dropped, so that there is room for what comes.
@@ -72,12 +72,12 @@ impl Kept {
         self.most - self.most / 8
     }
 
-    fn words(&self) -> MutexGuard<'_, Words> {
+    fn words(&self) -> MutexGuard<'_, KeptKeys> {
         self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Redis {
+impl RedisStore {
     /// Whether so many bytes more may be kept, as far as is known. What is known may be old, so it
     /// is asked anew where they may not.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
@@ -105,7 +105,7 @@ impl Redis {
         self.tell_soon(&mut words);
     }
 
-    fn tell_soon(&self, words: &mut Words) {
+    fn tell_soon(&self, words: &mut KeptKeys) {
         if std::mem::replace(&mut words.are_told, true) {
             return;
         }
@@ -135,7 +135,7 @@ impl Redis {
     async fn tell(
         &self,
         sums: impl IntoIterator<Item = (AccountName, u64)>,
-    ) -> Result<Told, Unavailable> {
+    ) -> Result<KeptTotals, Unavailable> {
         let mut call = of_index();
         for (account, bytes) in sums {
             call.arg(account.as_str()).arg(bytes);
@@ -151,11 +151,11 @@ impl Redis {
         let most = most
             .chunks_exact(2)
             .filter_map(|pair| Some((AccountName::parse(&pair[0])?, pair[1].parse().ok()?)));
-        Ok(Told { total, most: most.collect() })
+        Ok(KeptTotals { total, most: most.collect() })
     }
 
     /// Drops something of whoever keeps most, where there is little room left.
-    async fn make_room(&self, told: &Told) -> Result<(), Unavailable> {
+    async fn make_room(&self, told: &KeptTotals) -> Result<(), Unavailable> {
         let over = told.total.saturating_sub(self.kept.low_water());
         if over == 0 {
             return Ok(());
@@ -217,21 +217,25 @@ impl Redis {
     }
 
     /// Runs a script that answers with numbers.
-    async fn numbers(&self, call: &Call, pick: Pick) -> Result<Vec<u64>, Unavailable> {
+    async fn numbers(
+        &self,
+        call: &ScriptCall,
+        pick: ScriptSelector,
+    ) -> Result<Vec<u64>, Unavailable> {
         let told = self.told(call, pick).await?;
         let numbers = told.iter().map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
         numbers.ok_or_else(|| Unavailable(format!("unexpected answer: {told:?}")))
     }
 }
 
-fn of_index() -> Call {
-    let mut call = Call::default();
+fn of_index() -> ScriptCall {
+    let mut call = ScriptCall::default();
     call.key(ACCOUNTS).key(TOTAL);
     call
 }
 
-fn of_account(account: &AccountName) -> Call {
-    let mut call = Call::default();
+fn of_account(account: &AccountName) -> ScriptCall {
+    let mut call = ScriptCall::default();
     call.key(AccountKeys::of(account).tag());
     call
 }

@@ -1,6 +1,6 @@
 //! The names of an account's keys, and the records of access keys.
 
-use super::Connection;
+use super::RedisConnection;
 use crate::ledger::{AccountName, JournalEntry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
 use crate::notes::Namespace;
@@ -134,7 +134,7 @@ fn list_key(account: &AccountName) -> String {
 }
 
 pub(super) async fn add(
-    connection: &Connection,
+    connection: &RedisConnection,
     hash: KeyHash,
     record: &KeyRecord,
 ) -> Result<(), Unavailable> {
@@ -162,13 +162,13 @@ pub(super) async fn add(
 }
 
 pub(super) async fn find(
-    connection: &Connection,
+    connection: &RedisConnection,
     hash: &str,
 ) -> Result<Option<KeyRecord>, Unavailable> {
-    type Fields = (Option<String>, Option<String>, Option<i64>, Option<i64>);
+    type HoldFields = (Option<String>, Option<String>, Option<i64>, Option<i64>);
     let mut get = redis::cmd("HMGET");
     get.arg(record_key(hash)).arg(&["account", "prefix", "created_at", "revoked_at"]);
-    let (account, prefix, created_at, revoked_at): Fields = connection.query(&get).await?;
+    let (account, prefix, created_at, revoked_at): HoldFields = connection.query(&get).await?;
     let (Some(account), Some(prefix), Some(created_at)) = (account, prefix, created_at) else {
         return Ok(None);
     };
@@ -177,7 +177,7 @@ pub(super) async fn find(
 }
 
 pub(super) async fn of(
-    connection: &Connection,
+    connection: &RedisConnection,
     account: &AccountName,
 ) -> Result<Vec<KeyRecord>, Unavailable> {
     let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
@@ -191,7 +191,7 @@ pub(super) async fn of(
 }
 
 pub(super) async fn revoke(
-    connection: &Connection,
+    connection: &RedisConnection,
     prefix: &str,
     at: i64,
 ) -> Result<bool, Unavailable> {

@@ -8,7 +8,7 @@ use redis::{FromRedisValue, InfoDict};
 use tokio::time::{Instant, sleep};
 
 use super::safety::setting;
-use super::{Connection, Redis};
+use super::{RedisConnection, RedisStore};
 use crate::ledger::Unavailable;
 
 /// The server is looked at so often.
@@ -18,7 +18,7 @@ const BEGINS: Duration = Duration::from_millis(1_300);
 /// A disk or a replica that is later than this is too late, and so is a server that comes back.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-impl Redis {
+impl RedisStore {
     /// Writes, and waits until that would not be lost any more. Where the server came up again
     /// meanwhile it writes once more, so the same write again must change nothing.
     pub(in crate::store) async fn lasting<T, E: From<Unavailable>>(
@@ -70,7 +70,7 @@ impl Redis {
 }
 
 /// Returns when whatever was acknowledged by now is kept.
-async fn lasts(connection: &Connection) -> Result<(), Unavailable> {
+async fn lasts(connection: &RedisConnection) -> Result<(), Unavailable> {
     let began = Instant::now();
     let all = |values: &[String], value: &str| values.iter().all(|known| known == value);
     let syncs_always = all(&setting(connection, "appendfsync").await?, "always");
@@ -101,7 +101,7 @@ async fn lasts(connection: &Connection) -> Result<(), Unavailable> {
 
 /// How far masters are.
 #[derive(Default)]
-struct Look {
+struct FsyncPosition {
     is_syncing: bool,
     is_rewriting: bool,
     /// How much each has written for its replicas.
@@ -110,9 +110,9 @@ struct Look {
     copied: Vec<Option<u64>>,
 }
 
-async fn look(connection: &Connection) -> Result<Look, Unavailable> {
+async fn look(connection: &RedisConnection) -> Result<FsyncPosition, Unavailable> {
     let ask = redis::cmd("INFO").arg("persistence").arg("replication").to_owned();
-    let mut seen = Look::default();
+    let mut seen = FsyncPosition::default();
     for info in connection.query_masters(&ask).await? {
         let info = InfoDict::from_redis_value_ref(&info)
             .map_err(|e| Unavailable(format!("INFO cannot be read: {e}")))?;

@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::super::lookup;
-use super::Redis;
+use super::RedisStore;
 use super::keys::AccountKeys;
-use super::scripts::Call;
+use super::scripts::ScriptCall;
 use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, AccountCache, CacheRefusal, Namespace};
 
@@ -18,7 +18,7 @@ const TOGETHER: usize = 256;
 const LIFE_MS_MAX: u64 = 1 << 52;
 
 #[async_trait]
-impl AccountCache for Redis {
+impl AccountCache for RedisStore {
     async fn keep(
         &self,
         account: &AccountName,
@@ -36,7 +36,7 @@ impl AccountCache for Redis {
             let on_it: Vec<&String> =
                 names.iter().filter(|name| Namespace::of(name) == shelf).collect();
             for few in on_it.chunks(TOGETHER) {
-                let mut call = Call::default();
+                let mut call = ScriptCall::default();
                 call.key(keys.tag());
                 for key in keys.notes(shelf) {
                     call.key(key);

@@ -4,9 +4,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Redis;
+use super::RedisStore;
 use super::keys::AccountKeys;
-use super::scripts::Call;
+use super::scripts::ScriptCall;
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
@@ -20,7 +20,7 @@ const WRITING_MS_MAX: u64 = 10 * 60 * 1_000;
 /// No life is longer, in ms: a script adds it to its clock, in a double.
 const LIFE_MS_MAX: u64 = 1 << 52;
 
-impl Redis {
+impl RedisStore {
     /// Writes a body, piece by piece: each time others get their turn in between.
     async fn write(&self, key: &str, body: &Bytes) -> Result<(), Unavailable> {
         let asked = redis::cmd("STRLEN").arg(key).to_owned();
@@ -75,7 +75,7 @@ fn taken(told: &[String]) -> Result<ClaimResult, Unavailable> {
 }
 
 #[async_trait]
-impl ReplyStore for Redis {
+impl ReplyStore for RedisStore {
     async fn take(
         &self,
         account: &AccountName,
@@ -90,7 +90,7 @@ impl ReplyStore for Redis {
         };
         let life_ms = naming.life_ms.max(running_ms(lease_ms)).min(LIFE_MS_MAX);
         let record = AccountKeys::of(account).repeat(&naming.name);
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(record);
         call.arg(hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(LIFE_MS_MAX));
         call.arg(life_ms).arg(taking).arg(from);
@@ -104,7 +104,7 @@ impl ReplyStore for Redis {
         owner: &str,
         lease_ms: u64,
     ) -> Result<bool, Unavailable> {
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(AccountKeys::of(account).repeat(name));
         call.arg(owner).arg(lease_ms.min(LIFE_MS_MAX)).arg(running_ms(lease_ms));
         Ok(self.told(&call, |s| &s.repeats.renew).await? == ["done"])
@@ -127,7 +127,7 @@ impl ReplyStore for Redis {
         if body.len() > SHORT_BYTES_MAX {
             self.write(&body_key, &body).await?;
         }
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(keys.repeat(&naming.name)).key(body_key);
         for key in keys.replies() {
             call.key(key);
@@ -155,7 +155,7 @@ impl ReplyStore for Redis {
         name: &str,
         owner: &str,
     ) -> Result<(), Unavailable> {
-        let mut call = Call::default();
+        let mut call = ScriptCall::default();
         call.key(AccountKeys::of(account).repeat(name)).arg(owner);
         self.told(&call, |s| &s.repeats.free).await.map(|_| ())
     }

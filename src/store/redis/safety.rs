@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::{FromRedisValue, InfoDict};
 
-use super::Connection;
+use super::RedisConnection;
 use crate::ledger::Unavailable;
 
 /// The scripts say in their first line what they may do; older servers cannot read that.
@@ -34,7 +34,7 @@ const LOGGED: [&[&str]; 7] = [
 /// Refuses a server that may lose more than a second of writes or drop keys when it is full,
 /// unless the operator said that it may. Of a cluster every node is asked.
 pub(super) async fn check(
-    connection: &Connection,
+    connection: &RedisConnection,
     allow_volatile: bool,
 ) -> Result<(), Unavailable> {
     for info in connection.query_nodes(redis::cmd("INFO").arg("server")).await? {
@@ -65,7 +65,7 @@ pub(super) async fn check(
 }
 
 /// What a server would drop of its log at its next start, if anything.
-async fn first_not_replayed(connection: &Connection) -> Result<Option<String>, Unavailable> {
+async fn first_not_replayed(connection: &RedisConnection) -> Result<Option<String>, Unavailable> {
     let own: String = connection.query(redis::cmd("ACL").arg("WHOAMI")).await?;
     if own == REPLAYS {
         return Ok(None);
@@ -92,7 +92,7 @@ async fn first_not_replayed(connection: &Connection) -> Result<Option<String>, U
 
 /// What is wrong with the settings of the masters by now, if anything is: they may be changed while
 /// the server runs.
-pub(super) async fn fault(connection: &Connection) -> Result<Option<String>, Unavailable> {
+pub(super) async fn fault(connection: &RedisConnection) -> Result<Option<String>, Unavailable> {
     let get = redis::cmd("CONFIG").arg("GET").arg(&SAFE.map(|(name, _)| name)).to_owned();
     let mut wrong = Vec::new();
     for answer in connection.query_masters(&get).await? {
@@ -115,7 +115,7 @@ fn first_wrong(name: &str, allowed: &str, values: &[String]) -> Option<String> {
 
 /// A setting, as every node has it.
 pub(super) async fn setting(
-    connection: &Connection,
+    connection: &RedisConnection,
     name: &str,
 ) -> Result<Vec<String>, Unavailable> {
     let get = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();

@@ -9,10 +9,10 @@ const WHEN_FULL: &str = " flags=allow-oom";
 const READING: &str = " flags=no-writes";
 
 /// One of all.
-pub(in crate::store) type Pick = fn(&Scripts) -> &Script;
+pub(in crate::store) type ScriptSelector = fn(&Scripts) -> &Script;
 
 /// Makes a script of what it may do and the parts of its text.
-type Make<'a> = &'a dyn Fn(&str, &[&str]) -> Script;
+type ScriptBuilder<'a> = &'a dyn Fn(&str, &[&str]) -> Script;
 
 /// One of each.
 pub(in crate::store) struct Scripts {
@@ -36,7 +36,7 @@ impl Scripts {
         Scripts::made(&|flags, parts| Script::new(&format!("{}\n-- {run}\n", text(flags, parts))))
     }
 
-    fn made(make: Make<'_>) -> Scripts {
+    fn made(make: ScriptBuilder<'_>) -> Scripts {
         Scripts {
             money: MoneyScripts::made(make),
             videos: VideoScripts::made(make),
@@ -133,15 +133,15 @@ pub(super) struct KeptScripts {
 }
 
 /// All of them, stamped with the run of the server that they are for: no other run knows them.
-pub(in crate::store) struct Stamped {
+pub(in crate::store) struct RunScripts {
     /// The run.
     pub(in crate::store) run: Box<str>,
     pub(super) scripts: Scripts,
 }
 
-impl Stamped {
-    pub(super) fn for_run(run: &str) -> Stamped {
-        Stamped { run: run.into(), scripts: Scripts::of_run(run) }
+impl RunScripts {
+    pub(super) fn for_run(run: &str) -> RunScripts {
+        RunScripts { run: run.into(), scripts: Scripts::of_run(run) }
     }
 }
 
@@ -150,18 +150,18 @@ const SCRIPT_BYTES: usize = 64;
 
 /// The keys and arguments of a script that is about to run.
 #[derive(Default)]
-pub(super) struct Call {
+pub(super) struct ScriptCall {
     keys: Cmd,
     args: Cmd,
 }
 
-impl Call {
-    pub(super) fn key(&mut self, key: impl AsRef<str>) -> &mut Call {
+impl ScriptCall {
+    pub(super) fn key(&mut self, key: impl AsRef<str>) -> &mut ScriptCall {
         self.keys.arg(key.as_ref());
         self
     }
 
-    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Call {
+    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut ScriptCall {
         self.args.arg(arg);
         self
     }
@@ -210,7 +210,7 @@ fn text(flags: &str, parts: &[&str]) -> String {
 }
 
 impl MoneyScripts {
-    fn made(make: Make<'_>) -> MoneyScripts {
+    fn made(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
             credit: make("", &[include_str!("scripts/credit.lua")]),
             hold: make("", &[HOLDING, include_str!("scripts/hold.lua")]),
@@ -225,7 +225,7 @@ impl MoneyScripts {
 }
 
 impl VideoScripts {
-    fn made(make: Make<'_>) -> VideoScripts {
+    fn made(make: ScriptBuilder<'_>) -> VideoScripts {
         VideoScripts {
             place: make("", &[HOLDING, RECORD, KEPT, include_str!("scripts/videos/place.lua")]),
             claim: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/claim.lua")]),
@@ -239,7 +239,7 @@ impl VideoScripts {
 }
 
 impl IndexScripts {
-    fn made(make: Make<'_>) -> IndexScripts {
+    fn made(make: ScriptBuilder<'_>) -> IndexScripts {
         let index = include_str!("scripts/videos/index.lua");
         IndexScripts {
             announce: make("", &[index, include_str!("scripts/videos/announce.lua")]),
@@ -252,7 +252,7 @@ impl IndexScripts {
 }
 
 impl RepeatScripts {
-    fn made(make: Make<'_>) -> RepeatScripts {
+    fn made(make: ScriptBuilder<'_>) -> RepeatScripts {
         let name = include_str!("scripts/repeats/name.lua");
         RepeatScripts {
             take: make("", &[name, include_str!("scripts/repeats/take.lua")]),
@@ -264,7 +264,7 @@ impl RepeatScripts {
 }
 
 impl KeptScripts {
-    fn made(make: Make<'_>) -> KeptScripts {
+    fn made(make: ScriptBuilder<'_>) -> KeptScripts {
         KeptScripts {
             note: make("", &[KEPT, include_str!("scripts/kept/note.lua")]),
             weigh: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/weigh.lua")]),

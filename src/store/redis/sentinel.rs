@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::super::StoreTls;
 use super::ANSWER_WAIT;
 use super::connection::{CONNECT_WAIT, client};
-use super::topology::{Node, Topology};
+use super::topology::{ClusterNode, Topology};
 
 /// Where Sentinels listen, unless the address says otherwise.
 const PORT: u16 = 26_379;
@@ -35,55 +35,55 @@ const REST_WAIT: Duration = Duration::from_millis(50);
 const OLDER_WAIT: Duration = Duration::from_secs(5);
 
 /// A master, and the Sentinels that watch it.
-pub(super) struct Watched {
+pub(super) struct SentinelMaster {
     /// What the Sentinels call it.
     name: Arc<str>,
-    sentinels: Vec<Arc<Sentinel>>,
+    sentinels: Vec<Arc<SentinelNode>>,
     /// How it lets us in.
     settings: RedisConnectionInfo,
     is_tls: bool,
     tls: StoreTls,
     /// What all connections of the process know.
     topology: Arc<Topology>,
-    known: Mutex<Known>,
+    known: Mutex<KnownMaster>,
 }
 
 /// The master that was found last.
 #[derive(Default)]
-struct Known {
-    master: Option<(Node, MultiplexedConnection)>,
+struct KnownMaster {
+    master: Option<(ClusterNode, MultiplexedConnection)>,
     /// Since when it was asked without a word from it. Whoever asked may have stopped waiting.
     silent: Option<Instant>,
 }
 
 /// One of the Sentinels, and the connection to it once there is one.
-struct Sentinel {
+struct SentinelNode {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
 }
 
 /// What a Sentinel says.
 #[derive(Debug)]
-struct Told {
+struct SentinelReport {
     /// The number of the failover that it knows of.
     epoch: u64,
-    master: Node,
+    master: ClusterNode,
 }
 
-impl Watched {
+impl SentinelMaster {
     /// Of an address without its scheme. A user and password are the master's.
     pub(super) fn of(
         rest: &str,
         is_tls: bool,
         tls: &StoreTls,
         topology: &Arc<Topology>,
-    ) -> RedisResult<Watched> {
+    ) -> RedisResult<SentinelMaster> {
         let (hosts, name) =
             rest.split_once('/').ok_or_else(|| io::Error::other("name the master, …/NAME"))?;
         let (user, hosts) = hosts.rsplit_once('@').unwrap_or(("", hosts));
         let sentinel = |host| {
             let client = client(address(host, is_tls)?.into_connection_info()?, tls)?;
-            Ok(Arc::new(Sentinel { client, connection: Mutex::default() }))
+            Ok(Arc::new(SentinelNode { client, connection: Mutex::default() }))
         };
         let sentinels = hosts.split(',').map(sentinel).collect::<RedisResult<Vec<_>>>()?;
         let settings = if user.is_empty() {
@@ -94,7 +94,7 @@ impl Watched {
         };
         let (name, tls, known) = (name.into(), tls.clone(), Mutex::default());
         let topology = topology.clone();
-        Ok(Watched { name, sentinels, settings, is_tls, tls, topology, known })
+        Ok(SentinelMaster { name, sentinels, settings, is_tls, tls, topology, known })
     }
 
     /// The master said something, or is lost.
@@ -108,11 +108,11 @@ impl Watched {
 
     /// Sentinel is asked anew who the master is.
     pub(super) async fn forget(&self) {
-        *self.known.lock().await = Known::default();
+        *self.known.lock().await = KnownMaster::default();
     }
 
     /// Another master than the one that is connected, if the Sentinels name one.
-    pub(super) async fn other(&self) -> Option<Node> {
+    pub(super) async fn other(&self) -> Option<ClusterNode> {
         let known = self.known.lock().await.master.as_ref().map(|(node, _)| node.clone())?;
         // Without Sentinels the master stays who it was.
         let named = self.named(Some(&known)).await.ok()?;
@@ -120,9 +120,9 @@ impl Watched {
     }
 
     /// Whom the Sentinels name; the one that is known, if as many failovers lead to it.
-    async fn named(&self, known: Option<&Node>) -> RedisResult<Node> {
+    async fn named(&self, known: Option<&ClusterNode>) -> RedisResult<ClusterNode> {
         // Whoever is late is heard to the end all the same, or its connection would be lost.
-        let ask = |sentinel: &Arc<Sentinel>| {
+        let ask = |sentinel: &Arc<SentinelNode>| {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
             tokio::spawn(async move { timeout(DARK_WAIT, sentinel.ask(&name)).await })
         };
@@ -139,14 +139,14 @@ impl Watched {
             }
         }
         let none = || failure.unwrap_or_else(|| io::Error::other("no Sentinel answers").into());
-        let Told { epoch, master } = latest(told, known).ok_or_else(none)?;
+        let SentinelReport { epoch, master } = latest(told, known).ok_or_else(none)?;
         if !self.topology.is_latest(epoch, OLDER_WAIT) {
             return Err(io::Error::other("the Sentinels know of a later failover").into());
         }
         Ok(master)
     }
 
-    async fn connect(&self) -> RedisResult<(Node, MultiplexedConnection)> {
+    async fn connect(&self) -> RedisResult<(ClusterNode, MultiplexedConnection)> {
         let node = self.named(None).await?;
         let (host, port) = (node.host.clone(), node.port);
         let address = if self.is_tls {
@@ -168,7 +168,7 @@ impl Watched {
 
 /// The connection to the master. Looking for it goes on even if whoever asked stops waiting: a
 /// Sentinel that is dark takes longer than any of them waits.
-pub(super) async fn master(watched: &Arc<Watched>) -> RedisResult<MultiplexedConnection> {
+pub(super) async fn master(watched: &Arc<SentinelMaster>) -> RedisResult<MultiplexedConnection> {
     if let Some(master) = watched.known.lock().await.master() {
         return Ok(master);
     }
@@ -186,11 +186,11 @@ pub(super) async fn master(watched: &Arc<Watched>) -> RedisResult<MultiplexedCon
     looking.await.unwrap_or_else(|why| Err(io::Error::other(why).into()))
 }
 
-impl Known {
+impl KnownMaster {
     /// The master, unless it has been silent for too long.
     fn master(&mut self) -> Option<MultiplexedConnection> {
         if self.silent.is_some_and(|since| since.elapsed() > ANSWER_WAIT) {
-            *self = Known::default();
+            *self = KnownMaster::default();
         }
         let (_, master) = self.master.clone()?;
         self.silent.get_or_insert_with(Instant::now);
@@ -198,8 +198,8 @@ impl Known {
     }
 }
 
-impl Sentinel {
-    async fn ask(&self, name: &str) -> RedisResult<Told> {
+impl SentinelNode {
+    async fn ask(&self, name: &str) -> RedisResult<SentinelReport> {
         // Whoever asked before still waits for it.
         let busy = |_| io::Error::new(io::ErrorKind::WouldBlock, "a Sentinel is silent");
         let mut known = self.connection.try_lock().map_err(busy)?;
@@ -216,13 +216,13 @@ impl Sentinel {
             asked.query_async(&mut connection).await?;
         *known = Some(connection);
         let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
-        Ok(Told { epoch: epoch.unwrap_or(0), master: Node { host, port } })
+        Ok(SentinelReport { epoch: epoch.unwrap_or(0), master: ClusterNode { host, port } })
     }
 }
 
 /// What the Sentinel says that knows of the latest failover. Of several that know of it, the one
 /// that names the known master: a server may have more than one name.
-fn latest(told: Vec<Told>, known: Option<&Node>) -> Option<Told> {
+fn latest(told: Vec<SentinelReport>, known: Option<&ClusterNode>) -> Option<SentinelReport> {
     told.into_iter().max_by_key(|told| (told.epoch, Some(&told.master) == known))
 }
 
@@ -243,12 +243,13 @@ fn address(host: &str, is_tls: bool) -> RedisResult<ConnectionAddr> {
 mod tests {
     use super::*;
 
-    fn node(port: u16) -> Node {
-        Node { host: "h".to_owned(), port }
+    fn node(port: u16) -> ClusterNode {
+        ClusterNode { host: "h".to_owned(), port }
     }
 
     fn named(told: &[(u64, u16)], known: Option<u16>) -> Option<u16> {
-        let told = told.iter().map(|(epoch, port)| Told { epoch: *epoch, master: node(*port) });
+        let told =
+            told.iter().map(|(epoch, port)| SentinelReport { epoch: *epoch, master: node(*port) });
         latest(told.collect(), known.map(node).as_ref()).map(|told| told.master.port)
     }
 

@@ -19,15 +19,15 @@ const RETRY_MS_MAX: u64 = 250;
 const AGAIN_WAIT: Duration = Duration::from_millis(500);
 
 /// See the module.
-pub(super) struct Server {
+pub(super) struct SingleServer {
     client: Client,
     config: ConnectionManagerConfig,
     /// What mends the connection, and since when it does.
     manager: RwLock<(ConnectionManager, Instant)>,
 }
 
-impl Server {
-    pub(super) async fn open(url: &str, tls: &StoreTls) -> RedisResult<Server> {
+impl SingleServer {
+    pub(super) async fn open(url: &str, tls: &StoreTls) -> RedisResult<SingleServer> {
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(CONNECT_WAIT))
             .set_response_timeout(Some(ANSWER_WAIT))
@@ -37,7 +37,7 @@ impl Server {
         let client = client(url.into_connection_info()?, tls)?;
         let manager = client.get_connection_manager_with_config(config.clone()).await?;
         let manager = RwLock::new((manager, Instant::now()));
-        Ok(Server { client, config, manager })
+        Ok(SingleServer { client, config, manager })
     }
 
     pub(super) fn shared(&self) -> ConnectionManager {

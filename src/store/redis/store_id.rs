@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use redis::Cmd;
 use sha2::{Digest, Sha256};
 
-use super::Redis;
+use super::RedisStore;
 use crate::ledger::Unavailable;
 
 /// Places that it is written in, in a cluster.
@@ -19,7 +19,7 @@ const SLOTS: usize = 16_384;
 
 /// What is written in the places.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store) enum Found {
+pub(in crate::store) enum StoredIds {
     /// Nothing.
     Nothing,
     /// One name in all of them.
@@ -28,14 +28,14 @@ pub(in crate::store) enum Found {
     Part(BTreeSet<String>),
 }
 
-impl Found {
-    fn of(places: &[Option<String>]) -> Found {
+impl StoredIds {
+    fn of(places: &[Option<String>]) -> StoredIds {
         let names: BTreeSet<String> = places.iter().flatten().cloned().collect();
         let is_whole = names.len() == 1 && places.iter().all(Option::is_some);
         match names.first() {
-            None => Found::Nothing,
-            Some(name) if is_whole => Found::Whole(name.as_str().into()),
-            Some(_) => Found::Part(names),
+            None => StoredIds::Nothing,
+            Some(name) if is_whole => StoredIds::Whole(name.as_str().into()),
+            Some(_) => StoredIds::Part(names),
         }
     }
 }
@@ -47,11 +47,11 @@ pub(in crate::store) fn next_id(found: &BTreeSet<String>) -> String {
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Redis {
+impl RedisStore {
     /// What the store is called.
-    pub(in crate::store) async fn store_id(&self) -> Result<Found, Unavailable> {
+    pub(in crate::store) async fn store_id(&self) -> Result<StoredIds, Unavailable> {
         let asked = self.places().await?.iter().map(|place| get(place)).collect();
-        Ok(Found::of(&self.connection().await?.query_each(asked).await?))
+        Ok(StoredIds::of(&self.connection().await?.query_each(asked).await?))
     }
 
     /// Writes a name where there is none. Whoever wrote the first place was first.
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn a_name_that_is_missing_somewhere_is_not_whole() {
         let [a, b] = ["a", "b"].map(|name| Some(name.to_owned()));
-        assert_eq!(Found::of(&[None, None]), Found::Nothing);
-        assert_eq!(Found::of(&[a.clone(), a.clone()]), Found::Whole("a".into()));
+        assert_eq!(StoredIds::of(&[None, None]), StoredIds::Nothing);
+        assert_eq!(StoredIds::of(&[a.clone(), a.clone()]), StoredIds::Whole("a".into()));
         for part in [[a.clone(), None], [a, b]] {
-            assert!(matches!(Found::of(&part), Found::Part(_)), "{part:?}");
+            assert!(matches!(StoredIds::of(&part), StoredIds::Part(_)), "{part:?}");
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::scripts::Call;
-use super::{AccountKeys, Redis, answer};
+use super::scripts::ScriptCall;
+use super::{AccountKeys, RedisStore, answer};
 use crate::ledger::{AccountName, Answer, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
@@ -13,7 +13,7 @@ const TOGETHER: u32 = 500;
 /// Holds of one account ended by one sweep, at most; the next sweep does the rest.
 const SWEEP_MAX: isize = 1_000;
 
-impl Redis {
+impl RedisStore {
     /// Ends what is due.
     pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
         let (mut all, mut swept, mut word) = (SweepReport::default(), HashSet::new(), 0);
@@ -62,7 +62,7 @@ impl Redis {
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = SweepReport::default();
         for id in due {
-            let mut call = Call::default();
+            let mut call = ScriptCall::default();
             call.key(keys.account())
                 .key(keys.hold(&id))
                 .key(keys.open())

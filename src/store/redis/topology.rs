@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 /// A server of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Node {
+pub(super) struct ClusterNode {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for ClusterNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -24,7 +24,7 @@ impl fmt::Display for Node {
 #[derive(Debug, Default)]
 pub(in crate::store) struct Topology {
     version: AtomicU64,
-    nodes: Mutex<Vec<Node>>,
+    nodes: Mutex<Vec<ClusterNode>>,
     /// The latest failover that Sentinels told of, and when that was first heard of.
     failover: Mutex<Option<(u64, Instant)>>,
 }
@@ -36,7 +36,7 @@ impl Topology {
     }
 
     /// The version, and the nodes of a cluster in it, as far as they are known.
-    pub(super) fn now(&self) -> (u64, Vec<Node>) {
+    pub(super) fn now(&self) -> (u64, Vec<ClusterNode>) {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.version(), nodes.clone())
     }
@@ -54,12 +54,12 @@ impl Topology {
     }
 
     /// Other nodes are there, though the masters are the same.
-    pub(super) fn knows(&self, nodes: Vec<Node>) {
+    pub(super) fn knows(&self, nodes: Vec<ClusterNode>) {
         *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
     /// The servers are others than before.
-    pub(super) fn has_changed(&self, nodes: Vec<Node>) {
+    pub(super) fn has_changed(&self, nodes: Vec<ClusterNode>) {
         let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         *known = nodes;
         self.version.fetch_add(1, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use redis::InfoDict;
 use tokio::time::{Instant, sleep};
 
-use super::Redis;
+use super::RedisStore;
 use super::safety::setting;
 use crate::ledger::Unavailable;
 
@@ -37,7 +37,7 @@ pub(super) fn is_rewriting(info: &InfoDict) -> bool {
         || info.get::<String>("aof_last_bgrewrite_status").is_some_and(|status| status != "ok")
 }
 
-impl Redis {
+impl RedisStore {
     /// Has every master begin another file of its log, unless it refuses logs that end within an
     /// operation. Returns when they have; where the settings are the operator's word, it does what
     /// the server lets it do.

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::desk::Desk;
+use super::desk::WriteTxn;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, Posting};
 use crate::ledger::{AccountName, Answer, JournalEntry};
@@ -56,7 +56,7 @@ pub(super) fn save(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()
 
 /// Takes a payment.
 pub(super) fn credit(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     name: &AccountName,
     tx: &str,
     amount: Money,

@@ -20,8 +20,8 @@ const ROWS_MAX: usize = 10_000;
 
 /// Account rows that the writer remembers.
 #[derive(Default)]
-pub(super) struct Rows {
-    by_name: HashMap<AccountName, Remembered>,
+pub(super) struct RowCache {
+    by_name: HashMap<AccountName, CachedRow>,
     /// Those that must be written before the transaction ends: few of all that are remembered.
     changed: Vec<AccountName>,
     /// How many notes of an account are on a shelf, at most: what was replaced or swept may still
@@ -31,7 +31,7 @@ pub(super) struct Rows {
     version: i64,
 }
 
-struct Remembered {
+struct CachedRow {
     row: AccountRow,
     /// Whether it is among those that changed.
     changed: bool,
@@ -41,12 +41,12 @@ struct Remembered {
     open: HashMap<String, HoldRecord>,
 }
 
-impl Rows {
+impl RowCache {
     /// Forgets everything if another process has written since.
     pub(super) fn renew(&mut self, c: &Connection) -> rusqlite::Result<()> {
         let version = c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if version != self.version || self.by_name.len().max(self.notes.len()) > ROWS_MAX {
-            *self = Rows { version, ..Rows::default() };
+            *self = RowCache { version, ..RowCache::default() };
         }
         Ok(())
     }
@@ -63,19 +63,19 @@ impl Rows {
 }
 
 /// See the module.
-pub(super) struct Desk<'a> {
+pub(super) struct WriteTxn<'a> {
     /// The connection, inside a transaction.
     pub(super) c: &'a Connection,
-    pub(super) rows: &'a mut Rows,
+    pub(super) rows: &'a mut RowCache,
 }
 
-impl Desk<'_> {
+impl WriteTxn<'_> {
     /// An account's row; `None` if there is no such account.
     pub(super) fn row(&mut self, name: &AccountName) -> rusqlite::Result<Option<&AccountRow>> {
         if !self.rows.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.c, name)? else { return Ok(None) };
             let (changed, last_seq, open) = (false, None, HashMap::new());
-            let remembered = Remembered { row, changed, last_seq, open };
+            let remembered = CachedRow { row, changed, last_seq, open };
             self.rows.by_name.insert(name.clone(), remembered);
         }
         Ok(self.rows.by_name.get(name).map(|r| &r.row))

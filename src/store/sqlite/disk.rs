@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::identity::OpenFiles;
-use super::writer::{Writers, Written};
+use super::writer::{CommittedBatch, WriteScheduler};
 
 /// So long the disk is not asked to sync again, while what waits for it gathers.
 const GATHER: Duration = Duration::from_millis(5);
@@ -25,25 +25,25 @@ const COPY_PAGES: i64 = 1_000;
 const LOG_PAGES: i64 = 4_000;
 
 /// See the module.
-pub(super) struct Disk {
+pub(super) struct DiskSync {
     log: File,
     files: OpenFiles,
     /// A connection of its own, so that copying keeps nobody from writing.
     connection: Connection,
-    writers: Weak<Writers>,
+    writers: Weak<WriteScheduler>,
 }
 
-impl Disk {
+impl DiskSync {
     pub(super) fn new(
         (log, files): (File, OpenFiles),
         connection: Connection,
-        writers: Weak<Writers>,
-    ) -> Disk {
-        Disk { log, files, connection, writers }
+        writers: Weak<WriteScheduler>,
+    ) -> DiskSync {
+        DiskSync { log, files, connection, writers }
     }
 
     /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
-    pub(super) fn serve(&self, to_sync: &mpsc::Receiver<Written>) {
+    pub(super) fn serve(&self, to_sync: &mpsc::Receiver<CommittedBatch>) {
         let mut looked = Instant::now();
         loop {
             match to_sync.recv_timeout(LOOK_EVERY) {
@@ -70,7 +70,7 @@ impl Disk {
         }
     }
 
-    fn sync(&self, mut written: Written, to_sync: &mpsc::Receiver<Written>) {
+    fn sync(&self, mut written: CommittedBatch, to_sync: &mpsc::Receiver<CommittedBatch>) {
         // One wait for the disk does for many.
         for _ in 0..GATHER_TIMES {
             thread::sleep(GATHER);

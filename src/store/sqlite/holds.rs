@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::accounts::money;
-use super::desk::Desk;
+use super::desk::WriteTxn;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
 use crate::ledger::{AccountName, Answer, Operation, SweepReport};
@@ -21,7 +21,7 @@ const PREFIXES: [&str; 2] = ["", "video_"];
 
 /// Does an operation on a hold.
 pub(super) fn apply(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     name: &AccountName,
     op: &Operation,
 ) -> rusqlite::Result<Answer> {
@@ -76,7 +76,7 @@ fn release(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i
 }
 
 /// Ends what is due.
-pub(super) fn expire(desk: &mut Desk<'_>) -> rusqlite::Result<SweepReport> {
+pub(super) fn expire(desk: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
     let now = now_ms();
     let c = desk.c;
     let mut select = c.prepare_cached(
@@ -197,7 +197,7 @@ fn open(c: &Connection, (account, id): (i64, &str), record: &HoldRecord) -> rusq
 /// Writes back what a step changed. `false`, and nothing more than that the hold does not stand any
 /// more, if it has ended otherwise: a version that does not know where it stands takes it for lost.
 fn keep(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     name: &AccountName,
     hold: (i64, &str),
     known: Option<&HoldRecord>,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::jobs::{read, repeats, used, written};
-use super::desk::Desk;
-use super::{Sqlite, When, holds, kept, now_ms};
+use super::desk::WriteTxn;
+use super::{Priority, Sqlite, holds, kept, now_ms};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
@@ -20,7 +20,7 @@ impl JobQueue for Sqlite {
     async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let job = written(&order.job)?;
         let most = self.kept_bytes_max;
-        self.writers.run(When::Kept, move |desk| place_whole(desk, &order, &job, most)).await?
+        self.writers.run(Priority::Kept, move |desk| place_whole(desk, &order, &job, most)).await?
     }
 
     async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -44,37 +44,38 @@ impl JobQueue for Sqlite {
 
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         let (account, id) = (account.clone(), id.to_owned());
-        let job = self.writers.run(When::Kept, move |desk| delete(desk.c, &account, &id)).await?;
+        let job =
+            self.writers.run(Priority::Kept, move |desk| delete(desk.c, &account, &id)).await?;
         job.as_deref().map(read).transpose()
     }
 
     async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
-        self.writers.run(When::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
+        self.writers.run(Priority::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
     }
 
     async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
-        let claim = claims::Held::of(claim);
-        self.writers.run(When::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
+        let claim = claims::ClaimRow::of(claim);
+        self.writers.run(Priority::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
     }
 
     async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
-        let claim = claims::Held::of(claim);
+        let claim = claims::ClaimRow::of(claim);
         self.reader.read(move |c| claims::body(c, &claim)).await
     }
 
     async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
         let (held, job, status) =
-            (claims::Held::of(claim), written(&claim.job)?, claim.job.status());
-        let save = move |desk: &mut Desk<'_>| claims::save(desk.c, &held, &job, status, next);
-        let Some(deleted) = self.writers.run(When::Kept, save).await? else { return Ok(false) };
+            (claims::ClaimRow::of(claim), written(&claim.job)?, claim.job.status());
+        let save = move |desk: &mut WriteTxn<'_>| claims::save(desk.c, &held, &job, status, next);
+        let Some(deleted) = self.writers.run(Priority::Kept, save).await? else { return Ok(false) };
         claim.deleted = deleted;
         claim.revision += 1;
         Ok(true)
     }
 
     async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
-        let claim = claims::Held::of(claim);
-        self.writers.run(When::Kept, move |desk| claims::remove(desk.c, &claim)).await
+        let claim = claims::ClaimRow::of(claim);
+        self.writers.run(Priority::Kept, move |desk| claims::remove(desk.c, &claim)).await
     }
 
     async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
@@ -82,7 +83,7 @@ impl JobQueue for Sqlite {
     }
 
     async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
-        self.writers.run(When::Kept, move |desk| secret(desk.c, candidate)).await
+        self.writers.run(Priority::Kept, move |desk| secret(desk.c, candidate)).await
     }
 }
 
@@ -104,7 +105,7 @@ fn after(now: i64, ms: u64) -> i64 {
 /// Places an order, or nothing of it. What cannot be written, for example since the disk is full,
 /// is no error of the transaction, in which others' operations are too, unless it ended that.
 fn place_whole(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     order: &NewJob,
     job: &str,
     most: u64,
@@ -133,7 +134,7 @@ fn place_whole(
 }
 
 fn place(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     order: &NewJob,
     job: &str,
     most: u64,

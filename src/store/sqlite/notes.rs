@@ -5,8 +5,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::lookup;
-use super::desk::Desk;
-use super::{Sqlite, When, kept, now_ms};
+use super::desk::WriteTxn;
+use super::{Priority, Sqlite, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
 
@@ -31,7 +31,7 @@ fn find(
 /// Keeps a note; says why not if that fails. That is no error of the transaction, in which others'
 /// operations are too, unless it ended the transaction.
 fn keep(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     account: &AccountName,
     names: &[String],
     (note, most): (&[u8], u64),
@@ -54,7 +54,7 @@ fn keep(
 }
 
 fn replace(
-    desk: &mut Desk<'_>,
+    desk: &mut WriteTxn<'_>,
     account: &AccountName,
     name: &str,
     note: &[u8],
@@ -123,7 +123,7 @@ impl AccountCache for Sqlite {
         notes::fits(names, &note)?;
         let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.writers
-            .run(When::Long, move |desk| keep(desk, &account, &names, (&note, most), life_ms))
+            .run(Priority::Long, move |desk| keep(desk, &account, &names, (&note, most), life_ms))
             .await??;
         Ok(())
     }

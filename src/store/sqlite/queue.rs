@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// When an item is to be taken, and by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum Executor {
     /// At once, by the thread.
     Thread,
     /// At once, by whoever brings it.
@@ -18,7 +18,7 @@ pub(super) enum By {
 
 /// What somebody whose turn is over has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum TurnOutcome {
     /// Take what there is.
     Take,
     /// Nothing: what there is is others' to take.
@@ -28,12 +28,12 @@ pub(super) enum Next {
 }
 
 /// A queue that a thread takes from, and those who bring something.
-pub(super) struct Queue<T> {
-    waiting: Mutex<Waiting<T>>,
+pub(super) struct WriteQueue<T> {
+    waiting: Mutex<QueueState<T>>,
     bell: Condvar,
 }
 
-struct Waiting<T> {
+struct QueueState<T> {
     items: VecDeque<T>,
     /// How many have been taken since the beginning.
     taken: u64,
@@ -47,38 +47,39 @@ struct Waiting<T> {
     closed: bool,
 }
 
-impl<T> Queue<T> {
-    pub(super) fn new() -> Queue<T> {
+impl<T> WriteQueue<T> {
+    pub(super) fn new() -> WriteQueue<T> {
         let (items, long_from) = (VecDeque::new(), None);
         let (taken, turns) = (0, 0);
-        let waiting = Waiting { items, taken, long_from, is_called: false, turns, closed: false };
-        Queue { waiting: Mutex::new(waiting), bell: Condvar::new() }
+        let waiting =
+            QueueState { items, taken, long_from, is_called: false, turns, closed: false };
+        WriteQueue { waiting: Mutex::new(waiting), bell: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an item behind all others. Whoever has to see to it that it is taken, gets its number:
     /// of what somebody waits for, everybody does, since another may be kept from it.
     #[must_use]
-    pub(super) fn push(&self, item: T, by: By) -> Option<u64> {
+    pub(super) fn push(&self, item: T, by: Executor) -> Option<u64> {
         let mut waiting = self.lock();
         let number = waiting.taken + waiting.items.len() as u64;
-        if by == By::Thread && waiting.long_from.is_none() {
+        if by == Executor::Thread && waiting.long_from.is_none() {
             waiting.long_from = Some(waiting.items.len());
         }
         waiting.items.push_back(item);
         if waiting.is_called {
             return None;
         }
-        if by == By::Thread {
+        if by == Executor::Thread {
             waiting.is_called = true;
             drop(waiting);
             self.bell.notify_one();
             return None;
         }
-        let has_turn = by == By::Bringer || waiting.turns == 0;
+        let has_turn = by == Executor::Bringer || waiting.turns == 0;
         waiting.turns += usize::from(has_turn);
         has_turn.then_some(number)
     }
@@ -101,21 +102,21 @@ impl<T> Queue<T> {
 
     /// Whoever was to see to it that the item of this number is taken has come to that. What came
     /// after it is better taken by those who still wait for others, all at once.
-    pub(super) fn turn_is_over(&self, number: u64, by: By) -> Next {
+    pub(super) fn turn_is_over(&self, number: u64, by: Executor) -> TurnOutcome {
         let mut waiting = self.lock();
         waiting.turns = waiting.turns.saturating_sub(1);
         let is_taken = waiting.taken > number;
-        if by == By::Bringer && !is_taken {
-            return Next::Take;
+        if by == Executor::Bringer && !is_taken {
+            return TurnOutcome::Take;
         }
         if waiting.turns > 0 || waiting.is_called || waiting.items.is_empty() {
-            return Next::Leave;
+            return TurnOutcome::Leave;
         }
-        if by == By::Anyone {
-            return Next::Take;
+        if by == Executor::Anyone {
+            return TurnOutcome::Take;
         }
         waiting.turns += 1;
-        Next::Stay
+        TurnOutcome::Stay
     }
 
     /// Whoever saw to it that an item is taken has left: the thread takes what there is.
@@ -149,9 +150,9 @@ impl<T> Queue<T> {
 
     /// Takes what is there, oldest first, at most so many; what only the thread takes, and what
     /// came after that, only if `by` is the thread. The thread takes what is left.
-    pub(super) fn take(&self, most: usize, by: By) -> Vec<T> {
+    pub(super) fn take(&self, most: usize, by: Executor) -> Vec<T> {
         let mut waiting = self.lock();
-        let own = if by == By::Thread { None } else { waiting.long_from };
+        let own = if by == Executor::Thread { None } else { waiting.long_from };
         let count = own.unwrap_or(waiting.items.len()).min(most);
         let has_more = waiting.items.len() > count;
         let was_called = std::mem::replace(&mut waiting.is_called, has_more);
@@ -172,21 +173,21 @@ impl<T> Queue<T> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{By, Next, Queue};
+    use super::{Executor, TurnOutcome, WriteQueue};
 
     #[test]
     fn everything_comes_out_once_and_in_order_and_the_end_is_told() {
-        let queue = Arc::new(Queue::new());
+        let queue = Arc::new(WriteQueue::new());
         let taken_from = queue.clone();
         let reader = std::thread::spawn(move || {
             let mut seen = Vec::new();
             while taken_from.wait() {
-                seen.extend(taken_from.take(3, By::Thread));
+                seen.extend(taken_from.take(3, Executor::Thread));
             }
             seen
         });
         for n in 0..1_000 {
-            let by = if n % 7 == 0 { By::Thread } else { By::Anyone };
+            let by = if n % 7 == 0 { Executor::Thread } else { Executor::Anyone };
             let _ = queue.push(n, by);
         }
         queue.close();
@@ -195,60 +196,75 @@ mod tests {
 
     #[test]
     fn who_waits_sees_to_it_and_of_the_others_one() {
-        let queue = Queue::new();
-        assert_eq!(queue.push(1, By::Anyone), Some(0));
-        assert_eq!(queue.push(2, By::Anyone), None, "the first does");
-        assert_eq!(queue.push(3, By::Bringer), Some(2));
-        assert_eq!(queue.push(4, By::Bringer), Some(3), "another may be late");
-        assert_eq!(queue.push(5, By::Anyone), None);
-        assert_eq!(queue.turn_is_over(2, By::Bringer), Next::Take, "nobody else has taken it");
-        assert_eq!((queue.take(10, By::Bringer), queue.look()), (vec![1, 2, 3, 4, 5], (0, false)));
-        assert_eq!(queue.push(6, By::Anyone), None, "two have yet to come");
-        assert_eq!(queue.turn_is_over(3, By::Bringer), Next::Leave, "one has yet to come");
-        assert_eq!(queue.turn_is_over(0, By::Anyone), Next::Take, "nobody else will");
-        assert_eq!(queue.push(7, By::Anyone), Some(6));
+        let queue = WriteQueue::new();
+        assert_eq!(queue.push(1, Executor::Anyone), Some(0));
+        assert_eq!(queue.push(2, Executor::Anyone), None, "the first does");
+        assert_eq!(queue.push(3, Executor::Bringer), Some(2));
+        assert_eq!(queue.push(4, Executor::Bringer), Some(3), "another may be late");
+        assert_eq!(queue.push(5, Executor::Anyone), None);
+        assert_eq!(
+            queue.turn_is_over(2, Executor::Bringer),
+            TurnOutcome::Take,
+            "nobody else has taken it"
+        );
+        assert_eq!(
+            (queue.take(10, Executor::Bringer), queue.look()),
+            (vec![1, 2, 3, 4, 5], (0, false))
+        );
+        assert_eq!(queue.push(6, Executor::Anyone), None, "two have yet to come");
+        assert_eq!(
+            queue.turn_is_over(3, Executor::Bringer),
+            TurnOutcome::Leave,
+            "one has yet to come"
+        );
+        assert_eq!(queue.turn_is_over(0, Executor::Anyone), TurnOutcome::Take, "nobody else will");
+        assert_eq!(queue.push(7, Executor::Anyone), Some(6));
     }
 
     #[test]
     fn who_is_last_sees_to_what_came_after_the_own_item() {
-        let queue = Queue::new();
-        let (first, second) = (queue.push(1, By::Bringer), queue.push(2, By::Bringer));
+        let queue = WriteQueue::new();
+        let (first, second) = (queue.push(1, Executor::Bringer), queue.push(2, Executor::Bringer));
         assert_eq!((first, second), (Some(0), Some(1)));
-        assert_eq!(queue.turn_is_over(0, By::Bringer), Next::Take);
+        assert_eq!(queue.turn_is_over(0, Executor::Bringer), TurnOutcome::Take);
         assert_eq!(queue.count_for(1), Some(2));
-        assert_eq!(queue.take(10, By::Bringer), [1, 2]);
-        assert_eq!(queue.push(3, By::Anyone), None);
+        assert_eq!(queue.take(10, Executor::Bringer), [1, 2]);
+        assert_eq!(queue.push(3, Executor::Anyone), None);
         assert_eq!(queue.count_for(1), None, "it is taken");
-        assert_eq!(queue.turn_is_over(1, By::Bringer), Next::Stay);
-        assert_eq!(queue.push(4, By::Anyone), None, "the turn goes on");
-        assert_eq!(queue.turn_is_over(1, By::Anyone), Next::Take);
-        assert_eq!(queue.take(10, By::Bringer), [3, 4]);
+        assert_eq!(queue.turn_is_over(1, Executor::Bringer), TurnOutcome::Stay);
+        assert_eq!(queue.push(4, Executor::Anyone), None, "the turn goes on");
+        assert_eq!(queue.turn_is_over(1, Executor::Anyone), TurnOutcome::Take);
+        assert_eq!(queue.take(10, Executor::Bringer), [3, 4]);
     }
 
     #[test]
     fn what_a_lost_turn_leaves_is_the_threads() {
-        let queue = Queue::new();
-        assert!(queue.push(1, By::Bringer).is_some());
+        let queue = WriteQueue::new();
+        assert!(queue.push(1, Executor::Bringer).is_some());
         queue.turn_is_lost();
         assert_eq!(queue.look(), (1, true));
-        assert_eq!(queue.push(2, By::Bringer), None);
-        assert_eq!(queue.take(10, By::Thread), [1, 2]);
-        assert_eq!(queue.push(3, By::Anyone), Some(2));
+        assert_eq!(queue.push(2, Executor::Bringer), None);
+        assert_eq!(queue.take(10, Executor::Thread), [1, 2]);
+        assert_eq!(queue.push(3, Executor::Anyone), Some(2));
     }
 
     #[test]
     fn what_is_left_to_the_thread_is_nobody_elses() {
-        let queue = Queue::new();
-        assert!(queue.push(1, By::Bringer).is_some());
-        assert_eq!(queue.push(2, By::Thread), None);
-        assert_eq!(queue.push(3, By::Bringer), None);
+        let queue = WriteQueue::new();
+        assert!(queue.push(1, Executor::Bringer).is_some());
+        assert_eq!(queue.push(2, Executor::Thread), None);
+        assert_eq!(queue.push(3, Executor::Bringer), None);
         assert_eq!(queue.look(), (3, true));
-        assert_eq!(queue.take(10, By::Bringer), [1], "it was brought before");
-        assert_eq!((queue.take(10, By::Bringer), queue.look()), (vec![], (2, true)));
+        assert_eq!(queue.take(10, Executor::Bringer), [1], "it was brought before");
+        assert_eq!((queue.take(10, Executor::Bringer), queue.look()), (vec![], (2, true)));
         assert!(queue.wait());
-        assert_eq!((queue.take(1, By::Thread), queue.look()), (vec![2], (1, true)), "and more");
-        assert_eq!((queue.take(1, By::Thread), queue.look()), (vec![3], (0, false)));
-        assert!(queue.push(4, By::Bringer).is_some());
-        assert_eq!(queue.take(10, By::Bringer), [4]);
+        assert_eq!(
+            (queue.take(1, Executor::Thread), queue.look()),
+            (vec![2], (1, true)),
+            "and more"
+        );
+        assert_eq!((queue.take(1, Executor::Thread), queue.look()), (vec![3], (0, false)));
+        assert!(queue.push(4, Executor::Bringer).is_some());
+        assert_eq!(queue.take(10, Executor::Bringer), [4]);
     }
 }

@@ -12,19 +12,19 @@ use super::{BUSY_WAIT, schema};
 use crate::ledger::Unavailable;
 
 /// Something that somebody wants to read.
-type Question = Box<dyn FnOnce(&Connection) + Send>;
+type ReadQuery = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The reading thread; it ends with this.
-pub(super) struct Reader(mpsc::Sender<Question>);
+pub(super) struct ReadThread(mpsc::Sender<ReadQuery>);
 
-impl Reader {
-    pub(super) fn open(path: &Path) -> Result<Reader, String> {
+impl ReadThread {
+    pub(super) fn open(path: &Path) -> Result<ReadThread, String> {
         let connection = schema::open_to_read(path, BUSY_WAIT).map_err(|e| e.to_string())?;
-        let (ask, questions) = mpsc::channel::<Question>();
+        let (ask, questions) = mpsc::channel::<ReadQuery>();
         let answer = move || questions.into_iter().for_each(|question| question(&connection));
         let reader = thread::Builder::new().name("notes-reader".to_owned());
         reader.spawn(answer).map_err(|e| e.to_string())?;
-        Ok(Reader(ask))
+        Ok(ReadThread(ask))
     }
 
     /// Reads what was written before this is asked.
@@ -34,7 +34,7 @@ impl Reader {
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let question: Question = Box::new(move |c| {
+        let question: ReadQuery = Box::new(move |c| {
             // Else nobody waits for it any more.
             if !reply.is_closed() {
                 // The caller may have stopped waiting meanwhile.

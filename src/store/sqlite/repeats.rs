@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Sqlite, When, kept, now_ms};
+use super::{Priority, Sqlite, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
@@ -18,7 +18,7 @@ const FORGET_MAX: u32 = 256;
 const FORGET_BYTES_MAX: i64 = 4 << 20;
 
 /// What is known of a name.
-struct Record {
+struct ClaimRecord {
     content: Vec<u8>,
     owner: String,
     lease_until: i64,
@@ -32,13 +32,13 @@ fn find(
     account: &AccountName,
     name: &str,
     now: i64,
-) -> rusqlite::Result<Option<Record>> {
+) -> rusqlite::Result<Option<ClaimRecord>> {
     let mut select = c.prepare_cached(
         "SELECT content, owner, lease_until, head, bytes FROM repeat
          WHERE account = ? AND name = ? AND lives_until > ?",
     )?;
     let read = |row: &rusqlite::Row<'_>| {
-        Ok(Record {
+        Ok(ClaimRecord {
             content: row.get(0)?,
             owner: row.get(1)?,
             lease_until: row.get(2)?,
@@ -99,7 +99,7 @@ fn take(
     put(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Mine))
 }
 
-impl Record {
+impl ClaimRecord {
     /// What whoever wants to take the name finds instead.
     fn refuses(
         self,
@@ -156,7 +156,7 @@ fn renew(
 
 /// What stands in the way of an end.
 #[derive(Debug, PartialEq, Eq)]
-enum Way {
+enum EndConflict {
     Open,
     /// The call has ended before.
     Ended,
@@ -164,11 +164,15 @@ enum Way {
     Gone,
 }
 
-fn way(c: &Connection, account: &AccountName, naming: &IdempotencyKey) -> rusqlite::Result<Way> {
+fn way(
+    c: &Connection,
+    account: &AccountName,
+    naming: &IdempotencyKey,
+) -> rusqlite::Result<EndConflict> {
     Ok(match find(c, account, &naming.name, now_ms())? {
-        Some(known) if known.owner != naming.owner => Way::Gone,
-        Some(known) if known.head.is_some() => Way::Ended,
-        _ => Way::Open,
+        Some(known) if known.owner != naming.owner => EndConflict::Gone,
+        Some(known) if known.head.is_some() => EndConflict::Ended,
+        _ => EndConflict::Open,
     })
 }
 
@@ -188,7 +192,7 @@ fn write(
         if kept.saturating_add(total as u64) > REPLIES_BYTES_MAX {
             return Ok(false);
         }
-        if way(c, account, naming)? != Way::Open || !kept::make_room(c, most, total)? {
+        if way(c, account, naming)? != EndConflict::Open || !kept::make_room(c, most, total)? {
             return Ok(false);
         }
     }
@@ -210,11 +214,11 @@ fn end(
     (head, bytes): (&str, usize),
 ) -> rusqlite::Result<bool> {
     let way = way(c, account, naming)?;
-    if way == Way::Open {
+    if way == EndConflict::Open {
         let now = now_ms();
         put(c, account, naming, (now, later(now, naming.life_ms)), (Some(head), bytes))?;
     }
-    Ok(way != Way::Gone)
+    Ok(way != EndConflict::Gone)
 }
 
 fn free(c: &Connection, account: &AccountName, name: &str, owner: &str) -> rusqlite::Result<()> {
@@ -265,7 +269,7 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let done = self.writers.run(When::Long, move |desk| match job(desk.c) {
+        let done = self.writers.run(Priority::Long, move |desk| match job(desk.c) {
             Err(why) if !desk.c.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
             done => done.map(Ok),
         });

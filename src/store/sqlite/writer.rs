@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::desk::{Desk, Rows};
-use super::queue::{By, Next, Queue};
+use super::desk::{RowCache, WriteTxn};
+use super::queue::{Executor, TurnOutcome, WriteQueue};
 use crate::ledger::Unavailable;
 
 /// Operations in one transaction, at most.
@@ -30,11 +30,11 @@ const ENOUGH: usize = 32;
 pub(super) type Acknowledge = Box<dyn FnOnce(bool) + Send>;
 
 /// What a job does.
-type Run = Box<dyn FnOnce(&mut Desk<'_>) -> rusqlite::Result<Acknowledge> + Send>;
+type JobBody = Box<dyn FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<Acknowledge> + Send>;
 
 /// When something is to be done, and when it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum Priority {
     /// At once; it is short, and counts as soon as it is committed.
     Now,
     /// In a moment, once whoever serves has passed on what it has; it is short, and counts once it
@@ -46,76 +46,81 @@ pub(super) enum When {
     Kept,
 }
 
-impl When {
+impl Priority {
     /// Whether it counts only once it is on disk.
     fn is_durable(self) -> bool {
-        matches!(self, When::Later | When::Kept)
+        matches!(self, Priority::Later | Priority::Kept)
     }
 }
 
 /// Something to do inside a transaction.
-struct Job {
-    run: Run,
-    when: When,
+struct WriteJob {
+    run: JobBody,
+    when: Priority,
 }
 
 /// What a transaction has done that counts once it is on disk.
-pub(super) struct Written {
+pub(super) struct CommittedBatch {
     pub(super) acknowledge: Vec<Acknowledge>,
     /// Whether somebody is kept from something until then.
     pub(super) is_awaited: bool,
 }
 
 /// What all who write share.
-pub(super) struct Writers {
-    queue: Queue<Job>,
-    writer: Mutex<Writer>,
+pub(super) struct WriteScheduler {
+    queue: WriteQueue<WriteJob>,
+    writer: Mutex<WriteConnection>,
     /// To whoever waits for the disk.
-    written: mpsc::Sender<Written>,
+    written: mpsc::Sender<CommittedBatch>,
     /// Why nothing is written any more: the files are no longer those of the store.
     lost: OnceLock<String>,
 }
 
 /// The connection that writes, and the account rows that it remembers.
-struct Writer {
+struct WriteConnection {
     connection: Connection,
-    rows: Rows,
+    rows: RowCache,
     /// Whether it does not wait for other processes at the moment.
     hurries: Arc<AtomicBool>,
 }
 
 /// Somebody's turn to write; whoever leaves without having done so leaves it to the thread.
-struct Turn {
-    writers: Arc<Writers>,
-    by: By,
+struct CommitTurn {
+    writers: Arc<WriteScheduler>,
+    by: Executor,
     /// Of the item that it was given for.
     number: u64,
     is_done: bool,
 }
 
-impl Writers {
+impl WriteScheduler {
     pub(super) fn new(
         connection: Connection,
         hurries: Arc<AtomicBool>,
-        written: mpsc::Sender<Written>,
-    ) -> Arc<Writers> {
-        let writer = Mutex::new(Writer { connection, rows: Rows::default(), hurries });
-        Arc::new(Writers { queue: Queue::new(), writer, written, lost: OnceLock::new() })
+        written: mpsc::Sender<CommittedBatch>,
+    ) -> Arc<WriteScheduler> {
+        let writer = Mutex::new(WriteConnection { connection, rows: RowCache::default(), hurries });
+        Arc::new(WriteScheduler {
+            queue: WriteQueue::new(),
+            writer,
+            written,
+            lost: OnceLock::new(),
+        })
     }
 
     /// Puts a job into the queue now; the future tells how it went.
     pub(super) fn run<T, J>(
         self: &Arc<Self>,
-        when: When,
+        when: Priority,
         job: J,
     ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
     where
         T: Send + 'static,
-        J: FnOnce(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        J: FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
         let lost = self.lost.get().map(|why| Unavailable(why.clone()));
         let (reply, answer) = oneshot::channel();
-        let run: Run = Box::new(move |desk| {
+        let run: JobBody = Box::new(move |desk| {
             let value = job(desk)?;
             let acknowledge: Acknowledge = Box::new(move |kept| {
                 if kept {
@@ -126,13 +131,14 @@ impl Writers {
             Ok(acknowledge)
         });
         let by = match when {
-            When::Now => By::Bringer,
-            When::Later => By::Anyone,
-            When::Long | When::Kept => By::Thread,
+            Priority::Now => Executor::Bringer,
+            Priority::Later => Executor::Anyone,
+            Priority::Long | Priority::Kept => Executor::Thread,
         };
         // What is not put into the queue tells nobody anything.
-        let turn = lost.is_none().then(|| self.queue.push(Job { run, when }, by)).flatten();
-        let turn = turn.map(|number| Turn::new(self.clone(), by, number)).and_then(Turn::wait);
+        let turn = lost.is_none().then(|| self.queue.push(WriteJob { run, when }, by)).flatten();
+        let turn =
+            turn.map(|number| CommitTurn::new(self.clone(), by, number)).and_then(CommitTurn::wait);
         async move {
             if let Some(lost) = lost {
                 return Err(lost);
@@ -156,7 +162,7 @@ impl Writers {
                 let begun = writer.begin(false);
                 // What came while another process was waited for has its own time for that.
                 let most = if begun.is_ok() { BATCH_MAX } else { waiting };
-                self.write(writer, begun, (most, By::Thread));
+                self.write(writer, begun, (most, Executor::Thread));
             }));
             if written.is_err() {
                 log::error!(
@@ -202,7 +208,7 @@ impl Writers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Writer> {
+    fn lock(&self) -> MutexGuard<'_, WriteConnection> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,16 +228,16 @@ impl Writers {
                 drop(writer);
                 self.queue.call();
             }
-            begun => self.write(writer, begun, (BATCH_MAX, By::Bringer)),
+            begun => self.write(writer, begun, (BATCH_MAX, Executor::Bringer)),
         }
     }
 
     /// Does what waits in one transaction that has begun, and tells of it.
     fn write(
         &self,
-        mut writer: MutexGuard<'_, Writer>,
+        mut writer: MutexGuard<'_, WriteConnection>,
         begun: rusqlite::Result<()>,
-        (most, by): (usize, By),
+        (most, by): (usize, Executor),
     ) {
         let batch = self.queue.take(most, by);
         let done = begun.and_then(|()| writer.commit(batch));
@@ -245,10 +251,10 @@ impl Writers {
                     done.into_iter().partition(|(when, _)| when.is_durable());
                 volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
                 if !durable.is_empty() {
-                    let is_awaited = durable.iter().any(|(when, _)| *when == When::Kept);
+                    let is_awaited = durable.iter().any(|(when, _)| *when == Priority::Kept);
                     let acknowledge = durable.into_iter().map(|(_, a)| a).collect();
                     // Only a panic of the thread that syncs closes it; then nobody is told.
-                    let _ = self.written.send(Written { acknowledge, is_awaited });
+                    let _ = self.written.send(CommittedBatch { acknowledge, is_awaited });
                 }
             }
             // Dropping the jobs tells their callers that the store is unavailable.
@@ -260,14 +266,14 @@ impl Writers {
     }
 }
 
-impl Turn {
-    fn new(writers: Arc<Writers>, by: By, number: u64) -> Turn {
-        Turn { writers, by, number, is_done: false }
+impl CommitTurn {
+    fn new(writers: Arc<WriteScheduler>, by: Executor, number: u64) -> CommitTurn {
+        CommitTurn { writers, by, number, is_done: false }
     }
 
     /// Of what may lie a moment, the turn comes by itself; of the rest, who brought it takes it.
-    fn wait(self) -> Option<Turn> {
-        if self.by == By::Bringer {
+    fn wait(self) -> Option<CommitTurn> {
+        if self.by == Executor::Bringer {
             return Some(self);
         }
         // Outside of a runtime nobody has time, and the thread does it.
@@ -279,36 +285,36 @@ impl Turn {
 
     /// Waits as long as more comes, and writes, unless somebody else has written. If nobody will
     /// see to what came since, gives another turn, that may wait.
-    async fn take(mut self) -> Option<Turn> {
+    async fn take(mut self) -> Option<CommitTurn> {
         let mut seen = 0;
         for _ in 0..TURNS_MAX {
             let count = match self.by {
-                By::Anyone => Some(self.writers.queue.look().0),
-                By::Bringer | By::Thread => self.writers.queue.count_for(self.number),
+                Executor::Anyone => Some(self.writers.queue.look().0),
+                Executor::Bringer | Executor::Thread => self.writers.queue.count_for(self.number),
             };
             let Some(count) = count.filter(|&count| count > seen && count < ENOUGH) else { break };
             seen = count;
             yield_now().await;
         }
         match self.writers.queue.turn_is_over(self.number, self.by) {
-            Next::Take => {
+            TurnOutcome::Take => {
                 self.is_done = true;
                 self.writers.hurry();
                 None
             }
-            Next::Leave => {
+            TurnOutcome::Leave => {
                 self.is_done = true;
                 None
             }
-            Next::Stay => {
-                self.by = By::Anyone;
+            TurnOutcome::Stay => {
+                self.by = Executor::Anyone;
                 Some(self)
             }
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for CommitTurn {
     fn drop(&mut self) {
         if !self.is_done {
             self.writers.queue.turn_is_lost();
@@ -316,7 +322,7 @@ impl Drop for Turn {
     }
 }
 
-impl Writer {
+impl WriteConnection {
     /// Begins a transaction, and waits for other processes unless it is in a hurry.
     fn begin(&mut self, in_a_hurry: bool) -> rusqlite::Result<()> {
         if !self.connection.is_autocommit() {
@@ -328,10 +334,10 @@ impl Writer {
     }
 
     /// Does a batch in the transaction, and ends it.
-    fn commit(&mut self, batch: Vec<Job>) -> rusqlite::Result<Vec<(When, Acknowledge)>> {
+    fn commit(&mut self, batch: Vec<WriteJob>) -> rusqlite::Result<Vec<(Priority, Acknowledge)>> {
         let c = &self.connection;
         self.rows.renew(c)?;
-        let mut desk = Desk { c, rows: &mut self.rows };
+        let mut desk = WriteTxn { c, rows: &mut self.rows };
         let mut done = Vec::with_capacity(batch.len());
         for job in batch {
             done.push((job.when, (job.run)(&mut desk)?));
@@ -350,7 +356,7 @@ impl Writer {
 
     /// Takes back what a transaction has done that failed.
     fn give_up(&mut self) {
-        self.rows = Rows::default();
+        self.rows = RowCache::default();
         if !self.connection.is_autocommit()
             && let Err(why) = self.connection.execute_batch("ROLLBACK")
         {

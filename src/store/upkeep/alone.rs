@@ -7,30 +7,30 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Answers, PROBE_WAIT, tidy};
+use super::{PROBE_WAIT, Uptime, tidy};
 use crate::ledger::Ledger;
 use crate::repeats::ReplyStore;
-use crate::store::outbox::{Outbox, Replay};
+use crate::store::outbox::{Outbox, SegmentReplay};
 use crate::store::sqlite::Sqlite;
 
 /// An embedded store is asked how it is so often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module.
-pub(super) struct Alone {
+pub(super) struct EmbeddedMaintenance {
     outbox: Outbox<Sqlite>,
-    replay: Mutex<Replay>,
+    replay: Mutex<SegmentReplay>,
     adopted: AtomicBool,
     /// Whether the store answered when it was asked last. One whose file is gone has forgotten what
     /// it took, so nothing of the outbox goes then.
     answers: AtomicBool,
 }
 
-impl Alone {
-    pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn ReplyStore>) -> Alone {
-        let replay = Mutex::new(Replay::new(outbox.log.clone(), repeats));
+impl EmbeddedMaintenance {
+    pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn ReplyStore>) -> EmbeddedMaintenance {
+        let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), repeats));
         let [adopted, answers] = [false; 2].map(AtomicBool::new);
-        Alone { outbox, replay, adopted, answers }
+        EmbeddedMaintenance { outbox, replay, adopted, answers }
     }
 
     /// Whether the store has heard of all that processes before this one left, and has taken what
@@ -51,7 +51,7 @@ impl Alone {
         self.outbox.log.flush();
     }
 
-    pub(super) async fn keep(&self, answers: &Answers) {
+    pub(super) async fn keep(&self, answers: &Uptime) {
         let store: &Arc<Sqlite> = &self.outbox.store;
         let probing = async {
             loop {

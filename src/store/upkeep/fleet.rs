@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::identity::{Doubt, Identity};
-use super::{Answers, PROBE_WAIT, TOGETHER, millis, tidy};
+use super::identity::{IdentityError, StoreIdentity};
+use super::{PROBE_WAIT, TOGETHER, Uptime, millis, tidy};
 use crate::ledger::lease::LeaseEntry;
 use crate::ledger::{Leases, Unavailable};
 use crate::repeats::{ClaimMode, IdempotencyKey, ReplyStore};
-use crate::store::outbox::{InRun, Outbox, Replay};
-use crate::store::redis::{Guard, Redis, Seen, Stamped};
+use crate::store::outbox::{Outbox, RunStore, SegmentReplay};
+use crate::store::redis::{RedisStore, RunGate, RunScripts, ServerInfo};
 
 /// The server is asked which run it is so often.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
@@ -26,47 +26,56 @@ const SETTINGS_EVERY: Duration = Duration::from_secs(2);
 const OTHER_STORE: &str = "the store is not the one that is known: it was emptied, or replaced";
 
 /// See the module.
-pub(super) struct Fleet {
-    outbox: Outbox<Redis>,
-    guard: Arc<Guard>,
+pub(super) struct SharedMaintenance {
+    outbox: Outbox<RedisStore>,
+    guard: Arc<RunGate>,
     leases: Leases,
     repeats: Arc<dyn ReplyStore>,
     lease: Duration,
-    replay: tokio::sync::Mutex<Replay>,
+    replay: tokio::sync::Mutex<SegmentReplay>,
     /// How long the run lasts, as far as is known, and since when that is.
     lasting: Mutex<Option<(Duration, Instant)>>,
 }
 
 /// How far this process is with the runs of the server.
 #[derive(Default)]
-struct Progress {
+struct RecoveryProgress {
     /// The run that lacks nothing.
     made_up: Option<String>,
     /// The run that may, and when it was noticed.
     noticed: Option<(String, Instant)>,
     /// Whether the store is away, so that this is told once.
     is_away: bool,
-    identity: Identity,
-    safety: Safety,
+    identity: StoreIdentity,
+    safety: SettingsCheck,
 }
 
 /// Whether the server keeps what it acknowledges, as its settings are now.
 #[derive(Default)]
-struct Safety {
+struct SettingsCheck {
     looked: Option<Instant>,
     fault: Option<String>,
     /// Whether there was no log, and what there was then is not in one yet.
     is_unlogged: bool,
 }
 
-impl Fleet {
+impl SharedMaintenance {
     pub(super) fn new(
-        outbox: Outbox<Redis>,
-        guard: Arc<Guard>,
+        outbox: Outbox<RedisStore>,
+        guard: Arc<RunGate>,
         (leases, repeats, lease): (Leases, Arc<dyn ReplyStore>, Duration),
-    ) -> Fleet {
-        let replay = tokio::sync::Mutex::new(Replay::new(outbox.log.clone(), repeats.clone()));
-        Fleet { outbox, guard, leases, repeats, lease, replay, lasting: Mutex::default() }
+    ) -> SharedMaintenance {
+        let replay =
+            tokio::sync::Mutex::new(SegmentReplay::new(outbox.log.clone(), repeats.clone()));
+        SharedMaintenance {
+            outbox,
+            guard,
+            leases,
+            repeats,
+            lease,
+            replay,
+            lasting: Mutex::default(),
+        }
     }
 
     pub(super) fn has_lasted(&self, span: Duration) -> bool {
@@ -92,8 +101,8 @@ impl Fleet {
     }
 
     /// Asks the server which run it is, now and whenever it refuses the scripts of the last.
-    pub(super) async fn watch(&self, answers: &Answers) {
-        let mut progress = Progress::default();
+    pub(super) async fn watch(&self, answers: &Uptime) {
+        let mut progress = RecoveryProgress::default();
         loop {
             let asked = timeout(PROBE_WAIT, self.look(&mut progress)).await;
             match asked.unwrap_or_else(|_| Err(late().into())) {
@@ -105,7 +114,7 @@ impl Fleet {
                     self.guard.note_away(false);
                     self.saw(&seen, &mut progress, answers).await;
                 }
-                Err(Doubt::Away(why)) => {
+                Err(IdentityError::Away(why)) => {
                     answers.began_again();
                     self.outbox.store.doubt().await;
                     self.guard.note_away(true);
@@ -114,7 +123,7 @@ impl Fleet {
                     }
                     progress.is_away = true;
                 }
-                Err(Doubt::Other) => self.is_other(&mut progress, answers),
+                Err(IdentityError::Other) => self.is_other(&mut progress, answers),
             }
             tokio::select! {
                 () = sleep(PROBE_EVERY) => {}
@@ -124,7 +133,7 @@ impl Fleet {
     }
 
     /// Asks which run of which store it is, and how it keeps what it has.
-    async fn look(&self, progress: &mut Progress) -> Result<Seen, Doubt> {
+    async fn look(&self, progress: &mut RecoveryProgress) -> Result<ServerInfo, IdentityError> {
         let store = &self.outbox.store;
         let seen = store.seen().await?;
         let id = progress.identity.check(store, &seen.run).await?;
@@ -144,7 +153,7 @@ impl Fleet {
     }
 
     /// It is a store that nobody here knows. Should the known one come back, it may lack anything.
-    fn is_other(&self, progress: &mut Progress, answers: &Answers) {
+    fn is_other(&self, progress: &mut RecoveryProgress, answers: &Uptime) {
         answers.began_again();
         self.guard.forget();
         (progress.noticed, progress.is_away) = (None, false);
@@ -159,7 +168,7 @@ impl Fleet {
         }
     }
 
-    async fn saw(&self, seen: &Seen, progress: &mut Progress, answers: &Answers) {
+    async fn saw(&self, seen: &ServerInfo, progress: &mut RecoveryProgress, answers: &Uptime) {
         if progress.made_up.as_ref() != Some(&seen.run) {
             answers.began_again();
         }
@@ -180,7 +189,11 @@ impl Fleet {
 
     /// Lets calls in again: at once where the server only lost its scripts, else when nothing that
     /// this process or one before it knows of is missing there.
-    async fn make_up(&self, seen: &Seen, progress: &mut Progress) -> Result<(), Unavailable> {
+    async fn make_up(
+        &self,
+        seen: &ServerInfo,
+        progress: &mut RecoveryProgress,
+    ) -> Result<(), Unavailable> {
         let guard = &self.guard;
         if progress.made_up.as_ref() == Some(&seen.run) {
             guard.open(&self.outbox.store.stamp(&seen.run).await?);
@@ -222,7 +235,7 @@ impl Fleet {
 
     /// Makes the holds of calls that run again, and their names, where the server lost them. What
     /// has ended meanwhile cannot be opened again, whichever of both comes first.
-    async fn hold_again(&self, run: &Stamped) -> Result<(), Unavailable> {
+    async fn hold_again(&self, run: &RunScripts) -> Result<(), Unavailable> {
         for few in self.leases.all().chunks(TOGETHER) {
             for held in join_all(few.iter().map(|entry| self.hold_one(run, entry))).await {
                 held?;
@@ -231,7 +244,7 @@ impl Fleet {
         Ok(())
     }
 
-    async fn hold_one(&self, run: &Stamped, entry: &LeaseEntry) -> Result<(), Unavailable> {
+    async fn hold_one(&self, run: &RunScripts, entry: &LeaseEntry) -> Result<(), Unavailable> {
         if let Some(naming) = IdempotencyKey::of(entry) {
             let (lease_ms, free) = (millis(self.lease), &ClaimMode::Free);
             self.repeats.take(&entry.account, &naming, free, lease_ms).await?;
@@ -251,15 +264,19 @@ impl Fleet {
         tidy(&self.outbox, &self.replay, opened).await;
     }
 
-    fn within(&self, run: &Arc<Stamped>) -> InRun {
+    fn within(&self, run: &Arc<RunScripts>) -> RunStore {
         let (redis, run) = (self.outbox.store.clone(), run.clone());
-        InRun { redis, run, store_id: self.guard.store_id() }
+        RunStore { redis, run, store_id: self.guard.store_id() }
     }
 }
 
-impl Safety {
+impl SettingsCheck {
     /// What is wrong, if anything is.
-    async fn fault(&mut self, store: &Redis, seen: &Seen) -> Result<Option<&str>, Unavailable> {
+    async fn fault(
+        &mut self,
+        store: &RedisStore,
+        seen: &ServerInfo,
+    ) -> Result<Option<&str>, Unavailable> {
         self.is_unlogged = !seen.is_logged || self.is_unlogged && seen.is_rewriting;
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= SETTINGS_EVERY);
         if is_due || self.is_unlogged != self.fault.is_some() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ledger::Unavailable;
-use crate::store::redis::{Found, Redis, next_id};
+use crate::store::redis::{RedisStore, StoredIds, next_id};
 
 /// In one run of the store it is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const YOUNG: Duration = Duration::from_secs(30);
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Identity {
+pub(super) struct StoreIdentity {
     known: Option<Box<str>>,
     /// When this process named it.
     named: Option<Instant>,
@@ -34,22 +34,22 @@ pub(super) struct Identity {
 
 /// Why a store is not to be used.
 #[derive(Debug)]
-pub(super) enum Doubt {
+pub(super) enum IdentityError {
     /// It could not be asked, or has no name yet.
     Away(Unavailable),
     /// It is not the one that is known.
     Other,
 }
 
-impl From<Unavailable> for Doubt {
-    fn from(why: Unavailable) -> Doubt {
-        Doubt::Away(why)
+impl From<Unavailable> for IdentityError {
+    fn from(why: Unavailable) -> IdentityError {
+        IdentityError::Away(why)
     }
 }
 
 /// What follows from what was found.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum IdentityStep {
     Known(Box<str>),
     /// It has no name: this process gives it one, or again the one that it had.
     Name(Option<Box<str>>),
@@ -60,9 +60,13 @@ enum Next {
     Other,
 }
 
-impl Identity {
+impl StoreIdentity {
     /// Looks whether it is the known one, if it is time to; what it is called.
-    pub(super) async fn check(&mut self, store: &Redis, run: &str) -> Result<Box<str>, Doubt> {
+    pub(super) async fn check(
+        &mut self,
+        store: &RedisStore,
+        run: &str,
+    ) -> Result<Box<str>, IdentityError> {
         let is_fresh = |(of, at): &(Box<str>, Instant)| **of == *run && at.elapsed() < LOOK_EVERY;
         if let Some(known) = self.known.clone()
             && self.looked.as_ref().is_some_and(is_fresh)
@@ -72,18 +76,20 @@ impl Identity {
         self.looked = None;
         let found = store.store_id().await?;
         let known = match self.next(&found, run) {
-            Next::Known(id) => id,
-            Next::Name(id) => {
+            IdentityStep::Known(id) => id,
+            IdentityStep::Name(id) => {
                 let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string().into());
                 store.name_store(&id).await?;
                 self.named = Some(Instant::now());
                 match store.store_id().await? {
-                    Found::Whole(id) => id,
+                    StoredIds::Whole(id) => id,
                     _ => return Err(Unavailable("the store is being named".to_owned()).into()),
                 }
             }
-            Next::Wait => return Err(Unavailable("the store is being named".to_owned()).into()),
-            Next::Rename(names) => {
+            IdentityStep::Wait => {
+                return Err(Unavailable("the store is being named".to_owned()).into());
+            }
+            IdentityStep::Rename(names) => {
                 log::error!(
                     event = "store_partially_replaced", names:?;
                     "a part of the store was emptied, or is another's; it is taken as it is"
@@ -92,7 +98,7 @@ impl Identity {
                 store.rename_store(&id).await?;
                 id.into()
             }
-            Next::Other => return Err(Doubt::Other),
+            IdentityStep::Other => return Err(IdentityError::Other),
         };
         self.in_part = None;
         self.looked = Some((run.into(), Instant::now()));
@@ -100,22 +106,26 @@ impl Identity {
         Ok(self.known.insert(known).clone())
     }
 
-    fn next(&mut self, found: &Found, run: &str) -> Next {
+    fn next(&mut self, found: &StoredIds, run: &str) -> IdentityStep {
         let has_had = self.had.as_deref() == Some(run);
         let is_young = |at: &Instant| !has_had && at.elapsed() < YOUNG;
         match (&self.known, found) {
-            (None, Found::Whole(id)) => Next::Known(id.clone()),
-            (None, Found::Nothing) => Next::Name(None),
-            (None, Found::Part(names)) => {
+            (None, StoredIds::Whole(id)) => IdentityStep::Known(id.clone()),
+            (None, StoredIds::Nothing) => IdentityStep::Name(None),
+            (None, StoredIds::Part(names)) => {
                 let since = *self.in_part.get_or_insert_with(Instant::now);
-                if since.elapsed() < NAMING { Next::Wait } else { Next::Rename(names.clone()) }
+                if since.elapsed() < NAMING {
+                    IdentityStep::Wait
+                } else {
+                    IdentityStep::Rename(names.clone())
+                }
             }
-            (Some(known), Found::Whole(id)) if known == id => Next::Known(id.clone()),
+            (Some(known), StoredIds::Whole(id)) if known == id => IdentityStep::Known(id.clone()),
             // Acknowledged a moment before that run ended, and so it may be lost with it.
-            (Some(known), Found::Nothing) if self.named.as_ref().is_some_and(is_young) => {
-                Next::Name(Some(known.clone()))
+            (Some(known), StoredIds::Nothing) if self.named.as_ref().is_some_and(is_young) => {
+                IdentityStep::Name(Some(known.clone()))
             }
-            (Some(_), _) => Next::Other,
+            (Some(_), _) => IdentityStep::Other,
         }
     }
 }
@@ -124,29 +134,37 @@ impl Identity {
 mod tests {
     use super::*;
 
-    fn part(names: &[&str]) -> Found {
-        Found::Part(names.iter().map(|name| (*name).to_owned()).collect())
+    fn part(names: &[&str]) -> StoredIds {
+        StoredIds::Part(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
     #[tokio::test]
     async fn a_known_store_is_never_taken_for_another() {
-        let whole = |id: &str| Found::Whole(id.into());
+        let whole = |id: &str| StoredIds::Whole(id.into());
         let ago = |span: Duration| Instant::now().checked_sub(span).expect("a moment");
-        let mut identity = Identity::default();
-        assert_eq!(identity.next(&Found::Nothing, "r"), Next::Name(None));
-        assert_eq!(identity.next(&whole("a"), "r"), Next::Known("a".into()));
-        assert_eq!(identity.next(&part(&["a"]), "r"), Next::Wait);
+        let mut identity = StoreIdentity::default();
+        assert_eq!(identity.next(&StoredIds::Nothing, "r"), IdentityStep::Name(None));
+        assert_eq!(identity.next(&whole("a"), "r"), IdentityStep::Known("a".into()));
+        assert_eq!(identity.next(&part(&["a"]), "r"), IdentityStep::Wait);
         identity.in_part = Some(ago(NAMING));
-        assert!(matches!(identity.next(&part(&["a"]), "r"), Next::Rename(_)));
+        assert!(matches!(identity.next(&part(&["a"]), "r"), IdentityStep::Rename(_)));
         identity.known = Some("a".into());
-        for other in [Found::Nothing, part(&["a"]), whole("b")] {
-            assert_eq!(identity.next(&other, "r"), Next::Other, "{other:?}");
+        for other in [StoredIds::Nothing, part(&["a"]), whole("b")] {
+            assert_eq!(identity.next(&other, "r"), IdentityStep::Other, "{other:?}");
         }
         (identity.named, identity.had) = (Some(Instant::now()), Some("r".into()));
-        assert_eq!(identity.next(&Found::Nothing, "r"), Next::Other, "the same run had it");
-        assert_eq!(identity.next(&Found::Nothing, "s"), Next::Name(Some("a".into())));
-        assert_eq!(identity.next(&part(&["b"]), "s"), Next::Other);
+        assert_eq!(
+            identity.next(&StoredIds::Nothing, "r"),
+            IdentityStep::Other,
+            "the same run had it"
+        );
+        assert_eq!(identity.next(&StoredIds::Nothing, "s"), IdentityStep::Name(Some("a".into())));
+        assert_eq!(identity.next(&part(&["b"]), "s"), IdentityStep::Other);
         identity.named = Some(ago(YOUNG));
-        assert_eq!(identity.next(&Found::Nothing, "s"), Next::Other, "it had all its time");
+        assert_eq!(
+            identity.next(&StoredIds::Nothing, "s"),
+            IdentityStep::Other,
+            "it had all its time"
+        );
     }
 }

@@ -16,7 +16,7 @@ const FAR: &str = "99999999999999";
 
 /// A Redis, and a hand in it.
 struct Hand {
-    nodes: [Opened; 2],
+    nodes: [OpenStore; 2],
     account: AccountName,
     connection: redis::Connection,
 }

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::*;
 
 /// Does all at once, by turns on the one node and the other.
-async fn at_once(nodes: &[Opened; 2], orders: Vec<NewJob>) -> Vec<PlaceResult> {
+async fn at_once(nodes: &[OpenStore; 2], orders: Vec<NewJob>) -> Vec<PlaceResult> {
     let mut tasks = JoinSet::new();
     for (order, node) in orders.into_iter().zip(nodes.iter().cycle()) {
         let queue = node.queue.clone();
@@ -17,7 +17,7 @@ async fn at_once(nodes: &[Opened; 2], orders: Vec<NewJob>) -> Vec<PlaceResult> {
 }
 
 /// Forty requests with one key, each of which has made up a job of its own.
-async fn one_job_of_many_with_one_key(nodes: &[Opened; 2]) {
+async fn one_job_of_many_with_one_key(nodes: &[OpenStore; 2]) {
     // There is money for one.
     let account = funded(&*nodes[0].ledger, "one-key", COST).await;
     let orders = (0..40).map(|n| keyed(&account, &format!("j{n}"), "k"));
@@ -35,7 +35,7 @@ async fn one_job_of_many_with_one_key(nodes: &[Opened; 2]) {
 }
 
 /// One request that is repeated since nobody answers.
-async fn one_job_of_one_order(nodes: &[Opened; 2]) {
+async fn one_job_of_one_order(nodes: &[OpenStore; 2]) {
     let account = funded(&*nodes[0].ledger, "one-order", 1_000).await;
     let orders =
         (0..40).map(|n| if n % 2 == 0 { order(&account, "a") } else { order(&account, "b") });
@@ -49,7 +49,7 @@ async fn one_job_of_one_order(nodes: &[Opened; 2]) {
 }
 
 /// As many as there is money and room for.
-async fn no_job_without_its_money(nodes: &[Opened; 2]) {
+async fn no_job_without_its_money(nodes: &[OpenStore; 2]) {
     let account = funded(&*nodes[0].ledger, "money", 25 * COST + COST - 1).await;
     let orders = (0..60).map(|n| order(&account, &format!("j{n:02}")));
     let answers = at_once(nodes, orders.collect()).await;
@@ -72,7 +72,7 @@ async fn no_job_without_its_money(nodes: &[Opened; 2]) {
 }
 
 /// Workers on both nodes take every job through its life; no two ever have the same one.
-async fn each_step_of_a_job_is_one_workers(nodes: &[Opened; 2]) {
+async fn each_step_of_a_job_is_one_workers(nodes: &[OpenStore; 2]) {
     let account = funded(&*nodes[0].ledger, "workers", 1_000_000).await;
     let orders: Vec<_> = (0..60).map(|n| order(&account, &format!("j{n:02}"))).collect();
     at_once(nodes, orders).await;
@@ -112,7 +112,7 @@ async fn each_step_of_a_job_is_one_workers(nodes: &[Opened; 2]) {
     assert!(steps.values().all(|times| *times == 1), "{steps:?}");
 }
 
-async fn keeps_its_head(nodes: &[Opened; 2]) {
+async fn keeps_its_head(nodes: &[OpenStore; 2]) {
     one_job_of_many_with_one_key(nodes).await;
     one_job_of_one_order(nodes).await;
     no_job_without_its_money(nodes).await;

@@ -68,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A store, and the claims that were made there, the latest first.
 struct Place {
-    node: Opened,
+    node: OpenStore,
     claims: Vec<JobClaim>,
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Runs all of it. Each part leaves nothing that is due.
-pub(super) async fn conforms(nodes: &[Opened; 2]) {
+pub(super) async fn conforms(nodes: &[OpenStore; 2]) {
     without_money_nothing_is_kept(nodes).await;
     a_job_is_placed_with_its_money_once(nodes).await;
     an_idempotency_key_leads_to_its_first_job(nodes).await;
@@ -30,7 +30,7 @@ async fn clear(queue: &dyn JobQueue) {
     assert_eq!(counts(queue).await, [0; 4]);
 }
 
-async fn without_money_nothing_is_kept([one, other]: &[Opened; 2]) {
+async fn without_money_nothing_is_kept([one, other]: &[OpenStore; 2]) {
     let nobody = name("nobody");
     let refused = place(&*one.queue, keyed(&nobody, "a", "k")).await;
     assert_eq!(refused, PlaceResult::NoAccount);
@@ -55,7 +55,7 @@ async fn without_money_nothing_is_kept([one, other]: &[Opened; 2]) {
     clear(&*one.queue).await;
 }
 
-async fn a_job_is_placed_with_its_money_once([one, other]: &[Opened; 2]) {
+async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "once", 100).await;
     let first = keyed(&account, "a", "k");
     assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New);
@@ -91,7 +91,7 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[Opened; 2]) {
     clear(&*one.queue).await;
 }
 
-async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[Opened; 2]) {
+async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "keys", COST).await;
     let first = NewJob { open_max: 1, ..keyed(&account, "a", "k") };
     assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New);
@@ -123,7 +123,7 @@ async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[Opened; 2]) {
     assert_eq!(place(&*other.queue, again).await, PlaceResult::Insufficient(Money::ZERO));
 }
 
-async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[Opened; 2]) {
+async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[OpenStore; 2]) {
     let (account, beside) = (funded(&*one.ledger, "bound", 100).await, name("beside-bound"));
     funded(&*one.ledger, "beside-bound", 100).await;
     let bounded = |id: &str| NewJob { open_max: 2, ..order(&account, id) };
@@ -153,7 +153,7 @@ async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[Opened; 2]) {
     clear(&*one.queue).await;
 }
 
-async fn a_job_is_claimed_once_and_the_longest_due_first([one, other]: &[Opened; 2]) {
+async fn a_job_is_claimed_once_and_the_longest_due_first([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "claims", 1_000).await;
     for id in ["c", "a", "d", "b", "e"] {
         placed(&*one.queue, &account, &[id]).await;
@@ -178,7 +178,7 @@ async fn a_job_is_claimed_once_and_the_longest_due_first([one, other]: &[Opened;
     assert_eq!(one.queue.remove(&last[0]).await, Ok(true));
 }
 
-async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[Opened; 2]) {
+async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "leases", 100).await;
     placed(&*one.queue, &account, &["a"]).await;
     let mut old = claim_one(&*one.queue, SHORT_MS).await;
@@ -208,7 +208,7 @@ async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[O
     assert_eq!(counts(&*one.queue).await, [0; 4]);
 }
 
-async fn a_lease_that_ran_out_unnoticed_is_still_good([one, other]: &[Opened; 2]) {
+async fn a_lease_that_ran_out_unnoticed_is_still_good([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "late", 100).await;
     placed(&*one.queue, &account, &["a"]).await;
     let mut claim = claim_one(&*one.queue, 0).await;
@@ -224,7 +224,7 @@ async fn a_lease_that_ran_out_unnoticed_is_still_good([one, other]: &[Opened; 2]
     clear(&*other.queue).await;
 }
 
-async fn a_save_that_is_repeated_counts_once([one, other]: &[Opened; 2]) {
+async fn a_save_that_is_repeated_counts_once([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "again", 100).await;
     placed(&*one.queue, &account, &["a"]).await;
     let mut claim = claim_one(&*one.queue, SHORT_MS).await;
@@ -252,7 +252,7 @@ async fn a_save_that_is_repeated_counts_once([one, other]: &[Opened; 2]) {
     assert_eq!(one.queue.remove(&new).await, Ok(true));
 }
 
-async fn a_save_says_when_the_job_is_due_again([one, other]: &[Opened; 2]) {
+async fn a_save_says_when_the_job_is_due_again([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "due", 100).await;
     placed(&*one.queue, &account, &["a"]).await;
     let mut claim = claim_one(&*one.queue, LEASE_MS).await;
@@ -286,7 +286,7 @@ async fn a_save_says_when_the_job_is_due_again([one, other]: &[Opened; 2]) {
     clear(&*other.queue).await;
 }
 
-async fn a_deleted_job_is_found_by_its_worker_only([one, other]: &[Opened; 2]) {
+async fn a_deleted_job_is_found_by_its_worker_only([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "deleted", 100).await;
     placed(&*one.queue, &account, &["a", "b"]).await;
     let mut claims = claim_all(&*one.queue).await;
@@ -322,7 +322,7 @@ async fn a_deleted_job_is_found_by_its_worker_only([one, other]: &[Opened; 2]) {
     clear(&*one.queue).await;
 }
 
-async fn pages_in_both_orders([one, other]: &[Opened; 2]) {
+async fn pages_in_both_orders([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "pages", 100).await;
     assert_eq!(listed(&*one.queue, &account, true, 2, None).await, "");
     placed(&*one.queue, &account, &["d", "a", "e", "c", "b"]).await;
@@ -353,7 +353,7 @@ async fn pages_in_both_orders([one, other]: &[Opened; 2]) {
     clear(&*one.queue).await;
 }
 
-async fn accounts_do_not_find_each_others_jobs([one, other]: &[Opened; 2]) {
+async fn accounts_do_not_find_each_others_jobs([one, other]: &[OpenStore; 2]) {
     let (ada, bob) = (funded(&*one.ledger, "ada", 100).await, name("bob"));
     funded(&*one.ledger, "bob", 100).await;
     placed(&*one.queue, &ada, &["same", "hers"]).await;
@@ -375,7 +375,7 @@ async fn accounts_do_not_find_each_others_jobs([one, other]: &[Opened; 2]) {
     }
 }
 
-async fn what_is_removed_leaves_nothing([one, other]: &[Opened; 2]) {
+async fn what_is_removed_leaves_nothing([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "removed", 100).await;
     assert_eq!(place(&*one.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
     let claim = claim_one(&*one.queue, LEASE_MS).await;
@@ -399,7 +399,7 @@ async fn what_is_removed_leaves_nothing([one, other]: &[Opened; 2]) {
     }
 }
 
-async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[Opened; 2]) {
+async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "money", 100).await;
     placed(&*one.queue, &account, &["settled", "voided"]).await;
     let short = NewJob { lease_ms: 1, ..order(&account, "expired") };
@@ -423,7 +423,7 @@ async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[Opened; 2])
     clear(&*one.queue).await;
 }
 
-async fn a_body_may_be_large_and_any_bytes([one, other]: &[Opened; 2]) {
+async fn a_body_may_be_large_and_any_bytes([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "bodies", 100).await;
     let large: Vec<u8> = (0..6_000_000_u32).map(|n| n.to_le_bytes()[n as usize % 3]).collect();
     for (id, body) in [("none", vec![]), ("large", large)] {
@@ -437,7 +437,7 @@ async fn a_body_may_be_large_and_any_bytes([one, other]: &[Opened; 2]) {
     }
 }
 
-async fn the_secret_is_the_first_candidate([one, other]: &[Opened; 2]) {
+async fn the_secret_is_the_first_candidate([one, other]: &[OpenStore; 2]) {
     let (first, second) = ([255; 32], [0; 32]);
     assert_eq!(one.queue.secret(first).await, Ok(first));
     assert_eq!(other.queue.secret(second).await, Ok(first));

@@ -7,7 +7,11 @@ use super::*;
 const CROWD: usize = 40;
 
 /// Takes a name for as many calls at once, by turns on the one node and the other.
-async fn at_once(nodes: &[Opened; 2], name_of_call: &str, taking: ClaimMode) -> Vec<ClaimResult> {
+async fn at_once(
+    nodes: &[OpenStore; 2],
+    name_of_call: &str,
+    taking: ClaimMode,
+) -> Vec<ClaimResult> {
     let mut tasks = JoinSet::new();
     for number in 0..CROWD {
         let repeats = nodes[number % 2].repeats.clone();
@@ -24,7 +28,7 @@ fn mine(taken: &[ClaimResult]) -> usize {
     taken.iter().filter(|taken| **taken == ClaimResult::Mine).count()
 }
 
-async fn keeps_its_head(nodes: &[Opened; 2]) {
+async fn keeps_its_head(nodes: &[OpenStore; 2]) {
     let account = name("crowd");
     let [one, other] = nodes.each_ref().map(|node| &*node.repeats);
     let taken = at_once(nodes, "free", ClaimMode::Free).await;

@@ -14,7 +14,7 @@ const SHORT_GONE: Duration = Duration::from_millis(60);
 /// Longer than any sweep takes.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
-async fn conforms(nodes: &[Opened; 2]) {
+async fn conforms(nodes: &[OpenStore; 2]) {
     a_name_lapses_with_its_time_and_is_kept_alive_by_renewal(nodes).await;
     a_name_is_remembered_for_its_life_and_not_longer(nodes).await;
     a_body_of_any_size_comes_back_byte_for_byte(nodes).await;
@@ -36,7 +36,7 @@ async fn take(
     repeats.take(account, naming, &ClaimMode::Free, ms).await.expect("an answer")
 }
 
-async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: &[Opened; 2]) {
+async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: &[OpenStore; 2]) {
     let account = name("times");
     let (first, second) = (naming("n", "first"), naming("n", "second"));
     assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, ClaimResult::Mine);
@@ -54,7 +54,7 @@ async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: 
     assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, ClaimResult::Running);
 }
 
-async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[Opened; 2]) {
+async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[OpenStore; 2]) {
     let account = name("lives");
     let short = |name: &str| IdempotencyKey { life_ms: SHORT_MS, ..naming(name, name) };
     let body_of = |account, owner| body(&*one.repeats, account, owner);
@@ -79,7 +79,7 @@ async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[Opened
     assert_eq!(body_of(&account, "runs").await.concat(), b"long");
 }
 
-async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[Opened; 2]) {
+async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[OpenStore; 2]) {
     let account = name("sizes");
     let sizes = [1, 65_536, 65_537, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1];
     for bytes in sizes.into_iter().chain([3 * PIECE_BYTES, 8 << 20]) {
@@ -99,7 +99,7 @@ async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[Opened; 2])
     }
 }
 
-async fn any_text_is_a_name([one, other]: &[Opened; 2]) {
+async fn any_text_is_a_name([one, other]: &[OpenStore; 2]) {
     let account = name("texts");
     for text in ["{a}b", "*", "a b\r\n", "a:b", "ä\u{0}\"'", &"n".repeat(512)] {
         let naming = naming(text, "o");
@@ -114,7 +114,7 @@ async fn any_text_is_a_name([one, other]: &[Opened; 2]) {
 }
 
 /// The answer to the first end was lost, so that it comes again.
-async fn a_body_that_is_written_twice_is_there_once([one, other]: &[Opened; 2]) {
+async fn a_body_that_is_written_twice_is_there_once([one, other]: &[OpenStore; 2]) {
     let account = name("twice");
     let written = pattern(3 * PIECE_BYTES + 5);
     let naming = naming("n", "o");
@@ -172,7 +172,7 @@ async fn a_redis_cluster_keeps_replies() {
 }
 
 /// A store that has room for more than an account may have.
-async fn roomy(url: String) -> Opened {
+async fn roomy(url: String) -> OpenStore {
     opened_as(&StoreSection { kept_bytes_max: 1 << 30, ..at(url) }).await
 }
 
@@ -192,7 +192,7 @@ async fn fill(repeats: &dyn ReplyStore, account: &AccountName, life_ms: u64) -> 
     unreachable!("there is a bound")
 }
 
-async fn an_account_keeps_so_much_and_no_more(node: &Opened) {
+async fn an_account_keeps_so_much_and_no_more(node: &OpenStore) {
     let (account, repeats) = (name("full"), &*node.repeats);
     assert_eq!(fill(repeats, &account, LONG_MS).await, REPLIES_BYTES_MAX / (8 << 20));
     // Others have room of their own.

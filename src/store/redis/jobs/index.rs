@@ -15,8 +15,8 @@
 //!   since.
 //! - Counts follow the notes, and are wrong between a crash and the next look.
 
-use super::super::Redis;
-use super::super::scripts::{Call, Pick};
+use super::super::RedisStore;
+use super::super::scripts::{ScriptCall, ScriptSelector};
 use crate::jobs::JobStatus;
 use crate::ledger::{AccountName, Unavailable};
 
@@ -40,13 +40,13 @@ pub(super) fn member(account: &AccountName, id: &str) -> String {
 }
 
 /// An entry that is due.
-pub(super) struct Entry {
+pub(super) struct DueEntry {
     pub(super) member: String,
     /// When it became so, as the server writes it.
     seen: String,
 }
 
-impl Entry {
+impl DueEntry {
     /// The job that it is about; `None` if it is about none.
     pub(super) fn job(&self) -> Option<(AccountName, &str)> {
         let (account, id) = self.member.split_once(' ')?;
@@ -55,14 +55,14 @@ impl Entry {
 }
 
 /// A job that is about to be placed, or made due sooner.
-pub(super) struct Announced {
+pub(super) struct IndexUpdate {
     /// When it is too late for that, by the server's clock.
     pub(super) deadline: String,
-    entry: Option<Entry>,
+    entry: Option<DueEntry>,
 }
 
-fn asked(member: &str) -> Call {
-    let mut call = Call::default();
+fn asked(member: &str) -> ScriptCall {
+    let mut call = ScriptCall::default();
     call.key(DUE).key(VERSIONS);
     for status in JobStatus::ALL {
         call.key(of_status(status));
@@ -71,30 +71,34 @@ fn asked(member: &str) -> Call {
     call
 }
 
-impl Redis {
+impl RedisStore {
     /// Before a job is placed.
-    pub(super) async fn announce(&self, member: &str) -> Result<Announced, Unavailable> {
+    pub(super) async fn announce(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
         self.announced(|s| &s.index.announce, member).await
     }
 
     /// Before a job is made due sooner.
-    pub(super) async fn hasten(&self, member: &str) -> Result<Announced, Unavailable> {
+    pub(super) async fn hasten(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
         self.announced(|s| &s.index.hasten, member).await
     }
 
-    async fn announced(&self, pick: Pick, member: &str) -> Result<Announced, Unavailable> {
+    async fn announced(
+        &self,
+        pick: ScriptSelector,
+        member: &str,
+    ) -> Result<IndexUpdate, Unavailable> {
         let mut call = asked(member);
         call.arg(LOOK_MS).arg(LATE_MS);
         let mut words = self.told(&call, pick).await?.into_iter();
         let deadline = words.next().unwrap_or_default();
         // Nothing of one that was there before.
         let seen = words.next().filter(|seen| !seen.is_empty());
-        let entry = seen.map(|seen| Entry { member: member.to_owned(), seen });
-        Ok(Announced { deadline, entry })
+        let entry = seen.map(|seen| DueEntry { member: member.to_owned(), seen });
+        Ok(IndexUpdate { deadline, entry })
     }
 
     /// Takes back what came to nothing.
-    pub(super) async fn take_back(&self, announced: Announced) {
+    pub(super) async fn take_back(&self, announced: IndexUpdate) {
         if let Some(entry) = announced.entry {
             self.drop_entry(&entry).await;
         }
@@ -110,14 +114,14 @@ impl Redis {
     }
 
     /// Forgets an entry, if it still is as it was.
-    pub(super) async fn drop_entry(&self, entry: &Entry) {
+    pub(super) async fn drop_entry(&self, entry: &DueEntry) {
         let mut call = asked(&entry.member);
         call.arg(&entry.seen);
         self.hint(&call, |s| &s.index.drop).await;
     }
 
     /// Changes the index where that may fail: whoever looks mends it.
-    async fn hint(&self, call: &Call, pick: Pick) {
+    async fn hint(&self, call: &ScriptCall, pick: ScriptSelector) {
         if let Err(why) = self.told(call, pick).await {
             log::warn!(
                 event = "video_index_update_failed", why:% = why;
@@ -127,12 +131,12 @@ impl Redis {
     }
 
     /// Entries that are due, the longest due first.
-    pub(super) async fn due(&self, limit: usize) -> Result<Vec<Entry>, Unavailable> {
-        let mut call = Call::default();
+    pub(super) async fn due(&self, limit: usize) -> Result<Vec<DueEntry>, Unavailable> {
+        let mut call = ScriptCall::default();
         call.key(DUE).arg(limit);
         let words = self.read(&call, |s| &s.index.due).await?;
         let entry = |pair: &[String]| match pair {
-            [member, seen] => Some(Entry { member: member.clone(), seen: seen.clone() }),
+            [member, seen] => Some(DueEntry { member: member.clone(), seen: seen.clone() }),
             _ => None,
         };
         Ok(words.chunks(2).filter_map(entry).collect())

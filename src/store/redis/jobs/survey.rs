@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::super::Redis;
+use super::super::RedisStore;
 use super::super::keys::AccountKeys;
 use super::index;
 use crate::ledger::{AccountName, Unavailable};
@@ -23,16 +23,16 @@ const TOGETHER: usize = 200;
 
 /// Where the walk is.
 #[derive(Default)]
-pub(in super::super) struct Survey(Mutex<Walk>);
+pub(in super::super) struct IndexRepair(Mutex<IndexCursor>);
 
 #[derive(Default)]
-struct Walk {
+struct IndexCursor {
     /// The server's word for how far it is.
     cursor: u64,
     stepped: Option<Instant>,
 }
 
-impl Survey {
+impl IndexRepair {
     /// Where to go on from, if it is time for a step.
     fn due(&self) -> Option<u64> {
         let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +48,7 @@ impl Survey {
     }
 }
 
-impl Redis {
+impl RedisStore {
     /// Takes a step of the survey, if it is time for one.
     pub(super) async fn survey(&self) {
         let Some(cursor) = self.survey.due() else { return };

@@ -10,7 +10,7 @@ use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;
 
 /// Of a claim, what the table needs.
-pub(super) struct Held {
+pub(super) struct ClaimRow {
     account: AccountName,
     id: String,
     revision: i64,
@@ -18,9 +18,9 @@ pub(super) struct Held {
     deleted: bool,
 }
 
-impl Held {
-    pub(super) fn of(claim: &JobClaim) -> Held {
-        Held {
+impl ClaimRow {
+    pub(super) fn of(claim: &JobClaim) -> ClaimRow {
+        ClaimRow {
             account: claim.job.account.clone(),
             id: claim.job.id.clone(),
             // None that was given out is so large.
@@ -80,14 +80,14 @@ pub(super) fn claim(
     Ok(claims)
 }
 
-pub(super) fn renew(c: &Connection, held: &Held, lease_ms: u64) -> rusqlite::Result<bool> {
+pub(super) fn renew(c: &Connection, held: &ClaimRow, lease_ms: u64) -> rusqlite::Result<bool> {
     let Some((row, _)) = held.row(c)? else { return Ok(false) };
     let mut update = c.prepare_cached("UPDATE video SET lease_until = ? WHERE row = ?")?;
     update.execute([after(now_ms(), lease_ms).max(1), row])?;
     Ok(true)
 }
 
-pub(super) fn body(c: &Connection, held: &Held) -> rusqlite::Result<Option<Bytes>> {
+pub(super) fn body(c: &Connection, held: &ClaimRow) -> rusqlite::Result<Option<Bytes>> {
     let mut select = c.prepare_cached(
         "SELECT body FROM video_body JOIN video ON video.row = video_body.video
          WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?",
@@ -99,7 +99,7 @@ pub(super) fn body(c: &Connection, held: &Held) -> rusqlite::Result<Option<Bytes
 /// Saves; tells whether the job is deleted. `None` if it is no longer a claim.
 pub(super) fn save(
     c: &Connection,
-    held: &Held,
+    held: &ClaimRow,
     job: &str,
     status: JobStatus,
     next: ClaimUpdate,
@@ -123,7 +123,7 @@ pub(super) fn save(
     Ok(Some(deleted))
 }
 
-pub(super) fn remove(c: &Connection, held: &Held) -> rusqlite::Result<bool> {
+pub(super) fn remove(c: &Connection, held: &ClaimRow) -> rusqlite::Result<bool> {
     let Some((row, _)) = held.row(c)? else { return Ok(false) };
     c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
     c.prepare_cached("DELETE FROM video WHERE row = ?")?.execute([row])?;
