@@ -63,32 +63,32 @@ pub mod videos;
 mod wire;
 
 use answer_budget::AnswerBudget;
-use busy::Busy;
+use busy::InFlight;
 use client_address::TrustedProxies;
 use concurrency::ConcurrencyLimits;
-use dial::Dial;
-use exchange::{Exchange, Relaying, Stage};
-use growth::Growth;
-use intake::Taken;
-use known_keys::{Caller, KnownKeys};
+use dial::PlainPool;
+use exchange::{RelayedCall, RequestContext, RequestStage};
+use growth::StreamBudget;
+use intake::RequestBody;
+use known_keys::{KnownCaller, KnownKeys};
 use limits::{Limits, Timeouts};
-use load::Load;
-use local::{ModelListing, Target};
-use refusal::Refusal;
-use repeat::{Entered, Way};
-use reply::{Reply, cut, linger, send};
-use routes::Routes;
+use load::OverloadMonitor;
+use local::{ModelListing, RequestTarget};
+use refusal::ApiError;
+use repeat::{Admission, IdempotencySource};
+use reply::{LocalResponse, cut, linger, send};
+use routes::RouteTable;
 use slow_bodies::SlowBodies;
 use tenant_budget::{TenantBudget, TenantTable};
-use uploads::Uploads;
-use videos::{Videos, Wanted};
+use uploads::UploadBudget;
+use videos::{VideoAction, VideoService};
 
 /// Everything a request needs.
 pub struct Gateway {
     /// What is for sale; replaced as a whole when the rules change.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
     /// The ways to the vendors.
-    pub routes: Arc<Routes>,
+    pub routes: Arc<RouteTable>,
     /// The money.
     pub ledger: Arc<dyn Ledger>,
     /// What is kept for a while.
@@ -100,15 +100,15 @@ pub struct Gateway {
     /// Bounds of what is waited for.
     pub timeouts: Timeouts,
     /// What is under way.
-    pub busy: Busy,
+    pub busy: InFlight,
     /// How much there is to do.
-    pub load: Load,
+    pub load: OverloadMonitor,
     /// How many requests may be under way.
     pub concurrency: ConcurrencyLimits,
     /// Calls that are over and whose holds are being ended.
-    pub settling: Busy,
+    pub settling: InFlight,
     /// The room for uploads.
-    pub uploads: Uploads,
+    pub uploads: UploadBudget,
     /// The room for all other bodies.
     pub bodies: TenantBudget,
     /// The room for answers.
@@ -118,7 +118,7 @@ pub struct Gateway {
     /// The listing of all models.
     pub listing: ModelListing,
     /// Video jobs.
-    pub videos: Videos,
+    pub videos: VideoService,
     /// Where calls are known by their names.
     pub repeats: Arc<dyn ReplyStore>,
     /// What this process keeps alive.
@@ -128,7 +128,7 @@ pub struct Gateway {
     /// Bodies that are too large for the ledger's store.
     pub bodies_apart: Arc<BodyFiles>,
     /// Connections to vendors.
-    pub dial: Arc<Dial>,
+    pub dial: Arc<PlainPool>,
     /// Who may speak for clients.
     pub proxies: Option<Arc<TrustedProxies>>,
     /// Keys that were looked up.
@@ -138,11 +138,11 @@ pub struct Gateway {
 }
 
 /// What a gateway is made of.
-pub struct Parts {
+pub struct GatewayConfig {
     /// See [`Gateway::catalogue`].
     pub catalogue: Arc<ArcSwap<Catalogue>>,
     /// See [`Gateway::routes`].
-    pub routes: Arc<Routes>,
+    pub routes: Arc<RouteTable>,
     /// See [`Gateway::ledger`].
     pub ledger: Arc<dyn Ledger>,
     /// See [`Gateway::notes`].
@@ -150,7 +150,7 @@ pub struct Parts {
     /// See [`Gateway::store_name`].
     pub store_name: &'static str,
     /// See [`Gateway::videos`].
-    pub videos: Videos,
+    pub videos: VideoService,
     /// Where calls are known by their names.
     pub repeats: Arc<dyn ReplyStore>,
     /// See [`Gateway::leases`].
@@ -162,7 +162,7 @@ pub struct Parts {
     /// See [`Gateway::timeouts`].
     pub timeouts: Timeouts,
     /// See [`Gateway::dial`].
-    pub dial: Dial,
+    pub dial: PlainPool,
     /// See [`Gateway::proxies`].
     pub proxies: Option<Arc<TrustedProxies>>,
 }
@@ -170,7 +170,7 @@ pub struct Parts {
 impl Gateway {
     /// Puts a gateway together.
     #[must_use]
-    pub fn new(parts: Parts) -> Gateway {
+    pub fn new(parts: GatewayConfig) -> Gateway {
         let tenants = Arc::default();
         Gateway {
             catalogue: parts.catalogue,
@@ -178,7 +178,7 @@ impl Gateway {
             ledger: parts.ledger,
             notes: parts.notes,
             store_name: parts.store_name,
-            load: Load::new(parts.timeouts.shed_lag),
+            load: OverloadMonitor::new(parts.timeouts.shed_lag),
             concurrency: ConcurrencyLimits::new(&parts.limits),
             uploads: uploads::room(&parts.limits),
             bodies: bodies::budget(&parts.limits),
@@ -192,8 +192,8 @@ impl Gateway {
             bodies_apart: parts.bodies_apart,
             limits: parts.limits,
             timeouts: parts.timeouts,
-            busy: Busy::default(),
-            settling: Busy::default(),
+            busy: InFlight::default(),
+            settling: InFlight::default(),
             dial: Arc::new(parts.dial),
             proxies: parts.proxies,
             keys: KnownKeys::new(&tenants),
@@ -201,14 +201,14 @@ impl Gateway {
         }
     }
 
-    async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Served {
+    async fn serve(&self, session: &mut Session, exchange: &mut RequestContext) -> ServedRequest {
         exchange.tongue = local::tongue(session.req_header().uri.path());
         exchange.client = client_address::of(session, self.proxies.as_deref())?;
         self.load.check_lag()?;
         exchange.place = Some(self.take_place(exchange.client).await?);
         let target = local::target(session.req_header())?;
         exchange.record.endpoint = target.name();
-        if let Target::Video(Wanted::File { id, token }) = &target {
+        if let RequestTarget::Video(VideoAction::File { id, token }) = &target {
             return Box::pin(videos::file(self, session, exchange, (id, token))).await;
         }
         let caller = intake::caller(self, session, exchange.tongue, target.is_free()).await?;
@@ -216,7 +216,7 @@ impl Gateway {
         exchange.record.key = Some(caller.key.clone());
         self.count_for_account(exchange, &caller.tenant)?;
         match target {
-            Target::Endpoint(endpoint) => {
+            RequestTarget::Endpoint(endpoint) => {
                 let mut taken = self.take(session, exchange, &caller, endpoint).await?;
                 if self.repeats(session, exchange, (&caller, endpoint), &mut taken).await? {
                     return Ok(());
@@ -226,7 +226,7 @@ impl Gateway {
                 repeat::named(self, exchange).await;
                 drive::run(self, session, exchange).await
             }
-            Target::Video(wanted) => {
+            RequestTarget::Video(wanted) => {
                 // Boxed: few requests are for videos, and all would grow by it.
                 let answer = Box::pin(self.video(session, exchange, caller, wanted)).await?;
                 // Else it was a repeat, and is answered.
@@ -235,15 +235,15 @@ impl Gateway {
                 }
                 Ok(())
             }
-            Target::Models(wanted) => {
+            RequestTarget::Models(wanted) => {
                 let at = exchange.arrived_ms / 1_000;
                 let body = self.listing.body(&self.catalogue.load_full(), &wanted, at)?;
-                send(session, exchange, Reply::ok(body)).await;
+                send(session, exchange, LocalResponse::ok(body)).await;
                 Ok(())
             }
-            Target::Model(id) => {
+            RequestTarget::Model(id) => {
                 let body = local::model(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
-                send(session, exchange, Reply::ok(body)).await;
+                send(session, exchange, LocalResponse::ok(body)).await;
                 Ok(())
             }
         }
@@ -252,11 +252,11 @@ impl Gateway {
     async fn video(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
-        caller: Caller,
-        wanted: Wanted,
-    ) -> std::result::Result<Option<Reply>, Refusal> {
-        if wanted != Wanted::Create {
+        exchange: &mut RequestContext,
+        caller: KnownCaller,
+        wanted: VideoAction,
+    ) -> std::result::Result<Option<LocalResponse>, ApiError> {
+        if wanted != VideoAction::Create {
             return videos::answer(self, &caller.key.account, wanted).await.map(Some);
         }
         let mut taken = self.take(session, exchange, &caller, Endpoint::Videos).await?;
@@ -274,24 +274,24 @@ impl Gateway {
     async fn repeats(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
-        (caller, endpoint): (&Caller, Endpoint),
-        taken: &mut Taken,
-    ) -> std::result::Result<bool, Refusal> {
-        let Some(way) = Way::read(session, endpoint)? else { return Ok(false) };
+        exchange: &mut RequestContext,
+        (caller, endpoint): (&KnownCaller, Endpoint),
+        taken: &mut RequestBody,
+    ) -> std::result::Result<bool, ApiError> {
+        let Some(way) = IdempotencySource::read(session, endpoint)? else { return Ok(false) };
         let (account, what) = (&caller.key.account, (way, endpoint));
         // Boxed: few calls say so, and all would grow by it.
         let entering = repeat::enter(self, session, exchange, account, what, taken);
-        Ok(Box::pin(entering).await? == Entered::Answered)
+        Ok(Box::pin(entering).await? == Admission::Answered)
     }
 
     async fn take(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
-        caller: &Caller,
+        exchange: &mut RequestContext,
+        caller: &KnownCaller,
         endpoint: Endpoint,
-    ) -> std::result::Result<Taken, Refusal> {
+    ) -> std::result::Result<RequestBody, ApiError> {
         let began = Instant::now();
         let taken = intake::take(self, session, caller, endpoint).await;
         exchange.client_time += began.elapsed();
@@ -299,18 +299,22 @@ impl Gateway {
     }
 }
 
-type Served = std::result::Result<(), Refusal>;
+type ServedRequest = std::result::Result<(), ApiError>;
 
 #[async_trait]
 impl ProxyHttp for Gateway {
-    type CTX = Exchange;
+    type CTX = RequestContext;
 
-    fn new_ctx(&self) -> Exchange {
-        Exchange::awaited()
+    fn new_ctx(&self) -> RequestContext {
+        RequestContext::awaited()
     }
 
-    async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
-        *exchange = Exchange::begin();
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+    ) -> Result<bool> {
+        *exchange = RequestContext::begin();
         let _busy = self.busy.enter();
         let staying = !session.is_process_shutting_down();
         // Where pingora has decided to close (a doubtful head, an old client), it stays decided.
@@ -345,23 +349,23 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         _why: &Error,
-        _exchange: &mut Exchange,
+        _exchange: &mut RequestContext,
     ) -> FailToProxy {
         FailToProxy { error_code: 0, can_reuse_downstream: false }
     }
 
-    fn suppress_error_log(&self, _: &Session, _: &Exchange, _: &Error) -> bool {
+    fn suppress_error_log(&self, _: &Session, _: &RequestContext, _: &Error) -> bool {
         true
     }
 
     async fn upstream_peer(
         &self,
         _session: &mut Session,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
         let none = || Error::new(ErrorType::Custom("no route"));
-        let Exchange { id, stage, record, .. } = exchange;
-        let Stage::Admitted(admitted) = stage else { return Err(none()) };
+        let RequestContext { id, stage, record, .. } = exchange;
+        let RequestStage::Admitted(admitted) = stage else { return Err(none()) };
         let (peer, route) = loop {
             let route = admitted.untried.pop_front().ok_or_else(none)?;
             admitted.lane = route.enter();
@@ -386,10 +390,10 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         head: &mut RequestHeader,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
     ) -> Result<()> {
         let none = || Error::new(ErrorType::InternalError);
-        let Stage::Admitted(admitted) = &exchange.stage else { return Err(none()) };
+        let RequestStage::Admitted(admitted) = &exchange.stage else { return Err(none()) };
         let route = admitted.route.clone().ok_or_else(none)?;
         upstream::head(self, session, head, (admitted, &exchange.id), &route)
     }
@@ -399,19 +403,19 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         head: &mut ResponseHeader,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
     ) -> Result<()> {
         let none = || Error::new(ErrorType::InternalError);
         let vendor_request_id = passage::vendor_request_id(head);
-        let admitted = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
-            Stage::Admitted(admitted) => *admitted,
+        let admitted = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
+            RequestStage::Admitted(admitted) => *admitted,
             other => {
                 exchange.stage = other;
                 return Err(none());
             }
         };
         let Some(route) = admitted.route.clone() else {
-            exchange.stage = Stage::Admitted(Box::new(admitted));
+            exchange.stage = RequestStage::Admitted(Box::new(admitted));
             return Err(none());
         };
         upstream::note_success(exchange, false);
@@ -421,8 +425,8 @@ impl ProxyHttp for Gateway {
         let bounds = usage_bounds::of(&admitted.call, &admitted.terms);
         let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
         let relay = relay.bounded(bounds);
-        let growth = Growth::of(&admitted);
-        exchange.stage = Stage::Relaying(Box::new(Relaying {
+        let growth = StreamBudget::of(&admitted);
+        exchange.stage = RequestStage::Relaying(Box::new(RelayedCall {
             funds: admitted.funds,
             terms: admitted.terms,
             route,
@@ -444,7 +448,7 @@ impl ProxyHttp for Gateway {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
     ) -> Result<Option<Duration>> {
         let Some(relaying) = exchange.relaying() else {
             return Err(Error::new(ErrorType::InternalError));
@@ -457,7 +461,12 @@ impl ProxyHttp for Gateway {
         Ok(None)
     }
 
-    async fn logging(&self, _session: &mut Session, why: Option<&Error>, exchange: &mut Exchange) {
+    async fn logging(
+        &self,
+        _session: &mut Session,
+        why: Option<&Error>,
+        exchange: &mut RequestContext,
+    ) {
         if exchange.stage.holds_money() {
             log::error!(
                 event = "hold_not_released", request_id = exchange.id, why:?;

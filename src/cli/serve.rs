@@ -16,11 +16,11 @@ use crate::catalogue::Catalogue;
 use crate::conf::Config;
 use crate::files::VideoFiles;
 use crate::files::bodies::{BodyFiles, BodyStoreLimits};
-use crate::gateway::dial::{Dial, NO_CERTIFICATES};
-use crate::gateway::edge::crowd::Crowd;
-use crate::gateway::routes::{Routes, VendorLine};
-use crate::gateway::videos::Videos;
-use crate::gateway::{Gateway, Parts};
+use crate::gateway::dial::{NO_CERTIFICATES, PlainPool};
+use crate::gateway::edge::crowd::ConnectionLimits;
+use crate::gateway::routes::{RouteTable, VendorReadiness};
+use crate::gateway::videos::VideoService;
+use crate::gateway::{Gateway, GatewayConfig};
 use crate::jobs::studio::{VideoClient, VideoRoute};
 use crate::jobs::worker::{JobWorker, WorkerMemory};
 use crate::ledger::Leases;
@@ -69,12 +69,12 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let bodies = bodies(conf, &files);
     let link_secrets = super::judge_secrets(conf)?;
     let public_base = conf.files.public_base.clone();
-    let videos = Videos::new(queue, files.clone(), public_base, conf.videos, link_secrets);
+    let videos = VideoService::new(queue, files.clone(), public_base, conf.videos, link_secrets);
     let worker = worker(conf, &routes, &catalogue, workers, (&videos, files, bodies.clone()))?;
     let (clients_max, admin_max) = descriptors::connections_max(conf.limits.connections_max);
-    let crowd = Crowd::new(clients_max, conf.limits.connections_per_address_max);
+    let crowd = ConnectionLimits::new(clients_max, conf.limits.connections_per_address_max);
     let mut server = Server::new_with_opt_and_conf(Some(Opt::default()), server_conf(conf));
-    let gateway = Gateway::new(Parts {
+    let gateway = Gateway::new(GatewayConfig {
         catalogue: catalogue.clone(),
         routes: routes.clone(),
         ledger,
@@ -128,8 +128,8 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
 }
 
 /// The ways to the vendors, each with its key and its TLS.
-fn routes(conf: &Config) -> anyhow::Result<Arc<Routes>> {
-    Routes::new(&conf.vendors).map(Arc::new).map_err(|fault| super::faults(&[fault]))
+fn routes(conf: &Config) -> anyhow::Result<Arc<RouteTable>> {
+    RouteTable::new(&conf.vendors).map(Arc::new).map_err(|fault| super::faults(&[fault]))
 }
 
 /// What is too large for the ledger's store, as much of it as there may be.
@@ -155,7 +155,7 @@ fn prepare(
 }
 
 /// Looks up where the vendors are, so that the first calls find them.
-fn find_vendors(routes: &Routes) -> anyhow::Result<()> {
+fn find_vendors(routes: &RouteTable) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let looking = async { tokio::time::timeout(RESOLVE_WAIT, background::look_up(routes)).await };
     if runtime.block_on(looking).is_err() {
@@ -179,15 +179,15 @@ fn stores(conf: &Config, leases: &Leases) -> anyhow::Result<ServingStore> {
 /// The worker, which reaches the vendors by the same routes as the gateway.
 fn worker(
     conf: &Config,
-    routes: &Routes,
+    routes: &RouteTable,
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: OpenStore,
-    (videos, files, bodies): (&Videos, Arc<VideoFiles>, Arc<BodyFiles>),
+    (videos, files, bodies): (&VideoService, Arc<VideoFiles>, Arc<BodyFiles>),
 ) -> anyhow::Result<JobWorker> {
     let mut outlets = Vec::new();
     for vendor in &conf.vendors {
         let line = routes.of(&vendor.naming.vendor);
-        for route in line.into_iter().flat_map(VendorLine::routes) {
+        for route in line.into_iter().flat_map(VendorReadiness::routes) {
             let (section, naming) = route.section();
             outlets.push(VideoRoute::new(section, naming, route.key.clone(), &vendor.file_hosts));
         }
@@ -209,9 +209,9 @@ fn worker(
 }
 
 /// The way to vendors. pingora's own is not used, and trusts nobody; this one does.
-fn dial(conf: &Config, server: &ServerConf) -> Dial {
+fn dial(conf: &Config, server: &ServerConf) -> PlainPool {
     let options = ConnectorOptions { ca_file: None, ..ConnectorOptions::from_server_conf(server) };
-    Dial::new(options, conf.timeouts.idle)
+    PlainPool::new(options, conf.timeouts.idle)
 }
 
 fn server_conf(conf: &Config) -> ServerConf {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::exchange::{Admitted, Exchange, Stage, Terms, Way};
-use super::funds::{self, Funds};
-use super::given::Earlier;
-use super::intake::Taken;
-use super::known_keys::Caller;
-use super::refusal::Refusal;
+use super::exchange::{AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage};
+use super::funds::{self, Funding};
+use super::given::ReferencedContext;
+use super::intake::RequestBody;
+use super::known_keys::KnownCaller;
+use super::refusal::ApiError;
 use super::{Gateway, given, thinking};
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
@@ -24,20 +24,20 @@ use crate::money::price::Quote;
 /// Everything that can be wrong with it before a vendor hears of it.
 pub async fn admit(
     gateway: &Gateway,
-    exchange: &mut Exchange,
-    caller: Caller,
-    taken: Taken,
+    exchange: &mut RequestContext,
+    caller: KnownCaller,
+    taken: RequestBody,
     endpoint: Endpoint,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let catalogue = gateway.catalogue.load();
     let model = model(&catalogue, &taken.opened.model, endpoint)?;
     exchange.record.model = Some(model.clone());
-    let call = ModelCall::parse(taken.opened, endpoint).map_err(Refusal::Call)?;
+    let call = ModelCall::parse(taken.opened, endpoint).map_err(ApiError::Call)?;
     screen(&model, &call, endpoint)?;
     let vendor = &model.vendor.token;
     let translation = translation(&caller, &model, &call, endpoint)?;
     let Some(line) = gateway.routes.of(vendor) else {
-        return Err(Refusal::NoRoute(format!("no route to {vendor} is set up")));
+        return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
     };
     // A call that continues a tool loop may turn out longer: the least is held until that is known.
     let is_continued = |t: &Translation| model.thinking && !t.loop_ids().is_empty();
@@ -47,7 +47,7 @@ pub async fn admit(
         RequestKind::Responses(ask) => {
             given::check(gateway, &caller.key.account, &ask.names).await?
         }
-        _ => Earlier::default(),
+        _ => ReferencedContext::default(),
     };
     let mut untried = line.plan(exchange.record.account.as_ref(), exchange.arrived_ms);
     // Another one may lead to another account of ours, where the vendor keeps nothing of it. One
@@ -63,18 +63,20 @@ pub async fn admit(
     let answer_permit = gateway.answers.admit(&caller.tenant, endpoint)?;
     let funds = fund(gateway, &exchange.id, caller, quote).await?;
     let way = match (&translation, model.vendor.dialect) {
-        (Some(translation), _) => Way::Translated { body: translation.finish(), thinking: None },
-        (None, TextApi::Messages) => Way::Unchanged,
-        (None, TextApi::Chat) => Way::Spliced,
+        (Some(translation), _) => {
+            BodyTransform::Translated { body: translation.finish(), thinking: None }
+        }
+        (None, TextApi::Messages) => BodyTransform::Unchanged,
+        (None, TextApi::Chat) => BodyTransform::Spliced,
     };
     let input_tokens = call.input_counted().saturating_add(earlier.tokens);
     let input_tokens = model.context.map_or(input_tokens, |most| input_tokens.min(most));
     let price_version = catalogue.version.clone();
-    exchange.stage = Stage::Admitted(Box::new(Admitted {
+    exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
         call,
         way,
         funds,
-        terms: Terms { model, price_version, at, endpoint, input_tokens, wanted },
+        terms: PricedModel { model, price_version, at, endpoint, input_tokens, wanted },
         room: taken.room,
         weight: taken.weight,
         answer_permit,
@@ -97,20 +99,20 @@ pub async fn admit(
 async fn fund(
     gateway: &Gateway,
     id: &str,
-    caller: Caller,
+    caller: KnownCaller,
     quote: Option<Quote>,
-) -> Result<Funds, Refusal> {
-    let Some(quote) = quote else { return Ok(Funds::Free) };
+) -> Result<Funding, ApiError> {
+    let Some(quote) = quote else { return Ok(Funding::Free) };
     Ok(gateway.hold(&caller.key, id, quote).await?)
 }
 
 /// The call in the vendor's format, if that is another one.
 fn translation(
-    caller: &Caller,
+    caller: &KnownCaller,
     model: &Model,
     call: &ModelCall,
     endpoint: Endpoint,
-) -> Result<Option<Translation>, Refusal> {
+) -> Result<Option<Translation>, ApiError> {
     if (model.vendor.dialect, endpoint) != (TextApi::Messages, Endpoint::Chat) {
         return Ok(None);
     }
@@ -119,13 +121,13 @@ fn translation(
     let account = caller.key.account.as_str();
     let json_schema = model.json_schema;
     let manner = TranslationContext { model: &call.model, account, json_schema };
-    Translation::read(&call.document, &draft, manner).map(Some).map_err(Refusal::Call)
+    Translation::read(&call.document, &draft, manner).map(Some).map_err(ApiError::Call)
 }
 
 /// Refuses what has no price.
-pub(super) fn screen(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), Refusal> {
+pub(super) fn screen(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), ApiError> {
     match model.vendor.screen(endpoint).and_then(|s| s.check(&call.document, &model.price)) {
-        Some(refusal) => Err(Refusal::Unpriced(refusal.clone())),
+        Some(refusal) => Err(ApiError::Unpriced(refusal.clone())),
         None => Ok(()),
     }
 }
@@ -135,15 +137,15 @@ pub(super) fn model(
     catalogue: &Catalogue,
     asked: &str,
     endpoint: Endpoint,
-) -> Result<Arc<Model>, Refusal> {
+) -> Result<Arc<Model>, ApiError> {
     let Some(model) = catalogue.find(asked) else {
         let closest = catalogue.closest(asked, Some(endpoint)).map(str::to_owned);
-        return Err(Refusal::NoModel { asked: asked.to_owned(), closest });
+        return Err(ApiError::NoModel { asked: asked.to_owned(), closest });
     };
     let sold_on = model.endpoints();
     if !sold_on.contains(&endpoint) {
         let right = sold_on.first().copied().unwrap_or(Endpoint::Chat);
-        return Err(Refusal::WrongEndpoint { model: model.id.clone(), right });
+        return Err(ApiError::WrongEndpoint { model: model.id.clone(), right });
     }
     Ok(model.clone())
 }

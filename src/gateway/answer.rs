@@ -15,17 +15,17 @@ use pingora_proxy::{ProxyHttp, Session};
 use tokio::time::{Sleep, sleep};
 
 use super::Gateway;
-use super::answer_budget::{FREE_BYTES, NoRoom};
-use super::exchange::{Exchange, Relaying};
+use super::answer_budget::{FREE_BYTES, NoAnswerRoom};
+use super::exchange::{RelayedCall, RequestContext};
 use super::failure;
 use super::growth::{self, CHECKPOINT_EVERY};
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use super::{close, repeat, reply, upstream};
 use crate::dialect::relay::{Relay, RelayError, RelayProgress, WHOLE_BYTES_MAX};
 
 mod client;
 
-use client::{Client, Out, WRITE_BYTES};
+use client::{Downstream, OutputChunks, WRITE_BYTES};
 
 /// After its end an answer's connection is waited for so long, to be used again.
 const TAIL_WAIT: Duration = Duration::from_secs(1);
@@ -34,27 +34,27 @@ const TAIL_WAIT: Duration = Duration::from_secs(1);
 pub(super) async fn relay(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-    mut vendor: Box<Vendor>,
+    exchange: &mut RequestContext,
+    mut vendor: Box<UpstreamResponse>,
     peer: &HttpPeer,
     mut head: Box<ResponseHeader>,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let call = exchange.admitted().map(|a| &a.call);
     let stream = call.is_some_and(|call| call.stream);
     if !call.is_some_and(|call| upstream::readable(&head, call)) {
         upstream::note_lost_answer(exchange, failure::UNREADABLE);
         vendor.up.shutdown().await;
-        return Err(Refusal::Broken(RelayError::Garbage));
+        return Err(ApiError::Broken(RelayError::Garbage));
     }
-    gateway.response_filter(session, &mut head, exchange).await.map_err(|_| Refusal::Internal)?;
+    gateway.response_filter(session, &mut head, exchange).await.map_err(|_| ApiError::Internal)?;
     let told = vendor.up.response_header().and_then(told_length);
     let is_old = session.req_header().version == http::Version::HTTP_10;
     let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
-    let mut client = Client {
+    let mut client = Downstream {
         head: Some(head),
         gone: None,
         stream,
-        collected: (is_old && !stream).then(Out::default),
+        collected: (is_old && !stream).then(OutputChunks::default),
         patience: gateway.timeouts.client_write,
         patience_in_all: gateway.timeouts.total,
         waited: Duration::ZERO,
@@ -62,18 +62,18 @@ pub(super) async fn relay(
         budget: &gateway.answers,
     };
     let deadline = exchange.arrived + gateway.timeouts.total;
-    let mut notes = Notes::of(stream);
+    let mut notes = CheckpointTimer::of(stream);
     let mut refused = make_room(gateway, exchange, &mut client, told).await.err();
     loop {
         let read = match refused.take() {
-            Some(why) => Read::Failed(why),
+            Some(why) => UpstreamRead::Failed(why),
             None => notes.beside(gateway, exchange, vendor.read()).await,
         };
         let is_late = client.gone.is_none() && !lacks_room(&read) && Instant::now() >= deadline;
         let read = match client.gone {
-            None if is_late => Read::Failed(RelayError::Stalled),
+            None if is_late => UpstreamRead::Failed(RelayError::Stalled),
             Some(gone) if !gone.patient(vendor.read_bytes, gateway.timeouts.drain) => {
-                Read::Failed(RelayError::Abandoned)
+                UpstreamRead::Failed(RelayError::Abandoned)
             }
             _ => read,
         };
@@ -103,7 +103,7 @@ pub(super) async fn relay(
                 broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
                 break;
             }
-            None => return Err(Refusal::Internal),
+            None => return Err(ApiError::Internal),
         }
     }
     leave(session, exchange, &client).await;
@@ -111,7 +111,7 @@ pub(super) async fn relay(
 }
 
 /// Notes how the client's side ended.
-async fn leave(session: &mut Session, exchange: &mut Exchange, client: &Client<'_>) {
+async fn leave(session: &mut Session, exchange: &mut RequestContext, client: &Downstream<'_>) {
     exchange.record.client_gone = client.gone.is_some();
     exchange.client_time += client.waited;
     if client.gone.is_some() {
@@ -120,7 +120,7 @@ async fn leave(session: &mut Session, exchange: &mut Exchange, client: &Client<'
 }
 
 /// Counts an answer that broke against its route, as far as that did it.
-fn note_break(exchange: &mut Exchange, why: &RelayError, stream: bool, is_late: bool) {
+fn note_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
     match failure::of_answer(why, stream) {
         // How long an answer is its call decides.
         Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
@@ -133,22 +133,22 @@ fn note_break(exchange: &mut Exchange, why: &RelayError, stream: bool, is_late: 
 async fn broken(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-    client: &mut Client<'_>,
-    (why, out): (RelayError, Out),
-    vendor: &Vendor,
-) -> Result<(), Refusal> {
-    let input = |r: &mut Relaying| r.relay.due(r.terms.input_tokens);
+    exchange: &mut RequestContext,
+    client: &mut Downstream<'_>,
+    (why, out): (RelayError, OutputChunks),
+    vendor: &UpstreamResponse,
+) -> Result<(), ApiError> {
+    let input = |r: &mut RelayedCall| r.relay.due(r.terms.input_tokens);
     let due = exchange.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
-        return Err(Refusal::Broken(why));
+        return Err(ApiError::Broken(why));
     }
     if client.head.is_some() && why == RelayError::Unread {
         settle(gateway, exchange, client).await;
         repeat::spoil(exchange);
         repeat::promise(gateway, exchange).await;
         repeat::close(gateway, exchange, false).await;
-        return Err(Refusal::Broken(why));
+        return Err(ApiError::Broken(why));
     }
     exchange.record.code = Some(why.to_string());
     let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
@@ -161,7 +161,7 @@ async fn broken(
 }
 
 /// Ends the money side. Boxed: a stream would carry the room for it all the time.
-async fn settle(gateway: &Gateway, exchange: &mut Exchange, client: &Client<'_>) {
+async fn settle(gateway: &Gateway, exchange: &mut RequestContext, client: &Downstream<'_>) {
     Box::pin(close::settle(gateway, exchange, client.gone.is_some())).await;
 }
 
@@ -170,10 +170,10 @@ async fn settle(gateway: &Gateway, exchange: &mut Exchange, client: &Client<'_>)
 async fn passed(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-    vendor: &mut Vendor,
-    read: Read,
-) -> Result<Out, Refusal> {
+    exchange: &mut RequestContext,
+    vendor: &mut UpstreamResponse,
+    read: UpstreamRead,
+) -> Result<OutputChunks, ApiError> {
     let mut out = filter(gateway, session, exchange, read)?;
     let before = held(exchange);
     // Nor is more read at once of what is held.
@@ -185,7 +185,7 @@ async fn passed(
         && let Some(why) = growth::cover(gateway, exchange).await
     {
         // What nothing covers is not passed on.
-        out = filter(gateway, session, exchange, Read::Failed(why))?;
+        out = filter(gateway, session, exchange, UpstreamRead::Failed(why))?;
     }
     Ok(out)
 }
@@ -194,10 +194,10 @@ async fn passed(
 async fn covered(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-    client: &mut Client<'_>,
-    out: Out,
-) -> Result<Out, Refusal> {
+    exchange: &mut RequestContext,
+    client: &mut Downstream<'_>,
+    out: OutputChunks,
+) -> Result<OutputChunks, ApiError> {
     let given = if client.gone.is_some() { 0 } else { out.len() };
     let bytes = held(exchange) + client.held() + given;
     // What is complete was held as a whole before.
@@ -209,7 +209,7 @@ async fn covered(
     if let Err(no_room) = covering {
         // Who has gone pays for what is not waited for.
         let why = if client.gone.is_some() { RelayError::Abandoned } else { no_room.into() };
-        return filter(gateway, session, exchange, Read::Failed(why));
+        return filter(gateway, session, exchange, UpstreamRead::Failed(why));
     }
     Ok(out)
 }
@@ -218,8 +218,8 @@ async fn covered(
 /// is read: many that each have a part of their room would wait for each other.
 async fn make_room(
     gateway: &Gateway,
-    exchange: &mut Exchange,
-    client: &mut Client<'_>,
+    exchange: &mut RequestContext,
+    client: &mut Downstream<'_>,
     told: Option<usize>,
 ) -> Result<(), RelayError> {
     let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Whole(_)));
@@ -232,8 +232,8 @@ async fn make_room(
     Box::pin(covering).await.map_err(RelayError::from)
 }
 
-fn lacks_room(read: &Read) -> bool {
-    matches!(read, Read::Failed(RelayError::Unread | RelayError::NoRoom))
+fn lacks_room(read: &UpstreamRead) -> bool {
+    matches!(read, UpstreamRead::Failed(RelayError::Unread | RelayError::NoRoom))
 }
 
 /// The length that a vendor tells of an answer, up to what is read of one.
@@ -242,14 +242,14 @@ fn told_length(head: &ResponseHeader) -> Option<usize> {
     Some(told.min(WHOLE_BYTES_MAX))
 }
 
-impl From<NoRoom> for RelayError {
-    fn from(no_room: NoRoom) -> RelayError {
+impl From<NoAnswerRoom> for RelayError {
+    fn from(no_room: NoAnswerRoom) -> RelayError {
         if no_room.is_own_doing { RelayError::Unread } else { RelayError::NoRoom }
     }
 }
 
 /// How much of an answer is held that was not given out.
-fn held(exchange: &mut Exchange) -> usize {
+fn held(exchange: &mut RequestContext) -> usize {
     exchange.relaying().map_or(0, |relaying| relaying.relay.held())
 }
 
@@ -258,10 +258,10 @@ fn held(exchange: &mut Exchange) -> usize {
 async fn last(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-    client: &mut Client<'_>,
-    (out, end): (Out, bool),
-    vendor: &Vendor,
+    exchange: &mut RequestContext,
+    client: &mut Downstream<'_>,
+    (out, end): (OutputChunks, bool),
+    vendor: &UpstreamResponse,
 ) {
     let broke = exchange.record.code.is_some();
     if broke && !(client.stream && end) {
@@ -276,26 +276,26 @@ async fn last(
     repeat::close(gateway, exchange, client.gone.is_some()).await;
 }
 
-fn open(exchange: &mut Exchange) -> bool {
+fn open(exchange: &mut RequestContext) -> bool {
     exchange.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
 }
 
 /// Notes in the ledger of what a stream has cost so far.
-struct Notes(Option<std::pin::Pin<Box<Sleep>>>);
+struct CheckpointTimer(Option<std::pin::Pin<Box<Sleep>>>);
 
-impl Notes {
+impl CheckpointTimer {
     /// Only of a stream the client has anything before it ends.
-    fn of(stream: bool) -> Notes {
-        Notes(stream.then(|| Box::pin(sleep(CHECKPOINT_EVERY))))
+    fn of(stream: bool) -> CheckpointTimer {
+        CheckpointTimer(stream.then(|| Box::pin(sleep(CHECKPOINT_EVERY))))
     }
 
     /// Takes them while something else is waited for, be it for long.
     async fn beside(
         &mut self,
         gateway: &Gateway,
-        exchange: &mut Exchange,
-        reading: impl Future<Output = Read>,
-    ) -> Read {
+        exchange: &mut RequestContext,
+        reading: impl Future<Output = UpstreamRead>,
+    ) -> UpstreamRead {
         let began = Instant::now();
         let mut reading = std::pin::pin!(reading);
         let read = loop {
@@ -318,19 +318,19 @@ impl Notes {
 fn filter(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-    read: Read,
-) -> Result<Out, Refusal> {
+    exchange: &mut RequestContext,
+    read: UpstreamRead,
+) -> Result<OutputChunks, ApiError> {
     let (mut body, end) = match read {
-        Read::Piece(piece) => (Some(piece), false),
-        Read::End => (None, true),
-        Read::Failed(why) => {
+        UpstreamRead::Piece(piece) => (Some(piece), false),
+        UpstreamRead::End => (None, true),
+        UpstreamRead::Failed(why) => {
             let told = exchange.relaying().and_then(|r| r.relay.fail(why));
-            return Ok(Out(told.into_iter().collect()));
+            return Ok(OutputChunks(told.into_iter().collect()));
         }
     };
     let filtered = gateway.response_body_filter(session, &mut body, end, exchange);
-    filtered.map_err(|_| Refusal::Internal)?;
+    filtered.map_err(|_| ApiError::Internal)?;
     if !open(exchange) {
         // The end of an answer may be an error in the vendor's words.
         let redact = |bytes: Bytes| match &exchange.record.route {
@@ -339,11 +339,11 @@ fn filter(
         };
         body = body.map(redact);
     }
-    Ok(Out(body.into_iter().collect()))
+    Ok(OutputChunks(body.into_iter().collect()))
 }
 
 /// The vendor's side of an answer.
-pub(super) struct Vendor {
+pub(super) struct UpstreamResponse {
     /// The connection.
     pub(super) up: Upstream,
     /// Whether it has all of the request.
@@ -352,35 +352,35 @@ pub(super) struct Vendor {
     ended: bool,
     read_bytes: u64,
     /// What was read ahead.
-    ahead: Option<Read>,
+    ahead: Option<UpstreamRead>,
 }
 
 /// What came of a read.
-enum Read {
+enum UpstreamRead {
     Piece(Bytes),
     End,
     Failed(RelayError),
 }
 
-impl Vendor {
-    pub(super) fn new(up: Upstream, sent_whole: bool) -> Vendor {
-        Vendor { up, sent_whole, ended: false, read_bytes: 0, ahead: None }
+impl UpstreamResponse {
+    pub(super) fn new(up: Upstream, sent_whole: bool) -> UpstreamResponse {
+        UpstreamResponse { up, sent_whole, ended: false, read_bytes: 0, ahead: None }
     }
 
     /// Looks at how the body begins, which is read again; `None` if it is empty.
     pub(super) async fn look_ahead(&mut self) -> Option<&[u8]> {
         let mut read = self.read().await;
-        while matches!(&read, Read::Piece(piece) if piece.is_empty()) {
+        while matches!(&read, UpstreamRead::Piece(piece) if piece.is_empty()) {
             read = self.read().await;
         }
         match self.ahead.insert(read) {
-            Read::Piece(piece) => Some(piece),
-            Read::End => None,
-            Read::Failed(_) => Some(&[]),
+            UpstreamRead::Piece(piece) => Some(piece),
+            UpstreamRead::End => None,
+            UpstreamRead::Failed(_) => Some(&[]),
         }
     }
 
-    async fn read(&mut self) -> Read {
+    async fn read(&mut self) -> UpstreamRead {
         if let Some(read) = self.ahead.take() {
             return read;
         }
@@ -389,7 +389,7 @@ impl Vendor {
     }
 
     /// What is there without waiting. A read that would wait is dropped, which loses nothing.
-    async fn read_ready(&mut self) -> Option<Read> {
+    async fn read_ready(&mut self) -> Option<UpstreamRead> {
         if let Some(read) = self.ahead.take() {
             return Some(read);
         }
@@ -400,29 +400,32 @@ impl Vendor {
         Some(self.count(read))
     }
 
-    fn count(&mut self, read: pingora_core::Result<Option<Bytes>>) -> Read {
+    fn count(&mut self, read: pingora_core::Result<Option<Bytes>>) -> UpstreamRead {
         match read {
             Ok(Some(piece)) => {
                 self.read_bytes += piece.len() as u64;
-                Read::Piece(piece)
+                UpstreamRead::Piece(piece)
             }
             Ok(None) => {
                 self.ended = true;
-                Read::End
+                UpstreamRead::End
             }
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
-                Read::Failed(RelayError::Stalled)
+                UpstreamRead::Failed(RelayError::Stalled)
             }
-            Err(_) => Read::Failed(RelayError::Cut),
+            Err(_) => UpstreamRead::Failed(RelayError::Cut),
         }
     }
 }
 
 /// After its last event a stream's connection can be used again as soon as it says that it has
 /// ended; that is not waited for in the way of the client.
-async fn tail(gateway: &Gateway, mut vendor: Box<Vendor>, peer: &HttpPeer) {
+async fn tail(gateway: &Gateway, mut vendor: Box<UpstreamResponse>, peer: &HttpPeer) {
     let more = !vendor.ended
-        && matches!(vendor.read_ready().await, Some(Read::Piece(_) | Read::Failed(_)));
+        && matches!(
+            vendor.read_ready().await,
+            Some(UpstreamRead::Piece(_) | UpstreamRead::Failed(_))
+        );
     // Bytes after the end are nothing that anybody asked for.
     if more || !vendor.sent_whole {
         vendor.up.shutdown().await;
@@ -435,7 +438,7 @@ async fn tail(gateway: &Gateway, mut vendor: Box<Vendor>, peer: &HttpPeer) {
     let (dial, peer) = (gateway.dial.clone(), peer.clone());
     tokio::spawn(async move {
         match tokio::time::timeout(TAIL_WAIT, vendor.read()).await {
-            Ok(Read::End) => dial.release(vendor.up, &peer).await,
+            Ok(UpstreamRead::End) => dial.release(vendor.up, &peer).await,
             _ => vendor.up.shutdown().await,
         }
     });

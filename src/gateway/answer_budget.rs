@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::limits::Limits;
 use super::load::shed;
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use super::tenant_budget::{
     BudgetPermit, OverBudget, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
 };
@@ -64,7 +64,7 @@ pub struct AnswerPermit {
 
 /// There was no room in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NoRoom {
+pub(super) struct NoAnswerRoom {
     /// Whether the account's own answers took it all, or wanted more than its share.
     pub(super) is_own_doing: bool,
 }
@@ -97,7 +97,7 @@ impl AnswerBudget {
         &self,
         tenant: &Arc<Tenant>,
         endpoint: Endpoint,
-    ) -> Result<AnswerPermit, Refusal> {
+    ) -> Result<AnswerPermit, ApiError> {
         let mut permit = AnswerPermit::default();
         let admitted = match endpoint {
             Endpoint::Images | Endpoint::ImageEdits => {
@@ -118,7 +118,7 @@ impl AnswerBudget {
             }
             Err(OverBudget::Tenant) => {
                 METRICS.shed.with_label_values(&["answers"]).inc();
-                Err(Refusal::AnswersUnread)
+                Err(ApiError::AnswersUnread)
             }
             Err(OverBudget::Pool) => Err(shed("answers")),
         }
@@ -132,7 +132,7 @@ impl AnswerPermit {
         budget: &AnswerBudget,
         tenant: Option<&Arc<Tenant>>,
         bytes: usize,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), NoAnswerRoom> {
         let Some(tenant) = tenant.filter(|_| bytes > FREE_BYTES) else { return Ok(()) };
         let (began, mut is_own_doing) = (Instant::now(), false);
         let mut waiting = None;
@@ -147,7 +147,7 @@ impl AnswerPermit {
             is_own_doing |= budget.bytes.is_beyond_share(tenant, of_others);
             if began.elapsed() > budget.wait {
                 METRICS.shed.with_label_values(&["answers"]).inc();
-                return Err(NoRoom { is_own_doing: is_own_doing || no_room.is_own_doing });
+                return Err(NoAnswerRoom { is_own_doing: is_own_doing || no_room.is_own_doing });
             }
             budget.bytes.pool().wait_for_release(ROOM_LOOK_EVERY).await;
         }
@@ -177,7 +177,7 @@ impl AnswerPermit {
         budget: &AnswerBudget,
         tenant: &Arc<Tenant>,
         bytes: usize,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), NoAnswerRoom> {
         let permit = self.bytes.get_or_insert_with(|| budget.bytes.permit(tenant));
         let before = permit.held();
         let missing = bytes.saturating_sub(before);
@@ -191,7 +191,7 @@ impl AnswerPermit {
         let mut beyond = budget.beyond.permit(tenant);
         if let Err(over) = beyond.grow(1) {
             let is_full = budget.bytes.is_beyond_share(tenant, missing);
-            return Err(NoRoom { is_own_doing: is_full && over == OverBudget::Tenant });
+            return Err(NoAnswerRoom { is_own_doing: is_full && over == OverBudget::Tenant });
         }
         self.beyond = Some(beyond);
         Ok(())
@@ -306,7 +306,7 @@ mod tests {
         let full = held(&budget, &one, 4 * MIB).expect("room");
         for endpoint in [Endpoint::Chat, Endpoint::Embeddings, Endpoint::Images] {
             let refused = budget.admit(&one, endpoint).err();
-            assert!(matches!(refused, Some(Refusal::AnswersUnread)), "{refused:?}");
+            assert!(matches!(refused, Some(ApiError::AnswersUnread)), "{refused:?}");
             assert!(budget.admit(&other, endpoint).is_ok());
         }
         drop(full);
@@ -326,7 +326,7 @@ mod tests {
         let idle = tenant(&table, "idle");
         let refused = budget.admit(&idle, Endpoint::Images).err();
         assert!(
-            matches!(refused, Some(Refusal::Overloaded)),
+            matches!(refused, Some(ApiError::Overloaded)),
             "it has nothing to read: {refused:?}"
         );
         assert!(held(&budget, &tenants[0], 3 * MIB).is_some());
@@ -347,7 +347,7 @@ mod tests {
         let [one, other] = ["one", "other"].map(|name| tenant(&table, name));
         let mut unread = vec![held(&budget, &one, 4 * MIB), held(&budget, &one, 9 * MIB)];
         let covered = AnswerPermit::default().cover(&budget, Some(&one), MIB).await;
-        assert_eq!(covered, Err(NoRoom { is_own_doing: true }));
+        assert_eq!(covered, Err(NoAnswerRoom { is_own_doing: true }));
         // Four others go beyond.
         for name in ["a", "b", "c"] {
             let beyond = tenant(&table, name);
@@ -356,7 +356,7 @@ mod tests {
         }
         assert!(unread.iter().all(Option::is_some));
         let covered = AnswerPermit::default().cover(&budget, Some(&other), 9 * MIB).await;
-        assert_eq!(covered, Err(NoRoom { is_own_doing: false }));
+        assert_eq!(covered, Err(NoAnswerRoom { is_own_doing: false }));
     }
 
     #[tokio::test]
@@ -383,7 +383,7 @@ mod tests {
         assert!(held.iter().all(Option::is_some));
         let new = tenant(&table, "new");
         assert!(budget.admit(&new, Endpoint::Chat).is_ok());
-        assert!(matches!(budget.admit(&new, Endpoint::Images), Err(Refusal::Overloaded)));
+        assert!(matches!(budget.admit(&new, Endpoint::Images), Err(ApiError::Overloaded)));
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ pub(super) fn budget(limits: &Limits) -> TenantBudget {
 /// How long a client may take for a body: not too long in all, nor for each part of it that has to
 /// come in a certain time. So a client that sent much at once does not live on that.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct BodyRate {
     /// For all of it.
     most: Duration,
     /// For a part.
@@ -30,13 +30,13 @@ pub(super) struct Pace {
     before: usize,
 }
 
-impl Pace {
-    pub(super) fn new(limits: &Limits, timeouts: &Timeouts) -> Pace {
+impl BodyRate {
+    pub(super) fn new(limits: &Limits, timeouts: &Timeouts) -> BodyRate {
         let most = timeouts.body;
         // Whatever speed will do is a part that may take as long as all.
         let part = if limits.body_rate_min == 0 { most } else { timeouts.head };
         let part_bytes = u128::from(limits.body_rate_min) * part.as_millis() / 1_000;
-        Pace { most, part, part_bytes, since: Duration::ZERO, before: 0 }
+        BodyRate { most, part, part_bytes, since: Duration::ZERO, before: 0 }
     }
 
     /// So much has come in all, after such a time.
@@ -56,9 +56,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn pace(rate: u64) -> Pace {
+    fn pace(rate: u64) -> BodyRate {
         let limits = Limits { body_rate_min: rate, ..Limits::default() };
-        Pace::new(&limits, &Timeouts::default())
+        BodyRate::new(&limits, &Timeouts::default())
     }
 
     #[test]

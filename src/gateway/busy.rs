@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A counter of what is under way.
 #[derive(Debug, Clone, Default)]
-pub struct Busy(Arc<AtomicUsize>);
+pub struct InFlight(Arc<AtomicUsize>);
 
 /// Something under way, until it is dropped.
 #[derive(Debug)]
-pub struct Underway(Arc<AtomicUsize>);
+pub struct InFlightGuard(Arc<AtomicUsize>);
 
-impl Busy {
+impl InFlight {
     /// Something begins.
     #[must_use]
-    pub fn enter(&self) -> Underway {
+    pub fn enter(&self) -> InFlightGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Underway(self.0.clone())
+        InFlightGuard(self.0.clone())
     }
 
     /// How much is under way.
@@ -26,7 +26,7 @@ impl Busy {
     }
 }
 
-impl Drop for Underway {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use pingora_core::protocols::l4::socket::SocketAddr as Peer;
 use pingora_proxy::Session;
 
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use crate::dialect::CallError;
 
 /// More hops than any chain of proxies has; a header with more is not read.
@@ -45,7 +45,7 @@ pub struct TrustedProxies {
 pub(super) fn of(
     session: &Session,
     proxies: Option<&TrustedProxies>,
-) -> Result<Option<IpAddr>, Refusal> {
+) -> Result<Option<IpAddr>, ApiError> {
     let peer = session.client_addr().and_then(Peer::as_inet).map(SocketAddr::ip);
     let (Some(peer), Some(proxies)) = (peer, proxies) else { return Ok(peer) };
     if proxies.mode == ProxyMode::Protocol {
@@ -53,7 +53,7 @@ pub(super) fn of(
     }
     let client = proxies.client(peer, &session.req_header().headers);
     let wanted = "absent where there is x-forwarded-for as well";
-    client.map(Some).map_err(|_| Refusal::Call(CallError::invalid(FORWARDED, wanted)))
+    client.map(Some).map_err(|_| ApiError::Call(CallError::invalid(FORWARDED, wanted)))
 }
 
 /// What forwarded headers say, where nobody can tell what they mean.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::poll;
 
-use super::exchange::{Exchange, Record, Relaying, Stage, unix_ms};
-use super::funds::Funds;
+use super::exchange::{AccessLogRecord, RelayedCall, RequestContext, RequestStage, unix_ms};
+use super::funds::Funding;
 use super::{Gateway, given, thinking, usage_bounds};
 use crate::dialect::relay::{RelayError, RelayProgress, Remember};
 use crate::ledger::{
@@ -23,9 +23,9 @@ const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Ends the money side of a call whose answer has ended.
-pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_gone: bool) {
-    let relaying = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
-        Stage::Relaying(relaying) => *relaying,
+pub(super) async fn settle(gateway: &Gateway, exchange: &mut RequestContext, client_gone: bool) {
+    let relaying = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
+        RequestStage::Relaying(relaying) => *relaying,
         other => {
             exchange.stage = other;
             return;
@@ -40,7 +40,7 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         void(gateway, relaying.funds).await;
         return;
     };
-    let Funds::Held { key, .. } = &relaying.funds else { return };
+    let Funding::Held { key, .. } = &relaying.funds else { return };
     let line = line(exchange.id.clone(), &relaying, key, usage);
     let Some(charge) = charge(&relaying, usage) else {
         log::error!(
@@ -50,8 +50,8 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
         void(gateway, relaying.funds).await;
         return;
     };
-    let Relaying { funds, route, mut relay, .. } = relaying;
-    let Funds::Held { hold, lease, .. } = funds else { return };
+    let RelayedCall { funds, route, mut relay, .. } = relaying;
+    let Funding::Held { hold, lease, .. } = funds else { return };
     told(&mut exchange.record, usage, charge);
     count_charge(&line, usage, charge);
     let line = serde_json::to_string(&line).unwrap_or_default();
@@ -77,14 +77,14 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut Exchange, client_go
 /// The charge of an answer that used so much; `None` if that has no price. Where the vendor's
 /// report was not believed, or an answer was given up that the client did not read, it is what was
 /// held at most.
-pub(super) fn charge(relaying: &Relaying, usage: Usage) -> Option<Money> {
+pub(super) fn charge(relaying: &RelayedCall, usage: Usage) -> Option<Money> {
     let is_unread = *relaying.relay.progress() == RelayProgress::Broken(RelayError::Unread);
     let is_bounded = is_unread || relaying.relay.rejected().is_some();
     usage_bounds::charge(&relaying.terms, usage.units, is_bounded, relaying.funds.held())
 }
 
 /// Tells of a report that cannot be: the vendor errs, and may bill what nobody pays.
-fn note_rejected(exchange: &Exchange, relaying: &Relaying) {
+fn note_rejected(exchange: &RequestContext, relaying: &RelayedCall) {
     let Some(reported) = relaying.relay.rejected() else { return };
     let (vendor, route) = (&relaying.terms.model.vendor.token, &relaying.route.name);
     METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
@@ -103,7 +103,7 @@ fn note_rejected(exchange: &Exchange, relaying: &Relaying) {
 /// The journal line of an answer that used so much.
 pub(super) fn line(
     request_id: String,
-    relaying: &Relaying,
+    relaying: &RelayedCall,
     key: &KeyRecord,
     usage: Usage,
 ) -> JournalLine {
@@ -126,17 +126,17 @@ pub(super) fn line(
 }
 
 /// Ends whatever a refused call still holds.
-pub(super) async fn abandon(gateway: &Gateway, exchange: &mut Exchange) {
-    let funds = match std::mem::replace(&mut exchange.stage, Stage::Closed) {
-        Stage::Admitted(admitted) => admitted.funds,
-        Stage::Relaying(relaying) => relaying.funds,
-        Stage::Arrived | Stage::Closed => return,
+pub(super) async fn abandon(gateway: &Gateway, exchange: &mut RequestContext) {
+    let funds = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
+        RequestStage::Admitted(admitted) => admitted.funds,
+        RequestStage::Relaying(relaying) => relaying.funds,
+        RequestStage::Arrived | RequestStage::Closed => return,
     };
     void(gateway, funds).await;
 }
 
-pub(super) async fn void(gateway: &Gateway, funds: Funds) {
-    let Funds::Held { hold, lease, .. } = funds else { return };
+pub(super) async fn void(gateway: &Gateway, funds: Funding) {
+    let Funding::Held { hold, lease, .. } = funds else { return };
     let ledger = gateway.ledger.clone();
     let settling = gateway.settling.enter();
     let store = gateway.store_name;
@@ -233,7 +233,7 @@ impl Gateway {
     }
 }
 
-fn told(record: &mut Record, usage: Usage, charge: Money) {
+fn told(record: &mut AccessLogRecord, usage: Usage, charge: Money) {
     record.usage = Some(usage);
     record.charge = Some(charge);
 }
@@ -247,7 +247,7 @@ fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
 }
 
 /// Tells of a request that is over: one line, and the metrics.
-pub(super) fn tell(exchange: &Exchange) {
+pub(super) fn tell(exchange: &RequestContext) {
     let record = &exchange.record;
     let total = exchange.arrived.elapsed();
     let own = total.saturating_sub(exchange.vendor_time + exchange.client_time);

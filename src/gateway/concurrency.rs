@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::Gateway;
 use super::edge::crowd::client_network;
-use super::exchange::Exchange;
+use super::exchange::RequestContext;
 use super::limits::Limits;
 use super::load::{shed, shed_tenant};
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use super::slow_bodies::SlowBodies;
 use super::tenant_budget::{
     BudgetPermit, OverBudget, Resource, ResourcePool, Tenant, TenantBudget, TenantId, TenantShare,
@@ -54,7 +54,10 @@ impl Gateway {
     /// # Errors
     /// There are too many requests, from this address or in all, and nobody is slow enough to make
     /// room.
-    pub(super) async fn take_place(&self, client: Option<IpAddr>) -> Result<BudgetPermit, Refusal> {
+    pub(super) async fn take_place(
+        &self,
+        client: Option<IpAddr>,
+    ) -> Result<BudgetPermit, ApiError> {
         // Clients whose address is not known are one.
         let address = client.map_or(Ipv4Addr::UNSPECIFIED.into(), client_network);
         let tenant = self.tenants.tenant(TenantId::Address(address));
@@ -72,9 +75,9 @@ impl Gateway {
     /// The account has too many.
     pub(super) fn count_for_account(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
         account: &Arc<Tenant>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         exchange.tenant = Some(account.clone());
         let Some(place) = &mut exchange.place else { return Ok(()) };
         let transferred = place.transfer(&self.concurrency.by_account, account);

@@ -21,34 +21,34 @@ use pingora_core::protocols::http::v1::client::HttpSession as Plain;
 use pingora_core::upstreams::peer::{HttpPeer, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::wire::{Gathered, Manners, Wire};
+use super::wire::{IoPolicy, WrappedStream, WriteBuffer};
 
 /// For whoever speaks without TLS: the system's certificates take milliseconds to read.
 pub const NO_CERTIFICATES: &str = "/dev/null";
 
 /// See the module.
-pub struct Dial {
+pub struct PlainPool {
     shared: Connector,
     plain: TransportConnector,
     /// Idle ones by where they lead to, those that came last at the end.
-    idle: Mutex<HashMap<u64, VecDeque<Idle>>>,
+    idle: Mutex<HashMap<u64, VecDeque<IdleConnections>>>,
     idle_max: usize,
     patience: Duration,
 }
 
-struct Idle {
-    line: Box<Outward>,
+struct IdleConnections {
+    line: Box<UpstreamStream>,
     since: Instant,
 }
 
-impl Dial {
+impl PlainPool {
     /// Keeps so many plain connections to a place as the options say, for so long.
     #[must_use]
-    pub fn new(options: ConnectorOptions, patience: Duration) -> Dial {
+    pub fn new(options: ConnectorOptions, patience: Duration) -> PlainPool {
         let idle_max = options.keepalive_pool_size;
         let without_tls =
             ConnectorOptions { ca_file: Some(NO_CERTIFICATES.to_owned()), ..options.clone() };
-        Dial {
+        PlainPool {
             shared: Connector::new(Some(options)),
             plain: TransportConnector::new(Some(without_tls)),
             idle: Mutex::default(),
@@ -70,7 +70,7 @@ impl Dial {
             return Ok((session(line, peer), true));
         }
         let stream = Box::pin(self.plain.new_stream(peer)).await?;
-        let line = Wire { stream, manners: Together::default() };
+        let line = WrappedStream { stream, manners: CoalesceHead::default() };
         Ok((session(Box::new(line), peer), false))
     }
 
@@ -86,7 +86,7 @@ impl Dial {
         };
         plain.respect_keepalive();
         let stream = plain.reuse().await;
-        let line = stream.and_then(|stream| stream.into_any().downcast::<Outward>().ok());
+        let line = stream.and_then(|stream| stream.into_any().downcast::<UpstreamStream>().ok());
         let Some(mut line) = line.filter(|_| self.idle_max > 0) else { return };
         if line.is_quiet() {
             let mut idle = self.idle();
@@ -94,7 +94,7 @@ impl Dial {
             if lines.len() >= self.idle_max {
                 lines.pop_front();
             }
-            lines.push_back(Idle { line, since: Instant::now() });
+            lines.push_back(IdleConnections { line, since: Instant::now() });
         }
     }
 
@@ -107,29 +107,29 @@ impl Dial {
     }
 
     /// The one that was used last: of those that nobody needs all get old.
-    fn take(&self, place: u64) -> Option<Box<Outward>> {
+    fn take(&self, place: u64) -> Option<Box<UpstreamStream>> {
         loop {
-            let Idle { mut line, since } = self.idle().get_mut(&place)?.pop_back()?;
+            let IdleConnections { mut line, since } = self.idle().get_mut(&place)?.pop_back()?;
             if since.elapsed() < self.patience && line.is_quiet() {
-                line.manners = Together::default();
+                line.manners = CoalesceHead::default();
                 return Some(line);
             }
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, HashMap<u64, VecDeque<Idle>>> {
+    fn idle(&self) -> MutexGuard<'_, HashMap<u64, VecDeque<IdleConnections>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn session(line: Box<Outward>, peer: &HttpPeer) -> Upstream {
+fn session(line: Box<UpstreamStream>, peer: &HttpPeer) -> Upstream {
     Upstream::H1(Plain::new_with_options(line, peer))
 }
 
 /// A plain connection to a vendor.
-type Outward = Wire<Together>;
+type UpstreamStream = WrappedStream<CoalesceHead>;
 
-impl Outward {
+impl UpstreamStream {
     /// Whether nothing was said on it that nobody asked for, such as its end.
     fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
@@ -140,13 +140,13 @@ impl Outward {
 
 /// Holds the head of a request back, until the body goes out or an answer is waited for.
 #[derive(Debug, Default)]
-struct Together {
-    held: Gathered,
+struct CoalesceHead {
+    held: WriteBuffer,
     /// Whether the head was flushed, and nothing is held back any more.
     is_past_head: bool,
 }
 
-impl Manners for Together {
+impl IoPolicy for CoalesceHead {
     fn read(
         &mut self,
         stream: &mut Stream,
@@ -194,13 +194,13 @@ mod tests {
 
     use super::*;
 
-    fn line() -> (Box<Outward>, DuplexStream) {
+    fn line() -> (Box<UpstreamStream>, DuplexStream) {
         let (near, far) = duplex(256 << 10);
-        (Box::new(Wire { stream: Box::new(near), manners: Together::default() }), far)
+        (Box::new(WrappedStream { stream: Box::new(near), manners: CoalesceHead::default() }), far)
     }
 
-    fn dial(patience: Duration) -> Dial {
-        Dial::new(ConnectorOptions::new(3), patience)
+    fn dial(patience: Duration) -> PlainPool {
+        PlainPool::new(ConnectorOptions::new(3), patience)
     }
 
     async fn all(mut far: DuplexStream) -> Vec<u8> {
@@ -278,7 +278,10 @@ mod tests {
         let mut ends = Vec::new();
         for _ in 0..4 {
             let (line, far) = line();
-            dial.idle().entry(7).or_default().push_back(Idle { line, since: Instant::now() });
+            dial.idle()
+                .entry(7)
+                .or_default()
+                .push_back(IdleConnections { line, since: Instant::now() });
             ends.push(far);
         }
         drop(ends.pop());
@@ -296,7 +299,10 @@ mod tests {
     async fn what_was_idle_for_too_long_is_closed() {
         let dial = dial(Duration::ZERO);
         let (line, far) = line();
-        dial.idle().entry(7).or_default().push_back(Idle { line, since: Instant::now() });
+        dial.idle()
+            .entry(7)
+            .or_default()
+            .push_back(IdleConnections { line, since: Instant::now() });
         dial.sweep();
         assert!(dial.idle().is_empty());
         assert_eq!(all(far).await, b"");

@@ -5,10 +5,10 @@ use http::header::RANGE;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::exchange::Exchange;
+use super::exchange::RequestContext;
 use super::passage;
-use super::refusal::Refusal;
-use super::reply::{self, Reply};
+use super::refusal::ApiError;
+use super::reply::{self, LocalResponse};
 use crate::files::range::{self, ByteRange};
 use crate::files::{FileReadError, VideoFiles};
 
@@ -20,16 +20,16 @@ pub(super) async fn send(
     files: &VideoFiles,
     name: &str,
     session: &mut Session,
-    exchange: &mut Exchange,
-) -> Result<(), Refusal> {
+    exchange: &mut RequestContext,
+) -> Result<(), ApiError> {
     let unreadable = |why| match why {
-        FileReadError::Missing => Refusal::NoVideo,
+        FileReadError::Missing => ApiError::NoVideo,
         why @ FileReadError::Unavailable(_) => {
             log::error!(event = "file_read_failed", name, why:% = why; "a file cannot be read");
-            Refusal::Internal
+            ApiError::Internal
         }
     };
-    let length = files.length(name).await.map_err(unreadable)?.ok_or(Refusal::NoVideo)?;
+    let length = files.length(name).await.map_err(unreadable)?.ok_or(ApiError::NoVideo)?;
     // Whoever asks under a condition that cannot be told gets all of it.
     let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
     let asked = asked.filter(|_| session.get_header("if-range").is_none());
@@ -37,7 +37,7 @@ pub(super) async fn send(
         ByteRange::Whole => None,
         ByteRange::Part(part) => Some(part),
         ByteRange::Unsatisfiable => {
-            let none = Reply { status: 416, ..Reply::ok(String::new()) };
+            let none = LocalResponse { status: 416, ..LocalResponse::ok(String::new()) };
             let none = none.with("content-range", &format!("bytes */{length}"));
             reply::send(session, exchange, none).await;
             return Ok(());

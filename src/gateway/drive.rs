@@ -14,11 +14,11 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
-use super::answer::{self, Vendor};
-use super::exchange::{Admitted, Exchange, Way};
+use super::answer::{self, UpstreamResponse};
+use super::exchange::{AdmittedCall, BodyTransform, RequestContext};
 use super::failure;
 use super::load::shed;
-use super::refusal::{Block, Refusal};
+use super::refusal::{ApiError, AttemptFailure};
 use super::upstream;
 use crate::dialect::call::RequestKind;
 use crate::dialect::payload::RequestPayload;
@@ -46,8 +46,8 @@ const STALE_WAIT: Duration = Duration::from_secs(2);
 pub(super) async fn run(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
-) -> Result<(), Refusal> {
+    exchange: &mut RequestContext,
+) -> Result<(), ApiError> {
     loop {
         let late = exchange.arrived.elapsed() > gateway.timeouts.total;
         let next = if late { None } else { gateway.upstream_peer(session, exchange).await.ok() };
@@ -59,18 +59,18 @@ pub(super) async fn run(
         exchange.vendor_time += began.elapsed();
         let mut vendor = match attempt {
             Ok(vendor) => vendor,
-            Err(Attempt::Blocked(reason, block)) => {
+            Err(RouteAttempt::Blocked(reason, block)) => {
                 upstream::note_block(exchange, reason, &block);
                 continue;
             }
-            Err(Attempt::Silent) => {
+            Err(RouteAttempt::Silent) => {
                 upstream::note_lost_answer(exchange, failure::SILENT);
-                return Err(Refusal::NoAnswer);
+                return Err(ApiError::NoAnswer);
             }
-            Err(Attempt::Internal) => return Err(Refusal::Internal),
+            Err(RouteAttempt::Internal) => return Err(ApiError::Internal),
         };
         let head = vendor.up.response_header().and_then(upstream::what_counts);
-        let head = head.ok_or(Refusal::Internal)?;
+        let head = head.ok_or(ApiError::Internal)?;
         let status = head.status.as_u16();
         // A part is no answer to a call that asked for all.
         if !head.status.is_success() || status == 206 {
@@ -83,7 +83,8 @@ pub(super) async fn run(
         vendor.up.set_read_timeout(Some(gateway.timeouts.stall));
         if let Some(reason) = Box::pin(no_work(exchange, &mut vendor, &head)).await {
             vendor.up.shutdown().await;
-            let block = Block { status: Some(status), retry_after: None, work_begun: false };
+            let block =
+                AttemptFailure { status: Some(status), retry_after: None, work_begun: false };
             upstream::note_block(exchange, reason, &block);
             continue;
         }
@@ -92,33 +93,36 @@ pub(super) async fn run(
 }
 
 /// Why an attempt gave no answer.
-enum Attempt {
+enum RouteAttempt {
     /// Nothing of an answer came: the next route may be tried.
-    Blocked(&'static str, Block),
+    Blocked(&'static str, AttemptFailure),
     /// The vendor took the call and did not answer in time: it may have done the work.
     Silent,
     /// The head could not be written.
     Internal,
 }
 
-impl Attempt {
-    fn blocked(reason: &'static str, work_begun: bool) -> Attempt {
-        Attempt::Blocked(reason, Block { status: None, retry_after: None, work_begun })
+impl RouteAttempt {
+    fn blocked(reason: &'static str, work_begun: bool) -> RouteAttempt {
+        RouteAttempt::Blocked(
+            reason,
+            AttemptFailure { status: None, retry_after: None, work_begun },
+        )
     }
 }
 
 async fn attempt(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
     peer: &HttpPeer,
-) -> Result<Box<Vendor>, Attempt> {
+) -> Result<Box<UpstreamResponse>, RouteAttempt> {
     // A connection that was kept open may have been closed just now: once more, anew.
     let mut again = true;
     loop {
-        let mut head = upstream::bare_head(exchange).ok_or(Attempt::Internal)?;
+        let mut head = upstream::bare_head(exchange).ok_or(RouteAttempt::Internal)?;
         let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
-        filled.map_err(|_| Attempt::Internal)?;
+        filled.map_err(|_| RouteAttempt::Internal)?;
         let began = Instant::now();
         let (mut up, reused) = match gateway.dial.connect(peer).await {
             Ok(connected) => connected,
@@ -130,10 +134,10 @@ async fn attempt(
         let most = if large { LARGE_BODY_STALL } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match exchange_heads(gateway, &mut up, head, exchange).await {
-            Ok(sent_whole) => return Ok(Box::new(Vendor::new(up, sent_whole))),
+            Ok(sent_whole) => return Ok(Box::new(UpstreamResponse::new(up, sent_whole))),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
-                return Err(Attempt::Silent);
+                return Err(RouteAttempt::Silent);
             }
             Err(why) => {
                 up.shutdown().await;
@@ -144,7 +148,7 @@ async fn attempt(
                     let why = why.etype().as_str();
                     let request_id = exchange.id.as_str();
                     log::info!(event = "upstream_no_response", request_id, why; "no answer");
-                    return Err(Attempt::blocked(failure::RESET, true));
+                    return Err(RouteAttempt::blocked(failure::RESET, true));
                 }
                 // Nobody knows whether it was read.
                 upstream::note_repetition(exchange);
@@ -154,7 +158,7 @@ async fn attempt(
 }
 
 /// Notes that no connection could be made; the next one goes to another address, if there is one.
-fn unconnected(exchange: &mut Exchange, why: &Error) -> Attempt {
+fn unconnected(exchange: &mut RequestContext, why: &Error) -> RouteAttempt {
     let reason = failure::of_connection(why);
     if let Some(route) = exchange.admitted().and_then(|a| a.route.clone()) {
         route.rotate();
@@ -165,7 +169,7 @@ fn unconnected(exchange: &mut Exchange, why: &Error) -> Attempt {
             reason, why:?; "upstream connect failed"
         );
     }
-    Attempt::blocked(reason, false)
+    RouteAttempt::blocked(reason, false)
 }
 
 /// Sends a request, and reads the head of its answer. Tells whether all of it was sent: what was
@@ -174,7 +178,7 @@ async fn exchange_heads(
     gateway: &Gateway,
     up: &mut Upstream,
     head: RequestHeader,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
 ) -> pingora_core::Result<bool> {
     let body = exchange.admitted().map(|a| a.body.clone()).unwrap_or_default();
     if let Err(why) = send(up, head, &body).await {
@@ -199,7 +203,7 @@ async fn exchange_heads(
             Ok(read) => return read.map(|()| true),
             // It works on it. Another route would need the body again, but others need its room.
             Err(_) if gateway.uploads.is_crowded() => {
-                exchange.admitted().into_iter().for_each(Admitted::forget_body);
+                exchange.admitted().into_iter().for_each(AdmittedCall::forget_body);
             }
             Err(_) => {}
         }
@@ -229,8 +233,12 @@ async fn read_head(up: &mut Upstream) -> pingora_core::Result<()> {
 
 /// Reads a short error, and gives the connection back. Tells whether that is all of it: a vendor
 /// that repeats a client's words may have many.
-async fn error_body(gateway: &Gateway, vendor: Box<Vendor>, peer: &HttpPeer) -> (Vec<u8>, bool) {
-    let Vendor { mut up, sent_whole, .. } = *vendor;
+async fn error_body(
+    gateway: &Gateway,
+    vendor: Box<UpstreamResponse>,
+    peer: &HttpPeer,
+) -> (Vec<u8>, bool) {
+    let UpstreamResponse { mut up, sent_whole, .. } = *vendor;
     let mut body = Vec::new();
     let reading = async {
         while let Ok(Some(piece)) = up.read_response_body().await {
@@ -252,11 +260,11 @@ async fn error_body(gateway: &Gateway, vendor: Box<Vendor>, peer: &HttpPeer) -> 
 }
 
 /// Every route failed, or there was none to try.
-fn exhausted(exchange: &mut Exchange) -> Refusal {
+fn exhausted(exchange: &mut RequestContext) -> ApiError {
     match exchange.admitted().map(|a| (a.block.clone(), a.crowded)) {
-        Some((Some(block), _)) => Refusal::Blocked(block),
+        Some((Some(block), _)) => ApiError::Blocked(block),
         Some((None, true)) => shed("routes"),
-        _ => Refusal::NoRoute("no route to the vendor can be used at the moment".to_owned()),
+        _ => ApiError::NoRoute("no route to the vendor can be used at the moment".to_owned()),
     }
 }
 
@@ -264,11 +272,11 @@ fn exhausted(exchange: &mut Exchange) -> Refusal {
 /// client is to hear.
 async fn refused(
     gateway: &Gateway,
-    exchange: &mut Exchange,
-    vendor: Box<Vendor>,
+    exchange: &mut RequestContext,
+    vendor: Box<UpstreamResponse>,
     peer: &HttpPeer,
     head: &ResponseHeader,
-) -> Option<Refusal> {
+) -> Option<ApiError> {
     let status = head.status.as_u16();
     let retry_after = upstream::retry_after(head);
     let (body, whole) = error_body(gateway, vendor, peer).await;
@@ -281,23 +289,23 @@ async fn refused(
     let block = if rules.has(status) {
         // A server error may come after the work was done; the other blocks come instead of it.
         let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
-        Block { status: Some(status), retry_after, work_begun }
+        AttemptFailure { status: Some(status), retry_after, work_begun }
     } else if rules.says(status, &body) {
         // As if it had said so by its status: it does not take our key or our money.
-        Block { status: Some(402), retry_after: None, work_begun: false }
+        AttemptFailure { status: Some(402), retry_after: None, work_begun: false }
     } else if is_about_the_call(status, &error, is_cut) {
-        if matches!(admitted.way, Way::Translated { .. }) {
+        if matches!(admitted.way, BodyTransform::Translated { .. }) {
             // The types of the other format mean nothing to a chat client.
-            return Some(Refusal::Vendor { status, error: VendorError { kind: None, ..error } });
+            return Some(ApiError::Vendor { status, error: VendorError { kind: None, ..error } });
         }
-        return Some(Refusal::Vendor { status, error });
+        return Some(ApiError::Vendor { status, error });
     } else if status < 300 {
         upstream::note_lost_answer(exchange, failure::of_status(status));
-        let block = Block { status: Some(status), retry_after: None, work_begun: true };
-        return Some(Refusal::Blocked(block));
+        let block = AttemptFailure { status: Some(status), retry_after: None, work_begun: true };
+        return Some(ApiError::Blocked(block));
     } else {
         // It leads elsewhere, or whoever answered is not the vendor, or does not know the path.
-        Block { status: Some(status), retry_after, work_begun: false }
+        AttemptFailure { status: Some(status), retry_after, work_begun: false }
     };
     let reason = failure::of_status(block.status.unwrap_or(status));
     upstream::note_block(exchange, reason, &block);
@@ -313,8 +321,8 @@ fn is_about_the_call(status: u16, error: &VendorError, is_cut: bool) -> bool {
 
 /// Why an answer proves that no work was done, if it does.
 async fn no_work(
-    exchange: &mut Exchange,
-    vendor: &mut Vendor,
+    exchange: &mut RequestContext,
+    vendor: &mut UpstreamResponse,
     head: &ResponseHeader,
 ) -> Option<&'static str> {
     let call = &exchange.admitted()?.call;

@@ -19,10 +19,10 @@ use pingora_core::protocols::{ALPN, GetSocketDigest, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::busy::{Busy, Underway};
+use super::busy::{InFlight, InFlightGuard};
 use super::client_address::{ProxyMode, TrustedProxies};
 use super::limits::{Limits, Timeouts};
-use super::load::{self, Load};
+use super::load::{self, OverloadMonitor};
 use super::local;
 
 pub mod chunks;
@@ -34,30 +34,30 @@ mod many;
 mod proxy_protocol;
 mod turned_away;
 
-use crowd::{Crowd, Full, Seat};
-use ear::{Ear, Heard};
-use line::Line;
-use many::Many;
-use proxy_protocol::{ProxyHeaderError, Speaker};
+use crowd::{ConnectionLimits, ConnectionPermit, LimitReached};
+use ear::{HeadOutcome, HeadReader};
+use line::EdgeConnection;
+use many::H2Connection;
+use proxy_protocol::{ProxiedClient, ProxyHeaderError};
 
 /// Once the process stops, what a client has begun to say has to come within this.
 const LEAVING_WAIT: Duration = Duration::from_millis(500);
 
 /// See the module. `A` is what serves the requests.
-pub struct Edge<A> {
+pub struct EdgeService<A> {
     app: Arc<A>,
     tls: Option<Acceptor>,
-    crowd: Arc<Crowd>,
-    load: Load,
+    crowd: Arc<ConnectionLimits>,
+    load: OverloadMonitor,
     proxies: Option<Arc<TrustedProxies>>,
     /// Whether it was told that somebody connects who is no such proxy.
     stranger_told: AtomicBool,
     probed: Once,
-    patience: Patience,
+    patience: EdgeTimeouts,
 }
 
 /// What a client is allowed.
-struct Patience {
+struct EdgeTimeouts {
     /// Before it has said what it wants.
     head_wait: Duration,
     head_bytes_max: usize,
@@ -66,31 +66,31 @@ struct Patience {
     /// To take something of what it is given.
     write_wait: Duration,
     /// Counts those who have begun to say it.
-    busy: Busy,
+    busy: InFlight,
 }
 
 /// What an edge stands between, and what it counts.
-pub struct Parts<A> {
+pub struct EdgeConfig<A> {
     /// What serves the requests.
     pub app: A,
     /// What TLS is spoken with, if it is.
     pub tls: Option<Acceptor>,
     /// Who is connected.
-    pub crowd: Arc<Crowd>,
+    pub crowd: Arc<ConnectionLimits>,
     /// What is under way.
-    pub busy: Busy,
+    pub busy: InFlight,
     /// How much there is to do.
-    pub load: Load,
+    pub load: OverloadMonitor,
     /// The only ones who may connect, for clients of theirs; none for everybody.
     pub proxies: Option<Arc<TrustedProxies>>,
 }
 
-impl<A> Edge<A> {
+impl<A> EdgeService<A> {
     /// Puts an edge together.
     #[must_use]
-    pub fn new(parts: Parts<A>, limits: &Limits, timeouts: &Timeouts) -> Edge<A> {
-        let Parts { app, tls, crowd, busy, load, proxies } = parts;
-        Edge {
+    pub fn new(parts: EdgeConfig<A>, limits: &Limits, timeouts: &Timeouts) -> EdgeService<A> {
+        let EdgeConfig { app, tls, crowd, busy, load, proxies } = parts;
+        EdgeService {
             app: Arc::new(app),
             tls,
             crowd,
@@ -98,7 +98,7 @@ impl<A> Edge<A> {
             proxies,
             stranger_told: AtomicBool::new(false),
             probed: Once::new(),
-            patience: Patience {
+            patience: EdgeTimeouts {
                 head_wait: timeouts.head,
                 head_bytes_max: limits.head_bytes_max,
                 idle_wait: timeouts.keepalive,
@@ -110,7 +110,7 @@ impl<A> Edge<A> {
 }
 
 #[async_trait]
-impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Edge<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for EdgeService<A> {
     async fn process_new(
         self: &Arc<Self>,
         stream: Stream,
@@ -189,7 +189,7 @@ fn address(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
     digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
 }
 
-impl<A> Edge<A> {
+impl<A> EdgeService<A> {
     /// Whether somebody with this address may connect at all.
     fn may_connect(&self, peer: Option<IpAddr>) -> bool {
         let Some(proxies) = &self.proxies else { return true };
@@ -206,10 +206,10 @@ impl<A> Edge<A> {
         is_trusted
     }
 
-    fn turn_away(&self, stream: Stream, full: Full) {
+    fn turn_away(&self, stream: Stream, full: LimitReached) {
         let reason = match full {
-            Full::All => "connections",
-            Full::Client => "address",
+            LimitReached::All => "connections",
+            LimitReached::Client => "address",
         };
         let refusal = load::shed(reason);
         if self.tls.is_none() {
@@ -222,7 +222,7 @@ impl<A> Edge<A> {
     async fn learn_client(
         &self,
         stream: Stream,
-        seat: &mut Seat,
+        seat: &mut ConnectionPermit,
         shutdown: &ShutdownWatch,
         deadline: Instant,
     ) -> Option<Stream> {
@@ -233,8 +233,8 @@ impl<A> Edge<A> {
         let stopping = &mut shutdown.clone();
         let speaker = in_time(proxy_protocol::read(&mut socket), deadline, stopping).await;
         let client = match speaker {
-            Some(Ok(Speaker::Proxy)) => None,
-            Some(Ok(Speaker::Client(client))) => Some(client.ip()),
+            Some(Ok(ProxiedClient::Proxy)) => None,
+            Some(Ok(ProxiedClient::Client(client))) => Some(client.ip()),
             // Balancers look whether somebody is there, and go.
             Some(Err(ProxyHeaderError::Ended)) => return None,
             Some(Err(ProxyHeaderError::Malformed)) => {
@@ -255,14 +255,14 @@ impl<A> Edge<A> {
     }
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
     /// Serves a connection that was taken.
     async fn serve(
         &self,
         stream: Stream,
         shutdown: ShutdownWatch,
         deadline: Instant,
-        busy: Underway,
+        busy: InFlightGuard,
     ) {
         let stream = match &self.tls {
             None => stream,
@@ -278,9 +278,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
                 encrypted
             }
         };
-        let line = Box::new(Line::new(stream, self.patience.write_wait));
+        let line = Box::new(EdgeConnection::new(stream, self.patience.write_wait));
         if matches!(line.selected_alpn_proto(), Some(ALPN::H2)) {
-            let many = Arc::new(Many::new(self.app.clone(), busy));
+            let many = Arc::new(H2Connection::new(self.app.clone(), busy));
             many.serve(line, &shutdown, deadline).await;
         } else {
             self.one_by_one(line, shutdown, deadline, busy).await;
@@ -290,12 +290,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
     /// Serves the requests of a connection, one after the other.
     async fn one_by_one(
         &self,
-        mut line: Box<Line>,
+        mut line: Box<EdgeConnection>,
         mut shutdown: ShutdownWatch,
         deadline: Instant,
-        busy: Underway,
+        busy: InFlightGuard,
     ) {
-        let mut ear = Ear::of_new(busy, deadline);
+        let mut ear = HeadReader::of_new(busy, deadline);
         loop {
             let heard = match ear.hear(&mut line, &mut shutdown, &self.patience).await {
                 Ok(Some(heard)) => heard,
@@ -306,16 +306,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> Edge<A> {
                     return Box::pin(turned_away::with_reason(line, &refusal, tongue)).await;
                 }
             };
-            let Heard { bytes, chunks, busy } = heard;
+            let HeadOutcome { bytes, chunks, busy } = heard;
             line.follow(chunks);
             let mut session = ServerSession::new_http1(line);
             session.set_pipelined_prefix(bytes);
             let served = self.app.process_new_http(session, &shutdown).await;
             drop(busy);
-            let again = served.and_then(|reused| Line::again(reused.consume().0));
+            let again = served.and_then(|reused| EdgeConnection::again(reused.consume().0));
             let Some(again) = again else { return };
             line = again;
-            ear = Ear::of_used(&self.patience);
+            ear = HeadReader::of_used(&self.patience);
         }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answer_budget::AnswerPermit;
-use super::funds::Funds;
-use super::growth::Growth;
-use super::refusal::Block;
-use super::refusal::Tongue;
-use super::repeat::Repeat;
-use super::routes::{Lane, Route};
+use super::funds::Funding;
+use super::growth::StreamBudget;
+use super::refusal::AttemptFailure;
+use super::refusal::ErrorFormat;
+use super::repeat::IdempotentCall;
+use super::routes::{RouteSlot, VendorRoute};
 use super::tenant_budget::{BudgetPermit, Tenant};
-use super::thinking::Thinking;
-use super::uploads::Room;
+use super::thinking::ReasoningState;
+use super::uploads::UploadPermit;
 use crate::catalogue::Model;
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, RequestKind};
@@ -24,7 +24,7 @@ use crate::ledger::{AccountName, KeyRecord};
 use crate::money::{Money, Usage};
 
 /// A request.
-pub struct Exchange {
+pub struct RequestContext {
     /// Its id, and that of its hold. It begins with its time, so ids sort by age.
     pub id: String,
     /// When its head was read.
@@ -34,7 +34,7 @@ pub struct Exchange {
     /// The address of the client, as far as it is known.
     pub client: Option<IpAddr>,
     /// What the client speaks.
-    pub tongue: Tongue,
+    pub tongue: ErrorFormat,
     /// Time spent waiting for vendors.
     pub vendor_time: Duration,
     /// Time spent waiting for the client: for its body, and for it to take its answer.
@@ -44,59 +44,59 @@ pub struct Exchange {
     /// The account of its key, once that is known, and what it uses of this gateway.
     pub tenant: Option<Arc<Tenant>>,
     /// What is told about it when it is over.
-    pub record: Record,
+    pub record: AccessLogRecord,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: RequestStage,
     /// The name that it is known by to its repeats, if it has any.
-    pub repeat: Option<Box<Repeat>>,
+    pub repeat: Option<Box<IdempotentCall>>,
     /// Whether its answer was cut off.
     pub is_cut: bool,
 }
 
 /// The stages of a request, in order.
-pub enum Stage {
+pub enum RequestStage {
     /// Its head is there.
     Arrived,
     /// Money is held for it; routes are being tried.
-    Admitted(Box<Admitted>),
+    Admitted(Box<AdmittedCall>),
     /// A vendor answers.
-    Relaying(Box<Relaying>),
+    Relaying(Box<RelayedCall>),
     /// Its money is settled, or it never had any.
     Closed,
 }
 
-impl Stage {
+impl RequestStage {
     /// Whether money is still held.
     #[must_use]
     pub fn holds_money(&self) -> bool {
-        matches!(self, Stage::Admitted(_) | Stage::Relaying(_))
+        matches!(self, RequestStage::Admitted(_) | RequestStage::Relaying(_))
     }
 }
 
 /// A call that money is held for.
-pub struct Admitted {
+pub struct AdmittedCall {
     /// The call.
     pub call: ModelCall,
     /// How its body becomes the vendor's.
-    pub way: Way,
+    pub way: BodyTransform,
     /// The money.
-    pub funds: Funds,
+    pub funds: Funding,
     /// What the call is priced by.
-    pub terms: Terms,
+    pub terms: PricedModel,
     /// The room that a large body takes up.
-    pub room: Option<Room>,
+    pub room: Option<UploadPermit>,
     /// The memory that any other body takes up.
     pub weight: Option<BudgetPermit>,
     /// What its answer takes up in memory.
     pub answer_permit: AnswerPermit,
     /// The routes still to be tried, next one first.
-    pub untried: std::collections::VecDeque<Arc<Route>>,
+    pub untried: std::collections::VecDeque<Arc<VendorRoute>>,
     /// Whether there is only one that it could take.
     pub pinned: bool,
     /// The route being tried.
-    pub route: Option<Arc<Route>>,
+    pub route: Option<Arc<VendorRoute>>,
     /// The call's place on it.
-    pub lane: Option<Lane>,
+    pub lane: Option<RouteSlot>,
     /// Whether a route was passed over because all of its places were taken.
     pub crowded: bool,
     /// The body for that route.
@@ -104,10 +104,10 @@ pub struct Admitted {
     /// The ranks of routes that failed.
     pub failed: Vec<usize>,
     /// Why the last one did.
-    pub block: Option<Block>,
+    pub block: Option<AttemptFailure>,
 }
 
-impl Admitted {
+impl AdmittedCall {
     /// Forgets a large body, which the vendor has by now: no other route can be tried any more.
     pub fn forget_body(&mut self) {
         self.body = RequestPayload::default();
@@ -120,7 +120,7 @@ impl Admitted {
 }
 
 /// How the body of a call becomes the body for a route.
-pub enum Way {
+pub enum BodyTransform {
     /// The rules' changes are spliced in.
     Spliced,
     /// It goes as it came, but for the model's name.
@@ -130,13 +130,13 @@ pub enum Way {
         /// The new body.
         body: TranslatedCall,
         /// What became of the model's thinking, if any belongs to the call.
-        thinking: Option<Thinking>,
+        thinking: Option<ReasoningState>,
     },
 }
 
 /// What a call is priced by. It does not change any more, whatever the rules do.
 #[derive(Clone)]
-pub struct Terms {
+pub struct PricedModel {
     /// The model.
     pub model: Arc<Model>,
     /// The price list.
@@ -152,19 +152,19 @@ pub struct Terms {
 }
 
 /// An answer on its way.
-pub struct Relaying {
+pub struct RelayedCall {
     /// The money.
-    pub funds: Funds,
+    pub funds: Funding,
     /// What the call is priced by.
-    pub terms: Terms,
+    pub terms: PricedModel,
     /// The route that serves.
-    pub route: Arc<Route>,
+    pub route: Arc<VendorRoute>,
     /// The call's place on it.
-    pub lane: Option<Lane>,
+    pub lane: Option<RouteSlot>,
     /// How many routes failed before it.
     pub depth: u32,
     /// The room of a large body, which the answer takes over.
-    pub room: Option<Room>,
+    pub room: Option<UploadPermit>,
     /// What the answer takes up in memory; it goes to its client's side.
     pub answer_permit: AnswerPermit,
     /// The vendor's id of the request.
@@ -172,12 +172,12 @@ pub struct Relaying {
     /// The answer.
     pub relay: Relay,
     /// How far it may grow.
-    pub growth: Growth,
+    pub growth: StreamBudget,
 }
 
 /// What the log and the metrics tell of a request. What never came about is empty.
 #[derive(Default)]
-pub struct Record {
+pub struct AccessLogRecord {
     /// The endpoint's short name.
     pub endpoint: &'static str,
     /// Whose key it was.
@@ -187,7 +187,7 @@ pub struct Record {
     /// The model.
     pub model: Option<Arc<Model>>,
     /// The route that served, or was tried last.
-    pub route: Option<Arc<Route>>,
+    pub route: Option<Arc<VendorRoute>>,
     /// How many routes failed first.
     pub depth: u32,
     /// The status sent.
@@ -206,29 +206,29 @@ pub struct Record {
     pub first_byte: Option<Duration>,
 }
 
-impl Exchange {
+impl RequestContext {
     /// A request that has just arrived.
     #[must_use]
-    pub fn begin() -> Exchange {
+    pub fn begin() -> RequestContext {
         let id = uuid::Uuid::now_v7().to_string();
-        Exchange { id, arrived_ms: unix_ms(), ..Exchange::awaited() }
+        RequestContext { id, arrived_ms: unix_ms(), ..RequestContext::awaited() }
     }
 
     /// A connection that waits for a request: it has no id yet.
     #[must_use]
-    pub fn awaited() -> Exchange {
-        Exchange {
+    pub fn awaited() -> RequestContext {
+        RequestContext {
             id: String::new(),
             arrived: Instant::now(),
             arrived_ms: 0,
-            tongue: Tongue::Chat,
+            tongue: ErrorFormat::Chat,
             vendor_time: Duration::ZERO,
             client: None,
             client_time: Duration::ZERO,
             place: None,
             tenant: None,
-            record: Record { endpoint: "other", ..Record::default() },
-            stage: Stage::Arrived,
+            record: AccessLogRecord { endpoint: "other", ..AccessLogRecord::default() },
+            stage: RequestStage::Arrived,
             repeat: None,
             is_cut: false,
         }
@@ -243,17 +243,17 @@ impl Exchange {
     }
 
     /// The answer on its way, if there is one.
-    pub fn relaying(&mut self) -> Option<&mut Relaying> {
+    pub fn relaying(&mut self) -> Option<&mut RelayedCall> {
         match &mut self.stage {
-            Stage::Relaying(relaying) => Some(relaying),
+            RequestStage::Relaying(relaying) => Some(relaying),
             _ => None,
         }
     }
 
     /// The admitted call, while routes are being tried.
-    pub fn admitted(&mut self) -> Option<&mut Admitted> {
+    pub fn admitted(&mut self) -> Option<&mut AdmittedCall> {
         match &mut self.stage {
-            Stage::Admitted(admitted) => Some(admitted),
+            RequestStage::Admitted(admitted) => Some(admitted),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Gateway;
 use super::exchange::unix_ms;
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallError;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind};
@@ -21,7 +21,7 @@ const LEAST: Money = match Money::from_nano(1) {
 
 /// What stands behind a call. No vendor is called without.
 #[derive(Debug)]
-pub enum Funds {
+pub enum Funding {
     /// Money is held.
     Held {
         /// The hold.
@@ -35,13 +35,13 @@ pub enum Funds {
     Free,
 }
 
-impl Funds {
+impl Funding {
     /// Whose money it is, if it takes any.
     #[must_use]
     pub fn account(&self) -> Option<&AccountName> {
         match self {
-            Funds::Held { hold, .. } => Some(hold.account()),
-            Funds::Free => None,
+            Funding::Held { hold, .. } => Some(hold.account()),
+            Funding::Free => None,
         }
     }
 
@@ -49,8 +49,8 @@ impl Funds {
     #[must_use]
     pub fn held(&self) -> Money {
         match self {
-            Funds::Held { hold, .. } => hold.held(),
-            Funds::Free => Money::ZERO,
+            Funding::Held { hold, .. } => hold.held(),
+            Funding::Free => Money::ZERO,
         }
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn quote(
     call: &ModelCall,
     earlier: u64,
     at: i64,
-) -> Result<Option<Quote>, Refusal> {
+) -> Result<Option<Quote>, ApiError> {
     let bound = |content: &InputSize| input_bound(content, &model.vendor).saturating_add(earlier);
     let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
         let input = model.context.map_or(input, |most| input.min(most));
@@ -96,17 +96,17 @@ pub(super) fn quote(
             let cost = price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, at);
             let sold: Vec<VideoResolution> =
                 rates.iter().map(|(resolution, _)| *resolution).collect();
-            let unsold = |_| Refusal::Call(ask.unsold(&model.id, &sold));
+            let unsold = |_| ApiError::Call(ask.unsold(&model.id, &sold));
             cost.map(Quote::exactly).map_err(unsold)
         }
         // A model is not sold on an endpoint that its price is not for.
-        _ => Err(Refusal::Internal),
+        _ => Err(ApiError::Internal),
     }
     .map(Some)
 }
 
-fn too_many(field: &str) -> Refusal {
-    Refusal::Call(CallError::invalid(field, "smaller: no balance covers so many"))
+fn too_many(field: &str) -> ApiError {
+    ApiError::Call(CallError::invalid(field, "smaller: no balance covers so many"))
 }
 
 /// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a
@@ -123,15 +123,15 @@ fn input_bound(content: &InputSize, vendor: &Vendor) -> u64 {
     tokens.into_iter().fold(0, u64::saturating_add)
 }
 
-impl From<HoldRefused> for Refusal {
-    fn from(why: HoldRefused) -> Refusal {
+impl From<HoldRefused> for ApiError {
+    fn from(why: HoldRefused) -> ApiError {
         match why {
             HoldRefused::Insufficient { least, available } => {
-                Refusal::Insufficient { least, available }
+                ApiError::Insufficient { least, available }
             }
-            HoldRefused::NoAccount => Refusal::BadKey,
-            HoldRefused::Unavailable(_) => Refusal::NoLedger,
-            HoldRefused::Conflict => Refusal::Internal,
+            HoldRefused::NoAccount => ApiError::BadKey,
+            HoldRefused::Unavailable(_) => ApiError::NoLedger,
+            HoldRefused::Conflict => ApiError::Internal,
         }
     }
 }
@@ -141,13 +141,13 @@ impl From<HoldRefused> for Refusal {
 ///
 /// # Errors
 /// There is no money.
-pub(super) async fn check_any(gateway: &Gateway, account: &AccountName) -> Result<(), Refusal> {
+pub(super) async fn check_any(gateway: &Gateway, account: &AccountName) -> Result<(), ApiError> {
     let found = gateway.in_time("balances", gateway.ledger.balances(account)).await;
     let Ok(Some(balances)) = found else { return Ok(()) };
     if balances.available > Money::ZERO || balances.held > Money::ZERO {
         return Ok(());
     }
-    Err(Refusal::Insufficient { least: LEAST, available: balances.available })
+    Err(ApiError::Insufficient { least: LEAST, available: balances.available })
 }
 
 impl Gateway {
@@ -158,7 +158,7 @@ impl Gateway {
         key: &Arc<KeyRecord>,
         id: &str,
         quote: Quote,
-    ) -> Result<Funds, HoldRefused> {
+    ) -> Result<Funding, HoldRefused> {
         let (account, mut asked) = (&key.account, false);
         let holding = async {
             self.ledger.admits().await?;
@@ -179,17 +179,17 @@ impl Gateway {
             id: id.to_owned(),
             kept: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
         });
-        Ok(Funds::Held { hold, key: key.clone(), lease })
+        Ok(Funding::Held { hold, key: key.clone(), lease })
     }
 
     /// Sets more money aside for a call, so much in all, as far as there is any. Tells how much it
     /// is now; of what costs nothing, nothing.
     pub(super) async fn extend(
         &self,
-        funds: &mut Funds,
+        funds: &mut Funding,
         wanted: Money,
     ) -> Result<Money, Unavailable> {
-        let Funds::Held { hold, lease, .. } = funds else { return Ok(Money::ZERO) };
+        let Funding::Held { hold, lease, .. } = funds else { return Ok(Money::ZERO) };
         let held = self.in_time("extend", hold.extend(&*self.ledger, wanted)).await?;
         lease.now_holds(held);
         Ok(held)

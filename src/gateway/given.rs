@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::Gateway;
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use crate::dialect::responses::{IssuedIds, StoredObjectId};
 use crate::ledger::AccountName;
 use crate::money::TokenUsage;
@@ -20,7 +20,7 @@ const LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// What stands behind the ids that a call names.
 #[derive(Debug, Default)]
-pub(super) struct Earlier {
+pub(super) struct ReferencedContext {
     /// Tokens that the vendor may read again.
     pub(super) tokens: u64,
     /// The route to the account where the vendor keeps them.
@@ -35,25 +35,25 @@ pub(super) async fn check(
     gateway: &Gateway,
     account: &AccountName,
     ids: &[StoredObjectId],
-) -> Result<Earlier, Refusal> {
+) -> Result<ReferencedContext, ApiError> {
     if ids.is_empty() {
-        return Ok(Earlier::default());
+        return Ok(ReferencedContext::default());
     }
     let names: Vec<String> = ids.iter().map(|named| note(&named.id)).collect();
     let finding = gateway.notes.find(account, &names);
-    let found = gateway.in_time("notes", finding).await.map_err(|_| Refusal::NoLedger)?;
+    let found = gateway.in_time("notes", finding).await.map_err(|_| ApiError::NoLedger)?;
     let mut answers: BTreeMap<String, u64> = BTreeMap::new();
     let mut route = None;
     for (named, found) in ids.iter().zip(found) {
-        let found = found.as_deref().and_then(Record::read);
-        let Some(record) = found else { return Err(Refusal::NotGiven(named.param.clone())) };
+        let found = found.as_deref().and_then(IssuedRecord::read);
+        let Some(record) = found else { return Err(ApiError::NotGiven(named.param.clone())) };
         // Several items of one answer are no more than that answer.
         let tokens = answers.entry(record.answer).or_default();
         *tokens = record.tokens.max(*tokens);
         route = route.or(Some(record.route));
     }
     let tokens = answers.into_values().fold(0, u64::saturating_add);
-    Ok(Earlier { tokens, route })
+    Ok(ReferencedContext { tokens, route })
 }
 
 /// Remembers the ids that an account was given with an answer over a route. They can be named as
@@ -69,7 +69,7 @@ pub(super) async fn keep(
     let all = used.input.saturating_add(used.output);
     let kept = [(given.whole, all), (given.items, used.output)].map(|(ids, tokens)| {
         let names: Vec<String> = ids.iter().map(|id| note(id)).collect();
-        let record = Record { tokens, answer: answer.clone(), route: route.to_owned() };
+        let record = IssuedRecord { tokens, answer: answer.clone(), route: route.to_owned() };
         async move {
             if names.is_empty() {
                 return;
@@ -90,7 +90,7 @@ fn note(id: &str) -> String {
 
 /// What is noted of an id.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct IssuedRecord {
     /// What stands behind it.
     tokens: u64,
     /// The answer that it came with.
@@ -99,12 +99,12 @@ struct Record {
     route: String,
 }
 
-impl Record {
+impl IssuedRecord {
     fn written(&self) -> Bytes {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
-    fn read(note: &[u8]) -> Option<Record> {
+    fn read(note: &[u8]) -> Option<IssuedRecord> {
         serde_json::from_slice(note).ok()
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Gateway;
 use super::close;
-use super::exchange::{Admitted, Exchange, Relaying};
-use super::funds::Funds;
+use super::exchange::{AdmittedCall, RelayedCall, RequestContext};
+use super::funds::Funding;
 use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayError;
 use crate::ledger::Operation;
@@ -23,7 +23,7 @@ const COUNTED_MORE: u64 = 4_096;
 
 /// How far an answer may grow.
 #[derive(Debug, Default)]
-pub struct Growth {
+pub struct StreamBudget {
     /// More must be held from this cost on; `None` if the hold covers whatever may come.
     ask_from: Option<Money>,
     /// The tokens that were asked for at most, of all choices.
@@ -36,23 +36,27 @@ pub struct Growth {
     noted: Money,
 }
 
-impl Growth {
+impl StreamBudget {
     /// Of an answer that is about to come.
     #[must_use]
-    pub fn of(admitted: &Admitted) -> Growth {
-        let Funds::Held { hold, .. } = &admitted.funds else { return Growth::default() };
+    pub fn of(admitted: &AdmittedCall) -> StreamBudget {
+        let Funding::Held { hold, .. } = &admitted.funds else { return StreamBudget::default() };
         let (one_max, choices) = match &admitted.call.asked {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
                 (text.output_max, text.choices)
             }
             RequestKind::Responses(ask) => (ask.output_max, 1),
-            _ => return Growth::default(),
+            _ => return StreamBudget::default(),
         };
         let output_max = one_max.map(|most| most.saturating_mul(choices));
         // No more is charged than was asked for, so a hold for that covers whatever comes.
         let is_covered = output_max.is_some() && hold.held() >= admitted.terms.wanted;
         let grows = admitted.call.stream && !is_covered;
-        Growth { ask_from: grows.then(|| early(hold.held())), output_max, ..Growth::default() }
+        StreamBudget {
+            ask_from: grows.then(|| early(hold.held())),
+            output_max,
+            ..StreamBudget::default()
+        }
     }
 
     /// What an answer has to be paid for with. Where that was counted, it is no more than was asked
@@ -98,8 +102,8 @@ fn part(sum: Money, of: i64) -> Money {
 }
 
 /// Sees to it that the answer so far is covered. Gives why it must end if nothing covers it.
-pub(super) async fn cover(gateway: &Gateway, exchange: &mut Exchange) -> Option<RelayError> {
-    let Relaying { growth, relay, terms, funds, .. } = exchange.relaying()?;
+pub(super) async fn cover(gateway: &Gateway, exchange: &mut RequestContext) -> Option<RelayError> {
+    let RelayedCall { growth, relay, terms, funds, .. } = exchange.relaying()?;
     let usage = relay.due(terms.input_tokens)?;
     if growth.is_beyond(usage) {
         return Some(RelayError::TooLarge);
@@ -136,7 +140,7 @@ fn middle(cost: Money, held: Money) -> Money {
 
 /// Tells the ledger what the answer has cost so far: should this process die, that is what is
 /// charged.
-pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut Exchange) {
+pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut RequestContext) {
     let request_id = exchange.id.clone();
     let Some(relaying) = exchange.relaying() else { return };
     let Some(usage) = relaying.relay.due(relaying.terms.input_tokens) else { return };
@@ -145,7 +149,7 @@ pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut Exchange) {
     if charge <= relaying.growth.noted {
         return;
     }
-    let Funds::Held { hold, key, .. } = &relaying.funds else { return };
+    let Funding::Held { hold, key, .. } = &relaying.funds else { return };
     let line = close::line(request_id, relaying, key, usage);
     let line = serde_json::to_string(&line).unwrap_or_default();
     let (ledger, account, id) =
@@ -174,11 +178,11 @@ mod tests {
             let tokens = TokenUsage { input: 7, output, ..TokenUsage::default() };
             Usage { units: BilledUnits::Tokens(tokens), basis }
         };
-        let growth = Growth { output_max: Some(10), ..Growth::default() };
+        let growth = StreamBudget { output_max: Some(10), ..StreamBudget::default() };
         assert_eq!(growth.charged(of(9, UsageBasis::Counted)), of(9, UsageBasis::Counted));
         assert_eq!(growth.charged(of(11, UsageBasis::Counted)), of(10, UsageBasis::Counted));
         assert_eq!(growth.charged(of(11, UsageBasis::Reported)), of(11, UsageBasis::Reported));
-        let free = Growth::default();
+        let free = StreamBudget::default();
         assert_eq!(
             free.charged(of(1_000_000, UsageBasis::Counted)),
             of(1_000_000, UsageBasis::Counted)

@@ -32,7 +32,7 @@ const PROBE_SLACK_MS: i64 = 10_000;
 
 /// A failure of a route, as a call or a probe saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
+pub struct HealthFailure {
     /// What went wrong, as the log and the metrics name it.
     pub reason: &'static str,
     /// Whether the call was lost: the vendor may have worked, so no other route was tried. One is
@@ -44,28 +44,28 @@ pub struct Failure {
 
 /// What a probe found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probed {
+pub enum ProbeOutcome {
     /// The route answered as a vendor does.
     Healthy,
     /// It did not.
-    Failed(Failure),
+    Failed(HealthFailure),
 }
 
 /// See the module. All times are in unix ms.
 #[derive(Debug, Default)]
-pub struct Health {
+pub struct RouteHealth {
     /// Whether anything is known against the route; ordinary calls look at nothing else.
     is_watched: AtomicBool,
     /// Until when everybody tries it last.
     open_until: AtomicI64,
     /// Until when its vendor asked everybody not to call.
     asked_until: AtomicI64,
-    record: Mutex<Record>,
+    record: Mutex<HealthRecord>,
 }
 
 #[derive(Debug, Default)]
-struct Record {
-    accounts: Vec<AccountRecord>,
+struct HealthRecord {
+    accounts: Vec<AccountHealth>,
     /// When the breaker opened last.
     opened_at: i64,
     /// How often it opened since a call was answered.
@@ -80,7 +80,7 @@ struct Record {
 
 /// The failures of an account since its last success.
 #[derive(Debug)]
-struct AccountRecord {
+struct AccountHealth {
     account: Option<AccountName>,
     blocked: u32,
     lost: u32,
@@ -91,13 +91,13 @@ struct AccountRecord {
     asked_until: i64,
 }
 
-impl AccountRecord {
+impl AccountHealth {
     fn is_enough(&self) -> bool {
         self.lost > 0 || self.blocked >= FAILURES_MAX
     }
 }
 
-impl Health {
+impl RouteHealth {
     /// Whether everybody tries the route last.
     #[must_use]
     pub fn is_open(&self, now_ms: i64) -> bool {
@@ -124,7 +124,7 @@ impl Health {
     }
 
     /// Takes the failure of an account's call.
-    pub fn fail(&self, account: Option<&AccountName>, failure: Failure, now_ms: i64) {
+    pub fn fail(&self, account: Option<&AccountName>, failure: HealthFailure, now_ms: i64) {
         let mut record = self.record();
         self.is_watched.store(true, Ordering::Relaxed);
         record.reason = failure.reason;
@@ -177,7 +177,7 @@ impl Health {
             return false;
         }
         let mut record = self.record();
-        let is_recent = |a: &AccountRecord| now_ms - a.failed_at < SUSPECT_MS;
+        let is_recent = |a: &AccountHealth| now_ms - a.failed_at < SUSPECT_MS;
         record.accounts.retain(|a| is_recent(a) || a.asked_until > now_ms);
         self.watch_on(&record, now_ms);
         let suspected = record.accounts.iter().any(|a| a.is_enough() && is_recent(a));
@@ -198,10 +198,10 @@ impl Health {
     }
 
     /// Takes what a probe found.
-    pub fn probed(&self, probed: Probed, now_ms: i64) {
+    pub fn probed(&self, probed: ProbeOutcome, now_ms: i64) {
         let mut record = self.record();
         match probed {
-            Probed::Failed(failure) => {
+            ProbeOutcome::Failed(failure) => {
                 if !self.is_open(now_ms) {
                     record.opened_at = now_ms;
                 }
@@ -215,17 +215,17 @@ impl Health {
                 }
             }
             // What calls said stands until its time is over.
-            Probed::Healthy if record.is_open_by_probe => {
+            ProbeOutcome::Healthy if record.is_open_by_probe => {
                 record.is_open_by_probe = false;
                 self.open_until.store(record.agreed_until, Ordering::Relaxed);
             }
-            Probed::Healthy => {}
+            ProbeOutcome::Healthy => {}
         }
         self.watch_on(&record, now_ms);
     }
 
     /// Everybody is as patient as two accounts were asked to be.
-    fn agree_on_patience(&self, record: &Record) {
+    fn agree_on_patience(&self, record: &HealthRecord) {
         let mut asked: Vec<i64> = record.accounts.iter().map(|a| a.asked_until).collect();
         asked.sort_unstable_by(|one, other| other.cmp(one));
         if let Some(second) = asked.get(1) {
@@ -233,11 +233,11 @@ impl Health {
         }
     }
 
-    fn open_if_agreed(&self, record: &mut Record, now_ms: i64) {
-        let is_recent = |a: &&mut AccountRecord| a.is_recent && now_ms - a.failed_at < SUSPECT_MS;
+    fn open_if_agreed(&self, record: &mut HealthRecord, now_ms: i64) {
+        let is_recent = |a: &&mut AccountHealth| a.is_recent && now_ms - a.failed_at < SUSPECT_MS;
         let mut recent: Vec<_> = record.accounts.iter_mut().filter(is_recent).collect();
         // One account can fail as often as it likes: alone it never counts as enough.
-        let failures = |a: &&mut AccountRecord| (a.blocked + a.lost).min(FAILURES_MAX - 1);
+        let failures = |a: &&mut AccountHealth| (a.blocked + a.lost).min(FAILURES_MAX - 1);
         let count: u32 = recent.iter().map(failures).sum();
         let enough = recent.iter().filter(|a| a.is_enough()).count();
         if enough < 2 && count < FAILURES_MAX {
@@ -252,19 +252,19 @@ impl Health {
     }
 
     /// Goes on to look at the route, as long as there is anything to be looked at.
-    fn watch_on(&self, record: &Record, now_ms: i64) {
+    fn watch_on(&self, record: &HealthRecord, now_ms: i64) {
         let is_over = record.accounts.is_empty() && !record.is_open_by_probe;
         self.is_watched.store(!is_over || self.is_open(now_ms), Ordering::Relaxed);
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, HealthRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record {
+impl HealthRecord {
     fn add(&mut self, account: Option<&AccountName>, now_ms: i64) -> usize {
-        let oldest = |accounts: &[AccountRecord]| {
+        let oldest = |accounts: &[AccountHealth]| {
             let ages = accounts.iter().enumerate().map(|(at, one)| (one.failed_at, at));
             ages.min().map(|(_, at)| at)
         };
@@ -273,7 +273,7 @@ impl Record {
         {
             self.accounts.swap_remove(at);
         }
-        self.accounts.push(AccountRecord {
+        self.accounts.push(AccountHealth {
             account: account.cloned(),
             blocked: 0,
             lost: 0,
@@ -298,25 +298,27 @@ fn asked_ms(asked: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    const BLOCKED: Failure = Failure { reason: "status", is_lost: false, retry_after: None };
-    const LOST: Failure = Failure { reason: "answer", is_lost: true, retry_after: None };
+    const BLOCKED: HealthFailure =
+        HealthFailure { reason: "status", is_lost: false, retry_after: None };
+    const LOST: HealthFailure =
+        HealthFailure { reason: "answer", is_lost: true, retry_after: None };
 
     fn account(name: &str) -> Option<AccountName> {
         AccountName::parse(name)
     }
 
-    fn asked(seconds: u64) -> Failure {
-        Failure { retry_after: Some(Duration::from_secs(seconds)), ..BLOCKED }
+    fn asked(seconds: u64) -> HealthFailure {
+        HealthFailure { retry_after: Some(Duration::from_secs(seconds)), ..BLOCKED }
     }
 
     /// A route that these accounts failed on, one after the other.
-    fn failed_by(accounts: &[&str], failure: Failure) -> Health {
-        let health = Health::default();
+    fn failed_by(accounts: &[&str], failure: HealthFailure) -> RouteHealth {
+        let health = RouteHealth::default();
         accounts.iter().for_each(|name| health.fail(account(name).as_ref(), failure, 0));
         health
     }
 
-    fn avoids(health: &Health, name: &str, now_ms: i64) -> bool {
+    fn avoids(health: &RouteHealth, name: &str, now_ms: i64) -> bool {
         health.is_avoided_by(account(name).as_ref(), now_ms)
     }
 
@@ -368,8 +370,8 @@ mod tests {
     #[test]
     fn a_probe_that_answered_opened_what_calls_had_closed() {
         let health = failed_by(&["a", "a", "b"], BLOCKED);
-        health.probed(Probed::Failed(LOST), 10);
-        health.probed(Probed::Healthy, 20);
+        health.probed(ProbeOutcome::Failed(LOST), 10);
+        health.probed(ProbeOutcome::Healthy, 20);
         assert!(health.is_open(999) && !health.is_open(1_000));
     }
 
@@ -377,7 +379,7 @@ mod tests {
     fn what_a_probe_found_was_forgotten_after_a_success_meanwhile() {
         let health = failed_by(&["a"], LOST);
         health.succeed(account("a").as_ref(), true, 1);
-        health.probed(Probed::Failed(LOST), 2);
+        health.probed(ProbeOutcome::Failed(LOST), 2);
         assert!(avoids(&health, "b", 3));
     }
 
@@ -410,12 +412,12 @@ mod tests {
     fn a_gateway_of_one_account_had_no_breaker() {
         let health = failed_by(&["only"], LOST);
         assert!(health.take_probe(10) && !health.take_probe(10), "one at a time");
-        health.probed(Probed::Failed(BLOCKED), 20);
+        health.probed(ProbeOutcome::Failed(BLOCKED), 20);
         assert!(health.is_open(20) && health.reason() == "status");
         assert!(health.take_probe(1_010) && !health.take_probe(3_009) && health.take_probe(3_010));
-        health.probed(Probed::Failed(BLOCKED), 3_020);
+        health.probed(ProbeOutcome::Failed(BLOCKED), 3_020);
         assert!(health.is_open(7_010), "until the next probe at least");
-        health.probed(Probed::Healthy, 7_020);
+        health.probed(ProbeOutcome::Healthy, 7_020);
         assert!(!health.is_open(7_020));
     }
 
@@ -426,7 +428,7 @@ mod tests {
         health.fail(account("a").as_ref(), BLOCKED, 0);
         let probes = (0..3_600_000).step_by(100).filter(|now| health.take_probe(*now)).count();
         assert!((3..10).contains(&probes), "{probes}");
-        let health = Health::default();
+        let health = RouteHealth::default();
         let mut probes = 0;
         for now in (0..3_600_000).step_by(100) {
             health.fail(account("a").as_ref(), LOST, now);
@@ -441,13 +443,13 @@ mod tests {
     fn a_healthy_probe_does_not_close_what_two_accounts_opened() {
         let health = failed_by(&["a", "b"], LOST);
         assert!(health.take_probe(0));
-        health.probed(Probed::Healthy, 1);
+        health.probed(ProbeOutcome::Healthy, 1);
         assert!(health.is_open(1));
     }
 
     #[test]
     fn the_accounts_that_are_remembered_are_bounded() {
-        let health = Health::default();
+        let health = RouteHealth::default();
         for number in 0..10_000 {
             let name = account(&format!("a{number}"));
             health.fail(name.as_ref(), LOST, i64::from(number));

@@ -8,14 +8,14 @@ use pingora_proxy::Session;
 use tokio::time::Instant;
 
 use super::Gateway;
-use super::bodies::Pace;
+use super::bodies::BodyRate;
 use super::concurrency::grow_or_evict;
-use super::known_keys::Caller;
+use super::known_keys::KnownCaller;
 use super::load::{shed, shed_tenant};
-use super::refusal::{Refusal, Tongue};
+use super::refusal::{ApiError, ErrorFormat};
 use super::slow_bodies::BodyWatch;
 use super::tenant_budget::{BudgetPermit, OverBudget, Resource};
-use super::uploads::{self, Room};
+use super::uploads::{self, UploadPermit};
 use super::{funds, repeat};
 use crate::catalogue::ModelKind;
 use crate::dialect::call::ParsedBody;
@@ -29,11 +29,11 @@ const ACCOUNT_BODIES: &str = "too many bytes of requests of this account are in 
 const BODY_BYTES_FIRST: usize = 4 << 10;
 
 /// A body that was taken in.
-pub struct Taken {
+pub struct RequestBody {
     /// What it says.
     pub opened: ParsedBody,
     /// The room that it takes up, if it is an upload.
-    pub room: Option<Room>,
+    pub room: Option<UploadPermit>,
     /// The memory that it takes up, if it is none.
     pub weight: Option<BudgetPermit>,
 }
@@ -45,10 +45,10 @@ pub struct Taken {
 pub async fn take(
     gateway: &Gateway,
     session: &mut Session,
-    caller: &Caller,
+    caller: &KnownCaller,
     endpoint: Endpoint,
-) -> Result<Taken, Refusal> {
-    let payer = Payer::of(caller, session, endpoint);
+) -> Result<RequestBody, ApiError> {
+    let payer = PayingAccount::of(caller, session, endpoint);
     // Boxed: few calls are uploads, and what all of them are made of would grow by it.
     match endpoint {
         Endpoint::ImageEdits => return Box::pin(uploads::edit(gateway, session, payer)).await,
@@ -63,8 +63,8 @@ pub async fn take(
     } else {
         ParsedBody::parse(body, None)
     };
-    let opened = opened.map_err(Refusal::Call)?;
-    Ok(Taken { opened, room: None, weight: Some(weight) })
+    let opened = opened.map_err(ApiError::Call)?;
+    Ok(RequestBody { opened, room: None, weight: Some(weight) })
 }
 
 fn is_form(session: &Session) -> bool {
@@ -81,59 +81,59 @@ fn is_form(session: &Session) -> bool {
 pub async fn caller(
     gateway: &Gateway,
     session: &Session,
-    tongue: Tongue,
+    tongue: ErrorFormat,
     is_free: bool,
-) -> Result<Caller, Refusal> {
+) -> Result<KnownCaller, ApiError> {
     let hash = presented(session, tongue)?;
     let caller = match gateway.keys.caller(&hash) {
         Some(caller) => caller,
         None => look_up(gateway, hash, is_free).await?,
     };
     if caller.key.revoked_at.is_some() {
-        return Err(Refusal::RevokedKey);
+        return Err(ApiError::RevokedKey);
     }
     Ok(caller)
 }
 
-async fn look_up(gateway: &Gateway, hash: KeyHash, is_free: bool) -> Result<Caller, Refusal> {
+async fn look_up(gateway: &Gateway, hash: KeyHash, is_free: bool) -> Result<KnownCaller, ApiError> {
     let keys = &gateway.keys;
     if keys.is_unknown(&hash) {
-        return Err(Refusal::BadKey);
+        return Err(ApiError::BadKey);
     }
     match gateway.in_time("key", gateway.ledger.key(hash)).await {
-        Ok(found) => keys.remember(hash, found).ok_or(Refusal::BadKey),
-        Err(_) if is_free => keys.caller_known_good(&hash).ok_or(Refusal::NoLedger),
-        Err(_) => Err(Refusal::NoLedger),
+        Ok(found) => keys.remember(hash, found).ok_or(ApiError::BadKey),
+        Err(_) if is_free => keys.caller_known_good(&hash).ok_or(ApiError::NoLedger),
+        Err(_) => Err(ApiError::NoLedger),
     }
 }
 
 /// The key, from either header that official clients use. Of two, the one that looks like ours
 /// counts (a client may have a vendor's key in its environment too), else the format's own.
-fn presented(session: &Session, tongue: Tongue) -> Result<KeyHash, Refusal> {
+fn presented(session: &Session, tongue: ErrorFormat) -> Result<KeyHash, ApiError> {
     let bearer = session.get_header(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
     let plain = || session.get_header("x-api-key")?.to_str().ok().map(str::trim);
     let keys = match tongue {
-        Tongue::Chat => [bearer, plain()],
-        Tongue::Messages => [plain(), bearer],
+        ErrorFormat::Chat => [bearer, plain()],
+        ErrorFormat::Messages => [plain(), bearer],
     };
     let mut keys = keys.into_iter().flatten().filter(|key| !key.is_empty()).peekable();
-    keys.peek().ok_or(Refusal::NoKey)?;
-    keys.find_map(KeyHash::of_shaped).ok_or(Refusal::BadKey)
+    keys.peek().ok_or(ApiError::NoKey)?;
+    keys.find_map(KeyHash::of_shaped).ok_or(ApiError::BadKey)
 }
 
 /// Reads the whole body.
 async fn body(
     gateway: &Gateway,
     session: &mut Session,
-    mut payer: Payer<'_>,
-) -> Result<(Bytes, BudgetPermit), Refusal> {
+    mut payer: PayingAccount<'_>,
+) -> Result<(Bytes, BudgetPermit), ApiError> {
     let most = gateway.limits.json_bytes_max;
     let began = Instant::now();
     let told = announced(gateway, session, &mut payer, most).await?;
-    let mut pace = Pace::new(&gateway.limits, &gateway.timeouts);
+    let mut pace = BodyRate::new(&gateway.limits, &gateway.timeouts);
     let mut weight = gateway.bodies.permit(&payer.caller.tenant);
     let mut watch = BodyWatch::new(&gateway.slow_bodies, Resource::BodyBytes);
     let mut body = BytesMut::new();
@@ -162,7 +162,7 @@ async fn body(
     Ok((body.freeze(), weight))
 }
 
-fn no_room(over: OverBudget) -> Refusal {
+fn no_room(over: OverBudget) -> ApiError {
     match over {
         OverBudget::Pool => shed("bodies"),
         OverBudget::Tenant => shed_tenant("account_bodies", ACCOUNT_BODIES),
@@ -170,24 +170,24 @@ fn no_room(over: OverBudget) -> Refusal {
 }
 
 /// Whose money a body is about.
-pub(super) struct Payer<'a> {
-    pub(super) caller: &'a Caller,
+pub(super) struct PayingAccount<'a> {
+    pub(super) caller: &'a KnownCaller,
     /// Whether the account's balance still has to be looked at if the body is large.
     is_unchecked: bool,
 }
 
-impl Payer<'_> {
+impl PayingAccount<'_> {
     /// A repeat of a call that was paid for needs no money, and of moderations none does.
-    fn of<'a>(caller: &'a Caller, session: &Session, endpoint: Endpoint) -> Payer<'a> {
+    fn of<'a>(caller: &'a KnownCaller, session: &Session, endpoint: Endpoint) -> PayingAccount<'a> {
         let may_be_free = endpoint == Endpoint::Moderations || repeat::may_repeat(session);
-        Payer { caller, is_unchecked: !may_be_free }
+        PayingAccount { caller, is_unchecked: !may_be_free }
     }
 
     /// Refuses a body that is large by now if its account has nothing to pay with.
     ///
     /// # Errors
     /// Nothing is available, and nothing held that may come back.
-    pub(super) async fn check(&mut self, gateway: &Gateway, bytes: usize) -> Result<(), Refusal> {
+    pub(super) async fn check(&mut self, gateway: &Gateway, bytes: usize) -> Result<(), ApiError> {
         if self.is_unchecked && bytes > UNPAID_BYTES_MAX {
             self.is_unchecked = false;
             Box::pin(funds::check_any(gateway, &self.caller.key.account)).await?;
@@ -197,15 +197,15 @@ impl Payer<'_> {
 }
 
 /// A body that had to make room for others.
-pub(super) fn evicted() -> Refusal {
+pub(super) fn evicted() -> ApiError {
     shed("evicted");
-    Refusal::BodySlow
+    ApiError::BodySlow
 }
 
 /// A body that came too slowly.
-pub(super) fn slow() -> Refusal {
+pub(super) fn slow() -> ApiError {
     shed("body");
-    Refusal::BodySlow
+    ApiError::BodySlow
 }
 
 /// Reads what the head says of a body, and asks for it. Gives its length, if that is told.
@@ -215,60 +215,60 @@ pub(super) fn slow() -> Refusal {
 pub(super) async fn announced(
     gateway: &Gateway,
     session: &mut Session,
-    payer: &mut Payer<'_>,
+    payer: &mut PayingAccount<'_>,
     most: usize,
-) -> Result<Option<usize>, Refusal> {
+) -> Result<Option<usize>, ApiError> {
     let head = session.req_header();
     let is_plain = |v: &http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
     if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
-        return Err(Refusal::Encoded);
+        return Err(ApiError::Encoded);
     }
     if head.headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
         // Whoever reads the other one reads another body.
-        return Err(Refusal::Call(CallError::invalid("content-type", "one header")));
+        return Err(ApiError::Call(CallError::invalid("content-type", "one header")));
     }
     // The older version knows no answer before the answer.
     let expects = head.version != Version::HTTP_10 && head.headers.contains_key(EXPECT);
     let told: Option<usize> =
         session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if told.is_some_and(|length| length > most) {
-        return Err(Refusal::TooLarge(most));
+        return Err(ApiError::TooLarge(most));
     }
     payer.check(gateway, told.unwrap_or_default()).await?;
     if expects {
         // To say so before the body has been read must not close the connection.
         let keepalive = session.downstream_session.get_keepalive();
-        session.write_continue_response().await.map_err(|_| Refusal::BodyBroken)?;
+        session.write_continue_response().await.map_err(|_| ApiError::BodyBroken)?;
         session.set_keepalive(keepalive);
     }
     Ok(told)
 }
 
 /// The pieces of a body that may have so many bytes, at most.
-pub(super) fn pieces(session: &mut Session, most: usize) -> Pieces<'_> {
-    Pieces { session, left: most, most }
+pub(super) fn pieces(session: &mut Session, most: usize) -> BodyPieces<'_> {
+    BodyPieces { session, left: most, most }
 }
 
 /// See [`pieces`].
-pub(super) struct Pieces<'a> {
+pub(super) struct BodyPieces<'a> {
     session: &'a mut Session,
     left: usize,
     most: usize,
 }
 
-impl Pieces<'_> {
+impl BodyPieces<'_> {
     /// The next piece; `None` at the end.
     ///
     /// # Errors
     /// The body has more than the most, or does not come whole.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let read = self.session.downstream_session.read_request_body().await;
         let piece = read.map_err(|why| match why.etype() {
             ErrorType::ReadTimedout => slow(),
-            _ => Refusal::BodyBroken,
+            _ => ApiError::BodyBroken,
         })?;
         let length = piece.as_ref().map_or(0, Bytes::len);
-        self.left = self.left.checked_sub(length).ok_or(Refusal::TooLarge(self.most))?;
+        self.left = self.left.checked_sub(length).ok_or(ApiError::TooLarge(self.most))?;
         Ok(piece)
     }
 }

@@ -20,7 +20,7 @@ const KEYS_MAX: u64 = 100_000;
 
 /// Who calls.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub struct KnownCaller {
     /// The record of the key: whose it is.
     pub key: Arc<KeyRecord>,
     /// What its account uses of this gateway.
@@ -30,7 +30,7 @@ pub struct Caller {
 /// See the module.
 #[derive(Debug)]
 pub struct KnownKeys {
-    callers: Cache<KeyHash, Caller>,
+    callers: Cache<KeyHash, KnownCaller>,
     /// Keys that do not exist, so that guessing does not reach the ledger each time.
     unknown: Cache<KeyHash, ()>,
     good: Cache<KeyHash, Arc<KeyRecord>>,
@@ -52,7 +52,7 @@ impl KnownKeys {
 
     /// The caller with a key that was looked up lately, be it revoked.
     #[must_use]
-    pub fn caller(&self, hash: &KeyHash) -> Option<Caller> {
+    pub fn caller(&self, hash: &KeyHash) -> Option<KnownCaller> {
         self.callers.get(hash)
     }
 
@@ -64,13 +64,13 @@ impl KnownKeys {
 
     /// The caller with a key that was good when the ledger last told.
     #[must_use]
-    pub fn caller_known_good(&self, hash: &KeyHash) -> Option<Caller> {
+    pub fn caller_known_good(&self, hash: &KeyHash) -> Option<KnownCaller> {
         self.good.get(hash).map(|key| self.caller_of(key))
     }
 
     /// Remembers what the ledger says about a key.
     #[must_use]
-    pub fn remember(&self, hash: KeyHash, found: Option<KeyRecord>) -> Option<Caller> {
+    pub fn remember(&self, hash: KeyHash, found: Option<KeyRecord>) -> Option<KnownCaller> {
         let Some(record) = found else {
             self.good.invalidate(&hash);
             self.unknown.insert(hash, ());
@@ -87,9 +87,9 @@ impl KnownKeys {
         Some(caller)
     }
 
-    fn caller_of(&self, key: Arc<KeyRecord>) -> Caller {
+    fn caller_of(&self, key: Arc<KeyRecord>) -> KnownCaller {
         let tenant = self.tenants.tenant(TenantId::Account(key.account.clone()));
-        Caller { key, tenant }
+        KnownCaller { key, tenant }
     }
 }
 

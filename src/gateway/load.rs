@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use crate::metrics::METRICS;
 
 /// The runtime is asked so often how late it is.
@@ -13,17 +13,17 @@ const PROBE_EVERY_MS: u64 = 50;
 
 /// What there is to do, and its bounds. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Load {
-    lag: Arc<Lag>,
+pub struct OverloadMonitor {
+    lag: Arc<RuntimeLag>,
     lag_ms_max: u64,
     since: Instant,
 }
 
-impl Load {
+impl OverloadMonitor {
     /// Requests are refused while the runtime is later than this. A bound of 0 is none.
     #[must_use]
-    pub fn new(lag_max: Duration) -> Load {
-        Load {
+    pub fn new(lag_max: Duration) -> OverloadMonitor {
+        OverloadMonitor {
             lag: Arc::default(),
             lag_ms_max: u64::try_from(lag_max.as_millis()).unwrap_or(u64::MAX),
             since: Instant::now(),
@@ -34,7 +34,7 @@ impl Load {
     ///
     /// # Errors
     /// The runtime is too late.
-    pub(super) fn check_lag(&self) -> Result<(), Refusal> {
+    pub(super) fn check_lag(&self) -> Result<(), ApiError> {
         let is_late = self.lag_ms_max > 0 && self.lag.at(self.now_ms()) > self.lag_ms_max;
         if is_late { Err(shed("lag")) } else { Ok(()) }
     }
@@ -55,28 +55,28 @@ impl Load {
 }
 
 /// Counts something that is refused because there is too much of it.
-pub(super) fn shed(reason: &'static str) -> Refusal {
+pub(super) fn shed(reason: &'static str) -> ApiError {
     METRICS.shed.with_label_values(&[reason]).inc();
-    Refusal::Overloaded
+    ApiError::Overloaded
 }
 
 /// Counts something that is refused because its account or address has too much of it.
-pub(super) fn shed_tenant(reason: &'static str, message: &'static str) -> Refusal {
+pub(super) fn shed_tenant(reason: &'static str, message: &'static str) -> ApiError {
     METRICS.shed.with_label_values(&[reason]).inc();
-    Refusal::TooManyRequests(message)
+    ApiError::TooManyRequests(message)
 }
 
 /// How late a probe came the last two times, in ms. One alone says little: a machine that was
 /// paused is late once.
 #[derive(Debug, Default)]
-struct Lag {
+struct RuntimeLag {
     /// When the next one is due.
     due: AtomicU64,
     last: AtomicU64,
     before: AtomicU64,
 }
 
-impl Lag {
+impl RuntimeLag {
     fn expect(&self, due_ms: u64) {
         self.due.store(due_ms, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn late_is_who_was_late_twice() {
-        let lag = Lag::default();
+        let lag = RuntimeLag::default();
         lag.expect(50);
         assert_eq!(lag.at(40), 0);
         assert_eq!(lag.at(9_000), 0, "once");
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_runtime_that_is_held_up_is_noticed_and_forgiven() {
-        let load = Load::new(Duration::from_millis(20));
+        let load = OverloadMonitor::new(Duration::from_millis(20));
         let probe = tokio::spawn(load.clone().probe());
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -8,7 +8,7 @@ use http::Method;
 use pingora_http::RequestHeader;
 use serde_json::{Value as Json, json};
 
-use super::refusal::{Refusal, Tongue};
+use super::refusal::{ApiError, ErrorFormat};
 use super::videos;
 use crate::catalogue::{Catalogue, Model, ModelKind};
 use crate::dialect::{CallError, Endpoint};
@@ -31,25 +31,25 @@ const SERVED: [Endpoint; 8] = [
 
 /// What a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum RequestTarget {
     /// A call to an endpoint.
     Endpoint(Endpoint),
     /// The model listing, as far as it is asked for.
-    Models(Wanted),
+    Models(LocalRequest),
     /// One model.
     Model(String),
     /// Video jobs.
-    Video(videos::Wanted),
+    Video(videos::VideoAction),
 }
 
-impl Target {
+impl RequestTarget {
     /// Its short name in metrics.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Target::Endpoint(endpoint) => endpoint.name(),
-            Target::Models(_) | Target::Model(_) => "models",
-            Target::Video(_) => Endpoint::Videos.name(),
+            RequestTarget::Endpoint(endpoint) => endpoint.name(),
+            RequestTarget::Models(_) | RequestTarget::Model(_) => "models",
+            RequestTarget::Video(_) => Endpoint::Videos.name(),
         }
     }
 
@@ -57,50 +57,50 @@ impl Target {
     #[must_use]
     pub fn is_free(&self) -> bool {
         match self {
-            Target::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
-            Target::Models(_) | Target::Model(_) => true,
-            Target::Video(_) => false,
+            RequestTarget::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
+            RequestTarget::Models(_) | RequestTarget::Model(_) => true,
+            RequestTarget::Video(_) => false,
         }
     }
 }
 
 /// What the client of a path speaks, whether there is such a path or not.
 #[must_use]
-pub fn tongue(path: &str) -> Tongue {
+pub fn tongue(path: &str) -> ErrorFormat {
     let ours = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
     let rest = ours.strip_prefix(Endpoint::Messages.path());
     let messages = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    if messages { Tongue::Messages } else { Tongue::Chat }
+    if messages { ErrorFormat::Messages } else { ErrorFormat::Chat }
 }
 
 /// Reads the method and the path. Paths are compared byte by byte; nothing is normalised.
 ///
 /// # Errors
 /// No such path, or another method.
-pub fn target(head: &RequestHeader) -> Result<Target, Refusal> {
+pub fn target(head: &RequestHeader) -> Result<RequestTarget, ApiError> {
     let path = head.uri.path();
     if path == MODELS {
         only(head, &Method::GET, "GET")?;
-        return Wanted::read(head.uri.query().unwrap_or_default()).map(Target::Models);
+        return LocalRequest::read(head.uri.query().unwrap_or_default()).map(RequestTarget::Models);
     }
     if let Some(id) = path.strip_prefix("/v1/models/").and_then(decoded) {
-        return only(head, &Method::GET, "GET").map(|()| Target::Model(id));
+        return only(head, &Method::GET, "GET").map(|()| RequestTarget::Model(id));
     }
     if let Some(endpoint) = SERVED.into_iter().find(|e| e.path() == path) {
-        return only(head, &Method::POST, "POST").map(|()| Target::Endpoint(endpoint));
+        return only(head, &Method::POST, "POST").map(|()| RequestTarget::Endpoint(endpoint));
     }
-    if let Some(wanted) = videos::Wanted::read(head)? {
-        return Ok(Target::Video(wanted));
+    if let Some(wanted) = videos::VideoAction::read(head)? {
+        return Ok(RequestTarget::Video(wanted));
     }
-    Err(Refusal::NoPath(path.to_owned()))
+    Err(ApiError::NoPath(path.to_owned()))
 }
 
 pub(super) fn only(
     head: &RequestHeader,
     method: &Method,
     name: &'static str,
-) -> Result<(), Refusal> {
-    if head.method == *method { Ok(()) } else { Err(Refusal::WrongMethod(name)) }
+) -> Result<(), ApiError> {
+    if head.method == *method { Ok(()) } else { Err(ApiError::WrongMethod(name)) }
 }
 
 /// An id out of a path: clients escape the slash in it. `None` if it is no text.
@@ -123,15 +123,15 @@ pub(super) fn decoded(escaped: &str) -> Option<String> {
 /// Which models are wanted of the listing: those of any of these types and owners, where any is
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Wanted {
+pub struct LocalRequest {
     types: Vec<ModelKind>,
     owners: Vec<String>,
 }
 
-impl Wanted {
+impl LocalRequest {
     /// Reads a query. What it says beside `type` and `owned_by` means nothing here.
-    fn read(query: &str) -> Result<Wanted, Refusal> {
-        let mut wanted = Wanted::default();
+    fn read(query: &str) -> Result<LocalRequest, ApiError> {
+        let mut wanted = LocalRequest::default();
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let text = decoded(value);
@@ -155,18 +155,18 @@ impl Wanted {
     }
 }
 
-fn not_one_of(field: &str, known: &str) -> Refusal {
-    Refusal::Call(CallError::invalid(field, &format!("one of {known}")))
+fn not_one_of(field: &str, known: &str) -> ApiError {
+    ApiError::Call(CallError::invalid(field, &format!("one of {known}")))
 }
 
 /// The listing of all models, made once for all who ask at the same time: an answer that nobody
 /// reads costs no copy of it.
 #[derive(Default)]
 pub struct ModelListing {
-    last: Mutex<Option<LastListing>>,
+    last: Mutex<Option<CachedListing>>,
 }
 
-struct LastListing {
+struct CachedListing {
     catalogue: Arc<Catalogue>,
     made: Instant,
     body: Bytes,
@@ -181,14 +181,14 @@ impl ModelListing {
     pub fn body(
         &self,
         catalogue: &Arc<Catalogue>,
-        wanted: &Wanted,
+        wanted: &LocalRequest,
         at: i64,
-    ) -> Result<Bytes, Refusal> {
-        if *wanted != Wanted::default() {
+    ) -> Result<Bytes, ApiError> {
+        if *wanted != LocalRequest::default() {
             return models(catalogue, wanted, at).map(Bytes::from);
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_good = |last: &&LastListing| {
+        let is_good = |last: &&CachedListing| {
             Arc::ptr_eq(&last.catalogue, catalogue) && last.made.elapsed() < LISTING_LIFE
         };
         if let Some(last) = last.as_ref().filter(is_good) {
@@ -196,7 +196,7 @@ impl ModelListing {
         }
         let body = Bytes::from(models(catalogue, wanted, at)?);
         let (catalogue, made) = (catalogue.clone(), Instant::now());
-        *last = Some(LastListing { catalogue, made, body: body.clone() });
+        *last = Some(CachedListing { catalogue, made, body: body.clone() });
         Ok(body)
     }
 }
@@ -206,7 +206,7 @@ impl ModelListing {
 ///
 /// # Errors
 /// An owner is wanted that owns nothing here.
-pub fn models(catalogue: &Catalogue, wanted: &Wanted, at: i64) -> Result<String, Refusal> {
+pub fn models(catalogue: &Catalogue, wanted: &LocalRequest, at: i64) -> Result<String, ApiError> {
     let all = catalogue.models();
     if wanted.owners.iter().any(|owner| all.iter().all(|m| m.vendor.token != *owner)) {
         let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.token).collect();
@@ -230,10 +230,10 @@ pub fn models(catalogue: &Catalogue, wanted: &Wanted, at: i64) -> Result<String,
 ///
 /// # Errors
 /// No such model; the refusal names the closest one.
-pub fn model(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, Refusal> {
+pub fn model(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
     let Some(model) = catalogue.find(id) else {
         let closest = catalogue.closest(id, None).map(str::to_owned);
-        return Err(Refusal::NoModel { asked: id.to_owned(), closest });
+        return Err(ApiError::NoModel { asked: id.to_owned(), closest });
     };
     Ok(model.listing(at).to_string())
 }
@@ -242,7 +242,7 @@ pub fn model(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, Refusal
 mod tests {
     use std::sync::Arc;
 
-    use super::{ModelListing, Wanted, decoded};
+    use super::{LocalRequest, ModelListing, decoded};
     use crate::catalogue::Catalogue;
 
     #[test]
@@ -256,7 +256,8 @@ mod tests {
         let sources: Vec<_> = texts.map(|(file, text)| (file, text.expect("a text"))).collect();
         let catalogue = || Arc::new(Catalogue::parse(&sources, &[]).expect("sound rules"));
         let (listing, now) = (ModelListing::default(), catalogue());
-        let body = |catalogue| listing.body(catalogue, &Wanted::default(), 0).expect("a listing");
+        let body =
+            |catalogue| listing.body(catalogue, &LocalRequest::default(), 0).expect("a listing");
         let first = body(&now);
         assert_eq!(first.as_ptr(), body(&now).as_ptr());
         assert_ne!(first.as_ptr(), body(&catalogue()).as_ptr(), "the rules have changed");

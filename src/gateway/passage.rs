@@ -5,9 +5,9 @@ use http::header::CONTENT_TYPE;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::exchange::{Admitted, Exchange, Way};
-use super::funds::Funds;
-use super::refusal::Tongue;
+use super::exchange::{AdmittedCall, BodyTransform, RequestContext};
+use super::funds::Funding;
+use super::refusal::ErrorFormat;
 use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
 use crate::dialect::translate::reply::ReplyMetadata;
@@ -16,11 +16,11 @@ use crate::dialect::translate::reply::ReplyMetadata;
 const SOUND: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// What the relay of an admitted call does.
-pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> RelayMode {
+pub(super) fn of(exchange: &RequestContext, admitted: &AdmittedCall) -> RelayMode {
     let call = &admitted.call;
     let created = exchange.arrived_ms / 1_000;
     match (&call.asked, &admitted.way) {
-        (RequestKind::Chat { usage_asked, .. }, Way::Translated { .. }) => {
+        (RequestKind::Chat { usage_asked, .. }, BodyTransform::Translated { .. }) => {
             RelayMode::Translated(ReplyMetadata {
                 model: call.model.clone(),
                 created,
@@ -47,8 +47,8 @@ pub(super) fn of(exchange: &Exchange, admitted: &Admitted) -> RelayMode {
 /// The head of a good answer. Nothing of the vendor's head goes on but the type of sound.
 pub(super) fn head(
     session: &mut Session,
-    exchange: &Exchange,
-    admitted: &Admitted,
+    exchange: &RequestContext,
+    admitted: &AdmittedCall,
     theirs: &ResponseHeader,
 ) -> pingora_core::Result<ResponseHeader> {
     let stream = admitted.call.stream;
@@ -57,7 +57,7 @@ pub(super) fn head(
         RequestKind::Speech { characters } => {
             let kind = theirs.headers.get(CONTENT_TYPE).cloned();
             head.insert_header(CONTENT_TYPE, kind.unwrap_or(SOUND))?;
-            if let Funds::Held { hold, .. } = &admitted.funds {
+            if let Funding::Held { hold, .. } = &admitted.funds {
                 // Exactly the price is held.
                 head.insert_header("x-service-charged-nano", hold.held().nano())?;
             }
@@ -77,7 +77,7 @@ pub(super) fn head(
     }
     identify(&mut head, exchange)?;
     head.insert_header("x-gateway-fallback-depth", exchange.record.depth)?;
-    if let Way::Translated { body, thinking } = &admitted.way {
+    if let BodyTransform::Translated { body, thinking } = &admitted.way {
         if !body.dropped.is_empty() {
             head.insert_header("x-gateway-dropped-params", body.dropped.join(","))?;
         }
@@ -89,9 +89,12 @@ pub(super) fn head(
 }
 
 /// Names the request, as the client's format does too.
-pub(super) fn identify(head: &mut ResponseHeader, exchange: &Exchange) -> pingora_core::Result<()> {
+pub(super) fn identify(
+    head: &mut ResponseHeader,
+    exchange: &RequestContext,
+) -> pingora_core::Result<()> {
     head.insert_header("x-request-id", exchange.id.as_str())?;
-    if exchange.tongue == Tongue::Messages {
+    if exchange.tongue == ErrorFormat::Messages {
         head.insert_header("request-id", exchange.id.as_str())?;
     }
     Ok(())

@@ -13,11 +13,11 @@ use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
 
-use super::dial::Dial;
+use super::dial::PlainPool;
 use super::exchange::unix_ms;
-use super::health::{Failure, Probed};
+use super::health::{HealthFailure, ProbeOutcome};
 use super::limits::Timeouts;
-use super::routes::{Route, Routes, VendorLine};
+use super::routes::{RouteTable, VendorReadiness, VendorRoute};
 use super::{failure, upstream};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::scan;
@@ -31,16 +31,16 @@ const LIST_BYTES_MAX: usize = 4 << 20;
 const OWN_CONNECTIONS: u64 = 1 << 63;
 
 /// What a probe needs.
-pub struct Prober<'a> {
+pub struct RouteProber<'a> {
     /// The way to vendors.
-    pub dial: &'a Dial,
+    pub dial: &'a PlainPool,
     /// How long they have.
     pub timeouts: &'a Timeouts,
 }
 
-impl Prober<'_> {
+impl RouteProber<'_> {
     /// Probes every route whose time it is, all at once.
-    pub async fn probe_suspected(&self, routes: &Routes, catalogue: &Catalogue) {
+    pub async fn probe_suspected(&self, routes: &RouteTable, catalogue: &Catalogue) {
         let now_ms = unix_ms();
         let due = routes.all().filter(|route| route.health.take_probe(now_ms));
         join_all(due.map(|route| async {
@@ -52,11 +52,11 @@ impl Prober<'_> {
             let now_ms = unix_ms();
             let (vendor, name) = (&route.vendor, &route.name);
             match probed {
-                Probed::Healthy => {
+                ProbeOutcome::Healthy => {
                     let event = "probe_succeeded";
                     log::info!(event, vendor, route = name; "route answers a probe");
                 }
-                Probed::Failed(Failure { reason, .. }) => {
+                ProbeOutcome::Failed(HealthFailure { reason, .. }) => {
                     let event = "probe_failed";
                     log::warn!(event, vendor, route = name, reason; "probe failed");
                 }
@@ -67,7 +67,12 @@ impl Prober<'_> {
         .await;
     }
 
-    async fn probe(&self, vendor: &Vendor, line: Option<&VendorLine>, route: &Route) -> Probed {
+    async fn probe(
+        &self,
+        vendor: &Vendor,
+        line: Option<&VendorReadiness>,
+        route: &VendorRoute,
+    ) -> ProbeOutcome {
         let Some(mut peer) = upstream::peer(self.timeouts, route) else {
             return failed(failure::DNS);
         };
@@ -79,11 +84,13 @@ impl Prober<'_> {
     async fn ask(
         &self,
         vendor: &Vendor,
-        line: Option<&VendorLine>,
-        route: &Route,
+        line: Option<&VendorReadiness>,
+        route: &VendorRoute,
         peer: &HttpPeer,
-    ) -> Probed {
-        let Ok(head) = upstream::probe_head(vendor, line, route) else { return Probed::Healthy };
+    ) -> ProbeOutcome {
+        let Ok(head) = upstream::probe_head(vendor, line, route) else {
+            return ProbeOutcome::Healthy;
+        };
         let mut up = match self.dial.connect(peer).await {
             Ok((mut up, _)) => {
                 up.set_read_timeout(Some(self.timeouts.stall.min(PROBE_WAIT)));
@@ -105,7 +112,7 @@ impl Prober<'_> {
 }
 
 /// What a route said to a probe.
-struct Answer {
+struct ProbeAnswer {
     status: u16,
     is_page: bool,
     is_plain: bool,
@@ -117,7 +124,7 @@ struct Answer {
 async fn answer(
     up: &mut Upstream,
     head: pingora_http::RequestHeader,
-) -> pingora_core::Result<Answer> {
+) -> pingora_core::Result<ProbeAnswer> {
     up.write_request_header(Box::new(head)).await?;
     up.finish_request_body().await?;
     loop {
@@ -128,7 +135,7 @@ async fn answer(
     }
     let none = || pingora_core::Error::new(ErrorType::InvalidHTTPHeader);
     let head = up.response_header().ok_or_else(none)?;
-    let mut answer = Answer {
+    let mut answer = ProbeAnswer {
         status: head.status.as_u16(),
         is_page: upstream::is_page(head),
         is_plain: head.headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity"),
@@ -148,9 +155,9 @@ async fn answer(
     Ok(answer)
 }
 
-fn judge(answer: &Answer, vendor: &Vendor) -> Probed {
-    let Answer { status, body, .. } = answer;
-    let refused = Probed::Failed(Failure {
+fn judge(answer: &ProbeAnswer, vendor: &Vendor) -> ProbeOutcome {
+    let ProbeAnswer { status, body, .. } = answer;
+    let refused = ProbeOutcome::Failed(HealthFailure {
         reason: failure::of_status(*status),
         is_lost: false,
         retry_after: answer.retry_after,
@@ -167,7 +174,7 @@ fn judge(answer: &Answer, vendor: &Vendor) -> Probed {
             if is_ours {
                 failed(failure::of_status(402))
             } else if is_said && !answer.is_page {
-                Probed::Healthy
+                ProbeOutcome::Healthy
             } else {
                 refused
             }
@@ -176,23 +183,23 @@ fn judge(answer: &Answer, vendor: &Vendor) -> Probed {
     }
 }
 
-fn of_list(body: &[u8], is_whole: bool) -> Probed {
+fn of_list(body: &[u8], is_whole: bool) -> ProbeOutcome {
     let body = body.trim_ascii();
     match body.first() {
         None => failed(failure::EMPTY),
         Some(b'<') => failed(failure::HTML),
-        Some(b'{' | b'[') if !is_whole => Probed::Healthy,
+        Some(b'{' | b'[') if !is_whole => ProbeOutcome::Healthy,
         Some(b'{' | b'[') if scan::any(body).is_ok() => {
             let error = VendorError::read(body);
             let is_error = error.message.is_some() || error.code.is_some();
-            if is_error { failed("error") } else { Probed::Healthy }
+            if is_error { failed("error") } else { ProbeOutcome::Healthy }
         }
         Some(_) => failed("garbage"),
     }
 }
 
-fn failed(reason: &'static str) -> Probed {
-    Probed::Failed(Failure { reason, is_lost: false, retry_after: None })
+fn failed(reason: &'static str) -> ProbeOutcome {
+    ProbeOutcome::Failed(HealthFailure { reason, is_lost: false, retry_after: None })
 }
 
 #[cfg(test)]
@@ -223,10 +230,11 @@ mod tests {
     fn what_a_probe_proves(#[case] status: u16, #[case] body: &str, #[case] reason: Option<&str>) {
         let body = body.as_bytes().to_vec();
         let (is_plain, is_whole) = (true, true);
-        let answer = Answer { status, is_page: false, is_plain, retry_after: None, body, is_whole };
+        let answer =
+            ProbeAnswer { status, is_page: false, is_plain, retry_after: None, body, is_whole };
         let found = match judge(&answer, &Vendor::default()) {
-            Probed::Healthy => None,
-            Probed::Failed(failure) => Some(failure.reason),
+            ProbeOutcome::Healthy => None,
+            ProbeOutcome::Failed(failure) => Some(failure.reason),
         };
         assert_eq!(found, reason);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::edge::head;
-use super::reply::Reply;
+use super::reply::LocalResponse;
 use crate::catalogue::screen;
 use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
@@ -22,7 +22,7 @@ const RETRY_AFTER_S_MAX: u64 = 60;
 
 /// What a client speaks, and is refused in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tongue {
+pub enum ErrorFormat {
     /// The chat format, and all that share its errors.
     Chat,
     /// The messages format.
@@ -31,7 +31,7 @@ pub enum Tongue {
 
 /// Why a call is not served.
 #[derive(Debug, Clone)]
-pub enum Refusal {
+pub enum ApiError {
     /// No key came with it.
     NoKey,
     /// The key is none of ours.
@@ -71,7 +71,7 @@ pub enum Refusal {
     /// The body came too slowly.
     BodySlow,
     /// Something is wrong with the head of the request.
-    Head(head::Fault),
+    Head(head::HeadError),
     /// The head is too large; so many bytes are the most.
     HeadTooLarge(usize),
     /// The head came too slowly.
@@ -119,7 +119,7 @@ pub enum Refusal {
         error: VendorError,
     },
     /// All routes are blocked; this is the last one's reason.
-    Blocked(Block),
+    Blocked(AttemptFailure),
     /// The vendor took the call and did not answer in time.
     NoAnswer,
     /// The account has not read so much of its answers that there is no room for more.
@@ -132,7 +132,7 @@ pub enum Refusal {
 
 /// Why a route did not serve.
 #[derive(Debug, Clone)]
-pub struct Block {
+pub struct AttemptFailure {
     /// The vendor's status; `None` if it gave no answer at all.
     pub status: Option<u16>,
     /// When it wants to be asked again.
@@ -141,7 +141,7 @@ pub struct Block {
     pub work_begun: bool,
 }
 
-struct Said<'a> {
+struct ErrorBody<'a> {
     status: u16,
     kind: &'a str,
     code: &'a str,
@@ -149,48 +149,48 @@ struct Said<'a> {
     message: String,
 }
 
-impl Refusal {
+impl ApiError {
     /// The reply to a client of a tongue.
     #[must_use]
-    pub fn reply(&self, tongue: Tongue, request_id: &str) -> Reply {
+    pub fn reply(&self, tongue: ErrorFormat, request_id: &str) -> LocalResponse {
         let said = self.said();
         let (status, body) = match tongue {
-            Tongue::Chat => {
+            ErrorFormat::Chat => {
                 (said.status, chat_body(said.kind, said.code, said.param, &said.message))
             }
-            Tongue::Messages => {
+            ErrorFormat::Messages => {
                 let status = self.messages_status(said.status);
                 let kind = self.messages_kind(status);
                 let details = match self {
-                    Refusal::Unpriced(rule) => rule.details.as_deref(),
-                    Refusal::Vendor { error, .. } => error.details.as_deref(),
+                    ApiError::Unpriced(rule) => rule.details.as_deref(),
+                    ApiError::Vendor { error, .. } => error.details.as_deref(),
                     _ => None,
                 };
                 (status, messages_body(kind, &said.message, details, request_id))
             }
         };
         let mut headers = Vec::new();
-        if let Refusal::WrongMethod(right) = self {
+        if let ApiError::WrongMethod(right) = self {
             headers.push(("allow", (*right).to_owned()));
         }
         headers.extend(self.retry_after().map(|seconds| ("retry-after", seconds.to_string())));
         if self.no_retry() {
             headers.push(("x-should-retry", "false".to_owned()));
         }
-        Reply { status, code: said.code.to_owned(), body: body.into(), headers }
+        LocalResponse { status, code: said.code.to_owned(), body: body.into(), headers }
     }
 
     /// The messages dialect has a status of its own for a vendor that is overloaded.
     fn messages_status(&self, status: u16) -> u16 {
         match self {
-            Refusal::Blocked(block) if block.overloaded() => 529,
+            ApiError::Blocked(block) if block.overloaded() => 529,
             _ => status,
         }
     }
 
     fn messages_kind(&self, status: u16) -> &str {
         match self {
-            Refusal::Vendor { error: VendorError { kind: Some(kind), .. }, .. } => kind,
+            ApiError::Vendor { error: VendorError { kind: Some(kind), .. }, .. } => kind,
             _ => match status {
                 401 => "authentication_error",
                 402 => "billing_error",
@@ -206,16 +206,16 @@ impl Refusal {
         }
     }
 
-    fn said(&self) -> Said<'_> {
+    fn said(&self) -> ErrorBody<'_> {
         match self {
-            Refusal::Call(fault) => Said {
+            ApiError::Call(fault) => ErrorBody {
                 status: 400,
                 kind: INVALID,
                 code: fault.code,
                 param: fault.param.as_deref(),
                 message: fault.message.clone(),
             },
-            Refusal::Vendor { status, error } => Said {
+            ApiError::Vendor { status, error } => ErrorBody {
                 status: *status,
                 kind: error.kind.as_deref().unwrap_or(INVALID),
                 code: error.code.as_deref().unwrap_or("vendor_refused"),
@@ -227,34 +227,34 @@ impl Refusal {
             },
             _ => {
                 let (status, kind, code, message) = self.plain();
-                Said { status, kind, code, param: self.param(), message }
+                ErrorBody { status, kind, code, param: self.param(), message }
             }
         }
     }
 
     fn param(&self) -> Option<&str> {
         match self {
-            Refusal::NoModel { .. } | Refusal::WrongEndpoint { .. } => Some("model"),
-            Refusal::Unpriced(rule) => Some(&rule.field),
-            Refusal::NotGiven(field) => Some(field),
-            Refusal::FileTooLarge(field, _) => Some(field),
-            Refusal::VideoDeleted | Refusal::KeyReused => Some("Idempotency-Key"),
-            Refusal::Head(fault) => fault.field(),
+            ApiError::NoModel { .. } | ApiError::WrongEndpoint { .. } => Some("model"),
+            ApiError::Unpriced(rule) => Some(&rule.field),
+            ApiError::NotGiven(field) => Some(field),
+            ApiError::FileTooLarge(field, _) => Some(field),
+            ApiError::VideoDeleted | ApiError::KeyReused => Some("Idempotency-Key"),
+            ApiError::Head(fault) => fault.field(),
             _ => None,
         }
     }
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Refusal::NoLedger
-            | Refusal::Crowded
-            | Refusal::KeyInUse
-            | Refusal::Overloaded
-            | Refusal::AnswersUnread
-            | Refusal::TooManyRequests(_)
-            | Refusal::Broken(RelayError::NoRoom) => Some(RETRY_AFTER_S),
-            Refusal::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
-            Refusal::Blocked(block) if block.overloaded() => {
+            ApiError::NoLedger
+            | ApiError::Crowded
+            | ApiError::KeyInUse
+            | ApiError::Overloaded
+            | ApiError::AnswersUnread
+            | ApiError::TooManyRequests(_)
+            | ApiError::Broken(RelayError::NoRoom) => Some(RETRY_AFTER_S),
+            ApiError::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
+            ApiError::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
                 Some(asked.clamp(1, RETRY_AFTER_S_MAX))
             }
@@ -265,14 +265,14 @@ impl Refusal {
     fn no_retry(&self) -> bool {
         match self {
             // Nothing was charged, and there may be room by then.
-            Refusal::Broken(RelayError::NoRoom) => false,
-            Refusal::NoAnswer
-            | Refusal::Broken(_)
-            | Refusal::NoRoute(_)
-            | Refusal::KeyReused
-            | Refusal::ReplyNotKept
-            | Refusal::ReplyLost => true,
-            Refusal::Blocked(block) => block.work_begun || block.ours_to_mend(),
+            ApiError::Broken(RelayError::NoRoom) => false,
+            ApiError::NoAnswer
+            | ApiError::Broken(_)
+            | ApiError::NoRoute(_)
+            | ApiError::KeyReused
+            | ApiError::ReplyNotKept
+            | ApiError::ReplyLost => true,
+            ApiError::Blocked(block) => block.work_begun || block.ours_to_mend(),
             _ => false,
         }
     }
@@ -281,7 +281,7 @@ impl Refusal {
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
-impl Block {
+impl AttemptFailure {
     fn overloaded(&self) -> bool {
         matches!(self.status, Some(429 | 503 | 529))
     }

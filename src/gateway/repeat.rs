@@ -11,9 +11,9 @@ use bytes::Bytes;
 use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
-use super::exchange::{Exchange, unix_ms};
-use super::intake::Taken as Body;
-use super::refusal::Refusal;
+use super::exchange::{RequestContext, unix_ms};
+use super::intake::RequestBody as Body;
+use super::refusal::ApiError;
 use super::tenant_budget::TenantId;
 use super::{Gateway, upstream, videos};
 use crate::dialect::{CallError, Endpoint};
@@ -28,7 +28,7 @@ mod content;
 mod ending;
 mod replay;
 
-use collected::Collected;
+use collected::ReplyRecorder;
 pub(super) use collected::budget;
 pub(super) use ending::{answered, begin, close, look_after, named, promise};
 
@@ -52,7 +52,7 @@ const CLIENT_LEFT: u16 = 499;
 
 /// How a call says what it may be a repeat of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum IdempotencySource {
     /// It has a key, whose digest this is.
     Keyed(String),
     /// It has none; it is no repeat, but may be repeated.
@@ -63,7 +63,7 @@ pub(super) enum Way {
 
 /// The name of a call that is under way, and its reply as far as the client was given it.
 #[derive(Debug)]
-pub struct Repeat {
+pub struct IdempotentCall {
     account: AccountName,
     naming: IdempotencyKey,
     is_keyed: bool,
@@ -74,50 +74,55 @@ pub struct Repeat {
     missed: bool,
     /// Ends when the name was taken, where nobody has waited for that yet.
     taken: Option<oneshot::Receiver<()>>,
-    reply: Collected,
+    reply: ReplyRecorder,
     lease: Lease,
 }
 
 /// What becomes of a call that may be a repeat.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entered {
+pub(super) enum Admission {
     /// It is none, and is made.
     New,
     /// It was answered.
     Answered,
 }
 
-impl Way {
+impl IdempotencySource {
     /// Reads the headers of a call; `None` if they say nothing.
     ///
     /// # Errors
     /// There is more than one key, or none that could be one.
-    pub(super) fn read(session: &Session, endpoint: Endpoint) -> Result<Option<Way>, Refusal> {
+    pub(super) fn read(
+        session: &Session,
+        endpoint: Endpoint,
+    ) -> Result<Option<IdempotencySource>, ApiError> {
         if endpoint == Endpoint::Moderations {
             return Ok(None);
         }
         if let Some(key) = key(session)? {
             // A video's key leads to its job, for as long as that is there.
-            return Ok((endpoint != Endpoint::Videos).then_some(Way::Keyed(key)));
+            return Ok((endpoint != Endpoint::Videos).then_some(IdempotencySource::Keyed(key)));
         }
         let count = session.get_header(RETRIES).and_then(|count| count.to_str().ok());
         Ok(match count.and_then(|count| count.parse::<u64>().ok()) {
             None => None,
-            Some(0) => Some(Way::First),
-            Some(_) => Some(Way::Again),
+            Some(0) => Some(IdempotencySource::First),
+            Some(_) => Some(IdempotencySource::Again),
         })
     }
 
     fn name(&self, endpoint: Endpoint, content: &[u8; 32]) -> String {
         let endpoint = endpoint.name();
         match self {
-            Way::Keyed(key) => format!("key:{endpoint}:{key}"),
-            Way::First | Way::Again => format!("retry:{endpoint}:{}", content::hex(content)),
+            IdempotencySource::Keyed(key) => format!("key:{endpoint}:{key}"),
+            IdempotencySource::First | IdempotencySource::Again => {
+                format!("retry:{endpoint}:{}", content::hex(content))
+            }
         }
     }
 
     fn life_ms(&self) -> u64 {
-        let life = if matches!(self, Way::Keyed(_)) { KEY_LIFE } else { RETRY_LIFE };
+        let life = if matches!(self, IdempotencySource::Keyed(_)) { KEY_LIFE } else { RETRY_LIFE };
         u64::try_from(life.as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -132,7 +137,7 @@ pub(super) fn may_repeat(session: &Session) -> bool {
 ///
 /// # Errors
 /// There is more than one, or it is none.
-pub(super) fn key(session: &Session) -> Result<Option<String>, Refusal> {
+pub(super) fn key(session: &Session) -> Result<Option<String>, ApiError> {
     let mut keys = session.req_header().headers.get_all(KEY).iter();
     let Some(key) = keys.next() else { return Ok(None) };
     let key = key.as_bytes();
@@ -141,7 +146,7 @@ pub(super) fn key(session: &Session) -> Result<Option<String>, Refusal> {
         && key.iter().all(u8::is_ascii_graphic);
     if !sound {
         let right = "one header of 1 to 255 visible ASCII characters";
-        return Err(Refusal::Call(CallError::invalid("Idempotency-Key", right)));
+        return Err(ApiError::Call(CallError::invalid("Idempotency-Key", right)));
     }
     Ok(Some(content::hex(&content::of_text(key))))
 }
@@ -153,11 +158,11 @@ pub(super) fn key(session: &Session) -> Result<Option<String>, Refusal> {
 pub(super) async fn enter(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
     account: &AccountName,
-    (way, endpoint): (Way, Endpoint),
+    (way, endpoint): (IdempotencySource, Endpoint),
     body: &mut Body,
-) -> Result<Entered, Refusal> {
+) -> Result<Admission, ApiError> {
     let manners = upstream::manners_of(gateway, session, (&body.opened.model, endpoint));
     let content = content::of(&body.opened, &manners).await;
     let name = way.name(endpoint, &content);
@@ -166,23 +171,23 @@ pub(super) async fn enter(
         if endpoint == Endpoint::Videos { videos::id(exchange) } else { exchange.id.clone() };
     let naming = IdempotencyKey { name, content, owner, life_ms: way.life_ms() };
     let mut taken = None;
-    if way == Way::First {
+    if way == IdempotencySource::First {
         taken = Some(ending::take_anew(gateway, account, &naming).await);
     } else {
         let (waited, let_go) = (false, false);
         let mut asking =
-            Asking { gateway, account, naming: &naming, way: &way, endpoint, waited, let_go };
-        if asking.ask(session, exchange, body).await? == Entered::Answered {
-            return Ok(Entered::Answered);
+            ClaimAttempt { gateway, account, naming: &naming, way: &way, endpoint, waited, let_go };
+        if asking.ask(session, exchange, body).await? == Admission::Answered {
+            return Ok(Admission::Answered);
         }
     }
     let lease = gateway.leases.keep(naming.kept_alive(account));
     let id = || TenantId::Account(account.clone());
     let tenant = exchange.tenant.clone().unwrap_or_else(|| gateway.tenants.tenant(id()));
-    exchange.repeat = Some(Box::new(Repeat {
+    exchange.repeat = Some(Box::new(IdempotentCall {
         account: account.clone(),
         naming,
-        is_keyed: matches!(way, Way::Keyed(_)),
+        is_keyed: matches!(way, IdempotencySource::Keyed(_)),
         got_bytes_max: match endpoint {
             // One is dear, and large.
             Endpoint::Images | Endpoint::ImageEdits => usize::MAX,
@@ -190,71 +195,73 @@ pub(super) async fn enter(
         },
         missed: false,
         taken,
-        reply: Collected::new(gateway.limits.reply_bytes_max, gateway.replies.permit(&tenant)),
+        reply: ReplyRecorder::new(gateway.limits.reply_bytes_max, gateway.replies.permit(&tenant)),
         lease,
     }));
-    Ok(Entered::New)
+    Ok(Admission::New)
 }
 
 /// Adds to a call's reply what goes to its client, be the client still there or not.
-pub(super) fn add(exchange: &mut Exchange, bytes: &[Bytes]) {
+pub(super) fn add(exchange: &mut RequestContext, bytes: &[Bytes]) {
     if let Some(repeat) = &mut exchange.repeat {
         bytes.iter().for_each(|piece| repeat.reply.add(piece));
     }
 }
 
 /// Forgets what there is of a reply: it broke, and its bytes do not say so.
-pub(super) fn spoil(exchange: &mut Exchange) {
+pub(super) fn spoil(exchange: &mut RequestContext) {
     if let Some(repeat) = &mut exchange.repeat {
         repeat.reply.give_up();
     }
 }
 
 /// Somebody who asks what stands under a name.
-struct Asking<'a> {
+struct ClaimAttempt<'a> {
     gateway: &'a Gateway,
     account: &'a AccountName,
     naming: &'a IdempotencyKey,
-    way: &'a Way,
+    way: &'a IdempotencySource,
     endpoint: Endpoint,
     waited: bool,
     /// Whether the call's file was dropped, to make room for others.
     let_go: bool,
 }
 
-impl Asking<'_> {
+impl ClaimAttempt<'_> {
     async fn ask(
         &mut self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
         body: &mut Body,
-    ) -> Result<Entered, Refusal> {
+    ) -> Result<Admission, ApiError> {
         let mut taking = ClaimMode::Free;
         loop {
             match self.take(&taking).await? {
                 ClaimResult::Mine if self.let_go => {
                     ending::free(self.gateway, self.account, self.naming).await;
-                    return Err(Refusal::Crowded);
+                    return Err(ApiError::Crowded);
                 }
-                ClaimResult::Mine => return Ok(Entered::New),
+                ClaimResult::Mine => return Ok(Admission::New),
                 ClaimResult::Replied(kept) => return self.replay(session, exchange, &kept).await,
-                ClaimResult::NotKept => return Err(self.refused(exchange, Refusal::ReplyNotKept)),
-                ClaimResult::OtherContent => return Err(self.refused(exchange, Refusal::KeyReused)),
-                ClaimResult::Running if *self.way != Way::Again => {
-                    return Err(self.refused(exchange, Refusal::KeyInUse));
+                ClaimResult::NotKept => return Err(self.refused(exchange, ApiError::ReplyNotKept)),
+                ClaimResult::OtherContent => {
+                    return Err(self.refused(exchange, ApiError::KeyReused));
+                }
+                ClaimResult::Running if *self.way != IdempotencySource::Again => {
+                    return Err(self.refused(exchange, ApiError::KeyInUse));
                 }
                 ClaimResult::Running => {
                     if !self.wait(session, exchange, body).await? {
                         exchange.record.status = CLIENT_LEFT;
                         exchange.record.client_gone = true;
-                        return Ok(Entered::Answered);
+                        return Ok(Admission::Answered);
                     }
                 }
                 ClaimResult::Lapsed { owner } if self.endpoint == Endpoint::Videos => {
                     if let Some(reply) = self.placed(&owner).await? {
                         self.count(exchange, self.met());
                         super::reply::send(session, exchange, reply).await;
-                        return Ok(Entered::Answered);
+                        return Ok(Admission::Answered);
                     }
                     taking = ClaimMode::From(owner);
                 }
@@ -266,8 +273,8 @@ impl Asking<'_> {
         }
     }
 
-    async fn take(&self, taking: &ClaimMode) -> Result<ClaimResult, Refusal> {
-        let Asking { gateway, account, naming, .. } = self;
+    async fn take(&self, taking: &ClaimMode) -> Result<ClaimResult, ApiError> {
+        let ClaimAttempt { gateway, account, naming, .. } = self;
         let lease_ms = gateway.timeouts.lease_ms();
         let taking = gateway.repeats.take(account, naming, taking, lease_ms);
         match gateway.in_time("repeat", taking).await {
@@ -279,33 +286,33 @@ impl Asking<'_> {
                 );
                 // It may have been taken all the same.
                 ending::free(gateway, account, naming).await;
-                Err(Refusal::NoLedger)
+                Err(ApiError::NoLedger)
             }
         }
     }
 
     /// Makes sure that nothing comes any more of a call that nobody keeps alive.
-    async fn void(&self, exchange: &mut Exchange, owner: &str) -> Result<(), Refusal> {
+    async fn void(&self, exchange: &mut RequestContext, owner: &str) -> Result<(), ApiError> {
         let voiding = Operation::Void { id: owner.to_owned() };
         let voiding = self.gateway.ledger.apply(self.account, voiding);
         match self.gateway.in_time("void", voiding).await {
             Ok(Answer::Voided) => Ok(()),
-            Ok(Answer::AlreadyPosted(_)) => Err(self.refused(exchange, Refusal::ReplyLost)),
+            Ok(Answer::AlreadyPosted(_)) => Err(self.refused(exchange, ApiError::ReplyLost)),
             Ok(other) => {
                 log::error!(
                     event = "hold_void_failed", owner, answer:? = other;
                     "a call that lapsed could not be ended"
                 );
-                Err(Refusal::Internal)
+                Err(ApiError::Internal)
             }
-            Err(_) => Err(Refusal::NoLedger),
+            Err(_) => Err(ApiError::NoLedger),
         }
     }
 
     /// The answer to whoever asked for a job of a call that nobody keeps alive. If the job is not
     /// there, its hold's place is taken, so that a call that was only held up does not place it
     /// beside the next one.
-    async fn placed(&self, id: &str) -> Result<Option<super::reply::Reply>, Refusal> {
+    async fn placed(&self, id: &str) -> Result<Option<super::reply::LocalResponse>, ApiError> {
         if let Some(reply) = self.job(id).await? {
             return Ok(Some(reply));
         }
@@ -322,33 +329,33 @@ impl Asking<'_> {
             }
             // It was placed just now, or is over.
             Ok(_) => self.job(&id).await,
-            Err(_) => Err(Refusal::NoLedger),
+            Err(_) => Err(ApiError::NoLedger),
         }
     }
 
     /// The answer to whoever asked for a job, if it was placed.
-    async fn job(&self, id: &str) -> Result<Option<super::reply::Reply>, Refusal> {
+    async fn job(&self, id: &str) -> Result<Option<super::reply::LocalResponse>, ApiError> {
         let videos = &self.gateway.videos;
         let finding = videos.queue.find(self.account, id);
         let job = self.gateway.in_time("video_find", finding).await;
-        let job = job.map_err(|_| Refusal::NoLedger)?;
+        let job = job.map_err(|_| ApiError::NoLedger)?;
         let job = job.filter(|job| !job.is_over(&videos.schedule, unix_ms()));
-        Ok(job.map(|job| super::reply::Reply::ok(job.view(&videos.schedule))))
+        Ok(job.map(|job| super::reply::LocalResponse::ok(job.view(&videos.schedule))))
     }
 
     /// Waits for a look at a call that runs; `false` if the client has gone.
     async fn wait(
         &mut self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
         body: &mut Body,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ApiError> {
         self.waited = true;
         if exchange.arrived.elapsed() >= self.gateway.timeouts.total {
-            return Err(Refusal::NoAnswer);
+            return Err(ApiError::NoAnswer);
         }
         if session.is_process_shutting_down() {
-            return Err(self.refused(exchange, Refusal::KeyInUse));
+            return Err(self.refused(exchange, ApiError::KeyInUse));
         }
         // A file is not needed, unless the call that runs comes to nothing.
         if self.gateway.uploads.is_crowded() && body.opened.file.take().is_some() {
@@ -371,35 +378,35 @@ impl Asking<'_> {
     async fn replay(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        exchange: &mut RequestContext,
         kept: &StoredReply,
-    ) -> Result<Entered, Refusal> {
+    ) -> Result<Admission, ApiError> {
         // Without its body the head says nothing.
         if !replay::send((self.gateway, self.account), session, exchange, kept).await? {
-            return Err(self.refused(exchange, Refusal::ReplyNotKept));
+            return Err(self.refused(exchange, ApiError::ReplyNotKept));
         }
         self.count(exchange, self.met());
-        Ok(Entered::Answered)
+        Ok(Admission::Answered)
     }
 
     fn met(&self) -> &'static str {
         if self.waited { "joined" } else { "replayed" }
     }
 
-    fn refused(&self, exchange: &mut Exchange, why: Refusal) -> Refusal {
+    fn refused(&self, exchange: &mut RequestContext, why: ApiError) -> ApiError {
         self.count(
             exchange,
             match why {
-                Refusal::KeyReused => "mismatch",
-                Refusal::ReplyNotKept => "not_kept",
-                Refusal::ReplyLost => "lost",
+                ApiError::KeyReused => "mismatch",
+                ApiError::ReplyNotKept => "not_kept",
+                ApiError::ReplyLost => "lost",
                 _ => "in_use",
             },
         );
         why
     }
 
-    fn count(&self, exchange: &mut Exchange, outcome: &'static str) {
+    fn count(&self, exchange: &mut RequestContext, outcome: &'static str) {
         exchange.record.repeat = outcome;
         METRICS.repeats.with_label_values(&[self.endpoint.name(), outcome]).inc();
     }

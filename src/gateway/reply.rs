@@ -7,9 +7,9 @@ use pingora_core::Result;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::exchange::Exchange;
+use super::exchange::RequestContext;
 use super::passage;
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 
 /// Of a body that is not wanted so many bytes are read all the same, so that a client that sends
 /// before it listens gets to hear why.
@@ -28,7 +28,7 @@ const REFUSAL_WAIT: Duration = Duration::from_secs(2);
 
 /// What a client gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct LocalResponse {
     /// The status.
     pub status: u16,
     /// The code that programs read.
@@ -39,23 +39,27 @@ pub struct Reply {
     pub headers: Vec<(&'static str, String)>,
 }
 
-impl Reply {
+impl LocalResponse {
     /// A good answer of our own.
     #[must_use]
-    pub fn ok(body: impl Into<Bytes>) -> Reply {
-        Reply { status: 200, code: String::new(), body: body.into(), headers: Vec::new() }
+    pub fn ok(body: impl Into<Bytes>) -> LocalResponse {
+        LocalResponse { status: 200, code: String::new(), body: body.into(), headers: Vec::new() }
     }
 
     /// With a header more.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: &impl ToString) -> Reply {
+    pub fn with(mut self, name: &'static str, value: &impl ToString) -> LocalResponse {
         self.headers.push((name, value.to_string()));
         self
     }
 }
 
 /// Sends a reply; a client that has gone misses it.
-pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: Reply) {
+pub(super) async fn send(
+    session: &mut Session,
+    exchange: &mut RequestContext,
+    reply: LocalResponse,
+) {
     exchange.leave_pool();
     exchange.record.status = reply.status;
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
@@ -77,7 +81,7 @@ pub(super) async fn send(session: &mut Session, exchange: &mut Exchange, reply: 
 
 /// Ends an answer where it is. What is not whole must not look as if it were, as it would if
 /// pingora ended it: with a last chunk, or the end of its stream.
-pub(super) async fn cut(session: &mut Session, exchange: &mut Exchange) {
+pub(super) async fn cut(session: &mut Session, exchange: &mut RequestContext) {
     session.set_keepalive(None);
     exchange.is_cut = true;
     if session.downstream_session.is_http2() {
@@ -87,9 +91,9 @@ pub(super) async fn cut(session: &mut Session, exchange: &mut Exchange) {
 }
 
 /// Reads what a client that was refused still sends, and forgets it.
-pub(super) async fn linger(session: &mut Session, refusal: &Refusal) {
+pub(super) async fn linger(session: &mut Session, refusal: &ApiError) {
     let (most, wait) = match refusal {
-        Refusal::BodySlow | Refusal::Overloaded | Refusal::TooManyRequests(_) => {
+        ApiError::BodySlow | ApiError::Overloaded | ApiError::TooManyRequests(_) => {
             (LINGER_BYTES_MAX_SHORT, LINGER_WAIT_SHORT)
         }
         _ => (LINGER_BYTES_MAX, LINGER_WAIT),
@@ -107,7 +111,11 @@ pub(super) async fn linger(session: &mut Session, refusal: &Refusal) {
     let _ = tokio::time::timeout(wait, reading).await;
 }
 
-async fn write(session: &mut Session, exchange: &Exchange, reply: Reply) -> Result<()> {
+async fn write(
+    session: &mut Session,
+    exchange: &RequestContext,
+    reply: LocalResponse,
+) -> Result<()> {
     let body = reply.body;
     let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
     if !body.is_empty() {

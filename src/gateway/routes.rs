@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 
 use super::exchange::unix_ms;
-use super::health::{Failure, Health};
+use super::health::{HealthFailure, RouteHealth};
 use super::route_tls::RouteTls;
 use super::vendor_key::{is_plain, read_key};
 use crate::catalogue::route::{BaseUrl, RouteSection};
@@ -21,7 +21,7 @@ use crate::metrics::METRICS;
 use crate::sheet::ConfigError;
 
 /// One way to a vendor.
-pub struct Route {
+pub struct VendorRoute {
     /// The vendor's token.
     pub vendor: String,
     /// Its name.
@@ -37,7 +37,7 @@ pub struct Route {
     /// Whom it trusts and what it shows of itself, where that is not as usual.
     pub tls: Option<RouteTls>,
     /// Whether it is well.
-    pub health: Health,
+    pub health: RouteHealth,
     /// Whether the metrics and the log tell that it is in use.
     is_shown_up: AtomicBool,
     section: RouteSection,
@@ -47,7 +47,7 @@ pub struct Route {
     next_address: AtomicUsize,
 }
 
-impl Route {
+impl VendorRoute {
     /// What this route calls a model.
     #[must_use]
     pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
@@ -73,9 +73,9 @@ impl Route {
 
     /// A place for a call; `None` if as many are under way as may be.
     #[must_use]
-    pub fn enter(&self) -> Option<Lane> {
+    pub fn enter(&self) -> Option<RouteSlot> {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
-        let lane = Lane(self.running.clone());
+        let lane = RouteSlot(self.running.clone());
         let most = self.section.requests_max;
         (most == 0 || before < most).then_some(lane)
     }
@@ -107,7 +107,7 @@ impl Route {
     }
 
     /// Takes the failure of an account's call.
-    pub fn fail(&self, account: Option<&AccountName>, failure: Failure) {
+    pub fn fail(&self, account: Option<&AccountName>, failure: HealthFailure) {
         let now_ms = unix_ms();
         self.health.fail(account, failure, now_ms);
         self.show(now_ms);
@@ -131,9 +131,9 @@ impl Route {
 }
 
 /// A call's place on a route, until it is dropped.
-pub struct Lane(Arc<AtomicUsize>);
+pub struct RouteSlot(Arc<AtomicUsize>);
 
-impl Drop for Lane {
+impl Drop for RouteSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -141,22 +141,22 @@ impl Drop for Lane {
 
 /// All routes of all vendors.
 #[derive(Default)]
-pub struct Routes {
-    by_vendor: HashMap<String, VendorLine>,
+pub struct RouteTable {
+    by_vendor: HashMap<String, VendorReadiness>,
 }
 
 /// A vendor's routes in order, and its header names.
 #[derive(Default)]
-pub struct VendorLine {
-    routes: Vec<Arc<Route>>,
+pub struct VendorReadiness {
+    routes: Vec<Arc<VendorRoute>>,
     header_names: Vec<(String, String)>,
 }
 
-impl VendorLine {
+impl VendorReadiness {
     /// The routes for a call of an account to try, in turn: those in use by preference, then those
     /// that fail.
     #[must_use]
-    pub fn plan(&self, account: Option<&AccountName>, now_ms: i64) -> Vec<Arc<Route>> {
+    pub fn plan(&self, account: Option<&AccountName>, now_ms: i64) -> Vec<Arc<VendorRoute>> {
         let mut plan = self.routes.clone();
         plan.sort_by_cached_key(|route| (route.health.is_avoided_by(account, now_ms), route.rank));
         plan
@@ -164,7 +164,7 @@ impl VendorLine {
 
     /// All of its routes, in order of preference.
     #[must_use]
-    pub fn routes(&self) -> &[Arc<Route>] {
+    pub fn routes(&self) -> &[Arc<VendorRoute>] {
         &self.routes
     }
 
@@ -183,18 +183,20 @@ impl VendorLine {
     }
 }
 
-impl Routes {
+impl RouteTable {
     /// Makes the routes of a configuration. A route whose key is not to be had is left out, with
     /// a warning.
     ///
     /// # Errors
     /// A file of a route's TLS cannot be used.
-    pub fn new(sections: &[VendorRoutes]) -> Result<Routes, ConfigError> {
-        let mut routes = Routes::default();
+    pub fn new(sections: &[VendorRoutes]) -> Result<RouteTable, ConfigError> {
+        let mut routes = RouteTable::default();
         for section in sections {
             let vendor = &section.naming.vendor;
-            let mut line =
-                VendorLine { header_names: section.header_names.clone(), ..VendorLine::default() };
+            let mut line = VendorReadiness {
+                header_names: section.header_names.clone(),
+                ..VendorReadiness::default()
+            };
             for route in &section.routes {
                 let Some(key) = read_key(&route.key) else {
                     log::warn!(
@@ -205,7 +207,10 @@ impl Routes {
                 };
                 let tls = route.tls.as_ref().map(RouteTls::load).transpose()?;
                 let rank = line.routes.len();
-                let route = Route { tls, ..Route::new(vendor, rank, route, &section.naming, key) };
+                let route = VendorRoute {
+                    tls,
+                    ..VendorRoute::new(vendor, rank, route, &section.naming, key)
+                };
                 line.routes.push(Arc::new(route));
             }
             routes.by_vendor.insert(vendor.clone(), line);
@@ -236,7 +241,7 @@ impl Routes {
 
     /// A vendor's routes, if it has any that can be used.
     #[must_use]
-    pub fn of(&self, vendor: &str) -> Option<&VendorLine> {
+    pub fn of(&self, vendor: &str) -> Option<&VendorReadiness> {
         self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
     }
 
@@ -246,22 +251,22 @@ impl Routes {
     }
 
     /// Every route.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Route>> {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<VendorRoute>> {
         self.by_vendor.values().flat_map(|line| &line.routes)
     }
 }
 
-impl Route {
+impl VendorRoute {
     fn new(
         vendor: &str,
         rank: usize,
         section: &RouteSection,
         naming: &VendorModelNames,
         key: String,
-    ) -> Route {
+    ) -> VendorRoute {
         let literal: Option<std::net::IpAddr> = section.base.host.parse().ok();
         let address = literal.map(|ip| SocketAddr::new(ip, section.base.port));
-        let route = Route {
+        let route = VendorRoute {
             vendor: vendor.to_owned(),
             name: section.name.clone(),
             rank,
@@ -274,7 +279,7 @@ impl Route {
             naming: naming.clone(),
             addresses: ArcSwap::from_pointee(address.into_iter().collect()),
             next_address: AtomicUsize::new(0),
-            health: Health::default(),
+            health: RouteHealth::default(),
             is_shown_up: AtomicBool::new(true),
         };
         METRICS.route_up.with_label_values(&[vendor, &route.name]).set(1);
@@ -287,7 +292,7 @@ mod tests {
     use super::*;
     use crate::catalogue::route::{KeySource, ModelPatterns};
 
-    fn line() -> VendorLine {
+    fn line() -> VendorReadiness {
         let section = |name: &str| RouteSection {
             name: name.to_owned(),
             base: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
@@ -300,7 +305,7 @@ mod tests {
             VendorModelNames { vendor: "vendor_t".to_owned(), ..VendorModelNames::default() };
         let routes = vec![section("one"), section("two"), section("three")];
         let section = VendorRoutes { naming, routes, ..VendorRoutes::default() };
-        Routes::new(&[section]).expect("no TLS").by_vendor.remove("vendor_t").expect("a vendor")
+        RouteTable::new(&[section]).expect("no TLS").by_vendor.remove("vendor_t").expect("a vendor")
     }
 
     #[test]
@@ -310,7 +315,7 @@ mod tests {
             line.plan(account, 0).iter().map(|r| r.name.clone()).collect::<Vec<_>>()
         };
         let [bad, good] = ["bad", "good"].map(AccountName::parse);
-        let failure = Failure { reason: "cut", is_lost: true, retry_after: None };
+        let failure = HealthFailure { reason: "cut", is_lost: true, retry_after: None };
         line.routes[0].health.fail(bad.as_ref(), failure, 0);
         assert_eq!(names(bad.as_ref()), ["two", "three", "one"]);
         assert_eq!(names(good.as_ref()), ["one", "two", "three"]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::exchange::{Admitted, Exchange, Way};
+use super::exchange::{AdmittedCall, BodyTransform, RequestContext};
 use super::{Gateway, funds};
 use crate::dialect::call::ModelCall;
 use crate::dialect::translate::request::{RestoredThinking, Translation};
@@ -20,20 +20,20 @@ const TURNS_MAX: usize = 256;
 
 /// What became of the thinking that belongs to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thinking {
+pub enum ReasoningState {
     /// All of it was put back.
     Restored,
     /// Some was not to be had, or the client changed what it belongs to; none was put back.
     Dropped,
 }
 
-impl Thinking {
+impl ReasoningState {
     /// The value of the header that tells.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Thinking::Restored => "restored",
-            Thinking::Dropped => "dropped",
+            ReasoningState::Restored => "restored",
+            ReasoningState::Dropped => "dropped",
         }
     }
 }
@@ -45,7 +45,7 @@ impl Thinking {
 /// call alone would take, with the least.
 pub(super) async fn restore(
     gateway: &Gateway,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
     mut translation: Translation,
 ) {
     let ids = translation.loop_ids();
@@ -56,19 +56,20 @@ pub(super) async fn restore(
     let thinking = match restored {
         Some(restored) if afford(gateway, admitted, bytes).await || bytes == 0 => {
             translation.put_back(restored);
-            Thinking::Restored
+            ReasoningState::Restored
         }
         _ => {
             afford(gateway, admitted, 0).await;
-            Thinking::Dropped
+            ReasoningState::Dropped
         }
     };
-    admitted.way = Way::Translated { body: translation.finish(), thinking: Some(thinking) };
+    admitted.way =
+        BodyTransform::Translated { body: translation.finish(), thinking: Some(thinking) };
 }
 
 async fn find(
     gateway: &Gateway,
-    admitted: &Admitted,
+    admitted: &AdmittedCall,
     ids: &[String],
 ) -> Option<Vec<Option<Bytes>>> {
     let names: Vec<String> = ids.iter().map(|id| name(id)).collect();
@@ -85,7 +86,7 @@ async fn find(
 }
 
 /// Holds money for an input that is so many bytes longer.
-async fn afford(gateway: &Gateway, admitted: &mut Admitted, bytes: u64) -> bool {
+async fn afford(gateway: &Gateway, admitted: &mut AdmittedCall, bytes: u64) -> bool {
     let longer = |call: &mut ModelCall, text_bytes: u64| {
         let text = call.chat_text();
         text.map_or(0, |text| std::mem::replace(&mut text.content.text_bytes, text_bytes))

@@ -20,9 +20,9 @@ use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use super::Gateway;
 use super::bodies;
-use super::intake::{self, Payer, Pieces, Taken};
+use super::intake::{self, BodyPieces, PayingAccount, RequestBody};
 use super::limits::Limits;
-use super::refusal::Refusal;
+use super::refusal::ApiError;
 use super::slow_bodies::BodyWatch;
 use super::tenant_budget::{
     BudgetPermit, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
@@ -64,7 +64,7 @@ const GATHERED_BYTES: usize = 64 << 10;
 
 /// The room for uploads.
 #[derive(Debug)]
-pub struct Uploads {
+pub struct UploadBudget {
     room: Arc<Semaphore>,
     /// What is set apart, for one at a time.
     apart: Arc<Mutex<()>>,
@@ -74,29 +74,29 @@ pub struct Uploads {
 
 /// Room that an upload takes up, until it is dropped.
 #[derive(Debug)]
-pub struct Room {
+pub struct UploadPermit {
     taken: Option<OwnedSemaphorePermit>,
     apart: Option<OwnedMutexGuard<()>>,
     /// What is taken, as a part of its account's share.
     share: BudgetPermit,
 }
 
-impl Uploads {
+impl UploadBudget {
     /// Room for so many bytes in all, of which the largest upload has `one_bytes_max`. An account
     /// has up to `account_bytes_max` of the rest; 0 for no bound.
     #[must_use]
-    pub fn new(bytes_max: usize, one_bytes_max: usize, account_bytes_max: usize) -> Uploads {
+    pub fn new(bytes_max: usize, one_bytes_max: usize, account_bytes_max: usize) -> UploadBudget {
         let units = bytes_max.saturating_sub(one_bytes_max) / UNIT;
         let room = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
         let pool = ResourcePool::new(units.saturating_mul(UNIT));
         let share = TenantShare { max: account_bytes_max, min: ACCOUNT_BYTES_MIN };
         let shares = TenantBudget::new(Resource::UploadBytes, &pool, share);
-        Uploads { room, apart: Arc::default(), waiting: AtomicUsize::new(0), shares }
+        UploadBudget { room, apart: Arc::default(), waiting: AtomicUsize::new(0), shares }
     }
 
     /// Room for an upload of which nothing has come.
-    fn room(&self, tenant: &Arc<Tenant>) -> Room {
-        Room { taken: None, apart: None, share: self.shares.permit(tenant) }
+    fn room(&self, tenant: &Arc<Tenant>) -> UploadPermit {
+        UploadPermit { taken: None, apart: None, share: self.shares.permit(tenant) }
     }
 
     /// Waits for a step, first within the share and then in the room.
@@ -109,7 +109,7 @@ impl Uploads {
 
     /// Waits for what is set apart.
     async fn take_apart(&self) -> OwnedMutexGuard<()> {
-        let _waiting = Waiting::one(&self.waiting);
+        let _waiting = UploadWaiter::one(&self.waiting);
         self.apart.clone().lock_owned().await
     }
 
@@ -129,7 +129,7 @@ impl Uploads {
     }
 }
 
-impl Room {
+impl UploadPermit {
     fn units(&self) -> usize {
         self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
@@ -140,7 +140,7 @@ impl Room {
     }
 
     /// Waits for a step more, or for what is set apart.
-    async fn grow(&mut self, uploads: &Uploads) {
+    async fn grow(&mut self, uploads: &UploadBudget) {
         let step = if let Some(step) = uploads.try_step(&mut self.share) {
             step
         } else {
@@ -166,7 +166,7 @@ impl Room {
 
     /// Gives back what an upload of so many bytes does not need, and what is set apart if there is
     /// other room by now.
-    fn shrink(&mut self, bytes: usize, uploads: &Uploads) {
+    fn shrink(&mut self, bytes: usize, uploads: &UploadBudget) {
         let needed = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         if self.apart.is_some() && self.share.grow(needed as usize * UNIT).is_ok() {
             self.taken = uploads.room.clone().try_acquire_many_owned(needed).ok();
@@ -182,43 +182,43 @@ impl Room {
 }
 
 /// The room that the configuration allows.
-pub(super) fn room(limits: &Limits) -> Uploads {
+pub(super) fn room(limits: &Limits) -> UploadBudget {
     let one = limits.image_bytes_max.saturating_add(FORM_BYTES_MAX);
-    Uploads::new(limits.uploads_bytes_max, one, limits.uploads_per_account_bytes_max)
+    UploadBudget::new(limits.uploads_bytes_max, one, limits.uploads_per_account_bytes_max)
 }
 
 /// Somebody who waits, until this is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+struct UploadWaiter<'a>(&'a AtomicUsize);
 
-impl Waiting<'_> {
-    fn one(count: &AtomicUsize) -> Waiting<'_> {
+impl UploadWaiter<'_> {
+    fn one(count: &AtomicUsize) -> UploadWaiter<'_> {
         count.fetch_add(1, Ordering::Relaxed);
-        Waiting(count)
+        UploadWaiter(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for UploadWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// How long an upload takes.
-struct Pace {
+struct UploadDeadline {
     /// For waiting for room.
     patience: Duration,
     /// For the client.
-    client: bodies::Pace,
+    client: bodies::BodyRate,
     room_time: Duration,
     client_time: Duration,
     /// How long the client had been waited for, and how much had come, when it first took room.
     since: Option<(Duration, usize)>,
 }
 
-impl Pace {
-    fn new(patience: Duration, client: bodies::Pace) -> Pace {
+impl UploadDeadline {
+    fn new(patience: Duration, client: bodies::BodyRate) -> UploadDeadline {
         let [room_time, client_time] = [Duration::ZERO; 2];
-        Pace { patience, client, room_time, client_time, since: None }
+        UploadDeadline { patience, client, room_time, client_time, since: None }
     }
 
     /// What is left for the client to send more.
@@ -227,7 +227,12 @@ impl Pace {
     }
 
     /// A client that is too slow has to go, all the more if others wait for its room.
-    fn check(&self, bytes: usize, waited: Duration, uploads: &Uploads) -> Result<(), Refusal> {
+    fn check(
+        &self,
+        bytes: usize,
+        waited: Duration,
+        uploads: &UploadBudget,
+    ) -> Result<(), ApiError> {
         let too_slow = self.since.filter(|_| uploads.is_crowded()).is_some_and(|(then, before)| {
             let waited = (self.client_time + waited).saturating_sub(then);
             let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
@@ -238,16 +243,20 @@ impl Pace {
 }
 
 /// Pieces of a body, gathered until they are worth a look.
-struct Gathered {
+struct UploadBuffer {
     buffer: BytesMut,
     buffer_bytes: usize,
     reader: FormReader,
 }
 
-impl Gathered {
-    fn new(reader: FormReader, told: Option<usize>) -> Gathered {
+impl UploadBuffer {
+    fn new(reader: FormReader, told: Option<usize>) -> UploadBuffer {
         let small = told.filter(|length| (1..=SMALL_BYTES_MAX).contains(length));
-        Gathered { buffer: BytesMut::new(), buffer_bytes: small.unwrap_or(BUFFER_BYTES), reader }
+        UploadBuffer {
+            buffer: BytesMut::new(),
+            buffer_bytes: small.unwrap_or(BUFFER_BYTES),
+            reader,
+        }
     }
 
     fn add(&mut self, mut piece: Bytes) -> Result<(), FormError> {
@@ -276,31 +285,31 @@ impl Gathered {
 }
 
 /// Why a form was not read.
-enum Unread {
+enum FormReadError {
     Form(FormError),
-    Refused(Refusal),
+    Refused(ApiError),
 }
 
-impl From<FormError> for Unread {
-    fn from(fault: FormError) -> Unread {
-        Unread::Form(fault)
+impl From<FormError> for FormReadError {
+    fn from(fault: FormError) -> FormReadError {
+        FormReadError::Form(fault)
     }
 }
 
-impl From<Refusal> for Unread {
-    fn from(refusal: Refusal) -> Unread {
-        Unread::Refused(refusal)
+impl From<ApiError> for FormReadError {
+    fn from(refusal: ApiError) -> FormReadError {
+        FormReadError::Refused(refusal)
     }
 }
 
 /// Reads a form, as fast as there is room for it.
 async fn read(
     gateway: &Gateway,
-    mut payer: Payer<'_>,
-    mut pieces: Pieces<'_>,
-    mut gathered: Gathered,
-    mut pace: Pace,
-) -> Result<(Form, Room), Unread> {
+    mut payer: PayingAccount<'_>,
+    mut pieces: BodyPieces<'_>,
+    mut gathered: UploadBuffer,
+    mut pace: UploadDeadline,
+) -> Result<(Form, UploadPermit), FormReadError> {
     let uploads = &gateway.uploads;
     let (mut room, mut bytes) = (uploads.room(&payer.caller.tenant), 0);
     let mut watch = BodyWatch::new(&gateway.slow_bodies, Resource::UploadBytes);
@@ -329,7 +338,7 @@ async fn read(
         while !room.covers(bytes) {
             let left = pace.patience.saturating_sub(pace.room_time);
             let grown = tokio::time::timeout(left, room.grow(uploads)).await;
-            grown.map_err(|_| Refusal::Crowded)?;
+            grown.map_err(|_| ApiError::Crowded)?;
             pace.since.get_or_insert((pace.client_time, bytes));
         }
         let waited = began.elapsed();
@@ -358,18 +367,18 @@ struct FileForm {
 pub(super) async fn edit(
     gateway: &Gateway,
     session: &mut Session,
-    payer: Payer<'_>,
-) -> Result<Taken, Refusal> {
+    payer: PayingAccount<'_>,
+) -> Result<RequestBody, ApiError> {
     let wanted = FileForm {
         field: "image",
         bytes_max: gateway.limits.image_bytes_max,
         rest_bytes_max: FORM_BYTES_MAX,
     };
     let (form, room) = wanted.take(gateway, session, payer).await?;
-    let (document, file) = images::edit(form).map_err(Refusal::Call)?;
+    let (document, file) = images::edit(form).map_err(ApiError::Call)?;
     let catalogue = gateway.catalogue.load();
     let edited = ParsedBody::form(document, Some(file), catalogue.unnamed(ModelKind::Image));
-    Ok(taken(gateway, edited.map_err(Refusal::Call)?, room))
+    Ok(taken(gateway, edited.map_err(ApiError::Call)?, room))
 }
 
 /// Takes in what is to become a video, maybe with an image that it begins with.
@@ -379,22 +388,22 @@ pub(super) async fn edit(
 pub(super) async fn video(
     gateway: &Gateway,
     session: &mut Session,
-    payer: Payer<'_>,
-) -> Result<Taken, Refusal> {
+    payer: PayingAccount<'_>,
+) -> Result<RequestBody, ApiError> {
     let bytes_max = gateway.limits.video_image_bytes_max;
     // The image may come as a data URI instead, which is a text.
     let rest_bytes_max = FORM_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
     let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
     let (form, room) = wanted.take(gateway, session, payer).await?;
-    let (document, file) = videos::form(form).map_err(Refusal::Call)?;
-    let opened = ParsedBody::form(document, file, None).map_err(Refusal::Call)?;
+    let (document, file) = videos::form(form).map_err(ApiError::Call)?;
+    let opened = ParsedBody::form(document, file, None).map_err(ApiError::Call)?;
     Ok(taken(gateway, opened, room))
 }
 
-fn taken(gateway: &Gateway, opened: ParsedBody, mut room: Room) -> Taken {
+fn taken(gateway: &Gateway, opened: ParsedBody, mut room: UploadPermit) -> RequestBody {
     let file_bytes = opened.file.as_ref().map_or(0, |file| file.length);
     room.shrink(file_bytes.saturating_add(opened.document.body().len()), &gateway.uploads);
-    Taken { opened, room: Some(room), weight: None }
+    RequestBody { opened, room: Some(room), weight: None }
 }
 
 impl FileForm {
@@ -402,8 +411,8 @@ impl FileForm {
         &self,
         gateway: &Gateway,
         session: &mut Session,
-        mut payer: Payer<'_>,
-    ) -> Result<(Form, Room), Refusal> {
+        mut payer: PayingAccount<'_>,
+    ) -> Result<(Form, UploadPermit), ApiError> {
         let kind = session.get_header(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let limits = FormLimits {
             parts_max: PARTS_MAX,
@@ -415,24 +424,24 @@ impl FileForm {
         let most = self.bytes_max.saturating_add(self.rest_bytes_max);
         let told = intake::announced(gateway, session, &mut payer, most).await;
         let told = told.map_err(|why| match why {
-            Refusal::TooLarge(_) => Refusal::FileTooLarge(self.field, self.bytes_max),
+            ApiError::TooLarge(_) => ApiError::FileTooLarge(self.field, self.bytes_max),
             other => other,
         })?;
         let pieces = intake::pieces(session, most);
-        let client = bodies::Pace::new(&gateway.limits, &gateway.timeouts);
-        let pace = Pace::new(gateway.timeouts.body, client);
-        let gathered = Gathered::new(reader, told);
+        let client = bodies::BodyRate::new(&gateway.limits, &gateway.timeouts);
+        let pace = UploadDeadline::new(gateway.timeouts.body, client);
+        let gathered = UploadBuffer::new(reader, told);
         read(gateway, payer, pieces, gathered, pace).await.map_err(|why| match why {
-            Unread::Form(fault) => self.refused(fault),
-            Unread::Refused(refusal) => refusal,
+            FormReadError::Form(fault) => self.refused(fault),
+            FormReadError::Refused(refusal) => refusal,
         })
     }
 
-    fn refused(&self, fault: FormError) -> Refusal {
+    fn refused(&self, fault: FormError) -> ApiError {
         match fault {
-            FormError::FileTooLarge { most, .. } => Refusal::FileTooLarge(self.field, most),
-            FormError::TooLarge(most) => Refusal::TooLarge(most),
-            unsound => Refusal::Call(unsound.into()),
+            FormError::FileTooLarge { most, .. } => ApiError::FileTooLarge(self.field, most),
+            FormError::TooLarge(most) => ApiError::TooLarge(most),
+            unsound => ApiError::Call(unsound.into()),
         }
     }
 }
@@ -451,11 +460,11 @@ mod tests {
     }
 
     /// An upload that has read so many steps.
-    async fn room(uploads: &Uploads, steps: usize) -> Room {
+    async fn room(uploads: &UploadBudget, steps: usize) -> UploadPermit {
         room_of(uploads, &tenant("one"), steps).await
     }
 
-    async fn room_of(uploads: &Uploads, tenant: &Arc<Tenant>, steps: usize) -> Room {
+    async fn room_of(uploads: &UploadBudget, tenant: &Arc<Tenant>, steps: usize) -> UploadPermit {
         let mut room = uploads.room(tenant);
         for _ in 0..steps {
             room.grow(uploads).await;
@@ -465,7 +474,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_finds_no_room_gets_what_is_set_apart_and_the_next_waits() {
-        let uploads = Uploads::new(10 * STEP, 6 * STEP, 0);
+        let uploads = UploadBudget::new(10 * STEP, 6 * STEP, 0);
         let first = room(&uploads, 4).await;
         assert!(first.covers(4 * STEP) && !first.covers(4 * STEP + 1));
         let mut second = room(&uploads, 1).await;
@@ -489,7 +498,7 @@ mod tests {
     /// Two that have all of the room between them, and need more, must not wait for each other.
     #[tokio::test]
     async fn uploads_that_share_the_room_can_all_end() {
-        let uploads = Uploads::new(8 * STEP, 6 * STEP, 0);
+        let uploads = UploadBudget::new(8 * STEP, 6 * STEP, 0);
         let [mut one, mut other] = [room(&uploads, 1).await, room(&uploads, 1).await];
         one.grow(&uploads).await;
         assert!(one.covers(6 * STEP) && one.units() == 0);
@@ -499,7 +508,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_needed_goes_back() {
-        let uploads = Uploads::new(10 * STEP, 6 * STEP, 0);
+        let uploads = UploadBudget::new(10 * STEP, 6 * STEP, 0);
         let mut room = room(&uploads, 3).await;
         room.shrink(STEP + 1, &uploads);
         assert_eq!(room.units(), STEP_UNITS as usize + 1);
@@ -513,7 +522,7 @@ mod tests {
     #[tokio::test]
     async fn one_account_with_many_uploads_leaves_room_to_others() {
         let most = ACCOUNT_BYTES_MIN / STEP;
-        let uploads = Uploads::new((2 * most + 6) * STEP, 6 * STEP, ACCOUNT_BYTES_MIN);
+        let uploads = UploadBudget::new((2 * most + 6) * STEP, 6 * STEP, ACCOUNT_BYTES_MIN);
         let (greedy, other) = (tenant("greedy"), tenant("other"));
         let first = room_of(&uploads, &greedy, most).await;
         let apart = room_of(&uploads, &greedy, 1).await;

@@ -14,12 +14,12 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
 use super::Gateway;
-use super::exchange::{Admitted, Exchange, Terms, Way};
+use super::exchange::{AdmittedCall, BodyTransform, PricedModel, RequestContext};
 use super::failure;
-use super::health::Failure;
+use super::health::HealthFailure;
 use super::limits::Timeouts;
-use super::refusal::Block;
-use super::routes::{Route, VendorLine};
+use super::refusal::AttemptFailure;
+use super::routes::{VendorReadiness, VendorRoute};
 use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
 use crate::dialect::call::{ModelCall, RequestKind};
@@ -51,7 +51,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES_MAX: usize = 3;
 
 /// The peer of a route. `None` while its name has no address.
-pub(super) fn peer(times: &Timeouts, route: &Route) -> Option<HttpPeer> {
+pub(super) fn peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
     let host = if route.base.tls { route.base.host.clone() } else { String::new() };
     let mut peer = HttpPeer::new(route.address()?, route.base.tls, host);
     peer.options.connection_timeout = Some(times.connect);
@@ -78,15 +78,21 @@ pub(super) fn peer(times: &Timeouts, route: &Route) -> Option<HttpPeer> {
 
 /// The body for a route: the client's bytes with some spliced in, or what they were translated to.
 /// A form is written anew, with this boundary.
-pub(super) fn body(admitted: &Admitted, route: &Route, boundary: &str) -> Option<RequestPayload> {
+pub(super) fn body(
+    admitted: &AdmittedCall,
+    route: &VendorRoute,
+    boundary: &str,
+) -> Option<RequestPayload> {
     let call = &admitted.call;
-    let Terms { model, endpoint, .. } = &admitted.terms;
+    let PricedModel { model, endpoint, .. } = &admitted.terms;
     let name = route.upstream(&model.id);
     let mut draft = JsonPatch::new(&call.document);
     match &admitted.way {
-        Way::Translated { body, .. } => return Some(in_one(body.with_model(&name)).into()),
-        Way::Unchanged => {}
-        Way::Spliced => {
+        BodyTransform::Translated { body, .. } => {
+            return Some(in_one(body.with_model(&name)).into());
+        }
+        BodyTransform::Unchanged => {}
+        BodyTransform::Spliced => {
             model.rewrite(*endpoint, &mut draft);
             if call.stream && matches!(call.asked, RequestKind::Chat { usage_asked: false, .. }) {
                 chat::ask_for_usage(&mut draft);
@@ -118,12 +124,12 @@ fn in_one(pieces: Vec<Bytes>) -> Vec<Bytes> {
 }
 
 /// An empty head for a route; [`head`] fills it.
-pub(super) fn bare_head(exchange: &mut Exchange) -> Option<RequestHeader> {
+pub(super) fn bare_head(exchange: &mut RequestContext) -> Option<RequestHeader> {
     let admitted = exchange.admitted()?;
     let route = admitted.route.as_ref()?;
     let endpoint = match admitted.way {
-        Way::Translated { .. } => Endpoint::Messages,
-        Way::Spliced | Way::Unchanged => admitted.terms.endpoint,
+        BodyTransform::Translated { .. } => Endpoint::Messages,
+        BodyTransform::Spliced | BodyTransform::Unchanged => admitted.terms.endpoint,
     };
     let path = format!("{}{}", route.base.path, endpoint.vendor_path());
     RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12)).ok()
@@ -135,8 +141,8 @@ pub(super) fn head(
     gateway: &Gateway,
     session: &Session,
     head: &mut RequestHeader,
-    (admitted, id): (&Admitted, &str),
-    route: &Route,
+    (admitted, id): (&AdmittedCall, &str),
+    route: &VendorRoute,
 ) -> pingora_core::Result<()> {
     let vendor = &admitted.terms.model.vendor;
     let accept = match &admitted.call.asked {
@@ -164,8 +170,8 @@ pub(super) fn head(
 /// The head of a question for the models of a vendor, which costs nothing.
 pub(super) fn probe_head(
     vendor: &Vendor,
-    line: Option<&VendorLine>,
-    route: &Route,
+    line: Option<&VendorReadiness>,
+    route: &VendorRoute,
 ) -> pingora_core::Result<RequestHeader> {
     let path = format!("{}/models", route.base.path);
     let mut head = RequestHeader::build_no_case(Method::GET, path.as_bytes(), Some(6))?;
@@ -182,7 +188,11 @@ pub(super) fn probe_head(
 }
 
 /// Puts the vendor's key into a head.
-fn authorize(head: &mut RequestHeader, vendor: &Vendor, route: &Route) -> pingora_core::Result<()> {
+fn authorize(
+    head: &mut RequestHeader,
+    vendor: &Vendor,
+    route: &VendorRoute,
+) -> pingora_core::Result<()> {
     let key = match &vendor.auth_scheme {
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
         None => route.key.reveal().to_string(),
@@ -198,9 +208,9 @@ fn authorize(head: &mut RequestHeader, vendor: &Vendor, route: &Route) -> pingor
 fn manners(
     session: &Session,
     head: &mut RequestHeader,
-    admitted: &Admitted,
+    admitted: &AdmittedCall,
     vendor: &Vendor,
-    line: Option<&VendorLine>,
+    line: Option<&VendorReadiness>,
 ) -> pingora_core::Result<()> {
     let said = said(session, vendor, admitted.terms.endpoint, line);
     if let Some((header, ours)) = &vendor.version {
@@ -235,7 +245,7 @@ fn said(
     session: &Session,
     vendor: &Vendor,
     endpoint: Endpoint,
-    line: Option<&VendorLine>,
+    line: Option<&VendorReadiness>,
 ) -> Vec<(String, Vec<u8>)> {
     let mut said: Vec<(String, Vec<u8>)> = Vec::new();
     if !(vendor.dialect == TextApi::Chat || endpoint != Endpoint::Chat) {
@@ -333,7 +343,11 @@ pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
 }
 
 /// Notes that the route being tried failed, so that the next one gets its turn.
-pub(super) fn note_block(exchange: &mut Exchange, reason: &'static str, block: &Block) {
+pub(super) fn note_block(
+    exchange: &mut RequestContext,
+    reason: &'static str,
+    block: &AttemptFailure,
+) {
     let account = exchange.record.account.clone();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
@@ -341,9 +355,9 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &'static str, block: &
     // A body that goes as it came may ask for what an account lacks, or have the vendor repeat
     // words that block; that says nothing of others' calls.
     let unpaid_or_denied = matches!(block.status, Some(402 | 403));
-    let clients_doing = unpaid_or_denied && matches!(admitted.way, Way::Unchanged);
+    let clients_doing = unpaid_or_denied && matches!(admitted.way, BodyTransform::Unchanged);
     if !clients_doing {
-        let failure = Failure { reason, is_lost: false, retry_after: block.retry_after };
+        let failure = HealthFailure { reason, is_lost: false, retry_after: block.retry_after };
         route.fail(account.as_ref(), failure);
     }
     let labels = [route.vendor.as_str(), route.name.as_str()];
@@ -359,24 +373,25 @@ pub(super) fn note_block(exchange: &mut Exchange, reason: &'static str, block: &
     let Some(admitted) = exchange.admitted() else { return };
     admitted.failed.push(route.rank);
     let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
-    admitted.block = Some(Block { work_begun: block.work_begun || before, ..block.clone() });
+    admitted.block =
+        Some(AttemptFailure { work_begun: block.work_begun || before, ..block.clone() });
 }
 
 /// Notes that a route has as many calls as it may, so that the next one gets its turn.
-pub(super) fn note_crowd(admitted: &mut Admitted, route: &Route) {
+pub(super) fn note_crowd(admitted: &mut AdmittedCall, route: &VendorRoute) {
     METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, "full"]).inc();
     admitted.failed.push(route.rank);
     admitted.crowded = true;
 }
 
 /// Notes that a route's name has no address, so that the next one gets its turn.
-pub(super) fn note_unresolved(admitted: &mut Admitted, route: &Route) {
+pub(super) fn note_unresolved(admitted: &mut AdmittedCall, route: &VendorRoute) {
     METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, failure::DNS]).inc();
     admitted.failed.push(route.rank);
 }
 
 /// Notes that an attempt was given up after the vendor may have begun paid work.
-pub(super) fn note_loss(exchange: &mut Exchange) {
+pub(super) fn note_loss(exchange: &mut RequestContext) {
     if let Some(route) = &exchange.record.route {
         METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
     }
@@ -384,19 +399,19 @@ pub(super) fn note_loss(exchange: &mut Exchange) {
 
 /// Notes that a kept connection broke after it had taken the call, which goes out once more: the
 /// vendor may do the work twice.
-pub(super) fn note_repetition(exchange: &mut Exchange) {
+pub(super) fn note_repetition(exchange: &mut RequestContext) {
     note_loss(exchange);
     let Some(admitted) = exchange.admitted() else { return };
     let status = admitted.block.as_ref().and_then(|block| block.status);
-    admitted.block = Some(Block { status, retry_after: None, work_begun: true });
+    admitted.block = Some(AttemptFailure { status, retry_after: None, work_begun: true });
 }
 
 /// Notes that the answer of the route being tried is lost after the vendor may have worked.
 /// Nothing is tried after it in this call, but the next calls may find better routes first.
-pub(super) fn note_lost_answer(exchange: &mut Exchange, reason: &'static str) {
+pub(super) fn note_lost_answer(exchange: &mut RequestContext, reason: &'static str) {
     note_loss(exchange);
     let Some(route) = &exchange.record.route else { return };
-    let failure = Failure { reason, is_lost: true, retry_after: None };
+    let failure = HealthFailure { reason, is_lost: true, retry_after: None };
     route.fail(exchange.record.account.as_ref(), failure);
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
@@ -406,7 +421,7 @@ pub(super) fn note_lost_answer(exchange: &mut Exchange, reason: &'static str) {
 }
 
 /// Notes that an answer came; `is_whole` tells whether to its end.
-pub(super) fn note_success(exchange: &Exchange, is_whole: bool) {
+pub(super) fn note_success(exchange: &RequestContext, is_whole: bool) {
     if let Some(route) = &exchange.record.route {
         let account = exchange.record.account.as_ref();
         route.health.succeed(account, is_whole, exchange.arrived_ms);
@@ -415,7 +430,7 @@ pub(super) fn note_success(exchange: &Exchange, is_whole: bool) {
 
 /// How many routes failed before this one: those tried in this call, and those that the client's
 /// preference would have come to first but that are blocked for a while.
-pub(super) fn depth(admitted: &Admitted, serving: &Route) -> u32 {
+pub(super) fn depth(admitted: &AdmittedCall, serving: &VendorRoute) -> u32 {
     let failed = &admitted.failed;
     // Where only one could be taken, none was passed over.
     let preferred = if admitted.pinned { 0 } else { serving.rank };

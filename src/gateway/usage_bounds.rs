@@ -3,7 +3,7 @@
 //! A report that is refused wrongly costs the operator what it was worth, so each bound has its
 //! slack; one that is believed wrongly costs the account that.
 
-use super::exchange::Terms;
+use super::exchange::PricedModel;
 use crate::catalogue::Model;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind};
 use crate::dialect::meter::bounds::{UsageBounds, believed_of};
@@ -24,9 +24,9 @@ const HOSTED_STEPS_MAX: u64 = 16;
 const RESERVATION_TIMES: u64 = 8;
 
 /// The bounds of what is reported for an admitted call.
-pub(super) fn of(call: &ModelCall, terms: &Terms) -> UsageBounds {
+pub(super) fn of(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
     let (model, counted) = (&*terms.model, call.input_counted());
-    let text = |content: &InputSize, output: Output| UsageBounds {
+    let text = |content: &InputSize, output: OutputRequest| UsageBounds {
         input_max: input_max(model, content, counted, output.is_continued),
         output_max: output.most(model),
         counts_output: !model.reasoning && output.hidden_max == 0 && !content.has_hosted_tools(),
@@ -41,12 +41,12 @@ pub(super) fn of(call: &ModelCall, terms: &Terms) -> UsageBounds {
             let filled_in = || model.filled_in(terms.endpoint, "max_tokens");
             let limit = t.output_max.or_else(filled_in);
             let (choices, hidden_max) = (t.choices, t.hidden_max);
-            text(&t.content, Output { limit, choices, hidden_max, is_continued: false })
+            text(&t.content, OutputRequest { limit, choices, hidden_max, is_continued: false })
         }
         (_, RequestKind::Responses(ask)) => {
             let is_continued = !ask.names.is_empty();
             let limit = ask.output_max;
-            text(&ask.content, Output { limit, choices: 1, hidden_max: 0, is_continued })
+            text(&ask.content, OutputRequest { limit, choices: 1, hidden_max: 0, is_continued })
         }
         (_, RequestKind::Embeddings(_)) => {
             let input_max = believed_of(counted);
@@ -57,7 +57,7 @@ pub(super) fn of(call: &ModelCall, terms: &Terms) -> UsageBounds {
 }
 
 /// What a call says of its output.
-struct Output {
+struct OutputRequest {
     limit: Option<u64>,
     choices: u64,
     hidden_max: u64,
@@ -65,7 +65,7 @@ struct Output {
     is_continued: bool,
 }
 
-impl Output {
+impl OutputRequest {
     /// The most tokens of output.
     fn most(&self, model: &Model) -> u64 {
         let own = model.output_max.or(model.context).unwrap_or(CONTEXT_MAX);
@@ -84,7 +84,7 @@ impl Output {
 /// The charge for what is due of a call; `None` if that has no price. In the place of a report that
 /// was rejected it is what is held at most.
 pub(super) fn charge(
-    terms: &Terms,
+    terms: &PricedModel,
     units: BilledUnits,
     is_rejected: bool,
     held: Money,
@@ -148,13 +148,13 @@ mod tests {
         Catalogue::parse(&sources, &[]).expect("sound rules")
     });
 
-    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (ModelCall, Terms) {
+    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (ModelCall, PricedModel) {
         let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
         let call = ModelCall::parse(opened, endpoint).expect("a call");
         let model = CATALOGUE.find(model).expect("a model").clone();
         let input_tokens = call.input_counted();
         let (price_version, wanted) = ("".into(), Money::ZERO);
-        (call, Terms { model, price_version, at: 0, endpoint, input_tokens, wanted })
+        (call, PricedModel { model, price_version, at: 0, endpoint, input_tokens, wanted })
     }
 
     fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {

@@ -9,12 +9,12 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use tokio::sync::{Notify, OnceCell};
 
-use super::exchange::{Exchange, unix_ms};
-use super::intake::Taken;
-use super::known_keys::Caller;
+use super::exchange::{RequestContext, unix_ms};
+use super::intake::RequestBody;
+use super::known_keys::KnownCaller;
 use super::local::{decoded, only};
-use super::refusal::Refusal;
-use super::reply::Reply;
+use super::refusal::ApiError;
+use super::reply::LocalResponse;
 use super::tenant_budget::TenantId;
 use super::{Gateway, admit, download, funds, repeat};
 use crate::catalogue::Model;
@@ -46,7 +46,7 @@ const FILES_WAIT: Duration = Duration::from_secs(5);
 const DISK_WAIT: Duration = Duration::from_secs(10);
 
 /// Everything about video jobs that a request needs.
-pub struct Videos {
+pub struct VideoService {
     /// Where jobs wait.
     pub queue: Arc<dyn JobQueue>,
     /// Where finished videos are kept.
@@ -64,7 +64,7 @@ pub struct Videos {
 
 /// What a request wants of video jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum VideoAction {
     /// A new job.
     Create,
     /// A page of them, as this query says.
@@ -89,12 +89,12 @@ pub enum Wanted {
     },
 }
 
-impl Wanted {
+impl VideoAction {
     /// Reads the method and the path below `/v1/videos`; `None` if there is no such path.
     ///
     /// # Errors
     /// Another method.
-    pub(super) fn read(head: &RequestHeader) -> Result<Option<Wanted>, Refusal> {
+    pub(super) fn read(head: &RequestHeader) -> Result<Option<VideoAction>, ApiError> {
         let Some(rest) = head.uri.path().strip_prefix(Endpoint::Videos.path()) else {
             return Ok(None);
         };
@@ -102,29 +102,31 @@ impl Wanted {
         let get = |wanted| only(head, &Method::GET, "GET").map(|()| Some(wanted));
         if rest.is_empty() {
             return match head.method {
-                Method::POST => Ok(Some(Wanted::Create)),
-                Method::GET => Ok(Some(Wanted::List(query.to_owned()))),
-                _ => Err(Refusal::WrongMethod("GET, POST")),
+                Method::POST => Ok(Some(VideoAction::Create)),
+                Method::GET => Ok(Some(VideoAction::List(query.to_owned()))),
+                _ => Err(ApiError::WrongMethod("GET, POST")),
             };
         }
         let Some(rest) = rest.strip_prefix('/') else { return Ok(None) };
         let mut parts = rest.splitn(2, '/');
         let Some(id) = parts.next().and_then(decoded) else { return Ok(None) };
         match (parts.next(), &head.method) {
-            (None, &Method::DELETE) => Ok(Some(Wanted::Delete(id))),
-            (None, &Method::GET) => Ok(Some(Wanted::One(id))),
-            (None, _) => Err(Refusal::WrongMethod("GET, DELETE")),
-            (Some("content"), _) => get(Wanted::Content { id, variant: value(query, "variant") }),
+            (None, &Method::DELETE) => Ok(Some(VideoAction::Delete(id))),
+            (None, &Method::GET) => Ok(Some(VideoAction::One(id))),
+            (None, _) => Err(ApiError::WrongMethod("GET, DELETE")),
+            (Some("content"), _) => {
+                get(VideoAction::Content { id, variant: value(query, "variant") })
+            }
             (Some("file"), _) => {
                 let token = value(query, "token").unwrap_or_default();
-                get(Wanted::File { id, token })
+                get(VideoAction::File { id, token })
             }
             _ => Ok(None),
         }
     }
 }
 
-impl Videos {
+impl VideoService {
     /// Puts it together.
     #[must_use]
     pub fn new(
@@ -133,9 +135,9 @@ impl Videos {
         public_base: Option<String>,
         schedule: JobSchedule,
         link_secrets: Vec<Option<[u8; 32]>>,
-    ) -> Videos {
+    ) -> VideoService {
         let (bell, seal) = (Arc::default(), OnceCell::new());
-        Videos { queue, files, public_base, schedule, bell, link_secrets, seal }
+        VideoService { queue, files, public_base, schedule, bell, link_secrets, seal }
     }
 
     /// What seals addresses. The fleet shares its secrets.
@@ -182,34 +184,35 @@ fn file_name(job: &Job) -> String {
 pub(super) async fn answer(
     gateway: &Gateway,
     account: &AccountName,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
+    wanted: VideoAction,
+) -> Result<LocalResponse, ApiError> {
     let videos = &gateway.videos;
     let schedule = &videos.schedule;
     match wanted {
-        Wanted::List(query) => {
+        VideoAction::List(query) => {
             let page = page(&query)?;
             if page.after.as_deref().is_some_and(|id| !is_id(id)) {
-                return Err(Refusal::NoVideo);
+                return Err(ApiError::NoVideo);
             }
             let listed = gateway.in_time("video_list", videos.queue.list(account, page)).await;
-            let mut listed = listed.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)?;
+            let mut listed = listed.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)?;
             listed.jobs.retain(|job| !job.is_over(schedule, unix_ms()));
-            Ok(Reply::ok(listed.view(schedule)))
+            Ok(LocalResponse::ok(listed.view(schedule)))
         }
-        Wanted::One(id) => {
+        VideoAction::One(id) => {
             let job = find(gateway, account, &id).await?;
             // The name is that of clients, which wait so long before they ask again.
-            Ok(Reply::ok(job.view(schedule)).with("openai-poll-after-ms", &schedule.poll_ms))
+            Ok(LocalResponse::ok(job.view(schedule))
+                .with("openai-poll-after-ms", &schedule.poll_ms))
         }
-        Wanted::Delete(id) => {
+        VideoAction::Delete(id) => {
             if !is_id(&id) {
-                return Err(Refusal::NoVideo);
+                return Err(ApiError::NoVideo);
             }
             let hidden = gateway.in_time("video_delete", videos.queue.delete(account, &id)).await;
-            let job = hidden.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)?;
+            let job = hidden.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)?;
             if job.is_over(schedule, unix_ms()) {
-                return Err(Refusal::NoVideo);
+                return Err(ApiError::NoVideo);
             }
             // What this does not delete the worker will.
             if job.status() == JobStatus::Completed {
@@ -223,35 +226,35 @@ pub(super) async fn answer(
                 }
             }
             videos.bell.notify_one();
-            Ok(Reply::ok(deleted(&id)))
+            Ok(LocalResponse::ok(deleted(&id)))
         }
-        Wanted::Content { id, variant } => {
+        VideoAction::Content { id, variant } => {
             if variant.is_some_and(|variant| variant != "video") {
                 return Err(invalid("variant", "video: nothing else is made"));
             }
             let job = find(gateway, account, &id).await?;
             let JobStage::Ended { outcome, .. } = &job.stage else {
-                return Err(Refusal::VideoNotReady);
+                return Err(ApiError::VideoNotReady);
             };
             if matches!(outcome, JobOutcome::Failed { .. }) {
-                return Err(Refusal::NoVideo);
+                return Err(ApiError::NoVideo);
             }
             let location = address(gateway, &job).await?;
-            let reply = Reply { status: 302, ..Reply::ok(String::new()) };
+            let reply = LocalResponse { status: 302, ..LocalResponse::ok(String::new()) };
             Ok(reply.with("location", &location).with("cache-control", &"no-store"))
         }
         // These have roads of their own.
-        Wanted::Create | Wanted::File { .. } => Err(Refusal::Internal),
+        VideoAction::Create | VideoAction::File { .. } => Err(ApiError::Internal),
     }
 }
 
-async fn find(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job, Refusal> {
+async fn find(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job, ApiError> {
     let found = gateway.in_time("video_find", gateway.videos.find(account, id)).await;
-    found.map_err(|_| Refusal::NoLedger)?.ok_or(Refusal::NoVideo)
+    found.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)
 }
 
 /// Where the file of a job can be had for a while: at the object store itself, or here.
-async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
+async fn address(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
     let videos = &gateway.videos;
     let name = file_name(job);
     let signing = videos.files.presigned(&name, ADDRESS_LIFE);
@@ -263,14 +266,14 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
                 event = "file_address_failed", job = job.id, failed:?;
                 "no address for a file"
             );
-            return Err(Refusal::Internal);
+            return Err(ApiError::Internal);
         }
     }
     let seal_of = gateway.in_time("secret", videos.seal()).await;
-    let made_by = seal_of.map_err(|_| Refusal::NoLedger)?;
+    let made_by = seal_of.map_err(|_| ApiError::NoLedger)?;
     let end_ms = unix_ms().saturating_add(seal::LIFE_MAX_MS - CLOCKS_DIFFER_MS);
     let token = made_by.token(job.account.as_str(), &job.id, end_ms);
-    let token = token.map_err(|_| Refusal::Internal)?;
+    let token = token.map_err(|_| ApiError::Internal)?;
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }
@@ -282,25 +285,25 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, Refusal> {
 pub(super) async fn file(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
     (id, token): (&str, &str),
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let videos = &gateway.videos;
-    let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| Refusal::NoLedger)?;
-    let account = seal.open(id, token, unix_ms()).ok_or(Refusal::NoVideo)?;
-    let account = AccountName::parse(&account).ok_or(Refusal::NoVideo)?;
+    let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| ApiError::NoLedger)?;
+    let account = seal.open(id, token, unix_ms()).ok_or(ApiError::NoVideo)?;
+    let account = AccountName::parse(&account).ok_or(ApiError::NoVideo)?;
     exchange.record.account = Some(account.clone());
     let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
     gateway.count_for_account(exchange, &tenant)?;
     let job = find(gateway, &account, id).await?;
     if job.status() != JobStatus::Completed {
-        return Err(Refusal::NoVideo);
+        return Err(ApiError::NoVideo);
     }
     download::send(&videos.files, &file_name(&job), session, exchange).await
 }
 
 /// The id of the job that a request asks for.
-pub(super) fn id(exchange: &Exchange) -> String {
+pub(super) fn id(exchange: &RequestContext) -> String {
     format!("{ID_START}{}", exchange.id)
 }
 
@@ -311,22 +314,22 @@ pub(super) fn id(exchange: &Exchange) -> String {
 pub(super) async fn create(
     gateway: &Gateway,
     session: &Session,
-    exchange: &mut Exchange,
-    caller: Caller,
-    taken: Taken,
-) -> Result<Reply, Refusal> {
+    exchange: &mut RequestContext,
+    caller: KnownCaller,
+    taken: RequestBody,
+) -> Result<LocalResponse, ApiError> {
     let catalogue = gateway.catalogue.load();
     let model = admit::model(&catalogue, &taken.opened.model, Endpoint::Videos)?;
     exchange.record.model = Some(model.clone());
-    let call = ModelCall::parse(taken.opened, Endpoint::Videos).map_err(Refusal::Call)?;
+    let call = ModelCall::parse(taken.opened, Endpoint::Videos).map_err(ApiError::Call)?;
     admit::screen(&model, &call, Endpoint::Videos)?;
-    let RequestKind::Video { ask, file } = &call.asked else { return Err(Refusal::Internal) };
+    let RequestKind::Video { ask, file } = &call.asked else { return Err(ApiError::Internal) };
     let vendor = &model.vendor.token;
     if gateway.routes.of(vendor).is_none() {
-        return Err(Refusal::NoRoute(format!("no route to {vendor} is set up")));
+        return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
     }
     let at = exchange.arrived_ms / 1_000;
-    let quote = funds::quote(&model, &call, 0, at)?.ok_or(Refusal::Internal)?;
+    let quote = funds::quote(&model, &call, 0, at)?.ok_or(ApiError::Internal)?;
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
@@ -348,7 +351,7 @@ pub(super) async fn create(
     let whole = rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?;
     // While nothing can be placed nothing is kept for it.
     let admitting = gateway.in_time("video_place", gateway.ledger.admits()).await;
-    admitting.map_err(|_| Refusal::NoLedger)?;
+    admitting.map_err(|_| ApiError::NoLedger)?;
     let (job, body) = body::keep(gateway, job, whole).await?;
     let order = NewJob {
         body,
@@ -358,30 +361,30 @@ pub(super) async fn create(
         open_max: schedule.open_max,
         job: job.clone(),
     };
-    let placed = place(gateway, order).await.map_err(|_| Refusal::NoLedger)?;
+    let placed = place(gateway, order).await.map_err(|_| ApiError::NoLedger)?;
     if placed != PlaceResult::New {
         body::forget(gateway, &job).await;
     }
     let view = match placed {
         PlaceResult::New => job.view(schedule),
         PlaceResult::Repeat(first) if first.is_over(schedule, unix_ms()) => {
-            return Err(Refusal::VideoDeleted);
+            return Err(ApiError::VideoDeleted);
         }
         PlaceResult::Repeat(first) => first.view(schedule),
-        PlaceResult::Deleted => return Err(Refusal::VideoDeleted),
+        PlaceResult::Deleted => return Err(ApiError::VideoDeleted),
         PlaceResult::Insufficient(available) => {
-            return Err(Refusal::Insufficient { least: quote.least, available });
+            return Err(ApiError::Insufficient { least: quote.least, available });
         }
-        PlaceResult::Crowded => return Err(Refusal::TooManyVideos(schedule.open_max)),
-        PlaceResult::NoAccount => return Err(Refusal::BadKey),
+        PlaceResult::Crowded => return Err(ApiError::TooManyVideos(schedule.open_max)),
+        PlaceResult::NoAccount => return Err(ApiError::BadKey),
     };
     gateway.videos.bell.notify_one();
-    Ok(Reply::ok(view))
+    Ok(LocalResponse::ok(view))
 }
 
 /// The body for the vendor, as the rules want it.
-fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, Refusal> {
-    let document = JsonDocument::parse(body).map_err(|_| Refusal::Internal)?;
+fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
+    let document = JsonDocument::parse(body).map_err(|_| ApiError::Internal)?;
     let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Videos, &mut draft);
     Ok(draft.finish().concat().into())
@@ -433,7 +436,7 @@ fn is_id(text: &str) -> bool {
     uuid.is_some_and(|uuid| text[ID_START.len()..] == uuid.to_string())
 }
 
-fn page(query: &str) -> Result<JobPage, Refusal> {
+fn page(query: &str) -> Result<JobPage, ApiError> {
     let limit = match value(query, "limit") {
         None => PAGE_JOBS,
         Some(text) => Some(text)
@@ -459,6 +462,6 @@ fn value(query: &str, name: &str) -> Option<String> {
     Some(decoded(value).unwrap_or_default())
 }
 
-fn invalid(field: &str, right: &str) -> Refusal {
-    Refusal::Call(CallError::invalid(field, right))
+fn invalid(field: &str, right: &str) -> ApiError {
+    ApiError::Call(CallError::invalid(field, right))
 }

@@ -18,7 +18,7 @@ use pingora_core::protocols::{
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// What stands between a connection and whoever reads and writes.
-pub(super) trait Manners: Debug + Send + Sync + Unpin {
+pub(super) trait IoPolicy: Debug + Send + Sync + Unpin {
     /// See [`AsyncRead::poll_read`].
     fn read(
         &mut self,
@@ -50,13 +50,13 @@ const GATHERED_BYTES_KEPT: usize = 4 << 10;
 /// Bytes that wait for others, to leave together: a send costs microseconds, most of them for
 /// waking whoever receives.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct WriteBuffer {
     bytes: Vec<u8>,
     /// How many of them went out.
     sent: usize,
 }
 
-impl Gathered {
+impl WriteBuffer {
     /// How many of them are still to go.
     pub(super) fn left(&self) -> usize {
         self.bytes.len() - self.sent
@@ -94,58 +94,58 @@ impl Gathered {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Wire<M> {
+pub(super) struct WrappedStream<M> {
     pub(super) stream: Stream,
     pub(super) manners: M,
 }
 
-impl<M: Manners> AsyncRead for Wire<M> {
+impl<M: IoPolicy> AsyncRead for WrappedStream<M> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Wire { stream, manners } = &mut *self;
+        let WrappedStream { stream, manners } = &mut *self;
         manners.read(stream, cx, buf)
     }
 }
 
-impl<M: Manners> AsyncWrite for Wire<M> {
+impl<M: IoPolicy> AsyncWrite for WrappedStream<M> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let Wire { stream, manners } = &mut *self;
+        let WrappedStream { stream, manners } = &mut *self;
         manners.write(stream, cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Wire { stream, manners } = &mut *self;
+        let WrappedStream { stream, manners } = &mut *self;
         manners.flush(stream, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Wire { stream, manners } = &mut *self;
+        let WrappedStream { stream, manners } = &mut *self;
         manners.shut(stream, cx)
     }
 }
 
 #[async_trait]
-impl<M: Manners> Shutdown for Wire<M> {
+impl<M: IoPolicy> Shutdown for WrappedStream<M> {
     async fn shutdown(&mut self) {
         // What fails here has failed for good.
         let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 
-impl<M> UniqueID for Wire<M> {
+impl<M> UniqueID for WrappedStream<M> {
     fn id(&self) -> UniqueIDType {
         self.stream.id()
     }
 }
 
-impl<M> Ssl for Wire<M> {
+impl<M> Ssl for WrappedStream<M> {
     fn get_ssl(&self) -> Option<&TlsRef> {
         self.stream.get_ssl()
     }
@@ -159,7 +159,7 @@ impl<M> Ssl for Wire<M> {
     }
 }
 
-impl<M> GetTimingDigest for Wire<M> {
+impl<M> GetTimingDigest for WrappedStream<M> {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         self.stream.get_timing_digest()
     }
@@ -173,7 +173,7 @@ impl<M> GetTimingDigest for Wire<M> {
     }
 }
 
-impl<M> GetProxyDigest for Wire<M> {
+impl<M> GetProxyDigest for WrappedStream<M> {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         self.stream.get_proxy_digest()
     }
@@ -183,7 +183,7 @@ impl<M> GetProxyDigest for Wire<M> {
     }
 }
 
-impl<M> GetSocketDigest for Wire<M> {
+impl<M> GetSocketDigest for WrappedStream<M> {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         self.stream.get_socket_digest()
     }
@@ -194,7 +194,7 @@ impl<M> GetSocketDigest for Wire<M> {
 }
 
 #[async_trait]
-impl<M: Manners> Peek for Wire<M> {
+impl<M: IoPolicy> Peek for WrappedStream<M> {
     async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
         self.stream.try_peek(buf).await
     }

@@ -21,13 +21,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::Catalogue;
 use crate::conf::{AdminAddress, Config};
-use crate::gateway::busy::Busy;
-use crate::gateway::edge::crowd::Crowd;
-use crate::gateway::edge::{Edge, Parts};
+use crate::gateway::busy::InFlight;
+use crate::gateway::edge::crowd::ConnectionLimits;
+use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::limits::Timeouts;
-use crate::gateway::load::Load;
-use crate::gateway::routes::Routes;
+use crate::gateway::load::OverloadMonitor;
+use crate::gateway::routes::RouteTable;
 use crate::gateway::vendor_key::read_key;
 use crate::ledger::Ledger;
 use crate::permissions;
@@ -40,7 +40,7 @@ const IDLE_WAIT: Duration = Duration::from_secs(65);
 /// Answers on the admin address.
 pub(super) struct AdminServer {
     ledger: Arc<dyn Ledger>,
-    routes: Arc<Routes>,
+    routes: Arc<RouteTable>,
     /// Whose models are for sale.
     catalogue: Arc<ArcSwap<Catalogue>>,
     /// The ledger must answer within this.
@@ -56,21 +56,21 @@ type TokenDigest = [u8; 32];
 pub(super) fn build(
     conf: &Config,
     ledger: Arc<dyn Ledger>,
-    (routes, catalogue): (Arc<Routes>, Arc<ArcSwap<Catalogue>>),
+    (routes, catalogue): (Arc<RouteTable>, Arc<ArcSwap<Catalogue>>),
     connections_max: usize,
-) -> anyhow::Result<Service<Edge<AdminServer>>> {
+) -> anyhow::Result<Service<EdgeService<AdminServer>>> {
     let token = conf.listen.admin_token.as_ref().map(|source| {
         let told = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
         told.map(|token| digest(&token))
     });
     let (wait, token) = (conf.timeouts.ledger, token.transpose()?);
     let admin = AdminServer { ledger, routes, catalogue, wait, token };
-    let parts = Parts {
+    let parts = EdgeConfig {
         app: admin,
         tls: None,
-        crowd: Crowd::unshown(connections_max),
-        busy: Busy::default(),
-        load: Load::new(Duration::ZERO),
+        crowd: ConnectionLimits::unshown(connections_max),
+        busy: InFlight::default(),
+        load: OverloadMonitor::new(Duration::ZERO),
         proxies: None,
     };
     let timeouts = Timeouts {
@@ -79,7 +79,7 @@ pub(super) fn build(
         keepalive: IDLE_WAIT,
         ..conf.timeouts
     };
-    let edge = Edge::new(parts, &conf.limits, &timeouts);
+    let edge = EdgeService::new(parts, &conf.limits, &timeouts);
     let mut service = Service::new("admin".to_owned(), edge);
     match &conf.listen.admin {
         AdminAddress::Tcp(address) => service.add_tcp(address),

@@ -17,13 +17,13 @@ use super::credentials::VendorCredentials;
 use super::reload::RulesReload;
 use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
-use crate::gateway::busy::Busy;
-use crate::gateway::dial::Dial;
-use crate::gateway::edge::crowd::Crowd;
+use crate::gateway::busy::InFlight;
+use crate::gateway::dial::PlainPool;
+use crate::gateway::edge::crowd::ConnectionLimits;
 use crate::gateway::exchange::unix_ms;
 use crate::gateway::limits::Timeouts;
-use crate::gateway::probe::Prober;
-use crate::gateway::routes::{Route, Routes};
+use crate::gateway::probe::RouteProber;
+use crate::gateway::routes::{RouteTable, VendorRoute};
 use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
@@ -56,13 +56,13 @@ pub(super) struct BackgroundTasks {
     pub(super) bodies: Arc<BodyFiles>,
     pub(super) upkeep: Arc<Maintenance>,
     pub(super) sweep_every: Duration,
-    pub(super) routes: Arc<Routes>,
-    pub(super) dial: Arc<Dial>,
+    pub(super) routes: Arc<RouteTable>,
+    pub(super) dial: Arc<PlainPool>,
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
-    pub(super) busy: Busy,
-    pub(super) crowd: Arc<Crowd>,
-    pub(super) settling: Busy,
+    pub(super) busy: InFlight,
+    pub(super) crowd: Arc<ConnectionLimits>,
+    pub(super) settling: InFlight,
     /// Whether the worker has ended what it had begun.
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: RulesReload,
@@ -109,7 +109,7 @@ pub(super) fn keep(upkeep: &Arc<Maintenance>) -> anyhow::Result<()> {
 
 /// Looks the names of all routes up. Together: one that hangs must not keep the others from their
 /// addresses.
-pub(super) async fn look_up(routes: &Routes) {
+pub(super) async fn look_up(routes: &RouteTable) {
     futures_util::future::join_all(routes.all().map(|route| resolve(route))).await;
 }
 
@@ -182,7 +182,7 @@ impl BackgroundTasks {
     async fn probe(&self) {
         loop {
             tokio::time::sleep(PROBE_EVERY).await;
-            let prober = Prober { dial: &self.dial, timeouts: &self.timeouts };
+            let prober = RouteProber { dial: &self.dial, timeouts: &self.timeouts };
             prober.probe_suspected(&self.routes, &self.catalogue.load_full()).await;
         }
     }
@@ -259,7 +259,7 @@ async fn sweep(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavai
     Ok(())
 }
 
-async fn resolve(route: &Route) {
+async fn resolve(route: &VendorRoute) {
     if route.base.host.parse::<std::net::IpAddr>().is_ok() {
         return;
     }

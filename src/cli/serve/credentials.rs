@@ -7,13 +7,13 @@ use anyhow::Context as _;
 
 use super::certificate::ServerCertificate;
 use crate::conf::Config;
-use crate::gateway::routes::Routes;
+use crate::gateway::routes::RouteTable;
 
 /// See the module.
 pub(super) struct VendorCredentials {
     /// The configuration file, which says where the keys are.
     pub(super) conf_file: String,
-    pub(super) routes: Arc<Routes>,
+    pub(super) routes: Arc<RouteTable>,
     pub(super) certificate: Option<Arc<ServerCertificate>>,
 }
 
@@ -25,7 +25,7 @@ impl VendorCredentials {
     pub(super) fn load(
         conf: &Config,
         conf_file: &str,
-        routes: Arc<Routes>,
+        routes: Arc<RouteTable>,
     ) -> anyhow::Result<VendorCredentials> {
         let certificate = conf.listen.tls.as_ref().map(ServerCertificate::load);
         let certificate = certificate.transpose().context("listen.tls")?;

@@ -17,8 +17,8 @@ use tokio::time::timeout;
 
 use crate::conf::Config;
 use crate::gateway::Gateway;
-use crate::gateway::edge::crowd::Crowd;
-use crate::gateway::edge::{Edge, Parts};
+use crate::gateway::edge::crowd::ConnectionLimits;
+use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::store::OpenStore;
 
 /// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
@@ -33,7 +33,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// ones would wait for that otherwise, and might wait too long.
 pub(super) struct ListenerService {
     pub(super) store: OpenStore,
-    pub(super) service: Service<Edge<HttpProxy<Gateway>>>,
+    pub(super) service: Service<EdgeService<HttpProxy<Gateway>>>,
 }
 
 #[async_trait]
@@ -67,8 +67,8 @@ pub(super) fn build(
     conf: &Config,
     server: &Arc<ServerConf>,
     gateway: Gateway,
-    (crowd, tls): (Arc<Crowd>, Option<Acceptor>),
-) -> Service<Edge<HttpProxy<Gateway>>> {
+    (crowd, tls): (Arc<ConnectionLimits>, Option<Acceptor>),
+) -> Service<EdgeService<HttpProxy<Gateway>>> {
     let (busy, load) = (gateway.busy.clone(), gateway.load.clone());
     let proxies = gateway.proxies.clone();
     let mut app = http_proxy(server, gateway);
@@ -76,8 +76,8 @@ pub(super) fn build(
     options.h2_idle_timeout = Some(conf.timeouts.keepalive);
     app.server_options = Some(options);
     app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
-    let parts = Parts { app, tls, crowd, busy, load, proxies };
-    let edge = Edge::new(parts, &conf.limits, &conf.timeouts);
+    let parts = EdgeConfig { app, tls, crowd, busy, load, proxies };
+    let edge = EdgeService::new(parts, &conf.limits, &conf.timeouts);
     let mut service = Service::new("gateway".to_owned(), edge);
     let mut listener = ListenerConfig::tcp(&conf.listen.http);
     if conf.listen.tls.is_none() {

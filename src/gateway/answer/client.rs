@@ -22,14 +22,14 @@ const PRESSED_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Bytes for the client.
 #[derive(Default)]
-pub(super) struct Out(pub(super) Vec<Bytes>);
+pub(super) struct OutputChunks(pub(super) Vec<Bytes>);
 
-impl Out {
+impl OutputChunks {
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
 
-    pub(super) fn append(&mut self, mut more: Out) {
+    pub(super) fn append(&mut self, mut more: OutputChunks) {
         self.0.append(&mut more.0);
     }
 
@@ -47,12 +47,12 @@ impl Out {
 
 /// When a client went, and how far the answer was.
 #[derive(Clone, Copy)]
-pub(super) struct Gone {
+pub(super) struct Disconnected {
     at: Instant,
     read_bytes: u64,
 }
 
-impl Gone {
+impl Disconnected {
     /// Whether to read on, for the sake of the usage at the end.
     pub(super) fn patient(self, read_bytes: u64, drain: Duration) -> bool {
         let beyond = read_bytes.saturating_sub(self.read_bytes);
@@ -61,14 +61,14 @@ impl Gone {
 }
 
 /// The client's side of an answer. Once it has gone, nothing is written any more.
-pub(super) struct Client<'a> {
+pub(super) struct Downstream<'a> {
     /// The head, until the first bytes go out.
     pub(super) head: Option<Box<ResponseHeader>>,
-    pub(super) gone: Option<Gone>,
+    pub(super) gone: Option<Disconnected>,
     pub(super) stream: bool,
     /// What waits for the end, for a client that takes the end of a connection for that of an
     /// answer: half of it would look whole.
-    pub(super) collected: Option<Out>,
+    pub(super) collected: Option<OutputChunks>,
     /// For one write.
     pub(super) patience: Duration,
     /// For all that was there at once.
@@ -81,25 +81,25 @@ pub(super) struct Client<'a> {
 }
 
 /// It did not take something in time, or its connection failed.
-struct Untaken;
+struct WriteFailure;
 
 /// How far a client is with what it was given at once.
-struct Taking {
+struct PendingWrite {
     began: Instant,
     bytes: u64,
 }
 
-impl Client<'_> {
+impl Downstream<'_> {
     /// How much is held for it beside what was not read yet.
     pub(super) fn held(&self) -> usize {
-        self.collected.as_ref().map_or(0, Out::len)
+        self.collected.as_ref().map_or(0, OutputChunks::len)
     }
 
     /// Gives it something, after which the vendor had been read this far.
     pub(super) async fn pass(
         &mut self,
         session: &mut Session,
-        mut out: Out,
+        mut out: OutputChunks,
         end: bool,
         read_bytes: u64,
     ) {
@@ -121,14 +121,14 @@ impl Client<'_> {
         } else {
             let writing =
                 tokio::time::timeout(self.patience, self.write(session, pieces, end, began));
-            writing.await.unwrap_or(Err(Untaken))
+            writing.await.unwrap_or(Err(WriteFailure))
         };
         let now = Instant::now();
         self.waited += now - began;
         if written.is_err() {
             session.set_keepalive(None);
             self.collected = None;
-            self.gone = Some(Gone { at: now, read_bytes });
+            self.gone = Some(Disconnected { at: now, read_bytes });
         }
     }
 
@@ -138,15 +138,15 @@ impl Client<'_> {
         pieces: Vec<Bytes>,
         end: bool,
         began: Instant,
-    ) -> Result<(), Untaken> {
-        let mut taking = Taking { began, bytes: 0 };
+    ) -> Result<(), WriteFailure> {
+        let mut taking = PendingWrite { began, bytes: 0 };
         let down = &mut session.downstream_session;
         if let Some(mut head) = self.head.take() {
             if end && !self.stream {
                 // All of it is here, so its length can be told. A stream stays one.
                 head.remove_header("transfer-encoding");
                 let length: usize = pieces.iter().map(Bytes::len).sum();
-                head.insert_header("content-length", length).map_err(|_| Untaken)?;
+                head.insert_header("content-length", length).map_err(|_| WriteFailure)?;
             }
             self.taken(&taking, down.write_response_header(head)).await?;
         }
@@ -173,26 +173,26 @@ impl Client<'_> {
     /// Waits until something is taken, as long as a client may take for it.
     async fn taken<T>(
         &self,
-        taking: &Taking,
+        taking: &PendingWrite,
         writing: impl Future<Output = pingora_core::Result<T>>,
-    ) -> Result<(), Untaken> {
+    ) -> Result<(), WriteFailure> {
         if !self.permit.is_used() {
             // All of it has a bound together.
-            return writing.await.map(drop).map_err(|_| Untaken);
+            return writing.await.map(drop).map_err(|_| WriteFailure);
         }
         let began = Instant::now();
         let mut writing = std::pin::pin!(writing);
         loop {
-            let left = self.left(taking, began.elapsed()).ok_or(Untaken)?;
+            let left = self.left(taking, began.elapsed()).ok_or(WriteFailure)?;
             let look = left.min(PRESSED_LOOK_EVERY);
             if let Ok(written) = tokio::time::timeout(look, &mut writing).await {
-                return written.map(drop).map_err(|_| Untaken);
+                return written.map(drop).map_err(|_| WriteFailure);
             }
         }
     }
 
     /// How long a client may still take for something that it was given so long ago.
-    fn left(&self, taking: &Taking, since: Duration) -> Option<Duration> {
+    fn left(&self, taking: &PendingWrite, since: Duration) -> Option<Duration> {
         let in_all = self.patience_in_all.checked_sub(taking.began.elapsed())?;
         let mut patience = self.patience;
         if self.permit.is_pressed(self.budget) {

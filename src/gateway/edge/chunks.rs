@@ -10,7 +10,7 @@ const EXTRA_BYTES_MAX: usize = 8 << 10;
 
 /// How far a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum ChunkPosition {
     /// In the size of a chunk, of which there are so many digits.
     Size {
         digits: u8,
@@ -49,77 +49,98 @@ enum At {
 
 /// A body in chunks, as far as it has been read.
 #[derive(Debug)]
-pub struct Chunks {
-    at: At,
+pub struct ChunkReader {
+    at: ChunkPosition,
     extra: usize,
 }
 
 /// It is no such body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unsound;
+pub struct InvalidChunk;
 
-impl Default for Chunks {
-    fn default() -> Chunks {
-        Chunks { at: At::Size { digits: 0, size: 0 }, extra: 0 }
+impl Default for ChunkReader {
+    fn default() -> ChunkReader {
+        ChunkReader { at: ChunkPosition::Size { digits: 0, size: 0 }, extra: 0 }
     }
 }
 
-impl Chunks {
+impl ChunkReader {
     /// Whether all of the body was there.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.at == At::Over
+        self.at == ChunkPosition::Over
     }
 
     /// Reads on. What comes after the end is not looked at.
     ///
     /// # Errors
     /// These bytes cannot go on like this.
-    pub fn read(&mut self, mut bytes: &[u8]) -> Result<(), Unsound> {
+    pub fn read(&mut self, mut bytes: &[u8]) -> Result<(), InvalidChunk> {
         while let [first, rest @ ..] = bytes {
-            if let At::Data { left } = self.at {
+            if let ChunkPosition::Data { left } = self.at {
                 let skipped = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                 bytes = &bytes[skipped..];
                 let left = left - skipped as u64;
-                self.at = if left == 0 { At::DataEnd { cr: true } } else { At::Data { left } };
+                self.at = if left == 0 {
+                    ChunkPosition::DataEnd { cr: true }
+                } else {
+                    ChunkPosition::Data { left }
+                };
                 continue;
             }
-            if self.at == At::Over {
+            if self.at == ChunkPosition::Over {
                 break;
             }
-            self.at = self.step(*first).ok_or(Unsound)?;
+            self.at = self.step(*first).ok_or(InvalidChunk)?;
             bytes = rest;
         }
-        if self.extra > EXTRA_BYTES_MAX { Err(Unsound) } else { Ok(()) }
+        if self.extra > EXTRA_BYTES_MAX { Err(InvalidChunk) } else { Ok(()) }
     }
 
     /// Where a byte leads to that is no data.
-    fn step(&mut self, byte: u8) -> Option<At> {
+    fn step(&mut self, byte: u8) -> Option<ChunkPosition> {
         let visible = byte == b'\t' || matches!(byte, b' '..=b'~');
-        let needed = matches!(self.at, At::Size { .. } | At::SizeEnd { .. } | At::DataEnd { .. });
+        let needed = matches!(
+            self.at,
+            ChunkPosition::Size { .. }
+                | ChunkPosition::SizeEnd { .. }
+                | ChunkPosition::DataEnd { .. }
+        );
         self.extra += usize::from(!needed);
         Some(match (self.at, byte) {
-            (At::Size { digits, size }, b'\r') if digits > 0 => At::SizeEnd { size },
-            (At::Size { digits, size }, b';') if digits > 0 => At::Extension { size },
-            (At::Size { digits, size }, b' ' | b'\t') if digits > 0 => At::Gap { size },
-            (At::Size { digits, size }, _) if digits < DIGITS_MAX => {
-                let digit = char::from(byte).to_digit(16)?;
-                At::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }
+            (ChunkPosition::Size { digits, size }, b'\r') if digits > 0 => {
+                ChunkPosition::SizeEnd { size }
             }
-            (At::Gap { size }, b' ' | b'\t') => At::Gap { size },
-            (At::Gap { size }, b';') => At::Extension { size },
-            (At::Extension { size }, b'\r') => At::SizeEnd { size },
-            (At::Extension { size }, _) if visible => At::Extension { size },
-            (At::SizeEnd { size: 0 } | At::ValueEnd, b'\n') => At::Trailer,
-            (At::SizeEnd { size }, b'\n') => At::Data { left: size },
-            (At::DataEnd { cr: true }, b'\r') => At::DataEnd { cr: false },
-            (At::DataEnd { cr: false }, b'\n') => At::Size { digits: 0, size: 0 },
-            (At::Trailer, b'\r') => At::LastEnd,
-            (At::Trailer | At::Name, _) if is_token_byte(byte) => At::Name,
-            (At::Name, b':') => At::Value,
-            (At::Value, b'\r') => At::ValueEnd,
-            (At::Value, _) if visible || byte >= 0x80 => At::Value,
-            (At::LastEnd, b'\n') => At::Over,
+            (ChunkPosition::Size { digits, size }, b';') if digits > 0 => {
+                ChunkPosition::Extension { size }
+            }
+            (ChunkPosition::Size { digits, size }, b' ' | b'\t') if digits > 0 => {
+                ChunkPosition::Gap { size }
+            }
+            (ChunkPosition::Size { digits, size }, _) if digits < DIGITS_MAX => {
+                let digit = char::from(byte).to_digit(16)?;
+                ChunkPosition::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }
+            }
+            (ChunkPosition::Gap { size }, b' ' | b'\t') => ChunkPosition::Gap { size },
+            (ChunkPosition::Gap { size }, b';') => ChunkPosition::Extension { size },
+            (ChunkPosition::Extension { size }, b'\r') => ChunkPosition::SizeEnd { size },
+            (ChunkPosition::Extension { size }, _) if visible => ChunkPosition::Extension { size },
+            (ChunkPosition::SizeEnd { size: 0 } | ChunkPosition::ValueEnd, b'\n') => {
+                ChunkPosition::Trailer
+            }
+            (ChunkPosition::SizeEnd { size }, b'\n') => ChunkPosition::Data { left: size },
+            (ChunkPosition::DataEnd { cr: true }, b'\r') => ChunkPosition::DataEnd { cr: false },
+            (ChunkPosition::DataEnd { cr: false }, b'\n') => {
+                ChunkPosition::Size { digits: 0, size: 0 }
+            }
+            (ChunkPosition::Trailer, b'\r') => ChunkPosition::LastEnd,
+            (ChunkPosition::Trailer | ChunkPosition::Name, _) if is_token_byte(byte) => {
+                ChunkPosition::Name
+            }
+            (ChunkPosition::Name, b':') => ChunkPosition::Value,
+            (ChunkPosition::Value, b'\r') => ChunkPosition::ValueEnd,
+            (ChunkPosition::Value, _) if visible || byte >= 0x80 => ChunkPosition::Value,
+            (ChunkPosition::LastEnd, b'\n') => ChunkPosition::Over,
             _ => return None,
         })
     }
@@ -132,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    fn read(body: &[u8]) -> Result<bool, Unsound> {
-        let mut chunks = Chunks::default();
+    fn read(body: &[u8]) -> Result<bool, InvalidChunk> {
+        let mut chunks = ChunkReader::default();
         chunks.read(body).map(|()| chunks.is_over())
     }
 
@@ -173,7 +194,7 @@ mod tests {
     #[case::bare_lf_in_a_trailer("0\r\na: b\nc: d\r\n\r\n")]
     #[case::bare_lf_at_the_end("0\r\n\n")]
     fn others_are_not(#[case] body: &str) {
-        assert_eq!(read(body.as_bytes()), Err(Unsound));
+        assert_eq!(read(body.as_bytes()), Err(InvalidChunk));
     }
 
     #[test]
@@ -185,8 +206,8 @@ mod tests {
     #[test]
     fn what_is_said_beside_the_data_is_bounded() {
         let most = "x".repeat(EXTRA_BYTES_MAX + 1);
-        assert_eq!(read(format!("1;{most}").as_bytes()), Err(Unsound));
-        assert_eq!(read(format!("0\r\na: {most}").as_bytes()), Err(Unsound));
+        assert_eq!(read(format!("1;{most}").as_bytes()), Err(InvalidChunk));
+        assert_eq!(read(format!("0\r\na: {most}").as_bytes()), Err(InvalidChunk));
     }
 
     proptest! {
@@ -194,7 +215,7 @@ mod tests {
         fn it_does_not_matter_in_which_pieces_a_body_comes(
             pieces in prop::collection::vec("[0-9a-f;\r\n ]{0,6}|1\r\na\r\n|0\r\n|\r\n", 0..8),
         ) {
-            let mut chunks = Chunks::default();
+            let mut chunks = ChunkReader::default();
             let in_pieces = pieces.iter().try_for_each(|piece| chunks.read(piece.as_bytes()));
             let whole = pieces.concat();
             prop_assert_eq!(in_pieces.map(|()| chunks.is_over()), read(whole.as_bytes()));

@@ -9,7 +9,7 @@ use crate::metrics::METRICS;
 
 /// Everybody who is connected.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct ConnectionLimits {
     count: AtomicUsize,
     count_max: usize,
     by_client: Mutex<HashMap<IpAddr, usize>>,
@@ -21,33 +21,39 @@ pub struct Crowd {
 
 /// A connection's place, until it is dropped.
 #[derive(Debug)]
-pub struct Seat {
-    crowd: Arc<Crowd>,
+pub struct ConnectionPermit {
+    crowd: Arc<ConnectionLimits>,
     client: Option<IpAddr>,
 }
 
 /// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     /// There are too many connections.
     All,
     /// There are too many from this address.
     Client,
 }
 
-impl Crowd {
+impl ConnectionLimits {
     /// Nobody yet, of so many in all and from one address. A bound of 0 for the latter is none.
     #[must_use]
-    pub fn new(count_max: usize, by_client_max: usize) -> Arc<Crowd> {
+    pub fn new(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Crowd { count, count_max, by_client, by_client_max, is_shown: true })
+        Arc::new(ConnectionLimits { count, count_max, by_client, by_client_max, is_shown: true })
     }
 
     /// Nobody yet, of so many in all, none of whom is a client.
     #[must_use]
-    pub fn unshown(count_max: usize) -> Arc<Crowd> {
+    pub fn unshown(count_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Crowd { count, count_max, by_client, by_client_max: 0, is_shown: false })
+        Arc::new(ConnectionLimits {
+            count,
+            count_max,
+            by_client,
+            by_client_max: 0,
+            is_shown: false,
+        })
     }
 
     /// How many are connected.
@@ -60,27 +66,30 @@ impl Crowd {
     ///
     /// # Errors
     /// There is none.
-    pub fn enter(self: &Arc<Crowd>, address: Option<IpAddr>) -> Result<Seat, Full> {
+    pub fn enter(
+        self: &Arc<ConnectionLimits>,
+        address: Option<IpAddr>,
+    ) -> Result<ConnectionPermit, LimitReached> {
         let before = self.count.fetch_add(1, Ordering::Relaxed);
         if self.is_shown {
             METRICS.connections.inc();
         }
         // From here on the seat counts back.
-        let mut seat = Seat { crowd: self.clone(), client: None };
+        let mut seat = ConnectionPermit { crowd: self.clone(), client: None };
         if before >= self.count_max {
-            return Err(Full::All);
+            return Err(LimitReached::All);
         }
         address.map_or(Ok(()), |address| seat.assign_client(address))?;
         Ok(seat)
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// Counts the connection as that of an address, which is known only now.
     ///
     /// # Errors
     /// There are too many from there.
-    pub fn assign_client(&mut self, address: IpAddr) -> Result<(), Full> {
+    pub fn assign_client(&mut self, address: IpAddr) -> Result<(), LimitReached> {
         let most = self.crowd.by_client_max;
         if most == 0 || self.client.is_some() {
             return Ok(());
@@ -89,7 +98,7 @@ impl Seat {
         let mut by_client = self.crowd.by_client.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = by_client.entry(client).or_default();
         if *theirs >= most {
-            return Err(Full::Client);
+            return Err(LimitReached::Client);
         }
         *theirs += 1;
         drop(by_client);
@@ -98,7 +107,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.crowd.count.fetch_sub(1, Ordering::Relaxed);
         if self.crowd.is_shown {
@@ -132,18 +141,21 @@ pub fn client_network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn from(crowd: &Arc<Crowd>, address: &str) -> Result<Seat, Full> {
+    fn from(
+        crowd: &Arc<ConnectionLimits>,
+        address: &str,
+    ) -> Result<ConnectionPermit, LimitReached> {
         crowd.enter(Some(address.parse().expect("an address")))
     }
 
     #[test]
     fn places_are_counted_in_all_and_by_client_and_come_back() {
-        let crowd = Crowd::new(3, 2);
+        let crowd = ConnectionLimits::new(3, 2);
         let first = from(&crowd, "10.0.0.1").expect("a place");
         let second = from(&crowd, "::ffff:10.0.0.1").expect("a place");
-        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(Full::Client));
+        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(LimitReached::Client));
         let third = from(&crowd, "10.0.0.2").expect("a place");
-        assert_eq!(from(&crowd, "10.0.0.3").err(), Some(Full::All));
+        assert_eq!(from(&crowd, "10.0.0.3").err(), Some(LimitReached::All));
         assert_eq!(crowd.count(), 3);
         drop(first);
         let again = from(&crowd, "10.0.0.1").expect("a place");
@@ -154,16 +166,16 @@ mod tests {
 
     #[test]
     fn neighbours_in_64_bits_are_one_client() {
-        let crowd = Crowd::new(9, 1);
+        let crowd = ConnectionLimits::new(9, 1);
         let _one = from(&crowd, "2001:db8:1:2::1").expect("a place");
-        assert_eq!(from(&crowd, "2001:db8:1:2:ffff::9").err(), Some(Full::Client));
+        assert_eq!(from(&crowd, "2001:db8:1:2:ffff::9").err(), Some(LimitReached::Client));
         assert!(from(&crowd, "2001:db8:1:3::1").is_ok());
     }
 
     #[test]
     fn without_a_bound_one_client_may_take_all_places() {
-        let crowd = Crowd::new(2, 0);
+        let crowd = ConnectionLimits::new(2, 0);
         let _seats = [from(&crowd, "10.0.0.1").ok(), from(&crowd, "10.0.0.1").ok()];
-        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(Full::All));
+        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(LimitReached::All));
     }
 }

@@ -15,7 +15,7 @@ const LENGTH_DIGITS_MAX: usize = 15;
 
 /// What is wrong with a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum HeadError {
     /// A line does not end with CR LF.
     Line,
     /// It does not begin with a request line.
@@ -58,7 +58,7 @@ pub enum Fault {
 
 /// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     /// By its length, which may be 0.
     Length,
     /// By its last chunk.
@@ -70,11 +70,11 @@ pub enum Framing {
 ///
 /// # Errors
 /// What there is of it is wrong already.
-pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, Fault> {
+pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, HeadError> {
     for found in memchr_iter(b'\n', &bytes[looked..]) {
         let at = looked + found;
         if at == 0 || bytes[at - 1] != b'\r' {
-            return Err(Fault::Line);
+            return Err(HeadError::Line);
         }
         // Of an empty line the end of the line before is two bytes away.
         if at >= 2 && bytes[at - 2] == b'\n' {
@@ -86,8 +86,8 @@ pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, Fault> {
     let rest = &bytes[looked.saturating_sub(1)..];
     let alone = |at: usize| rest.get(at + 1).is_some_and(|next| *next != b'\n');
     match memchr_iter(b'\r', rest).any(alone) {
-        _ if !begun => Err(Fault::Start),
-        true => Err(Fault::Line),
+        _ if !begun => Err(HeadError::Start),
+        true => Err(HeadError::Line),
         false => Ok(None),
     }
 }
@@ -96,10 +96,10 @@ pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, Fault> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check(head: &[u8]) -> Result<Framing, Fault> {
-    let mut lines = Lines(head);
-    let request = Request::read(lines.next().ok_or(Fault::Start)??)?;
-    let mut fields = Fields::default();
+pub fn check(head: &[u8]) -> Result<BodyFraming, HeadError> {
+    let mut lines = HeadLines(head);
+    let request = RequestHead::read(lines.next().ok_or(HeadError::Start)??)?;
+    let mut fields = FramingFields::default();
     for line in lines {
         let line = line?;
         if line.is_empty() {
@@ -108,7 +108,7 @@ pub fn check(head: &[u8]) -> Result<Framing, Fault> {
         fields.take(line)?;
     }
     fields.fit(&request)?;
-    Ok(if fields.has_coding { Framing::Chunks } else { Framing::Length })
+    Ok(if fields.has_coding { BodyFraming::Chunks } else { BodyFraming::Length })
 }
 
 /// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.
@@ -122,59 +122,59 @@ pub fn path(head: &[u8]) -> String {
 }
 
 /// The lines of a head, without their ends.
-struct Lines<'a>(&'a [u8]);
+struct HeadLines<'a>(&'a [u8]);
 
-impl<'a> Iterator for Lines<'a> {
-    type Item = Result<&'a [u8], Fault>;
+impl<'a> Iterator for HeadLines<'a> {
+    type Item = Result<&'a [u8], HeadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let at = memchr(b'\n', self.0)?;
         let (line, rest) = self.0.split_at(at);
         self.0 = &rest[1..];
-        Some(line.strip_suffix(b"\r").ok_or(Fault::Line))
+        Some(line.strip_suffix(b"\r").ok_or(HeadError::Line))
     }
 }
 
 /// What the first line says of the rest.
-struct Request<'a> {
+struct RequestHead<'a> {
     /// Whether it is of version 1.0.
     old: bool,
     /// The host, if the target names it.
     authority: Option<&'a [u8]>,
 }
 
-impl<'a> Request<'a> {
-    fn read(line: &'a [u8]) -> Result<Request<'a>, Fault> {
+impl<'a> RequestHead<'a> {
+    fn read(line: &'a [u8]) -> Result<RequestHead<'a>, HeadError> {
         let mut words = line.split(|byte| *byte == b' ');
         let [Some(method), Some(target), Some(version), None] =
             [words.next(), words.next(), words.next(), words.next()]
         else {
-            return Err(Fault::Start);
+            return Err(HeadError::Start);
         };
         if method.len() > METHOD_BYTES_MAX || !is_token(method) {
-            return Err(Fault::Start);
+            return Err(HeadError::Start);
         }
         let old = match version {
             b"HTTP/1.1" => false,
             b"HTTP/1.0" => true,
-            _ if version.starts_with(b"HTTP/") => return Err(Fault::Version),
-            _ => return Err(Fault::Start),
+            _ if version.starts_with(b"HTTP/") => return Err(HeadError::Version),
+            _ => return Err(HeadError::Start),
         };
         if method == b"CONNECT" {
-            return Err(Fault::Connect);
+            return Err(HeadError::Connect);
         }
         if !all(target, TARGET) {
-            return Err(Fault::Target);
+            return Err(HeadError::Target);
         }
         let authority = match target {
             [b'/', ..] => None,
             b"*" if method == b"OPTIONS" => None,
             _ => {
                 let named = absolute(target).map(|(authority, _)| authority);
-                Some(named.filter(|host| is_host(host)).ok_or(Fault::Target)?)
+                Some(named.filter(|host| is_host(host)).ok_or(HeadError::Target)?)
             }
         };
-        Ok(Request { old, authority })
+        Ok(RequestHead { old, authority })
     }
 }
 
@@ -191,44 +191,44 @@ fn absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The fields that bear on where a request goes and where it ends.
 #[derive(Default)]
-struct Fields<'a> {
+struct FramingFields<'a> {
     count: usize,
     host: Option<&'a [u8]>,
     has_length: bool,
     has_coding: bool,
 }
 
-impl<'a> Fields<'a> {
-    fn take(&mut self, line: &'a [u8]) -> Result<(), Fault> {
+impl<'a> FramingFields<'a> {
+    fn take(&mut self, line: &'a [u8]) -> Result<(), HeadError> {
         if matches!(line.first(), Some(b' ' | b'\t')) {
-            return Err(Fault::Folded);
+            return Err(HeadError::Folded);
         }
-        let colon = memchr(b':', line).ok_or(Fault::Name)?;
+        let colon = memchr(b':', line).ok_or(HeadError::Name)?;
         let (name, value) = (&line[..colon], trimmed(&line[colon + 1..]));
         if matches!(name.last(), Some(b' ' | b'\t')) {
-            return Err(Fault::Space);
+            return Err(HeadError::Space);
         }
         if !is_token(name) {
-            return Err(Fault::Name);
+            return Err(HeadError::Name);
         }
         if has_controls(value) {
-            return Err(Fault::Value);
+            return Err(HeadError::Value);
         }
         self.count += 1;
         if self.count > FIELDS_MAX {
-            return Err(Fault::Fields);
+            return Err(HeadError::Fields);
         }
         let called = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
             4 if called(b"host") => self.host(value),
             6 if called(b"expect") => {
                 let known = value.eq_ignore_ascii_case(b"100-continue");
-                known.then_some(()).ok_or(Fault::Expectation)
+                known.then_some(()).ok_or(HeadError::Expectation)
             }
             // What is offered here is the other version by its name alone, and may be passed over.
             7 if called(b"upgrade") => {
                 let known = value.eq_ignore_ascii_case(b"h2c");
-                known.then_some(()).ok_or(Fault::Upgrade)
+                known.then_some(()).ok_or(HeadError::Upgrade)
             }
             14 if called(b"content-length") => self.length(value),
             17 if called(b"transfer-encoding") => self.coding(value),
@@ -236,17 +236,17 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn host(&mut self, value: &'a [u8]) -> Result<(), Fault> {
+    fn host(&mut self, value: &'a [u8]) -> Result<(), HeadError> {
         if self.host.is_some() {
-            return Err(Fault::Hosts);
+            return Err(HeadError::Hosts);
         }
         self.host = Some(value);
-        is_host(value).then_some(()).ok_or(Fault::Host)
+        is_host(value).then_some(()).ok_or(HeadError::Host)
     }
 
-    fn length(&mut self, value: &[u8]) -> Result<(), Fault> {
+    fn length(&mut self, value: &[u8]) -> Result<(), HeadError> {
         if self.has_length || self.has_coding {
-            return Err(Fault::Lengths);
+            return Err(HeadError::Lengths);
         }
         self.has_length = true;
         let plain = match value {
@@ -254,31 +254,31 @@ impl<'a> Fields<'a> {
             [b'0', rest @ ..] => rest.is_empty(),
             digits => digits.len() <= LENGTH_DIGITS_MAX && digits.iter().all(u8::is_ascii_digit),
         };
-        plain.then_some(()).ok_or(Fault::Length)
+        plain.then_some(()).ok_or(HeadError::Length)
     }
 
-    fn coding(&mut self, value: &[u8]) -> Result<(), Fault> {
+    fn coding(&mut self, value: &[u8]) -> Result<(), HeadError> {
         if self.has_length {
-            return Err(Fault::Lengths);
+            return Err(HeadError::Lengths);
         }
         if self.has_coding || !value.eq_ignore_ascii_case(b"chunked") {
-            return Err(Fault::Coding);
+            return Err(HeadError::Coding);
         }
         self.has_coding = true;
         Ok(())
     }
 
     /// Whether they go together with the first line.
-    fn fit(&self, request: &Request<'_>) -> Result<(), Fault> {
+    fn fit(&self, request: &RequestHead<'_>) -> Result<(), HeadError> {
         if self.host.is_none() && !request.old {
-            return Err(Fault::NoHost);
+            return Err(HeadError::NoHost);
         }
         let differs = |authority: &[u8]| self.host.is_some_and(|host| host != authority);
         if request.authority.is_some_and(differs) {
-            return Err(Fault::Hosts);
+            return Err(HeadError::Hosts);
         }
         // The older version knows no encodings: it would take the chunks for the body.
-        if self.has_coding && request.old { Err(Fault::Coding) } else { Ok(()) }
+        if self.has_coding && request.old { Err(HeadError::Coding) } else { Ok(()) }
     }
 }
 

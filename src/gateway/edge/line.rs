@@ -11,37 +11,37 @@ use pingora_core::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::chunks::{Chunks, Unsound};
-use crate::gateway::wire::{Gathered, Manners, Wire};
+use super::chunks::{ChunkReader, InvalidChunk};
+use crate::gateway::wire::{IoPolicy, WrappedStream, WriteBuffer};
 
 /// See the module.
-pub(super) type Line = Wire<Client>;
+pub(super) type EdgeConnection = WrappedStream<ClientStream>;
 
 /// What is minded of a client.
 #[derive(Debug)]
-pub(super) struct Client {
-    taking: Taking,
+pub(super) struct ClientStream {
+    taking: WriteTimeout,
     /// A head, or an event, that waits for what comes with it, until that is flushed.
-    gathered: Gathered,
+    gathered: WriteBuffer,
     /// Those of the body that is under way, if it comes in chunks.
-    chunks: Option<Chunks>,
+    chunks: Option<ChunkReader>,
 }
 
-impl Line {
+impl EdgeConnection {
     /// The connection of a client that may take nothing for so long.
-    pub(super) fn new(stream: Stream, patience: Duration) -> Line {
-        let (taking, gathered) = (Taking::new(patience), Gathered::default());
-        Wire { stream, manners: Client { taking, gathered, chunks: None } }
+    pub(super) fn new(stream: Stream, patience: Duration) -> EdgeConnection {
+        let (taking, gathered) = (WriteTimeout::new(patience), WriteBuffer::default());
+        WrappedStream { stream, manners: ClientStream { taking, gathered, chunks: None } }
     }
 
     /// A body comes, of which so much was read already.
-    pub(super) fn follow(&mut self, chunks: Option<Chunks>) {
+    pub(super) fn follow(&mut self, chunks: Option<ChunkReader>) {
         self.manners.chunks = chunks;
     }
 
     /// The connection that a stream is, to be used again: not where the body has not ended.
-    pub(super) fn again(stream: Stream) -> Option<Box<Line>> {
-        let mut line = stream.into_any().downcast::<Line>().ok()?;
+    pub(super) fn again(stream: Stream) -> Option<Box<EdgeConnection>> {
+        let mut line = stream.into_any().downcast::<EdgeConnection>().ok()?;
         let has_ended = line.manners.chunks.take().is_none_or(|chunks| chunks.is_over());
         has_ended.then_some(line)
     }
@@ -49,23 +49,23 @@ impl Line {
 
 /// Whether a client takes what it is given.
 #[derive(Debug)]
-struct Taking {
+struct WriteTimeout {
     patience: Duration,
     /// Runs while it takes nothing.
     until: Option<Pin<Box<Sleep>>>,
     given_up: bool,
 }
 
-impl Taking {
-    fn new(patience: Duration) -> Taking {
-        Taking { patience, until: None, given_up: false }
+impl WriteTimeout {
+    fn new(patience: Duration) -> WriteTimeout {
+        WriteTimeout { patience, until: None, given_up: false }
     }
 
     /// Gives it something. From when it has taken nothing for too long on, that fails.
     fn give<T>(
         &mut self,
         cx: &mut Context<'_>,
-        gathered: &mut Gathered,
+        gathered: &mut WriteBuffer,
         stream: &mut Stream,
         last: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
@@ -90,7 +90,7 @@ impl Taking {
     }
 }
 
-impl Manners for Client {
+impl IoPolicy for ClientStream {
     fn read(
         &mut self,
         stream: &mut Stream,
@@ -111,7 +111,7 @@ impl Manners for Client {
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let Some(chunks) = &mut self.chunks else { return Poll::Ready(Ok(())) };
         let read = chunks.read(&buf.filled()[before..]);
-        Poll::Ready(read.map_err(|Unsound| io::ErrorKind::InvalidData.into()))
+        Poll::Ready(read.map_err(|InvalidChunk| io::ErrorKind::InvalidData.into()))
     }
 
     fn write(
@@ -120,7 +120,7 @@ impl Manners for Client {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let Client { taking, gathered, .. } = self;
+        let ClientStream { taking, gathered, .. } = self;
         if !taking.given_up && gathered.takes(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -128,12 +128,12 @@ impl Manners for Client {
     }
 
     fn flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Client { taking, gathered, .. } = self;
+        let ClientStream { taking, gathered, .. } = self;
         taking.give(cx, gathered, stream, AsyncWrite::poll_flush)
     }
 
     fn shut(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Client { taking, gathered, .. } = self;
+        let ClientStream { taking, gathered, .. } = self;
         taking.give(cx, gathered, stream, AsyncWrite::poll_shutdown)
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(300);
 
     /// Writes, and has it sent.
-    async fn say(line: &mut Line, bytes: &[u8]) -> io::Result<()> {
+    async fn say(line: &mut EdgeConnection, bytes: &[u8]) -> io::Result<()> {
         line.write_all(bytes).await?;
         line.flush().await
     }
@@ -157,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn head_and_body_leave_together_and_nothing_waits_while_the_client_is_waited_for() {
         let (near, mut far) = duplex(256 << 10);
-        let mut line = Line::new(Box::new(near), PATIENCE);
+        let mut line = EdgeConnection::new(Box::new(near), PATIENCE);
         line.write_all(b"head ").await.expect("it waits");
         let mut seen = vec![0; 128 << 10];
         assert!(futures_util::poll!(Box::pin(far.read(&mut seen))).is_pending());
@@ -176,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn who_takes_nothing_is_given_up_for_good() {
         let (near, mut far) = duplex(64);
-        let mut line = Line::new(Box::new(near), PATIENCE);
+        let mut line = EdgeConnection::new(Box::new(near), PATIENCE);
         let began = Instant::now();
         let failed = say(&mut line, &[0; 100]).await.expect_err("nobody takes all of it");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
@@ -190,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_that_nobody_waits_for_any_more_is_not_forgotten() {
         let (near, _far) = duplex(64);
-        let mut line = Line::new(Box::new(near), PATIENCE);
+        let mut line = EdgeConnection::new(Box::new(near), PATIENCE);
         let writing = tokio::time::timeout(PATIENCE * 2, async {
             let first = tokio::time::timeout(PATIENCE / 2, say(&mut line, &[0; 100])).await;
             assert!(first.is_err());
@@ -203,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn who_takes_its_time_and_takes_it_all_is_served() {
         let (near, mut far) = duplex(64);
-        let mut line = Line::new(Box::new(near), PATIENCE);
+        let mut line = EdgeConnection::new(Box::new(near), PATIENCE);
         let taking = async {
             let mut taken = 0;
             while taken < 640 {

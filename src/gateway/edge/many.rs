@@ -13,20 +13,20 @@ use pingora_core::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use super::in_time;
-use crate::gateway::busy::Underway;
+use crate::gateway::busy::InFlightGuard;
 use crate::gateway::load::shed;
 
 /// See the module. `A` is what serves the requests.
-pub(super) struct Many<A> {
+pub(super) struct H2Connection<A> {
     app: Arc<A>,
     begun: AtomicBool,
     /// Until the first request has been served.
-    busy: Mutex<Option<Underway>>,
+    busy: Mutex<Option<InFlightGuard>>,
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Many<A> {
-    pub(super) fn new(app: Arc<A>, busy: Underway) -> Many<A> {
-        Many { app, begun: AtomicBool::new(false), busy: Mutex::new(Some(busy)) }
+impl<A: HttpServerApp + Send + Sync + 'static> H2Connection<A> {
+    pub(super) fn new(app: Arc<A>, busy: InFlightGuard) -> H2Connection<A> {
+        H2Connection { app, begun: AtomicBool::new(false), busy: Mutex::new(Some(busy)) }
     }
 
     /// Serves all requests of a connection, if a first one comes until the deadline.
@@ -50,7 +50,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Many<A> {
 }
 
 #[async_trait]
-impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for Many<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for H2Connection<A> {
     async fn process_new_http(
         self: &Arc<Self>,
         session: ServerSession,

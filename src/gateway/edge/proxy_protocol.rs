@@ -30,7 +30,7 @@ pub(super) enum ProxyHeaderError {
 
 /// For whom a proxy speaks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Speaker {
+pub(super) enum ProxiedClient {
     /// For itself, such as when it looks whether somebody is there.
     Proxy,
     /// For a client.
@@ -39,7 +39,7 @@ pub(super) enum Speaker {
 
 /// Reads the line that a connection begins with. What follows it is left to be read; from here on
 /// the connection is that of the client.
-pub(super) async fn read(socket: &mut Socket) -> Result<Speaker, ProxyHeaderError> {
+pub(super) async fn read(socket: &mut Socket) -> Result<ProxiedClient, ProxyHeaderError> {
     let mut bytes: Vec<u8> = Vec::with_capacity(HEADER_BYTES_FIRST);
     loop {
         let left = HEADER_BYTES_MAX - bytes.len();
@@ -49,7 +49,7 @@ pub(super) async fn read(socket: &mut Socket) -> Result<Speaker, ProxyHeaderErro
         }
         if let Some((speaker, length)) = parse(&bytes)? {
             socket.rewind(&bytes[length..]);
-            if let Speaker::Client(address) = speaker {
+            if let ProxiedClient::Client(address) = speaker {
                 let digest = SocketDigest::from_raw_fd(socket.id());
                 // Nobody has asked for it yet.
                 let _ = digest.peer_addr.set(Some(address.into()));
@@ -64,7 +64,7 @@ pub(super) async fn read(socket: &mut Socket) -> Result<Speaker, ProxyHeaderErro
 }
 
 /// The line that the bytes begin with, and its length; `None` while it is not whole.
-fn parse(bytes: &[u8]) -> Result<Option<(Speaker, usize)>, ProxyHeaderError> {
+fn parse(bytes: &[u8]) -> Result<Option<(ProxiedClient, usize)>, ProxyHeaderError> {
     use ProxyHeaderError::Malformed;
     let begins = |known: &&[u8]| {
         let length = known.len().min(bytes.len());
@@ -87,7 +87,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Speaker, usize)>, ProxyHeaderError> {
             let speaker = match header.addresses {
                 TextAddresses::Tcp4(at) => client(at.source_address.into(), at.source_port),
                 TextAddresses::Tcp6(at) => client(at.source_address.into(), at.source_port),
-                TextAddresses::Unknown => Speaker::Proxy,
+                TextAddresses::Unknown => ProxiedClient::Proxy,
             };
             Ok(Some((speaker, header.header.len())))
         }
@@ -99,7 +99,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Speaker, usize)>, ProxyHeaderError> {
                 (Command::Proxy, BinaryAddresses::IPv6(at)) => {
                     client(at.source_address.into(), at.source_port)
                 }
-                _ => Speaker::Proxy,
+                _ => ProxiedClient::Proxy,
             };
             Ok(Some((speaker, header.len())))
         }
@@ -107,8 +107,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(Speaker, usize)>, ProxyHeaderError> {
     }
 }
 
-fn client(address: std::net::IpAddr, port: u16) -> Speaker {
-    Speaker::Client(SocketAddr::new(address.to_canonical(), port))
+fn client(address: std::net::IpAddr, port: u16) -> ProxiedClient {
+    ProxiedClient::Client(SocketAddr::new(address.to_canonical(), port))
 }
 
 #[cfg(test)]
@@ -124,12 +124,12 @@ mod tests {
         [V2, &[0x20 | command, family], &length, body].concat()
     }
 
-    fn speaks_for(bytes: &[u8]) -> Option<Speaker> {
+    fn speaks_for(bytes: &[u8]) -> Option<ProxiedClient> {
         parse(bytes).ok().flatten().map(|(speaker, _)| speaker)
     }
 
-    fn at(text: &str) -> Speaker {
-        Speaker::Client(text.parse().expect("an address"))
+    fn at(text: &str) -> ProxiedClient {
+        ProxiedClient::Client(text.parse().expect("an address"))
     }
 
     #[test]
@@ -141,10 +141,10 @@ mod tests {
             speaks_for(b"PROXY TCP6 2001:db8::7 2001:db8::1 1 2\r\n"),
             Some(at("[2001:db8::7]:1"))
         );
-        assert_eq!(speaks_for(b"PROXY UNKNOWN\r\n"), Some(Speaker::Proxy));
+        assert_eq!(speaks_for(b"PROXY UNKNOWN\r\n"), Some(ProxiedClient::Proxy));
         let four = [192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 1, 187];
         assert_eq!(speaks_for(&v2(1, 0x11, &four)), Some(at("192.0.2.7:80")));
-        assert_eq!(speaks_for(&v2(0, 0, &[])), Some(Speaker::Proxy), "a health check");
+        assert_eq!(speaks_for(&v2(0, 0, &[])), Some(ProxiedClient::Proxy), "a health check");
         // Fields beyond the addresses are passed over, and belong to the line.
         let longer = [&four[..], &[4, 0, 1, 0]].concat();
         let read = parse(&[v2(1, 0x11, &longer), b"GET".to_vec()].concat());

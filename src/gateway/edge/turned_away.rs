@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::gateway::close;
-use crate::gateway::exchange::Exchange;
-use crate::gateway::refusal::{Refusal, Tongue};
+use crate::gateway::exchange::RequestContext;
+use crate::gateway::refusal::{ApiError, ErrorFormat};
 
 /// A client that sends before it listens is read from for so long, so that it gets to hear why: a
 /// connection that is closed with bytes unread takes back what was written to it.
@@ -23,8 +23,8 @@ const LINGER_BYTES_MAX: usize = 256 << 10;
 const WRITE_WAIT: Duration = Duration::from_secs(1);
 
 /// Tells a client why it is not served, and closes the connection.
-pub(super) async fn with_reason(mut stream: Stream, refusal: &Refusal, tongue: Tongue) {
-    let mut exchange = Exchange::begin();
+pub(super) async fn with_reason(mut stream: Stream, refusal: &ApiError, tongue: ErrorFormat) {
+    let mut exchange = RequestContext::begin();
     exchange.tongue = tongue;
     exchange.client = super::address(&*stream);
     let told = told(refusal, &mut exchange);
@@ -52,8 +52,8 @@ pub(super) async fn with_reason(mut stream: Stream, refusal: &Refusal, tongue: T
 }
 
 /// The same without waiting for anything: there are too many of them.
-pub(super) fn at_once(mut stream: Stream, refusal: &Refusal) {
-    let told = told(refusal, &mut Exchange::begin());
+pub(super) fn at_once(mut stream: Stream, refusal: &ApiError) {
+    let told = told(refusal, &mut RequestContext::begin());
     let telling = async {
         stream.write_all(told.as_bytes()).await?;
         stream.flush().await?;
@@ -65,7 +65,7 @@ pub(super) fn at_once(mut stream: Stream, refusal: &Refusal) {
 }
 
 /// The answer as it goes over the wire.
-fn told(refusal: &Refusal, exchange: &mut Exchange) -> String {
+fn told(refusal: &ApiError, exchange: &mut RequestContext) -> String {
     let reply = refusal.reply(exchange.tongue, &exchange.id);
     exchange.record.status = reply.status;
     exchange.record.code = Some(reply.code);
@@ -80,7 +80,7 @@ fn told(refusal: &Refusal, exchange: &mut Exchange) -> String {
     field("content-type", "application/json");
     field("content-length", &reply.body.len().to_string());
     field("x-request-id", &exchange.id);
-    if exchange.tongue == Tongue::Messages {
+    if exchange.tongue == ErrorFormat::Messages {
         field("request-id", &exchange.id);
     }
     for (name, value) in &reply.headers {

@@ -1,75 +1,75 @@
 //! What the gateway says when it says no.
 
-use super::{Block, INVALID, Refusal, SERVER};
+use super::{ApiError, AttemptFailure, INVALID, SERVER};
 use crate::catalogue::screen;
 use crate::dialect::relay::RelayError;
 
-impl Refusal {
+impl ApiError {
     /// Status, type, code and message of everything that is ours to say.
     pub(super) fn plain(&self) -> (u16, &'static str, &'static str, String) {
         let text = str::to_owned;
         match self {
-            Refusal::NoKey => (
+            ApiError::NoKey => (
                 401,
                 INVALID,
                 "missing_api_key",
                 text("send your key as 'authorization: Bearer KEY' or as 'x-api-key: KEY'"),
             ),
-            Refusal::BadKey => (401, INVALID, "invalid_api_key", text("the key is not known")),
-            Refusal::RevokedKey => {
+            ApiError::BadKey => (401, INVALID, "invalid_api_key", text("the key is not known")),
+            ApiError::RevokedKey => {
                 (403, "permission_error", "key_revoked", text("the key was revoked"))
             }
-            Refusal::NoPath(path) => (404, INVALID, "not_found", no_path(path)),
-            Refusal::WrongMethod(right) => {
+            ApiError::NoPath(path) => (404, INVALID, "not_found", no_path(path)),
+            ApiError::WrongMethod(right) => {
                 (405, INVALID, "method_not_allowed", format!("use {right} on this path"))
             }
-            Refusal::Encoded => (
+            ApiError::Encoded => (
                 415,
                 INVALID,
                 "unsupported_encoding",
                 text("send the body without content-encoding"),
             ),
-            Refusal::TooLarge(most) => (
+            ApiError::TooLarge(most) => (
                 413,
                 INVALID,
                 "request_too_large",
                 format!("the body may have {most} bytes at most"),
             ),
-            Refusal::FileTooLarge(_, most) => (
+            ApiError::FileTooLarge(_, most) => (
                 413,
                 INVALID,
                 "request_too_large",
                 format!("the image may have {most} bytes at most"),
             ),
-            Refusal::BodyBroken => {
+            ApiError::BodyBroken => {
                 (400, INVALID, "incomplete_body", text("the body did not arrive whole"))
             }
-            Refusal::NoModel { asked, closest } => {
+            ApiError::NoModel { asked, closest } => {
                 (404, INVALID, "model_not_found", no_model(asked, closest.as_deref()))
             }
-            Refusal::WrongEndpoint { model, right } => {
+            ApiError::WrongEndpoint { model, right } => {
                 let path = right.path();
                 (400, INVALID, "wrong_endpoint", format!("model '{model}' is served on {path}"))
             }
-            Refusal::NotGiven(field) => (
+            ApiError::NotGiven(field) => (
                 404,
                 INVALID,
                 "not_found",
                 format!("'{field}' names nothing that this account was given lately"),
             ),
-            Refusal::Unpriced(screen::FieldRefusal { field, because, .. }) => (
+            ApiError::Unpriced(screen::FieldRefusal { field, because, .. }) => (
                 400,
                 INVALID,
                 "unsupported_parameter",
                 format!("field '{field}' is not available: {because}"),
             ),
-            Refusal::Insufficient { least, available } => (
+            ApiError::Insufficient { least, available } => (
                 402,
                 "insufficient_credits",
                 "insufficient_credits",
                 format!("the call needs {least} USD at least, {available} USD are available"),
             ),
-            Refusal::Broken(RelayError::Withheld) => {
+            ApiError::Broken(RelayError::Withheld) => {
                 (400, INVALID, "content_policy_violation", RelayError::Withheld.to_string())
             }
             _ => self.at_the_edge(),
@@ -80,19 +80,19 @@ impl Refusal {
     pub(super) fn of_videos(&self) -> (u16, &'static str, &'static str, String) {
         let text = str::to_owned;
         match self {
-            Refusal::TooManyVideos(most) => (
+            ApiError::TooManyVideos(most) => (
                 429,
                 "rate_limit_error",
                 "too_many_videos",
                 format!("{most} videos are under way, which is the most; wait for one to end"),
             ),
-            Refusal::NoVideo => {
+            ApiError::NoVideo => {
                 (404, INVALID, "not_found", text("there is no such video, or not any more"))
             }
-            Refusal::VideoNotReady => {
+            ApiError::VideoNotReady => {
                 (400, INVALID, "video_not_ready", text("the video is not finished; ask again"))
             }
-            Refusal::VideoDeleted => {
+            ApiError::VideoDeleted => {
                 (404, INVALID, "not_found", text("the video of this idempotency key was deleted"))
             }
             _ => self.of_repeats(),
@@ -103,25 +103,25 @@ impl Refusal {
     fn of_repeats(&self) -> (u16, &'static str, &'static str, String) {
         let text = str::to_owned;
         match self {
-            Refusal::KeyReused => (
+            ApiError::KeyReused => (
                 422,
                 INVALID,
                 "idempotency_key_reused",
                 text("the idempotency key was used before, for a call of other content"),
             ),
-            Refusal::KeyInUse => (
+            ApiError::KeyInUse => (
                 409,
                 INVALID,
                 "idempotency_key_in_use",
                 text("the first call of this kind still runs; ask again"),
             ),
-            Refusal::ReplyNotKept => (
+            ApiError::ReplyNotKept => (
                 409,
                 INVALID,
                 "reply_not_kept",
                 text("the call was made before and paid for; its reply is not kept"),
             ),
-            Refusal::ReplyLost => (
+            ApiError::ReplyLost => (
                 409,
                 INVALID,
                 "reply_lost",
@@ -135,21 +135,21 @@ impl Refusal {
     fn ours(&self) -> (u16, &'static str, &'static str, String) {
         let text = str::to_owned;
         match self {
-            Refusal::Crowded => {
+            ApiError::Crowded => {
                 (503, SERVER, "overloaded", text("too many images are being sent at the moment"))
             }
-            Refusal::NoLedger => (
+            ApiError::NoLedger => (
                 503,
                 SERVER,
                 "ledger_unavailable",
                 text("balances cannot be checked at the moment"),
             ),
-            Refusal::NoRoute(why) => (503, SERVER, "no_route", why.clone()),
-            Refusal::Blocked(block) => block.plain(),
-            Refusal::NoAnswer => {
+            ApiError::NoRoute(why) => (503, SERVER, "no_route", why.clone()),
+            ApiError::Blocked(block) => block.plain(),
+            ApiError::NoAnswer => {
                 (504, SERVER, "upstream_timeout", text("the vendor did not answer in time"))
             }
-            Refusal::AnswersUnread => (
+            ApiError::AnswersUnread => (
                 429,
                 "rate_limit_error",
                 "answers_unread",
@@ -158,19 +158,19 @@ impl Refusal {
                      all the memory it may have; read them first",
                 ),
             ),
-            Refusal::Broken(why @ RelayError::NoRoom) => {
+            ApiError::Broken(why @ RelayError::NoRoom) => {
                 (503, SERVER, "overloaded", why.to_string())
             }
-            Refusal::Broken(why @ RelayError::Unread) => {
+            ApiError::Broken(why @ RelayError::Unread) => {
                 (502, SERVER, "answers_unread", why.to_string())
             }
-            Refusal::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
+            ApiError::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),
             _ => (500, SERVER, "internal_error", text("something went wrong here")),
         }
     }
 }
 
-impl Block {
+impl AttemptFailure {
     fn plain(&self) -> (u16, &'static str, &'static str, String) {
         match self.status {
             Some(408) => {

@@ -25,7 +25,7 @@ pub(in crate::gateway) fn budget() -> TenantBudget {
 
 /// See the module. What outgrows its bound is given up.
 #[derive(Debug)]
-pub(super) struct Collected {
+pub(super) struct ReplyRecorder {
     head: Option<ReplyHead>,
     /// What is full, and what is being filled.
     pieces: Vec<Bytes>,
@@ -35,9 +35,9 @@ pub(super) struct Collected {
     permit: BudgetPermit,
 }
 
-impl Collected {
-    pub(super) fn new(bytes_max: usize, permit: BudgetPermit) -> Collected {
-        Collected {
+impl ReplyRecorder {
+    pub(super) fn new(bytes_max: usize, permit: BudgetPermit) -> ReplyRecorder {
+        ReplyRecorder {
             head: None,
             pieces: Vec::new(),
             short: BytesMut::new(),
@@ -121,7 +121,7 @@ mod tests {
         ) {
             let (table, budget) = (Arc::default(), budget());
             let one = tenant(&table, "one");
-            let mut collected = Collected::new(bytes_max, budget.permit(&one));
+            let mut collected = ReplyRecorder::new(bytes_max, budget.permit(&one));
             let used = || one.used(Resource::ReplyBytes);
             let head = ReplyHead::new(200, Vec::new());
             collected.begin(head.clone());
@@ -148,7 +148,7 @@ mod tests {
         let [one, other] = ["one", "other"].map(|name| tenant(&table, name));
         let large = Bytes::from(vec![0; ACCOUNT_BYTES_MAX / 2 + 1]);
         let collect = |tenant| {
-            let mut collected = Collected::new(usize::MAX, budget.permit(tenant));
+            let mut collected = ReplyRecorder::new(usize::MAX, budget.permit(tenant));
             collected.begin(ReplyHead::new(200, Vec::new()));
             collected.add(&large);
             collected

@@ -10,9 +10,9 @@ use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
 use super::super::close::in_background;
-use super::{GOT_BYTES_MAX, Gateway, Repeat, apart};
-use crate::gateway::exchange::Exchange;
-use crate::gateway::reply::Reply as Answer;
+use super::{GOT_BYTES_MAX, Gateway, IdempotentCall, apart};
+use crate::gateway::exchange::RequestContext;
+use crate::gateway::reply::LocalResponse as Answer;
 use crate::ledger::AccountName;
 use crate::repeats::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
 
@@ -62,7 +62,7 @@ pub(super) async fn take_anew(
 
 /// Waits until a call has its name, which was asked for before its money. Without a name in time it
 /// goes on all the same.
-pub(in crate::gateway) async fn named(gateway: &Gateway, exchange: &mut Exchange) {
+pub(in crate::gateway) async fn named(gateway: &Gateway, exchange: &mut RequestContext) {
     let Some(repeat) = &mut exchange.repeat else { return };
     let Some(taken) = &mut repeat.taken else { return };
     if tokio::time::timeout(gateway.timeouts.ledger, taken).await.is_ok() {
@@ -71,7 +71,7 @@ pub(in crate::gateway) async fn named(gateway: &Gateway, exchange: &mut Exchange
 }
 
 /// Notes the head of a call's reply.
-pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) {
+pub(in crate::gateway) fn begin(exchange: &mut RequestContext, head: &ResponseHeader) {
     let Some(repeat) = &mut exchange.repeat else { return };
     let belongs = |name: &str| {
         KEPT_HEADERS.contains(&name) || KEPT_PREFIXES.iter().any(|start| name.starts_with(start))
@@ -84,7 +84,7 @@ pub(in crate::gateway) fn begin(exchange: &mut Exchange, head: &ResponseHeader) 
 
 /// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
 /// finds the reply.
-pub(in crate::gateway) async fn promise(gateway: &Gateway, exchange: &mut Exchange) {
+pub(in crate::gateway) async fn promise(gateway: &Gateway, exchange: &mut RequestContext) {
     let charged = exchange.record.charge.is_some();
     if let Some(repeat) = exchange.repeat.take_if(|repeat| repeat.is_keyed) {
         repeat.end(gateway, charged, true).await;
@@ -93,7 +93,7 @@ pub(in crate::gateway) async fn promise(gateway: &Gateway, exchange: &mut Exchan
 
 /// Sees whether a client gets what was written for it, where that matters: most of those that gave
 /// up have closed their end without a word.
-pub(in crate::gateway) async fn look_after(session: &Session, exchange: &mut Exchange) {
+pub(in crate::gateway) async fn look_after(session: &Session, exchange: &mut RequestContext) {
     let Some(repeat) = exchange.repeat.as_mut().filter(|repeat| !repeat.is_short()) else { return };
     let began = Instant::now();
     repeat.missed = loop {
@@ -112,7 +112,7 @@ pub(in crate::gateway) async fn look_after(session: &Session, exchange: &mut Exc
 /// Ends the name of a call that was answered by ourselves.
 pub(in crate::gateway) async fn answered(
     gateway: &Gateway,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
     reply: &Answer,
 ) {
     let Some(mut repeat) = exchange.repeat.take() else { return };
@@ -123,7 +123,11 @@ pub(in crate::gateway) async fn answered(
 }
 
 /// Ends whatever name a call still has: its money side is over.
-pub(in crate::gateway) async fn close(gateway: &Gateway, exchange: &mut Exchange, gone: bool) {
+pub(in crate::gateway) async fn close(
+    gateway: &Gateway,
+    exchange: &mut RequestContext,
+    gone: bool,
+) {
     let Some(repeat) = exchange.repeat.take() else { return };
     let wanted = repeat.is_keyed || repeat.missed || gone || repeat.is_short();
     repeat.end(gateway, exchange.record.charge.is_some(), wanted).await;
@@ -133,12 +137,12 @@ pub(in crate::gateway) async fn close(gateway: &Gateway, exchange: &mut Exchange
 pub(super) async fn free(gateway: &Gateway, account: &AccountName, naming: &IdempotencyKey) {
     let (repeats, account, naming) = (gateway.repeats.clone(), account.clone(), naming.clone());
     in_background(async move {
-        insist(&*repeats, (&account, &naming), &mut Ending::Free).await;
+        insist(&*repeats, (&account, &naming), &mut IdempotentEnding::Free).await;
     })
     .await;
 }
 
-impl Repeat {
+impl IdempotentCall {
     /// Whether its reply is kept though the client has got it.
     fn is_short(&self) -> bool {
         self.reply.bytes() <= self.got_bytes_max
@@ -147,24 +151,24 @@ impl Repeat {
     /// Only what was charged is kept.
     async fn end(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
         let mut ending = match charged {
-            true if wanted => Ending::Charged(self.reply.reply()),
-            true => Ending::Charged(None),
-            false => Ending::Free,
+            true if wanted => IdempotentEnding::Charged(self.reply.reply()),
+            true => IdempotentEnding::Charged(None),
+            false => IdempotentEnding::Free,
         };
         let (repeats, store) = (gateway.repeats.clone(), gateway.store_name);
         let bodies = gateway.bodies_apart.clone();
         let settling = gateway.settling.enter();
         in_background(async move {
-            let Repeat { account, naming, is_keyed, reply, taken, lease, .. } = *self;
+            let IdempotentCall { account, naming, is_keyed, reply, taken, lease, .. } = *self;
             if let Some(taken) = taken {
                 // It ends without a word.
                 let _ = taken.await;
             }
-            if let Ending::Charged(reply) = &mut ending {
+            if let IdempotentEnding::Charged(reply) = &mut ending {
                 *reply = apart::keep(&bodies, (&account, &naming), reply.take()).await;
             }
             let is_known = insist(&*repeats, (&account, &naming), &mut ending).await;
-            if let Ending::Charged(Some(reply)) = &ending
+            if let IdempotentEnding::Charged(Some(reply)) = &ending
                 && !is_known
             {
                 apart::forget(&bodies, (&account, &naming), reply).await;
@@ -180,7 +184,7 @@ impl Repeat {
 }
 
 /// What becomes of a name.
-enum Ending {
+enum IdempotentEnding {
     Free,
     /// It stands for a call that was charged, with its reply if that is kept.
     Charged(Option<ReplyParts>),
@@ -190,9 +194,9 @@ enum Ending {
 async fn say_again(
     repeats: &dyn ReplyStore,
     named: (&AccountName, &IdempotencyKey),
-    mut ending: Ending,
+    mut ending: IdempotentEnding,
 ) {
-    if let Ending::Charged(reply) = &mut ending {
+    if let IdempotentEnding::Charged(reply) = &mut ending {
         // A long one is not kept in memory for that: the name is what must not be forgotten.
         *reply = reply.take().filter(|reply| reply.body.len() <= GOT_BYTES_MAX);
     }
@@ -205,14 +209,14 @@ async fn say_again(
 async fn insist(
     repeats: &dyn ReplyStore,
     (account, naming): (&AccountName, &IdempotencyKey),
-    end: &mut Ending,
+    end: &mut IdempotentEnding,
 ) -> bool {
     let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
     loop {
         let IdempotencyKey { name, owner, .. } = naming;
         let done = match end {
-            Ending::Free => repeats.free(account, name, owner).await.map(|()| false),
-            Ending::Charged(reply) => repeats.end(account, naming, reply.clone()).await,
+            IdempotentEnding::Free => repeats.free(account, name, owner).await.map(|()| false),
+            IdempotentEnding::Charged(reply) => repeats.end(account, naming, reply.clone()).await,
         };
         let why = match done {
             Ok(is_known) => return is_known,
@@ -229,7 +233,7 @@ async fn insist(
             event = "idempotency_retry", owner, why:% = why;
             "the store of names will be asked again"
         );
-        if let Ending::Charged(reply) = end
+        if let IdempotentEnding::Charged(reply) = end
             && began.elapsed() > REPLY_TIME
         {
             *reply = None;

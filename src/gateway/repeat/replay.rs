@@ -12,8 +12,8 @@ use super::super::{passage, reply};
 use super::apart;
 use crate::files::FileReadError;
 use crate::gateway::Gateway;
-use crate::gateway::exchange::Exchange;
-use crate::gateway::refusal::Refusal;
+use crate::gateway::exchange::RequestContext;
+use crate::gateway::refusal::ApiError;
 use crate::ledger::AccountName;
 use crate::repeats::{PIECE_BYTES, StoredReply};
 
@@ -27,21 +27,22 @@ const PIECE_WAIT: Duration = Duration::from_secs(5);
 pub(super) async fn send(
     from: (&Gateway, &AccountName),
     session: &mut Session,
-    exchange: &mut Exchange,
+    exchange: &mut RequestContext,
     kept: &StoredReply,
-) -> Result<bool, Refusal> {
-    let Some(mut body) = Body::open(from, kept).await.map_err(|()| Refusal::NoLedger)? else {
+) -> Result<bool, ApiError> {
+    let Some(mut body) = ReplayBody::open(from, kept).await.map_err(|()| ApiError::NoLedger)?
+    else {
         return Ok(false);
     };
     let first = match body.left {
         0 => Some(Bytes::new()),
-        _ => body.next().await.map_err(|()| Refusal::NoLedger)?,
+        _ => body.next().await.map_err(|()| ApiError::NoLedger)?,
     };
     let Some(first) = first else { return Ok(false) };
     exchange.leave_pool();
     exchange.record.status = kept.head.status();
     exchange.record.first_byte = Some(exchange.arrived.elapsed());
-    let head = head(exchange, kept, body.left).map_err(|_| Refusal::Internal)?;
+    let head = head(exchange, kept, body.left).map_err(|_| ApiError::Internal)?;
     if write(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
         reply::cut(session, exchange).await;
         exchange.record.client_gone = true;
@@ -50,38 +51,43 @@ pub(super) async fn send(
 }
 
 /// The body of a reply, read piece by piece.
-struct Body<'a> {
+struct ReplayBody<'a> {
     from: (&'a Gateway, &'a AccountName),
     owner: &'a str,
-    place: Place,
+    place: ReplayPosition,
     /// How many bytes the client lacks.
     left: u64,
 }
 
 /// Where a body is.
-enum Place {
+enum ReplayPosition {
     /// In the ledger's store, of which this piece comes next.
     Store(u32),
     /// In the object store.
     Object(BoxStream<'static, Result<Bytes, FileReadError>>),
 }
 
-impl<'a> Body<'a> {
+impl<'a> ReplayBody<'a> {
     /// `None` if it is not there, as far as that is known before it is read.
     async fn open(
         from: (&'a Gateway, &'a AccountName),
         kept: &'a StoredReply,
-    ) -> Result<Option<Body<'a>>, ()> {
+    ) -> Result<Option<ReplayBody<'a>>, ()> {
         let owner = &kept.owner;
         let Some(body) = kept.head.apart else {
-            return Ok(Some(Body { from, owner, place: Place::Store(0), left: kept.bytes }));
+            return Ok(Some(ReplayBody {
+                from,
+                owner,
+                place: ReplayPosition::Store(0),
+                left: kept.bytes,
+            }));
         };
         let name = apart::name(from.1, owner, body);
         let opening = from.0.bodies_apart.read(&name, body.bytes);
         match tokio::time::timeout(PIECE_WAIT, opening).await {
             Ok(Ok(pieces)) => {
-                let place = Place::Object(pieces);
-                Ok(Some(Body { from, owner, place, left: body.bytes }))
+                let place = ReplayPosition::Object(pieces);
+                Ok(Some(ReplayBody { from, owner, place, left: body.bytes }))
             }
             Ok(Err(FileReadError::Missing)) => Ok(None),
             failed => {
@@ -100,13 +106,13 @@ impl<'a> Body<'a> {
         let (gateway, account) = self.from;
         let reading = async {
             match &mut self.place {
-                Place::Store(number) => {
+                ReplayPosition::Store(number) => {
                     let piece = gateway.repeats.piece(account, self.owner, *number).await;
                     *number += 1;
                     let piece = piece.map_err(|why| why.to_string())?;
                     Ok(piece.filter(|piece| piece.len() <= PIECE_BYTES))
                 }
-                Place::Object(pieces) => {
+                ReplayPosition::Object(pieces) => {
                     pieces.next().await.transpose().map_err(|why| why.to_string())
                 }
             }
@@ -125,7 +131,7 @@ impl<'a> Body<'a> {
 }
 
 fn head(
-    exchange: &Exchange,
+    exchange: &RequestContext,
     kept: &StoredReply,
     bytes: u64,
 ) -> pingora_core::Result<ResponseHeader> {
@@ -152,7 +158,7 @@ async fn write(
     patience: Duration,
     session: &mut Session,
     head: ResponseHeader,
-    (mut body, first): (Body<'_>, Bytes),
+    (mut body, first): (ReplayBody<'_>, Bytes),
 ) -> Option<()> {
     let down = &mut session.downstream_session;
     let writing = down.write_response_header(Box::new(head));

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::gateway::Gateway;
-use crate::gateway::refusal::Refusal;
+use crate::gateway::refusal::ApiError;
 use crate::jobs::{Job, VendorBody};
 use crate::repeats::INLINE_BYTES_MAX;
 
@@ -17,7 +17,7 @@ pub(super) async fn keep(
     gateway: &Gateway,
     mut job: Job,
     body: Bytes,
-) -> Result<(Job, Bytes), Refusal> {
+) -> Result<(Job, Bytes), ApiError> {
     if body.len() <= INLINE_BYTES_MAX {
         return Ok((job, body));
     }
@@ -25,13 +25,13 @@ pub(super) async fn keep(
     let created_ms = job.created_ms.unsigned_abs();
     let expires_s = created_ms.saturating_add(gateway.videos.schedule.hold_ms()).div_ceil(1_000);
     job.body_apart = Some(VendorBody { bytes, expires_s });
-    let Some((name, _)) = job.body_name() else { return Err(Refusal::Internal) };
+    let Some((name, _)) = job.body_name() else { return Err(ApiError::Internal) };
     if let Err(why) = gateway.bodies_apart.write(&name, body).await {
         log::warn!(
             event = "video_body_store_failed", job = job.id, why:% = why;
             "video request body not stored"
         );
-        return Err(Refusal::Overloaded);
+        return Err(ApiError::Overloaded);
     }
     Ok((job, Bytes::new()))
 }

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 
 /// The ending of every test below: what a server makes of these bytes.
-fn read(head: &[u8]) -> Result<Option<usize>, Fault> {
+fn read(head: &[u8]) -> Result<Option<usize>, HeadError> {
     let Some(end) = end(head, 0)? else { return Ok(None) };
     check(&head[..end]).map(|_| Some(end))
 }
@@ -47,101 +47,104 @@ fn with(line: &str) -> String {
 }
 
 #[rstest]
-#[case::two_lengths("Content-Length: 1\r\nContent-Length: 1", Fault::Lengths)]
-#[case::length_then_chunks("Content-Length: 1\r\nTransfer-Encoding: chunked", Fault::Lengths)]
-#[case::chunks_then_length("Transfer-Encoding: chunked\r\nContent-Length: 1", Fault::Lengths)]
-#[case::list_of_lengths("Content-Length: 1, 1", Fault::Length)]
-#[case::no_length("Content-Length:", Fault::Length)]
-#[case::plus("Content-Length: +1", Fault::Length)]
-#[case::minus("Content-Length: -1", Fault::Length)]
-#[case::hexadecimal("Content-Length: 0x1", Fault::Length)]
-#[case::leading_zero("Content-Length: 01", Fault::Length)]
-#[case::two_zeros("Content-Length: 00", Fault::Length)]
-#[case::space_inside("Content-Length: 1 1", Fault::Length)]
-#[case::fraction("Content-Length: 1.0", Fault::Length)]
-#[case::endless("Content-Length: 1000000000000000", Fault::Length)]
-#[case::other_digits("Content-Length: \u{661}", Fault::Length)]
-#[case::two_encodings("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", Fault::Coding)]
-#[case::compressed("Transfer-Encoding: gzip, chunked", Fault::Coding)]
-#[case::chunked_first("Transfer-Encoding: chunked, identity", Fault::Coding)]
-#[case::identity("Transfer-Encoding: identity", Fault::Coding)]
-#[case::quoted("Transfer-Encoding: \"chunked\"", Fault::Coding)]
-#[case::parameter("Transfer-Encoding: chunked;a=b", Fault::Coding)]
-#[case::comma("Transfer-Encoding: chunked,", Fault::Coding)]
-#[case::no_encoding("Transfer-Encoding:", Fault::Coding)]
-#[case::letter("Transfer-Encoding: chunke", Fault::Coding)]
-#[case::space_before_colon("Content-Length : 1", Fault::Space)]
-#[case::tab_before_colon("Transfer-Encoding\t: chunked", Fault::Space)]
-#[case::space_in_name("Content Length: 1", Fault::Name)]
-#[case::no_colon("Content-Length", Fault::Name)]
-#[case::no_name(": a", Fault::Name)]
-#[case::quoted_name("\"a\": b", Fault::Name)]
-#[case::foreign_name("\u{e9}: b", Fault::Name)]
-#[case::zero_in_name("Host\0: b", Fault::Name)]
-#[case::folded("X: a\r\n b", Fault::Folded)]
-#[case::folded_by_tab("X: a\r\n\tContent-Length: 1", Fault::Folded)]
-#[case::folded_at_once(" X: a", Fault::Folded)]
-#[case::bare_lf("X: a\nContent-Length: 1", Fault::Line)]
-#[case::bare_cr("X: a\rContent-Length: 1", Fault::Value)]
-#[case::zero("X: a\0b", Fault::Value)]
-#[case::bell("X: a\u{7}b", Fault::Value)]
-#[case::deleted("X: a\u{7f}b", Fault::Value)]
-#[case::vertical_tab("Transfer-Encoding: \u{b}chunked", Fault::Value)]
-#[case::another_host("Host: b", Fault::Hosts)]
-#[case::the_same_host("hOST: a", Fault::Hosts)]
-#[case::wonders("Expect: wonders", Fault::Expectation)]
-#[case::websocket("Connection: Upgrade\r\nUpgrade: websocket", Fault::Upgrade)]
-#[case::either("Upgrade: h2c, websocket", Fault::Upgrade)]
-#[case::upgrade_to_nothing("Upgrade:", Fault::Upgrade)]
-fn what_could_be_read_in_two_ways_is_refused(#[case] line: &str, #[case] fault: Fault) {
+#[case::two_lengths("Content-Length: 1\r\nContent-Length: 1", HeadError::Lengths)]
+#[case::length_then_chunks("Content-Length: 1\r\nTransfer-Encoding: chunked", HeadError::Lengths)]
+#[case::chunks_then_length("Transfer-Encoding: chunked\r\nContent-Length: 1", HeadError::Lengths)]
+#[case::list_of_lengths("Content-Length: 1, 1", HeadError::Length)]
+#[case::no_length("Content-Length:", HeadError::Length)]
+#[case::plus("Content-Length: +1", HeadError::Length)]
+#[case::minus("Content-Length: -1", HeadError::Length)]
+#[case::hexadecimal("Content-Length: 0x1", HeadError::Length)]
+#[case::leading_zero("Content-Length: 01", HeadError::Length)]
+#[case::two_zeros("Content-Length: 00", HeadError::Length)]
+#[case::space_inside("Content-Length: 1 1", HeadError::Length)]
+#[case::fraction("Content-Length: 1.0", HeadError::Length)]
+#[case::endless("Content-Length: 1000000000000000", HeadError::Length)]
+#[case::other_digits("Content-Length: \u{661}", HeadError::Length)]
+#[case::two_encodings(
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    HeadError::Coding
+)]
+#[case::compressed("Transfer-Encoding: gzip, chunked", HeadError::Coding)]
+#[case::chunked_first("Transfer-Encoding: chunked, identity", HeadError::Coding)]
+#[case::identity("Transfer-Encoding: identity", HeadError::Coding)]
+#[case::quoted("Transfer-Encoding: \"chunked\"", HeadError::Coding)]
+#[case::parameter("Transfer-Encoding: chunked;a=b", HeadError::Coding)]
+#[case::comma("Transfer-Encoding: chunked,", HeadError::Coding)]
+#[case::no_encoding("Transfer-Encoding:", HeadError::Coding)]
+#[case::letter("Transfer-Encoding: chunke", HeadError::Coding)]
+#[case::space_before_colon("Content-Length : 1", HeadError::Space)]
+#[case::tab_before_colon("Transfer-Encoding\t: chunked", HeadError::Space)]
+#[case::space_in_name("Content Length: 1", HeadError::Name)]
+#[case::no_colon("Content-Length", HeadError::Name)]
+#[case::no_name(": a", HeadError::Name)]
+#[case::quoted_name("\"a\": b", HeadError::Name)]
+#[case::foreign_name("\u{e9}: b", HeadError::Name)]
+#[case::zero_in_name("Host\0: b", HeadError::Name)]
+#[case::folded("X: a\r\n b", HeadError::Folded)]
+#[case::folded_by_tab("X: a\r\n\tContent-Length: 1", HeadError::Folded)]
+#[case::folded_at_once(" X: a", HeadError::Folded)]
+#[case::bare_lf("X: a\nContent-Length: 1", HeadError::Line)]
+#[case::bare_cr("X: a\rContent-Length: 1", HeadError::Value)]
+#[case::zero("X: a\0b", HeadError::Value)]
+#[case::bell("X: a\u{7}b", HeadError::Value)]
+#[case::deleted("X: a\u{7f}b", HeadError::Value)]
+#[case::vertical_tab("Transfer-Encoding: \u{b}chunked", HeadError::Value)]
+#[case::another_host("Host: b", HeadError::Hosts)]
+#[case::the_same_host("hOST: a", HeadError::Hosts)]
+#[case::wonders("Expect: wonders", HeadError::Expectation)]
+#[case::websocket("Connection: Upgrade\r\nUpgrade: websocket", HeadError::Upgrade)]
+#[case::either("Upgrade: h2c, websocket", HeadError::Upgrade)]
+#[case::upgrade_to_nothing("Upgrade:", HeadError::Upgrade)]
+fn what_could_be_read_in_two_ways_is_refused(#[case] line: &str, #[case] fault: HeadError) {
     assert_eq!(read(with(line).as_bytes()), Err(fault));
 }
 
 #[rstest]
-#[case::nothing_but_a_method("GET\r\n\r\n", Fault::Start)]
-#[case::without_version("GET /\r\n\r\n", Fault::Start)]
-#[case::four_words("GET / x HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::two_spaces("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::tab("GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::space_at_the_end("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::space_first(" GET / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::empty_line_first("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::method("G(T / HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::small_letters("GET / http/1.1\r\nHost: a\r\n\r\n", Fault::Start)]
-#[case::next_version("GET / HTTP/2.0\r\nHost: a\r\n\r\n", Fault::Version)]
-#[case::unknown_version("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Fault::Version)]
-#[case::long_version("GET / HTTP/1.10\r\nHost: a\r\n\r\n", Fault::Version)]
-#[case::preface("PRI * HTTP/2.0\r\n\r\n", Fault::Version)]
-#[case::tunnel("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", Fault::Connect)]
-#[case::relative("GET a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::query_alone("GET ?a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::star("GET * HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::fragment("GET /#a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::backslash("GET /\\a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::foreign_target("GET /\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::zero_in_target("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::other_scheme("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::one_slash("GET http:/a/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::no_authority("GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::user("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Target)]
-#[case::other_authority("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", Fault::Hosts)]
-#[case::without_host("GET / HTTP/1.1\r\n\r\n", Fault::NoHost)]
-#[case::absolute_without_host("GET http://a/ HTTP/1.1\r\n\r\n", Fault::NoHost)]
-#[case::empty_host("GET / HTTP/1.1\r\nHost:\r\n\r\n", Fault::Host)]
-#[case::two_in_one("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", Fault::Host)]
-#[case::user_in_host("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", Fault::Host)]
-#[case::path_in_host("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", Fault::Host)]
-#[case::port_of_letters("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", Fault::Host)]
-#[case::no_port("GET / HTTP/1.1\r\nHost: a:\r\n\r\n", Fault::Host)]
-#[case::open_bracket("GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", Fault::Host)]
-#[case::bare_address("GET / HTTP/1.1\r\nHost: ::1\r\n\r\n", Fault::Host)]
-#[case::old_and_chunked("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Fault::Coding)]
-#[case::lf_alone("GET / HTTP/1.1\nHost: a\n\n", Fault::Line)]
-#[case::lf_at_the_end("GET / HTTP/1.1\r\nHost: a\r\n\n", Fault::Line)]
-#[case::cr_alone("GET / HTTP/1.1\rHost: a\r\r", Fault::Line)]
-#[case::two_crs("GET / HTTP/1.1\r\r\nHost: a\r\n\r\n", Fault::Version)]
-#[case::another_protocol("\u{16}\u{3}\u{1}", Fault::Start)]
-fn first_lines_and_hosts_are_read_strictly(#[case] head: &str, #[case] fault: Fault) {
+#[case::nothing_but_a_method("GET\r\n\r\n", HeadError::Start)]
+#[case::without_version("GET /\r\n\r\n", HeadError::Start)]
+#[case::four_words("GET / x HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::two_spaces("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::tab("GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::space_at_the_end("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::space_first(" GET / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::empty_line_first("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::method("G(T / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::small_letters("GET / http/1.1\r\nHost: a\r\n\r\n", HeadError::Start)]
+#[case::next_version("GET / HTTP/2.0\r\nHost: a\r\n\r\n", HeadError::Version)]
+#[case::unknown_version("GET / HTTP/1.2\r\nHost: a\r\n\r\n", HeadError::Version)]
+#[case::long_version("GET / HTTP/1.10\r\nHost: a\r\n\r\n", HeadError::Version)]
+#[case::preface("PRI * HTTP/2.0\r\n\r\n", HeadError::Version)]
+#[case::tunnel("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", HeadError::Connect)]
+#[case::relative("GET a HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::query_alone("GET ?a HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::star("GET * HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::fragment("GET /#a HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::backslash("GET /\\a HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::foreign_target("GET /\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::zero_in_target("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::other_scheme("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::one_slash("GET http:/a/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::no_authority("GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::user("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Target)]
+#[case::other_authority("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Hosts)]
+#[case::without_host("GET / HTTP/1.1\r\n\r\n", HeadError::NoHost)]
+#[case::absolute_without_host("GET http://a/ HTTP/1.1\r\n\r\n", HeadError::NoHost)]
+#[case::empty_host("GET / HTTP/1.1\r\nHost:\r\n\r\n", HeadError::Host)]
+#[case::two_in_one("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", HeadError::Host)]
+#[case::user_in_host("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", HeadError::Host)]
+#[case::path_in_host("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", HeadError::Host)]
+#[case::port_of_letters("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", HeadError::Host)]
+#[case::no_port("GET / HTTP/1.1\r\nHost: a:\r\n\r\n", HeadError::Host)]
+#[case::open_bracket("GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", HeadError::Host)]
+#[case::bare_address("GET / HTTP/1.1\r\nHost: ::1\r\n\r\n", HeadError::Host)]
+#[case::old_and_chunked("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", HeadError::Coding)]
+#[case::lf_alone("GET / HTTP/1.1\nHost: a\n\n", HeadError::Line)]
+#[case::lf_at_the_end("GET / HTTP/1.1\r\nHost: a\r\n\n", HeadError::Line)]
+#[case::cr_alone("GET / HTTP/1.1\rHost: a\r\r", HeadError::Line)]
+#[case::two_crs("GET / HTTP/1.1\r\r\nHost: a\r\n\r\n", HeadError::Version)]
+#[case::another_protocol("\u{16}\u{3}\u{1}", HeadError::Start)]
+fn first_lines_and_hosts_are_read_strictly(#[case] head: &str, #[case] fault: HeadError) {
     assert_eq!(read(head.as_bytes()), Err(fault));
 }
 
@@ -149,7 +152,7 @@ fn first_lines_and_hosts_are_read_strictly(#[case] head: &str, #[case] fault: Fa
 fn fields_are_counted() {
     let head = |count: usize| with(&vec!["X: y"; count - 1].join("\r\n"));
     assert!(read(head(FIELDS_MAX).as_bytes()).is_ok());
-    assert_eq!(read(head(FIELDS_MAX + 1).as_bytes()), Err(Fault::Fields));
+    assert_eq!(read(head(FIELDS_MAX + 1).as_bytes()), Err(HeadError::Fields));
 }
 
 #[rstest]
@@ -167,14 +170,14 @@ fn agrees(head: &[u8]) -> bool {
     let mut fields = [httparse::EMPTY_HEADER; 256];
     let mut request = httparse::Request::new(&mut fields);
     let Ok(httparse::Status::Complete(length)) = request.parse(head) else { return false };
-    let ours: Vec<_> = Lines(head).skip(1).take(request.headers.len()).collect();
-    let same = |(line, theirs): (&Result<&[u8], Fault>, &httparse::Header<'_>)| {
+    let ours: Vec<_> = HeadLines(head).skip(1).take(request.headers.len()).collect();
+    let same = |(line, theirs): (&Result<&[u8], HeadError>, &httparse::Header<'_>)| {
         let Ok(line) = line else { return false };
         let colon = memchr(b':', line).expect("a colon");
         line[..colon] == *theirs.name.as_bytes() && trimmed(&line[colon + 1..]) == theirs.value
     };
     length == head.len()
-        && Lines(head).count() == ours.len() + 2
+        && HeadLines(head).count() == ours.len() + 2
         && ours.iter().zip(request.headers.iter()).all(same)
 }
 
