@@ -10,8 +10,8 @@ use tollgate::dialect::sse::SseSplitter;
 use tollgate::dialect::translate::request::{Translation, TranslationContext};
 use tollgate::gateway::edge::head;
 use tollgate::ledger::account::Account;
-use tollgate::ledger::{AccountName, Answer, Ledger};
-use tollgate::store::sqlite::Sqlite;
+use tollgate::ledger::{AccountName, Ledger, Outcome};
+use tollgate::store::sqlite::SqliteStore;
 
 mod inputs;
 
@@ -125,7 +125,7 @@ fn relay_a_messages_stream(bencher: Bencher<'_, '_>, translate: bool) {
 #[divan::bench]
 fn hold_and_settle_pure(bencher: Bencher<'_, '_>) {
     let mut account = Account::default();
-    assert_eq!(account.apply(&credit(), 0), Answer::Done);
+    assert_eq!(account.apply(&credit(), 0), Outcome::Done);
     let mut n = 0;
     bencher.bench_local(|| {
         n += 1;
@@ -137,8 +137,8 @@ fn hold_and_settle_pure(bencher: Bencher<'_, '_>) {
 fn hold_and_settle_sqlite(bencher: Bencher<'_, '_>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("bench.db");
-    Sqlite::create(&path).expect("a new store");
-    let store = Sqlite::open(&path).expect("a store");
+    SqliteStore::create(&path).expect("a new store");
+    let store = SqliteStore::open(&path).expect("a store");
     let name = AccountName::parse("bench").expect("a name");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {

@@ -37,11 +37,11 @@ pub struct Cli {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Make a new store, unless there is one.
     Init,
     /// Run the gateway.
@@ -55,13 +55,13 @@ enum Command {
     Check,
     /// Accounts and their balances.
     #[command(subcommand)]
-    Account(account::Command),
+    Account(account::AccountCommand),
     /// Payments.
     #[command(subcommand)]
-    Credit(credit::Command),
+    Credit(credit::CreditCommand),
     /// Keys of clients.
     #[command(subcommand)]
-    Key(key::Command),
+    Key(key::KeyCommand),
     /// List the models and their prices.
     Models,
     /// List the charges of an account, oldest first.
@@ -91,28 +91,28 @@ pub fn run(cli: &Cli) -> ExitCode {
 
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let conf = conf(&cli.conf)?;
-    let out = Out { json: cli.json };
-    if !matches!(cli.command, Command::Serve { .. }) {
+    let out = OutputFormat { json: cli.json };
+    if !matches!(cli.command, CliCommand::Serve { .. }) {
         logging::start_for_commands(conf.log);
     }
     match &cli.command {
-        Command::Serve { upgrade } => serve::run(&conf, &cli.conf, *upgrade),
-        Command::Check => check::run(&conf, out),
-        Command::Init => init::run(&conf, out),
-        Command::Account(command) => {
+        CliCommand::Serve { upgrade } => serve::run(&conf, &cli.conf, *upgrade),
+        CliCommand::Check => check::run(&conf, out),
+        CliCommand::Init => init::run(&conf, out),
+        CliCommand::Account(command) => {
             if command.wants_new_store() {
                 init::create(&conf)?;
             }
             on_store(&conf, async |s| account::run(s, command, &conf.audit, out).await)
         }
-        Command::Credit(command) => {
+        CliCommand::Credit(command) => {
             on_store(&conf, async |s| credit::run(s, command, &conf.audit, out).await)
         }
-        Command::Key(command) => {
+        CliCommand::Key(command) => {
             on_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
         }
-        Command::Models => models::run(&conf, out),
-        Command::Charges { name } => {
+        CliCommand::Models => models::run(&conf, out),
+        CliCommand::Charges { name } => {
             on_store(&conf, async |s| charges::run(s.ledger, name, out).await)
         }
     }
@@ -120,7 +120,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
 
 /// How a command prints.
 #[derive(Debug, Clone, Copy)]
-struct Out {
+struct OutputFormat {
     json: bool,
 }
 

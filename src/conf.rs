@@ -4,7 +4,7 @@ use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
 use crate::jobs::schedule::JobSchedule;
-use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, Value};
+use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
 use crate::store::{SCHEMES, StoreSection, StoreTls, StoreTlsFiles};
 
 mod listen;
@@ -122,7 +122,7 @@ fn section(
     key: &'static str,
     faults: &mut Vec<ConfigError>,
 ) -> TableReader {
-    let empty = SpannedValue { place: sheet.place.clone(), value: Value::Table(Vec::new()) };
+    let empty = SpannedValue { place: sheet.place.clone(), value: TomlValue::Table(Vec::new()) };
     let node = sheet.take(key).unwrap_or(empty);
     TableReader::open(node, faults)
 }
@@ -170,7 +170,7 @@ fn store_tls(table: &mut TableReader, is_tls: bool, faults: &mut Vec<ConfigError
         let node = table.take(key)?;
         places.push((key, node.place.clone()));
         match node.value {
-            Value::Text(path) => Some(path),
+            TomlValue::Text(path) => Some(path),
             other => {
                 let what = format!("'{key}' must be a text, not {}", other.kind());
                 faults.push(node.place.fault(what));
@@ -241,14 +241,14 @@ fn overlay(root: &mut SpannedValue, name: &str, value: &str, faults: &mut Vec<Co
     let path: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_lowercase).collect();
     let mut node = root;
     for part in &path {
-        let Value::Table(members) = &mut node.value else {
+        let TomlValue::Table(members) = &mut node.value else {
             faults.push(SourceLocation::whole(&shown).fault("there is no section of that name"));
             return;
         };
         let at = members.iter().position(|(key, _)| key == part).unwrap_or_else(|| {
             let empty = SpannedValue {
                 place: SourceLocation::whole(&shown),
-                value: Value::Table(Vec::new()),
+                value: TomlValue::Table(Vec::new()),
             };
             members.push((part.clone(), empty));
             members.len() - 1

@@ -171,7 +171,7 @@ impl HoldRequest {
 
 /// What came of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// It was done.
     Done,
     /// It had been done before.
@@ -281,7 +281,7 @@ pub trait Ledger: Send + Sync {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable>;
     /// Does an operation. It is on its way when the future is first polled, and operations of one
     /// caller are done in that order.
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable>;
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable>;
     /// An account's balances; `None` if there is no such account.
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
     /// All accounts, by name.
@@ -360,12 +360,12 @@ pub async fn hold(
     let Quote { wanted, least } = quote;
     let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
     match ledger.apply(account, op).await? {
-        Answer::Held(held) | Answer::HoldExists { held, open: true } => {
+        Outcome::Held(held) | Outcome::HoldExists { held, open: true } => {
             let origin = HoldRequest { wanted, least, at };
             Ok(Hold { account: account.clone(), id: id.to_owned(), held, origin })
         }
-        Answer::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
-        Answer::NoAccount => Err(HoldRefused::NoAccount),
+        Outcome::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
+        Outcome::NoAccount => Err(HoldRefused::NoAccount),
         _ => Err(HoldRefused::Conflict),
     }
 }
@@ -406,7 +406,7 @@ impl Hold {
     ) -> Result<Money, Unavailable> {
         let op = Operation::Extend { id: self.id.clone(), wanted };
         match ledger.apply(&self.account, op).await? {
-            Answer::Held(held) => {
+            Outcome::Held(held) => {
                 self.held = held;
                 Ok(held)
             }
@@ -423,7 +423,7 @@ impl Hold {
         ledger: &dyn Ledger,
         charge: Money,
         line: &str,
-    ) -> Result<Answer, (Hold, Unavailable)> {
+    ) -> Result<Outcome, (Hold, Unavailable)> {
         let (id, line) = (self.id.clone(), line.to_owned());
         let op = Operation::Settle { id, charge, line, origin: Some(self.origin) };
         ledger.apply(&self.account, op).await.map_err(|why| (self, why))
@@ -433,7 +433,7 @@ impl Hold {
     ///
     /// # Errors
     /// The hold comes back if the store could not be reached, to try again.
-    pub async fn void(self, ledger: &dyn Ledger) -> Result<Answer, (Hold, Unavailable)> {
+    pub async fn void(self, ledger: &dyn Ledger) -> Result<Outcome, (Hold, Unavailable)> {
         let op = Operation::Void { id: self.id.clone() };
         ledger.apply(&self.account, op).await.map_err(|why| (self, why))
     }

@@ -66,12 +66,12 @@ pub struct SpannedValue {
     /// Where.
     pub place: SourceLocation,
     /// What.
-    pub value: Value,
+    pub value: TomlValue,
 }
 
 /// A value as written. Numbers stay text, so that no price passes through a float.
 #[derive(Debug, Clone)]
-pub enum Value {
+pub enum TomlValue {
     /// A string.
     Text(String),
     /// A number: its digits as they stand, without underscores.
@@ -84,16 +84,16 @@ pub enum Value {
     Table(Vec<(String, SpannedValue)>),
 }
 
-impl Value {
+impl TomlValue {
     /// The kind in words, for faults.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Value::Text(_) => "a text",
-            Value::Number(_) => "a number",
-            Value::Bool(_) => "true or false",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a table",
+            TomlValue::Text(_) => "a text",
+            TomlValue::Number(_) => "a number",
+            TomlValue::Bool(_) => "true or false",
+            TomlValue::List(_) => "a list",
+            TomlValue::Table(_) => "a table",
         }
     }
 }
@@ -119,11 +119,11 @@ pub fn parse_value(name: &str, text: &str) -> SpannedValue {
     let wrapped = format!("v = {text}");
     let (node, faults) = parse(name, &wrapped);
     let single = match node.value {
-        Value::Table(members) if faults.is_empty() && members.len() == 1 => members,
-        _ => return SpannedValue { place, value: Value::Text(text.to_owned()) },
+        TomlValue::Table(members) if faults.is_empty() && members.len() == 1 => members,
+        _ => return SpannedValue { place, value: TomlValue::Text(text.to_owned()) },
     };
     let value = single.into_iter().next().map(|(_, n)| n.value);
-    SpannedValue { place, value: value.unwrap_or(Value::Text(text.to_owned())) }
+    SpannedValue { place, value: value.unwrap_or(TomlValue::Text(text.to_owned())) }
 }
 
 /// The known word nearest to `word`, if one is near enough to have been meant.
@@ -167,23 +167,23 @@ impl TextSource {
         }
         members.sort_by_key(|(start, ..)| *start);
         let members = members.into_iter().map(|(_, key, node)| (key, node)).collect();
-        SpannedValue { place: self.place(offset), value: Value::Table(members) }
+        SpannedValue { place: self.place(offset), value: TomlValue::Table(members) }
     }
 
     fn node(&self, value: &Spanned<DeValue<'_>>, faults: &mut Vec<ConfigError>) -> SpannedValue {
         let place = self.place(value.span().start);
         let read = match value.get_ref() {
-            DeValue::String(text) => Value::Text(text.to_string()),
-            DeValue::Integer(n) if n.radix() == 10 => Value::Number(n.as_str().to_owned()),
+            DeValue::String(text) => TomlValue::Text(text.to_string()),
+            DeValue::Integer(n) if n.radix() == 10 => TomlValue::Number(n.as_str().to_owned()),
             DeValue::Integer(_) => {
                 faults.push(place.fault("write the number in decimal"));
-                Value::Number("0".to_owned())
+                TomlValue::Number("0".to_owned())
             }
-            DeValue::Float(n) => Value::Number(n.as_str().to_owned()),
-            DeValue::Boolean(b) => Value::Bool(*b),
-            DeValue::Datetime(d) => Value::Text(d.to_string()),
+            DeValue::Float(n) => TomlValue::Number(n.as_str().to_owned()),
+            DeValue::Boolean(b) => TomlValue::Bool(*b),
+            DeValue::Datetime(d) => TomlValue::Text(d.to_string()),
             DeValue::Array(items) => {
-                Value::List(items.iter().map(|item| self.node(item, faults)).collect())
+                TomlValue::List(items.iter().map(|item| self.node(item, faults)).collect())
             }
             DeValue::Table(t) => return self.table(t, value.span().start, faults),
         };
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn a_variable_is_toml_or_else_text() {
-        assert!(matches!(parse_value("V", "[1, 2]").value, Value::List(_)));
-        assert!(matches!(parse_value("V", "true").value, Value::Bool(true)));
+        assert!(matches!(parse_value("V", "[1, 2]").value, TomlValue::List(_)));
+        assert!(matches!(parse_value("V", "true").value, TomlValue::Bool(true)));
         for text in ["redis://h/0", "1 2", "1\nw = 2", "[1", ""] {
             let node = parse_value("V", text);
-            assert!(matches!(node.value, Value::Text(found) if found == text), "{text}");
+            assert!(matches!(node.value, TomlValue::Text(found) if found == text), "{text}");
             assert_eq!(node.place, SourceLocation::whole("V"));
         }
     }
@@ -224,8 +224,8 @@ mod tests {
     fn a_number_keeps_its_digits_and_has_ten_of_them() {
         let read = |text: &str| {
             let (node, faults) = parse("f", &format!("n = {text}"));
-            let Value::Table(mut members) = node.value else { return None };
-            let Value::Number(digits) = members.pop()?.1.value else { return None };
+            let TomlValue::Table(mut members) = node.value else { return None };
+            let TomlValue::Number(digits) = members.pop()?.1.value else { return None };
             Some((digits, faults.iter().map(ConfigError::to_string).collect::<Vec<_>>()))
         };
         for (text, digits) in
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn members_stand_in_the_order_and_on_the_lines_of_the_file() {
         let (node, faults) = parse("f", "b = 1\n\na = [\n2]\n[c]\nd = 3\n");
-        let Value::Table(members) = node.value else { panic!("a table") };
+        let TomlValue::Table(members) = node.value else { panic!("a table") };
         let told = members.iter().map(|(key, node)| format!("{key} {}", node.place));
         assert_eq!(told.collect::<Vec<_>>(), ["b f:1", "a f:3", "c f:5"]);
         assert_eq!((node.place.to_string().as_str(), faults), ("f", vec![]));

@@ -23,7 +23,7 @@ pub mod upkeep;
 
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
 use redis::{RedisStore, RunGate};
-use sqlite::Sqlite;
+use sqlite::SqliteStore;
 pub use tls::{StoreTls, StoreTlsFiles};
 use upkeep::Maintenance;
 
@@ -236,8 +236,8 @@ pub enum StoreCreation {
 /// As with [`open`], and where a file is something else.
 pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) if Sqlite::create(path.as_ref())? => Ok(StoreCreation::New),
-        Some(path) => Sqlite::open(path.as_ref()).map(|_| StoreCreation::Present),
+        Some(path) if SqliteStore::create(path.as_ref())? => Ok(StoreCreation::New),
+        Some(path) => SqliteStore::open(path.as_ref()).map(|_| StoreCreation::Present),
         None => RedisStore::open(section).await.map(|_| StoreCreation::NotNeeded),
     }
 }
@@ -254,8 +254,8 @@ pub async fn open(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     }
 }
 
-fn embedded(section: &StoreSection, path: &Path) -> Result<Sqlite, Unavailable> {
-    Ok(Sqlite::open(path)?.keeping(section.kept_bytes_max))
+fn embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Unavailable> {
+    Ok(SqliteStore::open(path)?.keeping(section.kept_bytes_max))
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.

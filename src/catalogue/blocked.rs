@@ -1,8 +1,8 @@
 //! Which answers of a vendor are a block: the route does not serve, through no fault of the call.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::dialect::json::{JsonKind, Value as Json, scan};
-use crate::sheet::{ConfigError, SpannedValue, TableReader, Value};
+use crate::dialect::json::{JsonKind, JsonValue as Json, scan};
+use crate::sheet::{ConfigError, SpannedValue, TableReader, TomlValue};
 
 /// The beginning of a text has so many bytes at least, so that it means something.
 const BEGINNING_BYTES_MIN: usize = 12;
@@ -55,10 +55,10 @@ impl FailoverRule {
         let mut blocked = FailoverRule::default();
         for node in sheet.list("blocked", faults) {
             match &node.value {
-                Value::Number(n) if matches!(n.parse(), Ok(100..=599)) => {
+                TomlValue::Number(n) if matches!(n.parse(), Ok(100..=599)) => {
                     blocked.statuses.extend(n.parse::<u16>());
                 }
-                Value::Text(class) if matches!(class.as_str(), "4xx" | "5xx") => {
+                TomlValue::Text(class) if matches!(class.as_str(), "4xx" | "5xx") => {
                     blocked.classes.push(if class == "4xx" { 4 } else { 5 });
                 }
                 _ => {

@@ -36,7 +36,9 @@ pub(super) fn tokens(
 ) -> Option<u64> {
     let node = row.take(key)?;
     let text = match &node.value {
-        crate::sheet::Value::Text(text) | crate::sheet::Value::Number(text) => text.as_str(),
+        crate::sheet::TomlValue::Text(text) | crate::sheet::TomlValue::Number(text) => {
+            text.as_str()
+        }
         _ => "",
     };
     let read = match text.strip_suffix('K') {
@@ -121,7 +123,7 @@ fn seconds(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<(VideoRe
             faults.push(node.place.fault(format!("'{name}' must be one of {known}")));
             continue;
         };
-        let crate::sheet::Value::Number(digits) = &node.value else {
+        let crate::sheet::TomlValue::Number(digits) = &node.value else {
             faults.push(node.place.fault("a price must be a number"));
             continue;
         };

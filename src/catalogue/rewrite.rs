@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use crate::dialect::Endpoint;
-use crate::dialect::json::{JsonKind, JsonPatch, Value};
+use crate::dialect::json::{JsonKind, JsonPatch, JsonValue};
 
 /// What one `[[rewrite]]` does, in the order of its fields.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -69,13 +69,13 @@ impl RewriteRule {
         }
         for (old, new) in &self.rename {
             // A null says nothing, so it must not push out a value.
-            match draft.get(old).map(Value::is_null) {
+            match draft.get(old).map(JsonValue::is_null) {
                 Some(true) => draft.remove(old),
                 _ => draft.rename(old, new),
             }
         }
         for (field, json) in &self.default {
-            if draft.get(field).is_none_or(Value::is_null) {
+            if draft.get(field).is_none_or(JsonValue::is_null) {
                 draft.set(field, json.clone());
             }
         }

@@ -23,7 +23,7 @@ impl ModelPatterns {
     ) -> ModelPatterns {
         let mut names = ModelPatterns::default();
         for (ours, node) in members {
-            let crate::sheet::Value::Text(theirs) = &node.value else {
+            let crate::sheet::TomlValue::Text(theirs) = &node.value else {
                 faults.push(node.place.fault(format!("the name of '{ours}' must be a text")));
                 continue;
             };
@@ -214,7 +214,7 @@ impl VendorRoutes {
         section.naming.names = ModelPatterns::parse(sheet.members("names", faults), faults);
         for (neutral, node) in sheet.members("header_names", faults) {
             match node.value {
-                crate::sheet::Value::Text(real) => {
+                crate::sheet::TomlValue::Text(real) => {
                     let lower = |name: &str| name.to_ascii_lowercase();
                     section.header_names.push((lower(&neutral), lower(&real)));
                 }
@@ -223,7 +223,7 @@ impl VendorRoutes {
         }
         for node in sheet.list("file_hosts", faults) {
             match node.value {
-                crate::sheet::Value::Text(host) if is_host(&host) => {
+                crate::sheet::TomlValue::Text(host) if is_host(&host) => {
                     section.file_hosts.push(host.to_ascii_lowercase());
                 }
                 _ => faults.push(node.place.fault("a host must be a name such as files.test")),

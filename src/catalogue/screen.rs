@@ -3,7 +3,7 @@
 //! All rules of a vendor make one tree, so a body is walked once, and only where a rule looks.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::dialect::json::{JsonDocument, JsonKind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use crate::money::price::Price;
 
 /// One refused field.
@@ -94,7 +94,7 @@ impl FieldNode {
         &mut self.members[at].1
     }
 
-    fn check(&self, value: Value<'_>, price: &Price) -> Option<&FieldRefusal> {
+    fn check(&self, value: JsonValue<'_>, price: &Price) -> Option<&FieldRefusal> {
         if value.is_null() {
             return None;
         }
@@ -116,13 +116,13 @@ impl FieldNode {
 }
 
 impl FieldRefusal {
-    fn allows(&self, value: Value<'_>, price: &Price) -> bool {
+    fn allows(&self, value: JsonValue<'_>, price: &Price) -> bool {
         if self.unless_price.is_some_and(|name| name.is_part_of(price)) {
             return true;
         }
         self.unless.iter().any(|allowed| match value.text() {
             // An escaped string reads the same as a plain one.
-            Some(text) => Value::trusted(allowed.as_bytes()).text().is_some_and(|a| a == text),
+            Some(text) => JsonValue::trusted(allowed.as_bytes()).text().is_some_and(|a| a == text),
             None => allowed.as_bytes() == value.raw(),
         })
     }

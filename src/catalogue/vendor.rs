@@ -13,7 +13,9 @@ use super::rewrite::{FallbackValue, NumberClamp, RewriteRule};
 use super::screen::{FieldPolicy, FieldRefusal, OptionalPrice};
 use crate::dialect::Endpoint;
 use crate::dialect::json::draft::quoted;
-use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, Value, closest};
+use crate::sheet::{
+    self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue, closest,
+};
 
 /// What a vendor's text endpoint speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -310,7 +312,7 @@ fn rewrite(node: SpannedValue, known: &[String], faults: &mut Vec<ConfigError>) 
         drop: row.texts("drop", faults).unwrap_or_default(),
         either: either(&mut row, faults),
         rename: pairs(&mut row, "rename", faults, |n, _| match &n.value {
-            Value::Text(t) => Some(t.clone()),
+            TomlValue::Text(t) => Some(t.clone()),
             _ => None,
         }),
         default: pairs(&mut row, "default", faults, json),
@@ -338,12 +340,12 @@ fn rewrite(node: SpannedValue, known: &[String], faults: &mut Vec<ConfigError>) 
 fn either(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<Vec<String>> {
     let lists = row.list("either", faults);
     let fields = |node: SpannedValue, faults: &mut Vec<ConfigError>| {
-        let Value::List(items) = &node.value else {
+        let TomlValue::List(items) = &node.value else {
             faults.push(node.place.fault("'either' lists lists of fields"));
             return Vec::new();
         };
         let texts = items.iter().filter_map(|item| match &item.value {
-            Value::Text(text) => Some(text.clone()),
+            TomlValue::Text(text) => Some(text.clone()),
             _ => None,
         });
         texts.collect()
@@ -384,20 +386,20 @@ fn lower((field, node): (String, SpannedValue), faults: &mut Vec<ConfigError>) -
 /// A value of the rules as JSON text.
 fn json(node: &SpannedValue, faults: &mut Vec<ConfigError>) -> Option<String> {
     match &node.value {
-        Value::Text(text) => Some(quoted(text)),
-        Value::Bool(b) => Some(b.to_string()),
-        Value::Number(n) if crate::dialect::json::scan::any(n.as_bytes()).is_ok() => {
+        TomlValue::Text(text) => Some(quoted(text)),
+        TomlValue::Bool(b) => Some(b.to_string()),
+        TomlValue::Number(n) if crate::dialect::json::scan::any(n.as_bytes()).is_ok() => {
             Some(n.clone())
         }
-        Value::Number(n) => {
+        TomlValue::Number(n) => {
             faults.push(node.place.fault(format!("{n} is no number in JSON")));
             None
         }
-        Value::List(items) => {
+        TomlValue::List(items) => {
             let read: Vec<String> = items.iter().filter_map(|i| json(i, faults)).collect();
             Some(format!("[{}]", read.join(",")))
         }
-        Value::Table(members) => {
+        TomlValue::Table(members) => {
             let read = members
                 .iter()
                 .filter_map(|(k, n)| json(n, faults).map(|v| format!("{}:{v}", quoted(k))));

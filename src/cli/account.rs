@@ -7,14 +7,14 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::audit::{self, AuditedChange};
-use super::{Out, account_name, no_account};
+use super::{OutputFormat, account_name, no_account};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, Ledger};
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum AccountCommand {
     /// Open an account.
     Create {
         /// Its name.
@@ -35,22 +35,22 @@ pub(super) enum Command {
     },
 }
 
-impl Command {
+impl AccountCommand {
     /// Whether the store may be made for it.
     pub(super) fn wants_new_store(&self) -> bool {
-        matches!(self, Command::Create { new_store: true, .. })
+        matches!(self, AccountCommand::Create { new_store: true, .. })
     }
 }
 
 pub(super) async fn run(
     store: OpenStore,
-    command: &Command,
+    command: &AccountCommand,
     audit: &AuditSection,
-    out: Out,
+    out: OutputFormat,
 ) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
     match command {
-        Command::Create { name, credit, .. } => {
+        AccountCommand::Create { name, credit, .. } => {
             let name = account_name(name)?;
             let amount = credit.as_deref().map(super::credit::amount).transpose()?;
             let is_new = Cell::new(false);
@@ -73,13 +73,13 @@ pub(super) async fn run(
             audit::record(audit, ledger, &change, making).await?;
             show(ledger, &name, out).await
         }
-        Command::List => {
+        AccountCommand::List => {
             for name in ledger.accounts().await? {
                 show(ledger, &name, out).await?;
             }
             Ok(())
         }
-        Command::Show { name } => show(ledger, &account_name(name)?, out).await,
+        AccountCommand::Show { name } => show(ledger, &account_name(name)?, out).await,
     }
 }
 
@@ -88,7 +88,11 @@ fn opening_id(name: &AccountName) -> String {
     format!("opening-{name}")
 }
 
-pub(super) async fn show(ledger: &dyn Ledger, name: &AccountName, out: Out) -> anyhow::Result<()> {
+pub(super) async fn show(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
     let Some(balances) = ledger.balances(name).await? else { return Err(no_account(name)) };
     let Balances { credit, available, held, posted, written_off } = balances;
     if out.json {

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Out, account_name, no_account};
+use super::{OutputFormat, account_name, no_account};
 use crate::ledger::{JournalEntry, JournalLine, Ledger};
 use crate::money::BilledUnits;
 
 /// Entries read at once.
 const PAGE: u32 = 1_000;
 
-pub(super) async fn run(ledger: Arc<dyn Ledger>, name: &str, out: Out) -> anyhow::Result<()> {
+pub(super) async fn run(
+    ledger: Arc<dyn Ledger>,
+    name: &str,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
     let name = account_name(name)?;
     if ledger.balances(&name).await?.is_none() {
         return Err(no_account(&name));
@@ -27,7 +31,7 @@ pub(super) async fn run(ledger: Arc<dyn Ledger>, name: &str, out: Out) -> anyhow
     }
 }
 
-fn print(entry: &JournalEntry, out: Out) -> anyhow::Result<()> {
+fn print(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
     let line: JournalLine = serde_json::from_str(&entry.line)?;
     if out.json {
         let mut shown = serde_json::to_value(&line)?;

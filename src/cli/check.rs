@@ -1,11 +1,11 @@
 //! `tollgate check`: what was read, and whether it is sound.
 
-use super::Out;
+use super::OutputFormat;
 use crate::catalogue::ModelKind;
 use crate::conf::Config;
 use crate::gateway::route_tls::RouteTls;
 
-pub(super) fn run(conf: &Config, out: Out) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     super::judge_secrets(conf)?;
     let catalogue = super::rules::catalogue(conf)?;
     route_tls(conf)?;

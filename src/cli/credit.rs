@@ -4,14 +4,14 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
 use super::audit::{self, AuditedChange};
-use super::{Out, account_name, no_account};
+use super::{OutputFormat, account_name, no_account};
 use crate::conf::AuditSection;
-use crate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
+use crate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 use crate::money::Money;
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum CreditCommand {
     /// Add credit to an account.
     Add {
         /// The account.
@@ -26,12 +26,12 @@ pub(super) enum Command {
 
 pub(super) async fn run(
     store: OpenStore,
-    command: &Command,
+    command: &CreditCommand,
     audit: &AuditSection,
-    out: Out,
+    out: OutputFormat,
 ) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
-    let Command::Add { name, usd, id } = command;
+    let CreditCommand::Add { name, usd, id } = command;
     let (name, amount) = (account_name(name)?, amount(usd)?);
     let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let change = AuditedChange {
@@ -71,10 +71,10 @@ pub(super) async fn add(
 ) -> anyhow::Result<()> {
     let op = Operation::Credit { tx: tx.to_owned(), amount };
     match ledger.apply(name, op).await? {
-        Answer::Done | Answer::Exists => Ok(()),
-        Answer::Conflict => bail!("payment '{tx}' was taken before, with another amount"),
-        Answer::NoAccount => Err(no_account(name)),
-        Answer::OutOfRange => bail!("the balance would be too large"),
+        Outcome::Done | Outcome::Exists => Ok(()),
+        Outcome::Conflict => bail!("payment '{tx}' was taken before, with another amount"),
+        Outcome::NoAccount => Err(no_account(name)),
+        Outcome::OutOfRange => bail!("the balance would be too large"),
         other => bail!("unexpected answer: {other:?}"),
     }
 }

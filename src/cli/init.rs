@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::Out;
+use super::OutputFormat;
 use crate::conf::Config;
 use crate::store::{self, StoreCreation};
 
-pub(super) fn run(conf: &Config, out: Out) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let created = create(conf)?;
     let store = store::name(&conf.store);
     if out.json {

@@ -7,14 +7,14 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::audit::{self, AuditedChange};
-use super::{Out, account_name, no_account};
+use super::{OutputFormat, account_name, no_account};
 use crate::conf::AuditSection;
-use crate::ledger::key::Key;
+use crate::ledger::key::ApiKey;
 use crate::ledger::{KeyRecord, Ledger};
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum KeyCommand {
     /// Make a key for an account, and show it this once.
     Issue {
         /// The account.
@@ -34,14 +34,14 @@ pub(super) enum Command {
 
 pub(super) async fn run(
     store: OpenStore,
-    command: &Command,
+    command: &KeyCommand,
     audit: &AuditSection,
-    out: Out,
+    out: OutputFormat,
 ) -> anyhow::Result<()> {
     match command {
-        Command::Issue { name } => issue(&store, name, audit, out).await,
-        Command::List { name } => list(&*store.ledger, name, out).await,
-        Command::Revoke { prefix } => {
+        KeyCommand::Issue { name } => issue(&store, name, audit, out).await,
+        KeyCommand::List { name } => list(&*store.ledger, name, out).await,
+        KeyCommand::Revoke { prefix } => {
             let at = now()?;
             let change = AuditedChange {
                 action: "key.revoke",
@@ -68,7 +68,7 @@ async fn issue(
     store: &OpenStore,
     name: &str,
     audit: &AuditSection,
-    out: Out,
+    out: OutputFormat,
 ) -> anyhow::Result<()> {
     let (name, ledger) = (account_name(name)?, &*store.ledger);
     if ledger.balances(&name).await?.is_none() {
@@ -76,7 +76,7 @@ async fn issue(
     }
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(|why| anyhow!("no random bits: {why}"))?;
-    let key = Key::from_random(bits);
+    let key = ApiKey::from_random(bits);
     let prefix = key.prefix().to_owned();
     let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
     let change = AuditedChange {
@@ -98,7 +98,7 @@ async fn issue(
     Ok(())
 }
 
-async fn list(ledger: &dyn Ledger, name: &str, out: Out) -> anyhow::Result<()> {
+async fn list(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow::Result<()> {
     let name = account_name(name)?;
     if ledger.balances(&name).await?.is_none() {
         return Err(no_account(&name));

@@ -1,9 +1,9 @@
 //! `tollgate models`: the listing of `GET /v1/models`.
 
-use super::Out;
+use super::OutputFormat;
 use crate::conf::Config;
 
-pub(super) fn run(conf: &Config, out: Out) -> anyhow::Result<()> {
+pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let catalogue = super::rules::catalogue(conf)?;
     let now = jiff::Timestamp::now().as_second();
     for model in catalogue.models() {

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use crate::catalogue::route::KeySource;
 use crate::gateway::client_address::{ProxyMode, TrustedProxies};
-use crate::sheet::{ConfigError, SpannedValue, TableReader, Value};
+use crate::sheet::{ConfigError, SpannedValue, TableReader, TomlValue};
 
 /// The `[listen]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl ListenSection {
 
 fn tcp(node: SpannedValue, key: &str, default: &str, faults: &mut Vec<ConfigError>) -> String {
     match node.value {
-        Value::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
+        TomlValue::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
         _ => {
             let what = format!("'{key}' must be an address such as \"{default}\"");
             faults.push(node.place.fault(what));
@@ -87,7 +87,7 @@ fn admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> AdminAddr
     let default = "127.0.0.1:9090";
     let Some(node) = node else { return AdminAddress::Tcp(default.to_owned()) };
     let path = match &node.value {
-        Value::Text(text) => text.strip_prefix("unix:").filter(|path| !path.is_empty()),
+        TomlValue::Text(text) => text.strip_prefix("unix:").filter(|path| !path.is_empty()),
         _ => None,
     };
     match path {
@@ -135,8 +135,8 @@ fn proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<Tru
     mode.map(|mode| TrustedProxies { mode, networks })
 }
 
-fn network(value: &Value) -> Option<IpNet> {
-    let Value::Text(text) = value else { return None };
+fn network(value: &TomlValue) -> Option<IpNet> {
+    let TomlValue::Text(text) = value else { return None };
     let one = || text.parse::<std::net::IpAddr>().ok().map(|ip| IpNet::from(ip.to_canonical()));
     text.parse().ok().or_else(one)
 }

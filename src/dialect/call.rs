@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::embeddings::EmbeddingInputs;
 use super::images::SourceImage;
-use super::json::{JsonDocument, JsonKind, Value};
+use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::counted;
 use super::responses::ResponsesRequest;
 use super::{
@@ -59,7 +59,7 @@ fn model_of(document: &JsonDocument, unnamed: Option<&str>) -> Result<String, Ca
     }
 }
 
-fn name(value: Option<Value<'_>>) -> Result<String, CallError> {
+fn name(value: Option<JsonValue<'_>>) -> Result<String, CallError> {
     let missing = || CallError::missing("model", "the id of a model");
     let value = value.ok_or_else(missing)?;
     let model = value.text().ok_or_else(|| wrong("model", "a string", value))?;
@@ -224,7 +224,7 @@ impl ModelCall {
 pub(super) fn messages<'a>(
     document: &'a JsonDocument,
     roles: &str,
-    mut see: impl FnMut(Value<'a>),
+    mut see: impl FnMut(JsonValue<'a>),
 ) -> Result<(), CallError> {
     let expected = "a non-empty array of {role, content}";
     let Some(messages) = present(document, "messages") else {
@@ -262,15 +262,15 @@ pub(super) fn messages<'a>(
 /// the type of those that do not.
 pub(super) fn tools(document: &JsonDocument, custom: &str) -> u64 {
     let mut count = 0;
-    for tool in present(document, "tools").into_iter().flat_map(Value::elements) {
-        let kind = tool.get("type").and_then(Value::text);
+    for tool in present(document, "tools").into_iter().flat_map(JsonValue::elements) {
+        let kind = tool.get("type").and_then(JsonValue::text);
         count += u64::from(count == 0) + u64::from(kind.is_some_and(|kind| kind != custom));
     }
     count
 }
 
 /// A member that is there and not null.
-pub(super) fn present<'a>(document: &'a JsonDocument, field: &str) -> Option<Value<'a>> {
+pub(super) fn present<'a>(document: &'a JsonDocument, field: &str) -> Option<JsonValue<'a>> {
     document.get(field).filter(|v| !v.is_null())
 }
 
@@ -292,7 +292,7 @@ pub(super) fn whole(
 }
 
 /// What is wrong with a value, with its beginning.
-pub(super) fn wrong(field: &str, right: &str, found: Value<'_>) -> CallError {
+pub(super) fn wrong(field: &str, right: &str, found: JsonValue<'_>) -> CallError {
     let shown: String = String::from_utf8_lossy(found.raw()).chars().take(40).collect();
     CallError::invalid(field, &format!("{right}, not {} ({shown})", found.kind().words()))
 }

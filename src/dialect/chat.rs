@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::CallError;
 use super::call::{InputSize, RequestKind, TextRequest, messages, present, tools, whole, wrong};
-use super::json::{JsonDocument, JsonKind, JsonPatch, Value};
+use super::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
@@ -98,13 +98,13 @@ enum AttachmentKind {
 }
 
 /// Whether a part is a text of its own.
-fn is_text(part: Value<'_>) -> bool {
-    let kind = part.get("type").and_then(Value::text);
+fn is_text(part: JsonValue<'_>) -> bool {
+    let kind = part.get("type").and_then(JsonValue::text);
     matches!(kind.as_deref(), Some("text" | "refusal"))
 }
 
 /// What a part attaches, and the string that holds it or its address.
-fn attached(part: Value<'_>) -> Option<(AttachmentKind, Value<'_>)> {
+fn attached(part: JsonValue<'_>) -> Option<(AttachmentKind, JsonValue<'_>)> {
     let (address, is_file) = match part.get("image_url") {
         Some(image) if image.kind() == JsonKind::Object => (image.get("url")?, false),
         Some(image) => (image, false),
@@ -124,9 +124,9 @@ fn attached(part: Value<'_>) -> Option<(AttachmentKind, Value<'_>)> {
 }
 
 /// Whether a string holds data, and of which media.
-pub(super) fn is_data(value: Value<'_>, media: &[&str]) -> bool {
+pub(super) fn is_data(value: JsonValue<'_>, media: &[&str]) -> bool {
     let beginning = &value.raw()[..value.raw().len().min(BEGINNING_BYTES)];
-    let Some(text) = Value::trusted(beginning).text() else { return false };
+    let Some(text) = JsonValue::trusted(beginning).text() else { return false };
     let begins = |from: usize, with: &str| {
         text.get(from..from + with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with))
     };

@@ -4,7 +4,7 @@
 
 use super::CallError;
 use super::call::{present, wrong};
-use super::json::{JsonDocument, JsonKind, Value};
+use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::speech::code_points;
 
 mod entries;
@@ -87,7 +87,7 @@ struct TokenCount {
 
 impl TokenCount {
     /// Counts a text. A vendor splits it into bytes at worst, and may add a token of its own.
-    fn text(&mut self, text: Value<'_>) -> Option<()> {
+    fn text(&mut self, text: JsonValue<'_>) -> Option<()> {
         let code_points = code_points(text).filter(|n| *n > 0)?;
         self.tokens += code_points.div_ceil(CODE_POINTS_PER_TOKEN);
         self.tokens_max += text.inside().map_or(0, <[u8]>::len) as u64 + 1;
@@ -95,7 +95,7 @@ impl TokenCount {
     }
 
     /// Counts the tokens of a list that is there under a name.
-    fn list(&mut self, name: &str, list: Value<'_>) -> Result<(), CallError> {
+    fn list(&mut self, name: &str, list: JsonValue<'_>) -> Result<(), CallError> {
         let mut count = 0;
         for (i, token) in list.elements().enumerate() {
             token.whole().ok_or_else(|| wrong(&format!("{name}[{i}]"), TOKEN, token))?;
@@ -111,9 +111,9 @@ impl TokenCount {
     }
 }
 
-fn count(input: Value<'_>) -> Result<TokenCount, CallError> {
+fn count(input: JsonValue<'_>) -> Result<TokenCount, CallError> {
     let mut count = TokenCount { inputs: 1, ..TokenCount::default() };
-    let first = input.elements().next().map(Value::kind);
+    let first = input.elements().next().map(JsonValue::kind);
     match (input.kind(), first) {
         (JsonKind::Text, _) => count.text(input).ok_or_else(|| wrong("input", TEXT, input))?,
         (_, Some(JsonKind::Number)) => count.list("input", input)?,

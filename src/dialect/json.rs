@@ -16,7 +16,7 @@ pub mod scan;
 pub mod value;
 
 pub use draft::JsonPatch;
-pub use value::{JsonKind, Value};
+pub use value::{JsonKind, JsonValue};
 
 /// Members of one object, at most: what reads a body costs their number, and no vendor has more.
 pub const MEMBERS_MAX: usize = 4_096;
@@ -120,12 +120,12 @@ impl JsonDocument {
 
     /// The value of a member.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Value<'_>> {
+    pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
         self.members.iter().find(|m| self.is_named(m, name)).map(|m| self.value(m))
     }
 
     /// The names of the members and their values, in order.
-    pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
+    pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
         self.members.iter().map(|member| {
             let name = match member.name.read(&self.body) {
                 Cow::Borrowed(raw) => String::from_utf8_lossy(raw),
@@ -146,7 +146,7 @@ impl JsonDocument {
         }
     }
 
-    fn value(&self, member: &JsonMember) -> Value<'_> {
-        Value::within(&self.body[member.value.clone()], &self.long, member.value.start)
+    fn value(&self, member: &JsonMember) -> JsonValue<'_> {
+        JsonValue::within(&self.body[member.value.clone()], &self.long, member.value.start)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::CallError;
 use super::call::{InputSize, TextRequest, messages, tools, whole};
-use super::json::{JsonDocument, JsonKind, Value};
+use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;
 
@@ -48,7 +48,7 @@ struct ContentBlocks {
 
 impl ContentBlocks {
     /// Counts the blocks of a content, and those inside results and documents.
-    fn count(&mut self, content: Value<'_>, depth: usize) {
+    fn count(&mut self, content: JsonValue<'_>, depth: usize) {
         if depth == 0 {
             return;
         }
@@ -58,7 +58,7 @@ impl ContentBlocks {
         content.elements().for_each(|block| self.block(block, depth));
     }
 
-    fn block(&mut self, block: Value<'_>, depth: usize) {
+    fn block(&mut self, block: JsonValue<'_>, depth: usize) {
         let (mut kind, mut source, mut inner) = (None, None, None);
         for (name, value) in block.members() {
             match &*name {
@@ -75,7 +75,7 @@ impl ContentBlocks {
                 self.images += 1;
                 self.other_bytes += data_bytes();
             }
-            Some("document") => match from("type").and_then(Value::text).as_deref() {
+            Some("document") => match from("type").and_then(JsonValue::text).as_deref() {
                 Some("text") => {}
                 Some("content") => {
                     from("content").into_iter().for_each(|c| self.count(c, depth - 1));
@@ -112,7 +112,7 @@ impl ReportedUsage {
     /// Takes a `usage`, and tells whether it counts the output. Members that are absent or null
     /// keep what was reported before. Numbers that are negative, fractional or absurd make all of
     /// it no report.
-    pub fn merge(&mut self, usage: Value<'_>) -> bool {
+    pub fn merge(&mut self, usage: JsonValue<'_>) -> bool {
         let before = *self;
         let sound = self.read(usage).is_some();
         if !sound {
@@ -121,7 +121,7 @@ impl ReportedUsage {
         sound && usage.get("output_tokens").is_some_and(|output| !output.is_null())
     }
 
-    fn read(&mut self, usage: Value<'_>) -> Option<()> {
+    fn read(&mut self, usage: JsonValue<'_>) -> Option<()> {
         for (name, value) in usage.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
                 "input_tokens" => self.input = Some(sane(value)?),
@@ -140,7 +140,7 @@ impl ReportedUsage {
         Some(())
     }
 
-    fn read_cache_lives(&mut self, split: Value<'_>) -> Option<()> {
+    fn read_cache_lives(&mut self, split: JsonValue<'_>) -> Option<()> {
         for (name, value) in split.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
                 "ephemeral_5m_input_tokens" => self.cache_lives[0] = Some(sane(value)?),
@@ -170,13 +170,13 @@ impl ReportedUsage {
     }
 }
 
-fn sane(value: Value<'_>) -> Option<u64> {
+fn sane(value: JsonValue<'_>) -> Option<u64> {
     value.whole().filter(|n| *n <= TOKENS_MAX)
 }
 
 /// Input and output of all steps together. A step may be missing in the sums that stand beside
 /// them, but it is billed.
-fn steps(list: Value<'_>) -> Option<(u64, u64)> {
+fn steps(list: JsonValue<'_>) -> Option<(u64, u64)> {
     let mut sums = (0u64, 0u64);
     for step in list.elements() {
         let mut one = ReportedUsage::default();
@@ -226,7 +226,7 @@ mod tests {
     ) {
         let mut reported = ReportedUsage::default();
         for json in reports {
-            reported.merge(Value::trusted(json.as_bytes()));
+            reported.merge(JsonValue::trusted(json.as_bytes()));
         }
         assert_eq!(reported.tokens().map(|t| (t.input, t.output)), expected);
     }
@@ -262,7 +262,7 @@ mod tests {
     ) {
         let mut reported = ReportedUsage::default();
         for json in reports {
-            reported.merge(Value::trusted(json.as_bytes()));
+            reported.merge(JsonValue::trusted(json.as_bytes()));
         }
         let tokens = reported.tokens().expect("a report");
         assert_eq!((tokens.input, tokens.cache_write, tokens.cache_write_1h), expected);
@@ -317,7 +317,7 @@ mod tests {
         assert!(read(&JsonDocument::parse(body.into()).expect("sound")).is_ok());
         let mut blocks = ContentBlocks::default();
         let image = r#"[{"content":[{"content":[{"content":[{"content":[{"content":[{"type":"image"}]}]}]}]}]}]"#;
-        blocks.count(Value::trusted(image.as_bytes()), BLOCKS_DEPTH_MAX);
+        blocks.count(JsonValue::trusted(image.as_bytes()), BLOCKS_DEPTH_MAX);
         assert_eq!(blocks.images, 0, "what lies so deep is looked at by nobody");
     }
 }

@@ -1,7 +1,7 @@
 //! What a call used, read from what vendors report; counted where they report nothing.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::json::Value;
+use super::json::JsonValue;
 use crate::money::{BilledUnits, TokenUsage, Usage, UsageBasis};
 use bounds::UsageBounds;
 
@@ -51,8 +51,8 @@ pub fn counted(bytes: u64) -> u64 {
 }
 
 /// The cost that a `usage` reports, in ticks (ten to a nano-USD), if it does and it is sound.
-pub(super) fn ticks(usage: Value<'_>) -> Option<u64> {
-    let told = usage.get("cost_in_usd_ticks").and_then(Value::whole);
+pub(super) fn ticks(usage: JsonValue<'_>) -> Option<u64> {
+    let told = usage.get("cost_in_usd_ticks").and_then(JsonValue::whole);
     told.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
 }
 
@@ -88,7 +88,7 @@ impl UsageMeter {
 
     /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
     /// vendors that repeat it count up.
-    pub fn report(&mut self, usage: Value<'_>) {
+    pub fn report(&mut self, usage: JsonValue<'_>) {
         if let Some(tokens) = tokens(usage, CHAT) {
             self.reported = Some(tokens);
         }
@@ -102,7 +102,7 @@ impl UsageMeter {
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
     /// Tells how many of them ended in it.
-    pub fn count(&mut self, choices: Value<'_>, part: &str) -> u64 {
+    pub fn count(&mut self, choices: JsonValue<'_>, part: &str) -> u64 {
         let mut finished = 0;
         for choice in choices.elements() {
             for (name, value) in choice.entries() {
@@ -163,7 +163,7 @@ impl UsageMeter {
         counted(self.text_bytes).max(self.pieces)
     }
 
-    fn count_message(&mut self, message: Value<'_>) {
+    fn count_message(&mut self, message: JsonValue<'_>) {
         for (name, value) in message.entries() {
             match &*name {
                 b"content" | b"reasoning_content" | b"reasoning" | b"refusal" => {
@@ -181,12 +181,12 @@ impl UsageMeter {
         }
     }
 
-    fn count_call(&mut self, call: Option<Value<'_>>) {
-        call.into_iter().flat_map(Value::entries).for_each(|(_, value)| self.count_text(value));
+    fn count_call(&mut self, call: Option<JsonValue<'_>>) {
+        call.into_iter().flat_map(JsonValue::entries).for_each(|(_, value)| self.count_text(value));
     }
 
     /// Takes a string that the vendor generated, to count it.
-    pub fn count_text(&mut self, value: Value<'_>) {
+    pub fn count_text(&mut self, value: JsonValue<'_>) {
         self.count_bytes(value.inside().map_or(0, <[u8]>::len));
     }
 
@@ -216,8 +216,8 @@ pub(super) const RESPONSES: UsageFieldNames =
 /// Some vendors leave reasoning out of the output but not out of the total, so the billable output
 /// is the larger of the output and the total − the input. Numbers that are negative, fractional or
 /// absurd are no report.
-pub(super) fn tokens(usage: Value<'_>, names: UsageFieldNames) -> Option<TokenUsage> {
-    let sane = |value: Value<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
+pub(super) fn tokens(usage: JsonValue<'_>, names: UsageFieldNames) -> Option<TokenUsage> {
+    let sane = |value: JsonValue<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
     let mut tokens = TokenUsage::default();
     for (name, value) in usage.entries().filter(|(_, value)| !value.is_null()) {
@@ -266,7 +266,7 @@ mod tests {
     #[case::text(r#"{"prompt_tokens":"10","completion_tokens":5}"#, None)]
     #[case::nothing_but_input(r#"{"prompt_tokens":10}"#, None)]
     fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
-        let read = super::tokens(Value::trusted(json.as_bytes()), CHAT);
+        let read = super::tokens(JsonValue::trusted(json.as_bytes()), CHAT);
         assert_eq!(read.map(|t| (t.input, t.output)), expected);
     }
 
@@ -275,9 +275,9 @@ mod tests {
         let mut meter = UsageMeter::default();
         for n in [1, 5, 9] {
             let json = format!(r#"{{"prompt_tokens":7,"completion_tokens":{n}}}"#);
-            meter.report(Value::trusted(json.as_bytes()));
+            meter.report(JsonValue::trusted(json.as_bytes()));
         }
-        meter.report(Value::trusted(b"null"));
+        meter.report(JsonValue::trusted(b"null"));
         assert_eq!(meter.usage(0).tokens.output, 9);
         assert_eq!(meter.usage(0).basis, UsageBasis::Reported);
     }

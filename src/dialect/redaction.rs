@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use super::json::draft::quoted;
-use super::json::{JsonKind, Value};
+use super::json::{JsonKind, JsonValue};
 
 /// What stands in the place of what was taken out.
 const PLACEHOLDER: &str = "[...]";
@@ -134,7 +134,7 @@ fn redact_once(text: &str) -> Option<String> {
 
 /// The same of all texts in a JSON value, written on one line.
 #[must_use]
-pub fn redact_json(value: Value<'_>) -> String {
+pub fn redact_json(value: JsonValue<'_>) -> String {
     match value.kind() {
         JsonKind::Text => quoted(&redact(&value.text().unwrap_or_default())),
         JsonKind::List => {
@@ -373,7 +373,7 @@ mod tests {
     fn json_keeps_its_shape() {
         let json =
             r#"{ "a": [1, true, null, "key sk-0123abcd"], "sk-0123abcd" : {"\u0062": "x\ny"} }"#;
-        let clean = redact_json(Value::trusted(json.as_bytes()));
+        let clean = redact_json(JsonValue::trusted(json.as_bytes()));
         assert_eq!(clean, r#"{"a":[1,true,null,"key [...]"],"[...]":{"b":"x\ny"}}"#);
     }
 

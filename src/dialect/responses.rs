@@ -4,7 +4,7 @@
 
 use super::CallError;
 use super::call::{InputSize, present, whole, wrong};
-use super::json::{JsonDocument, JsonKind, Value};
+use super::json::{JsonDocument, JsonKind, JsonValue};
 
 mod input;
 mod told;
@@ -89,7 +89,7 @@ struct ReferencedObjects(Vec<StoredObjectId>);
 
 impl ReferencedObjects {
     /// Takes the id that a field holds.
-    fn add(&mut self, param: &str, id: Value<'_>) -> Result<(), CallError> {
+    fn add(&mut self, param: &str, id: JsonValue<'_>) -> Result<(), CallError> {
         self.push(param, id_of(param, id)?)
     }
 
@@ -103,17 +103,17 @@ impl ReferencedObjects {
     }
 }
 
-fn id_of(param: &str, value: Value<'_>) -> Result<String, CallError> {
+fn id_of(param: &str, value: JsonValue<'_>) -> Result<String, CallError> {
     let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
     let id = value.text().filter(|id| fits(id)).map(std::borrow::Cow::into_owned);
     id.ok_or_else(|| wrong(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
 }
 
 /// See [`Content::tools`]: functions and custom tools come without words of the vendor's.
-fn tools(tools: Value<'_>) -> u64 {
+fn tools(tools: JsonValue<'_>) -> u64 {
     let mut count = 0;
     for tool in tools.elements() {
-        let kind = tool.get("type").and_then(Value::text);
+        let kind = tool.get("type").and_then(JsonValue::text);
         let is_hosted = kind.is_some_and(|kind| !matches!(&*kind, "function" | "custom"));
         count += u64::from(count == 0) + u64::from(is_hosted);
     }

@@ -3,7 +3,7 @@
 
 use super::CallError;
 use super::call::{present, wrong};
-use super::json::{JsonDocument, Value};
+use super::json::{JsonDocument, JsonValue};
 
 /// Characters of one input, at most (`vendor_b`'s limit).
 const CHARACTERS_MAX: u64 = 4_096;
@@ -25,7 +25,7 @@ pub fn read(document: &JsonDocument) -> Result<u64, CallError> {
 }
 
 /// The Unicode code points of a string's text, whichever way they are written.
-pub(super) fn code_points(value: Value<'_>) -> Option<u64> {
+pub(super) fn code_points(value: JsonValue<'_>) -> Option<u64> {
     let mut rest = value.inside()?;
     let mut count = 0;
     while let Some(backslash) = memchr::memchr(b'\\', rest) {
@@ -133,12 +133,12 @@ mod tests {
             let json = format!("\"{}\"", parts.iter().map(written).collect::<String>());
             prop_assert_eq!(serde_json::from_str::<String>(&json).expect("sound"), text.clone());
             let expected = text.chars().count() as u64;
-            prop_assert_eq!(code_points(Value::trusted(json.as_bytes())), Some(expected));
+            prop_assert_eq!(code_points(JsonValue::trusted(json.as_bytes())), Some(expected));
         }
 
         #[test]
         fn unsound_bytes_are_counted_without_a_panic(bytes: Vec<u8>) {
-            code_points(Value::trusted(&bytes));
+            code_points(JsonValue::trusted(&bytes));
         }
     }
 }

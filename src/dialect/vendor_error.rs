@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{JsonDocument, JsonKind, Value, draft::quoted, scan};
+use super::json::{JsonDocument, JsonKind, JsonValue, draft::quoted, scan};
 use super::redaction::{redact, redact_json};
 
 /// Longer messages are cut: they are for people.
@@ -38,7 +38,7 @@ impl VendorError {
             return VendorError::default();
         }
         let trimmed = body.trim_ascii();
-        let value = Value::trusted(trimmed);
+        let value = JsonValue::trusted(trimmed);
         match value.kind() {
             JsonKind::List => value.elements().next().map(VendorError::of).unwrap_or_default(),
             JsonKind::Object => VendorError::of(value),
@@ -50,10 +50,10 @@ impl VendorError {
     #[must_use]
     pub fn in_event(event: &JsonDocument) -> Option<VendorError> {
         event.get("error").filter(|e| !e.is_null())?;
-        Some(VendorError::of(Value::trusted(event.body().trim_ascii())))
+        Some(VendorError::of(JsonValue::trusted(event.body().trim_ascii())))
     }
 
-    fn of(object: Value<'_>) -> VendorError {
+    fn of(object: JsonValue<'_>) -> VendorError {
         let outer = |name: &str| object.get(name).and_then(word);
         let outer_name = |label: &str| object.get(label).and_then(name);
         match object.get("error") {
@@ -98,17 +98,17 @@ pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
     Cow::Owned(clean)
 }
 
-fn details(value: Value<'_>) -> Option<String> {
+fn details(value: JsonValue<'_>) -> Option<String> {
     (is_short(value) && value.kind() == JsonKind::Object).then(|| redact_json(value))
 }
 
 /// Whether a value is no longer than a message may be.
-pub(super) fn is_short(value: Value<'_>) -> bool {
+pub(super) fn is_short(value: JsonValue<'_>) -> bool {
     value.raw().len() <= MESSAGE_CHARS_MAX
 }
 
 /// Words for people, without what is the operator's.
-pub(super) fn word(value: Value<'_>) -> Option<String> {
+pub(super) fn word(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
     // Of what is cut off in the middle nobody could tell what it is.
     let shown = match text.char_indices().nth(2 * MESSAGE_CHARS_MAX) {
@@ -119,7 +119,7 @@ pub(super) fn word(value: Value<'_>) -> Option<String> {
 }
 
 /// A word for programs. One that has anything of the operator's in it is none.
-pub(super) fn name(value: Value<'_>) -> Option<String> {
+pub(super) fn name(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
     let is_clean = text.len() <= MESSAGE_CHARS_MAX && matches!(redact(&text), Cow::Borrowed(_));
     is_clean.then(|| text.into_owned())

@@ -4,7 +4,7 @@
 use super::CallError;
 use super::call::{present, wrong};
 use super::images::SourceImage;
-use super::json::{JsonDocument, Value};
+use super::json::{JsonDocument, JsonValue};
 use super::speech::code_points;
 use crate::money::VideoResolution;
 

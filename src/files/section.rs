@@ -1,7 +1,7 @@
 //! The `[files]` section: which folder or bucket.
 
 use super::link_secret::LinkSecret;
-use crate::sheet::{ConfigError, SourceLocation as At, TableReader, Value};
+use crate::sheet::{ConfigError, SourceLocation as At, TableReader, TomlValue};
 
 /// Bytes of bodies that are kept, unless the section says otherwise.
 const KEPT_BYTES_MAX: u64 = 2 << 30;
@@ -87,7 +87,7 @@ fn text(
     faults: &mut Vec<ConfigError>,
 ) -> Option<(String, At)> {
     let node = sheet.take(key)?;
-    if let Value::Text(text) = node.value {
+    if let TomlValue::Text(text) = node.value {
         return Some((text, node.place));
     }
     faults.push(node.place.fault(format!("'{key}' must be a text, not {}", node.value.kind())));
@@ -104,7 +104,7 @@ fn link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<L
     let mut secrets = Vec::new();
     for node in sheet.list("link_secrets", faults) {
         let read = match &node.value {
-            Value::Text(text) => LinkSecret::parse(text),
+            TomlValue::Text(text) => LinkSecret::parse(text),
             _ => None,
         };
         match read {

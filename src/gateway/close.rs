@@ -13,7 +13,7 @@ use super::funds::Funding;
 use super::{Gateway, given, thinking, usage_bounds};
 use crate::dialect::relay::{RelayError, RelayProgress, Remember};
 use crate::ledger::{
-    AccountName, Answer, Hold, JournalLine, KeyRecord, Ledger, Operation, Unavailable,
+    AccountName, Hold, JournalLine, KeyRecord, Ledger, Operation, Outcome, Unavailable,
 };
 use crate::metrics::{METRICS, count, record_write_off};
 use crate::money::{Money, Usage, UsageBasis};
@@ -174,18 +174,18 @@ async fn until_kept(
         };
         timer.observe_duration();
         match done {
-            Ok(Answer::Posted { written_off, .. }) => {
+            Ok(Outcome::Posted { written_off, .. }) => {
                 record_write_off(account.as_str(), &id, written_off.nano());
                 return;
             }
-            Ok(Answer::Voided) if charge.is_some() => {
+            Ok(Outcome::Voided) if charge.is_some() => {
                 log::error!(
                     event = "charge_lost", op;
                     "the hold was taken back before its charge came: the work is lost"
                 );
                 return;
             }
-            Ok(Answer::Voided | Answer::AlreadyPosted(_)) => return,
+            Ok(Outcome::Voided | Outcome::AlreadyPosted(_)) => return,
             Ok(other) => {
                 log::error!(
                     event = "hold_settlement_failed", op, answer:? = other;

@@ -17,7 +17,7 @@ use super::refusal::ApiError;
 use super::tenant_budget::TenantId;
 use super::{Gateway, upstream, videos};
 use crate::dialect::{CallError, Endpoint};
-use crate::ledger::{AccountName, Answer, Lease, Operation};
+use crate::ledger::{AccountName, Lease, Operation, Outcome};
 use crate::metrics::METRICS;
 use crate::money::Money;
 use crate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
@@ -296,8 +296,8 @@ impl ClaimAttempt<'_> {
         let voiding = Operation::Void { id: owner.to_owned() };
         let voiding = self.gateway.ledger.apply(self.account, voiding);
         match self.gateway.in_time("void", voiding).await {
-            Ok(Answer::Voided) => Ok(()),
-            Ok(Answer::AlreadyPosted(_)) => Err(self.refused(exchange, ApiError::ReplyLost)),
+            Ok(Outcome::Voided) => Ok(()),
+            Ok(Outcome::AlreadyPosted(_)) => Err(self.refused(exchange, ApiError::ReplyLost)),
             Ok(other) => {
                 log::error!(
                     event = "hold_void_failed", owner, answer:? = other;
@@ -321,7 +321,7 @@ impl ClaimAttempt<'_> {
         let hold = Operation::Hold { id: id.clone(), wanted: nothing, least: nothing, lease_ms };
         let holding = self.gateway.ledger.apply(self.account, hold);
         match self.gateway.in_time("hold", holding).await {
-            Ok(Answer::Held(_)) => {
+            Ok(Outcome::Held(_)) => {
                 let voiding = self.gateway.ledger.apply(self.account, Operation::Void { id });
                 // Else it expires, for nothing.
                 let _ = self.gateway.in_time("void", voiding).await;

@@ -24,7 +24,7 @@ use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, JsonPatch, Value};
+use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
 use crate::metrics::METRICS;
@@ -100,7 +100,7 @@ pub(super) fn body(
         }
     }
     // Of a call that names no model this adds it.
-    if name != call.model || call.document.get("model").is_none_or(Value::is_null) {
+    if name != call.model || call.document.get("model").is_none_or(JsonValue::is_null) {
         draft.set("model", quoted(&name));
     }
     let pieces = in_one(draft.finish());

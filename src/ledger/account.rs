@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, HoldRequest, JournalEntry, Operation};
+use super::{HoldRequest, JournalEntry, Operation, Outcome};
 use crate::money::{Money, MoneyError};
 
 /// Where an account's money is.
@@ -90,7 +90,7 @@ pub struct Posting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
     /// What the caller is told.
-    pub answer: Answer,
+    pub answer: Outcome,
     /// The hold's record as it now is, if it changed.
     pub record: Option<HoldRecord>,
     /// What goes into the journal.
@@ -98,13 +98,13 @@ pub struct Transition {
 }
 
 impl Transition {
-    fn told(answer: Answer) -> Transition {
+    fn told(answer: Outcome) -> Transition {
         Transition { answer, record: None, posting: None }
     }
 }
 
 /// Decides about an operation on a hold. `record` is what is known of that hold. On an answer of
-/// [`Answer::OutOfRange`] the balances are as before.
+/// [`Outcome::OutOfRange`] the balances are as before.
 #[must_use]
 pub fn step(
     balances: &mut Balances,
@@ -118,23 +118,23 @@ pub fn step(
             *balances = after;
             step
         }
-        Err(_) => Transition::told(Answer::OutOfRange),
+        Err(_) => Transition::told(Outcome::OutOfRange),
     }
 }
 
 /// Decides about a payment. `known` is the amount of an earlier payment of that id.
 #[must_use]
-pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> Answer {
+pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> Outcome {
     match known {
-        Some(earlier) if earlier == amount => Answer::Exists,
-        Some(_) => Answer::Conflict,
+        Some(earlier) if earlier == amount => Outcome::Exists,
+        Some(_) => Outcome::Conflict,
         None => match (balances.credit.plus(amount), balances.available.plus(amount)) {
             (Ok(credit), Ok(available)) => {
                 balances.credit = credit;
                 balances.available = available;
-                Answer::Done
+                Outcome::Done
             }
-            _ => Answer::OutOfRange,
+            _ => Outcome::OutOfRange,
         },
     }
 }
@@ -177,7 +177,7 @@ fn decide(
             Some(known @ HoldRecord { state: HoldState::Open { .. }, .. }),
         ) => {
             let until = known.lease_until.max(lease_until(now, *lease_ms));
-            Ok(changed(Answer::Done, HoldRecord { lease_until: until, ..known.clone() }))
+            Ok(changed(Outcome::Done, HoldRecord { lease_until: until, ..known.clone() }))
         }
         (
             Operation::Checkpoint { charge, line, .. },
@@ -186,10 +186,14 @@ fn decide(
             let behind = checkpoint.as_ref().is_none_or(|(before, _)| before < charge);
             let state = HoldState::Open { checkpoint: Some((*charge, line.clone())) };
             let record = HoldRecord { state, ..known.clone() };
-            Ok(if behind { changed(Answer::Done, record) } else { Transition::told(Answer::Done) })
+            Ok(if behind {
+                changed(Outcome::Done, record)
+            } else {
+                Transition::told(Outcome::Done)
+            })
         }
         (Operation::Extend { .. } | Operation::Renew { .. } | Operation::Checkpoint { .. }, _) => {
-            Ok(Transition::told(Answer::Gone))
+            Ok(Transition::told(Outcome::Gone))
         }
         (Operation::Settle { charge, line, .. }, Some(known)) => {
             settle(balances, known, *charge, line)
@@ -206,7 +210,7 @@ fn decide(
             settle(balances, &lost, *charge, line)
         }
         (Operation::Settle { origin: None, .. }, None) | (Operation::Credit { .. }, _) => {
-            Ok(Transition::told(Answer::Unknown))
+            Ok(Transition::told(Outcome::Unknown))
         }
         (Operation::Void { .. }, Some(known)) => void(balances, known),
         (Operation::Void { .. }, None) => {
@@ -214,7 +218,7 @@ fn decide(
             let state = HoldState::Tombstone;
             let record =
                 HoldRecord { wanted: zero, least: zero, held: zero, lease_until: now, state };
-            Ok(changed(Answer::Voided, record))
+            Ok(changed(Outcome::Voided, record))
         }
     }
 }
@@ -223,7 +227,7 @@ fn lease_until(now: i64, lease_ms: u64) -> i64 {
     now.saturating_add(i64::try_from(lease_ms).unwrap_or(i64::MAX))
 }
 
-fn changed(answer: Answer, record: HoldRecord) -> Transition {
+fn changed(answer: Outcome, record: HoldRecord) -> Transition {
     Transition { answer, record: Some(record), posting: None }
 }
 
@@ -234,13 +238,13 @@ fn hold(
     lease_until: i64,
 ) -> Result<Transition, MoneyError> {
     if balances.available < least {
-        return Ok(Transition::told(Answer::Insufficient(balances.available)));
+        return Ok(Transition::told(Outcome::Insufficient(balances.available)));
     }
     let held = wanted.min(balances.available);
     balances.available = balances.available.minus(held)?;
     balances.held = balances.held.plus(held)?;
     let state = HoldState::Open { checkpoint: None };
-    Ok(changed(Answer::Held(held), HoldRecord { wanted, least, held, lease_until, state }))
+    Ok(changed(Outcome::Held(held), HoldRecord { wanted, least, held, lease_until, state }))
 }
 
 fn extend(
@@ -250,20 +254,20 @@ fn extend(
 ) -> Result<Transition, MoneyError> {
     let more = wanted.above(known.held).min(balances.available);
     if more == Money::ZERO {
-        return Ok(Transition::told(Answer::Held(known.held)));
+        return Ok(Transition::told(Outcome::Held(known.held)));
     }
     let held = known.held.plus(more)?;
     balances.available = balances.available.minus(more)?;
     balances.held = balances.held.plus(more)?;
-    Ok(changed(Answer::Held(held), HoldRecord { held, ..known.clone() }))
+    Ok(changed(Outcome::Held(held), HoldRecord { held, ..known.clone() }))
 }
 
-fn held_before(known: &HoldRecord, wanted: Money, least: Money) -> Answer {
+fn held_before(known: &HoldRecord, wanted: Money, least: Money) -> Outcome {
     match known.state {
-        HoldState::Tombstone => Answer::Tombstoned,
-        _ if known.wanted != wanted || known.least != least => Answer::Conflict,
-        HoldState::Open { .. } => Answer::HoldExists { held: known.held, open: true },
-        _ => Answer::HoldExists { held: known.held, open: false },
+        HoldState::Tombstone => Outcome::Tombstoned,
+        _ if known.wanted != wanted || known.least != least => Outcome::Conflict,
+        HoldState::Open { .. } => Outcome::HoldExists { held: known.held, open: true },
+        _ => Outcome::HoldExists { held: known.held, open: false },
     }
 }
 
@@ -275,8 +279,8 @@ fn settle(
 ) -> Result<Transition, MoneyError> {
     match known.state {
         HoldState::Open { .. } => post(balances, known, charge, line),
-        HoldState::Posted(amount) => Ok(Transition::told(Answer::AlreadyPosted(amount))),
-        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Answer::Voided)),
+        HoldState::Posted(amount) => Ok(Transition::told(Outcome::AlreadyPosted(amount))),
+        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Outcome::Voided)),
         HoldState::Expired(before) => {
             // The rest was released long ago: what is still due comes from what is available now.
             let due = charge.above(before);
@@ -309,7 +313,7 @@ fn posted(
     line: &str,
 ) -> Transition {
     Transition {
-        answer: Answer::Posted { amount: total, written_off },
+        answer: Outcome::Posted { amount: total, written_off },
         record: Some(HoldRecord { state: HoldState::Posted(total), ..known.clone() }),
         posting: Some(Posting { amount, written_off, line: line.to_owned() }),
     }
@@ -320,16 +324,16 @@ fn void(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, Money
         HoldState::Open { .. } => {
             balances.held = balances.held.minus(known.held)?;
             balances.available = balances.available.plus(known.held)?;
-            Ok(changed(Answer::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
+            Ok(changed(Outcome::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
         }
         // What expired for nothing is as if it had been voided in time: nor is it charged later,
         // since whoever is told so may make the call once more.
         HoldState::Expired(Money::ZERO) => {
-            Ok(changed(Answer::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
+            Ok(changed(Outcome::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
         }
-        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Answer::Voided)),
+        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Outcome::Voided)),
         HoldState::Posted(amount) | HoldState::Expired(amount) => {
-            Ok(Transition::told(Answer::AlreadyPosted(amount)))
+            Ok(Transition::told(Outcome::AlreadyPosted(amount)))
         }
     }
 }
@@ -347,15 +351,15 @@ pub struct Account {
 
 impl Account {
     /// Does an operation at a moment (unix ms).
-    pub fn apply(&mut self, op: &Operation, now: i64) -> Answer {
+    pub fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         if let Operation::Credit { tx, amount } = op {
             let answer = credit(&mut self.balances, self.payments.get(tx).copied(), *amount);
-            if answer == Answer::Done {
+            if answer == Outcome::Done {
                 self.payments.insert(tx.clone(), *amount);
             }
             return answer;
         }
-        let Some(id) = op.hold_id() else { return Answer::Unknown };
+        let Some(id) = op.hold_id() else { return Outcome::Unknown };
         let step = step(&mut self.balances, self.holds.get(id), op, now);
         self.keep(id, step)
     }
@@ -375,7 +379,7 @@ impl Account {
         ended
     }
 
-    fn keep(&mut self, id: &str, step: Transition) -> Answer {
+    fn keep(&mut self, id: &str, step: Transition) -> Outcome {
         if let Some(record) = step.record {
             self.holds.insert(id.to_owned(), record);
         }
@@ -448,7 +452,7 @@ mod tests {
         let mut account = with_hold(5);
         for line in ["first", "second"].map(str::to_owned) {
             let op = Operation::Checkpoint { id: "h".to_owned(), charge: nano(3), line };
-            assert_eq!(account.apply(&op, 100), Answer::Done);
+            assert_eq!(account.apply(&op, 100), Outcome::Done);
         }
         account.expire(105);
         assert_eq!(account.journal.iter().map(|e| &*e.line).collect::<Vec<_>>(), ["first"]);

@@ -52,15 +52,15 @@ pub struct KeyRecord {
 }
 
 /// A key as it is shown, once.
-pub struct Key {
+pub struct ApiKey {
     text: String,
 }
 
-impl Key {
+impl ApiKey {
     /// Makes a key of random bits.
     #[must_use]
-    pub fn from_random(bits: [u8; 32]) -> Key {
-        Key { text: format!("{MARK}{}", hex(&bits)) }
+    pub fn from_random(bits: [u8; 32]) -> ApiKey {
+        ApiKey { text: format!("{MARK}{}", hex(&bits)) }
     }
 
     /// The key itself.
@@ -98,7 +98,7 @@ mod tests {
     fn a_key_is_a_mark_and_its_bits_in_hex_and_only_its_digest_is_kept() {
         let mut bits = [0; 32];
         (bits[0], bits[31]) = (0x0a, 0xff);
-        let key = Key::from_random(bits);
+        let key = ApiKey::from_random(bits);
         assert_eq!(key.reveal(), format!("sk-tg-0a{}ff", "0".repeat(60)));
         assert_eq!(key.prefix(), "sk-tg-0a000000");
         assert_eq!(key.hash(), KeyHash::of(key.reveal()));

@@ -1,7 +1,7 @@
 //! Reading a table key by key: what was not asked for is a fault that names the closest known key.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{ConfigError, SourceLocation, SpannedValue, Value, closest};
+use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest};
 
 /// A table being read. Call [`Table::finish`] when every known key was asked for.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl TableReader {
     /// Opens a node as a table; anything else is a fault and reads as an empty one.
     pub fn open(node: SpannedValue, faults: &mut Vec<ConfigError>) -> TableReader {
         let members = match node.value {
-            Value::Table(members) => members,
+            TomlValue::Table(members) => members,
             other => {
                 faults.push(node.place.fault(format!("expected a table, found {}", other.kind())));
                 Vec::new()
@@ -46,7 +46,7 @@ impl TableReader {
     ) -> Option<(String, SourceLocation)> {
         let node = self.take(key)?;
         match node.value {
-            Value::Number(digits) => Some((digits, node.place)),
+            TomlValue::Number(digits) => Some((digits, node.place)),
             other => {
                 faults.push(node.place.fault(expected(key, "a number", &other)));
                 None
@@ -68,7 +68,7 @@ impl TableReader {
     pub fn bool(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<bool> {
         let node = self.take(key)?;
         match node.value {
-            Value::Bool(b) => Some(b),
+            TomlValue::Bool(b) => Some(b),
             other => {
                 faults.push(node.place.fault(expected(key, "true or false", &other)));
                 None
@@ -80,7 +80,7 @@ impl TableReader {
     pub fn list(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Vec<SpannedValue> {
         let Some(node) = self.take(key) else { return Vec::new() };
         match node.value {
-            Value::List(items) => items,
+            TomlValue::List(items) => items,
             other => {
                 faults.push(node.place.fault(expected(key, "a list", &other)));
                 Vec::new()
@@ -141,7 +141,7 @@ impl TableReader {
 /// A node as text.
 fn text(node: SpannedValue, key: &str, faults: &mut Vec<ConfigError>) -> Option<String> {
     match node.value {
-        Value::Text(text) => Some(text),
+        TomlValue::Text(text) => Some(text),
         other => {
             faults.push(node.place.fault(expected(key, "a text", &other)));
             None
@@ -149,7 +149,7 @@ fn text(node: SpannedValue, key: &str, faults: &mut Vec<ConfigError>) -> Option<
     }
 }
 
-fn expected(key: &str, what: &str, found: &Value) -> String {
+fn expected(key: &str, what: &str, found: &TomlValue) -> String {
     format!("'{key}' must be {what}, not {}", found.kind())
 }
 

@@ -20,11 +20,11 @@ use sha2::{Digest, Sha256};
 
 use super::StoreSection;
 use super::redis::{RedisStore, RunScripts};
-use super::sqlite::Sqlite;
+use super::sqlite::SqliteStore;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, SweepReport,
+    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, SweepReport,
     Unavailable,
 };
 use crate::metrics::METRICS;
@@ -65,7 +65,7 @@ pub(super) trait OutboxTarget: Ledger {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> impl Future<Output = Result<(Answer, Option<Self::By>), Unavailable>> + Send;
+    ) -> impl Future<Output = Result<(Outcome, Option<Self::By>), Unavailable>> + Send;
 }
 
 /// A run of a store, which is told what it may lack.
@@ -81,7 +81,7 @@ pub(super) trait ServerRun: Sync {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> impl Future<Output = Result<Answer, Unavailable>> + Send;
+    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send;
 
     /// Tells of each of an account's holds whether this run knows its end, so that nobody has to be
     /// told it again.
@@ -119,7 +119,7 @@ impl<B: OutboxTarget> Outbox<B> {
     }
 
     /// Sends what was entered.
-    async fn send(&self, key: &HoldEndKey, op: &Operation) -> Result<Answer, Unavailable> {
+    async fn send(&self, key: &HoldEndKey, op: &Operation) -> Result<Outcome, Unavailable> {
         let told = self.store.tell(key.account(), op).await;
         let (answer, by) = told.inspect_err(|_| self.log.was_refused())?;
         if let Some(by) = by {
@@ -216,7 +216,7 @@ impl OutboxTarget for RedisStore {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Answer, Option<RunTarget>), Unavailable> {
+    ) -> Result<(Outcome, Option<RunTarget>), Unavailable> {
         let (answer, run) = self.apply_and_tell(account, op).await?;
         Ok((answer, run.map(RunTarget)))
     }
@@ -238,7 +238,11 @@ impl ServerRun for RunStore {
         self.store_id.as_deref()
     }
 
-    async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
+    async fn apply_in(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<Outcome, Unavailable> {
         self.redis.apply_in(&self.run, account, op).await
     }
 
@@ -262,7 +266,7 @@ impl ServerRun for RunStore {
     }
 }
 
-impl OutboxTarget for Sqlite {
+impl OutboxTarget for SqliteStore {
     /// The file: it never forgets what it has, but what is at its path may be another.
     type By = Arc<str>;
 
@@ -270,12 +274,12 @@ impl OutboxTarget for Sqlite {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Answer, Option<Arc<str>>), Unavailable> {
+    ) -> Result<(Outcome, Option<Arc<str>>), Unavailable> {
         Ok((self.apply(account, op.clone()).await?, Some(self.file_name())))
     }
 }
 
-impl ServerRun for Arc<Sqlite> {
+impl ServerRun for Arc<SqliteStore> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -284,7 +288,11 @@ impl ServerRun for Arc<Sqlite> {
         Some(&self.id)
     }
 
-    async fn apply_in(&self, account: &AccountName, op: &Operation) -> Result<Answer, Unavailable> {
+    async fn apply_in(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<Outcome, Unavailable> {
         self.apply(account, op.clone()).await
     }
 
@@ -305,7 +313,7 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.open(account).await
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
         match op {
             Operation::Settle { .. } | Operation::Void { .. } => {
                 let op = Arc::new(op);

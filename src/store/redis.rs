@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use super::StoreSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, HoldRequest, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
+    AccountName, HoldRequest, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome,
     SweepReport, Unavailable,
 };
 use crate::money::Money;
@@ -153,7 +153,7 @@ impl RedisStore {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<Answer, Unavailable> {
+    ) -> Result<Outcome, Unavailable> {
         let call = call(&AccountKeys::of(account), op);
         let script = self.scripts.money.of(op);
         let reply = self.connection().await?.run(&call.of(script)).await?;
@@ -220,7 +220,7 @@ impl Ledger for RedisStore {
         Ok(new)
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
         Ok(self.apply_and_tell(account, &op).await?.0)
     }
 
@@ -340,7 +340,7 @@ fn words(reply: &Value) -> Result<Vec<String>, Unavailable> {
 }
 
 /// Reads one: a word, and amounts as digits.
-fn answer(words: &[String]) -> Result<Answer, Unavailable> {
+fn answer(words: &[String]) -> Result<Outcome, Unavailable> {
     let amount = |at: usize| {
         let digits = words.get(at).and_then(|w| w.parse().ok());
         digits
@@ -348,23 +348,23 @@ fn answer(words: &[String]) -> Result<Answer, Unavailable> {
             .ok_or_else(|| Unavailable(format!("unexpected answer: {words:?}")))
     };
     Ok(match words.first().map(String::as_str) {
-        Some("done") => Answer::Done,
-        Some("exists") => Answer::Exists,
-        Some("conflict") => Answer::Conflict,
-        Some("held") => Answer::Held(amount(1)?),
+        Some("done") => Outcome::Done,
+        Some("exists") => Outcome::Exists,
+        Some("conflict") => Outcome::Conflict,
+        Some("held") => Outcome::Held(amount(1)?),
         Some("hold_exists") => {
             let open = words.get(2).is_some_and(|state| state == "open");
-            Answer::HoldExists { held: amount(1)?, open }
+            Outcome::HoldExists { held: amount(1)?, open }
         }
-        Some("insufficient") => Answer::Insufficient(amount(1)?),
-        Some("tombstoned") => Answer::Tombstoned,
-        Some("posted") => Answer::Posted { amount: amount(1)?, written_off: amount(2)? },
-        Some("already_posted") => Answer::AlreadyPosted(amount(1)?),
-        Some("voided") => Answer::Voided,
-        Some("gone") => Answer::Gone,
-        Some("unknown") => Answer::Unknown,
-        Some("no_account") => Answer::NoAccount,
-        Some("out_of_range") => Answer::OutOfRange,
+        Some("insufficient") => Outcome::Insufficient(amount(1)?),
+        Some("tombstoned") => Outcome::Tombstoned,
+        Some("posted") => Outcome::Posted { amount: amount(1)?, written_off: amount(2)? },
+        Some("already_posted") => Outcome::AlreadyPosted(amount(1)?),
+        Some("voided") => Outcome::Voided,
+        Some("gone") => Outcome::Gone,
+        Some("unknown") => Outcome::Unknown,
+        Some("no_account") => Outcome::NoAccount,
+        Some("out_of_range") => Outcome::OutOfRange,
         _ => return Err(Unavailable(format!("unexpected answer: {words:?}"))),
     })
 }

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use super::StoreSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, Answer, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, SweepReport,
+    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, SweepReport,
     Unavailable,
 };
 use crate::permissions;
@@ -53,7 +53,7 @@ const NOTE_STEPS_MAX: u32 = 400;
 const REPEAT_STEPS_MAX: u32 = 100;
 
 /// The embedded store.
-pub struct Sqlite {
+pub struct SqliteStore {
     writers: Arc<WriteScheduler>,
     reader: ReadThread,
     /// Names the file among all that were ever at its path.
@@ -64,7 +64,7 @@ pub struct Sqlite {
     kept_bytes_max: u64,
 }
 
-impl Sqlite {
+impl SqliteStore {
     /// Makes a store in a file, unless there is one. Tells whether it is new.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Sqlite {
     ///
     /// # Errors
     /// [`Unavailable`] if there is none, or with SQLite's own words.
-    pub fn open(path: &Path) -> Result<Sqlite, Unavailable> {
+    pub fn open(path: &Path) -> Result<SqliteStore, Unavailable> {
         let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
         if is_empty(path) {
             return Err(cannot("there is no store; `tollgate init` makes a new one".to_owned()));
@@ -123,12 +123,12 @@ impl Sqlite {
             .and_then(|_| spawn("ledger-sync", Box::new(move || disk.serve(&to_sync))))
             .map_err(|e| cannot(e.to_string()))?;
         let StoreSection { kept_bytes_max, .. } = StoreSection::default();
-        Ok(Sqlite { writers, reader, name, id, kept_bytes_max })
+        Ok(SqliteStore { writers, reader, name, id, kept_bytes_max })
     }
 
     /// The same, that keeps so many bytes of replies, notes and bodies for vendors, at most.
     #[must_use]
-    pub fn keeping(mut self, kept_bytes_max: u64) -> Sqlite {
+    pub fn keeping(mut self, kept_bytes_max: u64) -> SqliteStore {
         self.kept_bytes_max = kept_bytes_max;
         self
     }
@@ -144,7 +144,7 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |about| about.len() == 0)
 }
 
-impl Drop for Sqlite {
+impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.writers.close();
     }
@@ -155,13 +155,13 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 }
 
 #[async_trait]
-impl Ledger for Sqlite {
+impl Ledger for SqliteStore {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
         self.writers.run(Priority::Kept, move |desk| accounts::open(desk.c, &account)).await
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
         let account = account.clone();
         let when = match op {
             Operation::Credit { .. } => Priority::Kept,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::OpenStore;
 use super::outbox::{Outbox, OutboxTarget, SegmentReplay, ServerRun};
 use super::redis::{RedisStore, RunGate};
-use super::sqlite::Sqlite;
+use super::sqlite::SqliteStore;
 use crate::ledger::lease::{LeaseEntry, LeasedItem};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
 use crate::repeats::ReplyStore;
@@ -80,7 +80,7 @@ impl Uptime {
 
 impl Maintenance {
     pub(super) fn embedded(
-        outbox: Outbox<Sqlite>,
+        outbox: Outbox<SqliteStore>,
         store: &OpenStore,
         (leases, lease): (Leases, Duration),
     ) -> Maintenance {

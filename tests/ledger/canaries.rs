@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{Answer, HoldRequest, JournalEntry, Operation};
+use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::memory::{self, Machine, Memory};
@@ -82,71 +82,73 @@ impl Canary {
     }
 
     /// What an operation does here beside what it should.
-    fn meddle(&mut self, op: &Operation, before: Balances, answer: Answer) -> Answer {
+    fn meddle(&mut self, op: &Operation, before: Balances, answer: Outcome) -> Outcome {
         match (op, &answer) {
-            (Operation::Settle { charge, line, .. }, Answer::AlreadyPosted(_))
+            (Operation::Settle { charge, line, .. }, Outcome::AlreadyPosted(_))
                 if self.is(F::SettledTwicePostsTwice) =>
             {
                 self.charge(*charge, line);
             }
-            (Operation::Settle { charge, line, .. }, Answer::Voided)
+            (Operation::Settle { charge, line, .. }, Outcome::Voided)
                 if self.is(F::VoidedHoldCanBeCharged) =>
             {
                 self.charge(*charge, line);
             }
-            (Operation::Void { .. }, Answer::Voided) if self.is(F::VoidReleasesNothing) => {
+            (Operation::Void { .. }, Outcome::Voided) if self.is(F::VoidReleasesNothing) => {
                 self.account.balances = before;
             }
-            (Operation::Void { .. }, Answer::AlreadyPosted(amount))
+            (Operation::Void { .. }, Outcome::AlreadyPosted(amount))
                 if self.is(F::VoidRefundsACharge) =>
             {
                 let balances = &mut self.account.balances;
                 balances.credit = more(balances.credit, *amount);
                 balances.available = more(balances.available, *amount);
             }
-            (_, Answer::Posted { written_off, .. }) if self.is(F::LossBecomesCredit) => {
+            (_, Outcome::Posted { written_off, .. }) if self.is(F::LossBecomesCredit) => {
                 let balances = &mut self.account.balances;
                 balances.credit = more(balances.credit, *written_off);
                 balances.written_off = balances.written_off.above(*written_off);
             }
-            (Operation::Credit { tx, amount }, Answer::Exists)
+            (Operation::Credit { tx, amount }, Outcome::Exists)
                 if self.is(F::RepeatedCreditAddsAgain) =>
             {
                 let tx = format!("{tx}-again-{}", self.account.balances.credit.nano());
                 self.account.apply(&Operation::Credit { tx, amount: *amount }, 0);
             }
-            (Operation::Credit { .. }, Answer::Conflict) if self.is(F::OtherCreditIsNoConflict) => {
-                return Answer::Exists;
+            (Operation::Credit { .. }, Outcome::Conflict)
+                if self.is(F::OtherCreditIsNoConflict) =>
+            {
+                return Outcome::Exists;
             }
-            (Operation::Hold { wanted, .. }, Answer::Conflict)
+            (Operation::Hold { wanted, .. }, Outcome::Conflict)
                 if self.is(F::OtherHoldIsNoConflict) =>
             {
-                return Answer::HoldExists { held: *wanted, open: true };
+                return Outcome::HoldExists { held: *wanted, open: true };
             }
-            (Operation::Renew { .. }, Answer::Gone) if self.is(F::RenewalRevivesTheDead) => {
-                return Answer::Done;
+            (Operation::Renew { .. }, Outcome::Gone) if self.is(F::RenewalRevivesTheDead) => {
+                return Outcome::Done;
             }
-            (_, Answer::OutOfRange) if self.is(F::OverflowIsSwallowed) => return Answer::Done,
+            (_, Outcome::OutOfRange) if self.is(F::OverflowIsSwallowed) => return Outcome::Done,
             _ => {}
         }
         answer
     }
 
     /// What the machine does instead of the operation, if it does something else altogether.
-    fn instead(&mut self, op: &Operation, now: i64) -> Option<Answer> {
+    fn instead(&mut self, op: &Operation, now: i64) -> Option<Outcome> {
         match op {
             Operation::Hold { id, .. } if self.is(F::ExtensionChangesWhatWasAsked) => {
-                self.extended.contains_key(id).then_some(Answer::Conflict)
+                self.extended.contains_key(id).then_some(Outcome::Conflict)
             }
             Operation::Extend { id, wanted } => self.extend(id, *wanted, now),
             Operation::Void { id } if self.is(F::TombstoneIsForgotten) => {
-                let unknown = matches!(self.foreseen(&settlement(id), now), Answer::Unknown);
-                unknown.then_some(Answer::Voided)
+                let unknown = matches!(self.foreseen(&settlement(id), now), Outcome::Unknown);
+                unknown.then_some(Outcome::Voided)
             }
             Operation::Void { id } if self.has_expired(id, now) => self.void_late(op, now),
             Operation::Settle { id, charge, line, .. } if self.has_expired(id, now) => {
                 if self.is(F::LateChargeIsRefused) {
-                    return Some(Answer::Gone);
+                    return Some(Outcome::Gone);
                 }
                 if !self.is(F::LateChargePostsTheWhole) {
                     return None;
@@ -154,7 +156,7 @@ impl Canary {
                 self.account.apply(&settlement(id), now);
                 self.account.journal.pop();
                 self.charge(*charge, line);
-                Some(Answer::Posted { amount: *charge, written_off: Money::ZERO })
+                Some(Outcome::Posted { amount: *charge, written_off: Money::ZERO })
             }
             Operation::Settle { origin: Some(origin), .. } => self.settle_lost(op, *origin, now),
             Operation::Settle { origin: None, id, charge, .. }
@@ -168,26 +170,26 @@ impl Canary {
         }
     }
 
-    fn extend(&mut self, id: &str, wanted: Money, now: i64) -> Option<Answer> {
+    fn extend(&mut self, id: &str, wanted: Money, now: i64) -> Option<Outcome> {
         let op = Operation::Extend { id: id.to_owned(), wanted };
         let before = self.held.get(id).copied().unwrap_or_default();
         let answer = self.foreseen(&op, now);
-        let Answer::Held(held) = answer else {
-            let revived = self.is(F::ExtensionRevivesTheDead) && answer == Answer::Gone;
-            return revived.then_some(Answer::Held(wanted));
+        let Outcome::Held(held) = answer else {
+            let revived = self.is(F::ExtensionRevivesTheDead) && answer == Outcome::Gone;
+            return revived.then_some(Outcome::Held(wanted));
         };
         if self.is(F::ExtensionTakesWhatIsNotThere) {
             let tx = format!("out of nothing {now}");
             self.account.apply(&Operation::Credit { tx, amount: wanted.above(held) }, now);
         }
         if self.is(F::ExtensionIsAllOrNothing) && held < wanted {
-            return Some(Answer::Held(before));
+            return Some(Outcome::Held(before));
         }
         if self.is(F::ExtensionShrinks) && wanted < before {
             let balances = &mut self.account.balances;
             balances.held = balances.held.above(before.above(wanted));
             balances.available = more(balances.available, before.above(wanted));
-            return Some(Answer::Held(wanted));
+            return Some(Outcome::Held(wanted));
         }
         if self.is(F::ExtensionLengthensTheLease) {
             self.account.apply(&Operation::Renew { id: id.to_owned(), lease_ms: LONG_MS }, now);
@@ -200,14 +202,14 @@ impl Canary {
     }
 
     /// Voids what has expired.
-    fn void_late(&mut self, op: &Operation, now: i64) -> Option<Answer> {
+    fn void_late(&mut self, op: &Operation, now: i64) -> Option<Outcome> {
         match self.foreseen(op, now) {
-            _ if self.is(F::VoidOfTheExpiredIsRefused) => Some(Answer::Gone),
-            Answer::Voided if self.is(F::VoidOfTheExpiredIsForgotten) => Some(Answer::Voided),
-            Answer::AlreadyPosted(_) if self.is(F::VoidOfAnExpiredChargeSaysVoided) => {
-                Some(Answer::Voided)
+            _ if self.is(F::VoidOfTheExpiredIsRefused) => Some(Outcome::Gone),
+            Outcome::Voided if self.is(F::VoidOfTheExpiredIsForgotten) => Some(Outcome::Voided),
+            Outcome::AlreadyPosted(_) if self.is(F::VoidOfAnExpiredChargeSaysVoided) => {
+                Some(Outcome::Voided)
             }
-            Answer::AlreadyPosted(amount) if self.is(F::VoidOfAnExpiredChargeRefunds) => {
+            Outcome::AlreadyPosted(amount) if self.is(F::VoidOfAnExpiredChargeRefunds) => {
                 let balances = &mut self.account.balances;
                 balances.posted = balances.posted.above(amount);
                 balances.available = more(balances.available, amount);
@@ -218,27 +220,27 @@ impl Canary {
     }
 
     /// Settles what the store may have lost.
-    fn settle_lost(&mut self, op: &Operation, origin: HoldRequest, now: i64) -> Option<Answer> {
+    fn settle_lost(&mut self, op: &Operation, origin: HoldRequest, now: i64) -> Option<Outcome> {
         let Operation::Settle { id, charge, line, .. } = op else { return None };
         let HoldRequest { wanted, least, .. } = origin;
         let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0 };
         let known = self.foreseen(&again, now);
-        if self.is(F::LostHoldOutranksTheTombstone) && known == Answer::Tombstoned {
+        if self.is(F::LostHoldOutranksTheTombstone) && known == Outcome::Tombstoned {
             self.charge(*charge, line);
-            return Some(Answer::Posted { amount: *charge, written_off: Money::ZERO });
+            return Some(Outcome::Posted { amount: *charge, written_off: Money::ZERO });
         }
-        if self.is(F::OtherOriginIsAConflict) && known == Answer::Conflict {
-            return Some(Answer::Conflict);
+        if self.is(F::OtherOriginIsAConflict) && known == Outcome::Conflict {
+            return Some(Outcome::Conflict);
         }
-        if self.foreseen(&settlement(id), now) != Answer::Unknown {
+        if self.foreseen(&settlement(id), now) != Outcome::Unknown {
             return None;
         }
         match self.fault? {
-            F::LostHoldIsRefused => Some(Answer::Unknown),
+            F::LostHoldIsRefused => Some(Outcome::Unknown),
             F::LostHoldIsFree => {
                 let free = settle_even_if_lost(id, Money::ZERO, origin);
                 self.account.apply(&free, now);
-                Some(Answer::Posted { amount: *charge, written_off: Money::ZERO })
+                Some(Outcome::Posted { amount: *charge, written_off: Money::ZERO })
             }
             F::LostHoldIsAllLoss => {
                 let before = self.account.balances.available;
@@ -262,18 +264,18 @@ impl Canary {
 
     fn has_expired(&self, id: &str, now: i64) -> bool {
         let extension = Operation::Extend { id: id.to_owned(), wanted: Money::ZERO };
-        matches!(self.foreseen(&settlement(id), now), Answer::Posted { .. })
-            && self.foreseen(&extension, now) == Answer::Gone
+        matches!(self.foreseen(&settlement(id), now), Outcome::Posted { .. })
+            && self.foreseen(&extension, now) == Outcome::Gone
     }
 
     /// What the right machine would answer.
-    fn foreseen(&self, op: &Operation, now: i64) -> Answer {
+    fn foreseen(&self, op: &Operation, now: i64) -> Outcome {
         self.account.clone().apply(op, now)
     }
 
-    fn remember(&mut self, op: &Operation, answer: &Answer) {
+    fn remember(&mut self, op: &Operation, answer: &Outcome) {
         match (op, answer) {
-            (Operation::Hold { id, .. } | Operation::Extend { id, .. }, Answer::Held(held)) => {
+            (Operation::Hold { id, .. } | Operation::Extend { id, .. }, Outcome::Held(held)) => {
                 self.held.insert(id.clone(), *held);
             }
             (Operation::Settle { id, .. } | Operation::Void { id }, _) => {
@@ -287,7 +289,7 @@ impl Canary {
                 self.held.remove(id);
                 self.checkpoints.remove(id);
             }
-            (Operation::Checkpoint { id, charge, .. }, Answer::Done) => {
+            (Operation::Checkpoint { id, charge, .. }, Outcome::Done) => {
                 let is_more = match self.checkpoints.get(id) {
                     Some(Operation::Checkpoint { charge: before, .. }) => before < charge,
                     _ => true,
@@ -302,7 +304,7 @@ impl Canary {
 }
 
 impl Machine for Canary {
-    fn apply(&mut self, op: &Operation, now: i64) -> Answer {
+    fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         let before = self.account.balances;
         let answer = self.instead(op, now).unwrap_or_else(|| {
             let answer = self.account.apply(&self.misread(op), now);

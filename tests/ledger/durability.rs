@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tollgate::ledger::key::Key;
+use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{
-    self, AccountName, Answer, HoldRefused, HoldRequest, KeyHash, KeyRecord, Ledger, Operation,
+    self, AccountName, HoldRefused, HoldRequest, KeyHash, KeyRecord, Ledger, Operation, Outcome,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
@@ -25,11 +25,11 @@ fn sqlite_url(folder: &Path) -> String {
 async fn charged(ledger: &dyn Ledger, account: &AccountName) {
     assert_eq!(ledger.open(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(ledger.apply(account, credit).await, Ok(Answer::Done));
+    assert_eq!(ledger.apply(account, credit).await, Ok(Outcome::Done));
     let quote = Quote { wanted: nano(60), least: nano(60) };
     let hold = ledger::hold(ledger, account, "a", quote, (now(), LONG_MS)).await.expect("a hold");
     let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
-    assert_eq!(answer, Answer::Posted { amount: nano(55), written_off: Money::ZERO });
+    assert_eq!(answer, Outcome::Posted { amount: nano(55), written_off: Money::ZERO });
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn a_charge_and_a_credit_outlive_the_store_that_took_them() {
         assert_eq!(balances_text(again.balances(&account).await.expect("balances")), books);
         assert_eq!(journal_text(&again.journal(&account, 0, 9).await.expect("lines")), "a=55/0");
         let repeat = again.apply(&account, settle("a", nano(55))).await;
-        assert_eq!(repeat, Ok(Answer::AlreadyPosted(nano(55))));
+        assert_eq!(repeat, Ok(Outcome::AlreadyPosted(nano(55))));
     }
 }
 
@@ -66,18 +66,18 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
     let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() };
     let lost = settle_even_if_lost("c", nano(7), origin);
-    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(first.apply(&account, lost.clone()).await, Ok(posted));
     drop(first);
 
     let again = open(&url).await;
     let books = "credit 100 available 8 held 30 posted 62 lost 0";
     assert_eq!(balances_text(again.balances(&account).await.expect("balances")), books);
-    assert_eq!(again.apply(&account, lost).await, Ok(Answer::AlreadyPosted(nano(7))));
+    assert_eq!(again.apply(&account, lost).await, Ok(Outcome::AlreadyPosted(nano(7))));
     assert_eq!(hold.extend(&*again, nano(30)).await, Ok(nano(30)));
     assert_eq!(
         hold.settle(&*again, nano(25), "\"b\"").await.expect("an answer"),
-        Answer::Posted { amount: nano(25), written_off: Money::ZERO }
+        Outcome::Posted { amount: nano(25), written_off: Money::ZERO }
     );
     let journal = journal_text(&again.journal(&account, 0, 9).await.expect("lines"));
     assert_eq!(journal, "a=55/0 c.settle.7=7/0 b=25/0");
@@ -103,10 +103,10 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
         // The same call again, whose first answers were lost, finds all of it.
         let mut again = hold().await.expect("the same hold");
         assert_eq!((again.held(), again.origin()), (nano(45), first.origin()));
-        assert_eq!(first.void(&*ledger).await.expect("an answer"), Answer::Voided);
+        assert_eq!(first.void(&*ledger).await.expect("an answer"), Outcome::Voided);
         assert!(again.extend(&*ledger, nano(50)).await.is_err(), "it does not stand any more");
         assert_eq!(again.held(), nano(45));
-        assert_eq!(again.settle(&*ledger, nano(9), "{}").await.expect("told"), Answer::Voided);
+        assert_eq!(again.settle(&*ledger, nano(9), "{}").await.expect("told"), Outcome::Voided);
     }
 }
 
@@ -124,8 +124,8 @@ async fn a_hold_is_settled_where_nobody_knows_it() {
         let hold = async |id| ledger::hold(&*before, &account, id, quote, (now(), LONG_MS)).await;
         let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
         let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
-        assert_eq!(settled, Answer::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
-        assert_eq!(voided.void(&*after).await.expect("an answer"), Answer::Voided);
+        assert_eq!(settled, Outcome::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
+        assert_eq!(voided.void(&*after).await.expect("an answer"), Outcome::Voided);
         for id in ["b", "c"] {
             let late = ledger::hold(&*after, &account, id, quote, (now(), LONG_MS)).await;
             assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
@@ -152,8 +152,8 @@ async fn what_a_store_may_have_forgotten_is_not_charged_once_more() {
         {
             let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
             let answer = ledger.apply(&account, settle_even_if_lost(id, nano(1), origin)).await;
-            let posted = Answer::Posted { amount: nano(1), written_off: Money::ZERO };
-            let expected = if is_lost { posted } else { Answer::Unknown };
+            let posted = Outcome::Posted { amount: nano(1), written_off: Money::ZERO };
+            let expected = if is_lost { posted } else { Outcome::Unknown };
             assert_eq!(answer, Ok(expected), "{url}, {hours} hours old");
         }
         let books = "credit 100 available 44 held 0 posted 56 lost 0";
@@ -205,12 +205,12 @@ async fn a_hold_is_refused_in_its_own_words() {
     assert_eq!((first.held(), first.account()), (nano(45), &account));
     // The same call again, whose first answer was lost, gets the same hold.
     let again = hold("c", 1).await.expect("the same hold");
-    assert_eq!(again.void(&*ledger).await.expect("an answer"), Answer::Voided);
-    assert_eq!(first.settle(&*ledger, nano(9), "{}").await.expect("an answer"), Answer::Voided);
+    assert_eq!(again.void(&*ledger).await.expect("an answer"), Outcome::Voided);
+    assert_eq!(first.settle(&*ledger, nano(9), "{}").await.expect("an answer"), Outcome::Voided);
     assert_eq!(hold("c", 1).await.expect_err("it was voided"), HoldRefused::Conflict);
 }
 
-fn record(account: &AccountName, key: &Key, created_at: i64) -> KeyRecord {
+fn record(account: &AccountName, key: &ApiKey, created_at: i64) -> KeyRecord {
     let prefix = key.prefix().to_owned();
     KeyRecord { account: account.clone(), prefix, created_at, revoked_at: None }
 }
@@ -219,7 +219,7 @@ async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
     let (account, other) = (name("keys"), name("other-keys"));
     ledger.open(&account).await.expect("open");
     ledger.open(&other).await.expect("open");
-    let [young, old, foreign] = [3u8, 1, 2].map(|seed| Key::from_random([seed; 32]));
+    let [young, old, foreign] = [3u8, 1, 2].map(|seed| ApiKey::from_random([seed; 32]));
     for (owner, key, at) in [(&account, &young, 20), (&account, &old, 10), (&other, &foreign, 5)] {
         ledger.add_key(key.hash(), record(owner, key, at)).await.expect("a key");
     }
@@ -242,7 +242,7 @@ async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
     // Another key with this beginning would make one of the two irrevocable.
     let mut bits = [3; 32];
     bits[31] = 4;
-    let twin = Key::from_random(bits);
+    let twin = ApiKey::from_random(bits);
     assert!(ledger.add_key(twin.hash(), record(&other, &twin, 50)).await.is_err());
     assert_eq!(ledger.key(twin.hash()).await, Ok(None));
     assert_eq!(ledger.revoke_key(young.prefix(), 60).await, Ok(true));
@@ -255,7 +255,7 @@ async fn keys_live_and_die_on_both_stores() {
     let folder = tempfile::tempdir().expect("a folder");
     keys_live_and_die(open(&sqlite_url(folder.path())).await).await;
     let reopened = open(&sqlite_url(folder.path())).await;
-    let key = reopened.key(Key::from_random([1; 32]).hash()).await.expect("an answer");
+    let key = reopened.key(ApiKey::from_random([1; 32]).hash()).await.expect("an answer");
     assert_eq!(key.and_then(|k| k.revoked_at), Some(30));
     keys_live_and_die(open(&RedisServer::shared().fresh_url()).await).await;
 }
@@ -269,13 +269,13 @@ async fn a_key_of_nobody_failed_the_operations_that_waited_with_it() {
         let (ledger, account) = (open(&url).await, name("neighbour"));
         ledger.open(&account).await.expect("open");
         for n in 0..40 {
-            let key = Key::from_random([n; 32]);
+            let key = ApiKey::from_random([n; 32]);
             let credit = Operation::Credit { tx: format!("t{n}"), amount: nano(1) };
             let (credited, bad) = tokio::join!(
                 ledger.apply(&account, credit),
                 ledger.add_key(key.hash(), record(&name("nobody"), &key, 0)),
             );
-            assert_eq!(credited, Ok(Answer::Done), "{url}");
+            assert_eq!(credited, Ok(Outcome::Done), "{url}");
             assert!(bad.is_err(), "{url}");
         }
     }
@@ -293,7 +293,7 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
         ledger.open(&account).await.expect("open");
         for id in [old, new, "tx"] {
             let void = Operation::Void { id: id.to_owned() };
-            assert_eq!(ledger.apply(&account, void).await, Ok(Answer::Voided));
+            assert_eq!(ledger.apply(&account, void).await, Ok(Outcome::Voided));
         }
         let open = Operation::Hold {
             id: format!("{old}-open"),
@@ -301,14 +301,14 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
             least: Money::ZERO,
             lease_ms: LONG_MS,
         };
-        assert_eq!(ledger.apply(&account, open).await, Ok(Answer::Held(Money::ZERO)));
+        assert_eq!(ledger.apply(&account, open).await, Ok(Outcome::Held(Money::ZERO)));
     }
     assert_eq!(ledger.expire().await.expect("a sweep").open, 2);
     for account in ["first", "second"].map(name) {
         let open = format!("{old}-open");
         for (id, is_known) in [(old, false), (new, true), ("tx", true), (&open, true)] {
             let answer = ledger.apply(&account, settle(id, Money::ZERO)).await;
-            assert_eq!(answer != Ok(Answer::Unknown), is_known, "{account} {id}");
+            assert_eq!(answer != Ok(Outcome::Unknown), is_known, "{account} {id}");
         }
     }
 }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    self, AccountName, Answer, Hold, HoldRefused, HoldRequest, JournalEntry, KeyHash, KeyRecord,
-    Ledger, Operation, SweepReport, Unavailable,
+    self, AccountName, Hold, HoldRefused, HoldRequest, JournalEntry, KeyHash, KeyRecord, Ledger,
+    Operation, Outcome, SweepReport, Unavailable,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
@@ -18,12 +18,12 @@ use super::memory::name;
 /// A ledger that answers one after the other, and knows what it was asked.
 #[derive(Default)]
 struct Parrot {
-    answers: Mutex<VecDeque<Answer>>,
+    answers: Mutex<VecDeque<Outcome>>,
     asked: Mutex<Vec<(AccountName, Operation)>>,
 }
 
 impl Parrot {
-    fn that_says(answers: &[Answer]) -> Parrot {
+    fn that_says(answers: &[Outcome]) -> Parrot {
         Parrot { answers: Mutex::new(answers.to_vec().into()), ..Parrot::default() }
     }
 
@@ -42,7 +42,7 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Answer, Unavailable> {
+    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((account.clone(), op));
         let answer = self.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         answer.map_or_else(away, Ok)
@@ -117,10 +117,10 @@ fn last(parrot: &Parrot) -> Operation {
 }
 
 #[rstest]
-#[case::made(Answer::Held(nano(55)), 55)]
-#[case::made_before(Answer::HoldExists { held: nano(54), open: true }, 54)]
+#[case::made(Outcome::Held(nano(55)), 55)]
+#[case::made_before(Outcome::HoldExists { held: nano(54), open: true }, 54)]
 #[tokio::test]
-async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Answer, #[case] amount: i64) {
+async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Outcome, #[case] amount: i64) {
     let parrot = Parrot::that_says(&[told]);
     let hold = held(&parrot).await;
     assert_eq!((hold.account(), hold.id()), (&name("ada"), "call"));
@@ -133,18 +133,18 @@ async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Answer, #[c
 
 #[rstest]
 #[case::too_little(
-    Some(Answer::Insufficient(nano(9))),
+    Some(Outcome::Insufficient(nano(9))),
     HoldRefused::Insufficient { least: nano(50), available: nano(9) }
 )]
-#[case::nobody(Some(Answer::NoAccount), HoldRefused::NoAccount)]
-#[case::of_another_content(Some(Answer::Conflict), HoldRefused::Conflict)]
-#[case::ended(Some(Answer::HoldExists { held: nano(60), open: false }), HoldRefused::Conflict)]
-#[case::voided_before(Some(Answer::Tombstoned), HoldRefused::Conflict)]
-#[case::too_much(Some(Answer::OutOfRange), HoldRefused::Conflict)]
+#[case::nobody(Some(Outcome::NoAccount), HoldRefused::NoAccount)]
+#[case::of_another_content(Some(Outcome::Conflict), HoldRefused::Conflict)]
+#[case::ended(Some(Outcome::HoldExists { held: nano(60), open: false }), HoldRefused::Conflict)]
+#[case::voided_before(Some(Outcome::Tombstoned), HoldRefused::Conflict)]
+#[case::too_much(Some(Outcome::OutOfRange), HoldRefused::Conflict)]
 #[case::away(None, away::<()>().expect_err("nothing").into())]
 #[tokio::test]
 async fn nothing_is_held_of_what_was_refused(
-    #[case] told: Option<Answer>,
+    #[case] told: Option<Outcome>,
     #[case] expected: HoldRefused,
 ) {
     let parrot = Parrot::that_says(told.as_slice());
@@ -153,7 +153,8 @@ async fn nothing_is_held_of_what_was_refused(
 
 #[tokio::test]
 async fn an_extension_is_what_the_ledger_says_that_it_is() {
-    let parrot = Parrot::that_says(&[Answer::Held(nano(60)), Answer::Held(nano(70)), Answer::Gone]);
+    let parrot =
+        Parrot::that_says(&[Outcome::Held(nano(60)), Outcome::Held(nano(70)), Outcome::Gone]);
     let mut hold = held(&parrot).await;
     assert_eq!(hold.extend(&parrot, nano(80)).await, Ok(nano(70)));
     assert_eq!((hold.held(), hold.origin()), (nano(70), origin()));
@@ -167,8 +168,8 @@ async fn an_extension_is_what_the_ledger_says_that_it_is() {
 
 #[tokio::test]
 async fn a_settlement_tells_how_its_hold_began_and_is_tried_again() {
-    let posted = Answer::Posted { amount: nano(58), written_off: Money::ZERO };
-    let parrot = Parrot::that_says(&[Answer::Held(nano(55))]);
+    let posted = Outcome::Posted { amount: nano(58), written_off: Money::ZERO };
+    let parrot = Parrot::that_says(&[Outcome::Held(nano(55))]);
     let (hold, why) = held(&parrot).await.settle(&parrot, nano(58), "{}").await.expect_err("away");
     assert_eq!((hold.held(), why), (nano(55), away::<()>().expect_err("nothing")));
     let (id, line) = ("call".to_owned(), "{}".to_owned());
@@ -181,11 +182,11 @@ async fn a_settlement_tells_how_its_hold_began_and_is_tried_again() {
 
 #[tokio::test]
 async fn a_void_ends_the_hold_of_its_id_and_is_tried_again() {
-    let parrot = Parrot::that_says(&[Answer::Held(nano(55))]);
+    let parrot = Parrot::that_says(&[Outcome::Held(nano(55))]);
     let (hold, _) = held(&parrot).await.void(&parrot).await.expect_err("away");
     assert_eq!((hold.id(), hold.held()), ("call", nano(55)));
-    let well = Parrot::that_says(&[Answer::AlreadyPosted(nano(5))]);
+    let well = Parrot::that_says(&[Outcome::AlreadyPosted(nano(5))]);
     let answer = hold.void(&well).await.expect("an answer");
-    assert_eq!(answer, Answer::AlreadyPosted(nano(5)));
+    assert_eq!(answer, Outcome::AlreadyPosted(nano(5)));
     assert_eq!(last(&well), Operation::Void { id: "call".to_owned() });
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::Connection;
-use tollgate::ledger::{AccountName, Answer, Operation};
+use tollgate::ledger::{AccountName, Operation, Outcome};
 use tollgate::money::Money;
 use tollgate::notes::ID_PREFIX;
 use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyHead, ReplyParts};
@@ -232,11 +232,11 @@ fn nano(nano: i64) -> Money {
 }
 
 /// Keeps far more than a server has room for, and asks for a hold of somebody else's.
-async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Answer, String> {
+async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcome, String> {
     let (store, other) = (keeping(server.url(), kept_bytes_max).await, name("other"));
     store.ledger.open(&other).await.expect("an account");
     let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(store.ledger.apply(&other, paid).await, Ok(Answer::Done));
+    assert_eq!(store.ledger.apply(&other, paid).await, Ok(Outcome::Done));
     for number in 0..900 {
         let (account, id) = (name(&format!("greedy-{}", number % 3)), number.to_string());
         let head = ReplyHead::new(200, Vec::new());
@@ -258,5 +258,5 @@ async fn a_redis_that_was_filled_with_replies_took_no_holds() {
     let unbounded = hold_beside(&RedisServer::start_with(&small), 1 << 40).await;
     assert!(unbounded.is_err_and(|why| why.contains("maxmemory")), "it would prove nothing");
     let bounded = hold_beside(&RedisServer::start_with(&small), 16 << 20).await;
-    assert_eq!(bounded, Ok(Answer::Held(nano(1))));
+    assert_eq!(bounded, Ok(Outcome::Held(nano(1))));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{Answer, HoldRequest, JournalEntry, Operation};
+use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::script::{self, Action, LONG_MS, SHORT_MS, now};
@@ -95,7 +95,7 @@ impl Asked {
 /// What all open holds hold.
 fn open_in_all(account: &Account, asked: &Asked, now: i64) -> i128 {
     let held = |op| match account.clone().apply(&op, now) {
-        Answer::HoldExists { held, open: true } => i128::from(held.nano()),
+        Outcome::HoldExists { held, open: true } => i128::from(held.nano()),
         _ => 0,
     };
     asked.again().map(held).sum()
@@ -110,7 +110,7 @@ fn each_is_charged_as_told(account: &Account, now: i64) -> Result<(), TestCaseEr
         let expired = lines.len() - settled;
         prop_assert!(settled <= 1 && expired <= 1, "{id} was charged twice: {lines:?}");
         let told = match account.clone().apply(&Operation::Void { id: id.to_owned() }, now) {
-            Answer::AlreadyPosted(amount) => i128::from(amount.nano()),
+            Outcome::AlreadyPosted(amount) => i128::from(amount.nano()),
             _ => 0,
         };
         let charged: i128 = lines.iter().map(|e| i128::from(e.amount.nano())).sum();
@@ -144,21 +144,21 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
 }
 
 /// What an answer must be to its operation, whatever came before.
-fn keeps_the_law(op: &Operation, answer: &Answer, after: &Account) -> Result<(), TestCaseError> {
+fn keeps_the_law(op: &Operation, answer: &Outcome, after: &Account) -> Result<(), TestCaseError> {
     match (op, answer) {
-        (Operation::Hold { wanted, least, .. }, Answer::Held(held)) => {
+        (Operation::Hold { wanted, least, .. }, Outcome::Held(held)) => {
             prop_assert!(held <= wanted && held >= least.min(wanted));
             let all = held == wanted || after.balances.available == Money::ZERO;
             prop_assert!(all, "less is held than was wanted and is there");
         }
-        (Operation::Extend { wanted, .. }, Answer::Held(held)) => {
+        (Operation::Extend { wanted, .. }, Outcome::Held(held)) => {
             let all = held >= wanted || after.balances.available == Money::ZERO;
             prop_assert!(all, "an extension left what it wanted");
         }
-        (Operation::Settle { charge, .. }, Answer::Posted { amount, .. }) => {
+        (Operation::Settle { charge, .. }, Outcome::Posted { amount, .. }) => {
             prop_assert!(amount >= charge, "less is posted than was charged");
         }
-        (Operation::Extend { .. }, Answer::Gone | Answer::OutOfRange) => {}
+        (Operation::Extend { .. }, Outcome::Gone | Outcome::OutOfRange) => {}
         (Operation::Extend { .. }, other) => prop_assert!(false, "an extension: {:?}", other),
         _ => {}
     }
@@ -183,9 +183,9 @@ fn the_same_again_changes_nothing() {
             let again = account.apply(op, now);
             prop_assert_eq!((balances, lines), (account.balances, account.journal.len()));
             let fits = match (&first, &again) {
-                (Answer::Done, Answer::Exists) => matches!(op, Operation::Credit { .. }),
-                (Answer::Held(held), Answer::HoldExists { held: same, open: true }) => held == same,
-                (Answer::Posted { amount, .. }, Answer::AlreadyPosted(same)) => amount == same,
+                (Outcome::Done, Outcome::Exists) => matches!(op, Operation::Credit { .. }),
+                (Outcome::Held(held), Outcome::HoldExists { held: same, open: true }) => held == same,
+                (Outcome::Posted { amount, .. }, Outcome::AlreadyPosted(same)) => amount == same,
                 _ => first == again,
             };
             prop_assert!(fits, "{first:?}, and again {again:?}");

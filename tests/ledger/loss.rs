@@ -11,7 +11,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use rstest::rstest;
 use tollgate::ledger::account::Account;
 use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
-use tollgate::ledger::{AccountName, Answer, HoldRequest, Operation};
+use tollgate::ledger::{AccountName, HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::laws::sound;
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    fn apply(&mut self, op: &Operation) -> Answer {
+    fn apply(&mut self, op: &Operation) -> Outcome {
         self.earlier.push(self.store.clone());
         self.now += 2;
         self.store.apply(op, self.now)
@@ -140,11 +140,11 @@ impl World {
 
     /// Sends what ends a call, and remembers it: unless the answer is that it had ended otherwise.
     /// To send such a one again could turn what the other process was told into its opposite.
-    fn end(&mut self, process: usize, op: Operation) -> Answer {
+    fn end(&mut self, process: usize, op: Operation) -> Outcome {
         let answer = self.apply(&op);
         let (is_void, came_too_late) = match (&op, &answer) {
-            (Operation::Void { .. }, answer) => (true, matches!(answer, Answer::AlreadyPosted(_))),
-            (_, answer) => (false, *answer == Answer::Voided),
+            (Operation::Void { .. }, answer) => (true, matches!(answer, Outcome::AlreadyPosted(_))),
+            (_, answer) => (false, *answer == Outcome::Voided),
         };
         let is_kept = match self.habit {
             Habit::SendsWhatCameTooLate => true,
@@ -177,7 +177,7 @@ impl World {
             Event::Extend { call, more } => {
                 let Some(Call { id, held, .. }) = self.calls.get(&call).cloned() else { return };
                 let answer = self.apply(&Operation::Extend { id, wanted: sum(held, nano(more)) });
-                if let (Answer::Held(held), Some(call)) = (answer, self.calls.get_mut(&call)) {
+                if let (Outcome::Held(held), Some(call)) = (answer, self.calls.get_mut(&call)) {
                     call.held = held;
                 }
             }
@@ -214,7 +214,7 @@ impl World {
         let id = format!("call-{}", self.begun);
         let HoldRequest { wanted, least, .. } = origin;
         let op = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
-        if let Answer::Held(held) = self.apply(&op) {
+        if let Outcome::Held(held) = self.apply(&op) {
             self.calls.insert(call, Call { id, origin, held, cost: Money::ZERO });
         }
     }
@@ -227,9 +227,9 @@ impl World {
             _ => script::settle_even_if_lost(&id, charge, origin),
         };
         let told = match self.end(call % 2, op) {
-            Answer::Posted { amount, .. } => (amount, amount),
+            Outcome::Posted { amount, .. } => (amount, amount),
             // The other process took it over.
-            Answer::Voided => (Money::ZERO, Money::ZERO),
+            Outcome::Voided => (Money::ZERO, Money::ZERO),
             _ => (charge, charge),
         };
         // Of a call that was taken over after its charge had begun it is the last word.
@@ -239,7 +239,7 @@ impl World {
     fn void(&mut self, process: usize, id: &str, cost: Money) {
         let told = match self.end(process, Operation::Void { id: id.to_owned() }) {
             // It had expired: what was posted then may be lost with the sweep, and no more of it.
-            Answer::AlreadyPosted(_) => (Money::ZERO, cost),
+            Outcome::AlreadyPosted(_) => (Money::ZERO, cost),
             _ => (Money::ZERO, Money::ZERO),
         };
         let is_final = told.1 == Money::ZERO || !self.calls.values().any(|call| call.id == id);
@@ -285,10 +285,10 @@ impl World {
     }
 
     /// A hold that was made again may hold less than before, or not stand.
-    fn note(&mut self, op: &Operation, answer: &Answer) {
+    fn note(&mut self, op: &Operation, answer: &Outcome) {
         let (Operation::Extend { id, .. }, answer) = (op, answer) else { return };
         if let Some(call) = self.calls.values_mut().find(|call| call.id == *id) {
-            call.held = if let Answer::Held(held) = answer { *held } else { Money::ZERO };
+            call.held = if let Outcome::Held(held) = answer { *held } else { Money::ZERO };
         }
     }
 
@@ -300,7 +300,7 @@ impl World {
             let (id, wanted, least) = (id.clone(), *wanted, *least);
             let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
             let really = match self.store.clone().apply(&again, self.now) {
-                Answer::HoldExists { held, open: true } => held,
+                Outcome::HoldExists { held, open: true } => held,
                 _ => Money::ZERO,
             };
             prop_assert_eq!(really, *held, "{} holds something else", id);

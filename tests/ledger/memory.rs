@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use tollgate::ledger::account::{Account, Balances};
-use tollgate::ledger::{AccountName, Answer, JournalEntry, Operation};
+use tollgate::ledger::{AccountName, JournalEntry, Operation, Outcome};
 
 use super::script::{self, Action, Case};
 
 /// An account's machine: the right one, or one of the canaries.
 pub(crate) trait Machine: Send {
     /// Does an operation at a moment (unix ms).
-    fn apply(&mut self, op: &Operation, now: i64) -> Answer;
+    fn apply(&mut self, op: &Operation, now: i64) -> Outcome;
     /// Ends what is due; tells how many holds.
     fn expire(&mut self, now: i64) -> u64;
     /// The balances.
@@ -21,7 +21,7 @@ pub(crate) trait Machine: Send {
 }
 
 impl Machine for Account {
-    fn apply(&mut self, op: &Operation, now: i64) -> Answer {
+    fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         Account::apply(self, op, now)
     }
 
@@ -44,7 +44,7 @@ pub(crate) trait Subject: Send {
     /// Opens an account; `false` if it was there.
     async fn open(&mut self, account: &AccountName) -> bool;
     /// Does an operation.
-    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Answer;
+    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Outcome;
     /// Waits until short leases have run out, and sweeps; tells how many holds ended.
     async fn expire(&mut self) -> u64;
     /// The balances.
@@ -75,10 +75,10 @@ impl<M: Machine> Subject for Memory<M> {
         new
     }
 
-    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Answer {
+    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Outcome {
         self.now += 2;
         let now = self.now;
-        self.accounts.get_mut(account).map_or(Answer::NoAccount, |a| a.apply(op, now))
+        self.accounts.get_mut(account).map_or(Outcome::NoAccount, |a| a.apply(op, now))
     }
 
     async fn expire(&mut self) -> u64 {

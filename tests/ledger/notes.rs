@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::Connection;
-use tollgate::ledger::{AccountName, Answer, Ledger, Operation, Unavailable};
+use tollgate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 use tollgate::money::Money;
 use tollgate::notes::{
     AccountCache, CacheRefusal, FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX,
@@ -294,7 +294,7 @@ fn nano(nano: i64) -> Money {
 async fn funded(ledger: &dyn Ledger, account: &AccountName, credit: i64) {
     assert_eq!(ledger.open(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
-    assert_eq!(ledger.apply(account, credit).await, Ok(Answer::Done));
+    assert_eq!(ledger.apply(account, credit).await, Ok(Outcome::Done));
 }
 
 /// Calls and notes at once, by turns on the one store and the other.
@@ -306,7 +306,7 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
         let (OpenStore { ledger, notes, .. }, account) = (store.clone(), account.clone());
         tasks.spawn(async move {
             let (id, own) = (format!("h{n}"), format!("own-{n}"));
-            assert_eq!(ledger.apply(&account, hold(&id)).await, Ok(Answer::Held(nano(10))));
+            assert_eq!(ledger.apply(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
             let large = Bytes::from(vec![b'a' + u8::try_from(n % 26).expect("a letter"); 50_000]);
             let names = ["shared".to_owned()];
             let (kept, shared, posted) = tokio::join!(
@@ -315,7 +315,7 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
                 ledger.apply(&account, settle(&id, nano(7))),
             );
             assert_eq!((kept, shared), (Ok(()), Ok(())));
-            assert_eq!(posted, Ok(Answer::Posted { amount: nano(7), written_off: Money::ZERO }));
+            assert_eq!(posted, Ok(Outcome::Posted { amount: nano(7), written_off: Money::ZERO }));
             let both = find(&*notes, &account, &[&own, "shared"]).await.expect("an answer");
             assert_eq!(both[0], Some(large));
             let shared = both[1].as_ref().expect("somebody's");
@@ -379,7 +379,7 @@ async fn a_file_from_before_there_were_notes_opens() {
     assert_eq!(found(&*new.notes, &account, &["a"]).await, "one");
     let balances = new.ledger.balances(&account).await.expect("balances").expect("the account");
     assert_eq!(balances.available, nano(100));
-    assert_eq!(new.ledger.apply(&account, hold("a")).await, Ok(Answer::Held(nano(10))));
+    assert_eq!(new.ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
     drop(beside);
 }
 
@@ -520,7 +520,7 @@ async fn a_note_that_cannot_be_written_fails_nobody_else() {
             store.notes.keep(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
             store.notes.keep(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
         );
-        assert_eq!((held, good), (Ok(Answer::Held(nano(10))), Ok(())));
+        assert_eq!((held, good), (Ok(Outcome::Held(nano(10))), Ok(())));
         let Err(CacheRefusal::Unavailable(why)) = bad else { panic!("{bad:?}") };
         assert!(why.to_string().contains("broken on purpose"), "{why}");
     }
@@ -545,7 +545,7 @@ async fn notes_are_found_while_somebody_writes() {
     }
     assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
     beside.execute_batch("COMMIT").expect("the end of it");
-    assert_eq!(waiting.await, Ok(Answer::NoAccount));
+    assert_eq!(waiting.await, Ok(Outcome::NoAccount));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, JournalEntry, Operation};
+use tollgate::ledger::{AccountName, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::script::{LONG_MS, SHORT_MS, balances_text, journal_text, settle};
@@ -44,7 +44,7 @@ impl Subject for Older {
         self.store.open(account).await
     }
 
-    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Answer {
+    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Outcome {
         let answer = self.store.apply(account, op).await;
         let open = "SELECT count(*) FROM open_hold";
         let open: u32 = self.beside.query_row(open, [], |row| row.get(0)).expect("a number");
@@ -96,7 +96,7 @@ async fn what_an_older_version_charged_without_seeing_its_hold_is_charged_once()
     let nano = |nano| Money::from_nano(nano).expect("not negative");
     let checkpoint =
         Operation::Checkpoint { id: "a".to_owned(), charge: nano(20), line: "\"a\"".to_owned() };
-    let charged = Answer::AlreadyPosted(nano(55));
+    let charged = Outcome::AlreadyPosted(nano(55));
     for (lease_ms, end) in [
         (LONG_MS, Some(settle("a", nano(57)))),
         (LONG_MS, Some(Operation::Void { id: "a".to_owned() })),
@@ -107,11 +107,11 @@ async fn what_an_older_version_charged_without_seeing_its_hold_is_charged_once()
         let (store, account) = (&mut older.store, name("mixed"));
         assert!(store.open(&account).await);
         let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(200) };
-        assert_eq!(store.apply(&account, &paid).await, Answer::Done);
+        assert_eq!(store.apply(&account, &paid).await, Outcome::Done);
         let (id, wanted) = ("a".to_owned(), nano(60));
         let hold = Operation::Hold { id, wanted, least: wanted, lease_ms };
-        assert_eq!(store.apply(&account, &hold).await, Answer::Held(wanted));
-        assert_eq!(store.apply(&account, &checkpoint).await, Answer::Done);
+        assert_eq!(store.apply(&account, &hold).await, Outcome::Held(wanted));
+        assert_eq!(store.apply(&account, &checkpoint).await, Outcome::Done);
         older.beside.execute_batch(CHARGED).expect("it is charged");
 
         match &end {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, HoldRequest, Ledger, Operation, SweepReport};
+use tollgate::ledger::{AccountName, HoldRequest, Ledger, Operation, Outcome, SweepReport};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
@@ -34,7 +34,7 @@ fn hold(id: String, amount: Money) -> Operation {
 }
 
 /// Does all operations at once, by turns on the one store and the other.
-async fn at_once(stores: &Stores, account: &AccountName, ops: Vec<Operation>) -> Vec<Answer> {
+async fn at_once(stores: &Stores, account: &AccountName, ops: Vec<Operation>) -> Vec<Outcome> {
     let mut tasks = JoinSet::new();
     for (op, store) in ops.into_iter().zip(stores.iter().cycle()) {
         let (store, account) = (Arc::clone(store), account.clone());
@@ -47,7 +47,7 @@ async fn funded(stores: &Stores, credit: Money) -> AccountName {
     let account = name("crowd");
     stores[0].open(&account).await.expect("open");
     let op = Operation::Credit { tx: "t".to_owned(), amount: credit };
-    assert_eq!(stores[0].apply(&account, op).await, Ok(Answer::Done));
+    assert_eq!(stores[0].apply(&account, op).await, Ok(Outcome::Done));
     account
 }
 
@@ -65,8 +65,8 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     let account = funded(&stores, nano(each.nano() * paid_for + each.nano() - 1)).await;
     let ops = (0..1_000).map(|n| hold(format!("h{n}"), each)).collect();
     let answers = at_once(&stores, &account, ops).await;
-    let held = answers.iter().filter(|a| **a == Answer::Held(each)).count();
-    let refused = answers.iter().filter(|a| matches!(a, Answer::Insufficient(_))).count();
+    let held = answers.iter().filter(|a| **a == Outcome::Held(each)).count();
+    let refused = answers.iter().filter(|a| matches!(a, Outcome::Insufficient(_))).count();
     assert_eq!((i64::try_from(held), refused), (Ok(paid_for), 1_000 - held));
     let all_held = nano(each.nano() * paid_for);
     assert_eq!(balances(&stores, &account).await.held, all_held);
@@ -78,7 +78,7 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
         _ => Operation::Void { id: format!("h{n}") },
     });
     let answers = at_once(&stores, &account, ends.collect()).await;
-    let posted = answers.iter().filter(|a| matches!(a, Answer::Posted { .. })).count();
+    let posted = answers.iter().filter(|a| matches!(a, Outcome::Posted { .. })).count();
     let after = balances(&stores, &account).await;
     let charged = i64::try_from(posted).expect("a small number") * (each.nano() / 2);
     assert_eq!((after.held, after.posted), (Money::ZERO, nano(charged)));
@@ -95,11 +95,11 @@ async fn one_settlement_of_many_counts(stores: Stores) {
     let ops = (0..200).map(|n| settle("a", nano(100 + n))).collect();
     let answers = at_once(&stores, &account, ops).await;
     let first = answers.iter().find_map(|answer| match answer {
-        Answer::Posted { amount, .. } => Some(*amount),
+        Outcome::Posted { amount, .. } => Some(*amount),
         _ => None,
     });
     let first = first.expect("one that posts");
-    let repeats = answers.iter().filter(|a| **a == Answer::AlreadyPosted(first)).count();
+    let repeats = answers.iter().filter(|a| **a == Outcome::AlreadyPosted(first)).count();
     assert_eq!(repeats, 199);
     let after = balances(&stores, &account).await;
     assert_eq!((after.held, after.posted), (Money::ZERO, first));
@@ -116,9 +116,9 @@ async fn one_settlement_of_a_lost_hold_counts(stores: Stores) {
         _ => settle_even_if_lost("a", nano(300), origin),
     });
     let answers = at_once(&stores, &account, ops.collect()).await;
-    let posted = Answer::Posted { amount: nano(300), written_off: Money::ZERO };
-    let of = |told: &Answer| answers.iter().filter(|a| *a == told).count();
-    assert_eq!((of(&posted), of(&Answer::AlreadyPosted(nano(300)))), (1, 149));
+    let posted = Outcome::Posted { amount: nano(300), written_off: Money::ZERO };
+    let of = |told: &Outcome| answers.iter().filter(|a| *a == told).count();
+    assert_eq!((of(&posted), of(&Outcome::AlreadyPosted(nano(300)))), (1, 149));
     let after = balances(&stores, &account).await;
     assert_eq!((after.held, after.posted, after.available), (Money::ZERO, nano(300), nano(700)));
     assert_eq!(stores[0].journal(&account, 0, 10).await.expect("the journal").len(), 1);
@@ -132,7 +132,7 @@ async fn holds_that_grow_at_once_share_what_there_is(stores: Stores) {
     // Each wants five times as much as it has: there is three times as much.
     let more = |n| Operation::Extend { id: format!("g{}", n % all), wanted: nano(each * 5) };
     let answers = at_once(&stores, &account, (0..all * 3).map(more).collect()).await;
-    assert!(answers.iter().all(|a| matches!(a, Answer::Held(held) if *held >= nano(each))));
+    assert!(answers.iter().all(|a| matches!(a, Outcome::Held(held) if *held >= nano(each))));
     let after = balances(&stores, &account).await;
     assert_eq!((after.available, after.held), (Money::ZERO, nano(each * all * 3)));
     let open = SweepReport { expired: 0, open: 100, held: after.held };
@@ -153,9 +153,9 @@ async fn nothing_stays_held_when_void_races_hold(stores: Stores) {
         if n % 2 == 0 { [hold(id, nano(1)), void] } else { [void, hold(id, nano(1))] }
     });
     let answers = at_once(&stores, &account, pairs.collect()).await;
-    let told = |a: &Answer| {
-        matches!(a, Answer::Voided | Answer::Held(_) | Answer::Tombstoned)
-            || matches!(a, Answer::Insufficient(_))
+    let told = |a: &Outcome| {
+        matches!(a, Outcome::Voided | Outcome::Held(_) | Outcome::Tombstoned)
+            || matches!(a, Outcome::Insufficient(_))
     };
     assert!(answers.iter().all(told), "{answers:?}");
     let after = balances(&stores, &account).await;
@@ -168,7 +168,7 @@ async fn writers_in_turns_wait_for_each_other(stores: Stores) {
     let writer = async |store: &Arc<dyn Ledger>, name: &str| {
         for n in 0..300 {
             let answer = store.apply(&account, hold(format!("{name}{n}"), nano(1))).await;
-            assert_eq!(answer, Ok(Answer::Held(nano(1))));
+            assert_eq!(answer, Ok(Outcome::Held(nano(1))));
         }
     };
     tokio::join!(writer(&stores[0], "x"), writer(&stores[1], "y"));

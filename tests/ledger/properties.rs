@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tollgate::ledger::account::Account;
-use tollgate::ledger::{AccountName, Answer};
+use tollgate::ledger::{AccountName, Outcome};
 
 use super::laws::{Asked, action, sound};
 use super::redis_server::RedisServer;
@@ -63,7 +63,7 @@ async fn same_holds(
     let mut open = 0;
     for op in asked.again() {
         let expected = yardstick.apply(name, &op).await;
-        if let Answer::Held(held) | Answer::HoldExists { held, open: true } = expected {
+        if let Outcome::Held(held) | Outcome::HoldExists { held, open: true } = expected {
             open += i128::from(held.nano());
         }
         for store in &mut *stores {

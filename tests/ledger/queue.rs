@@ -9,7 +9,7 @@ use tollgate::jobs::{
     NewJob, PlaceResult, RunningJob,
 };
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, Ledger, Operation};
+use tollgate::ledger::{AccountName, Ledger, Operation, Outcome};
 use tollgate::money::price::Quote;
 use tollgate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 use tollgate::store::OpenStore;
@@ -53,7 +53,7 @@ async fn funded(ledger: &dyn Ledger, account: &str, credit: i64) -> AccountName 
     let account = name(account);
     assert_eq!(ledger.open(&account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
-    assert_eq!(ledger.apply(&account, credit).await, Ok(Answer::Done));
+    assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
     account
 }
 

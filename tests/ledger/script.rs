@@ -7,7 +7,7 @@
 use std::time::UNIX_EPOCH;
 
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{Answer, HoldRequest, JournalEntry, Operation};
+use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
 /// 1 ms: whoever sweeps waits a little longer first.
@@ -152,25 +152,25 @@ fn lease_ms(word: &str) -> Option<u64> {
 }
 
 /// An answer as the tables write it.
-pub(crate) fn answer_text(answer: &Answer) -> String {
+pub(crate) fn answer_text(answer: &Outcome) -> String {
     match answer {
-        Answer::Done => "done".to_owned(),
-        Answer::Exists => "exists".to_owned(),
-        Answer::Conflict => "conflict".to_owned(),
-        Answer::Held(held) => format!("held {}", held.nano()),
-        Answer::HoldExists { held, open: true } => format!("exists {} open", held.nano()),
-        Answer::HoldExists { held, open: false } => format!("exists {} ended", held.nano()),
-        Answer::Insufficient(available) => format!("insufficient {}", available.nano()),
-        Answer::Tombstoned => "tombstoned".to_owned(),
-        Answer::Posted { amount, written_off } => {
+        Outcome::Done => "done".to_owned(),
+        Outcome::Exists => "exists".to_owned(),
+        Outcome::Conflict => "conflict".to_owned(),
+        Outcome::Held(held) => format!("held {}", held.nano()),
+        Outcome::HoldExists { held, open: true } => format!("exists {} open", held.nano()),
+        Outcome::HoldExists { held, open: false } => format!("exists {} ended", held.nano()),
+        Outcome::Insufficient(available) => format!("insufficient {}", available.nano()),
+        Outcome::Tombstoned => "tombstoned".to_owned(),
+        Outcome::Posted { amount, written_off } => {
             format!("posted {} lost {}", amount.nano(), written_off.nano())
         }
-        Answer::AlreadyPosted(amount) => format!("already posted {}", amount.nano()),
-        Answer::Voided => "voided".to_owned(),
-        Answer::Gone => "gone".to_owned(),
-        Answer::Unknown => "unknown".to_owned(),
-        Answer::NoAccount => "no account".to_owned(),
-        Answer::OutOfRange => "out of range".to_owned(),
+        Outcome::AlreadyPosted(amount) => format!("already posted {}", amount.nano()),
+        Outcome::Voided => "voided".to_owned(),
+        Outcome::Gone => "gone".to_owned(),
+        Outcome::Unknown => "unknown".to_owned(),
+        Outcome::NoAccount => "no account".to_owned(),
+        Outcome::OutOfRange => "out of range".to_owned(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Answer, JournalEntry, Ledger, Operation};
+use tollgate::ledger::{AccountName, JournalEntry, Ledger, Operation, Outcome};
 use tollgate::store::{self, OpenStore, StoreSection};
 
 pub(crate) use super::memory::{Memory, Subject, name, perform, run};
@@ -58,7 +58,7 @@ impl Subject for Stored {
         self.0.open(account).await.expect("open")
     }
 
-    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Answer {
+    async fn apply(&mut self, account: &AccountName, op: &Operation) -> Outcome {
         let answer = self.0.apply(account, op.clone()).await.expect("apply");
         let (Operation::Hold { lease_ms, .. } | Operation::Renew { lease_ms, .. }) = op else {
             return answer;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tollgate::ledger::{AccountName, Answer};
+use tollgate::ledger::{AccountName, Outcome};
 
 use super::node::{Node, funded_as, nano, settle};
 use super::{PATIENCE, let_in_again};
@@ -39,7 +39,7 @@ pub(super) async fn settles(node: &Node, accounts: &[AccountName], round: i64) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let again = node.ledger.apply(account, settle(&id)).await;
-        assert_eq!(again, Ok(Answer::AlreadyPosted(nano(7))), "{account}");
+        assert_eq!(again, Ok(Outcome::AlreadyPosted(nano(7))), "{account}");
         let balances = node.ledger.balances(account).await.expect("balances").expect("an account");
         assert_eq!((balances.posted, balances.held), (nano(7 * round), nano(0)), "{account}");
         assert!(balances.add_up(), "{balances:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tollgate::ledger::Answer;
+use tollgate::ledger::Outcome;
 use tollgate::money::Money;
 
 use super::let_in_again;
@@ -61,9 +61,9 @@ async fn what_an_emptied_store_had_is_not_charged_to_the_one_after_it() {
     let node = Node::start(&server.url(), &outbox).await;
     let account = funded(&*node.ledger).await;
     for id in ["before", "after"] {
-        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Answer::Held(nano(10))));
+        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
     }
-    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.apply(&account, settle("before")).await, Ok(posted));
     server.command(&["FLUSHALL"]);
     node.refuses(&account, OTHER).await;
@@ -89,7 +89,7 @@ async fn what_a_file_had_was_charged_to_the_one_that_took_its_place() {
     let account = funded(&*crate::ledger::subject::open(&url).await).await;
     let node = Node::start(&url, &outbox).await;
     node.holds(&account, "before").await;
-    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.apply(&account, settle("before")).await, Ok(posted));
     drop((node.running.abort(), node));
     for ending in ["", "-wal", "-shm"] {
@@ -145,7 +145,7 @@ async fn a_log_that_is_switched_off_stops_sales_until_it_is_on_again() {
         node.holds(&account, &id).await;
         server.command(&["CONFIG", "SET", setting, bad]);
         node.refuses(&account, setting).await;
-        let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+        let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
         assert_eq!(node.ledger.apply(&account, settle(&id)).await, Ok(posted), "what ends may end");
         server.command(&["CONFIG", "SET", setting, good]);
         node.lets_in().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
-use tollgate::ledger::{AccountName, Answer, HoldRequest, Leases, Ledger, Operation};
+use tollgate::ledger::{AccountName, HoldRequest, Leases, Ledger, Operation, Outcome};
 use tollgate::money::Money;
 use tollgate::store::upkeep::Maintenance;
 use tollgate::store::{self, StoreSection};
@@ -53,7 +53,7 @@ impl Node {
             let id = format!("{reason}{number}");
             match self.ledger.apply(account, hold(&id)).await {
                 Err(why) if why.0.contains(reason) => return,
-                Ok(Answer::Held(_)) => {
+                Ok(Outcome::Held(_)) => {
                     let _ = self.ledger.apply(account, Operation::Void { id }).await;
                 }
                 _ => {}
@@ -68,7 +68,7 @@ impl Node {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.ledger.apply(account, hold(id)).await {
-                Ok(answer) => return assert_eq!(answer, Answer::Held(nano(10))),
+                Ok(answer) => return assert_eq!(answer, Outcome::Held(nano(10))),
                 Err(why) => assert!(Instant::now() < end, "{why}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -104,6 +104,6 @@ pub(super) async fn funded_as(ledger: &dyn Ledger, name: &str) -> AccountName {
     let account = AccountName::parse(name).expect("a name");
     ledger.open(&account).await.expect("open");
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(ledger.apply(&account, credit).await, Ok(Answer::Done));
+    assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
     account
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
-use tollgate::ledger::{Answer, HoldRequest, Operation};
+use tollgate::ledger::{HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::node::{Node, funded, hold, keep, nano, settle};
@@ -19,9 +19,9 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     let account = funded(&*node.ledger).await;
     let copy = server.copy();
     for id in ["lost", "open"] {
-        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Answer::Held(nano(10))));
+        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
     }
-    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.apply(&account, settle("lost")).await, Ok(posted));
     let kept = LeasedItem::Hold {
         origin: HoldRequest { wanted: nano(10), least: nano(10), at: now() },
@@ -56,7 +56,7 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     let balances = node.ledger.balances(&account).await.expect("balances").expect("an account");
     assert_eq!((balances.available, balances.held, balances.posted), (nano(86), nano(0), nano(14)));
     node.holds(&account, "new").await;
-    let again = Answer::AlreadyPosted(nano(7));
+    let again = Outcome::AlreadyPosted(nano(7));
     for id in ["lost", "open"] {
         assert_eq!(node.ledger.apply(&account, settle(id)).await, Ok(again.clone()));
     }
@@ -71,8 +71,8 @@ async fn a_node_that_knows_the_new_run_does_not_open_it_for_another_that_does_no
         (Node::start(&server.url(), &one).await, Node::start(&server.url(), &two).await);
     let account = funded(&*first.ledger).await;
     let copy = server.copy();
-    assert_eq!(second.ledger.apply(&account, hold("a")).await, Ok(Answer::Held(nano(10))));
-    let posted = Answer::Posted { amount: nano(7), written_off: Money::ZERO };
+    assert_eq!(second.ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
+    let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(second.ledger.apply(&account, settle("a")).await, Ok(posted));
     second.running.abort();
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 use sha2::{Digest, Sha256};
-use tollgate::ledger::{AccountName, Answer as Posted, Operation};
+use tollgate::ledger::{AccountName, Operation, Outcome as Posted};
 use tollgate::money::Money;
 use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey};
 use tollgate::store::{self, OpenStore, StoreSection};

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::dialect::json::{JsonDocument, Value};
+use tollgate::dialect::json::{JsonDocument, JsonValue};
 use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, Remember};
 use tollgate::dialect::responses::IssuedIds;
 use tollgate::money::Usage;
@@ -63,7 +63,7 @@ impl Relayed {
         let Some(expected) = golden.bytes("expect") else { return self.is(&given(golden)) };
         let made = JsonDocument::parse(Bytes::from(self.out.clone()));
         let made = made.map_err(|fault| fault.to_string())?;
-        same_members(Value::trusted(&expected), Value::trusted(made.body()))
+        same_members(JsonValue::trusted(&expected), JsonValue::trusted(made.body()))
     }
 
     /// The body or the events, as a text.

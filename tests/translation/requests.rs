@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value as Json;
 use tollgate::catalogue::Model;
 use tollgate::dialect::Endpoint;
-use tollgate::dialect::json::{JsonDocument, JsonPatch, Value};
+use tollgate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use tollgate::dialect::translate::request::{Translation, TranslationContext};
 
 use super::checker::check;
@@ -99,7 +99,7 @@ fn refused_rightly(golden: &Golden, code: &str, param: &str) -> Result<(), Strin
 
 fn made_rightly(golden: &Golden, body: &str) -> Result<(), String> {
     if let Some(expected) = golden.bytes("expect_text") {
-        return same_members(Value::trusted(&expected), Value::trusted(body.as_bytes()));
+        return same_members(JsonValue::trusted(&expected), JsonValue::trusted(body.as_bytes()));
     }
     let made: Json = serde_json::from_str(body).map_err(|e| format!("{e}: {body}"))?;
     let expected = golden.json("expect");
@@ -107,9 +107,9 @@ fn made_rightly(golden: &Golden, body: &str) -> Result<(), String> {
 }
 
 /// Byte for byte; only the order of the outermost members is free.
-pub(super) fn same_members(expected: Value<'_>, made: Value<'_>) -> Result<(), String> {
-    let read = |value: Value<'_>| {
-        let text = |v: Value<'_>| String::from_utf8_lossy(v.raw()).into_owned();
+pub(super) fn same_members(expected: JsonValue<'_>, made: JsonValue<'_>) -> Result<(), String> {
+    let read = |value: JsonValue<'_>| {
+        let text = |v: JsonValue<'_>| String::from_utf8_lossy(v.raw()).into_owned();
         let mut members: Vec<_> = value.members().map(|(n, v)| (n.into_owned(), text(v))).collect();
         members.sort();
         members

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tempfile::TempDir;
-use tollgate::store::sqlite::Sqlite;
+use tollgate::store::sqlite::SqliteStore;
 
 use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_cluster;
@@ -151,7 +151,7 @@ impl Builder {
             (Store::Sqlite, _) => {
                 let file = folder.path().join("tollgate.db");
                 // As `tollgate init` does, which would be one more process for each world.
-                assert_eq!(Sqlite::create(&file), Ok(true));
+                assert_eq!(SqliteStore::create(&file), Ok(true));
                 (Redis::None, format!("sqlite:{}", file.display()))
             }
             (Store::Redis, false) => {

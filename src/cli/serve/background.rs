@@ -282,14 +282,14 @@ mod tests {
     use super::*;
     use crate::ledger::{AccountName, Operation};
     use crate::money::Money;
-    use crate::store::sqlite::Sqlite;
+    use crate::store::sqlite::SqliteStore;
 
     #[tokio::test]
     async fn of_more_dead_holds_than_a_store_ends_at_a_time_none_waits_for_the_next_sweep() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.db");
-        assert_eq!(Sqlite::create(&path), Ok(true));
-        let ledger = Sqlite::open(&path).expect("a store");
+        assert_eq!(SqliteStore::create(&path), Ok(true));
+        let ledger = SqliteStore::open(&path).expect("a store");
         let (account, one) = (AccountName::parse("a").expect("a name"), Money::from_nano(1));
         let (one, all) = (one.expect("money"), Money::from_nano(2_500).expect("money"));
         ledger.open(&account).await.expect("an account");

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use super::EmbeddingInputs;
 use super::entries::{EntryListFinder, ObjectEndFinder};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::meter::TOKENS_MAX;
 use crate::dialect::vendor_error::VendorError;
 
@@ -263,20 +263,20 @@ fn document(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
 }
 
 /// The input's tokens, if the report of them is sound.
-fn tokens(usage: Value<'_>) -> Option<u64> {
-    let reported = usage.get("prompt_tokens").and_then(Value::whole);
+fn tokens(usage: JsonValue<'_>) -> Option<u64> {
+    let reported = usage.get("prompt_tokens").and_then(JsonValue::whole);
     // No input comes to nothing, so neither does its report.
     reported.filter(|n| (1..=TOKENS_MAX).contains(n))
 }
 
-fn is_vector(value: Value<'_>) -> bool {
-    let mut kinds = value.elements().map(Value::kind).peekable();
+fn is_vector(value: JsonValue<'_>) -> bool {
+    let mut kinds = value.elements().map(JsonValue::kind).peekable();
     let is_list = kinds.peek().is_some();
     is_packed(value) || (is_list && kinds.all(|kind| kind == JsonKind::Number))
 }
 
 /// Whether a vector is in base64 already.
-fn is_packed(value: Value<'_>) -> bool {
+fn is_packed(value: JsonValue<'_>) -> bool {
     value.inside().is_some_and(|text| !text.is_empty())
 }
 
@@ -302,7 +302,7 @@ fn in_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
 
 /// The numbers of a list as little-endian `f32`s. Each is read from its decimals at once: by way of
 /// a longer number it would be rounded twice.
-fn pack(list: Value<'_>) -> Option<Vec<u8>> {
+fn pack(list: JsonValue<'_>) -> Option<Vec<u8>> {
     let mut packed = Vec::new();
     for number in list.elements() {
         let text = std::str::from_utf8(number.raw()).ok()?;

@@ -313,18 +313,19 @@ fn in_pieces(
 fn scanned_whole(json: &[u8]) -> Result<Option<u64>, ()> {
     proved(json).ok_or(()).map(|document| {
         let told = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
-        told.and_then(Value::whole).filter(|n| (1..=1_000_000_000).contains(n))
+        told.and_then(JsonValue::whole).filter(|n| (1..=1_000_000_000).contains(n))
     })
 }
 
 /// A reply of which all entries are sound.
 fn proved(json: &[u8]) -> Option<JsonDocument> {
     let document = JsonDocument::received(Bytes::copy_from_slice(json)).ok()?;
-    let data = document.get("data").filter(|_| document.get("error").is_none_or(Value::is_null))?;
-    let is_entry = |entry: Value<'_>| {
+    let data =
+        document.get("data").filter(|_| document.get("error").is_none_or(JsonValue::is_null))?;
+    let is_entry = |entry: JsonValue<'_>| {
         let vector = entry.get("embedding").filter(|_| entry.kind() == JsonKind::Object)?;
         let is_text = vector.inside().is_some_and(|text| !text.is_empty());
-        let mut numbers = vector.elements().map(Value::kind).peekable();
+        let mut numbers = vector.elements().map(JsonValue::kind).peekable();
         let is_list = numbers.peek().is_some() && numbers.all(|kind| kind == JsonKind::Number);
         (is_text || is_list).then_some(())
     };

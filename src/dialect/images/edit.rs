@@ -9,7 +9,7 @@ use super::{REGIONS, SourceImage, no_region};
 use crate::dialect::CallError;
 use crate::dialect::form::{Form, FormFields, PartContent, check_name};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::payload::RequestPayload;
 
 /// The field that the image is sent in.
@@ -129,7 +129,7 @@ pub fn edit_form(fields: &JsonDocument, file: &SourceImage, boundary: &str) -> R
 }
 
 /// All members but the image.
-fn others(fields: &JsonDocument) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
+fn others(fields: &JsonDocument) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
     fields.members().filter(|(name, _)| name != IMAGE)
 }
 

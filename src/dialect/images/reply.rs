@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::dialect::json::{JsonDocument, JsonKind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use crate::dialect::meter;
 use crate::money::TokenUsage;
 
@@ -35,7 +35,7 @@ pub enum WithheldImage {
 /// # Errors
 /// [`Withheld`] if there is not an image in each of its entries, or no entry.
 pub fn reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
-    let told = document.get("respect_moderation").and_then(Value::bool);
+    let told = document.get("respect_moderation").and_then(JsonValue::bool);
     let data = document.get("data").ok_or(WithheldImage::Unreadable)?;
     if !matches!(data.kind(), JsonKind::List | JsonKind::Null) {
         return Err(WithheldImage::Unreadable);
@@ -44,7 +44,7 @@ pub fn reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, Withh
     if entries.is_empty() || told == Some(false) {
         return Err(WithheldImage::Moderated);
     }
-    let body = match document.get("created").map(Value::kind) {
+    let body = match document.get("created").map(JsonValue::kind) {
         Some(JsonKind::Number) => vec![document.body().clone()],
         _ => rewritten(document.body(), &entries, created),
     };
@@ -58,12 +58,12 @@ pub fn reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, Withh
 
 /// What of an entry the interface has.
 struct ImageEntry<'a> {
-    image: Value<'a>,
-    prompt: Option<Value<'a>>,
+    image: JsonValue<'a>,
+    prompt: Option<JsonValue<'a>>,
 }
 
 impl<'a> ImageEntry<'a> {
-    fn read(entry: Value<'a>) -> Result<ImageEntry<'a>, WithheldImage> {
+    fn read(entry: JsonValue<'a>) -> Result<ImageEntry<'a>, WithheldImage> {
         if entry.kind() != JsonKind::Object {
             return Err(WithheldImage::Unreadable);
         }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{JsonDocument, Value};
+use super::{JsonDocument, JsonValue};
 
 /// What has become of a member.
 #[derive(Debug, Clone)]
@@ -38,13 +38,15 @@ impl<'a> JsonPatch<'a> {
 
     /// The value of a member as it now is.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Value<'_>> {
+    pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
         if let Some((_, json)) = self.added.iter().find(|(n, _)| n == name) {
-            return Some(Value::trusted(json.as_bytes()));
+            return Some(JsonValue::trusted(json.as_bytes()));
         }
         let at = self.position(name)?;
         match &self.slots[at] {
-            MemberPatch::Changed { value: Some(json), .. } => Some(Value::trusted(json.as_bytes())),
+            MemberPatch::Changed { value: Some(json), .. } => {
+                Some(JsonValue::trusted(json.as_bytes()))
+            }
             _ => Some(self.document.value(&self.document.members[at])),
         }
     }

@@ -37,20 +37,20 @@ impl JsonKind {
 
 /// A value as its bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Value<'a> {
+pub struct JsonValue<'a> {
     raw: &'a [u8],
     /// What is known of the bytes around it, and where it stands in them.
     long: &'a [LongValue],
     at: usize,
 }
 
-impl PartialEq for Value<'_> {
-    fn eq(&self, other: &Value<'_>) -> bool {
+impl PartialEq for JsonValue<'_> {
+    fn eq(&self, other: &JsonValue<'_>) -> bool {
         self.raw == other.raw
     }
 }
 
-impl Eq for Value<'_> {}
+impl Eq for JsonValue<'_> {}
 
 /// A long value, which is not read again to find its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,16 +64,16 @@ impl LongValue {
     pub(super) const BYTES: usize = 16 << 10;
 }
 
-impl<'a> Value<'a> {
+impl<'a> JsonValue<'a> {
     /// Bytes that a scan has passed. On others nothing panics, but answers mean nothing.
     #[must_use]
-    pub fn trusted(raw: &'a [u8]) -> Value<'a> {
-        Value::within(raw, &[], 0)
+    pub fn trusted(raw: &'a [u8]) -> JsonValue<'a> {
+        JsonValue::within(raw, &[], 0)
     }
 
     /// The same, at such a place in bytes of which it is known where long values end.
-    pub(super) fn within(raw: &'a [u8], long: &'a [LongValue], at: usize) -> Value<'a> {
-        Value { raw, long, at }
+    pub(super) fn within(raw: &'a [u8], long: &'a [LongValue], at: usize) -> JsonValue<'a> {
+        JsonValue { raw, long, at }
     }
 
     /// The bytes of the value.
@@ -133,7 +133,7 @@ impl<'a> Value<'a> {
     }
 
     /// The members of an object, in order; of anything else, none.
-    pub fn members(self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a>)> {
+    pub fn members(self) -> impl Iterator<Item = (Cow<'a, str>, JsonValue<'a>)> {
         self.entries().map(|(name, value)| {
             let name = match name {
                 // The second is for bytes that are no document of ours; it takes longer.
@@ -147,7 +147,7 @@ impl<'a> Value<'a> {
 
     /// The same with names as bytes, for whoever only compares them: that needs no proof that they
     /// are text.
-    pub fn entries(self) -> impl Iterator<Item = (Cow<'a, [u8]>, Value<'a>)> {
+    pub fn entries(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
         let mut walk = ValueWalk::into(self, b'{');
         std::iter::from_fn(move || {
             let name = walk.next()?.inside().unwrap_or_default();
@@ -163,12 +163,12 @@ impl<'a> Value<'a> {
 
     /// A member of an object.
     #[must_use]
-    pub fn get(self, name: &str) -> Option<Value<'a>> {
+    pub fn get(self, name: &str) -> Option<JsonValue<'a>> {
         self.entries().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| v)
     }
 
     /// The elements of a list, in order; of anything else, none.
-    pub fn elements(self) -> impl Iterator<Item = Value<'a>> {
+    pub fn elements(self) -> impl Iterator<Item = JsonValue<'a>> {
         let mut walk = ValueWalk::into(self, b'[');
         std::iter::from_fn(move || walk.next())
     }
@@ -177,18 +177,18 @@ impl<'a> Value<'a> {
 /// Goes over the values directly inside an object or list.
 struct ValueWalk<'a> {
     /// The object or list.
-    around: Value<'a>,
+    around: JsonValue<'a>,
     at: usize,
 }
 
 impl<'a> ValueWalk<'a> {
-    fn into(around: Value<'a>, open: u8) -> ValueWalk<'a> {
+    fn into(around: JsonValue<'a>, open: u8) -> ValueWalk<'a> {
         let at = if around.raw.first() == Some(&open) { 1 } else { around.raw.len() };
         ValueWalk { around, at }
     }
 
-    fn next(&mut self) -> Option<Value<'a>> {
-        let Value { raw, long, at: around } = self.around;
+    fn next(&mut self) -> Option<JsonValue<'a>> {
+        let JsonValue { raw, long, at: around } = self.around;
         while let Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b':') = raw.get(self.at) {
             self.at += 1;
         }
@@ -201,12 +201,12 @@ impl<'a> ValueWalk<'a> {
             _ => plain_end(raw, start),
         };
         let raw = raw.get(start..self.at)?;
-        Some(Value { raw, long, at: around + start })
+        Some(JsonValue { raw, long, at: around + start })
     }
 
     /// Where the value ends that begins there, if it is known to be long.
     fn known_end(&self, start: usize) -> Option<usize> {
-        let Value { raw, long, at } = self.around;
+        let JsonValue { raw, long, at } = self.around;
         if long.is_empty() || raw.len() - start < LongValue::BYTES {
             return None;
         }
@@ -386,7 +386,7 @@ mod tests {
     }
 
     /// All values inside a value, in order, as their bytes.
-    fn walked<'a>(value: Value<'a>, seen: &mut Vec<&'a [u8]>) {
+    fn walked<'a>(value: JsonValue<'a>, seen: &mut Vec<&'a [u8]>) {
         seen.push(value.raw());
         value.elements().for_each(|element| walked(element, seen));
         value.entries().for_each(|(_, value)| walked(value, seen));
@@ -399,7 +399,7 @@ mod tests {
             let document = JsonDocument::parse(body).expect("sound");
             let (mut known, mut read) = (Vec::new(), Vec::new());
             walked(document.get("v").expect("it is there"), &mut known);
-            walked(Value::trusted(json.as_bytes()), &mut read);
+            walked(JsonValue::trusted(json.as_bytes()), &mut read);
             prop_assert_eq!(known, read);
         }
 

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{RelayError, RelayMode, RelayProgress, Remember};
 use crate::dialect::json::compact::compact;
-use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 use crate::dialect::responses::{self, ResponseState};
@@ -267,7 +267,7 @@ fn response(
     match (told.event(event, meter).ok_or(RelayError::Garbage)?, error.take()) {
         (responses::EventStep::Last, _) => Ok(match responses::without_secrets(event) {
             Some(clean) => {
-                let kind = event.get("type").and_then(Value::text).unwrap_or_default();
+                let kind = event.get("type").and_then(JsonValue::text).unwrap_or_default();
                 let head = format!("event: {kind}\ndata: ");
                 let data = compact(&clean);
                 EventAction::Became(
@@ -292,15 +292,15 @@ fn messages(
     reported: &mut ReportedUsage,
     meter: &mut UsageMeter,
 ) -> Result<EventAction, RelayError> {
-    let kind = event.get("type").and_then(Value::text).ok_or(RelayError::Garbage)?;
-    let mut report = |usage: Option<Value<'_>>, early, meter: &mut UsageMeter| {
+    let kind = event.get("type").and_then(JsonValue::text).ok_or(RelayError::Garbage)?;
+    let mut report = |usage: Option<JsonValue<'_>>, early, meter: &mut UsageMeter| {
         let counts = usage.is_some_and(|usage| reported.merge(usage));
         if let (true, Some(tokens)) = (counts, reported.tokens()) {
             meter.take(tokens, early);
         }
     };
     let count = |part: &str, of: &[&str], meter: &mut UsageMeter| {
-        let entries = event.get(part).into_iter().flat_map(Value::entries);
+        let entries = event.get(part).into_iter().flat_map(JsonValue::entries);
         let counts = |name: &[u8]| of.iter().any(|known| *known.as_bytes() == *name);
         entries.filter(|(name, _)| counts(name)).for_each(|(_, v)| meter.count_text(v));
     };

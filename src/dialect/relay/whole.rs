@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{RelayError, RelayMode, RelayProgress, Remember};
 use crate::dialect::images::{self, WithheldImage};
-use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 use crate::dialect::meter::bounds::UsageBounds;
@@ -199,7 +199,7 @@ fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
     if meter.is_reported() {
         return;
     }
-    for block in document.get("content").into_iter().flat_map(Value::elements) {
+    for block in document.get("content").into_iter().flat_map(JsonValue::elements) {
         for name in ["text", "thinking", "input"] {
             meter.count_bytes(block.get(name).map_or(0, |value| value.raw().len()));
         }

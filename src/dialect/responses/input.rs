@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{CallError, JsonKind, ReferencedObjects, Value, wrong};
+use super::{CallError, JsonKind, JsonValue, ReferencedObjects, wrong};
 use crate::dialect::chat::{TEXTS, is_data};
 
 /// Items of one input, at most: what one costs here is far more than its bytes.
@@ -26,7 +26,7 @@ impl ResponsesInput {
     /// Reads a list of items, and tells how many there are.
     pub(super) fn read(
         &mut self,
-        list: Value<'_>,
+        list: JsonValue<'_>,
         names: &mut ReferencedObjects,
     ) -> Result<usize, CallError> {
         let mut count = 0;
@@ -46,7 +46,7 @@ impl ResponsesInput {
     }
 
     /// Counts the parts of a content or an output.
-    fn count(&mut self, parts: Value<'_>, depth: usize) {
+    fn count(&mut self, parts: JsonValue<'_>, depth: usize) {
         if depth == 0 {
             return;
         }
@@ -56,7 +56,7 @@ impl ResponsesInput {
         parts.elements().for_each(|part| self.part(part, depth));
     }
 
-    fn part(&mut self, part: Value<'_>, depth: usize) {
+    fn part(&mut self, part: JsonValue<'_>, depth: usize) {
         let (mut kind, mut image, mut file, mut result) = (None, None, None, None);
         for (name, value) in part.members() {
             match &*name {
@@ -84,7 +84,7 @@ impl ResponsesInput {
     }
 
     /// Counts an image or a document, and what holds it or its address.
-    fn attach(&mut self, is_image: bool, data: Option<Value<'_>>) {
+    fn attach(&mut self, is_image: bool, data: Option<JsonValue<'_>>) {
         let counted = if is_image { &mut self.images } else { &mut self.documents };
         *counted += 1;
         self.other_bytes += data.map_or(0, |data| data.raw().len() as u64);
@@ -92,7 +92,7 @@ impl ResponsesInput {
 }
 
 /// Checks that parts are objects: the rules look at these, and at nothing deeper.
-fn parts(item: Value<'_>, i: usize) -> Result<(), CallError> {
+fn parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
     for (name, list) in item.members().filter(|(name, _)| matches!(&**name, "content" | "output")) {
         for (j, part) in list.elements().enumerate() {
             if part.kind() != JsonKind::Object {
@@ -104,8 +104,8 @@ fn parts(item: Value<'_>, i: usize) -> Result<(), CallError> {
 }
 
 /// Takes the ids by which the vendor would look up an item, or what it belongs to.
-fn named(item: Value<'_>, i: usize, names: &mut ReferencedObjects) -> Result<(), CallError> {
-    let members: Vec<(Cow<'_, str>, Value<'_>)> = item.members().collect();
+fn named(item: JsonValue<'_>, i: usize, names: &mut ReferencedObjects) -> Result<(), CallError> {
+    let members: Vec<(Cow<'_, str>, JsonValue<'_>)> = item.members().collect();
     let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
     let there = |name: &str| get(name).filter(|value| !value.is_null());
     let kind = match get("type") {
@@ -144,7 +144,7 @@ fn whole_by(kind: &str) -> &'static [&'static str] {
 
 /// Whether a member holds what it should. A message with an empty list says no more than its id; a
 /// tool may have had nothing to say.
-fn holds(name: &str, value: Value<'_>) -> bool {
+fn holds(name: &str, value: JsonValue<'_>) -> bool {
     match (name, value.kind()) {
         ("encrypted_content", JsonKind::Text) => {
             value.inside().is_some_and(|sealed| !sealed.is_empty())

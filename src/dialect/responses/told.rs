@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{ID_BYTES_MAX, JsonDocument, Value};
+use super::{ID_BYTES_MAX, JsonDocument, JsonValue};
 use crate::dialect::json::JsonKind;
 use crate::dialect::json::draft::quoted;
 use crate::dialect::meter::{self, UsageMeter};
@@ -47,23 +47,23 @@ pub struct IssuedIds {
 impl ResponseState {
     /// Reads a reply in one body. `None` if that is no response.
     pub fn whole(&mut self, reply: &JsonDocument, meter: &mut UsageMeter) -> Option<()> {
-        let response = ResponseMembers::read(Value::trusted(reply.body().trim_ascii()));
-        response.id.and_then(Value::text)?;
-        response.status.and_then(Value::text)?;
+        let response = ResponseMembers::read(JsonValue::trusted(reply.body().trim_ascii()));
+        response.id.and_then(JsonValue::text)?;
+        response.status.and_then(JsonValue::text)?;
         self.end(&response, false, meter);
         Some(())
     }
 
     /// Reads an event. `None` if that is none.
     pub fn event(&mut self, event: &JsonDocument, meter: &mut UsageMeter) -> Option<EventStep> {
-        let Some(kind) = event.get("type").and_then(Value::text) else {
+        let Some(kind) = event.get("type").and_then(JsonValue::text) else {
             return VendorError::in_event(event).map(EventStep::Error);
         };
         if kind == "error" {
             // Its number is not taken: the client sees another event in its place.
             return Some(EventStep::Error(error(event)));
         }
-        if let Some(number) = event.get("sequence_number").and_then(Value::whole) {
+        if let Some(number) = event.get("sequence_number").and_then(JsonValue::whole) {
             self.sequence_number = number.saturating_add(1);
         }
         let response = || event.get("response").map(ResponseMembers::read).unwrap_or_default();
@@ -131,31 +131,31 @@ impl ResponseState {
             }
         }
         // What came in no delta was generated all the same.
-        let items = response.output.into_iter().flat_map(Value::elements);
+        let items = response.output.into_iter().flat_map(JsonValue::elements);
         let bytes = items.map(generated).fold(0, usize::saturating_add);
         meter.count_bytes(bytes.saturating_sub(self.counted));
         // What was counted may make a report credible.
         let is_billed = reported.is_some() && meter.is_reported();
-        let status = response.status.and_then(Value::text);
+        let status = response.status.and_then(JsonValue::text);
         self.is_unpaid = !is_billed && (has_failed || status.as_deref() == Some("failed"));
     }
 
     fn give(&mut self, response: &ResponseMembers<'_>) {
-        self.is_unkept |= response.store.and_then(Value::bool) == Some(false);
+        self.is_unkept |= response.store.and_then(JsonValue::bool) == Some(false);
         let conversation = response.conversation.and_then(|conversation| conversation.get("id"));
         for id in [response.id, conversation].into_iter().flatten() {
             self.push(id, false);
         }
-        let items = response.output.into_iter().flat_map(Value::elements);
+        let items = response.output.into_iter().flat_map(JsonValue::elements);
         items.take(ITEMS_MAX).for_each(|item| self.give_item(item));
     }
 
-    fn give_item(&mut self, item: Value<'_>) {
+    fn give_item(&mut self, item: JsonValue<'_>) {
         item.get("id").into_iter().for_each(|id| self.push(id, true));
     }
 
     /// Takes an id that is not there yet.
-    fn push(&mut self, id: Value<'_>, is_item: bool) {
+    fn push(&mut self, id: JsonValue<'_>, is_item: bool) {
         let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
         let Some(id) = id.text().filter(|id| fits(id)) else { return };
         let is_known = self.ids.iter().chain(&self.item_ids).any(|known| *known == id);
@@ -194,16 +194,16 @@ pub fn error_event((kind, code): (&str, &str), message: &str, sequence_number: u
 /// The members of a response that matter here.
 #[derive(Default)]
 struct ResponseMembers<'a> {
-    id: Option<Value<'a>>,
-    status: Option<Value<'a>>,
-    conversation: Option<Value<'a>>,
-    store: Option<Value<'a>>,
-    output: Option<Value<'a>>,
-    usage: Option<Value<'a>>,
+    id: Option<JsonValue<'a>>,
+    status: Option<JsonValue<'a>>,
+    conversation: Option<JsonValue<'a>>,
+    store: Option<JsonValue<'a>>,
+    output: Option<JsonValue<'a>>,
+    usage: Option<JsonValue<'a>>,
 }
 
 impl<'a> ResponseMembers<'a> {
-    fn read(object: Value<'a>) -> ResponseMembers<'a> {
+    fn read(object: JsonValue<'a>) -> ResponseMembers<'a> {
         let mut response = ResponseMembers::default();
         for (name, value) in object.members() {
             let place = match &*name {
@@ -222,18 +222,18 @@ impl<'a> ResponseMembers<'a> {
 }
 
 /// Reads a usage. No input comes to nothing, so neither does its report.
-fn tokens(usage: Value<'_>) -> Option<TokenUsage> {
+fn tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
     meter::tokens(usage, meter::RESPONSES).filter(|tokens| tokens.input > 0)
 }
 
 /// How many bytes of an output item the model wrote.
-fn generated(item: Value<'_>) -> usize {
+fn generated(item: JsonValue<'_>) -> usize {
     let mut bytes = 0;
     for (name, value) in item.members() {
         bytes += match &*name {
             "arguments" | "input" => length(value),
             "content" | "summary" => {
-                let inside = value.elements().flat_map(Value::members);
+                let inside = value.elements().flat_map(JsonValue::members);
                 let texts = inside.filter(|(name, _)| matches!(&**name, "text" | "refusal"));
                 texts.map(|(_, text)| length(text)).sum()
             }
@@ -244,7 +244,7 @@ fn generated(item: Value<'_>) -> usize {
 }
 
 /// The bytes of a string, escapes as they stand.
-fn length(text: Value<'_>) -> usize {
+fn length(text: JsonValue<'_>) -> usize {
     text.inside().map_or(0, <[u8]>::len)
 }
 
@@ -279,11 +279,11 @@ pub fn without_secrets(document: &JsonDocument) -> Option<Vec<u8>> {
 }
 
 /// A long error without secrets: nobody looks for them in more than is shown.
-fn shortened(error: Value<'_>) -> String {
+fn shortened(error: JsonValue<'_>) -> String {
     if error.kind() != JsonKind::Object {
         return shown(error).unwrap_or_else(|| "null".to_owned());
     }
-    let member = |(name, value): (Cow<'_, str>, Value<'_>)| {
+    let member = |(name, value): (Cow<'_, str>, JsonValue<'_>)| {
         let is_fit = name.len() <= NAME_BYTES_MAX && matches!(redact(&name), Cow::Borrowed(_));
         let shown = shown(value).filter(|_| is_fit)?;
         Some(format!("{}:{shown}", quoted(&name)))
@@ -293,7 +293,7 @@ fn shortened(error: Value<'_>) -> String {
 }
 
 /// What is shown of a long error's part: of a text its beginning, of anything else all or nothing.
-fn shown(value: Value<'_>) -> Option<String> {
+fn shown(value: JsonValue<'_>) -> Option<String> {
     if value.kind() == JsonKind::Text {
         return Some(quoted(&vendor_error::word(value).unwrap_or_default()));
     }
@@ -301,7 +301,7 @@ fn shown(value: Value<'_>) -> Option<String> {
 }
 
 /// Whether any text of a value would be changed.
-fn tells_secrets(value: Value<'_>) -> bool {
+fn tells_secrets(value: JsonValue<'_>) -> bool {
     match value.kind() {
         JsonKind::Text => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
         JsonKind::List => value.elements().any(tells_secrets),
@@ -374,7 +374,7 @@ mod tests {
     )]
     #[case::text(r#"{"input_tokens":"80","output_tokens":310}"#, None)]
     fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
-        let read = tokens(Value::trusted(json.as_bytes()));
+        let read = tokens(JsonValue::trusted(json.as_bytes()));
         assert_eq!(read.map(|t| (t.input, t.output)), expected);
     }
 
@@ -386,7 +386,7 @@ mod tests {
     fn the_cache_is_part_of_the_input(#[case] details: &str, #[case] expected: (u64, u64)) {
         let json =
             format!(r#"{{"input_tokens":80,"input_tokens_details":{details},"output_tokens":1}}"#);
-        let read = tokens(Value::trusted(json.as_bytes())).expect("a report");
+        let read = tokens(JsonValue::trusted(json.as_bytes())).expect("a report");
         assert_eq!((read.cache_read, read.cache_write, read.input), (expected.0, expected.1, 80));
     }
 

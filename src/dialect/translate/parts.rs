@@ -9,7 +9,7 @@ use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::call::wrong;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonKind, Value};
+use crate::dialect::json::{JsonKind, JsonValue};
 
 /// A block of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl ContentBlock {
     /// Whether it is a kept block of thinking.
     pub(super) fn is_thinking(&self) -> bool {
         let BlockKind::Kept(raw) = &self.what else { return false };
-        let kind = Value::trusted(raw).get("type").and_then(Value::text);
+        let kind = JsonValue::trusted(raw).get("type").and_then(JsonValue::text);
         kind.is_some_and(|kind| matches!(&*kind, "thinking" | "redacted_thinking"))
     }
 
@@ -138,7 +138,7 @@ pub(super) struct PartPosition<'a> {
 
 impl PartPosition<'_> {
     /// Reads a content: a string, or a list of parts. What is empty gives no block.
-    pub(super) fn blocks(self, content: Value<'_>) -> Result<Vec<ContentBlock>, CallError> {
+    pub(super) fn blocks(self, content: JsonValue<'_>) -> Result<Vec<ContentBlock>, CallError> {
         match content.kind() {
             JsonKind::Text => Ok(self.text(content).into_iter().collect()),
             JsonKind::List => {
@@ -158,14 +158,14 @@ impl PartPosition<'_> {
         }
     }
 
-    fn text(self, text: Value<'_>) -> Option<ContentBlock> {
+    fn text(self, text: JsonValue<'_>) -> Option<ContentBlock> {
         (!is_blank(text)).then(|| ContentBlock::of(BlockKind::Text(self.source.keep(text))))
     }
 
-    fn part(self, i: usize, part: Value<'_>) -> Result<Option<ContentBlock>, CallError> {
+    fn part(self, i: usize, part: JsonValue<'_>) -> Result<Option<ContentBlock>, CallError> {
         // Said only when something is wrong.
         let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message);
-        let kind = part.get("type").and_then(Value::text).unwrap_or_default();
+        let kind = part.get("type").and_then(JsonValue::text).unwrap_or_default();
         let Some(kind) = self.kinds.iter().find(|k| **k == kind) else {
             let right = format!("one of {} here", self.kinds.join(", "));
             return Err(CallError::invalid(&at(".type"), &right));
@@ -184,7 +184,7 @@ impl PartPosition<'_> {
     }
 
     /// An image by its address: inside a data URI, or elsewhere, which is never fetched from here.
-    fn image(self, at: FieldPath<'_>, image: Value<'_>) -> Result<MediaSource, CallError> {
+    fn image(self, at: FieldPath<'_>, image: JsonValue<'_>) -> Result<MediaSource, CallError> {
         let (name, url) = match image.kind() {
             JsonKind::Object => (".image_url.url", image.get("url")),
             _ => (".image_url", Some(image)),
@@ -206,7 +206,7 @@ impl PartPosition<'_> {
         Ok(MediaSource { kind: "image", source, last: self.source.keep(url), title: None })
     }
 
-    fn file(self, at: FieldPath<'_>, file: Value<'_>) -> Result<MediaSource, CallError> {
+    fn file(self, at: FieldPath<'_>, file: JsonValue<'_>) -> Result<MediaSource, CallError> {
         let name = ".file.file_data";
         let right = "a data URI such as data:application/pdf;base64,...";
         let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
@@ -222,7 +222,12 @@ impl PartPosition<'_> {
     }
 
     /// What a data URI holds.
-    fn data(self, at: FieldPath<'_>, name: &str, uri: Value<'_>) -> Result<MediaSource, CallError> {
+    fn data(
+        self,
+        at: FieldPath<'_>,
+        name: &str,
+        uri: JsonValue<'_>,
+    ) -> Result<MediaSource, CallError> {
         let text = uri.text().unwrap_or_default();
         let right = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
         let fault = || wrong(&at(name), right, uri);
@@ -276,7 +281,7 @@ fn starts_with(text: &[u8], scheme: &[u8]) -> bool {
 }
 
 /// Whether a string is nothing but white space, which the vendor refuses as text.
-pub(super) fn is_blank(text: Value<'_>) -> bool {
+pub(super) fn is_blank(text: JsonValue<'_>) -> bool {
     match text.inside().unwrap_or_default().first() {
         None => true,
         // The quick way for nearly all text.

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::thinking::{SavedThinking, ThinkingRecorder};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 use crate::money::TokenUsage;
@@ -49,7 +49,7 @@ pub(in crate::dialect) fn translate(
     {
         meter.take(tokens, false);
     }
-    let stop = document.get("stop_reason").and_then(Value::text).unwrap_or_default();
+    let stop = document.get("stop_reason").and_then(JsonValue::text).unwrap_or_default();
     let refusal = document.get("stop_details").filter(|_| stop == "refusal").and_then(explanation);
     let mut out = BytesMut::with_capacity(document.body().len() + 512);
     out.put_slice(br#"{"id":"#);
@@ -80,12 +80,12 @@ struct ReplyMessage {
 }
 
 impl ReplyMessage {
-    fn block(&mut self, block: Value<'_>, meter: &mut UsageMeter) {
+    fn block(&mut self, block: JsonValue<'_>, meter: &mut UsageMeter) {
         if let Some(keeper) = &mut self.keeper {
             keeper.block(block.raw());
         }
-        let inside = |name: &str| block.get(name).and_then(Value::inside).unwrap_or_default();
-        match block.get("type").and_then(Value::text).as_deref() {
+        let inside = |name: &str| block.get(name).and_then(JsonValue::inside).unwrap_or_default();
+        match block.get("type").and_then(JsonValue::text).as_deref() {
             Some("text") => self.text.extend_from_slice(inside("text")),
             Some("thinking") => self.thinking.extend_from_slice(inside("thinking")),
             Some("tool_use") => self.call(block),
@@ -96,9 +96,9 @@ impl ReplyMessage {
         }
     }
 
-    fn call(&mut self, block: Value<'_>) {
+    fn call(&mut self, block: JsonValue<'_>) {
         let word = |name: &str| block.get(name).filter(|v| v.inside().is_some());
-        let raw = |name: &str| word(name).map_or(&b"\"\""[..], Value::raw);
+        let raw = |name: &str| word(name).map_or(&b"\"\""[..], JsonValue::raw);
         self.calls.extend_from_slice(if self.calls.is_empty() { b"" } else { b"," });
         self.calls.extend_from_slice(br#"{"id":"#);
         self.calls.extend_from_slice(raw("id"));
@@ -110,14 +110,14 @@ impl ReplyMessage {
     }
 
     /// Writes everything from the value of `content` on.
-    fn write(&self, out: &mut BytesMut, refusal: Option<Value<'_>>) {
+    fn write(&self, out: &mut BytesMut, refusal: Option<JsonValue<'_>>) {
         if self.text.is_empty() {
             out.put_slice(b"null");
         } else {
             put_string(out, &self.text);
         }
         out.put_slice(br#","refusal":"#);
-        out.put_slice(refusal.map_or(&b"null"[..], Value::raw));
+        out.put_slice(refusal.map_or(&b"null"[..], JsonValue::raw));
         if !self.thinking.is_empty() {
             out.put_slice(br#","reasoning_content":"#);
             put_string(out, &self.thinking);
@@ -131,8 +131,8 @@ impl ReplyMessage {
 }
 
 /// The arguments of a call: a JSON string that holds its input.
-pub(super) fn arguments(input: Option<Value<'_>>) -> String {
-    let input = input.filter(|i| !i.is_null()).map_or(&b"{}"[..], Value::raw);
+pub(super) fn arguments(input: Option<JsonValue<'_>>) -> String {
+    let input = input.filter(|i| !i.is_null()).map_or(&b"{}"[..], JsonValue::raw);
     quoted(&String::from_utf8_lossy(&compact(input)))
 }
 
@@ -148,7 +148,7 @@ pub(super) fn chat_id(id: &str) -> String {
 }
 
 /// Why a reply was refused, in the vendor's words.
-pub(super) fn explanation(details: Value<'_>) -> Option<Value<'_>> {
+pub(super) fn explanation(details: JsonValue<'_>) -> Option<JsonValue<'_>> {
     let told = details.get("explanation")?;
     told.inside().filter(|text| !text.is_empty()).map(|_| told)
 }

@@ -11,7 +11,7 @@ use super::turns::{Conversation, ConversationTurn};
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, JsonPatch, Value};
+use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 
 /// What a translation depends on besides the call.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ impl Translation {
         draft: &JsonPatch<'_>,
         manner: TranslationContext<'_>,
     ) -> Result<Translation, CallError> {
-        let messages = draft.get("messages").unwrap_or(Value::trusted(b"[]"));
+        let messages = draft.get("messages").unwrap_or(JsonValue::trusted(b"[]"));
         let conversation = Conversation::read(document, messages)?;
         let tools =
             CallTools::read(SourceBytes(document.body()), draft)?.complete(&conversation.turns);

@@ -11,7 +11,7 @@ use super::request::TranslationContext;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::call::wrong;
-use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// What is carried, if the rules have left it in.
 const CARRIED: [&str; 13] = [
@@ -65,7 +65,7 @@ impl CallSettings {
         };
         let mut settings = CallSettings {
             max_tokens: number("max_tokens")?,
-            stream: present("stream").and_then(Value::bool).unwrap_or(false),
+            stream: present("stream").and_then(JsonValue::bool).unwrap_or(false),
             temperature: number("temperature")?,
             top_p: number("top_p")?,
             stop: present("stop").map_or_else(|| Ok(Vec::new()), |s| stop(source, s))?,
@@ -135,7 +135,7 @@ impl CallSettings {
 }
 
 /// Where to stop. The vendor refuses white space alone, which then has no effect.
-fn stop(source: SourceBytes<'_>, stop: Value<'_>) -> Result<Vec<Bytes>, CallError> {
+fn stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>, CallError> {
     let right = "a string or an array of strings";
     let entries = match stop.kind() {
         JsonKind::Text => vec![stop],
@@ -148,7 +148,7 @@ fn stop(source: SourceBytes<'_>, stop: Value<'_>) -> Result<Vec<Bytes>, CallErro
     Ok(entries.into_iter().filter(|e| !is_blank(*e)).map(|e| source.keep(e)).collect())
 }
 
-fn effort(source: SourceBytes<'_>, effort: Value<'_>) -> Result<Bytes, CallError> {
+fn effort(source: SourceBytes<'_>, effort: JsonValue<'_>) -> Result<Bytes, CallError> {
     if effort.kind() != JsonKind::Text {
         return Err(wrong("reasoning_effort", "low, medium or high", effort));
     }
@@ -158,11 +158,11 @@ fn effort(source: SourceBytes<'_>, effort: Value<'_>) -> Result<Bytes, CallError
 enum OutputSchema<'a> {
     Text,
     Object,
-    Schema(Value<'a>),
+    Schema(JsonValue<'a>),
 }
 
-fn schema(format: Value<'_>) -> Result<OutputSchema<'_>, CallError> {
-    match format.get("type").and_then(Value::text).as_deref() {
+fn schema(format: JsonValue<'_>) -> Result<OutputSchema<'_>, CallError> {
+    match format.get("type").and_then(JsonValue::text).as_deref() {
         Some("text") => Ok(OutputSchema::Text),
         Some("json_object") => Ok(OutputSchema::Object),
         Some("json_schema") => {

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::reply::{ReplyMetadata, arguments, chat_id, explanation, finish_reason, write_usage};
 use super::thinking::{RECORD_BYTES_MAX, SavedThinking, ThinkingRecorder};
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, Value, scan};
+use crate::dialect::json::{JsonDocument, JsonValue, scan};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 
@@ -109,7 +109,7 @@ impl StreamTranslator {
 
     fn start(
         &mut self,
-        message: Value<'_>,
+        message: JsonValue<'_>,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
@@ -131,7 +131,7 @@ impl StreamTranslator {
         self.chunk(out, |out| out.put_slice(br#""role":"assistant","content":"""#))
     }
 
-    fn report(&mut self, usage: Option<Value<'_>>, meter: &mut UsageMeter, early: bool) {
+    fn report(&mut self, usage: Option<JsonValue<'_>>, meter: &mut UsageMeter, early: bool) {
         let counts = usage.is_some_and(|usage| self.usage.merge(usage));
         if let (true, Some(tokens)) = (counts, self.usage.tokens()) {
             meter.take(tokens, early);
@@ -141,12 +141,12 @@ impl StreamTranslator {
     fn block_start(
         &mut self,
         index: u64,
-        block: Value<'_>,
+        block: JsonValue<'_>,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
         let keeps = self.keeper.is_some();
-        let inside = |name: &str| block.get(name).and_then(Value::inside).unwrap_or_default();
+        let inside = |name: &str| block.get(name).and_then(JsonValue::inside).unwrap_or_default();
         let opened = match &*block.get("type")?.text()? {
             kind @ ("text" | "thinking") => {
                 let first = inside(kind);
@@ -177,7 +177,7 @@ impl StreamTranslator {
 
     fn call_start(
         &mut self,
-        block: Value<'_>,
+        block: JsonValue<'_>,
         keeps: bool,
         out: &mut BytesMut,
     ) -> Option<OpenToolCall> {
@@ -199,20 +199,20 @@ impl StreamTranslator {
             kept.put_slice(name.raw());
             (kept, BytesMut::new())
         });
-        let input = block.get("input").map_or(&b"{}"[..], Value::raw);
+        let input = block.get("input").map_or(&b"{}"[..], JsonValue::raw);
         Some(OpenToolCall { index, input: Bytes::copy_from_slice(input), any: false, kept })
     }
 
     fn delta(
         &mut self,
         index: u64,
-        delta: Value<'_>,
+        delta: JsonValue<'_>,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
         let at = self.open.iter().rposition(|(open, _)| *open == index);
         let kind = delta.get("type")?.text()?;
-        let inside = |name: &str| delta.get(name).and_then(Value::inside).unwrap_or_default();
+        let inside = |name: &str| delta.get(name).and_then(JsonValue::inside).unwrap_or_default();
         match (&*kind, at.map(|at| &mut self.open[at].1)) {
             ("text_delta" | "thinking_delta", Some(OpenBlock::Spoken { kept, .. })) => {
                 let kind = if kind == "text_delta" { "text" } else { "thinking" };
@@ -267,7 +267,7 @@ impl StreamTranslator {
             OpenBlock::Call(call) => {
                 if !call.any {
                     // Without arguments a client would read an empty string, which is no JSON.
-                    let arguments = arguments(Some(Value::trusted(&call.input)));
+                    let arguments = arguments(Some(JsonValue::trusted(&call.input)));
                     self.arguments(call.index, arguments.as_bytes(), out)?;
                 }
                 if let Some((mut kept, input)) = call.kept {
@@ -298,7 +298,9 @@ impl StreamTranslator {
     ) -> Option<()> {
         self.report(event.get("usage"), meter, false);
         let Some(delta) = event.get("delta") else { return Some(()) };
-        let Some(stop) = delta.get("stop_reason").and_then(Value::text) else { return Some(()) };
+        let Some(stop) = delta.get("stop_reason").and_then(JsonValue::text) else {
+            return Some(());
+        };
         let before = std::mem::replace(&mut self.finish, finish_reason(&stop));
         let refused = stop == "refusal" && before != self.finish;
         if let Some(told) = delta.get("stop_details").filter(|_| refused).and_then(explanation) {

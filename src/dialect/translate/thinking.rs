@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::parts::{BlockKind, ContentBlock, is_blank};
 use super::writer::SourceBytes;
 use crate::dialect::json::draft::quoted;
-use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::json::{JsonDocument, JsonValue};
 
 /// Longer answers are not kept.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
@@ -43,19 +43,19 @@ impl ThinkingRecorder {
 
     /// Takes a whole block.
     pub(super) fn block(&mut self, block: &[u8]) {
-        let value = Value::trusted(block);
-        match value.get("type").and_then(Value::text).as_deref() {
+        let value = JsonValue::trusted(block);
+        match value.get("type").and_then(JsonValue::text).as_deref() {
             // The vendor may write blank text, but does not take it back.
             Some("text") if value.get("text").is_none_or(is_blank) => return,
             Some("text") => {}
             Some("thinking") => {
                 self.any_thinking = true;
-                let signature = value.get("signature").and_then(Value::inside);
+                let signature = value.get("signature").and_then(JsonValue::inside);
                 self.spoilt |= signature.is_none_or(<[u8]>::is_empty);
             }
             Some("redacted_thinking") => self.any_thinking = true,
             Some("tool_use") => {
-                let id = value.get("id").and_then(Value::text);
+                let id = value.get("id").and_then(JsonValue::text);
                 self.first_call =
                     self.first_call.take().or_else(|| id.map(std::borrow::Cow::into_owned));
             }
@@ -105,7 +105,7 @@ pub(super) fn restored(
     if record.get("model")?.text()? != model {
         return None;
     }
-    let kept: Vec<Value<'_>> = record.get("content")?.elements().collect();
+    let kept: Vec<JsonValue<'_>> = record.get("content")?.elements().collect();
     if kept.is_empty() {
         return Some(sent.to_vec());
     }
@@ -132,7 +132,7 @@ struct VisibleTurn {
 }
 
 impl VisibleTurn {
-    fn kept(blocks: &[Value<'_>]) -> Option<VisibleTurn> {
+    fn kept(blocks: &[JsonValue<'_>]) -> Option<VisibleTurn> {
         let mut visible = VisibleTurn { text: String::new(), calls: Vec::new() };
         for block in blocks {
             match block.get("type")?.text()?.as_ref() {
@@ -152,10 +152,10 @@ impl VisibleTurn {
         let mut visible = VisibleTurn { text: String::new(), calls: Vec::new() };
         for block in blocks {
             match &block.what {
-                BlockKind::Text(text) => visible.text.push_str(&Value::trusted(text).text()?),
+                BlockKind::Text(text) => visible.text.push_str(&JsonValue::trusted(text).text()?),
                 BlockKind::Use { id, name, input } => visible.calls.push((
                     id.clone(),
-                    Value::trusted(name).text()?.into_owned(),
+                    JsonValue::trusted(name).text()?.into_owned(),
                     serde_json::from_slice(input).ok()?,
                 )),
                 BlockKind::Media(_) | BlockKind::Result { .. } | BlockKind::Kept(_) => return None,

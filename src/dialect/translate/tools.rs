@@ -10,7 +10,7 @@ use super::turns::ConversationTurn;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::call::wrong;
-use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// The schema of a tool that takes anything.
 const ANY: &[u8] = br#"{"type":"object","properties":{}}"#;
@@ -129,7 +129,7 @@ impl ToolDefinition {
     fn read(
         source: SourceBytes<'_>,
         path: &str,
-        function: Value<'_>,
+        function: JsonValue<'_>,
     ) -> Result<ToolDefinition, CallError> {
         let present = |name: &str| function.get(name).filter(|v| !v.is_null());
         let field = format!("{path}.name");
@@ -172,7 +172,7 @@ impl ToolDefinition {
 fn schema(
     source: SourceBytes<'_>,
     field: &str,
-    parameters: Option<Value<'_>>,
+    parameters: Option<JsonValue<'_>>,
 ) -> Result<Bytes, CallError> {
     let Some(parameters) = parameters else { return Ok(Bytes::from_static(ANY)) };
     if parameters.kind() != JsonKind::Object {
@@ -182,7 +182,7 @@ fn schema(
         return Ok(Bytes::from_static(ANY));
     }
     let kept = source.keep(parameters);
-    if parameters.get("type").and_then(Value::text).is_some_and(|t| t == "object") {
+    if parameters.get("type").and_then(JsonValue::text).is_some_and(|t| t == "object") {
         return Ok(kept);
     }
     let document = JsonDocument::parse(kept)?;
@@ -192,7 +192,7 @@ fn schema(
 }
 
 impl ToolChoice {
-    fn read(source: SourceBytes<'_>, choice: Value<'_>) -> Result<ToolChoice, CallError> {
+    fn read(source: SourceBytes<'_>, choice: JsonValue<'_>) -> Result<ToolChoice, CallError> {
         let right = "none, auto, required or {type: function, function: {name}}";
         match choice.text().as_deref() {
             Some("none") => return Ok(ToolChoice::None),
@@ -200,7 +200,7 @@ impl ToolChoice {
             Some("required") => return Ok(ToolChoice::Any),
             _ => {}
         }
-        let kind = choice.get("type").and_then(Value::text);
+        let kind = choice.get("type").and_then(JsonValue::text);
         let name = choice.get("function").and_then(|f| f.get("name"));
         match name.filter(|n| n.kind() == JsonKind::Text) {
             Some(name) if kind.is_some_and(|k| k == "function") => {
@@ -211,7 +211,7 @@ impl ToolChoice {
     }
 
     /// The older form: `none`, `auto` or `{name}`.
-    fn read_old(source: SourceBytes<'_>, call: Value<'_>) -> Result<ToolChoice, CallError> {
+    fn read_old(source: SourceBytes<'_>, call: JsonValue<'_>) -> Result<ToolChoice, CallError> {
         match call.text().as_deref() {
             Some("none") => return Ok(ToolChoice::None),
             Some("auto") => return Ok(ToolChoice::Auto),
@@ -225,7 +225,7 @@ impl ToolChoice {
 }
 
 /// The elements of a member that is a list, if it is there.
-fn list<'a>(draft: &'a JsonPatch<'_>, name: &str) -> Result<Vec<Value<'a>>, CallError> {
+fn list<'a>(draft: &'a JsonPatch<'_>, name: &str) -> Result<Vec<JsonValue<'a>>, CallError> {
     let Some(list) = draft.get(name).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
     if list.kind() != JsonKind::List {
         return Err(wrong(name, "an array", list));

@@ -13,7 +13,7 @@ use super::parts::{
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::call::wrong;
-use crate::dialect::json::{JsonDocument, JsonKind, Value, scan};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonValue, scan};
 
 const EMPTY: &[u8] = b"{}";
 
@@ -62,7 +62,7 @@ pub(super) struct Conversation {
 impl Conversation {
     pub(super) fn read(
         document: &JsonDocument,
-        messages: Value<'_>,
+        messages: JsonValue<'_>,
     ) -> Result<Conversation, CallError> {
         let mut all = Conversation::default();
         let source = SourceBytes(document.body());
@@ -167,7 +167,7 @@ impl Conversation {
         }
         if let Some(call) = message.old_call {
             let at = |rest: &str| message.at(&format!(".function_call{rest}"));
-            let name = call.get("name").and_then(Value::text).unwrap_or_default().into_owned();
+            let name = call.get("name").and_then(JsonValue::text).unwrap_or_default().into_owned();
             self.old_call = Some((name, message.i));
             let (id, wish) = old_id(message.i);
             blocks.extend(self.used(source, &at, (&id, &wish), call)?);
@@ -184,9 +184,9 @@ impl Conversation {
         &mut self,
         source: SourceBytes<'_>,
         at: FieldPath<'_>,
-        call: Value<'_>,
+        call: JsonValue<'_>,
     ) -> Result<Option<ContentBlock>, CallError> {
-        let kind = call.get("type").filter(|v| !v.is_null()).and_then(Value::text);
+        let kind = call.get("type").filter(|v| !v.is_null()).and_then(JsonValue::text);
         if kind.is_some_and(|kind| kind != "function") {
             return Err(CallError::invalid(&at(".type"), "\"function\" for this model"));
         }
@@ -205,7 +205,7 @@ impl Conversation {
         source: SourceBytes<'_>,
         at: FieldPath<'_>,
         (id, wish): (&str, &str),
-        function: Value<'_>,
+        function: JsonValue<'_>,
     ) -> Result<Option<ContentBlock>, CallError> {
         let name = function.get("name").filter(|v| !v.is_null());
         let right = "the name of the function";
@@ -261,17 +261,17 @@ impl Conversation {
 struct ClientMessage<'a> {
     i: usize,
     role: String,
-    content: Option<Value<'a>>,
-    refusal: Option<Value<'a>>,
-    calls: Option<Value<'a>>,
-    old_call: Option<Value<'a>>,
-    call_id: Option<Value<'a>>,
-    name: Option<Value<'a>>,
-    cache: Option<Value<'a>>,
+    content: Option<JsonValue<'a>>,
+    refusal: Option<JsonValue<'a>>,
+    calls: Option<JsonValue<'a>>,
+    old_call: Option<JsonValue<'a>>,
+    call_id: Option<JsonValue<'a>>,
+    name: Option<JsonValue<'a>>,
+    cache: Option<JsonValue<'a>>,
 }
 
 impl<'a> ClientMessage<'a> {
-    fn read(i: usize, value: Value<'a>) -> ClientMessage<'a> {
+    fn read(i: usize, value: JsonValue<'a>) -> ClientMessage<'a> {
         let mut message = ClientMessage { i, ..ClientMessage::default() };
         for (name, value) in value.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
@@ -324,7 +324,7 @@ fn old_id(i: usize) -> (String, String) {
 }
 
 /// A string that has to be there.
-fn word(value: Option<Value<'_>>, field: impl Fn() -> String) -> Result<String, CallError> {
+fn word(value: Option<JsonValue<'_>>, field: impl Fn() -> String) -> Result<String, CallError> {
     let value = value.filter(|v| !v.is_null());
     let value = value.ok_or_else(|| CallError::missing(&field(), "a string"))?;
     let text = value.text().filter(|t| !t.is_empty());
@@ -332,7 +332,7 @@ fn word(value: Option<Value<'_>>, field: impl Fn() -> String) -> Result<String, 
 }
 
 /// The input of a call: the object that its arguments spell, byte for byte.
-fn input(arguments: Option<Value<'_>>, field: impl Fn() -> String) -> Result<Bytes, CallError> {
+fn input(arguments: Option<JsonValue<'_>>, field: impl Fn() -> String) -> Result<Bytes, CallError> {
     let none = || Ok(Bytes::from_static(EMPTY));
     let Some(arguments) = arguments.filter(|a| !a.is_null()) else { return none() };
     let Some(text) = arguments.text() else {
@@ -404,12 +404,12 @@ mod tests {
             inside in r#"([a-zé🌍 ]|\\[nrtbf"/\\]|\\u00a0|\\u0041|\\ud83c\\udf0d){0,12}"#,
         ) {
             let whole = format!("\"{inside}\"");
-            let spoken = Value::trusted(whole.as_bytes()).text().unwrap_or_default();
+            let spoken = JsonValue::trusted(whole.as_bytes()).text().unwrap_or_default();
             prop_assume!(!spoken.trim().is_empty());
             let mut blocks = [ContentBlock::of(BlockKind::Text(Bytes::from(whole.clone())))];
             trim_end(&mut blocks);
             let BlockKind::Text(text) = &blocks[0].what else { return Err(TestCaseError::fail("text")) };
-            let left = Value::trusted(text).text().unwrap_or_default();
+            let left = JsonValue::trusted(text).text().unwrap_or_default();
             prop_assert_eq!(left, spoken.trim_end());
             prop_assert!(whole.as_bytes().starts_with(&text[..text.len() - 1]));
         }

@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 
 /// Parts from this length on are not copied.
 const LONG_BYTES_MIN: usize = 4 << 10;
@@ -61,7 +61,7 @@ pub(super) struct SourceBytes<'a>(pub(super) &'a Bytes);
 
 impl SourceBytes<'_> {
     /// The bytes of a value, to keep: a slice of the source if it lies there, else a copy.
-    pub(super) fn keep(self, value: Value<'_>) -> Bytes {
+    pub(super) fn keep(self, value: JsonValue<'_>) -> Bytes {
         self.slice(value.raw())
     }
 

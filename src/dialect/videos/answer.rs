@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::dialect::json::{JsonDocument, JsonKind, Value};
+use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use crate::dialect::meter;
 use crate::dialect::redaction::redact;
 use crate::dialect::vendor_error::VendorError;
@@ -85,7 +85,7 @@ pub fn polled(status: u16, body: &[u8]) -> Option<VideoProgress> {
 
 fn told(document: &JsonDocument) -> Option<VideoProgress> {
     let video = document.get("video");
-    let url = video.and_then(|video| video.get("url")).and_then(Value::text);
+    let url = video.and_then(|video| video.get("url")).and_then(JsonValue::text);
     let url = url.filter(|url| (1..=URL_BYTES_MAX).contains(&url.len()));
     let status = document.get("status").filter(|status| !status.is_null());
     let status = match status {
@@ -100,7 +100,7 @@ fn told(document: &JsonDocument) -> Option<VideoProgress> {
     let error = VendorError::read(document.body());
     let verdict = video.and_then(|video| video.get("respect_moderation"));
     let verdict = verdict.or_else(|| document.get("respect_moderation"));
-    let is_withheld = verdict.and_then(Value::bool) == Some(false);
+    let is_withheld = verdict.and_then(JsonValue::bool) == Some(false);
     let is_refusal = error.code.as_deref().is_some_and(is_refusal) && speaks_of_rules(&error);
     let message = |fallback| message(&error, fallback);
     Some(match (&*status, url) {
@@ -171,7 +171,7 @@ fn pending(document: Option<&JsonDocument>) -> VideoProgress {
 }
 
 /// A number as percent of what is not done yet; what stands after its point is cut off.
-fn percent(value: Value<'_>) -> Option<u8> {
+fn percent(value: JsonValue<'_>) -> Option<u8> {
     let number =
         std::str::from_utf8(value.raw()).ok().filter(|_| value.kind() == JsonKind::Number)?;
     if number.starts_with('-') {

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{VideoRequest, frame};
 use crate::dialect::images::SourceImage;
-use crate::dialect::json::{JsonDocument, Value};
+use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::payload::RequestPayload;
 
 /// The vendor's body for a call that was read as `ask`. The model, the prompt and an address stand
@@ -13,7 +13,7 @@ use crate::dialect::payload::RequestPayload;
 #[must_use]
 pub fn body(document: &JsonDocument, ask: &VideoRequest, file: Option<&SourceImage>) -> Bytes {
     let mut payload = RequestPayload::default();
-    let as_written = |value: Value<'_>| document.body().slice_ref(value.raw());
+    let as_written = |value: JsonValue<'_>| document.body().slice_ref(value.raw());
     payload.plain(Bytes::from_static(b"{"));
     for name in ["model", "prompt"] {
         if let Some(value) = document.get(name) {

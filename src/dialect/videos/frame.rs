@@ -1,7 +1,7 @@
 //! The frame that a video begins with: a file, or an address that only the vendor goes to.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{Value, present, wrong};
+use super::{JsonValue, present, wrong};
 use crate::dialect::CallError;
 use crate::dialect::images::SourceImage;
 use crate::dialect::json::JsonDocument;
@@ -29,7 +29,7 @@ const RIGHT: &str = "an https:// address or data:image/...;base64,...";
 pub(super) fn address<'a>(
     document: &'a JsonDocument,
     file: Option<&SourceImage>,
-) -> Result<Option<Value<'a>>, CallError> {
+) -> Result<Option<JsonValue<'a>>, CallError> {
     let (reference, address) = (present(document, REFERENCE), present(document, ADDRESS));
     let frames = [reference.is_some(), address.is_some(), file.is_some()];
     if frames.into_iter().filter(|is_there| *is_there).count() > 1 {
@@ -51,7 +51,7 @@ pub(super) fn address<'a>(
 }
 
 /// The address in an object that has nothing else.
-fn inside(reference: Value<'_>) -> Result<Value<'_>, CallError> {
+fn inside(reference: JsonValue<'_>) -> Result<JsonValue<'_>, CallError> {
     let mut members = reference.members().filter(|(_, value)| !value.is_null());
     match (members.next(), members.next()) {
         (Some((name, value)), None) if name == ADDRESS => Ok(value),

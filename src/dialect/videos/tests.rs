@@ -38,7 +38,7 @@ fn seconds_are_read(#[case] members: &str, #[case] expected: u64) {
     let ask = read(&call(members), None).expect("sound");
     assert_eq!(ask.seconds, expected);
     let body = document(body(&call(members), &ask, None));
-    assert_eq!(body.get("duration").and_then(Value::whole), Some(expected));
+    assert_eq!(body.get("duration").and_then(JsonValue::whole), Some(expected));
 }
 
 #[rstest]
@@ -121,7 +121,7 @@ fn sound_is_on_unless_it_is_turned_off(#[case] members: &str, #[case] expected: 
     let ask = read(&call(members), None).expect("sound");
     assert_eq!(ask.audio, expected);
     let body = document(body(&call(members), &ask, None));
-    let told = body.get("generate_audio").and_then(Value::bool);
+    let told = body.get("generate_audio").and_then(JsonValue::bool);
     assert_eq!(told, (!expected).then_some(false));
 }
 

@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{JobWorker, NextTurn, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
 use crate::jobs::{JobClaim, JobOutcome, JobStage};
-use crate::ledger::{Answer, HoldRequest, JournalLine, Operation};
+use crate::ledger::{HoldRequest, JournalLine, Operation, Outcome};
 use crate::metrics::{METRICS, count, record_write_off};
 
 impl JobWorker {
@@ -29,13 +29,13 @@ impl JobWorker {
         let answer = self.kept(claim, asking).await??;
         let job = &claim.job;
         match answer {
-            Answer::Posted { amount, written_off } => {
+            Outcome::Posted { amount, written_off } => {
                 let labels = ["videos", &job.model, &job.vendor];
                 METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
                 record_write_off(job.account.as_str(), &job.id, written_off.nano());
             }
             // A lease that ran out first has released what was held.
-            Answer::AlreadyPosted(_) | Answer::Voided | Answer::Gone => {}
+            Outcome::AlreadyPosted(_) | Outcome::Voided | Outcome::Gone => {}
             other => log::error!(
                 event = "hold_settlement_failed", job = job.id, answer:? = other;
                 "the hold could not be ended"

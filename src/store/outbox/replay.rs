@@ -15,7 +15,7 @@ use super::log::{HoldEndKey, SettlementLog};
 use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
 use super::shelf::{SegmentDir, SegmentKind};
 use super::{ServerRun, calls, orders};
-use crate::ledger::{AccountName, Answer, Unavailable};
+use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
 use crate::repeats::{ClaimMode, ReplyStore};
 
@@ -354,19 +354,19 @@ impl SegmentReplay {
         &self,
         run: &impl ServerRun,
         entry: &SettlementEntry,
-        answer: &Answer,
+        answer: &Outcome,
         sent: &mut ReplayOutcome,
     ) {
         self.has(run, entry, sent);
         sent.told += 1;
         METRICS.outbox_replayed.inc();
         match answer {
-            Answer::Posted { written_off, .. } => {
+            Outcome::Posted { written_off, .. } => {
                 sent.charged += 1;
                 let id = entry.op.hold_id().unwrap_or_default();
                 record_write_off(entry.account.as_str(), id, written_off.nano());
             }
-            Answer::AlreadyPosted(_) | Answer::Voided => {}
+            Outcome::AlreadyPosted(_) | Outcome::Voided => {}
             other => log::error!(
                 event = "outbox_entry_rejected", account = entry.account.as_str(),
                 hold = entry.op.hold_id().unwrap_or_default(), answer:? = other;

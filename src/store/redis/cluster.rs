@@ -49,7 +49,7 @@ pub(super) struct ClusterView {
 }
 
 /// See the module.
-pub(super) struct ClusterConnection {
+pub(super) struct ClusterLinks {
     seeds: Vec<ClusterNode>,
     settings: RedisConnectionInfo,
     /// The certificates, if it is spoken to over TLS.
@@ -62,13 +62,13 @@ pub(super) struct ClusterConnection {
     view: Mutex<Arc<ClusterView>>,
 }
 
-impl ClusterConnection {
+impl ClusterLinks {
     /// Of an address without its scheme.
     pub(super) async fn open(
         rest: &str,
         is_tls: bool,
         tls: &StoreTls,
-    ) -> RedisResult<ClusterConnection> {
+    ) -> RedisResult<ClusterLinks> {
         let (mut seeds, mut settings) = (Vec::new(), RedisConnectionInfo::default());
         for host in rest.split(',') {
             let info = format!("redis://{host}").into_connection_info()?;
@@ -80,7 +80,7 @@ impl ClusterConnection {
                 seeds.push(ClusterNode { host: host.clone(), port: *port });
             }
         }
-        let cluster = ClusterConnection {
+        let cluster = ClusterLinks {
             seeds,
             settings,
             tls: is_tls.then(|| tls.clone()),

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::super::{SCHEMES, StoreSection, StoreTls};
-use super::cluster::ClusterConnection;
+use super::cluster::ClusterLinks;
 use super::sentinel::SentinelMaster;
 use super::server::SingleServer;
 use super::topology::Topology;
@@ -41,7 +41,7 @@ pub(super) struct RedisConnection {
 
 enum ConnectionKind {
     Server(Box<SingleServer>),
-    Cluster(Box<ClusterConnection>),
+    Cluster(Box<ClusterLinks>),
     Sentinel(Arc<SentinelMaster>),
 }
 
@@ -248,7 +248,7 @@ async fn open_kind(
     Ok(Some(match scheme {
         "redis" | "rediss" => ConnectionKind::Server(Box::new(SingleServer::open(url, tls).await?)),
         "redis-cluster" | "rediss-cluster" => {
-            ConnectionKind::Cluster(Box::new(ClusterConnection::open(rest, is_tls, tls).await?))
+            ConnectionKind::Cluster(Box::new(ClusterLinks::open(rest, is_tls, tls).await?))
         }
         "redis-sentinel" | "rediss-sentinel" => {
             let watched = Arc::new(SentinelMaster::of(rest, is_tls, tls, topology)?);

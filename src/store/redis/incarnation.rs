@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 
 use super::scripts::{RunScripts, ScriptCall, ScriptSelector};
 use super::{ACCOUNTS, AccountKeys, RedisStore, Topology, answer, call, safety, torn, words};
-use crate::ledger::{AccountName, Answer, Operation, Unavailable};
+use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 
 /// Whoever was refused by another run waits so long for a word on it, at most.
 const WORD_WAIT: Duration = Duration::from_secs(1);
@@ -266,14 +266,14 @@ impl RedisStore {
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Answer, Option<Arc<RunScripts>>), Unavailable> {
+    ) -> Result<(Outcome, Option<Arc<RunScripts>>), Unavailable> {
         let Some((guard, (needs, pick))) = self.guard.as_ref().zip(stamped(op)) else {
             return Ok((self.apply_plainly(account, op).await?, None));
         };
         let keys = AccountKeys::of(account);
         let (reply, run) = self.guarded(guard, needs, &call(&keys, op), pick).await?;
         let answer = answer(&words(&reply)?)?;
-        if answer == Answer::NoAccount {
+        if answer == Outcome::NoAccount {
             self.confirm_absence(&keys.account()).await?;
         }
         Ok((answer, Some(run).filter(|run| guard.is_now(run))))
@@ -285,7 +285,7 @@ impl RedisStore {
         run: &RunScripts,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<Answer, Unavailable> {
+    ) -> Result<Outcome, Unavailable> {
         let Some((_, pick)) = stamped(op) else { return self.apply_plainly(account, op).await };
         let call = call(&AccountKeys::of(account), op);
         let reply: Value =

@@ -13,7 +13,7 @@ use super::{RedisStore, answer, words};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
-use crate::ledger::{AccountName, Answer, Unavailable};
+use crate::ledger::{AccountName, Outcome, Unavailable};
 
 mod index;
 mod survey;
@@ -304,8 +304,8 @@ impl RedisStore {
             _ => {}
         }
         match answer(told)? {
-            Answer::Insufficient(available) => Ok(Some(PlaceResult::Insufficient(available))),
-            Answer::NoAccount => {
+            Outcome::Insufficient(available) => Ok(Some(PlaceResult::Insufficient(available))),
+            Outcome::NoAccount => {
                 let account = AccountKeys::of(&order.job.account).account();
                 self.confirm_absence(&account).await?;
                 Ok(Some(PlaceResult::NoAccount))

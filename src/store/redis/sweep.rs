@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::scripts::ScriptCall;
 use super::{AccountKeys, RedisStore, answer};
-use crate::ledger::{AccountName, Answer, SweepReport, Unavailable};
+use crate::ledger::{AccountName, Outcome, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
 /// About so many accounts are asked together whether they have holds.
@@ -69,7 +69,7 @@ impl RedisStore {
                 .key(keys.journal())
                 .arg(&id);
             let told = self.told(&call, |s| &s.money.expire).await?;
-            if answer(&told)? == Answer::Done {
+            if answer(&told)? == Outcome::Done {
                 swept.expired += 1;
                 let lost = told.get(1).and_then(|lost| lost.parse().ok()).unwrap_or(0);
                 record_write_off(name.as_str(), &id, lost);

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::desk::WriteTxn;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, Posting};
-use crate::ledger::{AccountName, Answer, JournalEntry};
+use crate::ledger::{AccountName, JournalEntry, Outcome};
 use crate::money::Money;
 
 /// An account's row.
@@ -60,14 +60,14 @@ pub(super) fn credit(
     name: &AccountName,
     tx: &str,
     amount: Money,
-) -> rusqlite::Result<Answer> {
+) -> rusqlite::Result<Outcome> {
     let c = desk.c;
-    let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
+    let Some(row) = desk.row(name)? else { return Ok(Outcome::NoAccount) };
     let (id, mut balances) = (row.id, row.balances);
     let mut select = c.prepare_cached("SELECT amount FROM payment WHERE account = ? AND tx = ?")?;
     let known = select.query_row(params![id, tx], |r| money(r, 0)).optional()?;
     let answer = account::credit(&mut balances, known, amount);
-    if answer == Answer::Done {
+    if answer == Outcome::Done {
         let mut insert =
             c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
         insert.execute(params![id, tx, amount.nano(), now_ms()])?;

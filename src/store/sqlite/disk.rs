@@ -122,7 +122,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{BUSY_WAIT, Sqlite, schema};
+    use super::super::{BUSY_WAIT, SqliteStore, schema};
     use super::*;
     use crate::ledger::{AccountName, Ledger as _};
     use crate::notes::AccountCache as _;
@@ -131,8 +131,8 @@ mod tests {
     async fn a_long_log_is_copied_into_the_file_and_begins_anew() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.db");
-        assert_eq!(Sqlite::create(&path), Ok(true));
-        let store = Sqlite::open(&path).expect("a store");
+        assert_eq!(SqliteStore::create(&path), Ok(true));
+        let store = SqliteStore::open(&path).expect("a store");
         let account = AccountName::parse("a").expect("a name");
         store.open(&account).await.expect("it is opened");
         let note = Bytes::from(vec![7; 200 << 10]);

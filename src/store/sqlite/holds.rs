@@ -6,7 +6,7 @@ use super::accounts::money;
 use super::desk::WriteTxn;
 use super::now_ms;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
-use crate::ledger::{AccountName, Answer, Operation, SweepReport};
+use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
 use crate::metrics::record_write_off;
 use crate::money::Money;
 
@@ -24,9 +24,9 @@ pub(super) fn apply(
     desk: &mut WriteTxn<'_>,
     name: &AccountName,
     op: &Operation,
-) -> rusqlite::Result<Answer> {
-    let Some(id) = op.hold_id() else { return Ok(Answer::Unknown) };
-    let Some(row) = desk.row(name)? else { return Ok(Answer::NoAccount) };
+) -> rusqlite::Result<Outcome> {
+    let Some(id) = op.hold_id() else { return Ok(Outcome::Unknown) };
+    let Some(row) = desk.row(name)? else { return Ok(Outcome::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
     let now = now_ms();
     let op = match op {

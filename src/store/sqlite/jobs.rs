@@ -7,16 +7,16 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::jobs::{read, repeats, used, written};
 use super::desk::WriteTxn;
-use super::{Priority, Sqlite, holds, kept, now_ms};
+use super::{Priority, SqliteStore, holds, kept, now_ms};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
-use crate::ledger::{AccountName, Answer, Operation, Unavailable};
+use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 
 mod claims;
 
 #[async_trait]
-impl JobQueue for Sqlite {
+impl JobQueue for SqliteStore {
     async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let job = written(&order.job)?;
         let most = self.kept_bytes_max;
@@ -162,9 +162,9 @@ fn place(
         lease_ms: order.lease_ms,
     };
     match holds::apply(desk, account, &hold)? {
-        Answer::Held(_) | Answer::HoldExists { open: true, .. } => {}
-        Answer::Insufficient(available) => return Ok(Ok(PlaceResult::Insufficient(available))),
-        Answer::NoAccount => return Ok(Ok(PlaceResult::NoAccount)),
+        Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => {}
+        Outcome::Insufficient(available) => return Ok(Ok(PlaceResult::Insufficient(available))),
+        Outcome::NoAccount => return Ok(Ok(PlaceResult::NoAccount)),
         _ => return Ok(Err(used(id))),
     }
     let mut insert = c.prepare_cached(

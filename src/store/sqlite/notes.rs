@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::lookup;
 use super::desk::WriteTxn;
-use super::{Priority, Sqlite, kept, now_ms};
+use super::{Priority, SqliteStore, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
 
@@ -112,7 +112,7 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
 }
 
 #[async_trait]
-impl AccountCache for Sqlite {
+impl AccountCache for SqliteStore {
     async fn keep(
         &self,
         account: &AccountName,

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Priority, Sqlite, kept, now_ms};
+use super::{Priority, SqliteStore, kept, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
@@ -261,7 +261,7 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
     Ok(names + delete.execute(params![now, FORGET_MAX, FORGET_BYTES_MAX])?)
 }
 
-impl Sqlite {
+impl SqliteStore {
     /// Does something with the names; a failure is no error of the transaction, in which others'
     /// operations are too, unless it ended the transaction.
     async fn named<T, F>(&self, job: F) -> Result<T, Unavailable>
@@ -278,7 +278,7 @@ impl Sqlite {
 }
 
 #[async_trait]
-impl ReplyStore for Sqlite {
+impl ReplyStore for SqliteStore {
     async fn take(
         &self,
         account: &AccountName,

@@ -11,14 +11,14 @@ use super::{PROBE_WAIT, Uptime, tidy};
 use crate::ledger::Ledger;
 use crate::repeats::ReplyStore;
 use crate::store::outbox::{Outbox, SegmentReplay};
-use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::SqliteStore;
 
 /// An embedded store is asked how it is so often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct EmbeddedMaintenance {
-    outbox: Outbox<Sqlite>,
+    outbox: Outbox<SqliteStore>,
     replay: Mutex<SegmentReplay>,
     adopted: AtomicBool,
     /// Whether the store answered when it was asked last. One whose file is gone has forgotten what
@@ -27,7 +27,10 @@ pub(super) struct EmbeddedMaintenance {
 }
 
 impl EmbeddedMaintenance {
-    pub(super) fn new(outbox: Outbox<Sqlite>, repeats: Arc<dyn ReplyStore>) -> EmbeddedMaintenance {
+    pub(super) fn new(
+        outbox: Outbox<SqliteStore>,
+        repeats: Arc<dyn ReplyStore>,
+    ) -> EmbeddedMaintenance {
         let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), repeats));
         let [adopted, answers] = [false; 2].map(AtomicBool::new);
         EmbeddedMaintenance { outbox, replay, adopted, answers }
@@ -52,7 +55,7 @@ impl EmbeddedMaintenance {
     }
 
     pub(super) async fn keep(&self, answers: &Uptime) {
-        let store: &Arc<Sqlite> = &self.outbox.store;
+        let store: &Arc<SqliteStore> = &self.outbox.store;
         let probing = async {
             loop {
                 if let Err(why) = self.outbox.log.belongs_to(&store.id) {

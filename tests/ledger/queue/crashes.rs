@@ -377,7 +377,7 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
             one.queue.place(order(&account, &format!("good-{n}"))),
             one.ledger.apply(&account, hold),
         );
-        assert_eq!((good, kept), (Ok(PlaceResult::New), Ok(Answer::Held(nano(1)))));
+        assert_eq!((good, kept), (Ok(PlaceResult::New), Ok(Outcome::Held(nano(1)))));
         let why = bad.expect_err("it is broken").to_string();
         assert!(why.contains("broken on purpose"), "{why}");
     }
@@ -442,7 +442,7 @@ async fn holds_of_jobs_are_forgotten_like_all_others() {
     assert_eq!(kept(), format!("{old} {new}"), "they are open");
     for id in [old, new] {
         let settled = node.ledger.apply(&account, super::super::script::settle(id, nano(1))).await;
-        assert!(matches!(settled, Ok(Answer::Posted { .. })), "{settled:?}");
+        assert!(matches!(settled, Ok(Outcome::Posted { .. })), "{settled:?}");
     }
     node.ledger.expire().await.expect("a sweep");
     assert_eq!(kept(), new);
