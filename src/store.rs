@@ -92,7 +92,7 @@ impl DurabilityScope {
         match &self.0 {
             // An embedded store has written when it says so.
             None => write().await,
-            Some(redis) => redis.lasting(write).await,
+            Some(redis) => redis.write_durably(write).await,
         }
     }
 }
@@ -114,7 +114,7 @@ impl OpenStore {
         (ledger, money): (Arc<dyn Ledger>, Arc<RedisStore>),
         [queue, repeats]: [Arc<RedisStore>; 2],
     ) -> OpenStore {
-        let notes = Arc::new(money.beside());
+        let notes = Arc::new(money.separate_connection());
         OpenStore {
             ledger,
             lasting: DurabilityScope(Some(money.clone())),
@@ -192,7 +192,7 @@ pub fn serving(
     let sound = Arc::new(AtomicBool::new(true));
     let log = Arc::new(SettlementLog::before_shared(section, sound.clone())?);
     let guard = Arc::new(RunGate::new(sound));
-    let guarded = || Arc::new(RedisStore::guarded_by(section.clone(), guard.clone()));
+    let guarded = || Arc::new(RedisStore::with_run_gate(section.clone(), guard.clone()));
     let outbox = || Outbox::new(guarded(), log.clone());
     let opened = || {
         let money = guarded();
@@ -255,12 +255,12 @@ pub async fn open(section: &StoreSection) -> Result<OpenStore, Unavailable> {
 }
 
 fn embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Unavailable> {
-    Ok(SqliteStore::open(path)?.keeping(section.kept_bytes_max))
+    Ok(SqliteStore::open(path)?.with_kept_bytes_max(section.kept_bytes_max))
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.
 fn unguarded(ledger: RedisStore) -> OpenStore {
     let ledger = Arc::new(ledger);
-    let others = [(); 2].map(|()| Arc::new(ledger.beside()));
+    let others = [(); 2].map(|()| Arc::new(ledger.separate_connection()));
     OpenStore::of_server((ledger.clone(), ledger), others)
 }

@@ -205,7 +205,7 @@ pub(super) struct RunTarget(Arc<RunScripts>);
 
 impl AsRef<str> for RunTarget {
     fn as_ref(&self) -> &str {
-        &self.0.run
+        &self.0.run_id
     }
 }
 
@@ -217,7 +217,7 @@ impl OutboxTarget for RedisStore {
         account: &AccountName,
         op: &Operation,
     ) -> Result<(Outcome, Option<RunTarget>), Unavailable> {
-        let (answer, run) = self.apply_and_tell(account, op).await?;
+        let (answer, run) = self.apply_gated(account, op).await?;
         Ok((answer, run.map(RunTarget)))
     }
 }
@@ -231,7 +231,7 @@ pub(super) struct RunStore {
 
 impl ServerRun for RunStore {
     fn name(&self) -> &str {
-        &self.run.run
+        &self.run.run_id
     }
 
     fn store_id(&self) -> Option<&str> {
@@ -243,7 +243,7 @@ impl ServerRun for RunStore {
         account: &AccountName,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
-        self.redis.apply_in(&self.run, account, op).await
+        self.redis.apply_in_run(&self.run, account, op).await
     }
 
     async fn knows_ends(
@@ -251,12 +251,12 @@ impl ServerRun for RunStore {
         account: &AccountName,
         ids: &[&str],
     ) -> Result<Vec<bool>, Unavailable> {
-        self.redis.ended_in(&self.run, account, ids).await
+        self.redis.check_holds_ended(&self.run, account, ids).await
     }
 
     async fn make_again(&self, noted: OrderRecord) -> Result<bool, Unavailable> {
         match noted {
-            OrderRecord::Placed(order) => self.redis.place_again(&order).await,
+            OrderRecord::Placed(order) => self.redis.restore_job(&order).await,
             // If somebody has claimed it since, that one has decided what becomes of it.
             OrderRecord::Taken(mut claim, next) => self.redis.save(&mut claim, next).await,
             OrderRecord::Deleted(account, id) => {
@@ -275,17 +275,17 @@ impl OutboxTarget for SqliteStore {
         account: &AccountName,
         op: &Operation,
     ) -> Result<(Outcome, Option<Arc<str>>), Unavailable> {
-        Ok((self.apply(account, op.clone()).await?, Some(self.file_name())))
+        Ok((self.apply(account, op.clone()).await?, Some(self.file_identity())))
     }
 }
 
 impl ServerRun for Arc<SqliteStore> {
     fn name(&self) -> &str {
-        &self.name
+        &self.file_identity
     }
 
     fn store_id(&self) -> Option<&str> {
-        Some(&self.id)
+        Some(&self.store_id)
     }
 
     async fn apply_in(

@@ -20,43 +20,44 @@ use crate::ledger::{
 };
 use crate::money::Money;
 
+mod aof_tail;
 mod cluster;
+mod config_check;
 mod connection;
-mod incarnation;
+mod durability;
+mod idempotency;
 mod jobs;
-mod kept;
+mod kept_bytes;
 mod keys;
-mod lasting;
-mod notes;
-mod repeats;
-mod safety;
+mod kv_cache;
+mod run_fencing;
 mod scripts;
 mod sentinel;
 mod server;
 mod store_id;
 mod sweep;
 mod topology;
-mod torn;
 
-use incarnation::Requirement;
-pub(super) use incarnation::{RunGate, ServerInfo};
+use run_fencing::Requirement;
+pub(super) use run_fencing::{RunGate, ServerInfo};
 pub(super) use scripts::RunScripts;
-pub(super) use store_id::{StoredIds, next_id};
+pub(super) use store_id::{StoredIds, derive_next_id};
 pub(super) use topology::Topology;
 
 use connection::RedisConnection;
 use jobs::IndexRepair;
-use kept::KeptBytes;
+use kept_bytes::KeptBytes;
 use keys::AccountKeys;
 use scripts::{ScriptCall, Scripts};
 
 /// No answer within this is no answer. Callers set shorter deadlines of their own.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-type Opening<'a> = Pin<Box<dyn Future<Output = Result<RedisConnection, Unavailable>> + Send + 'a>>;
+type ConnectFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<RedisConnection, Unavailable>> + Send + 'a>>;
 
 /// The set of all accounts' names.
-const ACCOUNTS: &str = "tollgate:accounts";
+const ACCOUNTS_KEY: &str = "tollgate:accounts";
 
 /// The shared store. It connects when it is first used, so that its connection lives on the
 /// runtime that uses it.
@@ -64,12 +65,12 @@ pub struct RedisStore {
     section: StoreSection,
     connected: Arc<OnceCell<RedisConnection>>,
     scripts: Arc<Scripts>,
-    survey: IndexRepair,
-    kept: Arc<KeptBytes>,
+    index_repair: IndexRepair,
+    kept_bytes: Arc<KeptBytes>,
     /// Shared by all connections of a process that serves.
     pub(super) topology: Arc<Topology>,
     /// Where a process has one, nothing moves money without it.
-    guard: Option<Arc<RunGate>>,
+    run_gate: Option<Arc<RunGate>>,
 }
 
 impl From<RedisError> for Unavailable {
@@ -82,39 +83,39 @@ impl RedisStore {
     /// A store that is not connected yet.
     #[must_use]
     pub fn new(section: StoreSection) -> RedisStore {
-        let kept = Arc::new(KeptBytes::new(section.kept_bytes_max));
+        let kept_bytes = Arc::new(KeptBytes::new(section.kept_bytes_max));
         RedisStore {
             section,
             connected: Arc::default(),
             scripts: Arc::default(),
-            survey: IndexRepair::default(),
-            kept,
+            index_repair: IndexRepair::default(),
+            kept_bytes,
             topology: Arc::default(),
-            guard: None,
+            run_gate: None,
         }
     }
 
     /// Another handle on the same, for what goes on in the background.
-    fn handle(&self) -> RedisStore {
+    fn clone_handle(&self) -> RedisStore {
         RedisStore {
             section: self.section.clone(),
             connected: self.connected.clone(),
             scripts: self.scripts.clone(),
-            survey: IndexRepair::default(),
-            kept: self.kept.clone(),
+            index_repair: IndexRepair::default(),
+            kept_bytes: self.kept_bytes.clone(),
             topology: self.topology.clone(),
-            guard: self.guard.clone(),
+            run_gate: self.run_gate.clone(),
         }
     }
 
     /// A store that is not connected yet, and moves money only as its guard allows.
-    pub(super) fn guarded_by(section: StoreSection, guard: Arc<RunGate>) -> RedisStore {
-        let topology = guard.topology.clone();
-        RedisStore { guard: Some(guard), topology, ..RedisStore::new(section) }
+    pub(super) fn with_run_gate(section: StoreSection, gate: Arc<RunGate>) -> RedisStore {
+        let topology = gate.topology.clone();
+        RedisStore { run_gate: Some(gate), topology, ..RedisStore::new(section) }
     }
 
     /// Another connection to the same store, for what is no money.
-    pub(super) fn beside(&self) -> RedisStore {
+    pub(super) fn separate_connection(&self) -> RedisStore {
         RedisStore { topology: self.topology.clone(), ..RedisStore::new(self.section.clone()) }
     }
 
@@ -140,7 +141,7 @@ impl RedisStore {
             let (section, connected) = (self.section.clone(), self.connected.clone());
             let topology = self.topology.clone();
             let opening = tokio::spawn(async move {
-                let connecting = || connect(&section, topology);
+                let connecting = || connect_and_check(&section, topology);
                 connected.get_or_try_init(connecting).await.map(|_| ())
             });
             opening.await.map_err(|why| Unavailable(why.to_string()))??;
@@ -149,18 +150,18 @@ impl RedisStore {
     }
 
     /// Does an operation in whatever run the server is.
-    async fn apply_plainly(
+    async fn apply_ungated(
         &self,
         account: &AccountName,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
-        let call = call(&AccountKeys::of(account), op);
-        let script = self.scripts.money.of(op);
-        let reply = self.connection().await?.run(&call.of(script)).await?;
-        answer(&words(&reply)?)
+        let call = operation_call(&AccountKeys::of(account), op);
+        let script = self.scripts.money.for_operation(op);
+        let reply = self.connection().await?.invoke_script(&call.invocation(script)).await?;
+        parse_outcome(&reply_strings(&reply)?)
     }
 
-    async fn balances_of(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
+    async fn read_balances(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
         let mut read = redis::cmd("HMGET");
         read.arg(keys.account()).arg(&["credit", "available", "held", "posted", "written_off"]);
         let fields: Vec<Option<i64>> = self.connection().await?.query(&read).await?;
@@ -180,24 +181,28 @@ impl RedisStore {
 
     /// About so many of all accounts, from where the server's word says; and its next word, 0 after
     /// the last. One may come twice.
-    async fn walk(&self, word: u64, about: u32) -> Result<(u64, Vec<AccountName>), Unavailable> {
+    async fn scan_accounts(
+        &self,
+        cursor: u64,
+        about: u32,
+    ) -> Result<(u64, Vec<AccountName>), Unavailable> {
         let mut scan = redis::cmd("SSCAN");
-        scan.arg(ACCOUNTS).arg(word).arg("COUNT").arg(about);
+        scan.arg(ACCOUNTS_KEY).arg(cursor).arg("COUNT").arg(about);
         let (next, names): (u64, Vec<String>) = self.connection().await?.query(&scan).await?;
         Ok((next, names.iter().filter_map(|name| AccountName::parse(name)).collect()))
     }
 }
 
 /// Connects, checks the server, and gives it the scripts.
-async fn connect(
+async fn connect_and_check(
     section: &StoreSection,
     topology: Arc<Topology>,
 ) -> Result<RedisConnection, Unavailable> {
     // Without its type: the library's futures are too deep for the compiler.
-    let opening: Opening<'_> = Box::pin(RedisConnection::open(section, topology));
+    let opening: ConnectFuture<'_> = Box::pin(RedisConnection::open(section, topology));
     let connection = opening.await?;
-    safety::check(&connection, section.allow_volatile).await?;
-    connection.load(&Scripts::default().all()).await?;
+    config_check::check_server(&connection, section.allow_volatile).await?;
+    connection.load_scripts(&Scripts::default().all()).await?;
     Ok(connection)
 }
 
@@ -213,24 +218,24 @@ impl Ledger for RedisStore {
         }
         made.arg(keys.account()).arg("credit").arg(0);
         fields.add_command(made);
-        let (new,): (bool,) = self.connection().await?.pipe(&fields).await?;
+        let (new,): (bool,) = self.connection().await?.query_pipeline(&fields).await?;
         // After the account, so that a name in the set always is one.
-        let added = redis::cmd("SADD").arg(ACCOUNTS).arg(account.as_str()).to_owned();
+        let added = redis::cmd("SADD").arg(ACCOUNTS_KEY).arg(account.as_str()).to_owned();
         let _: i64 = self.connection().await?.query(&added).await?;
         Ok(new)
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
-        Ok(self.apply_and_tell(account, &op).await?.0)
+        Ok(self.apply_gated(account, &op).await?.0)
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
-        self.balances_of(&AccountKeys::of(account)).await
+        self.read_balances(&AccountKeys::of(account)).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         let names: Vec<String> =
-            self.connection().await?.query(redis::cmd("SMEMBERS").arg(ACCOUNTS)).await?;
+            self.connection().await?.query(redis::cmd("SMEMBERS").arg(ACCOUNTS_KEY)).await?;
         let mut names: Vec<_> = names.iter().filter_map(|n| AccountName::parse(n)).collect();
         names.sort();
         Ok(names)
@@ -250,13 +255,13 @@ impl Ledger for RedisStore {
         range.arg(keys.journal()).arg(seq).arg(seq.saturating_add(u64::from(limit) - 1));
         let lines: Vec<String> = self.connection().await?.query(&range).await?;
         let numbered = (seq + 1..).zip(&lines);
-        numbered.map(|(seq, text)| keys::entry(seq, text)).collect()
+        numbered.map(|(seq, text)| keys::parse_journal_entry(seq, text)).collect()
     }
 
     async fn expire(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.sweep().await?;
         // Holds come first; what is not counted now is counted by the next sweep.
-        if let Err(why) = self.sweep_kept().await {
+        if let Err(why) = self.recount_kept_bytes().await {
             log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes not counted");
         }
         Ok(swept)
@@ -276,7 +281,7 @@ impl Ledger for RedisStore {
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
-        keys::of(self.connection().await?, account).await
+        keys::list(self.connection().await?, account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
@@ -285,27 +290,27 @@ impl Ledger for RedisStore {
 
     async fn admits(&self) -> Result<(), Unavailable> {
         self.connection().await?;
-        match &self.guard {
-            Some(guard) => guard.admitted(Requirement::Outbox).await.map(drop),
+        match &self.run_gate {
+            Some(gate) => gate.await_allowed_run(Requirement::WritableOutbox).await.map(drop),
             None => Ok(()),
         }
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
         let _: Value = self.connection().await?.query(&redis::cmd("PING")).await?;
-        match &self.guard {
-            Some(guard) => guard.is_open(),
+        match &self.run_gate {
+            Some(gate) => gate.check_open(),
             None => Ok(()),
         }
     }
 }
 
 /// What an operation's script is told.
-fn call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
+fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     let mut call = ScriptCall::default();
     call.key(keys.account());
     if let Some(id) = op.hold_id() {
-        call.key(keys.hold(id)).key(keys.open()).arg(id);
+        call.key(keys.hold(id)).key(keys.open_holds()).arg(id);
     }
     match op {
         Operation::Credit { tx, amount } => {
@@ -335,12 +340,12 @@ fn call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
 }
 
 /// A script's reply.
-fn words(reply: &Value) -> Result<Vec<String>, Unavailable> {
+fn reply_strings(reply: &Value) -> Result<Vec<String>, Unavailable> {
     Vec::from_redis_value_ref(reply).map_err(|e| Unavailable(format!("unexpected answer: {e}")))
 }
 
 /// Reads one: a word, and amounts as digits.
-fn answer(words: &[String]) -> Result<Outcome, Unavailable> {
+fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
     let amount = |at: usize| {
         let digits = words.get(at).and_then(|w| w.parse().ok());
         digits

@@ -23,43 +23,43 @@ use crate::ledger::{
 use crate::permissions;
 
 mod accounts;
-mod desk;
 mod disk;
+mod file_identity;
 mod holds;
-mod identity;
+mod idempotency;
 mod jobs;
-mod kept;
+mod kept_bytes;
 mod keys;
-mod notes;
+mod kv_cache;
 mod queue;
 mod reader;
-mod repeats;
 mod schema;
+mod write_txn;
 mod writer;
 
 use disk::DiskSync;
-use identity::{FileId, OpenFiles, beside};
+use file_identity::{FileId, OpenFiles, side_file};
 use reader::ReadThread;
 use writer::{Priority, WriteScheduler};
 
 /// How long to wait for another process that writes.
-const BUSY_WAIT: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Steps in which one sweep forgets holds that ended long ago, at most.
-const FORGET_STEPS_MAX: u32 = 40;
+const HOLD_PURGE_STEPS_MAX: u32 = 40;
 /// The same for notes whose time has come. They are large, so the steps are smaller.
-const NOTE_STEPS_MAX: u32 = 400;
+const NOTE_PURGE_STEPS_MAX: u32 = 400;
 /// The same for names of calls, and for replies.
-const REPEAT_STEPS_MAX: u32 = 100;
+const REPLY_PURGE_STEPS_MAX: u32 = 100;
 
 /// The embedded store.
 pub struct SqliteStore {
-    writers: Arc<WriteScheduler>,
+    scheduler: Arc<WriteScheduler>,
     reader: ReadThread,
     /// Names the file among all that were ever at its path.
-    pub(super) name: Arc<str>,
+    pub(super) file_identity: Arc<str>,
     /// Names the store, also in a copy of the file.
-    pub(super) id: String,
+    pub(super) store_id: String,
     /// Bytes of what is kept beside the books, at most.
     kept_bytes_max: u64,
 }
@@ -74,16 +74,16 @@ impl SqliteStore {
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
             permissions::make_shared_folder(folder).map_err(|e| cannot(e.to_string()))?;
         }
-        let log = beside(path, "-wal");
-        if is_empty(path) && !is_empty(&log) {
+        let log = side_file(path, "-wal");
+        if is_missing_or_empty(path) && !is_missing_or_empty(&log) {
             let log = log.display();
             return Err(cannot(format!("{log} is left of another store; move it away first")));
         }
-        if is_empty(path) {
+        if is_missing_or_empty(path) {
             // SQLite makes those beside it like it.
             permissions::make_file(path).map_err(|e| cannot(e.to_string()))?;
         }
-        schema::create(path, BUSY_WAIT).map_err(cannot)
+        schema::create(path, BUSY_TIMEOUT).map_err(cannot)
     }
 
     /// Opens the file of a store.
@@ -92,65 +92,66 @@ impl SqliteStore {
     /// [`Unavailable`] if there is none, or with SQLite's own words.
     pub fn open(path: &Path) -> Result<SqliteStore, Unavailable> {
         let cannot = |what: String| Unavailable(format!("{}: {what}", path.display()));
-        if is_empty(path) {
+        if is_missing_or_empty(path) {
             return Err(cannot("there is no store; `tollgate init` makes a new one".to_owned()));
         }
         for ending in ["", "-wal", "-shm"] {
-            let closed = permissions::close_file(&beside(path, ending));
+            let closed = permissions::close_file(&side_file(path, ending));
             closed.map_err(|e| cannot(e.to_string()))?;
         }
         let opened = FileId::of(path).map_err(|e| cannot(e.to_string()))?;
-        let (connection, hurries) = schema::open(path, BUSY_WAIT).map_err(&cannot)?;
-        let id = schema::store_id(&connection).map_err(|e| cannot(e.to_string()))?;
-        let log = open_log(&beside(path, "-wal")).map_err(|e| cannot(e.to_string()))?;
+        let (connection, skip_busy_wait) = schema::open(path, BUSY_TIMEOUT).map_err(&cannot)?;
+        let store_id = schema::ensure_store_id(&connection).map_err(|e| cannot(e.to_string()))?;
+        let wal = open_wal(&side_file(path, "-wal")).map_err(|e| cannot(e.to_string()))?;
         // The outbox notes which store its lines are for: the name has to outlive a power cut.
-        log.sync_data().map_err(|e| cannot(e.to_string()))?;
+        wal.sync_data().map_err(|e| cannot(e.to_string()))?;
         // Files of which the folder knows nothing after a power cut have not kept anything.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| cannot(e.to_string()))?;
         let reader = ReadThread::open(path).map_err(&cannot)?;
-        let aside = schema::open_beside(path, BUSY_WAIT).map_err(|e| cannot(e.to_string()))?;
-        let files = OpenFiles::note(path, opened).map_err(|e| cannot(e.to_string()))?;
+        let aside =
+            schema::open_secondary(path, BUSY_TIMEOUT).map_err(|e| cannot(e.to_string()))?;
+        let files = OpenFiles::capture(path, opened).map_err(|e| cannot(e.to_string()))?;
         let (written, to_sync) = mpsc::channel();
-        let writers = WriteScheduler::new(connection, hurries, written);
-        let name = files.name().into();
-        let disk = DiskSync::new((log, files), aside, Arc::downgrade(&writers));
+        let scheduler = WriteScheduler::new(connection, skip_busy_wait, written);
+        let file_identity = files.identity().into();
+        let disk = DiskSync::new((wal, files), aside, Arc::downgrade(&scheduler));
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.to_owned()).spawn(body)
         };
-        let serving = writers.clone();
-        spawn("ledger-writer", Box::new(move || serving.serve()))
-            .and_then(|_| spawn("ledger-sync", Box::new(move || disk.serve(&to_sync))))
+        let serving = scheduler.clone();
+        spawn("ledger-writer", Box::new(move || serving.run_write_loop()))
+            .and_then(|_| spawn("ledger-sync", Box::new(move || disk.run_sync_loop(&to_sync))))
             .map_err(|e| cannot(e.to_string()))?;
         let StoreSection { kept_bytes_max, .. } = StoreSection::default();
-        Ok(SqliteStore { writers, reader, name, id, kept_bytes_max })
+        Ok(SqliteStore { scheduler, reader, file_identity, store_id, kept_bytes_max })
     }
 
     /// The same, that keeps so many bytes of replies, notes and bodies for vendors, at most.
     #[must_use]
-    pub fn keeping(mut self, kept_bytes_max: u64) -> SqliteStore {
+    pub fn with_kept_bytes_max(mut self, kept_bytes_max: u64) -> SqliteStore {
         self.kept_bytes_max = kept_bytes_max;
         self
     }
 
     /// The name of its file among all that were ever at its path.
-    pub(super) fn file_name(&self) -> Arc<str> {
-        self.name.clone()
+    pub(super) fn file_identity(&self) -> Arc<str> {
+        self.file_identity.clone()
     }
 }
 
 /// Whether there is no file, or nothing in it.
-fn is_empty(path: &Path) -> bool {
+fn is_missing_or_empty(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |about| about.len() == 0)
 }
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        self.writers.close();
+        self.scheduler.close();
     }
 }
 
-fn open_log(path: &Path) -> std::io::Result<File> {
+fn open_wal(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
@@ -158,34 +159,36 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 impl Ledger for SqliteStore {
     async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
-        self.writers.run(Priority::Kept, move |desk| accounts::open(desk.c, &account)).await
+        self.scheduler
+            .run(Priority::ThreadDurable, move |txn| accounts::open(txn.conn, &account))
+            .await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
         let account = account.clone();
         let when = match op {
-            Operation::Credit { .. } => Priority::Kept,
-            Operation::Settle { .. } | Operation::Checkpoint { .. } => Priority::Later,
+            Operation::Credit { .. } => Priority::ThreadDurable,
+            Operation::Settle { .. } | Operation::Checkpoint { .. } => Priority::DeferredDurable,
             Operation::Hold { .. }
             | Operation::Extend { .. }
             | Operation::Renew { .. }
-            | Operation::Void { .. } => Priority::Now,
+            | Operation::Void { .. } => Priority::Inline,
         };
-        self.writers
-            .run(when, move |desk| match &op {
-                Operation::Credit { tx, amount } => accounts::credit(desk, &account, tx, *amount),
-                op => holds::apply(desk, &account, op),
+        self.scheduler
+            .run(when, move |txn| match &op {
+                Operation::Credit { tx, amount } => accounts::credit(txn, &account, tx, *amount),
+                op => holds::apply_operation(txn, &account, op),
             })
             .await
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
-        self.writers.run(Priority::Now, move |desk| desk.balances(&account)).await
+        self.scheduler.run(Priority::Inline, move |txn| txn.balances(&account)).await
     }
 
     async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.writers.run(Priority::Long, |desk| accounts::all(desk.c)).await
+        self.scheduler.run(Priority::Thread, |txn| accounts::list(txn.conn)).await
     }
 
     async fn journal(
@@ -195,32 +198,46 @@ impl Ledger for SqliteStore {
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         let account = account.clone();
-        self.writers
-            .run(Priority::Long, move |desk| accounts::journal(desk.c, &account, seq, limit))
+        self.scheduler
+            .run(Priority::Thread, move |txn| {
+                accounts::read_journal(txn.conn, &account, seq, limit)
+            })
             .await
     }
 
     async fn expire(&self) -> Result<SweepReport, Unavailable> {
-        let swept = self.writers.run(Priority::Kept, holds::expire).await?;
+        let swept = self.scheduler.run(Priority::ThreadDurable, holds::expire_due).await?;
         // In small steps, so that no call waits long for the writer.
-        for _ in 0..FORGET_STEPS_MAX {
-            if self.writers.run(Priority::Long, |desk| holds::forget(desk.c)).await? == 0 {
+        for _ in 0..HOLD_PURGE_STEPS_MAX {
+            if self.scheduler.run(Priority::Thread, |txn| holds::purge_ended(txn.conn)).await? == 0
+            {
                 break;
             }
         }
-        for _ in 0..NOTE_STEPS_MAX {
-            if self.writers.run(Priority::Long, |desk| notes::forget(desk.c)).await? == 0 {
+        for _ in 0..NOTE_PURGE_STEPS_MAX {
+            if self.scheduler.run(Priority::Thread, |txn| kv_cache::purge_expired(txn.conn)).await?
+                == 0
+            {
                 break;
             }
         }
-        for _ in 0..REPEAT_STEPS_MAX {
-            if self.writers.run(Priority::Long, |desk| repeats::forget(desk.c)).await? == 0 {
+        for _ in 0..REPLY_PURGE_STEPS_MAX {
+            if self
+                .scheduler
+                .run(Priority::Thread, |txn| idempotency::purge_expired(txn.conn))
+                .await?
+                == 0
+            {
                 break;
             }
         }
         let most = self.kept_bytes_max;
-        for _ in 0..REPEAT_STEPS_MAX {
-            if self.writers.run(Priority::Long, move |desk| kept::shrink(desk.c, most)).await? == 0
+        for _ in 0..REPLY_PURGE_STEPS_MAX {
+            if self
+                .scheduler
+                .run(Priority::Thread, move |txn| kept_bytes::evict_excess(txn.conn, most))
+                .await?
+                == 0
             {
                 break;
             }
@@ -229,25 +246,29 @@ impl Ledger for SqliteStore {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.writers.run(Priority::Kept, move |desk| keys::add(desk.c, hash, &record)).await?
+        self.scheduler
+            .run(Priority::ThreadDurable, move |txn| keys::add(txn.conn, hash, &record))
+            .await?
     }
 
     async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.writers.run(Priority::Now, move |desk| keys::find(desk.c, hash)).await
+        self.scheduler.run(Priority::Inline, move |txn| keys::find(txn.conn, hash)).await
     }
 
     async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
-        self.writers.run(Priority::Long, move |desk| keys::of(desk.c, &account)).await
+        self.scheduler.run(Priority::Thread, move |txn| keys::list(txn.conn, &account)).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
-        self.writers.run(Priority::Kept, move |desk| keys::revoke(desk.c, &prefix, at)).await
+        self.scheduler
+            .run(Priority::ThreadDurable, move |txn| keys::revoke(txn.conn, &prefix, at))
+            .await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.writers.run(Priority::Long, |_| Ok(())).await
+        self.scheduler.run(Priority::Thread, |_| Ok(())).await
     }
 }
 

@@ -22,14 +22,16 @@ use redis::{RedisConnectionInfo, RedisError, RedisResult, Script, TlsMode, Value
 use tokio::time::timeout;
 
 use super::super::StoreTls;
-use super::ANSWER_WAIT;
-use super::connection::{CONNECT_WAIT, PendingCommand, client, lost_master, tcp};
+use super::RESPONSE_TIMEOUT;
+use super::connection::{
+    CONNECT_TIMEOUT, NodeConnectFuture, build_client, is_master_lost, tcp_settings,
+};
 use super::topology::ClusterNode;
 
 /// Slots of every cluster.
-const SLOTS: u64 = 16_384;
+const SLOT_COUNT: u64 = 16_384;
 /// Who answered last is waited for so long before all the others are asked too.
-const GIVER_WAIT: Duration = Duration::from_millis(500);
+const FIRST_NODE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What meets a slot on its way is tried again so often, in between so long, in ms.
 const RETRIES: u32 = 10;
 const RETRY_MS_MIN: u64 = 20;
@@ -45,7 +47,7 @@ pub(super) struct ClusterView {
     /// These and their replicas.
     pub(super) nodes: Vec<ClusterNode>,
     /// Who says so.
-    giver: Option<ClusterNode>,
+    reported_by: Option<ClusterNode>,
 }
 
 /// See the module.
@@ -54,11 +56,11 @@ pub(super) struct ClusterLinks {
     settings: RedisConnectionInfo,
     /// The certificates, if it is spoken to over TLS.
     tls: Option<StoreTls>,
-    keyed: RwLock<Option<ClusterConnection>>,
+    key_routed: RwLock<Option<ClusterConnection>>,
     /// Since when that was asked without a word from it.
-    silent: Mutex<Option<Instant>>,
-    is_doubted: AtomicBool,
-    single: Mutex<HashMap<ClusterNode, MultiplexedConnection>>,
+    unanswered_since: Mutex<Option<Instant>>,
+    is_view_stale: AtomicBool,
+    node_connections: Mutex<HashMap<ClusterNode, MultiplexedConnection>>,
     view: Mutex<Arc<ClusterView>>,
 }
 
@@ -84,41 +86,41 @@ impl ClusterLinks {
             seeds,
             settings,
             tls: is_tls.then(|| tls.clone()),
-            keyed: RwLock::default(),
-            silent: Mutex::default(),
-            is_doubted: AtomicBool::new(false),
-            single: Mutex::default(),
+            key_routed: RwLock::default(),
+            unanswered_since: Mutex::default(),
+            is_view_stale: AtomicBool::new(false),
+            node_connections: Mutex::default(),
             view: Mutex::default(),
         };
-        let view = cluster.look().await?;
+        let view = cluster.refresh_view().await?;
         cluster.connect(&view.nodes).await?;
         Ok(cluster)
     }
 
     /// A handle on the connection for what has a key.
-    pub(super) fn shared(&self) -> RedisResult<ClusterConnection> {
-        self.silent().get_or_insert_with(Instant::now);
-        let keyed = self.keyed.read().unwrap_or_else(PoisonError::into_inner).clone();
+    pub(super) fn handle(&self) -> RedisResult<ClusterConnection> {
+        self.unanswered_since().get_or_insert_with(Instant::now);
+        let keyed = self.key_routed.read().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(keyed.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?)
     }
 
     /// Whether it is better made again: what is known of the nodes is in doubt, or nothing that was
     /// asked over it was answered for longer than anything takes. When many operations meet a node
     /// that is gone, the library may wait for itself for ever.
-    pub(super) fn is_spent(&self) -> bool {
-        self.is_doubted.load(Ordering::Relaxed)
-            || self.silent().is_some_and(|since| since.elapsed() > ANSWER_WAIT)
+    pub(super) fn needs_reconnect(&self) -> bool {
+        self.is_view_stale.load(Ordering::Relaxed)
+            || self.unanswered_since().is_some_and(|since| since.elapsed() > RESPONSE_TIMEOUT)
     }
 
     /// An operation has ended, maybe with an error.
-    pub(super) fn heard(&self, why: Option<&RedisError>) {
+    pub(super) fn record_response(&self, why: Option<&RedisError>) {
         if why.is_none_or(|why| !why.is_timeout()) {
-            *self.silent() = None;
+            *self.unanswered_since() = None;
         }
     }
 
-    fn silent(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unanswered_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.unanswered_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who was last seen to have which part.
@@ -127,18 +129,18 @@ impl ClusterLinks {
     }
 
     /// What was seen may be wrong: next time everybody is asked, and connected to anew.
-    pub(super) fn doubt(&self) {
+    pub(super) fn invalidate_view(&self) {
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-        *view = Arc::new(ClusterView { giver: None, ..ClusterView::clone(&view) });
-        self.is_doubted.store(true, Ordering::Relaxed);
+        *view = Arc::new(ClusterView { reported_by: None, ..ClusterView::clone(&view) });
+        self.is_view_stale.store(true, Ordering::Relaxed);
     }
 
     /// Connects anew to nodes that are known to be there. If that fails what was there stays.
-    pub(super) async fn renew(&self, nodes: &[ClusterNode]) {
+    pub(super) async fn reconnect(&self, nodes: &[ClusterNode]) {
         let nodes = if nodes.is_empty() { &self.view().nodes } else { nodes };
         // If it fails, it is tried again after as long.
-        *self.silent() = None;
-        self.is_doubted.store(false, Ordering::Relaxed);
+        *self.unanswered_since() = None;
+        self.is_view_stale.store(false, Ordering::Relaxed);
         if let Err(why) = self.connect(nodes).await {
             log::warn!(
                 event = "store_connect_failed", why:% = why;
@@ -148,14 +150,15 @@ impl ClusterLinks {
     }
 
     async fn connect(&self, nodes: &[ClusterNode]) -> RedisResult<()> {
-        let nodes = nodes.iter().map(|node| self.info(node)).collect::<RedisResult<Vec<_>>>()?;
+        let nodes =
+            nodes.iter().map(|node| self.connection_info(node)).collect::<RedisResult<Vec<_>>>()?;
         let mut builder = ClusterClientBuilder::new(nodes)
-            .connection_timeout(CONNECT_WAIT)
-            .response_timeout(ANSWER_WAIT)
+            .connection_timeout(CONNECT_TIMEOUT)
+            .response_timeout(RESPONSE_TIMEOUT)
             .retries(RETRIES)
             .min_retry_wait(RETRY_MS_MIN)
             .max_retry_wait(RETRY_MS_MAX)
-            .tcp_settings(tcp());
+            .tcp_settings(tcp_settings());
         if let Some(tls) = &self.tls {
             builder = builder.tls(TlsMode::Secure);
             if let Some(certificates) = tls.certificates() {
@@ -164,23 +167,26 @@ impl ClusterLinks {
         }
         let client = builder.build()?;
         let connecting = client.get_async_connection();
-        let connected = timeout(CONNECT_WAIT * 2, Box::pin(connecting)).await.map_err(late)??;
-        *self.keyed.write().unwrap_or_else(PoisonError::into_inner) = Some(connected);
+        let connected =
+            timeout(CONNECT_TIMEOUT * 2, Box::pin(connecting)).await.map_err(timeout_error)??;
+        *self.key_routed.write().unwrap_or_else(PoisonError::into_inner) = Some(connected);
         Ok(())
     }
 
     /// Asks who the masters are: whoever answered last time, and if it does not, everybody.
-    pub(super) async fn look(&self) -> RedisResult<Arc<ClusterView>> {
+    pub(super) async fn refresh_view(&self) -> RedisResult<Arc<ClusterView>> {
         let known = self.view();
-        let first = match &known.giver {
-            Some(giver) => timeout(GIVER_WAIT, self.view_of(giver)).await.ok().and_then(Result::ok),
+        let first = match &known.reported_by {
+            Some(giver) => {
+                timeout(FIRST_NODE_TIMEOUT, self.query_view(giver)).await.ok().and_then(Result::ok)
+            }
             None => None,
         };
         let view = match first {
             Some(view) => view,
-            None => self.view_of_any(&known.nodes).await?,
+            None => self.query_view_any(&known.nodes).await?,
         };
-        self.single
+        self.node_connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|node, _| view.nodes.contains(node) || self.seeds.contains(node));
@@ -189,88 +195,90 @@ impl ClusterLinks {
         Ok(view)
     }
 
-    async fn view_of_any(&self, known: &[ClusterNode]) -> RedisResult<ClusterView> {
+    async fn query_view_any(&self, known: &[ClusterNode]) -> RedisResult<ClusterView> {
         let mut nodes: Vec<&ClusterNode> = known.iter().chain(&self.seeds).collect();
         nodes.sort();
         nodes.dedup();
         let asking =
-            nodes.into_iter().map(|node| -> TopologyLookup<'_> { Box::pin(self.view_of(node)) });
+            nodes.into_iter().map(|node| -> TopologyLookup<'_> { Box::pin(self.query_view(node)) });
         Ok(select_ok(asking).await?.0)
     }
 
     /// What a node says of the cluster, if it is part of one that is whole: a node that was cut off
     /// knows that, and may know no more than how things were.
-    async fn view_of(&self, node: &ClusterNode) -> RedisResult<ClusterView> {
+    async fn query_view(&self, node: &ClusterNode) -> RedisResult<ClusterView> {
         let mut asked = redis::pipe();
         asked.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
-        let mut connection = self.single(node).await?;
+        let mut connection = self.node_connection(node).await?;
         let answered = asked.query_async(&mut connection).await;
-        let (info, slots): (String, Value) = self.minded(node, answered)?;
+        let (info, slots): (String, Value) = self.evict_on_failure(node, answered)?;
         if !info.contains("cluster_state:ok") {
             return Err(
                 io::Error::other(format!("{node} says that the cluster is not whole")).into()
             );
         }
-        parse(node, &slots).ok_or_else(|| {
+        parse_cluster_slots(node, &slots).ok_or_else(|| {
             io::Error::other(format!("{node} does not tell who has the slots")).into()
         })
     }
 
     /// Asks some nodes, each of which has to answer.
-    pub(super) async fn ask_all(
+    pub(super) async fn query_all(
         &self,
         nodes: &[ClusterNode],
         cmd: &Cmd,
     ) -> RedisResult<Vec<Value>> {
         let asking = nodes.iter().map(|node| async {
-            let mut connection = self.single(node).await?;
+            let mut connection = self.node_connection(node).await?;
             let answered = cmd.query_async(&mut connection).await;
-            self.minded(node, answered)
+            self.evict_on_failure(node, answered)
         });
         join_all(asking).await.into_iter().collect()
     }
 
     /// Gives each master scripts.
-    pub(super) async fn load(&self, scripts: &[&Script]) -> RedisResult<()> {
+    pub(super) async fn load_scripts(&self, scripts: &[&Script]) -> RedisResult<()> {
         let view = self.view();
         let loading = view.masters.iter().flat_map(|node| {
             scripts.iter().map(move |script| async move {
-                let mut connection = self.single(node).await?;
+                let mut connection = self.node_connection(node).await?;
                 let loaded = script.load_async(&mut connection).await;
-                self.minded(node, loaded).map(drop)
+                self.evict_on_failure(node, loaded).map(drop)
             })
         });
         join_all(loading).await.into_iter().collect()
     }
 
     /// A connection to one node.
-    async fn single(&self, node: &ClusterNode) -> RedisResult<MultiplexedConnection> {
-        let known = self.single.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
+    async fn node_connection(&self, node: &ClusterNode) -> RedisResult<MultiplexedConnection> {
+        let known =
+            self.node_connections.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
         let plain = StoreTls::default();
-        let client = client(self.info(node)?, self.tls.as_ref().unwrap_or(&plain))?;
+        let client =
+            build_client(self.connection_info(node)?, self.tls.as_ref().unwrap_or(&plain))?;
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WAIT))
-            .set_response_timeout(Some(ANSWER_WAIT));
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
         // Without its type: the library's future is too deep for the compiler.
-        let connecting: PendingCommand<'_> =
+        let connecting: NodeConnectFuture<'_> =
             Box::pin(client.get_multiplexed_async_connection_with_config(&config));
         let connected = connecting.await?;
-        let mut single = self.single.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut single = self.node_connections.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(single.entry(node.clone()).or_insert(connected).clone())
     }
 
     /// After a failure a node is connected to anew.
-    fn minded<T>(&self, node: &ClusterNode, answered: RedisResult<T>) -> RedisResult<T> {
-        if answered.as_ref().is_err_and(lost_master) {
-            self.single.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+    fn evict_on_failure<T>(&self, node: &ClusterNode, answered: RedisResult<T>) -> RedisResult<T> {
+        if answered.as_ref().is_err_and(is_master_lost) {
+            self.node_connections.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
         }
         answered
     }
 
-    fn info(&self, node: &ClusterNode) -> RedisResult<ConnectionInfo> {
+    fn connection_info(&self, node: &ClusterNode) -> RedisResult<ConnectionInfo> {
         let (host, port) = (node.host.clone(), node.port);
         let address = match self.tls {
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -282,13 +290,13 @@ impl ClusterLinks {
 
 impl ClusterView {
     /// The masters, as an operator reads them.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn format_masters(&self) -> String {
         self.masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
 }
 
 /// Reads CLUSTER SLOTS as `giver` says it; `None` if a slot has no master.
-fn parse(giver: &ClusterNode, slots: &Value) -> Option<ClusterView> {
+fn parse_cluster_slots(reporter: &ClusterNode, slots: &Value) -> Option<ClusterView> {
     let (mut masters, mut nodes, mut covered) = (Vec::new(), Vec::new(), 0u64);
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
@@ -298,7 +306,7 @@ fn parse(giver: &ClusterNode, slots: &Value) -> Option<ClusterView> {
         };
         covered += u64::try_from(last - first + 1).ok()?;
         let owners: Vec<ClusterNode> =
-            owners.iter().filter_map(|owner| named(giver, owner)).collect();
+            owners.iter().filter_map(|owner| parse_node(reporter, owner)).collect();
         masters.push(owners.first()?.clone());
         nodes.extend(owners);
     }
@@ -306,25 +314,29 @@ fn parse(giver: &ClusterNode, slots: &Value) -> Option<ClusterView> {
         list.sort();
         list.dedup();
     }
-    (covered == SLOTS).then(|| ClusterView { masters, nodes, giver: Some(giver.clone()) })
+    (covered == SLOT_COUNT).then(|| ClusterView {
+        masters,
+        nodes,
+        reported_by: Some(reporter.clone()),
+    })
 }
 
 /// A node of a range. One that does not know its own address is where it was asked.
-fn named(giver: &ClusterNode, owner: &Value) -> Option<ClusterNode> {
+fn parse_node(reporter: &ClusterNode, owner: &Value) -> Option<ClusterNode> {
     let Value::Array(parts) = owner else { return None };
     let [host, Value::Int(port), ..] = parts.as_slice() else { return None };
     let host = match host {
-        Value::BulkString(host) if host.is_empty() => giver.host.clone(),
+        Value::BulkString(host) if host.is_empty() => reporter.host.clone(),
         Value::BulkString(host) => {
             String::from_utf8(host.clone()).ok().filter(|host| host != "?")?
         }
-        Value::Nil => giver.host.clone(),
+        Value::Nil => reporter.host.clone(),
         _ => return None,
     };
     Some(ClusterNode { host, port: u16::try_from(*port).ok()? })
 }
 
-fn late(_: tokio::time::error::Elapsed) -> io::Error {
+fn timeout_error(_: tokio::time::error::Elapsed) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
@@ -349,11 +361,19 @@ mod tests {
             range(0, 99, vec![owner("", 1), owner("b", 2)]),
             range(100, 16_383, vec![owner("c", 3), owner("?", 4)]),
         ];
-        let view = parse(&giver, &Value::Array(whole.to_vec())).expect("it is whole");
-        assert_eq!(view.shown(), "c:3 h:1");
+        let view = parse_cluster_slots(&giver, &Value::Array(whole.to_vec())).expect("it is whole");
+        assert_eq!(view.format_masters(), "c:3 h:1");
         assert_eq!(view.nodes.len(), 3);
-        assert_eq!(parse(&giver, &Value::Array(whole[..1].to_vec())), None, "slots are missing");
+        assert_eq!(
+            parse_cluster_slots(&giver, &Value::Array(whole[..1].to_vec())),
+            None,
+            "slots are missing"
+        );
         let nobody = [range(0, 16_383, vec![owner("?", 4)])];
-        assert_eq!(parse(&giver, &Value::Array(nobody.to_vec())), None, "nobody knows where it is");
+        assert_eq!(
+            parse_cluster_slots(&giver, &Value::Array(nobody.to_vec())),
+            None,
+            "nobody knows where it is"
+        );
     }
 }

@@ -20,14 +20,14 @@ use super::server::SingleServer;
 use super::topology::Topology;
 use crate::ledger::Unavailable;
 
-pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A store that has not let us in by then will not: its machine may take connections and say
 /// nothing to them.
-const OPEN_WAIT: Duration = Duration::from_millis(4_500);
+const OPEN_TIMEOUT: Duration = Duration::from_millis(4_500);
 /// A server whose machine says nothing to what was sent is gone after so long.
-const UNHEARD_MAX: Duration = Duration::from_secs(5);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) type PendingCommand<'a> =
+pub(super) type NodeConnectFuture<'a> =
     Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>> + Send + 'a>>;
 
 /// See the module.
@@ -35,8 +35,8 @@ pub(super) struct RedisConnection {
     kind: ConnectionKind,
     topology: Arc<Topology>,
     /// The version of the topology that it was made for.
-    made_for: AtomicU64,
-    renewing: Mutex<()>,
+    topology_version: AtomicU64,
+    reconnecting: Mutex<()>,
 }
 
 enum ConnectionKind {
@@ -55,15 +55,16 @@ impl RedisConnection {
         topology: Arc<Topology>,
     ) -> Result<RedisConnection, Unavailable> {
         let url = &section.url;
-        let cannot = |why: RedisError| Unavailable(format!("{}: {why}", shown(url)));
-        let made_for = AtomicU64::new(topology.version());
-        let silent = || Unavailable(format!("{}: no answer within {OPEN_WAIT:?}", shown(url)));
+        let cannot = |why: RedisError| Unavailable(format!("{}: {why}", redact_url(url)));
+        let topology_version = AtomicU64::new(topology.version());
+        let silent =
+            || Unavailable(format!("{}: no answer within {OPEN_TIMEOUT:?}", redact_url(url)));
         let opening = open_kind(url, &section.tls, &topology);
-        let kind = timeout(OPEN_WAIT, opening).await.map_err(|_| silent())?;
+        let kind = timeout(OPEN_TIMEOUT, opening).await.map_err(|_| silent())?;
         let kind = kind.map_err(cannot)?.ok_or_else(|| {
-            Unavailable(format!("{}: known are {}", shown(url), SCHEMES.join(" ")))
+            Unavailable(format!("{}: known are {}", redact_url(url), SCHEMES.join(" ")))
         })?;
-        Ok(RedisConnection { kind, topology, made_for, renewing: Mutex::default() })
+        Ok(RedisConnection { kind, topology, topology_version, reconnecting: Mutex::default() })
     }
 
     pub(super) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, Unavailable> {
@@ -71,14 +72,14 @@ impl RedisConnection {
     }
 
     pub(super) async fn query_raw<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
-        let answered = cmd.query_async(&mut self.shared().await?).await;
-        self.mind(answered).await
+        let answered = cmd.query_async(&mut self.handle().await?).await;
+        self.note_failure(answered).await
     }
 
     /// Asks every node: all of a cluster, else the one there is.
     pub(super) async fn query_nodes(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.kind {
-            ConnectionKind::Cluster(cluster) => cluster.ask_all(&cluster.view().nodes, cmd).await,
+            ConnectionKind::Cluster(cluster) => cluster.query_all(&cluster.view().nodes, cmd).await,
             _ => Ok(vec![self.query_raw(cmd).await?]),
         }
     }
@@ -86,7 +87,9 @@ impl RedisConnection {
     /// Asks every master: all of a cluster, else the one there is.
     pub(super) async fn query_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.kind {
-            ConnectionKind::Cluster(cluster) => cluster.ask_all(&cluster.view().masters, cmd).await,
+            ConnectionKind::Cluster(cluster) => {
+                cluster.query_all(&cluster.view().masters, cmd).await
+            }
             _ => Ok(vec![self.query_raw(cmd).await?]),
         }
     }
@@ -98,41 +101,44 @@ impl RedisConnection {
 
     /// Looks who the masters are now. Where they are others than before, this connection is made
     /// again, and all others of this process are as soon as they are used.
-    pub(super) async fn look_for_masters(&self) -> Result<(), Unavailable> {
+    pub(super) async fn refresh_masters(&self) -> Result<(), Unavailable> {
         let cluster = match &self.kind {
             ConnectionKind::Cluster(cluster) => cluster,
             ConnectionKind::Sentinel(watched) => {
-                if let Some(master) = watched.other().await {
+                if let Some(master) = watched.changed_master().await {
                     log::warn!(
                         event = "store_master_changed", master:%;
                         "the Sentinels name another master"
                     );
-                    self.topology.has_changed(Vec::new());
-                    self.renew().await;
+                    self.topology.replace_nodes(Vec::new());
+                    self.reconnect().await;
                 }
                 return Ok(());
             }
             ConnectionKind::Server(_) => return Ok(()),
         };
         let known = cluster.view();
-        let view = cluster.look().await?;
+        let view = cluster.refresh_view().await?;
         if view.masters != known.masters {
             log::warn!(
-                event = "store_master_changed", masters:% = view.shown();
+                event = "store_master_changed", masters:% = view.format_masters();
                 "the cluster has other masters"
             );
-            self.topology.has_changed(view.nodes.clone());
+            self.topology.replace_nodes(view.nodes.clone());
             // Whoever asks next would do it; but it is this one that has to be right first.
-            self.renew().await;
+            self.reconnect().await;
         } else if view.nodes != known.nodes {
-            self.topology.knows(view.nodes.clone());
+            self.topology.set_nodes(view.nodes.clone());
         }
         Ok(())
     }
 
-    pub(super) async fn pipe<T: FromRedisValue>(&self, pipe: &Pipeline) -> Result<T, Unavailable> {
-        let answered = pipe.query_async(&mut self.shared().await?).await;
-        Ok(self.mind(answered).await?)
+    pub(super) async fn query_pipeline<T: FromRedisValue>(
+        &self,
+        pipe: &Pipeline,
+    ) -> Result<T, Unavailable> {
+        let answered = pipe.query_async(&mut self.handle().await?).await;
+        Ok(self.note_failure(answered).await?)
     }
 
     /// Asks many things, in the time of one. A cluster's keys may be anywhere, so there each goes
@@ -153,85 +159,88 @@ impl RedisConnection {
         for command in commands {
             pipe.add_command(command);
         }
-        self.pipe(&pipe).await
+        self.query_pipeline(&pipe).await
     }
 
     /// Gives the server scripts, so that their first uses do not have to: all of them at once, in
     /// the time of one. Of a cluster each master gets them.
-    pub(super) async fn load(&self, scripts: &[&Script]) -> Result<(), Unavailable> {
+    pub(super) async fn load_scripts(&self, scripts: &[&Script]) -> Result<(), Unavailable> {
         if let ConnectionKind::Cluster(cluster) = &self.kind {
-            return Ok(cluster.load(scripts).await?);
+            return Ok(cluster.load_scripts(scripts).await?);
         }
         let loading = scripts.iter().map(|script| async {
-            let loaded = script.load_async(&mut self.shared().await?).await;
-            self.mind(loaded).await.map(drop)
+            let loaded = script.load_async(&mut self.handle().await?).await;
+            self.note_failure(loaded).await.map(drop)
         });
         join_all(loading).await.into_iter().try_for_each(|loaded| loaded.map_err(Into::into))
     }
 
     /// Runs a script, loading it first where the server does not have it.
-    pub(super) async fn run(&self, call: &ScriptInvocation<'_>) -> Result<Value, Unavailable> {
-        let answered = call.invoke_async(&mut self.shared().await?).await;
-        Ok(self.mind(answered).await?)
+    pub(super) async fn invoke_script(
+        &self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Value, Unavailable> {
+        let answered = call.invoke_async(&mut self.handle().await?).await;
+        Ok(self.note_failure(answered).await?)
     }
 
     /// A handle on the connection; all handles share it.
-    async fn shared(&self) -> RedisResult<ConnectionHandle> {
-        if self.is_old() {
-            self.renew().await;
+    async fn handle(&self) -> RedisResult<ConnectionHandle> {
+        if self.needs_reconnect() {
+            self.reconnect().await;
         }
         Ok(match &self.kind {
-            ConnectionKind::Server(server) => ConnectionHandle(Box::new(server.shared())),
-            ConnectionKind::Cluster(cluster) => ConnectionHandle(Box::new(cluster.shared()?)),
+            ConnectionKind::Server(server) => ConnectionHandle(Box::new(server.handle())),
+            ConnectionKind::Cluster(cluster) => ConnectionHandle(Box::new(cluster.handle()?)),
             ConnectionKind::Sentinel(watched) => {
-                ConnectionHandle(Box::new(super::sentinel::master(watched).await?))
+                ConnectionHandle(Box::new(super::sentinel::master_connection(watched).await?))
             }
         })
     }
 
     /// Whether it was made for another topology, or leads nowhere.
-    fn is_old(&self) -> bool {
-        self.made_for.load(Ordering::Relaxed) != self.topology.version()
-            || matches!(&self.kind, ConnectionKind::Cluster(cluster) if cluster.is_spent())
+    fn needs_reconnect(&self) -> bool {
+        self.topology_version.load(Ordering::Relaxed) != self.topology.version()
+            || matches!(&self.kind, ConnectionKind::Cluster(cluster) if cluster.needs_reconnect())
     }
 
     /// Makes it again, for the topology as it is now. Whoever comes meanwhile waits for that.
-    async fn renew(&self) {
-        let _turn = self.renewing.lock().await;
-        let (version, nodes) = self.topology.now();
-        if !self.is_old() {
+    async fn reconnect(&self) {
+        let _turn = self.reconnecting.lock().await;
+        let (version, nodes) = self.topology.snapshot();
+        if !self.needs_reconnect() {
             return;
         }
         match &self.kind {
-            ConnectionKind::Server(server) => server.begin_again(),
-            ConnectionKind::Cluster(cluster) => cluster.renew(&nodes).await,
-            ConnectionKind::Sentinel(watched) => watched.forget().await,
+            ConnectionKind::Server(server) => server.reconnect(),
+            ConnectionKind::Cluster(cluster) => cluster.reconnect(&nodes).await,
+            ConnectionKind::Sentinel(watched) => watched.forget_master().await,
         }
-        self.made_for.store(version, Ordering::Relaxed);
+        self.topology_version.store(version, Ordering::Relaxed);
     }
 
     /// After a failure Sentinel is asked anew who the master is; the others mend themselves, but
     /// for a server that does not let us in, and for one that says nothing.
-    async fn mind<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
+    async fn note_failure<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
         match &self.kind {
             ConnectionKind::Server(server) => {
-                if answered.as_ref().is_err_and(|why| is_locked_out(why) || why.is_timeout()) {
-                    server.begin_again_soon();
+                if answered.as_ref().is_err_and(|why| is_auth_failure(why) || why.is_timeout()) {
+                    server.reconnect_throttled();
                 }
             }
             ConnectionKind::Sentinel(watched) => {
-                watched.heard(answered.as_ref().is_err_and(lost_master)).await;
+                watched.record_response(answered.as_ref().is_err_and(is_master_lost)).await;
             }
-            ConnectionKind::Cluster(cluster) => cluster.heard(answered.as_ref().err()),
+            ConnectionKind::Cluster(cluster) => cluster.record_response(answered.as_ref().err()),
         }
         answered
     }
 
     /// The master that is known is none any more.
-    pub(super) async fn lost_master(&self) {
+    pub(super) async fn invalidate_master(&self) {
         match &self.kind {
-            ConnectionKind::Sentinel(watched) => watched.forget().await,
-            ConnectionKind::Cluster(cluster) => cluster.doubt(),
+            ConnectionKind::Sentinel(watched) => watched.forget_master().await,
+            ConnectionKind::Cluster(cluster) => cluster.invalidate_view(),
             ConnectionKind::Server(_) => {}
         }
     }
@@ -251,8 +260,8 @@ async fn open_kind(
             ConnectionKind::Cluster(Box::new(ClusterLinks::open(rest, is_tls, tls).await?))
         }
         "redis-sentinel" | "rediss-sentinel" => {
-            let watched = Arc::new(SentinelMaster::of(rest, is_tls, tls, topology)?);
-            super::sentinel::master(&watched).await?;
+            let watched = Arc::new(SentinelMaster::from_address(rest, is_tls, tls, topology)?);
+            super::sentinel::master_connection(&watched).await?;
             ConnectionKind::Sentinel(watched)
         }
         _ => return Ok(None),
@@ -260,8 +269,8 @@ async fn open_kind(
 }
 
 /// Whom to connect to, with the certificates that go with it.
-pub(super) fn client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<Client> {
-    let info = info.set_tcp_settings(tcp());
+pub(super) fn build_client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<Client> {
+    let info = info.set_tcp_settings(tcp_settings());
     match (info.addr(), tls.certificates()) {
         (redis::ConnectionAddr::TcpTls { .. }, Some(certificates)) => {
             Client::build_with_tls(info, certificates)
@@ -271,18 +280,18 @@ pub(super) fn client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<Client
 }
 
 /// Small writes go out at once, and a machine that is gone is noticed.
-pub(super) fn tcp() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true).set_user_timeout(UNHEARD_MAX)
+pub(super) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true).set_user_timeout(TCP_USER_TIMEOUT)
 }
 
 /// Whether an error says that the server does not let us in.
-fn is_locked_out(why: &RedisError) -> bool {
+fn is_auth_failure(why: &RedisError) -> bool {
     let code = why.code().unwrap_or_default();
     why.kind() == ErrorKind::AuthenticationFailed || ["NOAUTH", "WRONGPASS"].contains(&code)
 }
 
 /// Whether an error says that the connection is gone, or that its end is no master any more.
-pub(super) fn lost_master(why: &RedisError) -> bool {
+pub(super) fn is_master_lost(why: &RedisError) -> bool {
     let read_only = ErrorKind::Server(ServerErrorKind::ReadOnly);
     why.is_io_error() || why.is_connection_dropped() || why.is_timeout() || why.kind() == read_only
 }
@@ -310,7 +319,7 @@ impl ConnectionLike for ConnectionHandle {
 }
 
 /// An address without what may be a password.
-fn shown(url: &str) -> String {
+fn redact_url(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
         _ => url.to_owned(),

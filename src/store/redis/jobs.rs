@@ -6,61 +6,62 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::super::jobs::{read, read_claimed, repeats, used, written};
-use super::incarnation::Requirement;
 use super::keys::AccountKeys;
+use super::run_fencing::Requirement;
 use super::scripts::{ScriptCall, ScriptSelector};
-use super::{RedisStore, answer, words};
+use super::{RedisStore, parse_outcome, reply_strings};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
 use crate::ledger::{AccountName, Outcome, Unavailable};
 
 mod index;
-mod survey;
+mod index_repair;
 
-pub(super) use survey::IndexRepair;
+pub(super) use index_repair::IndexRepair;
 
-use index::{DueEntry, IndexUpdate, LOOK_MS, member};
+use index::{DueEntry, IndexUpdate, RECHECK_AFTER_MS, index_member};
 
 /// No span is longer, in ms: a script adds it to its clock, in a double.
-const SPAN_MS_MAX: u64 = 1 << 52;
+const DURATION_MS_MAX: u64 = 1 << 52;
 /// So many times a claim looks for more jobs that are due, instead of those that turned out not to
 /// be, at most.
-const LOOKS_MAX: u32 = 8;
+const CLAIM_ROUNDS_MAX: u32 = 8;
 /// So often an order is tried again whose idempotency key's job was just removed, at most.
-const TRIES_MAX: u32 = 3;
+const PLACE_ATTEMPTS_MAX: u32 = 3;
 
-const SECRET: &str = "tollgate:secret";
+const SECRET_KEY: &str = "tollgate:secret";
 
 #[async_trait]
 impl JobQueue for RedisStore {
     async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
-        if let Some(guard) = &self.guard {
-            guard.granted(Requirement::Outbox)?;
+        if let Some(gate) = &self.run_gate {
+            gate.allowed_run(Requirement::WritableOutbox)?;
         }
         if !self.has_room(order.body.len()) {
             return Err(Unavailable("no room is left for what its vendor needs".to_owned()));
         }
         let job = written(&order.job)?;
-        let member = member(&order.job.account, &order.job.id);
-        for _ in 0..TRIES_MAX {
-            let announced = self.announce(&member).await?;
-            let told = self.place_once(&order, &job, &announced, Requirement::Outbox).await?;
-            match told.first().map(String::as_str) {
+        let member = index_member(&order.job.account, &order.job.id);
+        for _ in 0..PLACE_ATTEMPTS_MAX {
+            let announced = self.index_add(&member).await?;
+            let reply =
+                self.place_once(&order, &job, &announced, Requirement::WritableOutbox).await?;
+            match reply.first().map(String::as_str) {
                 Some("placed") => {
-                    self.note(&member, &told).await;
-                    self.note_kept(&order.job.account, text_at(&told, 4)?);
+                    self.update_index(&member, &reply).await;
+                    self.record_kept_bytes(&order.job.account, text_at(&reply, 4)?);
                     return Ok(PlaceResult::New);
                 }
                 Some("known") => {
-                    self.note(&member, &told).await;
-                    let key = told.get(5).filter(|key| !key.is_empty());
-                    return repeats(&order, read(text_at(&told, 4)?)?, key.map(String::as_str))
+                    self.update_index(&member, &reply).await;
+                    let key = reply.get(5).filter(|key| !key.is_empty());
+                    return repeats(&order, read(text_at(&reply, 4)?)?, key.map(String::as_str))
                         .map(|()| PlaceResult::New);
                 }
-                _ => self.take_back(announced).await,
+                _ => self.cancel_index_add(announced).await,
             }
-            if let Some(placed) = self.refused(&order, &told).await? {
+            if let Some(placed) = self.refused_result(&order, &reply).await? {
                 return Ok(placed);
             }
         }
@@ -68,7 +69,7 @@ impl JobQueue for RedisStore {
     }
 
     async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
-        let record = self.record(account, id).await?;
+        let record = self.find_record(account, id).await?;
         Ok(record.and_then(|(job, deleted)| (!deleted).then_some(job)))
     }
 
@@ -84,8 +85,9 @@ impl JobQueue for RedisStore {
         page.after.iter().for_each(|after| {
             call.arg(after);
         });
-        let told = self.read(&call, |s| &s.videos.page).await?;
-        let Some(("page", ids)) = told.split_first().map(|(word, ids)| (word.as_str(), ids)) else {
+        let reply = self.run_read_script(&call, |s| &s.videos.page).await?;
+        let Some(("page", ids)) = reply.split_first().map(|(word, ids)| (word.as_str(), ids))
+        else {
             return Ok(None);
         };
         let found = ids.iter().take(page.limit).map(|id| self.find(account, id));
@@ -97,48 +99,48 @@ impl JobQueue for RedisStore {
 
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         // Else everybody's attempts at ids that never were would stand in the index.
-        if self.record(account, id).await?.is_none() {
+        if self.find_record(account, id).await?.is_none() {
             return Ok(None);
         }
-        let (keys, member) = (AccountKeys::of(account), member(account, id));
-        let announced = self.hasten(&member).await?;
+        let (keys, member) = (AccountKeys::of(account), index_member(account, id));
+        let announced = self.index_expedite(&member).await?;
         let mut call = ScriptCall::default();
         call.key(keys.video(id)).key(keys.videos()).arg(id).arg(&announced.deadline);
-        let told = self.told(&call, |s| &s.videos.delete).await?;
-        match told.first().map(String::as_str) {
+        let reply = self.run_script(&call, |s| &s.videos.delete).await?;
+        match reply.first().map(String::as_str) {
             Some("deleted") => {
-                self.note(&member, &told).await;
-                read(text_at(&told, 4)?).map(Some)
+                self.update_index(&member, &reply).await;
+                read(text_at(&reply, 4)?).map(Some)
             }
             Some("hidden") => {
-                self.note(&member, &told).await;
+                self.update_index(&member, &reply).await;
                 Ok(None)
             }
             Some("gone") => Ok(None),
-            Some("late") => Err(late()),
-            _ => Err(unexpected(&told)),
+            Some("late") => Err(deadline_error()),
+            _ => Err(unexpected_reply(&reply)),
         }
     }
 
     async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
-        self.survey().await;
+        self.repair_index().await;
         let mut claims = Vec::new();
-        for _ in 0..LOOKS_MAX {
-            let due = self.due(limit - claims.len()).await;
+        for _ in 0..CLAIM_ROUNDS_MAX {
+            let due = self.due_entries(limit - claims.len()).await;
             let due = match due {
                 // What is claimed is claimed.
                 Err(_) if !claims.is_empty() => break,
                 due => due?,
             };
-            let asked_for_all = due.len() == limit - claims.len();
-            let looks = due.iter().map(|entry| self.look(entry, lease_ms));
-            let looked = join_all(looks).await;
-            let failed = looked.iter().find_map(|look| look.as_ref().err().cloned());
-            claims.extend(looked.into_iter().filter_map(Result::ok).flatten());
+            let is_full_round = due.len() == limit - claims.len();
+            let claiming = due.iter().map(|entry| self.claim_entry(entry, lease_ms));
+            let claimed = join_all(claiming).await;
+            let failed = claimed.iter().find_map(|look| look.as_ref().err().cloned());
+            claims.extend(claimed.into_iter().filter_map(Result::ok).flatten());
             match failed {
                 Some(why) if claims.is_empty() => return Err(why),
                 Some(_) => break,
-                None if claims.len() == limit || !asked_for_all => break,
+                None if claims.len() == limit || !is_full_round => break,
                 None => {}
             }
         }
@@ -146,10 +148,10 @@ impl JobQueue for RedisStore {
     }
 
     async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
-        let mut call = of_claim(claim, |_, _| Vec::new());
-        call.arg(claim.revision).arg(lease_ms.min(SPAN_MS_MAX));
-        let told = self.told_and_noted(&call, |s| &s.videos.renew, claim).await?;
-        Ok(told.is_some())
+        let mut call = claim_call(claim, |_, _| Vec::new());
+        call.arg(claim.revision).arg(lease_ms.min(DURATION_MS_MAX));
+        let reply = self.run_claim_script(&call, |s| &s.videos.renew, claim).await?;
+        Ok(reply.is_some())
     }
 
     async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
@@ -159,46 +161,47 @@ impl JobQueue for RedisStore {
 
     async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
         let (job, status) = (written(&claim.job)?, claim.job.status());
-        let mut call = of_claim(claim, |keys, id| vec![keys.video_body(id), keys.videos_open()]);
+        let mut call = claim_call(claim, |keys, id| vec![keys.video_body(id), keys.videos_open()]);
         call.arg(&claim.job.id).arg(claim.revision).arg(u8::from(claim.deleted));
         call.arg(job).arg(status.name());
         match next.due_ms {
-            Some(due_ms) => call.arg(due_ms.min(SPAN_MS_MAX)),
+            Some(due_ms) => call.arg(due_ms.min(DURATION_MS_MAX)),
             None => call.arg(""),
         };
         call.arg(u8::from(next.forget_body));
-        let told = self.told_and_noted(&call, |s| &s.videos.save, claim).await?;
-        let Some(told) = told else { return Ok(false) };
-        claim.revision = number_at(&told, 4)?;
-        claim.deleted = text_at(&told, 5)? == "1";
+        let reply = self.run_claim_script(&call, |s| &s.videos.save, claim).await?;
+        let Some(reply) = reply else { return Ok(false) };
+        claim.revision = number_at(&reply, 4)?;
+        claim.deleted = text_at(&reply, 5)? == "1";
         Ok(true)
     }
 
     async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
-        let mut call = of_claim(claim, |keys, id| {
+        let mut call = claim_call(claim, |keys, id| {
             vec![keys.video_body(id), keys.video_keys(), keys.videos(), keys.videos_open()]
         });
-        call.arg(&claim.job.id).arg(claim.revision).arg(LOOK_MS);
-        let told = self.told_and_noted(&call, |s| &s.videos.remove, claim).await?;
-        Ok(told.is_some())
+        call.arg(&claim.job.id).arg(claim.revision).arg(RECHECK_AFTER_MS);
+        let reply = self.run_claim_script(&call, |s| &s.videos.remove, claim).await?;
+        Ok(reply.is_some())
     }
 
     async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
         let mut sizes = redis::pipe();
         for status in JobStatus::ALL {
-            sizes.cmd("SCARD").arg(index::of_status(status));
+            sizes.cmd("SCARD").arg(index::status_key(status));
         }
-        let sizes: Vec<u64> = self.connection().await?.pipe(&sizes).await?;
+        let sizes: Vec<u64> = self.connection().await?.query_pipeline(&sizes).await?;
         Ok(JobStatus::ALL.into_iter().zip(sizes).collect())
     }
 
     async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
         let connection = self.connection().await?;
         // First, since a server that is full lets nobody set what is set already.
-        let mut known: Option<Vec<u8>> = connection.query(redis::cmd("GET").arg(SECRET)).await?;
+        let mut known: Option<Vec<u8>> =
+            connection.query(redis::cmd("GET").arg(SECRET_KEY)).await?;
         if known.is_none() {
             let mut set = redis::cmd("SET");
-            set.arg(SECRET).arg(&candidate[..]).arg("NX").arg("GET");
+            set.arg(SECRET_KEY).arg(&candidate[..]).arg("NX").arg("GET");
             known = connection.query(&set).await?;
         }
         let Some(known) = known else { return Ok(candidate) };
@@ -210,27 +213,29 @@ impl JobQueue for RedisStore {
 
 impl RedisStore {
     /// Runs a script that only reads, in whatever run the server is; what it says.
-    async fn read(
+    async fn run_read_script(
         &self,
         call: &ScriptCall,
         pick: ScriptSelector,
     ) -> Result<Vec<String>, Unavailable> {
-        words(&self.connection().await?.run(&call.of(pick(&self.scripts))).await?)
+        reply_strings(
+            &self.connection().await?.invoke_script(&call.invocation(pick(&self.scripts))).await?,
+        )
     }
 
     /// Runs a claim's script, and notes what it told; `None` if it is no longer a claim.
-    async fn told_and_noted(
+    async fn run_claim_script(
         &self,
         call: &ScriptCall,
         pick: ScriptSelector,
         claim: &JobClaim,
     ) -> Result<Option<Vec<String>>, Unavailable> {
-        let told = self.told(call, pick).await?;
-        if told.first().is_none_or(|word| word == "gone") {
+        let reply = self.run_script(call, pick).await?;
+        if reply.first().is_none_or(|word| word == "gone") {
             return Ok(None);
         }
-        self.note(&member(&claim.job.account, &claim.job.id), &told).await;
-        Ok(Some(told))
+        self.update_index(&index_member(&claim.job.account, &claim.job.id), &reply).await;
+        Ok(Some(reply))
     }
 
     async fn place_once(
@@ -242,39 +247,39 @@ impl RedisStore {
     ) -> Result<Vec<String>, Unavailable> {
         let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
         let mut call = ScriptCall::default();
-        call.key(keys.account()).key(keys.hold(id)).key(keys.open());
+        call.key(keys.account()).key(keys.hold(id)).key(keys.open_holds());
         call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
         call.key(keys.videos()).key(keys.videos_open()).key(keys.tag());
         call.arg(id).arg(order.quote.wanted.nano()).arg(order.quote.least.nano());
-        call.arg(order.lease_ms.min(SPAN_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
+        call.arg(order.lease_ms.min(DURATION_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
         let place: ScriptSelector = |s| &s.videos.place;
-        match &self.guard {
-            Some(guard) => words(&self.guarded(guard, needs, &call, place).await?.0),
-            None => self.told(&call, place).await,
+        match &self.run_gate {
+            Some(gate) => reply_strings(&self.run_gated(gate, needs, &call, place).await?.0),
+            None => self.run_script(&call, place).await,
         }
     }
 
     /// Places a job again that a run of the server has lost, with its hold, its body and its key.
     /// Tells whether it had lost it: one that was removed since has an end to its hold, and nothing
     /// is placed in its stead.
-    pub(in crate::store) async fn place_again(&self, order: &NewJob) -> Result<bool, Unavailable> {
+    pub(in crate::store) async fn restore_job(&self, order: &NewJob) -> Result<bool, Unavailable> {
         let Job { account, id, .. } = &order.job;
-        if self.record(account, id).await?.is_some() {
+        if self.find_record(account, id).await?.is_some() {
             return Ok(false);
         }
-        let (job, member) = (written(&order.job)?, member(account, id));
-        let announced = self.announce(&member).await?;
-        let told = self.place_once(order, &job, &announced, Requirement::Run).await?;
-        let word = told.first().map(String::as_str);
+        let (job, member) = (written(&order.job)?, index_member(account, id));
+        let announced = self.index_add(&member).await?;
+        let reply = self.place_once(order, &job, &announced, Requirement::KnownRun).await?;
+        let word = reply.first().map(String::as_str);
         if let Some("placed" | "known") = word {
-            self.note(&member, &told).await;
+            self.update_index(&member, &reply).await;
             return Ok(word == Some("placed"));
         }
-        self.take_back(announced).await;
+        self.cancel_index_add(announced).await;
         if word == Some("late") {
-            return Err(late());
+            return Err(deadline_error());
         }
         // What ended, and what a client has ordered once more, is not missing.
         if let Some("insufficient" | "no_account") = word {
@@ -287,23 +292,23 @@ impl RedisStore {
     }
 
     /// What an order that was not placed comes to; `None` if it may be tried again.
-    async fn refused(
+    async fn refused_result(
         &self,
         order: &NewJob,
-        told: &[String],
+        reply: &[String],
     ) -> Result<Option<PlaceResult>, Unavailable> {
-        match told.first().map(String::as_str) {
+        match reply.first().map(String::as_str) {
             Some("used") => {
-                let first = self.record(&order.job.account, text_at(told, 1)?).await?;
+                let first = self.find_record(&order.job.account, text_at(reply, 1)?).await?;
                 return Ok(first.map(|(job, deleted)| {
                     if deleted { PlaceResult::Deleted } else { PlaceResult::Repeat(Box::new(job)) }
                 }));
             }
             Some("crowded") => return Ok(Some(PlaceResult::Crowded)),
-            Some("late") => return Err(late()),
+            Some("late") => return Err(deadline_error()),
             _ => {}
         }
-        match answer(told)? {
+        match parse_outcome(reply)? {
             Outcome::Insufficient(available) => Ok(Some(PlaceResult::Insufficient(available))),
             Outcome::NoAccount => {
                 let account = AccountKeys::of(&order.job.account).account();
@@ -315,7 +320,7 @@ impl RedisStore {
     }
 
     /// A job, and whether it is deleted.
-    async fn record(
+    async fn find_record(
         &self,
         account: &AccountName,
         id: &str,
@@ -328,36 +333,40 @@ impl RedisStore {
     }
 
     /// Looks at a job that is due, and claims it if it is.
-    async fn look(&self, entry: &DueEntry, lease_ms: u64) -> Result<Option<JobClaim>, Unavailable> {
+    async fn claim_entry(
+        &self,
+        entry: &DueEntry,
+        lease_ms: u64,
+    ) -> Result<Option<JobClaim>, Unavailable> {
         let Some((account, id)) = entry.job() else {
-            self.drop_entry(entry).await;
+            self.remove_index_entry(entry).await;
             return Ok(None);
         };
         let mut call = ScriptCall::default();
-        call.key(AccountKeys::of(&account).video(id)).arg(lease_ms.min(SPAN_MS_MAX));
-        let told = self.told(&call, |s| &s.videos.claim).await?;
-        match told.first().map(String::as_str) {
+        call.key(AccountKeys::of(&account).video(id)).arg(lease_ms.min(DURATION_MS_MAX));
+        let reply = self.run_script(&call, |s| &s.videos.claim).await?;
+        match reply.first().map(String::as_str) {
             Some("claimed") => {
-                self.note(&entry.member, &told).await;
-                let (revision, deleted) = (number_at(&told, 4)?, text_at(&told, 5)? == "1");
-                let job = read_claimed(text_at(&told, 6)?);
+                self.update_index(&entry.member, &reply).await;
+                let (revision, deleted) = (number_at(&reply, 4)?, text_at(&reply, 5)? == "1");
+                let job = read_claimed(text_at(&reply, 6)?);
                 Ok(job.map(|job| JobClaim { job, deleted, revision }))
             }
             Some("later") => {
-                self.note(&entry.member, &told).await;
+                self.update_index(&entry.member, &reply).await;
                 Ok(None)
             }
             Some("gone") => {
-                self.drop_entry(entry).await;
+                self.remove_index_entry(entry).await;
                 Ok(None)
             }
-            _ => Err(unexpected(&told)),
+            _ => Err(unexpected_reply(&reply)),
         }
     }
 }
 
 /// A script on a claim's record, and on further keys of its account.
-fn of_claim(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> ScriptCall {
+fn claim_call(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> ScriptCall {
     let (keys, id) = (AccountKeys::of(&claim.job.account), &claim.job.id);
     let mut call = ScriptCall::default();
     call.key(keys.video(id));
@@ -367,18 +376,18 @@ fn of_claim(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String
     call
 }
 
-fn text_at(told: &[String], at: usize) -> Result<&str, Unavailable> {
-    told.get(at).map(String::as_str).ok_or_else(|| unexpected(told))
+fn text_at(reply: &[String], at: usize) -> Result<&str, Unavailable> {
+    reply.get(at).map(String::as_str).ok_or_else(|| unexpected_reply(reply))
 }
 
-fn number_at(told: &[String], at: usize) -> Result<u64, Unavailable> {
-    text_at(told, at)?.parse().map_err(|_| unexpected(told))
+fn number_at(reply: &[String], at: usize) -> Result<u64, Unavailable> {
+    text_at(reply, at)?.parse().map_err(|_| unexpected_reply(reply))
 }
 
-fn late() -> Unavailable {
+fn deadline_error() -> Unavailable {
     Unavailable("the server took too long to begin".to_owned())
 }
 
-fn unexpected(told: &[String]) -> Unavailable {
-    Unavailable(format!("unexpected answer: {:?}", told.first()))
+fn unexpected_reply(reply: &[String]) -> Unavailable {
+    Unavailable(format!("unexpected answer: {:?}", reply.first()))
 }

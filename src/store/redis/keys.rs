@@ -20,76 +20,76 @@ impl AccountKeys {
         &self.tag
     }
 
-    fn named(&self, part: &str) -> String {
+    fn key_for(&self, part: &str) -> String {
         [&self.tag, part].concat()
     }
 
-    fn numbered(&self, part: &str, id: &str) -> String {
+    fn key_with_id(&self, part: &str, id: &str) -> String {
         [&self.tag, part, ":", id].concat()
     }
 
     /// Its balances.
     pub(super) fn account(&self) -> String {
-        self.named("account")
+        self.key_for("account")
     }
 
     /// Its open holds, by when their leases end.
-    pub(super) fn open(&self) -> String {
-        self.named("open")
+    pub(super) fn open_holds(&self) -> String {
+        self.key_for("open")
     }
 
     /// Its charges.
     pub(super) fn journal(&self) -> String {
-        self.named("journal")
+        self.key_for("journal")
     }
 
     /// Its payments.
     pub(super) fn payments(&self) -> String {
-        self.named("payments")
+        self.key_for("payments")
     }
 
     pub(super) fn hold(&self, id: &str) -> String {
-        self.numbered("hold", id)
+        self.key_with_id("hold", id)
     }
 
     /// A job's record.
     pub(super) fn video(&self, id: &str) -> String {
-        self.numbered("video", id)
+        self.key_with_id("video", id)
     }
 
     /// What a job's vendor is to be sent.
     pub(super) fn video_body(&self, id: &str) -> String {
-        self.numbered("video-body", id)
+        self.key_with_id("video-body", id)
     }
 
     /// The job of each idempotency key.
     pub(super) fn video_keys(&self) -> String {
-        self.named("video-keys")
+        self.key_for("video-keys")
     }
 
     /// The jobs that their client sees.
     pub(super) fn videos(&self) -> String {
-        self.named("videos")
+        self.key_for("videos")
     }
 
     /// The jobs that are under way.
     pub(super) fn videos_open(&self) -> String {
-        self.named("videos-open")
+        self.key_for("videos-open")
     }
 
     /// What a name of a call stands for.
-    pub(super) fn repeat(&self, name: &str) -> String {
-        self.numbered("repeat", name)
+    pub(super) fn idempotency_claim(&self, name: &str) -> String {
+        self.key_with_id("repeat", name)
     }
 
     /// The body of the reply to a call.
-    pub(super) fn reply(&self, owner: &str) -> String {
-        self.numbered("reply", owner)
+    pub(super) fn reply_body(&self, owner: &str) -> String {
+        self.key_with_id("reply", owner)
     }
 
     /// The bodies that there are, by when they go; and how many bytes they have.
     pub(super) fn replies(&self) -> [String; 2] {
-        ["replies", "replies-bytes"].map(|part| self.named(part))
+        ["replies", "replies-bytes"].map(|part| self.key_for(part))
     }
 
     /// The notes of a shelf, by when they go; and how many bytes they have.
@@ -98,17 +98,17 @@ impl AccountKeys {
             Namespace::Ids => ["ids", "ids-bytes"],
             Namespace::Rest => ["notes", "notes-bytes"],
         }
-        .map(|part| self.named(part))
+        .map(|part| self.key_for(part))
     }
 
     /// Whatever is in the name, the hash tag stands before it.
     pub(super) fn note(&self, name: &str) -> String {
-        self.numbered("note", name)
+        self.key_with_id("note", name)
     }
 }
 
 /// Reads `AMOUNT WRITTEN_OFF LINE`.
-pub(super) fn entry(seq: u64, text: &str) -> Result<JournalEntry, Unavailable> {
+pub(super) fn parse_journal_entry(seq: u64, text: &str) -> Result<JournalEntry, Unavailable> {
     let mut parts = text.splitn(3, ' ');
     let mut money = || parts.next()?.parse().ok().and_then(|nano| Money::from_nano(nano).ok());
     let amounts = (money(), money());
@@ -165,10 +165,10 @@ pub(super) async fn find(
     connection: &RedisConnection,
     hash: &str,
 ) -> Result<Option<KeyRecord>, Unavailable> {
-    type HoldFields = (Option<String>, Option<String>, Option<i64>, Option<i64>);
+    type KeyFields = (Option<String>, Option<String>, Option<i64>, Option<i64>);
     let mut get = redis::cmd("HMGET");
     get.arg(record_key(hash)).arg(&["account", "prefix", "created_at", "revoked_at"]);
-    let (account, prefix, created_at, revoked_at): HoldFields = connection.query(&get).await?;
+    let (account, prefix, created_at, revoked_at): KeyFields = connection.query(&get).await?;
     let (Some(account), Some(prefix), Some(created_at)) = (account, prefix, created_at) else {
         return Ok(None);
     };
@@ -176,7 +176,7 @@ pub(super) async fn find(
     Ok(Some(KeyRecord { account, prefix, created_at, revoked_at }))
 }
 
-pub(super) async fn of(
+pub(super) async fn list(
     connection: &RedisConnection,
     account: &AccountName,
 ) -> Result<Vec<KeyRecord>, Unavailable> {

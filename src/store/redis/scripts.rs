@@ -5,8 +5,8 @@ use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
 use crate::ledger::Operation;
 
-const WHEN_FULL: &str = " flags=allow-oom";
-const READING: &str = " flags=no-writes";
+const ALLOW_OOM: &str = " flags=allow-oom";
+const NO_WRITES: &str = " flags=no-writes";
 
 /// One of all.
 pub(in crate::store) type ScriptSelector = fn(&Scripts) -> &Script;
@@ -19,30 +19,32 @@ pub(in crate::store) struct Scripts {
     pub(super) money: MoneyScripts,
     pub(super) videos: VideoScripts,
     pub(super) index: IndexScripts,
-    pub(super) repeats: RepeatScripts,
+    pub(super) repeats: IdempotencyScripts,
     pub(super) kept: KeptScripts,
 }
 
 impl Default for Scripts {
     /// Those that any run of a server does.
     fn default() -> Scripts {
-        Scripts::made(&|flags, parts| Script::new(&text(flags, parts)))
+        Scripts::build(&|flags, parts| Script::new(&script_source(flags, parts)))
     }
 }
 
 impl Scripts {
     /// Those that one run does, and no other: its name is their last line.
-    fn of_run(run: &str) -> Scripts {
-        Scripts::made(&|flags, parts| Script::new(&format!("{}\n-- {run}\n", text(flags, parts))))
+    fn for_run(run: &str) -> Scripts {
+        Scripts::build(&|flags, parts| {
+            Script::new(&format!("{}\n-- {run}\n", script_source(flags, parts)))
+        })
     }
 
-    fn made(make: ScriptBuilder<'_>) -> Scripts {
+    fn build(make: ScriptBuilder<'_>) -> Scripts {
         Scripts {
-            money: MoneyScripts::made(make),
-            videos: VideoScripts::made(make),
-            index: IndexScripts::made(make),
-            repeats: RepeatScripts::made(make),
-            kept: KeptScripts::made(make),
+            money: MoneyScripts::build(make),
+            videos: VideoScripts::build(make),
+            index: IndexScripts::build(make),
+            repeats: IdempotencyScripts::build(make),
+            kept: KeptScripts::build(make),
         }
     }
 
@@ -55,7 +57,7 @@ impl Scripts {
         let VideoScripts { place, claim, renew, save, delete, remove, page } = videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let index = [announce, hasten, note, drop, due];
-        let RepeatScripts { take, renew, end, free } = &self.repeats;
+        let IdempotencyScripts { take, renew, end, free } = &self.repeats;
         let repeats = [take, renew, end, free];
         let KeptScripts { note, weigh, evict, tell, recount } = &self.kept;
         let kept = [note, weigh, evict, tell, recount];
@@ -78,7 +80,7 @@ pub(super) struct MoneyScripts {
 
 impl MoneyScripts {
     /// That of an operation.
-    pub(super) fn of(&self, op: &Operation) -> &Script {
+    pub(super) fn for_operation(&self, op: &Operation) -> &Script {
         match op {
             Operation::Credit { .. } => &self.credit,
             Operation::Hold { .. } => &self.hold,
@@ -111,7 +113,7 @@ pub(super) struct IndexScripts {
 }
 
 /// On names of calls.
-pub(super) struct RepeatScripts {
+pub(super) struct IdempotencyScripts {
     pub(super) take: Script,
     pub(super) renew: Script,
     pub(super) end: Script,
@@ -135,18 +137,18 @@ pub(super) struct KeptScripts {
 /// All of them, stamped with the run of the server that they are for: no other run knows them.
 pub(in crate::store) struct RunScripts {
     /// The run.
-    pub(in crate::store) run: Box<str>,
+    pub(in crate::store) run_id: Box<str>,
     pub(super) scripts: Scripts,
 }
 
 impl RunScripts {
     pub(super) fn for_run(run: &str) -> RunScripts {
-        RunScripts { run: run.into(), scripts: Scripts::of_run(run) }
+        RunScripts { run_id: run.into(), scripts: Scripts::for_run(run) }
     }
 }
 
 /// A command that names a script by its hash has so many bytes before its keys, at most.
-const SCRIPT_BYTES: usize = 64;
+const EVALSHA_HEADER_BYTES: usize = 64;
 
 /// The keys and arguments of a script that is about to run.
 #[derive(Default)]
@@ -167,23 +169,23 @@ impl ScriptCall {
     }
 
     /// Of a script that is loaded where the server does not have it.
-    pub(super) fn of<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
+    pub(super) fn invocation<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
-        for key in words(&self.keys) {
+        for key in cmd_args(&self.keys) {
             call.key(key);
         }
-        for arg in words(&self.args) {
+        for arg in cmd_args(&self.args) {
             call.arg(arg);
         }
         call
     }
 
     /// Of a script that the server has, or else refuses to run.
-    pub(super) fn of_known(&self, script: &Script) -> Cmd {
-        let (keys, args) = (words(&self.keys), words(&self.args));
+    pub(super) fn evalsha(&self, script: &Script) -> Cmd {
+        let (keys, args) = (cmd_args(&self.keys), cmd_args(&self.args));
         let count = 3 + keys.len() + args.len();
-        let bytes: usize = words(&self.keys).chain(words(&self.args)).map(<[u8]>::len).sum();
-        let mut call = Cmd::with_capacity(count, SCRIPT_BYTES + bytes);
+        let bytes: usize = cmd_args(&self.keys).chain(cmd_args(&self.args)).map(<[u8]>::len).sum();
+        let mut call = Cmd::with_capacity(count, EVALSHA_HEADER_BYTES + bytes);
         call.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
         for word in keys.chain(args) {
             call.arg(word);
@@ -193,84 +195,87 @@ impl ScriptCall {
 }
 
 /// The words of a command that has no cursor.
-fn words(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
+fn cmd_args(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
     cmd.args_iter().map(|arg| match arg {
         Arg::Simple(word) => word,
         _ => &[],
     })
 }
 
-const KEPT: &str = include_str!("scripts/kept/kept.lua");
-const HOLDING: &str = include_str!("scripts/holding.lua");
-const RECORD: &str = include_str!("scripts/videos/record.lua");
+const KEPT_LUA: &str = include_str!("scripts/kept/kept.lua");
+const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
+const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
-fn text(flags: &str, parts: &[&str]) -> String {
+fn script_source(flags: &str, parts: &[&str]) -> String {
     let prelude = include_str!("scripts/prelude.lua");
     format!("#!lua{flags}\n{prelude}{}", parts.concat())
 }
 
 impl MoneyScripts {
-    fn made(make: ScriptBuilder<'_>) -> MoneyScripts {
+    fn build(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
             credit: make("", &[include_str!("scripts/credit.lua")]),
-            hold: make("", &[HOLDING, include_str!("scripts/hold.lua")]),
-            extend: make(WHEN_FULL, &[include_str!("scripts/extend.lua")]),
-            renew: make(WHEN_FULL, &[include_str!("scripts/renew.lua")]),
-            settle: make(WHEN_FULL, &[include_str!("scripts/settle.lua")]),
-            void: make(WHEN_FULL, &[include_str!("scripts/void.lua")]),
-            expire: make(WHEN_FULL, &[include_str!("scripts/expire.lua")]),
-            states: make(READING, &[include_str!("scripts/states.lua")]),
+            hold: make("", &[HOLDING_LUA, include_str!("scripts/hold.lua")]),
+            extend: make(ALLOW_OOM, &[include_str!("scripts/extend.lua")]),
+            renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
+            settle: make(ALLOW_OOM, &[include_str!("scripts/settle.lua")]),
+            void: make(ALLOW_OOM, &[include_str!("scripts/void.lua")]),
+            expire: make(ALLOW_OOM, &[include_str!("scripts/expire.lua")]),
+            states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
         }
     }
 }
 
 impl VideoScripts {
-    fn made(make: ScriptBuilder<'_>) -> VideoScripts {
+    fn build(make: ScriptBuilder<'_>) -> VideoScripts {
         VideoScripts {
-            place: make("", &[HOLDING, RECORD, KEPT, include_str!("scripts/videos/place.lua")]),
-            claim: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/claim.lua")]),
-            renew: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/renew.lua")]),
-            save: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/save.lua")]),
-            delete: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/delete.lua")]),
-            remove: make(WHEN_FULL, &[RECORD, include_str!("scripts/videos/remove.lua")]),
-            page: make(READING, &[include_str!("scripts/videos/page.lua")]),
+            place: make(
+                "",
+                &[HOLDING_LUA, RECORD_LUA, KEPT_LUA, include_str!("scripts/videos/place.lua")],
+            ),
+            claim: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/claim.lua")]),
+            renew: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/renew.lua")]),
+            save: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/save.lua")]),
+            delete: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/delete.lua")]),
+            remove: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/remove.lua")]),
+            page: make(NO_WRITES, &[include_str!("scripts/videos/page.lua")]),
         }
     }
 }
 
 impl IndexScripts {
-    fn made(make: ScriptBuilder<'_>) -> IndexScripts {
+    fn build(make: ScriptBuilder<'_>) -> IndexScripts {
         let index = include_str!("scripts/videos/index.lua");
         IndexScripts {
             announce: make("", &[index, include_str!("scripts/videos/announce.lua")]),
-            hasten: make(WHEN_FULL, &[index, include_str!("scripts/videos/hasten.lua")]),
-            note: make(WHEN_FULL, &[index, include_str!("scripts/videos/note.lua")]),
-            drop: make(WHEN_FULL, &[index, include_str!("scripts/videos/drop.lua")]),
-            due: make(READING, &[index, include_str!("scripts/videos/due.lua")]),
+            hasten: make(ALLOW_OOM, &[index, include_str!("scripts/videos/hasten.lua")]),
+            note: make(ALLOW_OOM, &[index, include_str!("scripts/videos/note.lua")]),
+            drop: make(ALLOW_OOM, &[index, include_str!("scripts/videos/drop.lua")]),
+            due: make(NO_WRITES, &[index, include_str!("scripts/videos/due.lua")]),
         }
     }
 }
 
-impl RepeatScripts {
-    fn made(make: ScriptBuilder<'_>) -> RepeatScripts {
+impl IdempotencyScripts {
+    fn build(make: ScriptBuilder<'_>) -> IdempotencyScripts {
         let name = include_str!("scripts/repeats/name.lua");
-        RepeatScripts {
+        IdempotencyScripts {
             take: make("", &[name, include_str!("scripts/repeats/take.lua")]),
-            renew: make(WHEN_FULL, &[name, include_str!("scripts/repeats/renew.lua")]),
-            end: make(WHEN_FULL, &[name, KEPT, include_str!("scripts/repeats/end.lua")]),
-            free: make(WHEN_FULL, &[name, include_str!("scripts/repeats/free.lua")]),
+            renew: make(ALLOW_OOM, &[name, include_str!("scripts/repeats/renew.lua")]),
+            end: make(ALLOW_OOM, &[name, KEPT_LUA, include_str!("scripts/repeats/end.lua")]),
+            free: make(ALLOW_OOM, &[name, include_str!("scripts/repeats/free.lua")]),
         }
     }
 }
 
 impl KeptScripts {
-    fn made(make: ScriptBuilder<'_>) -> KeptScripts {
+    fn build(make: ScriptBuilder<'_>) -> KeptScripts {
         KeptScripts {
-            note: make("", &[KEPT, include_str!("scripts/kept/note.lua")]),
-            weigh: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/weigh.lua")]),
-            evict: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/evict.lua")]),
-            tell: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/tell.lua")]),
-            recount: make(WHEN_FULL, &[KEPT, include_str!("scripts/kept/recount.lua")]),
+            note: make("", &[KEPT_LUA, include_str!("scripts/kept/note.lua")]),
+            weigh: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/weigh.lua")]),
+            evict: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/evict.lua")]),
+            tell: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/tell.lua")]),
+            recount: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/recount.lua")]),
         }
     }
 }

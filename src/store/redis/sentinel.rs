@@ -18,21 +18,21 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::super::StoreTls;
-use super::ANSWER_WAIT;
-use super::connection::{CONNECT_WAIT, client};
+use super::RESPONSE_TIMEOUT;
+use super::connection::{CONNECT_TIMEOUT, build_client};
 use super::topology::{ClusterNode, Topology};
 
 /// Where Sentinels listen, unless the address says otherwise.
-const PORT: u16 = 26_379;
+const SENTINEL_PORT: u16 = 26_379;
 /// Sentinels that do not lead to a master within this are asked again, by whoever needs it.
-const SEARCH_WAIT: Duration = Duration::from_millis(4_500);
+const MASTER_SEARCH_TIMEOUT: Duration = Duration::from_millis(4_500);
 /// Sentinels that are dark are not waited for longer,
-const DARK_WAIT: Duration = Duration::from_millis(1_000);
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// and no Sentinel once most have answered.
-const REST_WAIT: Duration = Duration::from_millis(50);
+const MAJORITY_GRACE: Duration = Duration::from_millis(50);
 /// What an older failover says is not believed for so long after a later one was heard of: by then
 /// the Sentinels have told one another.
-const OLDER_WAIT: Duration = Duration::from_secs(5);
+const STALE_EPOCH_WINDOW: Duration = Duration::from_secs(5);
 
 /// A master, and the Sentinels that watch it.
 pub(super) struct SentinelMaster {
@@ -53,7 +53,7 @@ pub(super) struct SentinelMaster {
 struct KnownMaster {
     master: Option<(ClusterNode, MultiplexedConnection)>,
     /// Since when it was asked without a word from it. Whoever asked may have stopped waiting.
-    silent: Option<Instant>,
+    unanswered_since: Option<Instant>,
 }
 
 /// One of the Sentinels, and the connection to it once there is one.
@@ -72,7 +72,7 @@ struct SentinelReport {
 
 impl SentinelMaster {
     /// Of an address without its scheme. A user and password are the master's.
-    pub(super) fn of(
+    pub(super) fn from_address(
         rest: &str,
         is_tls: bool,
         tls: &StoreTls,
@@ -82,7 +82,8 @@ impl SentinelMaster {
             rest.split_once('/').ok_or_else(|| io::Error::other("name the master, …/NAME"))?;
         let (user, hosts) = hosts.rsplit_once('@').unwrap_or(("", hosts));
         let sentinel = |host| {
-            let client = client(address(host, is_tls)?.into_connection_info()?, tls)?;
+            let client =
+                build_client(sentinel_address(host, is_tls)?.into_connection_info()?, tls)?;
             Ok(Arc::new(SentinelNode { client, connection: Mutex::default() }))
         };
         let sentinels = hosts.split(',').map(sentinel).collect::<RedisResult<Vec<_>>>()?;
@@ -98,56 +99,58 @@ impl SentinelMaster {
     }
 
     /// The master said something, or is lost.
-    pub(super) async fn heard(&self, is_lost: bool) {
+    pub(super) async fn record_response(&self, is_lost: bool) {
         let mut known = self.known.lock().await;
-        known.silent = None;
+        known.unanswered_since = None;
         if is_lost {
             known.master = None;
         }
     }
 
     /// Sentinel is asked anew who the master is.
-    pub(super) async fn forget(&self) {
+    pub(super) async fn forget_master(&self) {
         *self.known.lock().await = KnownMaster::default();
     }
 
     /// Another master than the one that is connected, if the Sentinels name one.
-    pub(super) async fn other(&self) -> Option<ClusterNode> {
+    pub(super) async fn changed_master(&self) -> Option<ClusterNode> {
         let known = self.known.lock().await.master.as_ref().map(|(node, _)| node.clone())?;
         // Without Sentinels the master stays who it was.
-        let named = self.named(Some(&known)).await.ok()?;
+        let named = self.find_master(Some(&known)).await.ok()?;
         (named != known).then_some(named)
     }
 
     /// Whom the Sentinels name; the one that is known, if as many failovers lead to it.
-    async fn named(&self, known: Option<&ClusterNode>) -> RedisResult<ClusterNode> {
+    async fn find_master(&self, known: Option<&ClusterNode>) -> RedisResult<ClusterNode> {
         // Whoever is late is heard to the end all the same, or its connection would be lost.
         let ask = |sentinel: &Arc<SentinelNode>| {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
-            tokio::spawn(async move { timeout(DARK_WAIT, sentinel.ask(&name)).await })
+            tokio::spawn(
+                async move { timeout(SENTINEL_TIMEOUT, sentinel.query_master(&name)).await },
+            )
         };
         let mut asking: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
-        let (mut told, mut failure) = (Vec::new(), None);
+        let (mut reports, mut failure) = (Vec::new(), None);
         loop {
-            let has_most = told.len() * 2 > self.sentinels.len();
-            let wait = if has_most { REST_WAIT } else { DARK_WAIT };
+            let has_most = reports.len() * 2 > self.sentinels.len();
+            let wait = if has_most { MAJORITY_GRACE } else { SENTINEL_TIMEOUT };
             match timeout(wait, asking.next()).await {
-                Ok(Some(Ok(Ok(Ok(more))))) => told.push(more),
+                Ok(Some(Ok(Ok(Ok(more))))) => reports.push(more),
                 Ok(Some(Ok(Ok(Err(why))))) => failure = Some(why),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
         let none = || failure.unwrap_or_else(|| io::Error::other("no Sentinel answers").into());
-        let SentinelReport { epoch, master } = latest(told, known).ok_or_else(none)?;
-        if !self.topology.is_latest(epoch, OLDER_WAIT) {
+        let SentinelReport { epoch, master } = latest_report(reports, known).ok_or_else(none)?;
+        if !self.topology.accept_epoch(epoch, STALE_EPOCH_WINDOW) {
             return Err(io::Error::other("the Sentinels know of a later failover").into());
         }
         Ok(master)
     }
 
-    async fn connect(&self) -> RedisResult<(ClusterNode, MultiplexedConnection)> {
-        let node = self.named(None).await?;
+    async fn connect_master(&self) -> RedisResult<(ClusterNode, MultiplexedConnection)> {
+        let node = self.find_master(None).await?;
         let (host, port) = (node.host.clone(), node.port);
         let address = if self.is_tls {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -155,8 +158,9 @@ impl SentinelMaster {
             ConnectionAddr::Tcp(host, port)
         };
         let info = address.into_connection_info()?.set_redis_settings(self.settings.clone());
-        let client = client(info, &self.tls)?;
-        let mut master = client.get_multiplexed_async_connection_with_config(&config()).await?;
+        let client = build_client(info, &self.tls)?;
+        let mut master =
+            client.get_multiplexed_async_connection_with_config(&connection_config()).await?;
         // A user may not be allowed to ask.
         let role: RedisResult<Role> = redis::cmd("ROLE").query_async(&mut master).await;
         if matches!(role, Ok(Role::Replica { .. })) {
@@ -168,19 +172,21 @@ impl SentinelMaster {
 
 /// The connection to the master. Looking for it goes on even if whoever asked stops waiting: a
 /// Sentinel that is dark takes longer than any of them waits.
-pub(super) async fn master(watched: &Arc<SentinelMaster>) -> RedisResult<MultiplexedConnection> {
-    if let Some(master) = watched.known.lock().await.master() {
+pub(super) async fn master_connection(
+    watched: &Arc<SentinelMaster>,
+) -> RedisResult<MultiplexedConnection> {
+    if let Some(master) = watched.known.lock().await.live_connection() {
         return Ok(master);
     }
     let own = watched.clone();
     let looking = tokio::spawn(async move {
         let mut known = own.known.lock().await;
         // Somebody else may have found it meanwhile.
-        if let Some(master) = known.master() {
+        if let Some(master) = known.live_connection() {
             return Ok(master);
         }
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no Sentinel leads to a master");
-        let found = timeout(SEARCH_WAIT, own.connect()).await.map_err(late)??;
+        let found = timeout(MASTER_SEARCH_TIMEOUT, own.connect_master()).await.map_err(late)??;
         Ok(known.master.insert(found).1.clone())
     });
     looking.await.unwrap_or_else(|why| Err(io::Error::other(why).into()))
@@ -188,25 +194,29 @@ pub(super) async fn master(watched: &Arc<SentinelMaster>) -> RedisResult<Multipl
 
 impl KnownMaster {
     /// The master, unless it has been silent for too long.
-    fn master(&mut self) -> Option<MultiplexedConnection> {
-        if self.silent.is_some_and(|since| since.elapsed() > ANSWER_WAIT) {
+    fn live_connection(&mut self) -> Option<MultiplexedConnection> {
+        if self.unanswered_since.is_some_and(|since| since.elapsed() > RESPONSE_TIMEOUT) {
             *self = KnownMaster::default();
         }
         let (_, master) = self.master.clone()?;
-        self.silent.get_or_insert_with(Instant::now);
+        self.unanswered_since.get_or_insert_with(Instant::now);
         Some(master)
     }
 }
 
 impl SentinelNode {
-    async fn ask(&self, name: &str) -> RedisResult<SentinelReport> {
+    async fn query_master(&self, name: &str) -> RedisResult<SentinelReport> {
         // Whoever asked before still waits for it.
         let busy = |_| io::Error::new(io::ErrorKind::WouldBlock, "a Sentinel is silent");
         let mut known = self.connection.try_lock().map_err(busy)?;
         // One that fails is not used again.
         let mut connection = match known.take() {
             Some(connection) => connection,
-            None => self.client.get_multiplexed_async_connection_with_config(&config()).await?,
+            None => {
+                self.client
+                    .get_multiplexed_async_connection_with_config(&connection_config())
+                    .await?
+            }
         };
         let mut asked = redis::pipe();
         // The first names a new master as soon as there is one, the second tells the epoch.
@@ -222,20 +232,23 @@ impl SentinelNode {
 
 /// What the Sentinel says that knows of the latest failover. Of several that know of it, the one
 /// that names the known master: a server may have more than one name.
-fn latest(told: Vec<SentinelReport>, known: Option<&ClusterNode>) -> Option<SentinelReport> {
-    told.into_iter().max_by_key(|told| (told.epoch, Some(&told.master) == known))
+fn latest_report(
+    reports: Vec<SentinelReport>,
+    known: Option<&ClusterNode>,
+) -> Option<SentinelReport> {
+    reports.into_iter().max_by_key(|told| (told.epoch, Some(&told.master) == known))
 }
 
-fn config() -> AsyncConnectionConfig {
+fn connection_config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_WAIT))
-        .set_response_timeout(Some(ANSWER_WAIT))
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(RESPONSE_TIMEOUT))
 }
 
-fn address(host: &str, is_tls: bool) -> RedisResult<ConnectionAddr> {
+fn sentinel_address(host: &str, is_tls: bool) -> RedisResult<ConnectionAddr> {
     let scheme = if is_tls { "rediss" } else { "redis" };
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    let with_port = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
+    let with_port = if has_port { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") };
     Ok(format!("{scheme}://{with_port}").into_connection_info()?.addr().clone())
 }
 
@@ -247,32 +260,41 @@ mod tests {
         ClusterNode { host: "h".to_owned(), port }
     }
 
-    fn named(told: &[(u64, u16)], known: Option<u16>) -> Option<u16> {
+    fn latest_port(told: &[(u64, u16)], known: Option<u16>) -> Option<u16> {
         let told =
             told.iter().map(|(epoch, port)| SentinelReport { epoch: *epoch, master: node(*port) });
-        latest(told.collect(), known.map(node).as_ref()).map(|told| told.master.port)
+        latest_report(told.collect(), known.map(node).as_ref()).map(|told| told.master.port)
     }
 
     #[test]
     fn most_sentinels_named_the_master_of_before() {
-        assert_eq!(named(&[(1, 10), (2, 20), (1, 10)], Some(10)), Some(20));
-        assert_eq!(named(&[], Some(10)), None);
+        assert_eq!(latest_port(&[(1, 10), (2, 20), (1, 10)], Some(10)), Some(20));
+        assert_eq!(latest_port(&[], Some(10)), None);
     }
 
     #[test]
     fn a_master_with_two_names_was_left_again_and_again() {
         for told in [[(1, 10), (1, 11)], [(1, 11), (1, 10)]] {
-            assert_eq!(named(&told, Some(10)), Some(10));
-            assert_eq!(named(&told, Some(11)), Some(11));
+            assert_eq!(latest_port(&told, Some(10)), Some(10));
+            assert_eq!(latest_port(&told, Some(11)), Some(11));
         }
     }
 
     #[test]
     fn an_older_failover_is_not_believed_for_a_while() {
         let topology = Topology::default();
-        assert!(topology.is_latest(7, OLDER_WAIT) && topology.is_latest(8, OLDER_WAIT));
-        assert!(!topology.is_latest(7, OLDER_WAIT) && topology.is_latest(8, OLDER_WAIT));
+        assert!(
+            topology.accept_epoch(7, STALE_EPOCH_WINDOW)
+                && topology.accept_epoch(8, STALE_EPOCH_WINDOW)
+        );
+        assert!(
+            !topology.accept_epoch(7, STALE_EPOCH_WINDOW)
+                && topology.accept_epoch(8, STALE_EPOCH_WINDOW)
+        );
         // A master that was taken out and put in again begins at 0.
-        assert!(topology.is_latest(0, Duration::ZERO) && topology.is_latest(0, OLDER_WAIT));
+        assert!(
+            topology.accept_epoch(0, Duration::ZERO)
+                && topology.accept_epoch(0, STALE_EPOCH_WINDOW)
+        );
     }
 }

@@ -14,34 +14,34 @@ use super::RedisStore;
 use crate::ledger::Unavailable;
 
 /// Places that it is written in, in a cluster.
-const PLACES: usize = 64;
-const SLOTS: usize = 16_384;
+const ID_KEY_COUNT: usize = 64;
+const SLOT_COUNT: usize = 16_384;
 
 /// What is written in the places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) enum StoredIds {
     /// Nothing.
-    Nothing,
+    Missing,
     /// One name in all of them.
-    Whole(Box<str>),
+    Consistent(Box<str>),
     /// It is missing in some, or there are several: these.
-    Part(BTreeSet<String>),
+    Inconsistent(BTreeSet<String>),
 }
 
 impl StoredIds {
-    fn of(places: &[Option<String>]) -> StoredIds {
+    fn classify(places: &[Option<String>]) -> StoredIds {
         let names: BTreeSet<String> = places.iter().flatten().cloned().collect();
         let is_whole = names.len() == 1 && places.iter().all(Option::is_some);
         match names.first() {
-            None => StoredIds::Nothing,
-            Some(name) if is_whole => StoredIds::Whole(name.as_str().into()),
-            Some(_) => StoredIds::Part(names),
+            None => StoredIds::Missing,
+            Some(name) if is_whole => StoredIds::Consistent(name.as_str().into()),
+            Some(_) => StoredIds::Inconsistent(names),
         }
     }
 }
 
 /// A new name that follows from what was found, so that whoever finds the same has the same.
-pub(in crate::store) fn next_id(found: &BTreeSet<String>) -> String {
+pub(in crate::store) fn derive_next_id(found: &BTreeSet<String>) -> String {
     let all: Vec<&str> = found.iter().map(String::as_str).collect();
     let digest = Sha256::digest(all.join(","));
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
@@ -49,14 +49,17 @@ pub(in crate::store) fn next_id(found: &BTreeSet<String>) -> String {
 
 impl RedisStore {
     /// What the store is called.
-    pub(in crate::store) async fn store_id(&self) -> Result<StoredIds, Unavailable> {
-        let asked = self.places().await?.iter().map(|place| get(place)).collect();
-        Ok(StoredIds::of(&self.connection().await?.query_each(asked).await?))
+    pub(in crate::store) async fn read_store_ids(&self) -> Result<StoredIds, Unavailable> {
+        let asked = self.id_keys().await?.iter().map(|place| get_command(place)).collect();
+        Ok(StoredIds::classify(&self.connection().await?.query_each(asked).await?))
     }
 
     /// Writes a name where there is none. Whoever wrote the first place was first.
-    pub(in crate::store) async fn name_store(&self, id: &str) -> Result<(), Unavailable> {
-        let places = self.places().await?;
+    pub(in crate::store) async fn set_store_id_if_absent(
+        &self,
+        id: &str,
+    ) -> Result<(), Unavailable> {
+        let places = self.id_keys().await?;
         let Some((first, others)) = places.split_first() else { return Ok(()) };
         let set = |place: &String, id: &str| {
             redis::cmd("SET").arg(place).arg(id).arg("NX").arg("GET").to_owned()
@@ -70,8 +73,8 @@ impl RedisStore {
     }
 
     /// Writes a name over whatever there is.
-    pub(in crate::store) async fn rename_store(&self, id: &str) -> Result<(), Unavailable> {
-        let places = self.places().await?;
+    pub(in crate::store) async fn overwrite_store_id(&self, id: &str) -> Result<(), Unavailable> {
+        let places = self.id_keys().await?;
         let set = |place: &String| redis::cmd("SET").arg(place).arg(id).to_owned();
         let _: Vec<String> =
             self.connection().await?.query_each(places.iter().map(set).collect()).await?;
@@ -80,10 +83,10 @@ impl RedisStore {
 
     /// That something is not there says nothing where the store is not the one that is known.
     pub(super) async fn confirm_absence(&self, key: &str) -> Result<(), Unavailable> {
-        let Some(guard) = &self.guard else { return Ok(()) };
-        let places = self.places().await?;
-        let place = &places[slot(key) * places.len() / SLOTS];
-        let found: Option<String> = self.connection().await?.query(&get(place)).await?;
+        let Some(guard) = &self.run_gate else { return Ok(()) };
+        let places = self.id_keys().await?;
+        let place = &places[key_slot(key) * places.len() / SLOT_COUNT];
+        let found: Option<String> = self.connection().await?.query(&get_command(place)).await?;
         let known = guard.store_id();
         match (found.as_deref(), known.as_deref()) {
             (Some(found), Some(known)) if found == known => Ok(()),
@@ -92,23 +95,23 @@ impl RedisStore {
         }
     }
 
-    async fn places(&self) -> Result<&'static [String], Unavailable> {
-        static ALL: LazyLock<Vec<String>> = LazyLock::new(places);
+    async fn id_keys(&self) -> Result<&'static [String], Unavailable> {
+        static ALL: LazyLock<Vec<String>> = LazyLock::new(id_keys_by_slot);
         let is_cluster = self.connection().await?.is_cluster();
         Ok(if is_cluster { &ALL } else { &ALL[..1] })
     }
 }
 
-fn get(place: &str) -> Cmd {
+fn get_command(place: &str) -> Cmd {
     redis::cmd("GET").arg(place).to_owned()
 }
 
 /// A key for each part of the slots, in their order.
-fn places() -> Vec<String> {
-    let mut places = vec![None; PLACES];
+fn id_keys_by_slot() -> Vec<String> {
+    let mut places = vec![None; ID_KEY_COUNT];
     for number in 0_u32.. {
         let place = format!("tollgate:store:{{{number}}}");
-        places[slot(&place) * PLACES / SLOTS].get_or_insert(place);
+        places[key_slot(&place) * ID_KEY_COUNT / SLOT_COUNT].get_or_insert(place);
         if places.iter().all(Option::is_some) {
             break;
         }
@@ -117,10 +120,10 @@ fn places() -> Vec<String> {
 }
 
 /// The slot of a key in a cluster: what stands between the first braces counts, if anything does.
-fn slot(key: &str) -> usize {
+fn key_slot(key: &str) -> usize {
     let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let counted = tagged.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
-    usize::from(crc16(counted.as_bytes())) % SLOTS
+    usize::from(crc16(counted.as_bytes())) % SLOT_COUNT
 }
 
 /// CRC-16/XMODEM, as Redis has it.
@@ -143,26 +146,26 @@ mod tests {
         for (key, expected) in
             [("foo", 12_182), ("tollgate:{foo}:account", 12_182), ("{}foo", 9_500)]
         {
-            assert_eq!(slot(key), expected, "{key}");
+            assert_eq!(key_slot(key), expected, "{key}");
         }
     }
 
     #[test]
     fn each_part_of_the_slots_has_a_place() {
-        let places = places();
-        assert_eq!(places.len(), PLACES);
+        let places = id_keys_by_slot();
+        assert_eq!(places.len(), ID_KEY_COUNT);
         for (part, place) in places.iter().enumerate() {
-            assert_eq!(slot(place) * PLACES / SLOTS, part, "{place}");
+            assert_eq!(key_slot(place) * ID_KEY_COUNT / SLOT_COUNT, part, "{place}");
         }
     }
 
     #[test]
     fn a_name_that_is_missing_somewhere_is_not_whole() {
         let [a, b] = ["a", "b"].map(|name| Some(name.to_owned()));
-        assert_eq!(StoredIds::of(&[None, None]), StoredIds::Nothing);
-        assert_eq!(StoredIds::of(&[a.clone(), a.clone()]), StoredIds::Whole("a".into()));
+        assert_eq!(StoredIds::classify(&[None, None]), StoredIds::Missing);
+        assert_eq!(StoredIds::classify(&[a.clone(), a.clone()]), StoredIds::Consistent("a".into()));
         for part in [[a.clone(), None], [a, b]] {
-            assert!(matches!(StoredIds::of(&part), StoredIds::Part(_)), "{part:?}");
+            assert!(matches!(StoredIds::classify(&part), StoredIds::Inconsistent(_)), "{part:?}");
         }
     }
 }

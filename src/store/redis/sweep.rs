@@ -4,22 +4,22 @@
 use std::collections::HashSet;
 
 use super::scripts::ScriptCall;
-use super::{AccountKeys, RedisStore, answer};
+use super::{AccountKeys, RedisStore, parse_outcome};
 use crate::ledger::{AccountName, Outcome, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
 /// About so many accounts are asked together whether they have holds.
-const TOGETHER: u32 = 500;
+const ACCOUNTS_PER_SCAN: u32 = 500;
 /// Holds of one account ended by one sweep, at most; the next sweep does the rest.
 const SWEEP_MAX: isize = 1_000;
 
 impl RedisStore {
     /// Ends what is due.
     pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
-        let (mut all, mut swept, mut word) = (SweepReport::default(), HashSet::new(), 0);
+        let (mut all, mut swept, mut cursor) = (SweepReport::default(), HashSet::new(), 0);
         loop {
-            let (next, names) = self.walk(word, TOGETHER).await?;
-            for name in self.with_holds(names).await? {
+            let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_SCAN).await?;
+            for name in self.filter_with_holds(names).await? {
                 if swept.contains(&name) {
                     continue;
                 }
@@ -32,18 +32,18 @@ impl RedisStore {
             if next == 0 {
                 return Ok(all);
             }
-            word = next;
+            cursor = next;
         }
     }
 
     /// Those of some accounts that have open holds.
-    async fn with_holds(
+    async fn filter_with_holds(
         &self,
         mut names: Vec<AccountName>,
     ) -> Result<Vec<AccountName>, Unavailable> {
         let asked = names.iter().map(|name| {
             let mut count = redis::cmd("ZCARD");
-            count.arg(AccountKeys::of(name).open());
+            count.arg(AccountKeys::of(name).open_holds());
             count
         });
         let counts: Vec<u64> = self.connection().await?.query_each(asked.collect()).await?;
@@ -57,7 +57,7 @@ impl RedisStore {
         let (seconds, micros): (i64, i64) =
             self.connection().await?.query(&redis::cmd("TIME")).await?;
         let mut due = redis::cmd("ZRANGEBYSCORE");
-        due.arg(keys.open()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
+        due.arg(keys.open_holds()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
         due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = SweepReport::default();
@@ -65,18 +65,19 @@ impl RedisStore {
             let mut call = ScriptCall::default();
             call.key(keys.account())
                 .key(keys.hold(&id))
-                .key(keys.open())
+                .key(keys.open_holds())
                 .key(keys.journal())
                 .arg(&id);
-            let told = self.told(&call, |s| &s.money.expire).await?;
-            if answer(&told)? == Outcome::Done {
+            let reply = self.run_script(&call, |s| &s.money.expire).await?;
+            if parse_outcome(&reply)? == Outcome::Done {
                 swept.expired += 1;
-                let lost = told.get(1).and_then(|lost| lost.parse().ok()).unwrap_or(0);
+                let lost = reply.get(1).and_then(|lost| lost.parse().ok()).unwrap_or(0);
                 record_write_off(name.as_str(), &id, lost);
             }
         }
-        swept.open = self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open())).await?;
-        swept.held = self.balances_of(&keys).await?.unwrap_or_default().held;
+        swept.open =
+            self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open_holds())).await?;
+        swept.held = self.read_balances(&keys).await?.unwrap_or_default().held;
         Ok(swept)
     }
 }

@@ -36,14 +36,14 @@ impl Topology {
     }
 
     /// The version, and the nodes of a cluster in it, as far as they are known.
-    pub(super) fn now(&self) -> (u64, Vec<ClusterNode>) {
+    pub(super) fn snapshot(&self) -> (u64, Vec<ClusterNode>) {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.version(), nodes.clone())
     }
 
     /// Whether nobody has told of a later failover, but for one that was heard of longer ago than
     /// that.
-    pub(super) fn is_latest(&self, epoch: u64, wait: Duration) -> bool {
+    pub(super) fn accept_epoch(&self, epoch: u64, wait: Duration) -> bool {
         let mut failover = self.failover.lock().unwrap_or_else(PoisonError::into_inner);
         let is_older =
             failover.is_some_and(|(latest, heard)| epoch < latest && heard.elapsed() < wait);
@@ -54,12 +54,12 @@ impl Topology {
     }
 
     /// Other nodes are there, though the masters are the same.
-    pub(super) fn knows(&self, nodes: Vec<ClusterNode>) {
+    pub(super) fn set_nodes(&self, nodes: Vec<ClusterNode>) {
         *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
     /// The servers are others than before.
-    pub(super) fn has_changed(&self, nodes: Vec<ClusterNode>) {
+    pub(super) fn replace_nodes(&self, nodes: Vec<ClusterNode>) {
         let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         *known = nodes;
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Topology {
 
     /// The store was away and answers again: whoever still waits for the silent end of an old
     /// connection had better use a new one.
-    pub(in crate::store) fn is_back(&self) {
+    pub(in crate::store) fn force_reconnect(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::desk::WriteTxn;
 use super::now_ms;
+use super::write_txn::WriteTxn;
 use crate::ledger::account::{self, Balances, Posting};
 use crate::ledger::{AccountName, JournalEntry, Outcome};
 use crate::money::Money;
@@ -21,7 +21,7 @@ pub(super) fn open(c: &Connection, name: &AccountName) -> rusqlite::Result<bool>
 }
 
 /// Reads money out of a column. The tables admit nothing negative.
-pub(super) fn money(row: &Row<'_>, column: usize) -> rusqlite::Result<Money> {
+pub(super) fn read_money(row: &Row<'_>, column: usize) -> rusqlite::Result<Money> {
     let nano: i64 = row.get(column)?;
     Money::from_nano(nano).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, nano))
 }
@@ -30,21 +30,21 @@ pub(super) fn find(c: &Connection, name: &AccountName) -> rusqlite::Result<Optio
     let mut select = c.prepare_cached(
         "SELECT id, credit, available, held, posted, written_off FROM account WHERE name = ?",
     )?;
-    select.query_row([name.as_str()], account_row).optional()
+    select.query_row([name.as_str()], read_account_row).optional()
 }
 
-fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
+fn read_account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let balances = Balances {
-        credit: money(row, 1)?,
-        available: money(row, 2)?,
-        held: money(row, 3)?,
-        posted: money(row, 4)?,
-        written_off: money(row, 5)?,
+        credit: read_money(row, 1)?,
+        available: read_money(row, 2)?,
+        held: read_money(row, 3)?,
+        posted: read_money(row, 4)?,
+        written_off: read_money(row, 5)?,
     };
     Ok(AccountRow { id: row.get(0)?, balances })
 }
 
-pub(super) fn save(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()> {
+pub(super) fn save_balances(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()> {
     let mut update = c.prepare_cached(
         "UPDATE account SET credit = ?, available = ?, held = ?, posted = ?, written_off = ?
          WHERE id = ?",
@@ -56,27 +56,27 @@ pub(super) fn save(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()
 
 /// Takes a payment.
 pub(super) fn credit(
-    desk: &mut WriteTxn<'_>,
+    txn: &mut WriteTxn<'_>,
     name: &AccountName,
     tx: &str,
     amount: Money,
 ) -> rusqlite::Result<Outcome> {
-    let c = desk.c;
-    let Some(row) = desk.row(name)? else { return Ok(Outcome::NoAccount) };
+    let c = txn.conn;
+    let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
     let (id, mut balances) = (row.id, row.balances);
     let mut select = c.prepare_cached("SELECT amount FROM payment WHERE account = ? AND tx = ?")?;
-    let known = select.query_row(params![id, tx], |r| money(r, 0)).optional()?;
+    let known = select.query_row(params![id, tx], |r| read_money(r, 0)).optional()?;
     let answer = account::credit(&mut balances, known, amount);
     if answer == Outcome::Done {
         let mut insert =
             c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
         insert.execute(params![id, tx, amount.nano(), now_ms()])?;
-        desk.set(name, balances);
+        txn.set_balances(name, balances);
     }
     Ok(answer)
 }
 
-pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
+pub(super) fn list(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
     let mut select = c.prepare_cached("SELECT name FROM account ORDER BY name")?;
     let names = select.query_map([], |row| row.get::<_, String>(0))?;
     names.filter_map(|name| name.map(|n| AccountName::parse(&n)).transpose()).collect()
@@ -90,7 +90,7 @@ pub(super) fn last_seq(c: &Connection, account: i64) -> rusqlite::Result<i64> {
 }
 
 /// Adds a charge to an account's journal.
-pub(super) fn append(
+pub(super) fn append_posting(
     c: &Connection,
     account: i64,
     seq: i64,
@@ -104,7 +104,7 @@ pub(super) fn append(
     Ok(())
 }
 
-pub(super) fn journal(
+pub(super) fn read_journal(
     c: &Connection,
     name: &AccountName,
     after: u64,
@@ -118,8 +118,8 @@ pub(super) fn journal(
     let entries = select.query_map(params![name.as_str(), after, limit], |row| {
         Ok(JournalEntry {
             seq: row.get::<_, i64>(0)?.unsigned_abs(),
-            amount: money(row, 1)?,
-            written_off: money(row, 2)?,
+            amount: read_money(row, 1)?,
+            written_off: read_money(row, 2)?,
             line: row.get(3)?,
         })
     })?;

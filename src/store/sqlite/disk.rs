@@ -9,57 +9,57 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::identity::OpenFiles;
+use super::file_identity::OpenFiles;
 use super::writer::{CommittedBatch, WriteScheduler};
 
 /// So long the disk is not asked to sync again, while what waits for it gathers.
-const GATHER: Duration = Duration::from_millis(5);
+const SYNC_BATCH_WAIT: Duration = Duration::from_millis(5);
 /// So many times as long, if nobody is kept from anything meanwhile: charges wait for the disk in
 /// the background, and to ask it costs as much as a whole call.
-const GATHER_TIMES: u32 = 4;
+const UNAWAITED_WAITS: u32 = 4;
 /// The log is looked at so often, and whether the files are still those that are open.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// With more pages than so many it is copied into the file.
-const COPY_PAGES: i64 = 1_000;
+const CHECKPOINT_PAGES: i64 = 1_000;
 /// With more than so many it begins anew, for which nobody may write meanwhile.
-const LOG_PAGES: i64 = 4_000;
+const WAL_RESTART_PAGES: i64 = 4_000;
 
 /// See the module.
 pub(super) struct DiskSync {
-    log: File,
+    wal: File,
     files: OpenFiles,
     /// A connection of its own, so that copying keeps nobody from writing.
     connection: Connection,
-    writers: Weak<WriteScheduler>,
+    scheduler: Weak<WriteScheduler>,
 }
 
 impl DiskSync {
     pub(super) fn new(
-        (log, files): (File, OpenFiles),
+        (wal, files): (File, OpenFiles),
         connection: Connection,
-        writers: Weak<WriteScheduler>,
+        scheduler: Weak<WriteScheduler>,
     ) -> DiskSync {
-        DiskSync { log, files, connection, writers }
+        DiskSync { wal, files, connection, scheduler }
     }
 
     /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
-    pub(super) fn serve(&self, to_sync: &mpsc::Receiver<CommittedBatch>) {
+    pub(super) fn run_sync_loop(&self, to_sync: &mpsc::Receiver<CommittedBatch>) {
         let mut looked = Instant::now();
         loop {
-            match to_sync.recv_timeout(LOOK_EVERY) {
-                Ok(written) => self.sync(written, to_sync),
+            match to_sync.recv_timeout(POLL_INTERVAL) {
+                Ok(written) => self.sync_batch(written, to_sync),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if looked.elapsed() >= LOOK_EVERY {
+            if looked.elapsed() >= POLL_INTERVAL {
                 looked = Instant::now();
-                if let Some(why) = self.files.lost()
-                    && let Some(writers) = self.writers.upgrade()
+                if let Some(why) = self.files.find_lost()
+                    && let Some(scheduler) = self.scheduler.upgrade()
                 {
-                    writers.lose(why);
+                    scheduler.mark_lost(why);
                 }
                 // What is not copied now is copied the next time.
-                let copied = self.copy();
+                let copied = self.checkpoint_if_long();
                 copied.unwrap_or_else(|why| {
                     log::warn!(
                         event = "ledger_checkpoint_failed", why:% = why;
@@ -70,39 +70,39 @@ impl DiskSync {
         }
     }
 
-    fn sync(&self, mut written: CommittedBatch, to_sync: &mpsc::Receiver<CommittedBatch>) {
+    fn sync_batch(&self, mut written: CommittedBatch, to_sync: &mpsc::Receiver<CommittedBatch>) {
         // One wait for the disk does for many.
-        for _ in 0..GATHER_TIMES {
-            thread::sleep(GATHER);
+        for _ in 0..UNAWAITED_WAITS {
+            thread::sleep(SYNC_BATCH_WAIT);
             for more in to_sync.try_iter() {
-                written.acknowledge.extend(more.acknowledge);
+                written.acknowledgements.extend(more.acknowledgements);
                 written.is_awaited |= more.is_awaited;
             }
             if written.is_awaited {
                 break;
             }
         }
-        let kept = self.log.sync_data();
+        let kept = self.wal.sync_data();
         if let Err(why) = &kept {
             log::error!(
                 event = "ledger_sync_failed", why:% = why;
                 "the ledger's log could not be synced"
             );
         }
-        written.acknowledge.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
+        written.acknowledgements.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
     }
 
     /// Copies a log that has grown into the file, and has it begin anew if it is long: whatever is
     /// written while it is copied would stand behind, so the rest is copied while nobody writes.
-    fn copy(&self) -> rusqlite::Result<()> {
-        let (pages, copied) = self.checkpoint("NOOP")?;
-        if pages - copied <= COPY_PAGES && pages <= LOG_PAGES {
+    fn checkpoint_if_long(&self) -> rusqlite::Result<()> {
+        let (pages, copied) = self.wal_checkpoint("NOOP")?;
+        if pages - copied <= CHECKPOINT_PAGES && pages <= WAL_RESTART_PAGES {
             return Ok(());
         }
-        self.checkpoint("PASSIVE")?;
-        match self.writers.upgrade() {
-            Some(writers) if pages > LOG_PAGES => {
-                writers.begin_log(|| self.checkpoint("PASSIVE").map(drop))
+        self.wal_checkpoint("PASSIVE")?;
+        match self.scheduler.upgrade() {
+            Some(scheduler) if pages > WAL_RESTART_PAGES => {
+                scheduler.restart_wal(|| self.wal_checkpoint("PASSIVE").map(drop))
             }
             _ => Ok(()),
         }
@@ -110,7 +110,7 @@ impl DiskSync {
 
     /// Copies nothing, or what can be copied without waiting for anybody. Tells how many pages the
     /// log has, and how many of them are in the file.
-    fn checkpoint(&self, how: &str) -> rusqlite::Result<(i64, i64)> {
+    fn wal_checkpoint(&self, how: &str) -> rusqlite::Result<(i64, i64)> {
         let asked = format!("PRAGMA wal_checkpoint({how})");
         self.connection.query_row(&asked, [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
@@ -122,7 +122,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{BUSY_WAIT, SqliteStore, schema};
+    use super::super::{BUSY_TIMEOUT, SqliteStore, schema};
     use super::*;
     use crate::ledger::{AccountName, Ledger as _};
     use crate::notes::AccountCache as _;
@@ -140,17 +140,17 @@ mod tests {
             let kept = store.keep(&account, &[format!("n{n}")], note.clone(), 600_000).await;
             kept.expect("it is kept");
         }
-        let beside = schema::open_beside(&path, BUSY_WAIT).expect("a connection");
+        let beside = schema::open_secondary(&path, BUSY_TIMEOUT).expect("a connection");
         let pages = || -> i64 {
             let asked = "PRAGMA wal_checkpoint(NOOP)";
             beside.query_row(asked, [], |row| row.get(1)).expect("an answer")
         };
-        assert!(pages() > LOG_PAGES, "it is long");
+        assert!(pages() > WAL_RESTART_PAGES, "it is long");
         let end = Instant::now() + Duration::from_secs(30);
-        while pages() > COPY_PAGES && Instant::now() < end {
+        while pages() > CHECKPOINT_PAGES && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert!(pages() <= COPY_PAGES, "{} pages", pages());
+        assert!(pages() <= CHECKPOINT_PAGES, "{} pages", pages());
         let found = store.find(&account, &["n0".to_owned(), "n99".to_owned()]).await;
         assert_eq!(found.expect("they are found"), [Some(note.clone()), Some(note)]);
         assert!(store.balances(&account).await.expect("an answer").is_some());

@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::accounts::money;
-use super::desk::WriteTxn;
+use super::accounts::read_money;
 use super::now_ms;
+use super::write_txn::WriteTxn;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
 use crate::metrics::record_write_off;
@@ -13,20 +13,20 @@ use crate::money::Money;
 /// Holds ended by one sweep, at most; the next sweep does the rest.
 const SWEEP_MAX: u32 = 1_000;
 /// Holds forgotten in one step, at most.
-const FORGET_MAX: u32 = 500;
+const PURGE_MAX: u32 = 500;
 /// A hold that ended is remembered so long, in ms, so that a repeat gets the same answer.
-const REMEMBER_MS: i64 = 24 * 60 * 60 * 1_000;
+const ENDED_HOLD_TTL_MS: i64 = 24 * 60 * 60 * 1_000;
 /// What may stand before the time in an id: nothing, or the name of a job.
-const PREFIXES: [&str; 2] = ["", "video_"];
+const HOLD_ID_PREFIXES: [&str; 2] = ["", "video_"];
 
 /// Does an operation on a hold.
-pub(super) fn apply(
-    desk: &mut WriteTxn<'_>,
+pub(super) fn apply_operation(
+    txn: &mut WriteTxn<'_>,
     name: &AccountName,
     op: &Operation,
 ) -> rusqlite::Result<Outcome> {
     let Some(id) = op.hold_id() else { return Ok(Outcome::Unknown) };
-    let Some(row) = desk.row(name)? else { return Ok(Outcome::NoAccount) };
+    let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
     let now = now_ms();
     let op = match op {
@@ -36,37 +36,37 @@ pub(super) fn apply(
         }
         op => op,
     };
-    let mut known = desk.open_hold(name, id).cloned();
+    let mut known = txn.cached_hold(name, id).cloned();
     if known.is_none() {
         // The id of a hold that is asked for is new, but for the rarest of cases.
         if matches!(op, Operation::Hold { .. }) {
             let mut after = balances;
             let step = account::step(&mut after, None, op, now);
             if let Some(record) = &step.record
-                && open(desk.c, (account, id), record)?
+                && insert_open_hold(txn.conn, (account, id), record)?
             {
-                desk.set(name, after);
-                desk.note_hold(name, id, record);
+                txn.set_balances(name, after);
+                txn.cache_hold(name, id, record);
                 return Ok(step.answer);
             }
         }
-        known = find(desk.c, account, id)?;
+        known = find_hold(txn.conn, account, id)?;
     }
     let mut after = balances;
     let mut step = account::step(&mut after, known.as_ref(), op, now);
-    if !keep(desk, name, (account, id), known.as_ref(), &step)? {
-        release(&mut balances, known.as_ref(), id, now);
-        known = find(desk.c, account, id)?;
+    if !save_transition(txn, name, (account, id), known.as_ref(), &step)? {
+        release_held(&mut balances, known.as_ref(), id, now);
+        known = find_hold(txn.conn, account, id)?;
         after = balances;
         step = account::step(&mut after, known.as_ref(), op, now);
-        keep(desk, name, (account, id), known.as_ref(), &step)?;
+        save_transition(txn, name, (account, id), known.as_ref(), &step)?;
     }
-    desk.set(name, after);
+    txn.set_balances(name, after);
     Ok(step.answer)
 }
 
 /// Gives back what a hold holds that has ended otherwise, without anybody seeing that it stands.
-fn release(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i64) {
+fn release_held(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i64) {
     let void = Operation::Void { id: id.to_owned() };
     let released = account::step(balances, known, &void, now).answer;
     log::warn!(
@@ -76,9 +76,9 @@ fn release(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i
 }
 
 /// Ends what is due.
-pub(super) fn expire(desk: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
+pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
     let now = now_ms();
-    let c = desk.c;
+    let c = txn.conn;
     let mut select = c.prepare_cached(
         "SELECT wanted, least, due.held, lease_until, state, due.posted, line, name, due.id
          FROM (SELECT account, id, wanted, least, held, lease_until, 0 AS state, posted, line
@@ -90,21 +90,21 @@ pub(super) fn expire(desk: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
          ORDER BY lease_until, account, due.id LIMIT ?2",
     )?;
     let due = select.query_map(params![now, SWEEP_MAX], |row| {
-        Ok((row.get::<_, String>(7)?, row.get::<_, String>(8)?, record(row)?))
+        Ok((row.get::<_, String>(7)?, row.get::<_, String>(8)?, read_hold_record(row)?))
     })?;
     let due: Vec<(String, String, HoldRecord)> = due.collect::<rusqlite::Result<_>>()?;
     let mut swept = SweepReport::default();
     for (name, id, record) in due {
         let Some(name) = AccountName::parse(&name) else { continue };
-        let Some(row) = desk.row(&name)? else { continue };
+        let Some(row) = txn.account_row(&name)? else { continue };
         let (account, mut balances) = (row.id, row.balances);
         let mut after = balances;
         if let Some(step) = account::expire(&mut after, &record, now) {
-            if !keep(desk, &name, (account, &id), Some(&record), &step)? {
-                release(&mut balances, Some(&record), &id, now);
+            if !save_transition(txn, &name, (account, &id), Some(&record), &step)? {
+                release_held(&mut balances, Some(&record), &id, now);
                 after = balances;
             }
-            desk.set(&name, after);
+            txn.set_balances(&name, after);
             let lost = step.posting.as_ref().map_or(Money::ZERO, |posting| posting.written_off);
             record_write_off(name.as_str(), &id, lost.nano());
             swept.expired += 1;
@@ -114,7 +114,7 @@ pub(super) fn expire(desk: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
         "SELECT count(*), coalesce(sum(held), 0)
          FROM (SELECT held FROM open_hold UNION ALL SELECT held FROM hold WHERE state = 0)",
     )?;
-    let (open, held) = totals.query_row([], |r| Ok((r.get::<_, i64>(0)?, money(r, 1)?)))?;
+    let (open, held) = totals.query_row([], |r| Ok((r.get::<_, i64>(0)?, read_money(r, 1)?)))?;
     Ok(SweepReport { open: open.unsigned_abs(), held, ..swept })
 }
 
@@ -124,8 +124,8 @@ pub(super) fn expire(desk: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
 /// are said twice from reading all holds of each account that it has found.
 ///
 /// Tells how many went.
-pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
-    let before_ms = now_ms() - REMEMBER_MS;
+pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
+    let before_ms = now_ms() - ENDED_HOLD_TTL_MS;
     let oldest = format!("{:012x}", before_ms.max(0));
     let bound = format!("{}-{}", &oldest[..8], &oldest[8..]);
     let mut forgotten = 0;
@@ -135,18 +135,18 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
              ON hold.account = account.id AND hold.id >= ?1 || '0' AND hold.id < ?1 || ?2
              WHERE hold.state <> 0 LIMIT ?3)",
     )?;
-    for prefix in PREFIXES {
-        forgotten += delete.execute(params![prefix, bound, FORGET_MAX])?;
+    for prefix in HOLD_ID_PREFIXES {
+        forgotten += delete.execute(params![prefix, bound, PURGE_MAX])?;
     }
     Ok(forgotten)
 }
 
-fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<HoldRecord>> {
+fn find_hold(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<HoldRecord>> {
     let mut open = c.prepare_cached(
         "SELECT wanted, least, held, lease_until, 0, posted, line FROM open_hold
          WHERE account = ? AND id = ?",
     )?;
-    let known = open.query_row(params![account, id], record).optional()?;
+    let known = open.query_row(params![account, id], read_hold_record).optional()?;
     if known.is_some() {
         return Ok(known);
     }
@@ -154,11 +154,11 @@ fn find(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<HoldR
         "SELECT wanted, least, held, lease_until, state, posted, line FROM hold
          WHERE account = ? AND id = ?",
     )?;
-    ended.query_row(params![account, id], record).optional()
+    ended.query_row(params![account, id], read_hold_record).optional()
 }
 
-fn record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
-    let posted = || row.get::<_, Option<i64>>(5)?.map(|_| money(row, 5)).transpose();
+fn read_hold_record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
+    let posted = || row.get::<_, Option<i64>>(5)?.map(|_| read_money(row, 5)).transpose();
     let state = match row.get::<_, i64>(4)? {
         0 => {
             let line: Option<String> = row.get(6)?;
@@ -170,9 +170,9 @@ fn record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
         _ => HoldState::Tombstone,
     };
     Ok(HoldRecord {
-        wanted: money(row, 0)?,
-        least: money(row, 1)?,
-        held: money(row, 2)?,
+        wanted: read_money(row, 0)?,
+        least: read_money(row, 1)?,
+        held: read_money(row, 2)?,
         lease_until: row.get(3)?,
         state,
     })
@@ -181,7 +181,11 @@ fn record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
 /// Writes down a hold that stands, unless there is or was one of that id; tells whether there was
 /// none. One row of values, asked for in a statement of its own: of an insert that selects SQLite
 /// copies each page that it changes, to be able to take back a part of it.
-fn open(c: &Connection, (account, id): (i64, &str), record: &HoldRecord) -> rusqlite::Result<bool> {
+fn insert_open_hold(
+    c: &Connection,
+    (account, id): (i64, &str),
+    record: &HoldRecord,
+) -> rusqlite::Result<bool> {
     let mut ended = c.prepare_cached("SELECT 1 FROM hold WHERE account = ? AND id = ?")?;
     if ended.exists(params![account, id])? {
         return Ok(false);
@@ -196,29 +200,29 @@ fn open(c: &Connection, (account, id): (i64, &str), record: &HoldRecord) -> rusq
 
 /// Writes back what a step changed. `false`, and nothing more than that the hold does not stand any
 /// more, if it has ended otherwise: a version that does not know where it stands takes it for lost.
-fn keep(
-    desk: &mut WriteTxn<'_>,
+fn save_transition(
+    txn: &mut WriteTxn<'_>,
     name: &AccountName,
     hold: (i64, &str),
     known: Option<&HoldRecord>,
     step: &Transition,
 ) -> rusqlite::Result<bool> {
     if let Some(record) = &step.record {
-        if !write(desk.c, hold, known, record)? {
-            desk.forget_hold(name, hold.1);
+        if !write_hold(txn.conn, hold, known, record)? {
+            txn.evict_hold(name, hold.1);
             return Ok(false);
         }
-        desk.note_hold(name, hold.1, record);
+        txn.cache_hold(name, hold.1, record);
     }
     if let Some(posting) = &step.posting {
-        desk.append(name, posting)?;
+        txn.append_posting(name, posting)?;
     }
     Ok(true)
 }
 
 /// Writes down how a hold is now, in the table that it belongs to. `false` if one that stood is
 /// there as one that ended.
-fn write(
+fn write_hold(
     c: &Connection,
     (account, id): (i64, &str),
     known: Option<&HoldRecord>,
@@ -227,7 +231,7 @@ fn write(
     let (state, posted) = match &record.state {
         HoldState::Open { checkpoint } => {
             let checkpoint = checkpoint.as_ref().map(|(charge, line)| (charge.nano(), &**line));
-            return rewrite(c, (account, id), record, checkpoint.unzip()).map(|()| true);
+            return update_open_hold(c, (account, id), record, checkpoint.unzip()).map(|()| true);
         }
         HoldState::Posted(amount) => (1, Some(amount.nano())),
         HoldState::Voided => (2, None),
@@ -251,7 +255,7 @@ fn write(
 }
 
 /// Writes down a hold that goes on to stand, with what it may cost so far.
-fn rewrite(
+fn update_open_hold(
     c: &Connection,
     (account, id): (i64, &str),
     record: &HoldRecord,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::jobs::{read, repeats, used, written};
-use super::desk::WriteTxn;
-use super::{Priority, SqliteStore, holds, kept, now_ms};
+use super::write_txn::WriteTxn;
+use super::{Priority, SqliteStore, holds, kept_bytes, now_ms};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
@@ -20,12 +20,14 @@ impl JobQueue for SqliteStore {
     async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let job = written(&order.job)?;
         let most = self.kept_bytes_max;
-        self.writers.run(Priority::Kept, move |desk| place_whole(desk, &order, &job, most)).await?
+        self.scheduler
+            .run(Priority::ThreadDurable, move |txn| place_atomically(txn, &order, &job, most))
+            .await?
     }
 
     async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         let (account, id) = (account.clone(), id.to_owned());
-        let job = self.reader.read(move |c| find(c, &account, &id)).await?;
+        let job = self.reader.query(move |c| find_job(c, &account, &id)).await?;
         job.as_deref().map(read).transpose()
     }
 
@@ -35,7 +37,7 @@ impl JobQueue for SqliteStore {
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable> {
         let (account, limit) = (account.clone(), page.limit);
-        let Some(texts) = self.reader.read(move |c| list(c, &account, &page)).await? else {
+        let Some(texts) = self.reader.query(move |c| list_jobs(c, &account, &page)).await? else {
             return Ok(None);
         };
         let jobs = texts.iter().take(limit).map(|text| read(text)).collect::<Result<_, _>>()?;
@@ -44,30 +46,38 @@ impl JobQueue for SqliteStore {
 
     async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         let (account, id) = (account.clone(), id.to_owned());
-        let job =
-            self.writers.run(Priority::Kept, move |desk| delete(desk.c, &account, &id)).await?;
+        let job = self
+            .scheduler
+            .run(Priority::ThreadDurable, move |txn| mark_deleted(txn.conn, &account, &id))
+            .await?;
         job.as_deref().map(read).transpose()
     }
 
     async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
-        self.writers.run(Priority::Long, move |desk| claims::claim(desk.c, lease_ms, limit)).await
+        self.scheduler
+            .run(Priority::Thread, move |txn| claims::claim_due(txn.conn, lease_ms, limit))
+            .await
     }
 
     async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
-        self.writers.run(Priority::Long, move |desk| claims::renew(desk.c, &claim, lease_ms)).await
+        self.scheduler
+            .run(Priority::Thread, move |txn| claims::renew(txn.conn, &claim, lease_ms))
+            .await
     }
 
     async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
-        self.reader.read(move |c| claims::body(c, &claim)).await
+        self.reader.query(move |c| claims::read_body(c, &claim)).await
     }
 
     async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
         let (held, job, status) =
             (claims::ClaimRow::of(claim), written(&claim.job)?, claim.job.status());
-        let save = move |desk: &mut WriteTxn<'_>| claims::save(desk.c, &held, &job, status, next);
-        let Some(deleted) = self.writers.run(Priority::Kept, save).await? else { return Ok(false) };
+        let save = move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &held, &job, status, next);
+        let Some(deleted) = self.scheduler.run(Priority::ThreadDurable, save).await? else {
+            return Ok(false);
+        };
         claim.deleted = deleted;
         claim.revision += 1;
         Ok(true)
@@ -75,20 +85,24 @@ impl JobQueue for SqliteStore {
 
     async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
-        self.writers.run(Priority::Kept, move |desk| claims::remove(desk.c, &claim)).await
+        self.scheduler
+            .run(Priority::ThreadDurable, move |txn| claims::remove(txn.conn, &claim))
+            .await
     }
 
     async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
-        self.reader.read(counts).await
+        self.reader.query(count_by_status).await
     }
 
     async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
-        self.writers.run(Priority::Kept, move |desk| secret(desk.c, candidate)).await
+        self.scheduler
+            .run(Priority::ThreadDurable, move |txn| get_or_set_secret(txn.conn, candidate))
+            .await
     }
 }
 
 /// A status as the table has it.
-fn number(status: JobStatus) -> i64 {
+fn status_number(status: JobStatus) -> i64 {
     match status {
         JobStatus::Queued => 0,
         JobStatus::InProgress => 1,
@@ -98,27 +112,27 @@ fn number(status: JobStatus) -> i64 {
 }
 
 /// So long after a moment.
-fn after(now: i64, ms: u64) -> i64 {
+fn add_ms(now: i64, ms: u64) -> i64 {
     now.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 
 /// Places an order, or nothing of it. What cannot be written, for example since the disk is full,
 /// is no error of the transaction, in which others' operations are too, unless it ended that.
-fn place_whole(
-    desk: &mut WriteTxn<'_>,
+fn place_atomically(
+    txn: &mut WriteTxn<'_>,
     order: &NewJob,
     job: &str,
     most: u64,
 ) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
-    let c = desk.c;
+    let c = txn.conn;
     let account = &order.job.account;
-    let Some(before) = desk.balances(account)? else { return Ok(Ok(PlaceResult::NoAccount)) };
+    let Some(before) = txn.balances(account)? else { return Ok(Ok(PlaceResult::NoAccount)) };
     c.prepare_cached("SAVEPOINT place")?.execute([])?;
-    let placed = place(desk, order, job, most);
+    let placed = place_job(txn, order, job, most);
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
         c.prepare_cached("ROLLBACK TO place")?.execute([])?;
-        desk.set(account, before);
-        desk.forget_hold(account, &order.job.id);
+        txn.set_balances(account, before);
+        txn.evict_hold(account, &order.job.id);
     }
     match placed {
         Err(why) if c.is_autocommit() => Err(why),
@@ -133,18 +147,18 @@ fn place_whole(
     }
 }
 
-fn place(
-    desk: &mut WriteTxn<'_>,
+fn place_job(
+    txn: &mut WriteTxn<'_>,
     order: &NewJob,
     job: &str,
     most: u64,
 ) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
-    let c = desk.c;
+    let c = txn.conn;
     let (account, id) = (&order.job.account, &order.job.id);
-    let Some(row) = desk.row(account)?.map(|row| row.id) else {
+    let Some(row) = txn.account_row(account)?.map(|row| row.id) else {
         return Ok(Ok(PlaceResult::NoAccount));
     };
-    if let Some(earlier) = placed_before(c, row, order)? {
+    if let Some(earlier) = find_earlier_order(c, row, order)? {
         return Ok(earlier);
     }
     let mut open =
@@ -152,7 +166,7 @@ fn place(
     if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
         return Ok(Ok(PlaceResult::Crowded));
     }
-    if !kept::make_room(c, most, order.body.len())? {
+    if !kept_bytes::make_room(c, most, order.body.len())? {
         return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
     }
     let hold = Operation::Hold {
@@ -161,7 +175,7 @@ fn place(
         least: order.quote.least,
         lease_ms: order.lease_ms,
     };
-    match holds::apply(desk, account, &hold)? {
+    match holds::apply_operation(txn, account, &hold)? {
         Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => {}
         Outcome::Insufficient(available) => return Ok(Ok(PlaceResult::Insufficient(available))),
         Outcome::NoAccount => return Ok(Ok(PlaceResult::NoAccount)),
@@ -171,7 +185,7 @@ fn place(
         "INSERT INTO video (account, id, job, status, due, lease_until, revision, deleted, key)
          VALUES (?, ?, ?, ?, ?, 0, ?, 0, ?)",
     )?;
-    let (status, now) = (number(order.job.status()), now_ms());
+    let (status, now) = (status_number(order.job.status()), now_ms());
     // Far from those of an earlier job of this id, whose claims somebody may still have.
     let revision = now.saturating_mul(1_000);
     let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
@@ -181,7 +195,7 @@ fn place(
 }
 
 /// What became of the order when it, or another with its idempotency key, came before.
-fn placed_before(
+fn find_earlier_order(
     c: &Connection,
     account: i64,
     order: &NewJob,
@@ -209,7 +223,7 @@ fn placed_before(
     }))
 }
 
-fn find(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Option<String>> {
+fn find_job(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Option<String>> {
     let mut select = c.prepare_cached(
         "SELECT job FROM video
          WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ? AND deleted = 0",
@@ -218,13 +232,13 @@ fn find(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Opt
 }
 
 /// The jobs of a page and one more, if there is one.
-fn list(
+fn list_jobs(
     c: &Connection,
     account: &AccountName,
     page: &JobPage,
 ) -> rusqlite::Result<Option<Vec<String>>> {
     if let Some(after) = &page.after
-        && find(c, account, after)?.is_none()
+        && find_job(c, account, after)?.is_none()
     {
         return Ok(None);
     }
@@ -240,7 +254,11 @@ fn list(
     jobs.collect::<rusqlite::Result<_>>().map(Some)
 }
 
-fn delete(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<Option<String>> {
+fn mark_deleted(
+    c: &Connection,
+    account: &AccountName,
+    id: &str,
+) -> rusqlite::Result<Option<String>> {
     let mut update = c.prepare_cached(
         "UPDATE video SET deleted = 1, due = ?
          WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ? AND deleted = 0
@@ -249,13 +267,13 @@ fn delete(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result<O
     update.query_row(params![now_ms(), account.as_str(), id], |row| row.get(0)).optional()
 }
 
-fn counts(c: &Connection) -> rusqlite::Result<Vec<(JobStatus, u64)>> {
+fn count_by_status(c: &Connection) -> rusqlite::Result<Vec<(JobStatus, u64)>> {
     let mut select = c.prepare_cached("SELECT count(*) FROM video WHERE status = ?")?;
-    let mut count = |status| select.query_row([number(status)], |row| row.get::<_, i64>(0));
+    let mut count = |status| select.query_row([status_number(status)], |row| row.get::<_, i64>(0));
     JobStatus::ALL.into_iter().map(|status| Ok((status, count(status)?.unsigned_abs()))).collect()
 }
 
-fn secret(c: &Connection, candidate: [u8; 32]) -> rusqlite::Result<[u8; 32]> {
+fn get_or_set_secret(c: &Connection, candidate: [u8; 32]) -> rusqlite::Result<[u8; 32]> {
     let mut insert =
         c.prepare_cached("INSERT OR IGNORE INTO secret (row, secret) VALUES (1, ?)")?;
     insert.execute([&candidate[..]])?;

@@ -30,16 +30,16 @@ pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<Key
         "SELECT name, prefix, created_at, revoked_at FROM access_key
          JOIN account ON account.id = access_key.account WHERE hash = ?",
     )?;
-    Ok(select.query_row([&hash.0[..]], record).optional()?.flatten())
+    Ok(select.query_row([&hash.0[..]], read_key_record).optional()?.flatten())
 }
 
-pub(super) fn of(c: &Connection, name: &AccountName) -> rusqlite::Result<Vec<KeyRecord>> {
+pub(super) fn list(c: &Connection, name: &AccountName) -> rusqlite::Result<Vec<KeyRecord>> {
     let mut select = c.prepare_cached(
         "SELECT name, prefix, created_at, revoked_at FROM access_key
          JOIN account ON account.id = access_key.account WHERE name = ?
          ORDER BY created_at, prefix",
     )?;
-    let records = select.query_map([name.as_str()], record)?;
+    let records = select.query_map([name.as_str()], read_key_record)?;
     records.filter_map(Result::transpose).collect()
 }
 
@@ -50,7 +50,7 @@ pub(super) fn revoke(c: &Connection, prefix: &str, at: i64) -> rusqlite::Result<
     Ok(update.execute(params![at, prefix])? == 1)
 }
 
-fn record(row: &Row<'_>) -> rusqlite::Result<Option<KeyRecord>> {
+fn read_key_record(row: &Row<'_>) -> rusqlite::Result<Option<KeyRecord>> {
     let Some(account) = AccountName::parse(&row.get::<_, String>(0)?) else { return Ok(None) };
     Ok(Some(KeyRecord {
         account,

@@ -11,49 +11,55 @@ pub(super) enum Executor {
     /// At once, by the thread.
     Thread,
     /// At once, by whoever brings it.
-    Bringer,
+    Caller,
     /// With the next, or in a moment by whoever brings it.
-    Anyone,
+    AnyCaller,
 }
 
 /// What somebody whose turn is over has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
     /// Take what there is.
-    Take,
+    TakeBatch,
     /// Nothing: what there is is others' to take.
-    Leave,
+    NothingToDo,
     /// See to it that what came after the own item is taken in a moment. The turn is not given up.
-    Stay,
+    KeepTurn,
 }
 
 /// A queue that a thread takes from, and those who bring something.
 pub(super) struct WriteQueue<T> {
     waiting: Mutex<QueueState<T>>,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 struct QueueState<T> {
     items: VecDeque<T>,
     /// How many have been taken since the beginning.
-    taken: u64,
+    taken_count: u64,
     /// How many came before the first that only the thread takes, if there is one.
-    long_from: Option<usize>,
+    thread_only_from: Option<usize>,
     /// Whether the thread is to take them.
-    is_called: bool,
+    is_thread_woken: bool,
     /// How many are about to take them.
-    turns: usize,
+    pending_turns: usize,
     /// Whether nothing more will come.
-    closed: bool,
+    is_closed: bool,
 }
 
 impl<T> WriteQueue<T> {
     pub(super) fn new() -> WriteQueue<T> {
-        let (items, long_from) = (VecDeque::new(), None);
-        let (taken, turns) = (0, 0);
-        let waiting =
-            QueueState { items, taken, long_from, is_called: false, turns, closed: false };
-        WriteQueue { waiting: Mutex::new(waiting), bell: Condvar::new() }
+        let (items, thread_only_from) = (VecDeque::new(), None);
+        let (taken_count, pending_turns) = (0, 0);
+        let waiting = QueueState {
+            items,
+            taken_count,
+            thread_only_from,
+            is_thread_woken: false,
+            pending_turns,
+            is_closed: false,
+        };
+        WriteQueue { waiting: Mutex::new(waiting), wakeup: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
@@ -63,107 +69,107 @@ impl<T> WriteQueue<T> {
     /// Adds an item behind all others. Whoever has to see to it that it is taken, gets its number:
     /// of what somebody waits for, everybody does, since another may be kept from it.
     #[must_use]
-    pub(super) fn push(&self, item: T, by: Executor) -> Option<u64> {
+    pub(super) fn push(&self, item: T, executor: Executor) -> Option<u64> {
         let mut waiting = self.lock();
-        let number = waiting.taken + waiting.items.len() as u64;
-        if by == Executor::Thread && waiting.long_from.is_none() {
-            waiting.long_from = Some(waiting.items.len());
+        let number = waiting.taken_count + waiting.items.len() as u64;
+        if executor == Executor::Thread && waiting.thread_only_from.is_none() {
+            waiting.thread_only_from = Some(waiting.items.len());
         }
         waiting.items.push_back(item);
-        if waiting.is_called {
+        if waiting.is_thread_woken {
             return None;
         }
-        if by == Executor::Thread {
-            waiting.is_called = true;
+        if executor == Executor::Thread {
+            waiting.is_thread_woken = true;
             drop(waiting);
-            self.bell.notify_one();
+            self.wakeup.notify_one();
             return None;
         }
-        let has_turn = by == Executor::Bringer || waiting.turns == 0;
-        waiting.turns += usize::from(has_turn);
+        let has_turn = executor == Executor::Caller || waiting.pending_turns == 0;
+        waiting.pending_turns += usize::from(has_turn);
         has_turn.then_some(number)
     }
 
     /// Has the thread take what there is.
-    pub(super) fn call(&self) {
+    pub(super) fn wake_thread(&self) {
         let mut waiting = self.lock();
-        if !waiting.is_called && !waiting.items.is_empty() {
-            waiting.is_called = true;
+        if !waiting.is_thread_woken && !waiting.items.is_empty() {
+            waiting.is_thread_woken = true;
             drop(waiting);
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
     /// Nothing more will come; what is there is taken by the thread.
     pub(super) fn close(&self) {
-        self.lock().closed = true;
-        self.bell.notify_one();
+        self.lock().is_closed = true;
+        self.wakeup.notify_one();
     }
 
     /// Whoever was to see to it that the item of this number is taken has come to that. What came
     /// after it is better taken by those who still wait for others, all at once.
-    pub(super) fn turn_is_over(&self, number: u64, by: Executor) -> TurnOutcome {
+    pub(super) fn finish_turn(&self, number: u64, executor: Executor) -> TurnOutcome {
         let mut waiting = self.lock();
-        waiting.turns = waiting.turns.saturating_sub(1);
-        let is_taken = waiting.taken > number;
-        if by == Executor::Bringer && !is_taken {
-            return TurnOutcome::Take;
+        waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
+        let is_taken = waiting.taken_count > number;
+        if executor == Executor::Caller && !is_taken {
+            return TurnOutcome::TakeBatch;
         }
-        if waiting.turns > 0 || waiting.is_called || waiting.items.is_empty() {
-            return TurnOutcome::Leave;
+        if waiting.pending_turns > 0 || waiting.is_thread_woken || waiting.items.is_empty() {
+            return TurnOutcome::NothingToDo;
         }
-        if by == Executor::Anyone {
-            return TurnOutcome::Take;
+        if executor == Executor::AnyCaller {
+            return TurnOutcome::TakeBatch;
         }
-        waiting.turns += 1;
-        TurnOutcome::Stay
+        waiting.pending_turns += 1;
+        TurnOutcome::KeepTurn
     }
 
     /// Whoever saw to it that an item is taken has left: the thread takes what there is.
-    pub(super) fn turn_is_lost(&self) {
+    pub(super) fn abandon_turn(&self) {
         let mut waiting = self.lock();
-        waiting.turns = waiting.turns.saturating_sub(1);
+        waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
         drop(waiting);
-        self.call();
+        self.wake_thread();
     }
 
     /// How many items there are, unless the one of this number is taken.
-    pub(super) fn count_for(&self, number: u64) -> Option<usize> {
+    pub(super) fn count_unless_taken(&self, number: u64) -> Option<usize> {
         let waiting = self.lock();
-        (waiting.taken <= number).then_some(waiting.items.len())
+        (waiting.taken_count <= number).then_some(waiting.items.len())
     }
 
     /// How many items there are, and whether they are left to the thread.
-    pub(super) fn look(&self) -> (usize, bool) {
+    pub(super) fn backlog(&self) -> (usize, bool) {
         let waiting = self.lock();
-        (waiting.items.len(), waiting.is_called)
+        (waiting.items.len(), waiting.is_thread_woken)
     }
 
     /// Waits until the thread is to take something. `false` when it never will have to.
-    pub(super) fn wait(&self) -> bool {
+    pub(super) fn wait_for_work(&self) -> bool {
         let mut waiting = self.lock();
-        while !(waiting.is_called || waiting.closed) {
-            waiting = self.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        while !(waiting.is_thread_woken || waiting.is_closed) {
+            waiting = self.wakeup.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        waiting.is_called || !waiting.items.is_empty()
+        waiting.is_thread_woken || !waiting.items.is_empty()
     }
 
     /// Takes what is there, oldest first, at most so many; what only the thread takes, and what
     /// came after that, only if `by` is the thread. The thread takes what is left.
-    pub(super) fn take(&self, most: usize, by: Executor) -> Vec<T> {
+    pub(super) fn take_batch(&self, most: usize, executor: Executor) -> Vec<T> {
         let mut waiting = self.lock();
-        let own = if by == Executor::Thread { None } else { waiting.long_from };
+        let own = if executor == Executor::Thread { None } else { waiting.thread_only_from };
         let count = own.unwrap_or(waiting.items.len()).min(most);
         let has_more = waiting.items.len() > count;
-        let was_called = std::mem::replace(&mut waiting.is_called, has_more);
+        let was_called = std::mem::replace(&mut waiting.is_thread_woken, has_more);
         // Of what is left the thread takes all, so nobody asks for the place any more.
-        waiting.long_from =
-            waiting.long_from.filter(|_| has_more).map(|from| from.saturating_sub(count));
-        waiting.taken += count as u64;
+        waiting.thread_only_from =
+            waiting.thread_only_from.filter(|_| has_more).map(|from| from.saturating_sub(count));
+        waiting.taken_count += count as u64;
         let taken = waiting.items.drain(..count).collect();
         drop(waiting);
         if has_more && !was_called {
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
         taken
     }
@@ -181,13 +187,13 @@ mod tests {
         let taken_from = queue.clone();
         let reader = std::thread::spawn(move || {
             let mut seen = Vec::new();
-            while taken_from.wait() {
-                seen.extend(taken_from.take(3, Executor::Thread));
+            while taken_from.wait_for_work() {
+                seen.extend(taken_from.take_batch(3, Executor::Thread));
             }
             seen
         });
         for n in 0..1_000 {
-            let by = if n % 7 == 0 { Executor::Thread } else { Executor::Anyone };
+            let by = if n % 7 == 0 { Executor::Thread } else { Executor::AnyCaller };
             let _ = queue.push(n, by);
         }
         queue.close();
@@ -197,74 +203,78 @@ mod tests {
     #[test]
     fn who_waits_sees_to_it_and_of_the_others_one() {
         let queue = WriteQueue::new();
-        assert_eq!(queue.push(1, Executor::Anyone), Some(0));
-        assert_eq!(queue.push(2, Executor::Anyone), None, "the first does");
-        assert_eq!(queue.push(3, Executor::Bringer), Some(2));
-        assert_eq!(queue.push(4, Executor::Bringer), Some(3), "another may be late");
-        assert_eq!(queue.push(5, Executor::Anyone), None);
+        assert_eq!(queue.push(1, Executor::AnyCaller), Some(0));
+        assert_eq!(queue.push(2, Executor::AnyCaller), None, "the first does");
+        assert_eq!(queue.push(3, Executor::Caller), Some(2));
+        assert_eq!(queue.push(4, Executor::Caller), Some(3), "another may be late");
+        assert_eq!(queue.push(5, Executor::AnyCaller), None);
         assert_eq!(
-            queue.turn_is_over(2, Executor::Bringer),
-            TurnOutcome::Take,
+            queue.finish_turn(2, Executor::Caller),
+            TurnOutcome::TakeBatch,
             "nobody else has taken it"
         );
         assert_eq!(
-            (queue.take(10, Executor::Bringer), queue.look()),
+            (queue.take_batch(10, Executor::Caller), queue.backlog()),
             (vec![1, 2, 3, 4, 5], (0, false))
         );
-        assert_eq!(queue.push(6, Executor::Anyone), None, "two have yet to come");
+        assert_eq!(queue.push(6, Executor::AnyCaller), None, "two have yet to come");
         assert_eq!(
-            queue.turn_is_over(3, Executor::Bringer),
-            TurnOutcome::Leave,
+            queue.finish_turn(3, Executor::Caller),
+            TurnOutcome::NothingToDo,
             "one has yet to come"
         );
-        assert_eq!(queue.turn_is_over(0, Executor::Anyone), TurnOutcome::Take, "nobody else will");
-        assert_eq!(queue.push(7, Executor::Anyone), Some(6));
+        assert_eq!(
+            queue.finish_turn(0, Executor::AnyCaller),
+            TurnOutcome::TakeBatch,
+            "nobody else will"
+        );
+        assert_eq!(queue.push(7, Executor::AnyCaller), Some(6));
     }
 
     #[test]
     fn who_is_last_sees_to_what_came_after_the_own_item() {
         let queue = WriteQueue::new();
-        let (first, second) = (queue.push(1, Executor::Bringer), queue.push(2, Executor::Bringer));
+        let (first, second) = (queue.push(1, Executor::Caller), queue.push(2, Executor::Caller));
         assert_eq!((first, second), (Some(0), Some(1)));
-        assert_eq!(queue.turn_is_over(0, Executor::Bringer), TurnOutcome::Take);
-        assert_eq!(queue.count_for(1), Some(2));
-        assert_eq!(queue.take(10, Executor::Bringer), [1, 2]);
-        assert_eq!(queue.push(3, Executor::Anyone), None);
-        assert_eq!(queue.count_for(1), None, "it is taken");
-        assert_eq!(queue.turn_is_over(1, Executor::Bringer), TurnOutcome::Stay);
-        assert_eq!(queue.push(4, Executor::Anyone), None, "the turn goes on");
-        assert_eq!(queue.turn_is_over(1, Executor::Anyone), TurnOutcome::Take);
-        assert_eq!(queue.take(10, Executor::Bringer), [3, 4]);
+        assert_eq!(queue.finish_turn(0, Executor::Caller), TurnOutcome::TakeBatch);
+        assert_eq!(queue.count_unless_taken(1), Some(2));
+        assert_eq!(queue.take_batch(10, Executor::Caller), [1, 2]);
+        assert_eq!(queue.push(3, Executor::AnyCaller), None);
+        assert_eq!(queue.count_unless_taken(1), None, "it is taken");
+        assert_eq!(queue.finish_turn(1, Executor::Caller), TurnOutcome::KeepTurn);
+        assert_eq!(queue.push(4, Executor::AnyCaller), None, "the turn goes on");
+        assert_eq!(queue.finish_turn(1, Executor::AnyCaller), TurnOutcome::TakeBatch);
+        assert_eq!(queue.take_batch(10, Executor::Caller), [3, 4]);
     }
 
     #[test]
     fn what_a_lost_turn_leaves_is_the_threads() {
         let queue = WriteQueue::new();
-        assert!(queue.push(1, Executor::Bringer).is_some());
-        queue.turn_is_lost();
-        assert_eq!(queue.look(), (1, true));
-        assert_eq!(queue.push(2, Executor::Bringer), None);
-        assert_eq!(queue.take(10, Executor::Thread), [1, 2]);
-        assert_eq!(queue.push(3, Executor::Anyone), Some(2));
+        assert!(queue.push(1, Executor::Caller).is_some());
+        queue.abandon_turn();
+        assert_eq!(queue.backlog(), (1, true));
+        assert_eq!(queue.push(2, Executor::Caller), None);
+        assert_eq!(queue.take_batch(10, Executor::Thread), [1, 2]);
+        assert_eq!(queue.push(3, Executor::AnyCaller), Some(2));
     }
 
     #[test]
     fn what_is_left_to_the_thread_is_nobody_elses() {
         let queue = WriteQueue::new();
-        assert!(queue.push(1, Executor::Bringer).is_some());
+        assert!(queue.push(1, Executor::Caller).is_some());
         assert_eq!(queue.push(2, Executor::Thread), None);
-        assert_eq!(queue.push(3, Executor::Bringer), None);
-        assert_eq!(queue.look(), (3, true));
-        assert_eq!(queue.take(10, Executor::Bringer), [1], "it was brought before");
-        assert_eq!((queue.take(10, Executor::Bringer), queue.look()), (vec![], (2, true)));
-        assert!(queue.wait());
+        assert_eq!(queue.push(3, Executor::Caller), None);
+        assert_eq!(queue.backlog(), (3, true));
+        assert_eq!(queue.take_batch(10, Executor::Caller), [1], "it was brought before");
+        assert_eq!((queue.take_batch(10, Executor::Caller), queue.backlog()), (vec![], (2, true)));
+        assert!(queue.wait_for_work());
         assert_eq!(
-            (queue.take(1, Executor::Thread), queue.look()),
+            (queue.take_batch(1, Executor::Thread), queue.backlog()),
             (vec![2], (1, true)),
             "and more"
         );
-        assert_eq!((queue.take(1, Executor::Thread), queue.look()), (vec![3], (0, false)));
-        assert!(queue.push(4, Executor::Bringer).is_some());
-        assert_eq!(queue.take(10, Executor::Bringer), [4]);
+        assert_eq!((queue.take_batch(1, Executor::Thread), queue.backlog()), (vec![3], (0, false)));
+        assert!(queue.push(4, Executor::Caller).is_some());
+        assert_eq!(queue.take_batch(10, Executor::Caller), [4]);
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{BUSY_WAIT, schema};
+use super::{BUSY_TIMEOUT, schema};
 use crate::ledger::Unavailable;
 
 /// Something that somebody wants to read.
@@ -19,7 +19,7 @@ pub(super) struct ReadThread(mpsc::Sender<ReadQuery>);
 
 impl ReadThread {
     pub(super) fn open(path: &Path) -> Result<ReadThread, String> {
-        let connection = schema::open_to_read(path, BUSY_WAIT).map_err(|e| e.to_string())?;
+        let connection = schema::open_read_only(path, BUSY_TIMEOUT).map_err(|e| e.to_string())?;
         let (ask, questions) = mpsc::channel::<ReadQuery>();
         let answer = move || questions.into_iter().for_each(|question| question(&connection));
         let reader = thread::Builder::new().name("notes-reader".to_owned());
@@ -28,7 +28,7 @@ impl ReadThread {
     }
 
     /// Reads what was written before this is asked.
-    pub(super) async fn read<T, F>(&self, question: F) -> Result<T, Unavailable>
+    pub(super) async fn query<T, F>(&self, question: F) -> Result<T, Unavailable>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use super::kept;
+use super::kept_bytes;
 
 /// Between two tries to turn a new file's log on.
-const LOG_PAUSE: Duration = Duration::from_millis(5);
+const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Between two tries to write while another process does.
-const TURN_PAUSE: Duration = Duration::from_micros(300);
+const BUSY_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS account (
@@ -183,10 +183,10 @@ CREATE TABLE IF NOT EXISTS secret (
 
 /// So many pages of log are copied into the file by whoever writes, if nobody else has done it:
 /// that waits for the disk.
-const LOG_PAGES_MAX: u32 = 32_000;
+const AUTOCHECKPOINT_PAGES: u32 = 32_000;
 
 /// How a store is opened: the file is never made here.
-fn flags() -> OpenFlags {
+fn open_flags() -> OpenFlags {
     OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE)
 }
 
@@ -210,12 +210,12 @@ pub(super) fn create(path: &Path, busy_wait: Duration) -> Result<bool, String> {
     match made.map_err(words)? {
         None => Ok(true),
         Some(true) => Ok(false),
-        Some(false) => Err(NO_STORE.to_owned()),
+        Some(false) => Err(NOT_A_STORE.to_owned()),
     }
 }
 
 /// A file of somebody else's.
-const NO_STORE: &str = "it has tables, but is no store of tollgate";
+const NOT_A_STORE: &str = "it has tables, but is no store of tollgate";
 
 /// Whether a file has the tables of a store; `None` if it has none at all.
 fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
@@ -233,25 +233,25 @@ pub(super) fn open(
     busy_wait: Duration,
 ) -> Result<(Connection, Arc<AtomicBool>), String> {
     let words = |why: rusqlite::Error| why.to_string();
-    let mut connection = Connection::open_with_flags(path, flags()).map_err(words)?;
-    let hurries = take_turns(&mut connection, busy_wait).map_err(words)?;
+    let mut connection = Connection::open_with_flags(path, open_flags()).map_err(words)?;
+    let skip_busy_wait = install_busy_handler(&mut connection, busy_wait).map_err(words)?;
     if has_tables(&connection).map_err(words)? != Some(true) {
         return Err("it is no store of tollgate; `tollgate init` makes a new one".to_owned());
     }
-    set_up(&connection, busy_wait).map_err(words)?;
-    Ok((connection, hurries))
+    configure(&connection, busy_wait).map_err(words)?;
+    Ok((connection, skip_busy_wait))
 }
 
-fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
-    use_log(connection, busy_wait)?;
+fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
+    enable_wal(connection, busy_wait)?;
     // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
     // Before the log is copied into the file, SQLite syncs both by itself.
     connection.pragma_update(None, "synchronous", "normal")?;
-    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
+    connection.pragma_update(None, "wal_autocheckpoint", AUTOCHECKPOINT_PAGES)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
-    forget_for_good(connection)?;
+    enable_secure_delete(connection)?;
     connection.execute_batch(SCHEMA)?;
-    kept::prepare(connection)?;
+    kept_bytes::prepare_schema(connection)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())
 }
@@ -260,7 +260,7 @@ fn set_up(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> 
 ///
 /// # Errors
 /// With SQLite's own words.
-pub(super) fn store_id(connection: &Connection) -> rusqlite::Result<String> {
+pub(super) fn ensure_store_id(connection: &Connection) -> rusqlite::Result<String> {
     let find = || {
         let asked = connection.query_row("SELECT id FROM store_id", [], |row| row.get(0));
         asked.optional()
@@ -276,12 +276,12 @@ pub(super) fn store_id(connection: &Connection) -> rusqlite::Result<String> {
 
 /// Waits for other processes in short steps. SQLite's own grow until whoever writes beside a busy
 /// writer hardly ever gets a turn.
-fn take_turns(
+fn install_busy_handler(
     connection: &mut Connection,
     busy_wait: Duration,
 ) -> rusqlite::Result<Arc<AtomicBool>> {
-    let (hurries, mut end) = (Arc::new(AtomicBool::new(false)), Instant::now());
-    let asked = hurries.clone();
+    let (skip_busy_wait, mut end) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let asked = skip_busy_wait.clone();
     connection.busy_handler(Some(move |tries| {
         if asked.load(Ordering::Relaxed) {
             return false;
@@ -289,37 +289,37 @@ fn take_turns(
         if tries == 0 {
             end = Instant::now() + busy_wait;
         }
-        sleep(TURN_PAUSE);
+        sleep(BUSY_RETRY_INTERVAL);
         Instant::now() < end
     }))?;
-    Ok(hurries)
+    Ok(skip_busy_wait)
 }
 
 /// A connection beside the first, to a file that has its tables and its log.
-pub(super) fn open_beside(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
-    let connection = Connection::open_with_flags(path, flags())?;
+pub(super) fn open_secondary(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, open_flags())?;
     connection.busy_timeout(busy_wait)?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    forget_for_good(&connection)?;
+    enable_secure_delete(&connection)?;
     Ok(connection)
 }
 
 /// What is deleted (replies, a model's thinking, revoked names) is overwritten, and does not stay
 /// in the file until its room is needed. It is a setting of the connection, not of the file.
-fn forget_for_good(connection: &Connection) -> rusqlite::Result<()> {
+fn enable_secure_delete(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "secure_delete", "on")
 }
 
 /// The same, that only reads.
-pub(super) fn open_to_read(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
-    let connection = open_beside(path, busy_wait)?;
+pub(super) fn open_read_only(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
+    let connection = open_secondary(path, busy_wait)?;
     connection.pragma_update(None, "query_only", "on")?;
     Ok(connection)
 }
 
 /// Turns the write-ahead log on. Several that open a new file at once do not wait for each other
 /// here: SQLite's own waiting leaves this one step out.
-fn use_log(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
+fn enable_wal(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
     let end = Instant::now() + busy_wait;
     loop {
         match connection.pragma_update(None, "journal_mode", "wal") {
@@ -327,7 +327,7 @@ fn use_log(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()>
                 if Instant::now() >= end {
                     return Err(why);
                 }
-                sleep(LOG_PAUSE);
+                sleep(WAL_RETRY_INTERVAL);
             }
             done => return done,
         }
@@ -360,7 +360,7 @@ mod tests {
         };
         copied(&first);
         assert!(is_in_file(), "it is kept as it is");
-        let beside = open_beside(&path, wait).expect("another connection");
+        let beside = open_secondary(&path, wait).expect("another connection");
         // A part through each, since it is a setting of the connection.
         first.execute("DELETE FROM note WHERE name < '3'", []).expect("deleted");
         beside.execute("DELETE FROM note", []).expect("deleted");

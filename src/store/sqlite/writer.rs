@@ -14,17 +14,17 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::desk::{RowCache, WriteTxn};
 use super::queue::{Executor, TurnOutcome, WriteQueue};
+use super::write_txn::{RowCache, WriteTxn};
 use crate::ledger::Unavailable;
 
 /// Operations in one transaction, at most.
 const BATCH_MAX: usize = 256;
 /// While each turn of whoever serves brings more operations, so many turns are waited for: one
 /// transaction for many costs little more than one for one.
-const TURNS_MAX: usize = 8;
+const BATCH_YIELDS_MAX: usize = 8;
 /// With so many nothing more is waited for.
-const ENOUGH: usize = 32;
+const BATCH_TARGET: usize = 32;
 
 /// Tells a caller how its job went.
 pub(super) type Acknowledge = Box<dyn FnOnce(bool) + Send>;
@@ -36,32 +36,32 @@ type JobBody = Box<dyn FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<Acknowledge
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     /// At once; it is short, and counts as soon as it is committed.
-    Now,
+    Inline,
     /// In a moment, once whoever serves has passed on what it has; it is short, and counts once it
     /// is on disk.
-    Later,
+    DeferredDurable,
     /// At once, by the thread; it counts as soon as it is committed.
-    Long,
+    Thread,
     /// At once, by the thread; it counts once it is on disk, and somebody waits for that.
-    Kept,
+    ThreadDurable,
 }
 
 impl Priority {
     /// Whether it counts only once it is on disk.
     fn is_durable(self) -> bool {
-        matches!(self, Priority::Later | Priority::Kept)
+        matches!(self, Priority::DeferredDurable | Priority::ThreadDurable)
     }
 }
 
 /// Something to do inside a transaction.
 struct WriteJob {
-    run: JobBody,
-    when: Priority,
+    body: JobBody,
+    priority: Priority,
 }
 
 /// What a transaction has done that counts once it is on disk.
 pub(super) struct CommittedBatch {
-    pub(super) acknowledge: Vec<Acknowledge>,
+    pub(super) acknowledgements: Vec<Acknowledge>,
     /// Whether somebody is kept from something until then.
     pub(super) is_awaited: bool,
 }
@@ -71,57 +71,61 @@ pub(super) struct WriteScheduler {
     queue: WriteQueue<WriteJob>,
     writer: Mutex<WriteConnection>,
     /// To whoever waits for the disk.
-    written: mpsc::Sender<CommittedBatch>,
+    sync_sender: mpsc::Sender<CommittedBatch>,
     /// Why nothing is written any more: the files are no longer those of the store.
-    lost: OnceLock<String>,
+    lost_reason: OnceLock<String>,
 }
 
 /// The connection that writes, and the account rows that it remembers.
 struct WriteConnection {
     connection: Connection,
-    rows: RowCache,
+    row_cache: RowCache,
     /// Whether it does not wait for other processes at the moment.
-    hurries: Arc<AtomicBool>,
+    skip_busy_wait: Arc<AtomicBool>,
 }
 
 /// Somebody's turn to write; whoever leaves without having done so leaves it to the thread.
 struct CommitTurn {
-    writers: Arc<WriteScheduler>,
-    by: Executor,
+    scheduler: Arc<WriteScheduler>,
+    executor: Executor,
     /// Of the item that it was given for.
-    number: u64,
+    item_number: u64,
     is_done: bool,
 }
 
 impl WriteScheduler {
     pub(super) fn new(
         connection: Connection,
-        hurries: Arc<AtomicBool>,
-        written: mpsc::Sender<CommittedBatch>,
+        skip_busy_wait: Arc<AtomicBool>,
+        sync_sender: mpsc::Sender<CommittedBatch>,
     ) -> Arc<WriteScheduler> {
-        let writer = Mutex::new(WriteConnection { connection, rows: RowCache::default(), hurries });
+        let writer = Mutex::new(WriteConnection {
+            connection,
+            row_cache: RowCache::default(),
+            skip_busy_wait,
+        });
         Arc::new(WriteScheduler {
             queue: WriteQueue::new(),
             writer,
-            written,
-            lost: OnceLock::new(),
+            sync_sender,
+            lost_reason: OnceLock::new(),
         })
     }
 
     /// Puts a job into the queue now; the future tells how it went.
     pub(super) fn run<T, J>(
         self: &Arc<Self>,
-        when: Priority,
+        priority: Priority,
         job: J,
     ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>
     where
         T: Send + 'static,
         J: FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        let lost = self.lost.get().map(|why| Unavailable(why.clone()));
+        let lost = self.lost_reason.get().map(|why| Unavailable(why.clone()));
         let (reply, answer) = oneshot::channel();
-        let run: JobBody = Box::new(move |desk| {
-            let value = job(desk)?;
+        let body: JobBody = Box::new(move |txn| {
+            let value = job(txn)?;
             let acknowledge: Acknowledge = Box::new(move |kept| {
                 if kept {
                     // The caller may have stopped waiting.
@@ -130,39 +134,43 @@ impl WriteScheduler {
             });
             Ok(acknowledge)
         });
-        let by = match when {
-            Priority::Now => Executor::Bringer,
-            Priority::Later => Executor::Anyone,
-            Priority::Long | Priority::Kept => Executor::Thread,
+        let executor = match priority {
+            Priority::Inline => Executor::Caller,
+            Priority::DeferredDurable => Executor::AnyCaller,
+            Priority::Thread | Priority::ThreadDurable => Executor::Thread,
         };
         // What is not put into the queue tells nobody anything.
-        let turn = lost.is_none().then(|| self.queue.push(WriteJob { run, when }, by)).flatten();
-        let turn =
-            turn.map(|number| CommitTurn::new(self.clone(), by, number)).and_then(CommitTurn::wait);
+        let turn = lost
+            .is_none()
+            .then(|| self.queue.push(WriteJob { body, priority }, executor))
+            .flatten();
+        let turn = turn
+            .map(|number| CommitTurn::new(self.clone(), executor, number))
+            .and_then(CommitTurn::spawn_unless_inline);
         async move {
             if let Some(lost) = lost {
                 return Err(lost);
             }
             if let Some(turn) = turn
-                && let Some(more) = turn.take().await
+                && let Some(more) = turn.gather_and_write().await
             {
-                let _ = more.wait();
+                let _ = more.spawn_unless_inline();
             }
             answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
         }
     }
 
     /// What the thread does, until nothing more will come.
-    pub(super) fn serve(&self) {
-        while self.queue.wait() {
+    pub(super) fn run_write_loop(&self) {
+        while self.queue.wait_for_work() {
             // A job that panics takes nobody's but its own batch with it.
             let written = catch_unwind(AssertUnwindSafe(|| {
                 let mut writer = self.lock();
-                let (waiting, _) = self.queue.look();
-                let begun = writer.begin(false);
+                let (waiting, _) = self.queue.backlog();
+                let begun = writer.begin_txn(false);
                 // What came while another process was waited for has its own time for that.
                 let most = if begun.is_ok() { BATCH_MAX } else { waiting };
-                self.write(writer, begun, (most, Executor::Thread));
+                self.commit_batch(writer, begun, (most, Executor::Thread));
             }));
             if written.is_err() {
                 log::error!(
@@ -174,9 +182,9 @@ impl WriteScheduler {
     }
 
     /// Nothing is written or read any more: whatever is would go where nobody finds it.
-    pub(super) fn lose(&self, why: String) {
-        if self.lost.set(why).is_ok() {
-            let why = self.lost.get();
+    pub(super) fn mark_lost(&self, why: String) {
+        if self.lost_reason.set(why).is_ok() {
+            let why = self.lost_reason.get();
             log::error!(
                 event = "ledger_file_lost", why:?;
                 "the ledger's file is lost; nothing is sold"
@@ -191,15 +199,15 @@ impl WriteScheduler {
 
     /// Keeps everybody from writing, for as long as the log is brought into the file. The first
     /// write into a log that begins anew waits for the disk, so that is done here as well.
-    pub(super) fn begin_log(
+    pub(super) fn restart_wal(
         &self,
         copy: impl FnOnce() -> rusqlite::Result<()>,
     ) -> rusqlite::Result<()> {
         let mut writer = self.lock();
         copy()?;
-        let written = writer.begin(true).and_then(|()| writer.touch());
+        let written = writer.begin_txn(true).and_then(|()| writer.write_noop());
         if written.is_err() {
-            writer.give_up();
+            writer.roll_back();
         }
         match written {
             // Then it writes first, or whoever comes next.
@@ -214,35 +222,35 @@ impl WriteScheduler {
 
     /// Does what waits, unless somebody else has to be waited for, or it takes long: then the
     /// thread does it.
-    fn hurry(&self) {
+    fn try_commit_inline(&self) {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return self.queue.call(),
+            Err(TryLockError::WouldBlock) => return self.queue.wake_thread(),
         };
-        if !matches!(self.queue.look(), (1.., false)) {
+        if !matches!(self.queue.backlog(), (1.., false)) {
             return;
         }
-        match writer.begin(true) {
+        match writer.begin_txn(true) {
             Err(why) if why.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
                 drop(writer);
-                self.queue.call();
+                self.queue.wake_thread();
             }
-            begun => self.write(writer, begun, (BATCH_MAX, Executor::Bringer)),
+            begun => self.commit_batch(writer, begun, (BATCH_MAX, Executor::Caller)),
         }
     }
 
     /// Does what waits in one transaction that has begun, and tells of it.
-    fn write(
+    fn commit_batch(
         &self,
         mut writer: MutexGuard<'_, WriteConnection>,
         begun: rusqlite::Result<()>,
-        (most, by): (usize, Executor),
+        (most, executor): (usize, Executor),
     ) {
-        let batch = self.queue.take(most, by);
-        let done = begun.and_then(|()| writer.commit(batch));
+        let batch = self.queue.take_batch(most, executor);
+        let done = begun.and_then(|()| writer.commit_jobs(batch));
         if done.is_err() {
-            writer.give_up();
+            writer.roll_back();
         }
         drop(writer);
         match done {
@@ -251,10 +259,11 @@ impl WriteScheduler {
                     done.into_iter().partition(|(when, _)| when.is_durable());
                 volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
                 if !durable.is_empty() {
-                    let is_awaited = durable.iter().any(|(when, _)| *when == Priority::Kept);
-                    let acknowledge = durable.into_iter().map(|(_, a)| a).collect();
+                    let is_awaited =
+                        durable.iter().any(|(when, _)| *when == Priority::ThreadDurable);
+                    let acknowledgements = durable.into_iter().map(|(_, a)| a).collect();
                     // Only a panic of the thread that syncs closes it; then nobody is told.
-                    let _ = self.written.send(CommittedBatch { acknowledge, is_awaited });
+                    let _ = self.sync_sender.send(CommittedBatch { acknowledgements, is_awaited });
                 }
             }
             // Dropping the jobs tells their callers that the store is unavailable.
@@ -267,47 +276,51 @@ impl WriteScheduler {
 }
 
 impl CommitTurn {
-    fn new(writers: Arc<WriteScheduler>, by: Executor, number: u64) -> CommitTurn {
-        CommitTurn { writers, by, number, is_done: false }
+    fn new(scheduler: Arc<WriteScheduler>, executor: Executor, item_number: u64) -> CommitTurn {
+        CommitTurn { scheduler, executor, item_number, is_done: false }
     }
 
     /// Of what may lie a moment, the turn comes by itself; of the rest, who brought it takes it.
-    fn wait(self) -> Option<CommitTurn> {
-        if self.by == Executor::Bringer {
+    fn spawn_unless_inline(self) -> Option<CommitTurn> {
+        if self.executor == Executor::Caller {
             return Some(self);
         }
         // Outside of a runtime nobody has time, and the thread does it.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { drop(self.take().await) });
+            runtime.spawn(async move { drop(self.gather_and_write().await) });
         }
         None
     }
 
     /// Waits as long as more comes, and writes, unless somebody else has written. If nobody will
     /// see to what came since, gives another turn, that may wait.
-    async fn take(mut self) -> Option<CommitTurn> {
+    async fn gather_and_write(mut self) -> Option<CommitTurn> {
         let mut seen = 0;
-        for _ in 0..TURNS_MAX {
-            let count = match self.by {
-                Executor::Anyone => Some(self.writers.queue.look().0),
-                Executor::Bringer | Executor::Thread => self.writers.queue.count_for(self.number),
+        for _ in 0..BATCH_YIELDS_MAX {
+            let count = match self.executor {
+                Executor::AnyCaller => Some(self.scheduler.queue.backlog().0),
+                Executor::Caller | Executor::Thread => {
+                    self.scheduler.queue.count_unless_taken(self.item_number)
+                }
             };
-            let Some(count) = count.filter(|&count| count > seen && count < ENOUGH) else { break };
+            let Some(count) = count.filter(|&count| count > seen && count < BATCH_TARGET) else {
+                break;
+            };
             seen = count;
             yield_now().await;
         }
-        match self.writers.queue.turn_is_over(self.number, self.by) {
-            TurnOutcome::Take => {
+        match self.scheduler.queue.finish_turn(self.item_number, self.executor) {
+            TurnOutcome::TakeBatch => {
                 self.is_done = true;
-                self.writers.hurry();
+                self.scheduler.try_commit_inline();
                 None
             }
-            TurnOutcome::Leave => {
+            TurnOutcome::NothingToDo => {
                 self.is_done = true;
                 None
             }
-            TurnOutcome::Stay => {
-                self.by = Executor::Anyone;
+            TurnOutcome::KeepTurn => {
+                self.executor = Executor::AnyCaller;
                 Some(self)
             }
         }
@@ -317,46 +330,49 @@ impl CommitTurn {
 impl Drop for CommitTurn {
     fn drop(&mut self) {
         if !self.is_done {
-            self.writers.queue.turn_is_lost();
+            self.scheduler.queue.abandon_turn();
         }
     }
 }
 
 impl WriteConnection {
     /// Begins a transaction, and waits for other processes unless it is in a hurry.
-    fn begin(&mut self, in_a_hurry: bool) -> rusqlite::Result<()> {
+    fn begin_txn(&mut self, skip_busy_wait: bool) -> rusqlite::Result<()> {
         if !self.connection.is_autocommit() {
             // Whoever wrote last did not come to its end.
-            self.give_up();
+            self.roll_back();
         }
-        self.hurries.store(in_a_hurry, Ordering::Relaxed);
+        self.skip_busy_wait.store(skip_busy_wait, Ordering::Relaxed);
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
     }
 
     /// Does a batch in the transaction, and ends it.
-    fn commit(&mut self, batch: Vec<WriteJob>) -> rusqlite::Result<Vec<(Priority, Acknowledge)>> {
-        let c = &self.connection;
-        self.rows.renew(c)?;
-        let mut desk = WriteTxn { c, rows: &mut self.rows };
+    fn commit_jobs(
+        &mut self,
+        batch: Vec<WriteJob>,
+    ) -> rusqlite::Result<Vec<(Priority, Acknowledge)>> {
+        let conn = &self.connection;
+        self.row_cache.invalidate_if_stale(conn)?;
+        let mut txn = WriteTxn { conn, row_cache: &mut self.row_cache };
         let mut done = Vec::with_capacity(batch.len());
         for job in batch {
-            done.push((job.when, (job.run)(&mut desk)?));
+            done.push((job.priority, (job.body)(&mut txn)?));
         }
-        self.rows.save(c)?;
-        c.prepare_cached("COMMIT")?.execute([])?;
+        self.row_cache.write_dirty(conn)?;
+        conn.prepare_cached("COMMIT")?.execute([])?;
         Ok(done)
     }
 
     /// Writes something that changes nothing, and ends the transaction.
-    fn touch(&self) -> rusqlite::Result<()> {
+    fn write_noop(&self) -> rusqlite::Result<()> {
         // Nobody uses this number, and it is written though it is the same.
         self.connection.pragma_update(None, "user_version", 0)?;
         self.connection.prepare_cached("COMMIT")?.execute([]).map(drop)
     }
 
     /// Takes back what a transaction has done that failed.
-    fn give_up(&mut self) {
-        self.rows = RowCache::default();
+    fn roll_back(&mut self) {
+        self.row_cache = RowCache::default();
         if !self.connection.is_autocommit()
             && let Err(why) = self.connection.execute_batch("ROLLBACK")
         {

@@ -58,7 +58,7 @@ impl EmbeddedMaintenance {
         let store: &Arc<SqliteStore> = &self.outbox.store;
         let probing = async {
             loop {
-                if let Err(why) = self.outbox.log.belongs_to(&store.id) {
+                if let Err(why) = self.outbox.log.belongs_to(&store.store_id) {
                     log::warn!(
                         event = "outbox_write_failed", why:% = why;
                         "the outbox does not say what it is for"

@@ -80,7 +80,7 @@ impl SharedMaintenance {
 
     pub(super) fn has_lasted(&self, span: Duration) -> bool {
         self.lasting().is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
-            && self.guard.opened().is_some()
+            && self.guard.open_run().is_some()
             && self.outbox.log.is_calm(span)
     }
 
@@ -89,11 +89,11 @@ impl SharedMaintenance {
     }
 
     pub(super) fn is_open(&self) -> Result<(), Unavailable> {
-        self.guard.is_open()
+        self.guard.check_open()
     }
 
     pub(super) fn writes_down(&self) -> bool {
-        self.guard.writes_down()
+        self.guard.can_write_outbox()
     }
 
     pub(super) fn leave(&self) {
@@ -108,16 +108,16 @@ impl SharedMaintenance {
             match asked.unwrap_or_else(|_| Err(late().into())) {
                 Ok(seen) => {
                     if std::mem::take(&mut progress.is_away) {
-                        self.outbox.store.topology.is_back();
+                        self.outbox.store.topology.force_reconnect();
                         log::info!(event = "store_available"; "the store answers again");
                     }
-                    self.guard.note_away(false);
+                    self.guard.set_away(false);
                     self.saw(&seen, &mut progress, answers).await;
                 }
                 Err(IdentityError::Away(why)) => {
                     answers.began_again();
-                    self.outbox.store.doubt().await;
-                    self.guard.note_away(true);
+                    self.outbox.store.invalidate_master().await;
+                    self.guard.set_away(true);
                     if !progress.is_away {
                         log::warn!(event = "store_unavailable", why:% = why; "the store is away");
                     }
@@ -127,7 +127,7 @@ impl SharedMaintenance {
             }
             tokio::select! {
                 () = sleep(PROBE_EVERY) => {}
-                () = self.guard.bell.notified() => {}
+                () = self.guard.wakeup.notified() => {}
             }
         }
     }
@@ -135,12 +135,12 @@ impl SharedMaintenance {
     /// Asks which run of which store it is, and how it keeps what it has.
     async fn look(&self, progress: &mut RecoveryProgress) -> Result<ServerInfo, IdentityError> {
         let store = &self.outbox.store;
-        let seen = store.seen().await?;
-        let id = progress.identity.check(store, &seen.run).await?;
+        let seen = store.query_server_info().await?;
+        let id = progress.identity.check(store, &seen.run_id).await?;
         self.outbox.log.belongs_to(&id)?;
-        self.guard.is_called(&id);
+        self.guard.set_store_id(&id);
         let fault = progress.safety.fault(store, &seen).await?;
-        if self.guard.note_fault(fault) {
+        if self.guard.set_fault(fault) {
             match fault {
                 Some(fault) => log::error!(
                     event = "store_unsafe", fault;
@@ -155,11 +155,11 @@ impl SharedMaintenance {
     /// It is a store that nobody here knows. Should the known one come back, it may lack anything.
     fn is_other(&self, progress: &mut RecoveryProgress, answers: &Uptime) {
         answers.began_again();
-        self.guard.forget();
+        self.guard.forget_run();
         (progress.noticed, progress.is_away) = (None, false);
         progress.made_up = progress.made_up.take().map(|_| String::new());
-        self.guard.note_away(false);
-        if self.guard.note_fault(Some(OTHER_STORE)) {
+        self.guard.set_away(false);
+        if self.guard.set_fault(Some(OTHER_STORE)) {
             log::error!(
                 event = "store_replaced";
                 "{OTHER_STORE}; nothing is sold. Restore it; or start the gateways anew, \
@@ -169,13 +169,13 @@ impl SharedMaintenance {
     }
 
     async fn saw(&self, seen: &ServerInfo, progress: &mut RecoveryProgress, answers: &Uptime) {
-        if progress.made_up.as_ref() != Some(&seen.run) {
+        if progress.made_up.as_ref() != Some(&seen.run_id) {
             answers.began_again();
         }
         answers.answered();
         let lasting = Some((seen.uptime, Instant::now()));
         *self.lasting.lock().unwrap_or_else(PoisonError::into_inner) = lasting;
-        let is_open = self.guard.opened().is_some_and(|now| *now.run == *seen.run);
+        let is_open = self.guard.open_run().is_some_and(|now| *now.run_id == *seen.run_id);
         if is_open {
             return;
         }
@@ -195,28 +195,28 @@ impl SharedMaintenance {
         progress: &mut RecoveryProgress,
     ) -> Result<(), Unavailable> {
         let guard = &self.guard;
-        if progress.made_up.as_ref() == Some(&seen.run) {
-            guard.open(&self.outbox.store.stamp(&seen.run).await?);
+        if progress.made_up.as_ref() == Some(&seen.run_id) {
+            guard.set_open_run(&self.outbox.store.load_run_scripts(&seen.run_id).await?);
             return Ok(());
         }
-        guard.forget();
+        guard.forget_run();
         let is_first = progress.made_up.is_none();
         let noticed = match &progress.noticed {
-            Some((run, at)) if *run == seen.run => *at,
+            Some((run, at)) if *run == seen.run_id => *at,
             _ => {
                 let now = Instant::now();
-                progress.noticed = Some((seen.run.clone(), now));
+                progress.noticed = Some((seen.run_id.clone(), now));
                 if !is_first {
                     log::warn!(
-                        event = "store_restarted", run = seen.run;
+                        event = "store_restarted", run = seen.run_id;
                         "another run of the store: calls wait for it"
                     );
                 }
                 now
             }
         };
-        let run = self.outbox.store.stamp(&seen.run).await?;
-        guard.know(&run);
+        let run = self.outbox.store.load_run_scripts(&seen.run_id).await?;
+        guard.set_known_run(&run);
         self.hold_again(&run).await?;
         self.replay.lock().await.lately(&self.within(&run)).await?;
         // Of a store without accounts nobody can have known anything.
@@ -224,10 +224,10 @@ impl SharedMaintenance {
         if is_news {
             sleep_until(noticed + OTHERS).await;
         }
-        progress.made_up = Some(seen.run.clone());
-        guard.open(&run);
+        progress.made_up = Some(seen.run_id.clone());
+        guard.set_open_run(&run);
         log::info!(
-            event = "store_recovery_finished", run = seen.run, after_ms = millis(noticed.elapsed());
+            event = "store_recovery_finished", run = seen.run_id, after_ms = millis(noticed.elapsed());
             "the store is complete"
         );
         Ok(())
@@ -250,7 +250,7 @@ impl SharedMaintenance {
             self.repeats.take(&entry.account, &naming, free, lease_ms).await?;
         }
         for op in entry.again(millis(self.lease)) {
-            self.outbox.store.apply_in(run, &entry.account, &op).await?;
+            self.outbox.store.apply_in_run(run, &entry.account, &op).await?;
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl SharedMaintenance {
     /// Keeps the outbox in order.
     pub(super) async fn tidy(&self) {
         let opened = || {
-            let run = self.guard.opened().map(|run| self.within(&run))?;
+            let run = self.guard.open_run().map(|run| self.within(&run))?;
             self.lasting().map(|(_, at)| (run, at))
         };
         tidy(&self.outbox, &self.replay, opened).await;
@@ -277,15 +277,15 @@ impl SettingsCheck {
         store: &RedisStore,
         seen: &ServerInfo,
     ) -> Result<Option<&str>, Unavailable> {
-        self.is_unlogged = !seen.is_logged || self.is_unlogged && seen.is_rewriting;
+        self.is_unlogged = !seen.has_aof || self.is_unlogged && seen.is_rewriting_aof;
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= SETTINGS_EVERY);
         if is_due || self.is_unlogged != self.fault.is_some() {
             self.looked = Some(Instant::now());
-            self.fault = store.safety_fault().await?;
+            self.fault = store.find_config_fault().await?;
         }
         Ok(match &self.fault {
             Some(fault) => Some(fault),
-            None if self.is_unlogged && !store.may_lose() => {
+            None if self.is_unlogged && !store.allows_volatile() => {
                 Some("appendonly is 'yes' again, but the log is not complete yet")
             }
             None => None,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ledger::Unavailable;
-use crate::store::redis::{RedisStore, StoredIds, next_id};
+use crate::store::redis::{RedisStore, StoredIds, derive_next_id};
 
 /// In one run of the store it is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -74,15 +74,15 @@ impl StoreIdentity {
             return Ok(known);
         }
         self.looked = None;
-        let found = store.store_id().await?;
+        let found = store.read_store_ids().await?;
         let known = match self.next(&found, run) {
             IdentityStep::Known(id) => id,
             IdentityStep::Name(id) => {
                 let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string().into());
-                store.name_store(&id).await?;
+                store.set_store_id_if_absent(&id).await?;
                 self.named = Some(Instant::now());
-                match store.store_id().await? {
-                    StoredIds::Whole(id) => id,
+                match store.read_store_ids().await? {
+                    StoredIds::Consistent(id) => id,
                     _ => return Err(Unavailable("the store is being named".to_owned()).into()),
                 }
             }
@@ -94,8 +94,8 @@ impl StoreIdentity {
                     event = "store_partially_replaced", names:?;
                     "a part of the store was emptied, or is another's; it is taken as it is"
                 );
-                let id = next_id(&names);
-                store.rename_store(&id).await?;
+                let id = derive_next_id(&names);
+                store.overwrite_store_id(&id).await?;
                 id.into()
             }
             IdentityStep::Other => return Err(IdentityError::Other),
@@ -110,9 +110,9 @@ impl StoreIdentity {
         let has_had = self.had.as_deref() == Some(run);
         let is_young = |at: &Instant| !has_had && at.elapsed() < YOUNG;
         match (&self.known, found) {
-            (None, StoredIds::Whole(id)) => IdentityStep::Known(id.clone()),
-            (None, StoredIds::Nothing) => IdentityStep::Name(None),
-            (None, StoredIds::Part(names)) => {
+            (None, StoredIds::Consistent(id)) => IdentityStep::Known(id.clone()),
+            (None, StoredIds::Missing) => IdentityStep::Name(None),
+            (None, StoredIds::Inconsistent(names)) => {
                 let since = *self.in_part.get_or_insert_with(Instant::now);
                 if since.elapsed() < NAMING {
                     IdentityStep::Wait
@@ -120,9 +120,11 @@ impl StoreIdentity {
                     IdentityStep::Rename(names.clone())
                 }
             }
-            (Some(known), StoredIds::Whole(id)) if known == id => IdentityStep::Known(id.clone()),
+            (Some(known), StoredIds::Consistent(id)) if known == id => {
+                IdentityStep::Known(id.clone())
+            }
             // Acknowledged a moment before that run ended, and so it may be lost with it.
-            (Some(known), StoredIds::Nothing) if self.named.as_ref().is_some_and(is_young) => {
+            (Some(known), StoredIds::Missing) if self.named.as_ref().is_some_and(is_young) => {
                 IdentityStep::Name(Some(known.clone()))
             }
             (Some(_), _) => IdentityStep::Other,
@@ -135,34 +137,34 @@ mod tests {
     use super::*;
 
     fn part(names: &[&str]) -> StoredIds {
-        StoredIds::Part(names.iter().map(|name| (*name).to_owned()).collect())
+        StoredIds::Inconsistent(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
     #[tokio::test]
     async fn a_known_store_is_never_taken_for_another() {
-        let whole = |id: &str| StoredIds::Whole(id.into());
+        let whole = |id: &str| StoredIds::Consistent(id.into());
         let ago = |span: Duration| Instant::now().checked_sub(span).expect("a moment");
         let mut identity = StoreIdentity::default();
-        assert_eq!(identity.next(&StoredIds::Nothing, "r"), IdentityStep::Name(None));
+        assert_eq!(identity.next(&StoredIds::Missing, "r"), IdentityStep::Name(None));
         assert_eq!(identity.next(&whole("a"), "r"), IdentityStep::Known("a".into()));
         assert_eq!(identity.next(&part(&["a"]), "r"), IdentityStep::Wait);
         identity.in_part = Some(ago(NAMING));
         assert!(matches!(identity.next(&part(&["a"]), "r"), IdentityStep::Rename(_)));
         identity.known = Some("a".into());
-        for other in [StoredIds::Nothing, part(&["a"]), whole("b")] {
+        for other in [StoredIds::Missing, part(&["a"]), whole("b")] {
             assert_eq!(identity.next(&other, "r"), IdentityStep::Other, "{other:?}");
         }
         (identity.named, identity.had) = (Some(Instant::now()), Some("r".into()));
         assert_eq!(
-            identity.next(&StoredIds::Nothing, "r"),
+            identity.next(&StoredIds::Missing, "r"),
             IdentityStep::Other,
             "the same run had it"
         );
-        assert_eq!(identity.next(&StoredIds::Nothing, "s"), IdentityStep::Name(Some("a".into())));
+        assert_eq!(identity.next(&StoredIds::Missing, "s"), IdentityStep::Name(Some("a".into())));
         assert_eq!(identity.next(&part(&["b"]), "s"), IdentityStep::Other);
         identity.named = Some(ago(YOUNG));
         assert_eq!(
-            identity.next(&StoredIds::Nothing, "s"),
+            identity.next(&StoredIds::Missing, "s"),
             IdentityStep::Other,
             "it had all its time"
         );

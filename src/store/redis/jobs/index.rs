@@ -21,21 +21,21 @@ use crate::jobs::JobStatus;
 use crate::ledger::{AccountName, Unavailable};
 
 /// A job that was announced is looked at after so long, in ms.
-pub(super) const LOOK_MS: u64 = 60_000;
+pub(super) const RECHECK_AFTER_MS: u64 = 60_000;
 /// What was announced is done within so long, in ms, or not at all. The rest is for nodes of a
 /// cluster whose clocks differ.
-const LATE_MS: u64 = 30_000;
+const WRITE_DEADLINE_MS: u64 = 30_000;
 
-const DUE: &str = "tollgate:{:videos}:due";
-const VERSIONS: &str = "tollgate:{:videos}:versions";
+const DUE_KEY: &str = "tollgate:{:videos}:due";
+const VERSIONS_KEY: &str = "tollgate:{:videos}:versions";
 
 /// Where the jobs of a status are. No account's name has a colon, so none shares the hash tag.
-pub(super) fn of_status(status: JobStatus) -> String {
+pub(super) fn status_key(status: JobStatus) -> String {
     format!("tollgate:{{:videos}}:{}", status.name())
 }
 
 /// How the index names a job.
-pub(super) fn member(account: &AccountName, id: &str) -> String {
+pub(super) fn index_member(account: &AccountName, id: &str) -> String {
     format!("{account} {id}")
 }
 
@@ -43,7 +43,7 @@ pub(super) fn member(account: &AccountName, id: &str) -> String {
 pub(super) struct DueEntry {
     pub(super) member: String,
     /// When it became so, as the server writes it.
-    seen: String,
+    due_score: String,
 }
 
 impl DueEntry {
@@ -61,11 +61,11 @@ pub(super) struct IndexUpdate {
     entry: Option<DueEntry>,
 }
 
-fn asked(member: &str) -> ScriptCall {
+fn index_call(member: &str) -> ScriptCall {
     let mut call = ScriptCall::default();
-    call.key(DUE).key(VERSIONS);
+    call.key(DUE_KEY).key(VERSIONS_KEY);
     for status in JobStatus::ALL {
-        call.key(of_status(status));
+        call.key(status_key(status));
     }
     call.arg(member);
     call
@@ -73,56 +73,56 @@ fn asked(member: &str) -> ScriptCall {
 
 impl RedisStore {
     /// Before a job is placed.
-    pub(super) async fn announce(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
-        self.announced(|s| &s.index.announce, member).await
+    pub(super) async fn index_add(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
+        self.begin_index_update(|s| &s.index.announce, member).await
     }
 
     /// Before a job is made due sooner.
-    pub(super) async fn hasten(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
-        self.announced(|s| &s.index.hasten, member).await
+    pub(super) async fn index_expedite(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
+        self.begin_index_update(|s| &s.index.hasten, member).await
     }
 
-    async fn announced(
+    async fn begin_index_update(
         &self,
         pick: ScriptSelector,
         member: &str,
     ) -> Result<IndexUpdate, Unavailable> {
-        let mut call = asked(member);
-        call.arg(LOOK_MS).arg(LATE_MS);
-        let mut words = self.told(&call, pick).await?.into_iter();
+        let mut call = index_call(member);
+        call.arg(RECHECK_AFTER_MS).arg(WRITE_DEADLINE_MS);
+        let mut words = self.run_script(&call, pick).await?.into_iter();
         let deadline = words.next().unwrap_or_default();
         // Nothing of one that was there before.
         let seen = words.next().filter(|seen| !seen.is_empty());
-        let entry = seen.map(|seen| DueEntry { member: member.to_owned(), seen });
+        let entry = seen.map(|seen| DueEntry { member: member.to_owned(), due_score: seen });
         Ok(IndexUpdate { deadline, entry })
     }
 
     /// Takes back what came to nothing.
-    pub(super) async fn take_back(&self, announced: IndexUpdate) {
+    pub(super) async fn cancel_index_add(&self, announced: IndexUpdate) {
         if let Some(entry) = announced.entry {
-            self.drop_entry(&entry).await;
+            self.remove_index_entry(&entry).await;
         }
     }
 
     /// Notes what a record's script told: after a word the version, when to look next, the status.
-    pub(super) async fn note(&self, member: &str, told: &[String]) {
-        let mut call = asked(member);
-        told.iter().skip(1).take(3).for_each(|word| {
+    pub(super) async fn update_index(&self, member: &str, reply: &[String]) {
+        let mut call = index_call(member);
+        reply.iter().skip(1).take(3).for_each(|word| {
             call.arg(word);
         });
-        self.hint(&call, |s| &s.index.note).await;
+        self.run_index_script(&call, |s| &s.index.note).await;
     }
 
     /// Forgets an entry, if it still is as it was.
-    pub(super) async fn drop_entry(&self, entry: &DueEntry) {
-        let mut call = asked(&entry.member);
-        call.arg(&entry.seen);
-        self.hint(&call, |s| &s.index.drop).await;
+    pub(super) async fn remove_index_entry(&self, entry: &DueEntry) {
+        let mut call = index_call(&entry.member);
+        call.arg(&entry.due_score);
+        self.run_index_script(&call, |s| &s.index.drop).await;
     }
 
     /// Changes the index where that may fail: whoever looks mends it.
-    async fn hint(&self, call: &ScriptCall, pick: ScriptSelector) {
-        if let Err(why) = self.told(call, pick).await {
+    async fn run_index_script(&self, call: &ScriptCall, pick: ScriptSelector) {
+        if let Err(why) = self.run_script(call, pick).await {
             log::warn!(
                 event = "video_index_update_failed", why:% = why;
                 "the index of video jobs lags behind"
@@ -131,12 +131,12 @@ impl RedisStore {
     }
 
     /// Entries that are due, the longest due first.
-    pub(super) async fn due(&self, limit: usize) -> Result<Vec<DueEntry>, Unavailable> {
+    pub(super) async fn due_entries(&self, limit: usize) -> Result<Vec<DueEntry>, Unavailable> {
         let mut call = ScriptCall::default();
-        call.key(DUE).arg(limit);
-        let words = self.read(&call, |s| &s.index.due).await?;
+        call.key(DUE_KEY).arg(limit);
+        let words = self.run_read_script(&call, |s| &s.index.due).await?;
         let entry = |pair: &[String]| match pair {
-            [member, seen] => Some(DueEntry { member: member.clone(), seen: seen.clone() }),
+            [member, seen] => Some(DueEntry { member: member.clone(), due_score: seen.clone() }),
             _ => None,
         };
         Ok(words.chunks(2).filter_map(entry).collect())

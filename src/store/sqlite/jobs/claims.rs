@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::super::jobs::read_claimed;
 use super::super::now_ms;
-use super::{after, number};
+use super::{add_ms, status_number};
 use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;
 
@@ -15,7 +15,7 @@ pub(super) struct ClaimRow {
     id: String,
     revision: i64,
     /// Whether its worker knows that it was deleted.
-    deleted: bool,
+    knows_deleted: bool,
 }
 
 impl ClaimRow {
@@ -25,12 +25,12 @@ impl ClaimRow {
             id: claim.job.id.clone(),
             // None that was given out is so large.
             revision: i64::try_from(claim.revision).unwrap_or(i64::MAX),
-            deleted: claim.deleted,
+            knows_deleted: claim.deleted,
         }
     }
 
     /// Whether it is deleted by now, of a claim that was saved just so before: the answer was lost.
-    fn saved_row(&self, c: &Connection, job: &str) -> rusqlite::Result<Option<bool>> {
+    fn find_same_save(&self, c: &Connection, job: &str) -> rusqlite::Result<Option<bool>> {
         let mut select = c.prepare_cached(
             "SELECT deleted FROM video
              WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?
@@ -41,7 +41,7 @@ impl ClaimRow {
     }
 
     /// Its row, and whether it is deleted by now; `None` if it is no longer a claim.
-    fn row(&self, c: &Connection) -> rusqlite::Result<Option<(i64, bool)>> {
+    fn find_row(&self, c: &Connection) -> rusqlite::Result<Option<(i64, bool)>> {
         let mut select = c.prepare_cached(
             "SELECT row, deleted FROM video
              WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?
@@ -52,7 +52,7 @@ impl ClaimRow {
     }
 }
 
-pub(super) fn claim(
+pub(super) fn claim_due(
     c: &Connection,
     lease_ms: u64,
     limit: usize,
@@ -71,7 +71,7 @@ pub(super) fn claim(
     )?;
     let mut claims = Vec::new();
     for row in due {
-        let claimed = update.query_row(params![after(now, lease_ms).max(1), row], |row| {
+        let claimed = update.query_row(params![add_ms(now, lease_ms).max(1), row], |row| {
             Ok((row.get::<_, String>(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs()))
         });
         let (job, deleted, revision) = claimed?;
@@ -81,13 +81,13 @@ pub(super) fn claim(
 }
 
 pub(super) fn renew(c: &Connection, held: &ClaimRow, lease_ms: u64) -> rusqlite::Result<bool> {
-    let Some((row, _)) = held.row(c)? else { return Ok(false) };
+    let Some((row, _)) = held.find_row(c)? else { return Ok(false) };
     let mut update = c.prepare_cached("UPDATE video SET lease_until = ? WHERE row = ?")?;
-    update.execute([after(now_ms(), lease_ms).max(1), row])?;
+    update.execute([add_ms(now_ms(), lease_ms).max(1), row])?;
     Ok(true)
 }
 
-pub(super) fn body(c: &Connection, held: &ClaimRow) -> rusqlite::Result<Option<Bytes>> {
+pub(super) fn read_body(c: &Connection, held: &ClaimRow) -> rusqlite::Result<Option<Bytes>> {
     let mut select = c.prepare_cached(
         "SELECT body FROM video_body JOIN video ON video.row = video_body.video
          WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?",
@@ -104,18 +104,18 @@ pub(super) fn save(
     status: JobStatus,
     next: ClaimUpdate,
 ) -> rusqlite::Result<Option<bool>> {
-    let Some((row, deleted)) = held.row(c)? else { return held.saved_row(c, job) };
+    let Some((row, deleted)) = held.find_row(c)? else { return held.find_same_save(c, job) };
     let mut update = c.prepare_cached(
         "UPDATE video SET job = ?, status = ?, saved_from = revision, revision = revision + 1
          WHERE row = ?",
     )?;
-    update.execute(params![job, number(status), row])?;
+    update.execute(params![job, status_number(status), row])?;
     if let Some(due_ms) = next.due_ms {
         // Whoever did not know of the deletion asked for the time of a video that is wanted.
-        let due_ms = if deleted && !held.deleted { 0 } else { due_ms };
+        let due_ms = if deleted && !held.knows_deleted { 0 } else { due_ms };
         let mut update =
             c.prepare_cached("UPDATE video SET due = ?, lease_until = 0 WHERE row = ?")?;
-        update.execute([after(now_ms(), due_ms), row])?;
+        update.execute([add_ms(now_ms(), due_ms), row])?;
     }
     if next.forget_body {
         c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
@@ -124,7 +124,7 @@ pub(super) fn save(
 }
 
 pub(super) fn remove(c: &Connection, held: &ClaimRow) -> rusqlite::Result<bool> {
-    let Some((row, _)) = held.row(c)? else { return Ok(false) };
+    let Some((row, _)) = held.find_row(c)? else { return Ok(false) };
     c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
     c.prepare_cached("DELETE FROM video WHERE row = ?")?.execute([row])?;
     Ok(true)

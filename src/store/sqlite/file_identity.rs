@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What SQLite keeps beside its file: the write-ahead log, and the index of it.
-const BESIDE: [&str; 2] = ["-wal", "-shm"];
+const SIDE_FILE_SUFFIXES: [&str; 2] = ["-wal", "-shm"];
 
 /// The file of a store and those beside it, as they were when they were opened.
 pub(super) struct OpenFiles {
@@ -39,13 +39,13 @@ impl OpenFiles {
     ///
     /// # Errors
     /// One is not there, or the file is not `opened`, which was there before.
-    pub(super) fn note(path: &Path, opened: FileId) -> io::Result<OpenFiles> {
+    pub(super) fn capture(path: &Path, opened: FileId) -> io::Result<OpenFiles> {
         let mut files = vec![(path.to_owned(), FileId::of(path)?)];
         if files[0].1 != opened {
             return Err(io::Error::other("it was replaced while it was opened"));
         }
-        for ending in BESIDE {
-            let beside = beside(path, ending);
+        for ending in SIDE_FILE_SUFFIXES {
+            let beside = side_file(path, ending);
             let id = FileId::of(&beside)?;
             files.push((beside, id));
         }
@@ -53,13 +53,13 @@ impl OpenFiles {
     }
 
     /// What names the store among all that were ever at its path.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn identity(&self) -> String {
         let FileId { device, inode } = self.files[0].1;
         format!("file-{device:x}-{inode:x}")
     }
 
     /// What became of the files, if they are not the same any more.
-    pub(super) fn lost(&self) -> Option<String> {
+    pub(super) fn find_lost(&self) -> Option<String> {
         self.files.iter().find_map(|(path, id)| {
             let what = match FileId::of(path) {
                 Ok(now) if now == *id => return None,
@@ -79,7 +79,7 @@ impl OpenFiles {
 }
 
 /// A file that SQLite keeps beside the store's.
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn side_file(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(ending);
     beside.into()
@@ -96,21 +96,21 @@ mod tests {
                 let folder = tempfile::tempdir().expect("a folder");
                 let path = folder.path().join("t.db");
                 for ending in ["", "-wal", "-shm"] {
-                    fs::write(beside(&path, ending), "x").expect("a file");
+                    fs::write(side_file(&path, ending), "x").expect("a file");
                 }
                 let opened = FileId::of(&path).expect("a file");
-                let files = OpenFiles::note(&path, opened).expect("files");
-                assert_eq!(files.lost(), None);
-                let (lost, other) = (beside(&path, lost), folder.path().join("other"));
+                let files = OpenFiles::capture(&path, opened).expect("files");
+                assert_eq!(files.find_lost(), None);
+                let (lost, other) = (side_file(&path, lost), folder.path().join("other"));
                 fs::write(&lost, "more").expect("a write");
-                assert_eq!(files.lost(), None, "it is still the same file");
+                assert_eq!(files.find_lost(), None, "it is still the same file");
                 if is_replaced {
                     fs::write(&other, "x").expect("a file");
                     fs::rename(&other, &lost).expect("another file");
                 } else {
                     fs::rename(&lost, &other).expect("no file");
                 }
-                let told = files.lost().expect("it is noticed");
+                let told = files.find_lost().expect("it is noticed");
                 let what = if is_replaced { "replaced" } else { "deleted" };
                 assert!(
                     told.contains(what) && told.starts_with(&*lost.to_string_lossy()),

@@ -13,16 +13,16 @@ use redis::InfoDict;
 use tokio::time::{Instant, sleep};
 
 use super::RedisStore;
-use super::safety::setting;
+use super::config_check::read_setting;
 use crate::ledger::Unavailable;
 
 /// The server is looked at so often, and so long at most: whoever needs it asks again.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const REWRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether a server writes to the file of its log that it found when it started, by what it says of
 /// itself.
-pub(super) fn goes_on_with_its_log(info: &InfoDict) -> bool {
+pub(super) fn appends_to_old_aof(info: &InfoDict) -> bool {
     let number = |name| info.get::<i64>(name);
     number("aof_enabled") == Some(1)
         && number("aof_rewrite_in_progress") != Some(1)
@@ -30,7 +30,7 @@ pub(super) fn goes_on_with_its_log(info: &InfoDict) -> bool {
 }
 
 /// Whether a server is about to begin another file of its log, or has failed to.
-pub(super) fn is_rewriting(info: &InfoDict) -> bool {
+pub(super) fn is_rewriting_aof(info: &InfoDict) -> bool {
     let is_set = |name| info.get::<i64>(name).unwrap_or(0) != 0;
     is_set("aof_rewrite_in_progress")
         || is_set("aof_rewrite_scheduled")
@@ -41,8 +41,8 @@ impl RedisStore {
     /// Has every master begin another file of its log, unless it refuses logs that end within an
     /// operation. Returns when they have; where the settings are the operator's word, it does what
     /// the server lets it do.
-    pub(in crate::store) async fn begin_log(&self) -> Result<(), Unavailable> {
-        match self.begin_log_if_needed().await {
+    pub(in crate::store) async fn start_new_aof(&self) -> Result<(), Unavailable> {
+        match self.start_new_aof_if_needed().await {
             Err(why) if self.section.allow_volatile => {
                 log::warn!(
                     event = "store_log_rewrite_failed", why:% = why;
@@ -54,19 +54,19 @@ impl RedisStore {
         }
     }
 
-    async fn begin_log_if_needed(&self) -> Result<(), Unavailable> {
-        if !self.seen().await?.goes_on_with_its_log {
+    async fn start_new_aof_if_needed(&self) -> Result<(), Unavailable> {
+        if !self.query_server_info().await?.appends_to_old_aof {
             return Ok(());
         }
         let connection = self.connection().await?;
-        let takes_halves = setting(connection, "aof-load-truncated").await?;
-        if takes_halves.iter().all(|value| value == "no") {
+        let load_truncated = read_setting(connection, "aof-load-truncated").await?;
+        if load_truncated.iter().all(|value| value == "no") {
             return Ok(());
         }
         // Another gateway may have been quicker, and then it says so: it is looked at in any case.
         let asked = connection.query_masters(&redis::cmd("BGREWRITEAOF")).await;
-        let end = Instant::now() + if asked.is_ok() { PATIENCE } else { LOOK_EVERY };
-        while self.seen().await?.goes_on_with_its_log {
+        let end = Instant::now() + if asked.is_ok() { REWRITE_TIMEOUT } else { POLL_INTERVAL };
+        while self.query_server_info().await?.appends_to_old_aof {
             if Instant::now() > end {
                 let why = asked.err().map_or("it is put off".to_owned(), |why| why.to_string());
                 return Err(Unavailable(format!(
@@ -74,7 +74,7 @@ impl RedisStore {
                      operation; allow it, or set aof-load-truncated to no"
                 )));
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

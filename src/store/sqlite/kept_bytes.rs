@@ -8,10 +8,10 @@ use crate::metrics::METRICS;
 use crate::notes::ID_PREFIX;
 
 /// So much is dropped at a time, at most, before it is looked again who keeps most.
-const REPLIES_AT_ONCE: u32 = 16;
-const NOTES_AT_ONCE: u32 = 16;
+const REPLIES_EVICT_BATCH: u32 = 16;
+const NOTES_EVICT_BATCH: u32 = 16;
 /// So many of those who keep most are looked at: what a job's vendor needs is not dropped.
-const HOLDERS_MAX: u32 = 8;
+const LARGEST_ACCOUNTS_MAX: u32 = 8;
 
 /// What an older version writes to the file is counted too. A note that is replaced goes without
 /// its trigger.
@@ -77,7 +77,7 @@ END;
 ";
 
 /// What there is before the triggers have counted anything.
-const COUNT: &str = "
+const RECOUNT_SQL: &str = "
 DELETE FROM kept;
 INSERT INTO kept
 SELECT account, sum(bytes) FROM (
@@ -90,14 +90,14 @@ INSERT INTO kept_all SELECT 1, coalesce(sum(bytes), 0) FROM kept;
 COMMIT";
 
 /// Makes what is missing, and counts what a file has that was never counted.
-pub(super) fn prepare(c: &Connection) -> rusqlite::Result<()> {
+pub(super) fn prepare_schema(c: &Connection) -> rusqlite::Result<()> {
     c.execute_batch(SCHEMA)?;
     if is_counted(c)? {
         return Ok(());
     }
     c.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been first.
-    let counted = if is_counted(c)? { "ROLLBACK" } else { COUNT };
+    let counted = if is_counted(c)? { "ROLLBACK" } else { RECOUNT_SQL };
     c.execute_batch(counted)
 }
 
@@ -107,7 +107,7 @@ fn is_counted(c: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// How many bytes are kept.
-pub(super) fn total(c: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn total_bytes(c: &Connection) -> rusqlite::Result<u64> {
     let mut select = c.prepare_cached("SELECT bytes FROM kept_all")?;
     let bytes = select.query_row([], |row| row.get::<_, i64>(0)).optional()?;
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default())
@@ -119,8 +119,8 @@ pub(super) fn make_room(c: &Connection, most: u64, wanted: usize) -> rusqlite::R
     if wanted > most {
         return Ok(false);
     }
-    while total(c)?.saturating_add(wanted) > most {
-        if drop_some(c)? == 0 {
+    while total_bytes(c)?.saturating_add(wanted) > most {
+        if evict_batch(c)? == 0 {
             return Ok(false);
         }
     }
@@ -128,37 +128,39 @@ pub(super) fn make_room(c: &Connection, most: u64, wanted: usize) -> rusqlite::R
 }
 
 /// Drops something where there is more than there may be; tells how many bytes.
-pub(super) fn shrink(c: &Connection, most: u64) -> rusqlite::Result<u64> {
-    let kept = total(c)?;
+pub(super) fn evict_excess(c: &Connection, most: u64) -> rusqlite::Result<u64> {
+    let kept = total_bytes(c)?;
     METRICS.kept_bytes.with_label_values(&["store"]).set(i64::try_from(kept).unwrap_or(i64::MAX));
-    if kept > most { drop_some(c) } else { Ok(0) }
+    if kept > most { evict_batch(c) } else { Ok(0) }
 }
 
 /// Drops some of what those keep who keep most, the first to be over first: bodies of replies, of
 /// which the names stay, before notes, and what a model thought before the ids by which clients go
 /// on. Tells how many bytes.
-fn drop_some(c: &Connection) -> rusqlite::Result<u64> {
+fn evict_batch(c: &Connection) -> rusqlite::Result<u64> {
     const REPLIES: &str = "DELETE FROM reply WHERE account = ?1 AND owner IN (
         SELECT owner FROM reply WHERE account = ?1 ORDER BY lives_until, row LIMIT ?2)";
     const NOTES: &str = "DELETE FROM note WHERE rowid IN (
         SELECT rowid FROM note
         WHERE account = ?1 AND (substr(name, 1, length(?3)) = ?3) = ?4
         ORDER BY lives_until, rowid LIMIT ?2)";
-    let before = total(c)?;
+    let before = total_bytes(c)?;
     let mut select = c.prepare_cached("SELECT account FROM kept ORDER BY bytes DESC LIMIT ?")?;
-    let holders: Vec<String> =
-        select.query_map([HOLDERS_MAX], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let holders: Vec<String> = select
+        .query_map([LARGEST_ACCOUNTS_MAX], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
     for account in holders {
-        let mut dropped = c.prepare_cached(REPLIES)?.execute(params![account, REPLIES_AT_ONCE])?;
+        let mut dropped =
+            c.prepare_cached(REPLIES)?.execute(params![account, REPLIES_EVICT_BATCH])?;
         for is_id in [false, true] {
             if dropped == 0 {
-                let these = params![account, NOTES_AT_ONCE, ID_PREFIX, is_id];
+                let these = params![account, NOTES_EVICT_BATCH, ID_PREFIX, is_id];
                 dropped = c.prepare_cached(NOTES)?.execute(these)?;
             }
         }
         if dropped > 0 {
             // Something without a byte would be dropped for nothing, and again.
-            let bytes = before.saturating_sub(total(c)?);
+            let bytes = before.saturating_sub(total_bytes(c)?);
             METRICS.kept_evicted_bytes.with_label_values(&["store"]).inc_by(bytes);
             return Ok(bytes);
         }

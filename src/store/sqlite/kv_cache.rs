@@ -5,17 +5,17 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::lookup;
-use super::desk::WriteTxn;
-use super::{Priority, SqliteStore, kept, now_ms};
+use super::write_txn::WriteTxn;
+use super::{Priority, SqliteStore, kept_bytes, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
 
 /// Notes forgotten in one step, at most.
-const FORGET_MAX: u32 = 16;
+const PURGE_MAX: u32 = 16;
 /// An account that is full loses so many at once, so that not every note has to look for the first.
-const ROOM: usize = 32;
+const EVICT_BATCH: usize = 32;
 
-fn find(
+fn find_note(
     c: &Connection,
     account: &AccountName,
     name: &str,
@@ -30,8 +30,8 @@ fn find(
 
 /// Keeps a note; says why not if that fails. That is no error of the transaction, in which others'
 /// operations are too, unless it ended the transaction.
-fn keep(
-    desk: &mut WriteTxn<'_>,
+fn store_note(
+    txn: &mut WriteTxn<'_>,
     account: &AccountName,
     names: &[String],
     (note, most): (&[u8], u64),
@@ -40,12 +40,12 @@ fn keep(
     let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
     let until = now_ms().saturating_add(life_ms);
     let wanted = names.iter().map(|name| name.len() + note.len()).sum();
-    let written = kept::make_room(desk.c, most, wanted).and_then(|has_room| {
+    let written = kept_bytes::make_room(txn.conn, most, wanted).and_then(|has_room| {
         let mut names = names.iter().filter(|_| has_room);
-        names.try_for_each(|name| replace(desk, account, name, note, until)).map(|()| has_room)
+        names.try_for_each(|name| upsert_note(txn, account, name, note, until)).map(|()| has_room)
     });
     match written {
-        Err(why) if !desk.c.is_autocommit() => {
+        Err(why) if !txn.conn.is_autocommit() => {
             Ok(Err(Unavailable(format!("the note cannot be kept: {why}"))))
         }
         Ok(false) => Ok(Err(Unavailable("no room is left for notes".to_owned()))),
@@ -53,42 +53,46 @@ fn keep(
     }
 }
 
-fn replace(
-    desk: &mut WriteTxn<'_>,
+fn upsert_note(
+    txn: &mut WriteTxn<'_>,
     account: &AccountName,
     name: &str,
     note: &[u8],
     until: i64,
 ) -> rusqlite::Result<()> {
     // A new row even for an old name: of those that expire together the oldest row goes first.
-    let mut insert = desk.c.prepare_cached(
+    let mut insert = txn.conn.prepare_cached(
         "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
     )?;
     insert.execute(params![account.as_str(), name, until, note])?;
     let shelf = Namespace::of(name);
     let full = |count| count > shelf.notes_max();
-    if full(desk.count_note(account, shelf)?) && full(desk.recount_notes(account, shelf)?) {
-        make_room(desk.c, account, shelf)?;
-        desk.recount_notes(account, shelf)?;
+    if full(txn.count_note(account, shelf)?) && full(txn.recount_notes(account, shelf)?) {
+        evict_overflow(txn.conn, account, shelf)?;
+        txn.recount_notes(account, shelf)?;
     }
     Ok(())
 }
 
 /// Drops the notes of a shelf that expire first, but not the one that was just written.
-fn make_room(c: &Connection, account: &AccountName, shelf: Namespace) -> rusqlite::Result<usize> {
+fn evict_overflow(
+    c: &Connection,
+    account: &AccountName,
+    shelf: Namespace,
+) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (
              SELECT rowid FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3
              ORDER BY lives_until DESC, rowid DESC LIMIT -1 OFFSET ?4)
          AND rowid <> last_insert_rowid()",
     )?;
-    let rest = i64::try_from(shelf.notes_max() - ROOM).unwrap_or_default();
+    let rest = i64::try_from(shelf.notes_max() - EVICT_BATCH).unwrap_or_default();
     let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
     delete.execute(params![account.as_str(), prefix, is_id, rest])
 }
 
 /// How many notes of an account are on a shelf, expired ones among them.
-pub(super) fn count(
+pub(super) fn count_notes(
     c: &Connection,
     account: &AccountName,
     shelf: Namespace,
@@ -103,12 +107,12 @@ pub(super) fn count(
 }
 
 /// Drops notes whose time has come; tells how many.
-pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
+pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (
              SELECT rowid FROM note WHERE lives_until <= ? ORDER BY lives_until LIMIT ?)",
     )?;
-    delete.execute(params![now_ms(), FORGET_MAX])
+    delete.execute(params![now_ms(), PURGE_MAX])
 }
 
 #[async_trait]
@@ -122,8 +126,10 @@ impl AccountCache for SqliteStore {
     ) -> Result<(), CacheRefusal> {
         notes::fits(names, &note)?;
         let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
-        self.writers
-            .run(Priority::Long, move |desk| keep(desk, &account, &names, (&note, most), life_ms))
+        self.scheduler
+            .run(Priority::Thread, move |txn| {
+                store_note(txn, &account, &names, (&note, most), life_ms)
+            })
             .await??;
         Ok(())
     }
@@ -135,9 +141,9 @@ impl AccountCache for SqliteStore {
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
         lookup::find(names, |few| {
             let account = account.clone();
-            self.reader.read(move |c| {
+            self.reader.query(move |c| {
                 let now = now_ms();
-                few.iter().map(|name| find(c, &account, name, now)).collect()
+                few.iter().map(|name| find_note(c, &account, name, now)).collect()
             })
         })
         .await

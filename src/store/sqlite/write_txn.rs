@@ -10,53 +10,56 @@ use std::collections::HashMap;
 use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
-use super::notes;
+use super::kv_cache;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
 use crate::notes::Namespace;
 
 /// So many rows are remembered from one transaction to the next.
-const ROWS_MAX: usize = 10_000;
+const CACHED_ROWS_MAX: usize = 10_000;
 
 /// Account rows that the writer remembers.
 #[derive(Default)]
 pub(super) struct RowCache {
     by_name: HashMap<AccountName, CachedRow>,
     /// Those that must be written before the transaction ends: few of all that are remembered.
-    changed: Vec<AccountName>,
+    dirty: Vec<AccountName>,
     /// How many notes of an account are on a shelf, at most: what was replaced or swept may still
     /// be counted.
-    notes: HashMap<(AccountName, Namespace), usize>,
+    note_counts: HashMap<(AccountName, Namespace), usize>,
     /// SQLite's number for what other connections wrote, when the rows were read.
-    version: i64,
+    data_version: i64,
 }
 
 struct CachedRow {
     row: AccountRow,
     /// Whether it is among those that changed.
-    changed: bool,
+    is_dirty: bool,
     /// The last number in the journal, once it was asked for.
     last_seq: Option<i64>,
     /// Holds that stand, as far as they were made or changed of late.
-    open: HashMap<String, HoldRecord>,
+    open_holds: HashMap<String, HoldRecord>,
 }
 
 impl RowCache {
     /// Forgets everything if another process has written since.
-    pub(super) fn renew(&mut self, c: &Connection) -> rusqlite::Result<()> {
-        let version = c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
-        if version != self.version || self.by_name.len().max(self.notes.len()) > ROWS_MAX {
-            *self = RowCache { version, ..RowCache::default() };
+    pub(super) fn invalidate_if_stale(&mut self, c: &Connection) -> rusqlite::Result<()> {
+        let data_version =
+            c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        if data_version != self.data_version
+            || self.by_name.len().max(self.note_counts.len()) > CACHED_ROWS_MAX
+        {
+            *self = RowCache { data_version, ..RowCache::default() };
         }
         Ok(())
     }
 
     /// Writes what changed.
-    pub(super) fn save(&mut self, c: &Connection) -> rusqlite::Result<()> {
-        for name in self.changed.drain(..) {
+    pub(super) fn write_dirty(&mut self, c: &Connection) -> rusqlite::Result<()> {
+        for name in self.dirty.drain(..) {
             let Some(remembered) = self.by_name.get_mut(&name) else { continue };
-            accounts::save(c, remembered.row.id, &remembered.row.balances)?;
-            remembered.changed = false;
+            accounts::save_balances(c, remembered.row.id, &remembered.row.balances)?;
+            remembered.is_dirty = false;
         }
         Ok(())
     }
@@ -65,55 +68,58 @@ impl RowCache {
 /// See the module.
 pub(super) struct WriteTxn<'a> {
     /// The connection, inside a transaction.
-    pub(super) c: &'a Connection,
-    pub(super) rows: &'a mut RowCache,
+    pub(super) conn: &'a Connection,
+    pub(super) row_cache: &'a mut RowCache,
 }
 
 impl WriteTxn<'_> {
     /// An account's row; `None` if there is no such account.
-    pub(super) fn row(&mut self, name: &AccountName) -> rusqlite::Result<Option<&AccountRow>> {
-        if !self.rows.by_name.contains_key(name) {
-            let Some(row) = accounts::find(self.c, name)? else { return Ok(None) };
-            let (changed, last_seq, open) = (false, None, HashMap::new());
-            let remembered = CachedRow { row, changed, last_seq, open };
-            self.rows.by_name.insert(name.clone(), remembered);
+    pub(super) fn account_row(
+        &mut self,
+        name: &AccountName,
+    ) -> rusqlite::Result<Option<&AccountRow>> {
+        if !self.row_cache.by_name.contains_key(name) {
+            let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
+            let (is_dirty, last_seq, open_holds) = (false, None, HashMap::new());
+            let remembered = CachedRow { row, is_dirty, last_seq, open_holds };
+            self.row_cache.by_name.insert(name.clone(), remembered);
         }
-        Ok(self.rows.by_name.get(name).map(|r| &r.row))
+        Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
     }
 
     /// A hold that stands, if it is remembered.
-    pub(super) fn open_hold(&self, name: &AccountName, id: &str) -> Option<&HoldRecord> {
-        self.rows.by_name.get(name)?.open.get(id)
+    pub(super) fn cached_hold(&self, name: &AccountName, id: &str) -> Option<&HoldRecord> {
+        self.row_cache.by_name.get(name)?.open_holds.get(id)
     }
 
     /// Remembers a hold of an account whose row is at hand, as it was written, while it stands.
-    pub(super) fn note_hold(&mut self, name: &AccountName, id: &str, record: &HoldRecord) {
-        let Some(remembered) = self.rows.by_name.get_mut(name) else { return };
+    pub(super) fn cache_hold(&mut self, name: &AccountName, id: &str, record: &HoldRecord) {
+        let Some(remembered) = self.row_cache.by_name.get_mut(name) else { return };
         if matches!(record.state, HoldState::Open { .. }) {
-            remembered.open.insert(id.to_owned(), record.clone());
+            remembered.open_holds.insert(id.to_owned(), record.clone());
         } else {
-            remembered.open.remove(id);
+            remembered.open_holds.remove(id);
         }
     }
 
     /// Forgets a hold, whatever was written of it.
-    pub(super) fn forget_hold(&mut self, name: &AccountName, id: &str) {
-        if let Some(remembered) = self.rows.by_name.get_mut(name) {
-            remembered.open.remove(id);
+    pub(super) fn evict_hold(&mut self, name: &AccountName, id: &str) {
+        if let Some(remembered) = self.row_cache.by_name.get_mut(name) {
+            remembered.open_holds.remove(id);
         }
     }
 
     /// An account's balances.
     pub(super) fn balances(&mut self, name: &AccountName) -> rusqlite::Result<Option<Balances>> {
-        Ok(self.row(name)?.map(|row| row.balances))
+        Ok(self.account_row(name)?.map(|row| row.balances))
     }
 
     /// Changes the balances of an account whose row is at hand.
-    pub(super) fn set(&mut self, name: &AccountName, balances: Balances) {
-        let Some(remembered) = self.rows.by_name.get_mut(name) else { return };
-        if remembered.row.balances != balances && !remembered.changed {
-            remembered.changed = true;
-            self.rows.changed.push(name.clone());
+    pub(super) fn set_balances(&mut self, name: &AccountName, balances: Balances) {
+        let Some(remembered) = self.row_cache.by_name.get_mut(name) else { return };
+        if remembered.row.balances != balances && !remembered.is_dirty {
+            remembered.is_dirty = true;
+            self.row_cache.dirty.push(name.clone());
         }
         remembered.row.balances = balances;
     }
@@ -124,7 +130,7 @@ impl WriteTxn<'_> {
         name: &AccountName,
         on: Namespace,
     ) -> rusqlite::Result<usize> {
-        match self.rows.notes.get_mut(&(name.clone(), on)) {
+        match self.row_cache.note_counts.get_mut(&(name.clone(), on)) {
             Some(count) => {
                 *count += 1;
                 Ok(*count)
@@ -139,20 +145,24 @@ impl WriteTxn<'_> {
         name: &AccountName,
         on: Namespace,
     ) -> rusqlite::Result<usize> {
-        let count = notes::count(self.c, name, on)?;
-        self.rows.notes.insert((name.clone(), on), count);
+        let count = kv_cache::count_notes(self.conn, name, on)?;
+        self.row_cache.note_counts.insert((name.clone(), on), count);
         Ok(count)
     }
 
     /// Adds a charge to the journal of an account whose row is at hand.
-    pub(super) fn append(&mut self, name: &AccountName, posting: &Posting) -> rusqlite::Result<()> {
-        let Some(remembered) = self.rows.by_name.get_mut(name) else { return Ok(()) };
+    pub(super) fn append_posting(
+        &mut self,
+        name: &AccountName,
+        posting: &Posting,
+    ) -> rusqlite::Result<()> {
+        let Some(remembered) = self.row_cache.by_name.get_mut(name) else { return Ok(()) };
         let account = remembered.row.id;
         let last = match remembered.last_seq {
             Some(last) => last,
-            None => accounts::last_seq(self.c, account)?,
+            None => accounts::last_seq(self.conn, account)?,
         };
-        accounts::append(self.c, account, last + 1, posting)?;
+        accounts::append_posting(self.conn, account, last + 1, posting)?;
         remembered.last_seq = Some(last + 1);
         Ok(())
     }

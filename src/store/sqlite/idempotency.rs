@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Priority, SqliteStore, kept, now_ms};
+use super::{Priority, SqliteStore, kept_bytes, now_ms};
 use crate::ledger::{AccountName, Unavailable};
 use crate::repeats::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
@@ -14,8 +14,8 @@ use crate::repeats::{
 
 /// Names forgotten in one step, at most; and pieces, as long as they have fewer bytes than the
 /// next bound.
-const FORGET_MAX: u32 = 256;
-const FORGET_BYTES_MAX: i64 = 4 << 20;
+const PURGE_MAX: u32 = 256;
+const PURGE_BYTES_MAX: i64 = 4 << 20;
 
 /// What is known of a name.
 struct ClaimRecord {
@@ -27,7 +27,7 @@ struct ClaimRecord {
     bytes: u64,
 }
 
-fn find(
+fn find_claim(
     c: &Connection,
     account: &AccountName,
     name: &str,
@@ -49,7 +49,7 @@ fn find(
     select.query_row(params![account.as_str(), name, now], read).optional()
 }
 
-fn put(
+fn upsert_claim(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
@@ -79,29 +79,29 @@ fn put(
     Ok(())
 }
 
-fn later(now: i64, ms: u64) -> i64 {
+fn add_ms(now: i64, ms: u64) -> i64 {
     now.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 
-fn take(
+fn take_claim(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
     (taking, lease_ms): (&ClaimMode, u64),
 ) -> rusqlite::Result<Result<ClaimResult, Unavailable>> {
     let now = now_ms();
-    let known = find(c, account, &naming.name, now)?;
-    if let Some(taken) = known.and_then(|known| known.refuses(naming, taking, now)) {
+    let known = find_claim(c, account, &naming.name, now)?;
+    if let Some(taken) = known.and_then(|known| known.existing_result(naming, taking, now)) {
         return Ok(taken);
     }
     let life_ms = naming.life_ms.max(lease_ms.saturating_mul(RUNNING_LEASES));
-    let times = (later(now, lease_ms), later(now, life_ms));
-    put(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Mine))
+    let times = (add_ms(now, lease_ms), add_ms(now, life_ms));
+    upsert_claim(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Mine))
 }
 
 impl ClaimRecord {
     /// What whoever wants to take the name finds instead.
-    fn refuses(
+    fn existing_result(
         self,
         naming: &IdempotencyKey,
         taking: &ClaimMode,
@@ -136,7 +136,7 @@ impl ClaimRecord {
     }
 }
 
-fn renew(
+fn renew_claim(
     c: &Connection,
     account: &AccountName,
     name: &str,
@@ -148,8 +148,8 @@ fn renew(
         "UPDATE repeat SET lease_until = ?1, lives_until = max(lives_until, ?2)
          WHERE account = ?3 AND name = ?4 AND owner = ?5 AND head IS NULL AND lives_until > ?6",
     )?;
-    let lives_until = later(now, lease_ms.saturating_mul(RUNNING_LEASES));
-    let lease_until = later(now, lease_ms);
+    let lives_until = add_ms(now, lease_ms.saturating_mul(RUNNING_LEASES));
+    let lease_until = add_ms(now, lease_ms);
     let account = account.as_str();
     Ok(update.execute(params![lease_until, lives_until, account, name, owner, now])? > 0)
 }
@@ -157,28 +157,28 @@ fn renew(
 /// What stands in the way of an end.
 #[derive(Debug, PartialEq, Eq)]
 enum EndConflict {
-    Open,
+    NoConflict,
     /// The call has ended before.
-    Ended,
+    AlreadyEnded,
     /// The name is another owner's.
-    Gone,
+    OtherOwner,
 }
 
-fn way(
+fn end_conflict(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
 ) -> rusqlite::Result<EndConflict> {
-    Ok(match find(c, account, &naming.name, now_ms())? {
-        Some(known) if known.owner != naming.owner => EndConflict::Gone,
-        Some(known) if known.head.is_some() => EndConflict::Ended,
-        _ => EndConflict::Open,
+    Ok(match find_claim(c, account, &naming.name, now_ms())? {
+        Some(known) if known.owner != naming.owner => EndConflict::OtherOwner,
+        Some(known) if known.head.is_some() => EndConflict::AlreadyEnded,
+        _ => EndConflict::NoConflict,
     })
 }
 
 /// Writes a piece of a body of so many bytes; `false` if there is no room for that, or nobody would
 /// find it.
-fn write(
+fn write_piece(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
@@ -192,7 +192,9 @@ fn write(
         if kept.saturating_add(total as u64) > REPLIES_BYTES_MAX {
             return Ok(false);
         }
-        if way(c, account, naming)? != EndConflict::Open || !kept::make_room(c, most, total)? {
+        if end_conflict(c, account, naming)? != EndConflict::NoConflict
+            || !kept_bytes::make_room(c, most, total)?
+        {
             return Ok(false);
         }
     }
@@ -202,33 +204,38 @@ fn write(
          VALUES (?, ?, ?, ?, ?)",
     )?;
     let number = i64::try_from(number).unwrap_or(i64::MAX);
-    let lives_until = later(now_ms(), naming.life_ms);
+    let lives_until = add_ms(now_ms(), naming.life_ms);
     insert.execute(params![account.as_str(), naming.owner, number, lives_until, piece])?;
     Ok(true)
 }
 
-fn end(
+fn end_claim(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
     (head, bytes): (&str, usize),
 ) -> rusqlite::Result<bool> {
-    let way = way(c, account, naming)?;
-    if way == EndConflict::Open {
+    let way = end_conflict(c, account, naming)?;
+    if way == EndConflict::NoConflict {
         let now = now_ms();
-        put(c, account, naming, (now, later(now, naming.life_ms)), (Some(head), bytes))?;
+        upsert_claim(c, account, naming, (now, add_ms(now, naming.life_ms)), (Some(head), bytes))?;
     }
-    Ok(way != EndConflict::Gone)
+    Ok(way != EndConflict::OtherOwner)
 }
 
-fn free(c: &Connection, account: &AccountName, name: &str, owner: &str) -> rusqlite::Result<()> {
+fn release_claim(
+    c: &Connection,
+    account: &AccountName,
+    name: &str,
+    owner: &str,
+) -> rusqlite::Result<()> {
     let mut delete = c.prepare_cached(
         "DELETE FROM repeat WHERE account = ? AND name = ? AND owner = ? AND head IS NULL",
     )?;
     delete.execute(params![account.as_str(), name, owner]).map(|_| ())
 }
 
-fn piece(
+fn read_piece(
     c: &Connection,
     account: &AccountName,
     owner: &str,
@@ -243,13 +250,13 @@ fn piece(
 }
 
 /// Drops names and pieces whose time has come; tells how many.
-pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
+pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
     let now = now_ms();
     let mut delete = c.prepare_cached(
         "DELETE FROM repeat WHERE row IN (
              SELECT row FROM repeat WHERE lives_until <= ? ORDER BY lives_until LIMIT ?)",
     )?;
-    let names = delete.execute(params![now, FORGET_MAX])?;
+    let names = delete.execute(params![now, PURGE_MAX])?;
     let mut delete = c.prepare_cached(
         "DELETE FROM reply WHERE row IN (
              SELECT row FROM (
@@ -258,19 +265,19 @@ pub(super) fn forget(c: &Connection) -> rusqlite::Result<usize> {
                      ORDER BY lives_until, row LIMIT ?))
              WHERE bytes <= ?)",
     )?;
-    Ok(names + delete.execute(params![now, FORGET_MAX, FORGET_BYTES_MAX])?)
+    Ok(names + delete.execute(params![now, PURGE_MAX, PURGE_BYTES_MAX])?)
 }
 
 impl SqliteStore {
     /// Does something with the names; a failure is no error of the transaction, in which others'
     /// operations are too, unless it ended the transaction.
-    async fn named<T, F>(&self, job: F) -> Result<T, Unavailable>
+    async fn run_claim_job<T, F>(&self, job: F) -> Result<T, Unavailable>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let done = self.writers.run(Priority::Long, move |desk| match job(desk.c) {
-            Err(why) if !desk.c.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
+        let done = self.scheduler.run(Priority::Thread, move |txn| match job(txn.conn) {
+            Err(why) if !txn.conn.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
             done => done.map(Ok),
         });
         done.await?
@@ -287,7 +294,7 @@ impl ReplyStore for SqliteStore {
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
         let (account, naming, taking) = (account.clone(), naming.clone(), taking.clone());
-        self.named(move |c| take(c, &account, &naming, (&taking, lease_ms))).await?
+        self.run_claim_job(move |c| take_claim(c, &account, &naming, (&taking, lease_ms))).await?
     }
 
     async fn renew(
@@ -298,7 +305,7 @@ impl ReplyStore for SqliteStore {
         lease_ms: u64,
     ) -> Result<bool, Unavailable> {
         let (account, name, owner) = (account.clone(), name.to_owned(), owner.to_owned());
-        self.named(move |c| renew(c, &account, &name, &owner, lease_ms)).await
+        self.run_claim_job(move |c| renew_claim(c, &account, &name, &owner, lease_ms)).await
     }
 
     async fn end(
@@ -319,22 +326,23 @@ impl ReplyStore for SqliteStore {
         let last = pieces.pop().map(|piece| (pieces.len(), piece));
         for (number, piece) in pieces.into_iter().enumerate() {
             let (account, naming) = (account.clone(), naming.clone());
-            let writing =
-                move |c: &Connection| write(c, &account, &naming, (total, number, &piece), most);
-            if !self.named(writing).await? {
+            let writing = move |c: &Connection| {
+                write_piece(c, &account, &naming, (total, number, &piece), most)
+            };
+            if !self.run_claim_job(writing).await? {
                 head.clear();
                 break;
             }
         }
         let (account, naming) = (account.clone(), naming.clone());
-        self.named(move |c| {
+        self.run_claim_job(move |c| {
             let mut head = head;
             if let Some((number, piece)) = last.filter(|_| !head.is_empty())
-                && !write(c, &account, &naming, (total, number, &piece), most)?
+                && !write_piece(c, &account, &naming, (total, number, &piece), most)?
             {
                 head.clear();
             }
-            end(c, &account, &naming, (&head, total))
+            end_claim(c, &account, &naming, (&head, total))
         })
         .await
     }
@@ -346,7 +354,7 @@ impl ReplyStore for SqliteStore {
         owner: &str,
     ) -> Result<(), Unavailable> {
         let (account, name, owner) = (account.clone(), name.to_owned(), owner.to_owned());
-        self.named(move |c| free(c, &account, &name, &owner)).await
+        self.run_claim_job(move |c| release_claim(c, &account, &name, &owner)).await
     }
 
     async fn piece(
@@ -356,6 +364,6 @@ impl ReplyStore for SqliteStore {
         number: u32,
     ) -> Result<Option<Bytes>, Unavailable> {
         let (account, owner) = (account.clone(), owner.to_owned());
-        self.reader.read(move |c| piece(c, &account, &owner, number)).await
+        self.reader.query(move |c| read_piece(c, &account, &owner, number)).await
     }
 }

@@ -12,10 +12,10 @@ use crate::ledger::{AccountName, Unavailable};
 use crate::notes::{self, AccountCache, CacheRefusal, Namespace};
 
 /// Names that are written together, at most: whoever comes next does not wait long.
-const TOGETHER: usize = 256;
+const NAMES_BATCH: usize = 256;
 
 /// No life is longer, in ms: the server adds it to its clock and has 63 bits for the sum.
-const LIFE_MS_MAX: u64 = 1 << 52;
+const TTL_MS_MAX: u64 = 1 << 52;
 
 #[async_trait]
 impl AccountCache for RedisStore {
@@ -35,18 +35,18 @@ impl AccountCache for RedisStore {
         for shelf in [Namespace::Ids, Namespace::Rest] {
             let on_it: Vec<&String> =
                 names.iter().filter(|name| Namespace::of(name) == shelf).collect();
-            for few in on_it.chunks(TOGETHER) {
+            for few in on_it.chunks(NAMES_BATCH) {
                 let mut call = ScriptCall::default();
                 call.key(keys.tag());
                 for key in keys.notes(shelf) {
                     call.key(key);
                 }
-                call.arg(&note[..]).arg(life_ms.min(LIFE_MS_MAX)).arg(shelf.notes_max());
+                call.arg(&note[..]).arg(life_ms.min(TTL_MS_MAX)).arg(shelf.notes_max());
                 for name in few {
                     call.key(keys.note(name)).arg(name);
                 }
-                let told = self.told(&call, |s| &s.kept.note).await?;
-                told.get(1).iter().for_each(|bytes| self.note_kept(account, bytes));
+                let reply = self.run_script(&call, |s| &s.kept.note).await?;
+                reply.get(1).iter().for_each(|bytes| self.record_kept_bytes(account, bytes));
             }
         }
         Ok(())

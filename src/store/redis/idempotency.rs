@@ -14,15 +14,15 @@ use crate::repeats::{
 };
 
 /// Bodies up to this come along with the end of their call.
-const SHORT_BYTES_MAX: usize = 64 << 10;
+const SHORT_BODY_BYTES_MAX: usize = 64 << 10;
 /// What was written of a body whose call does not end goes after so long, in ms.
-const WRITING_MS_MAX: u64 = 10 * 60 * 1_000;
+const UNFINISHED_BODY_TTL_MS: u64 = 10 * 60 * 1_000;
 /// No life is longer, in ms: a script adds it to its clock, in a double.
-const LIFE_MS_MAX: u64 = 1 << 52;
+const TTL_MS_MAX: u64 = 1 << 52;
 
 impl RedisStore {
     /// Writes a body, piece by piece: each time others get their turn in between.
-    async fn write(&self, key: &str, body: &Bytes) -> Result<(), Unavailable> {
+    async fn write_body(&self, key: &str, body: &Bytes) -> Result<(), Unavailable> {
         let asked = redis::cmd("STRLEN").arg(key).to_owned();
         let written: u64 = self.connection().await?.query(&asked).await?;
         if written == body.len() as u64 {
@@ -31,7 +31,12 @@ impl RedisStore {
         }
         for (number, piece) in body.chunks(PIECE_BYTES).enumerate() {
             let write = if number == 0 {
-                redis::cmd("SET").arg(key).arg(piece).arg("PX").arg(WRITING_MS_MAX).to_owned()
+                redis::cmd("SET")
+                    .arg(key)
+                    .arg(piece)
+                    .arg("PX")
+                    .arg(UNFINISHED_BODY_TTL_MS)
+                    .to_owned()
             } else {
                 let offset = number * PIECE_BYTES;
                 redis::cmd("SETRANGE").arg(key).arg(offset).arg(piece).to_owned()
@@ -46,17 +51,17 @@ fn hex(digest: &[u8; 32]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn running_ms(lease_ms: u64) -> u64 {
-    lease_ms.saturating_mul(RUNNING_LEASES).min(LIFE_MS_MAX)
+fn running_ttl_ms(lease_ms: u64) -> u64 {
+    lease_ms.saturating_mul(RUNNING_LEASES).min(TTL_MS_MAX)
 }
 
-fn unexpected(told: &[String]) -> Unavailable {
-    Unavailable(format!("unexpected answer: {told:?}"))
+fn unexpected_reply(reply: &[String]) -> Unavailable {
+    Unavailable(format!("unexpected answer: {reply:?}"))
 }
 
-fn taken(told: &[String]) -> Result<ClaimResult, Unavailable> {
-    let told: Vec<&str> = told.iter().map(String::as_str).collect();
-    Ok(match told.as_slice() {
+fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
+    let words: Vec<&str> = reply.iter().map(String::as_str).collect();
+    Ok(match words.as_slice() {
         ["mine"] => ClaimResult::Mine,
         ["running"] => ClaimResult::Running,
         ["lapsed", owner] => ClaimResult::Lapsed { owner: (*owner).to_owned() },
@@ -88,13 +93,13 @@ impl ReplyStore for RedisStore {
             ClaimMode::From(owner) => ("from", owner.as_str()),
             ClaimMode::Anew => ("anew", ""),
         };
-        let life_ms = naming.life_ms.max(running_ms(lease_ms)).min(LIFE_MS_MAX);
-        let record = AccountKeys::of(account).repeat(&naming.name);
+        let life_ms = naming.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
+        let record = AccountKeys::of(account).idempotency_claim(&naming.name);
         let mut call = ScriptCall::default();
         call.key(record);
-        call.arg(hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(LIFE_MS_MAX));
+        call.arg(hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(TTL_MS_MAX));
         call.arg(life_ms).arg(taking).arg(from);
-        taken(&self.told(&call, |s| &s.repeats.take).await?)
+        parse_claim_result(&self.run_script(&call, |s| &s.repeats.take).await?)
     }
 
     async fn renew(
@@ -105,9 +110,9 @@ impl ReplyStore for RedisStore {
         lease_ms: u64,
     ) -> Result<bool, Unavailable> {
         let mut call = ScriptCall::default();
-        call.key(AccountKeys::of(account).repeat(name));
-        call.arg(owner).arg(lease_ms.min(LIFE_MS_MAX)).arg(running_ms(lease_ms));
-        Ok(self.told(&call, |s| &s.repeats.renew).await? == ["done"])
+        call.key(AccountKeys::of(account).idempotency_claim(name));
+        call.arg(owner).arg(lease_ms.min(TTL_MS_MAX)).arg(running_ttl_ms(lease_ms));
+        Ok(self.run_script(&call, |s| &s.repeats.renew).await? == ["done"])
     }
 
     async fn end(
@@ -117,35 +122,35 @@ impl ReplyStore for RedisStore {
         reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
         let keys = AccountKeys::of(account);
-        let body_key = keys.reply(&naming.owner);
+        let body_key = keys.reply_body(&naming.owner);
         let has_room =
             |reply: &ReplyParts| reply.body.is_empty() || self.has_room(reply.body.len());
         let (head, body) = match reply.filter(has_room) {
             Some(ReplyParts { head, body }) => (serde_json::to_string(&head).ok(), body),
             None => (None, Bytes::new()),
         };
-        if body.len() > SHORT_BYTES_MAX {
-            self.write(&body_key, &body).await?;
+        if body.len() > SHORT_BODY_BYTES_MAX {
+            self.write_body(&body_key, &body).await?;
         }
         let mut call = ScriptCall::default();
-        call.key(keys.repeat(&naming.name)).key(body_key);
+        call.key(keys.idempotency_claim(&naming.name)).key(body_key);
         for key in keys.replies() {
             call.key(key);
         }
         call.key(keys.tag());
-        call.arg(hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(LIFE_MS_MAX));
+        call.arg(hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(TTL_MS_MAX));
         call.arg(head.unwrap_or_default()).arg(body.len()).arg(REPLIES_BYTES_MAX);
-        if body.len() <= SHORT_BYTES_MAX {
+        if body.len() <= SHORT_BODY_BYTES_MAX {
             call.arg(&body[..]);
         }
-        let told = self.told(&call, |s| &s.repeats.end).await?;
-        match told.first().map(String::as_str) {
+        let outcome = self.run_script(&call, |s| &s.repeats.end).await?;
+        match outcome.first().map(String::as_str) {
             Some("done") => {
-                told.get(1).iter().for_each(|bytes| self.note_kept(account, bytes));
+                outcome.get(1).iter().for_each(|bytes| self.record_kept_bytes(account, bytes));
                 Ok(true)
             }
             Some("gone") => Ok(false),
-            _ => Err(unexpected(&told)),
+            _ => Err(unexpected_reply(&outcome)),
         }
     }
 
@@ -156,8 +161,8 @@ impl ReplyStore for RedisStore {
         owner: &str,
     ) -> Result<(), Unavailable> {
         let mut call = ScriptCall::default();
-        call.key(AccountKeys::of(account).repeat(name)).arg(owner);
-        self.told(&call, |s| &s.repeats.free).await.map(|_| ())
+        call.key(AccountKeys::of(account).idempotency_claim(name)).arg(owner);
+        self.run_script(&call, |s| &s.repeats.free).await.map(|_| ())
     }
 
     async fn piece(
@@ -168,7 +173,7 @@ impl ReplyStore for RedisStore {
     ) -> Result<Option<Bytes>, Unavailable> {
         let start = u64::from(piece) * PIECE_BYTES as u64;
         let mut read = redis::cmd("GETRANGE");
-        read.arg(AccountKeys::of(account).reply(owner)).arg(start);
+        read.arg(AccountKeys::of(account).reply_body(owner)).arg(start);
         read.arg(start + PIECE_BYTES as u64 - 1);
         let bytes: Vec<u8> = self.connection().await?.query(&read).await?;
         // What is not there is no different from an end.

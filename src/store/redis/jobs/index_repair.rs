@@ -15,11 +15,11 @@ use super::index;
 use crate::ledger::{AccountName, Unavailable};
 
 /// Between two steps.
-const STEP_EVERY: Duration = Duration::from_secs(60);
+const STEP_INTERVAL: Duration = Duration::from_secs(60);
 /// About so many accounts are walked through in one.
-const STEP: u32 = 1_000;
+const ACCOUNTS_PER_STEP: u32 = 1_000;
 /// So many jobs are brought back under watch at a time.
-const TOGETHER: usize = 200;
+const JOBS_BATCH: usize = 200;
 
 /// Where the walk is.
 #[derive(Default)]
@@ -29,31 +29,31 @@ pub(in super::super) struct IndexRepair(Mutex<IndexCursor>);
 struct IndexCursor {
     /// The server's word for how far it is.
     cursor: u64,
-    stepped: Option<Instant>,
+    last_step_at: Option<Instant>,
 }
 
 impl IndexRepair {
     /// Where to go on from, if it is time for a step.
-    fn due(&self) -> Option<u64> {
+    fn start_step(&self) -> Option<u64> {
         let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if walk.stepped.is_some_and(|stepped| stepped.elapsed() < STEP_EVERY) {
+        if walk.last_step_at.is_some_and(|stepped| stepped.elapsed() < STEP_INTERVAL) {
             return None;
         }
-        walk.stepped = Some(Instant::now());
+        walk.last_step_at = Some(Instant::now());
         Some(walk.cursor)
     }
 
-    fn at(&self, cursor: u64) {
+    fn set_cursor(&self, cursor: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).cursor = cursor;
     }
 }
 
 impl RedisStore {
     /// Takes a step of the survey, if it is time for one.
-    pub(super) async fn survey(&self) {
-        let Some(cursor) = self.survey.due() else { return };
-        match self.survey_from(cursor).await {
-            Ok(next) => self.survey.at(next),
+    pub(super) async fn repair_index(&self) {
+        let Some(cursor) = self.index_repair.start_step() else { return };
+        match self.repair_index_from(cursor).await {
+            Ok(next) => self.index_repair.set_cursor(next),
             Err(why) => log::warn!(
                 event = "video_index_scan_failed", why:% = why;
                 "no survey of the video jobs"
@@ -61,23 +61,23 @@ impl RedisStore {
         }
     }
 
-    async fn survey_from(&self, cursor: u64) -> Result<u64, Unavailable> {
-        let (next, names) = self.walk(cursor, STEP).await?;
+    async fn repair_index_from(&self, cursor: u64) -> Result<u64, Unavailable> {
+        let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_STEP).await?;
         // An account that cannot be read just now keeps nobody from the others.
-        let open = join_all(names.into_iter().map(|name| self.open_of(name))).await;
+        let open = join_all(names.into_iter().map(|name| self.open_job_members(name))).await;
         let members: Vec<String> = open.into_iter().flatten().flatten().collect();
-        for few in members.chunks(TOGETHER) {
-            let hastened = join_all(few.iter().map(|member| self.hasten(member))).await;
+        for few in members.chunks(JOBS_BATCH) {
+            let hastened = join_all(few.iter().map(|member| self.index_expedite(member))).await;
             hastened.into_iter().try_for_each(|one| one.map(|_| ()))?;
         }
         Ok(next)
     }
 
     /// The jobs of an account that are under way, as the index names them.
-    async fn open_of(&self, name: AccountName) -> Result<Vec<String>, Unavailable> {
+    async fn open_job_members(&self, name: AccountName) -> Result<Vec<String>, Unavailable> {
         let mut members = redis::cmd("SMEMBERS");
         members.arg(AccountKeys::of(&name).videos_open());
         let ids: Vec<String> = self.connection().await?.query(&members).await?;
-        Ok(ids.iter().map(|id| index::member(&name, id)).collect())
+        Ok(ids.iter().map(|id| index::index_member(&name, id)).collect())
     }
 }
