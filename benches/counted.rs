@@ -11,7 +11,7 @@ use tollgate::dialect::relay::{Relay, RelayMode};
 use tollgate::dialect::sse::SseSplitter;
 use tollgate::dialect::translate::request::{Translation, TranslationContext};
 use tollgate::gateway::edge::head;
-use tollgate::ledger::account::Account;
+use tollgate::ledger::account::InMemoryAccount;
 
 mod inputs;
 
@@ -80,7 +80,7 @@ const PARTS: [Part; 11] = [
         Box::new(move || relay(Relay::new(translated(), true), stream.clone(), 119))
     }),
     ("hold and settle, the pure machine", || {
-        let (mut account, mut n) = (Account::default(), 0);
+        let (mut account, mut n) = (InMemoryAccount::default(), 0);
         black_box(account.apply(&credit(), 0));
         Box::new(move || {
             n += 1;

@@ -9,7 +9,7 @@ use tollgate::dialect::relay::{Relay, RelayMode};
 use tollgate::dialect::sse::SseSplitter;
 use tollgate::dialect::translate::request::{Translation, TranslationContext};
 use tollgate::gateway::edge::head;
-use tollgate::ledger::account::Account;
+use tollgate::ledger::account::InMemoryAccount;
 use tollgate::ledger::{AccountName, Ledger, Outcome};
 use tollgate::store::sqlite::SqliteStore;
 
@@ -124,7 +124,7 @@ fn relay_a_messages_stream(bencher: Bencher<'_, '_>, translate: bool) {
 
 #[divan::bench]
 fn hold_and_settle_pure(bencher: Bencher<'_, '_>) {
-    let mut account = Account::default();
+    let mut account = InMemoryAccount::default();
     assert_eq!(account.apply(&credit(), 0), Outcome::Done);
     let mut n = 0;
     bencher.bench_local(|| {
@@ -142,7 +142,7 @@ fn hold_and_settle_sqlite(bencher: Bencher<'_, '_>) {
     let name = AccountName::parse("bench").expect("a name");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        store.open(&name).await.expect("opened");
+        store.open_account(&name).await.expect("opened");
         store.apply(&name, credit()).await.expect("credited");
     });
     let mut n = 0;

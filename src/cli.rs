@@ -77,7 +77,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     hardening::harden();
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) if unread(&why) => ExitCode::SUCCESS,
+        Err(why) if is_broken_pipe(&why) => ExitCode::SUCCESS,
         Err(why) => {
             if cli.json {
                 eprintln!("{}", serde_json::json!({ "error": format!("{why:#}") }));
@@ -90,7 +90,7 @@ pub fn run(cli: &Cli) -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
-    let conf = conf(&cli.conf)?;
+    let conf = load_config(&cli.conf)?;
     let out = OutputFormat { json: cli.json };
     if !matches!(cli.command, CliCommand::Serve { .. }) {
         logging::start_for_commands(conf.log);
@@ -101,19 +101,19 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Init => init::run(&conf, out),
         CliCommand::Account(command) => {
             if command.wants_new_store() {
-                init::create(&conf)?;
+                init::create_store(&conf)?;
             }
-            on_store(&conf, async |s| account::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| account::run(s, command, &conf.audit, out).await)
         }
         CliCommand::Credit(command) => {
-            on_store(&conf, async |s| credit::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| credit::run(s, command, &conf.audit, out).await)
         }
         CliCommand::Key(command) => {
-            on_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
         }
         CliCommand::Models => models::run(&conf, out),
         CliCommand::Charges { name } => {
-            on_store(&conf, async |s| charges::run(s.ledger, name, out).await)
+            with_store(&conf, async |s| charges::run(s.ledger, name, out).await)
         }
     }
 }
@@ -125,26 +125,26 @@ struct OutputFormat {
 }
 
 /// Prints a line. It fails when nobody reads any more, which is for [`run`] to pass over.
-fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+fn print_line(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")
 }
 
 /// Whether the reader of our output has gone, as `head` does: no fault of anybody's.
-fn unread(why: &anyhow::Error) -> bool {
+fn is_broken_pipe(why: &anyhow::Error) -> bool {
     let io = why.downcast_ref::<std::io::Error>();
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-fn conf(file: &str) -> anyhow::Result<Config> {
+fn load_config(file: &str) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    Config::parse(file, &text, environment()?).map_err(|found| faults(&found))
+    Config::parse(file, &text, config_variables()?).map_err(|found| config_error(&found))
 }
 
 /// The variables of the environment that set something here. The library's own list panics where
 /// any value is no text, and shows it.
-fn environment() -> anyhow::Result<Vec<(String, String)>> {
+fn config_variables() -> anyhow::Result<Vec<(String, String)>> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok().filter(|name| name.starts_with(conf::PREFIX))?;
+        let name = name.into_string().ok().filter(|name| name.starts_with(conf::ENV_PREFIX))?;
         Some((name, value))
     });
     let text = |(name, value): (String, OsString)| match value.into_string() {
@@ -155,7 +155,7 @@ fn environment() -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// Secrets that the configuration names: those that are there must be usable.
-fn judge_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
+fn load_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
     let unusable = vendor_key::find_unusable(&conf.vendors);
     if !unusable.is_empty() {
         bail!("{}", unusable.join("\n"));
@@ -164,33 +164,33 @@ fn judge_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
 }
 
 /// Many faults as one error.
-fn faults(faults: &[ConfigError]) -> anyhow::Error {
+fn config_error(faults: &[ConfigError]) -> anyhow::Error {
     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
     anyhow!("{} fault(s)\n{}", lines.len(), lines.join("\n"))
 }
 
 /// Runs something on the store of a configuration.
-fn on_store(
+fn with_store(
     conf: &Config,
     run: impl AsyncFnOnce(OpenStore) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    runtime()?.block_on(async {
+    build_runtime()?.block_on(async {
         let opened = store::open(&conf.store).await?;
         run(opened).await
     })
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+fn build_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn account_name(text: &str) -> anyhow::Result<AccountName> {
+fn parse_account(text: &str) -> anyhow::Result<AccountName> {
     match AccountName::parse(text) {
         Some(name) => Ok(name),
         None => bail!("'{text}' is no account name: 1 to 64 letters, digits, '-', '_' and '.'"),
     }
 }
 
-fn no_account(name: &AccountName) -> anyhow::Error {
+fn no_such_account(name: &AccountName) -> anyhow::Error {
     anyhow!("there is no account '{name}'")
 }

@@ -5,14 +5,14 @@ use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
 use crate::jobs::schedule::JobSchedule;
 use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
-use crate::store::{SCHEMES, StoreSection, StoreTls, StoreTlsFiles};
+use crate::store::{StoreSection, StoreTls, StoreTlsFiles, URL_SCHEMES};
 
 mod listen;
 
 pub use listen::{AdminAddress, ListenSection, ListenTlsSection};
 
 /// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
-pub(crate) const PREFIX: &str = "TOLLGATE__";
+pub(crate) const ENV_PREFIX: &str = "TOLLGATE__";
 
 /// Everything that can be set.
 #[derive(Debug, Clone)]
@@ -84,31 +84,31 @@ impl Config {
     ) -> Result<Config, Vec<ConfigError>> {
         let (mut root, mut faults) = sheet::parse(file, text);
         let mut variables: Vec<_> =
-            environment.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
+            environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
         variables.sort();
         for (name, value) in variables {
-            overlay(&mut root, &name, &value, &mut faults);
+            apply_variable(&mut root, &name, &value, &mut faults);
         }
         let mut sheet = TableReader::open(root, &mut faults);
-        let conf = read(&mut sheet, &mut faults);
+        let conf = parse_root(&mut sheet, &mut faults);
         sheet.finish(&mut faults);
         if faults.is_empty() { Ok(conf) } else { Err(faults) }
     }
 }
 
-fn read(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
+fn parse_root(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
     let vendors = sheet.members("vendor", faults);
     Config {
-        listen: whole(section(sheet, "listen", faults), faults, ListenSection::parse),
-        server: server(section(sheet, "server", faults), faults),
-        store: store(section(sheet, "store", faults), faults),
-        files: whole(section(sheet, "files", faults), faults, FilesSection::parse),
-        rules_dir: rules(section(sheet, "rules", faults), faults),
-        log: log_section(section(sheet, "log", faults), faults),
-        audit: audit(section(sheet, "audit", faults), faults),
-        limits: whole(section(sheet, "limits", faults), faults, Limits::parse),
-        timeouts: whole(section(sheet, "timeouts", faults), faults, Timeouts::parse),
-        videos: whole(section(sheet, "videos", faults), faults, JobSchedule::parse),
+        listen: parse_section(take_section(sheet, "listen", faults), faults, ListenSection::parse),
+        server: parse_server(take_section(sheet, "server", faults), faults),
+        store: parse_store(take_section(sheet, "store", faults), faults),
+        files: parse_section(take_section(sheet, "files", faults), faults, FilesSection::parse),
+        rules_dir: parse_rules_dir(take_section(sheet, "rules", faults), faults),
+        log: parse_log(take_section(sheet, "log", faults), faults),
+        audit: parse_audit(take_section(sheet, "audit", faults), faults),
+        limits: parse_section(take_section(sheet, "limits", faults), faults, Limits::parse),
+        timeouts: parse_section(take_section(sheet, "timeouts", faults), faults, Timeouts::parse),
+        videos: parse_section(take_section(sheet, "videos", faults), faults, JobSchedule::parse),
         vendors: vendors
             .into_iter()
             .map(|(name, node)| VendorRoutes::parse(&name, node, faults))
@@ -117,7 +117,7 @@ fn read(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
 }
 
 /// A section; an absent one is empty.
-fn section(
+fn take_section(
     sheet: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
@@ -127,7 +127,7 @@ fn section(
     TableReader::open(node, faults)
 }
 
-fn whole<T>(
+fn parse_section<T>(
     mut table: TableReader,
     faults: &mut Vec<ConfigError>,
     parse: fn(&mut TableReader, &mut Vec<ConfigError>) -> T,
@@ -137,7 +137,7 @@ fn whole<T>(
     read
 }
 
-fn server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> ServerSection {
+fn parse_server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> ServerSection {
     let threads = table.whole("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
     let grace_s = table.whole("grace_s", faults).unwrap_or(300);
     let upgrade_sock = table.text("upgrade_sock", faults);
@@ -147,23 +147,29 @@ fn server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> ServerSectio
     ServerSection { threads, grace_s, upgrade_sock, pid_file }
 }
 
-fn store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSection {
+fn parse_store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSection {
     let place = table.place.clone();
     let default = StoreSection::default();
     let url = table.text("url", faults).unwrap_or(default.url);
-    if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
-        faults.push(place.fault(format!("store.url must begin with one of {}", SCHEMES.join(" "))));
+    if !URL_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+        faults.push(
+            place.fault(format!("store.url must begin with one of {}", URL_SCHEMES.join(" "))),
+        );
     }
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(default.allow_volatile);
     let outbox = table.text("outbox", faults).unwrap_or(default.outbox);
     let kept_bytes_max = table.whole("kept_bytes_max", faults).unwrap_or(default.kept_bytes_max);
-    let tls = store_tls(&mut table, url.starts_with("rediss"), faults);
+    let tls = parse_store_tls(&mut table, url.starts_with("rediss"), faults);
     table.finish(faults);
     StoreSection { url, allow_volatile, outbox, kept_bytes_max, tls }
 }
 
 /// The files that a store is spoken to over TLS with, read and looked at.
-fn store_tls(table: &mut TableReader, is_tls: bool, faults: &mut Vec<ConfigError>) -> StoreTls {
+fn parse_store_tls(
+    table: &mut TableReader,
+    is_tls: bool,
+    faults: &mut Vec<ConfigError>,
+) -> StoreTls {
     let section = table.place.clone();
     let mut places = Vec::new();
     let mut file = |key: &'static str| {
@@ -185,7 +191,7 @@ fn store_tls(table: &mut TableReader, is_tls: bool, faults: &mut Vec<ConfigError
         }));
         return StoreTls::default();
     }
-    StoreTls::read(&files).unwrap_or_else(|(key, why)| {
+    StoreTls::load(&files).unwrap_or_else(|(key, why)| {
         let named = places.iter().find(|(known, _)| *known == key);
         let place = named.map_or(&section, |(_, place)| place);
         faults.push(place.fault(format!("store.{key}: {why}")));
@@ -193,13 +199,13 @@ fn store_tls(table: &mut TableReader, is_tls: bool, faults: &mut Vec<ConfigError
     })
 }
 
-fn rules(mut table: TableReader, faults: &mut Vec<ConfigError>) -> String {
+fn parse_rules_dir(mut table: TableReader, faults: &mut Vec<ConfigError>) -> String {
     let dir = table.text("dir", faults).unwrap_or_else(|| "lua-free-rules".to_owned());
     table.finish(faults);
     dir
 }
 
-fn log_section(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSection {
+fn parse_log(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSection {
     let place = table.place.clone();
     let format = table.text("format", faults);
     let level = table.text("level", faults);
@@ -220,7 +226,7 @@ fn log_section(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSect
     LogSection { json, level }
 }
 
-fn audit(mut table: TableReader, faults: &mut Vec<ConfigError>) -> AuditSection {
+fn parse_audit(mut table: TableReader, faults: &mut Vec<ConfigError>) -> AuditSection {
     let place = table.place.clone();
     let to = table.text("to", faults).unwrap_or_else(|| "file:var/audit.jsonl".to_owned());
     table.finish(faults);
@@ -236,9 +242,9 @@ fn audit(mut table: TableReader, faults: &mut Vec<ConfigError>) -> AuditSection 
 }
 
 /// Puts the value of a variable where its name says.
-fn overlay(root: &mut SpannedValue, name: &str, value: &str, faults: &mut Vec<ConfigError>) {
+fn apply_variable(root: &mut SpannedValue, name: &str, value: &str, faults: &mut Vec<ConfigError>) {
     let shown = format!("environment variable {name}");
-    let path: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_lowercase).collect();
+    let path: Vec<String> = name[ENV_PREFIX.len()..].split("__").map(str::to_lowercase).collect();
     let mut node = root;
     for part in &path {
         let TomlValue::Table(members) = &mut node.value else {

@@ -22,17 +22,17 @@ use object_store::{
 };
 
 pub mod bodies;
+mod config;
 mod folder;
 mod link_secret;
 pub mod range;
-pub mod seal;
-mod section;
+pub mod signed_url;
 mod upload;
 
+pub use config::FilesSection;
 pub use link_secret::LinkSecret;
-pub use section::FilesSection;
 
-use section::StorageLocation;
+use config::StorageLocation;
 use upload::FileUpload;
 
 /// What every file is.
@@ -46,7 +46,7 @@ const RETRIES_TIME_MAX: Duration = Duration::from_secs(20);
 /// Where finished videos are.
 #[derive(Debug, Clone)]
 pub struct VideoFiles {
-    place: Arc<FileStorage>,
+    storage: Arc<FileStorage>,
     /// Before every name, with a slash behind it.
     prefix: String,
 }
@@ -87,11 +87,11 @@ pub enum FileWriteError<E> {
 
 /// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
 #[must_use]
-pub fn name(account: &str, job: &str) -> String {
-    format!("videos/{}/{job}.mp4", escaped(account))
+pub fn video_name(account: &str, job: &str) -> String {
+    format!("videos/{}/{job}.mp4", escape_account(account))
 }
 
-fn escaped(account: &str) -> String {
+fn escape_account(account: &str) -> String {
     let escape = if account.starts_with('.') { "=" } else { "" };
     format!("{escape}{account}")
 }
@@ -104,19 +104,19 @@ impl VideoFiles {
     /// # Errors
     /// [`FilesError::Unavailable`] if the folder cannot be made or the environment not be read.
     pub fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
-        match section.place() {
+        match section.location() {
             Some(StorageLocation::Folder(path)) => {
                 let store = folder::open(path)?;
                 Ok(VideoFiles {
-                    place: Arc::new(FileStorage::Folder(store)),
+                    storage: Arc::new(FileStorage::Folder(store)),
                     prefix: String::new(),
                 })
             }
             Some(StorageLocation::Bucket { bucket, prefix }) => {
                 let store = FileStorage::Bucket(open_bucket(bucket)?);
-                Ok(VideoFiles { place: Arc::new(store), prefix })
+                Ok(VideoFiles { storage: Arc::new(store), prefix })
             }
-            None => Err(FileReadError::Unavailable(section::FORMS.to_owned())),
+            None => Err(FileReadError::Unavailable(config::URL_FORMS.to_owned())),
         }
     }
 
@@ -124,9 +124,9 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if they cannot.
-    pub async fn ready(&self) -> Result<(), FileReadError> {
-        let path = self.path("ready")?;
-        self.store().put(&path, Bytes::from_static(b"ready").into()).await?;
+    pub async fn check_writable(&self) -> Result<(), FileReadError> {
+        let path = self.object_path("ready")?;
+        self.object_store().put(&path, Bytes::from_static(b"ready").into()).await?;
         self.delete("ready").await
     }
 
@@ -142,9 +142,9 @@ impl VideoFiles {
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         bytes_max: u64,
     ) -> Result<u64, FileWriteError<E>> {
-        let path = self.path(name)?;
-        let mut upload = FileUpload::new(self.store(), path, self.attributes());
-        match upload.fill(pieces, bytes_max).await {
+        let path = self.object_path(name)?;
+        let mut upload = FileUpload::new(self.object_store(), path, self.attributes());
+        match upload.write_all(pieces, bytes_max).await {
             Ok(length) => {
                 upload.finish().await?;
                 Ok(length)
@@ -162,11 +162,11 @@ impl VideoFiles {
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not do it.
     pub async fn delete(&self, name: &str) -> Result<(), FileReadError> {
-        let path = self.path(name)?;
-        if let FileStorage::Folder(store) = &*self.place {
-            folder::forget_staged(store, &path).await?;
+        let path = self.object_path(name)?;
+        if let FileStorage::Folder(store) = &*self.storage {
+            folder::delete_staged(store, &path).await?;
         }
-        match self.store().delete(&path).await {
+        match self.object_store().delete(&path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(why) => Err(why.into()),
         }
@@ -177,13 +177,13 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FilesError::Unavailable`] if there are no keys to sign with.
-    pub async fn presigned(
+    pub async fn presigned_url(
         &self,
         name: &str,
         life: Duration,
     ) -> Result<Option<String>, FileReadError> {
-        let path = self.path(name)?;
-        match &*self.place {
+        let path = self.object_path(name)?;
+        match &*self.storage {
             FileStorage::Folder(_) => Ok(None),
             FileStorage::Bucket(store) => {
                 Ok(Some(store.signed_url(Method::GET, &path, life).await?.into()))
@@ -196,7 +196,7 @@ impl VideoFiles {
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not say.
     pub async fn length(&self, name: &str) -> Result<Option<u64>, FileReadError> {
-        match self.store().head(&self.path(name)?).await {
+        match self.object_store().head(&self.object_path(name)?).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(why) => Err(why.into()),
@@ -208,39 +208,39 @@ impl VideoFiles {
     ///
     /// # Errors
     /// See [`FilesError`].
-    pub async fn read(
+    pub async fn read_range(
         &self,
         name: &str,
         range: Range<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, FileReadError>>, FileReadError> {
         let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
-        let found = match self.store().get_opts(&self.path(name)?, options).await {
+        let found = match self.object_store().get_opts(&self.object_path(name)?, options).await {
             Err(object_store::Error::NotFound { .. }) => return Err(FileReadError::Missing),
             found => found?,
         };
         Ok(match found.payload {
-            GetResultPayload::File(file, _) => folder::read(file, found.range).boxed(),
+            GetResultPayload::File(file, _) => folder::read_range(file, found.range).boxed(),
             GetResultPayload::Stream(pieces) => {
                 pieces.map(|piece| piece.map_err(FileReadError::from)).boxed()
             }
         })
     }
 
-    fn store(&self) -> &dyn ObjectStore {
-        match &*self.place {
+    fn object_store(&self) -> &dyn ObjectStore {
+        match &*self.storage {
             FileStorage::Folder(store) => store,
             FileStorage::Bucket(store) => store,
         }
     }
 
-    fn path(&self, name: &str) -> Result<Path, FileReadError> {
+    fn object_path(&self, name: &str) -> Result<Path, FileReadError> {
         let path = Path::parse(format!("{}{name}", self.prefix));
         path.map_err(|why| FileReadError::Unavailable(why.to_string()))
     }
 
     /// A folder has none, and refuses to be given any.
     fn attributes(&self) -> Attributes {
-        match &*self.place {
+        match &*self.storage {
             FileStorage::Folder(_) => Attributes::new(),
             FileStorage::Bucket(_) => {
                 Attributes::from_iter([(Attribute::ContentType, CONTENT_TYPE.to_owned())])

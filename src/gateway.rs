@@ -18,9 +18,9 @@ use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
 use crate::files::bodies::BodyFiles;
+use crate::idempotency::ReplyStore;
+use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
-use crate::notes::AccountCache;
-use crate::repeats::ReplyStore;
 
 pub mod admit;
 pub mod answer;

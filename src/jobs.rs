@@ -14,10 +14,10 @@ use crate::ledger::{AccountName, Unavailable};
 use crate::money::price::Quote;
 use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
-pub mod life;
+pub mod api_json;
 pub mod schedule;
-pub mod studio;
-pub mod view;
+pub mod transitions;
+pub mod video_client;
 pub mod worker;
 
 /// A video that was asked for. The store keeps it as JSON and never looks inside.
@@ -66,7 +66,7 @@ pub struct VendorBody {
 impl Job {
     /// Where its body for the vendor is, if that is kept apart, and how many bytes it has.
     #[must_use]
-    pub fn body_name(&self) -> Option<(BodyName, u64)> {
+    pub fn external_body(&self) -> Option<(BodyName, u64)> {
         let VendorBody { bytes, expires_s } = self.body_apart?;
         let (account, id) = (self.account.to_string(), self.id.clone());
         Some((BodyName { kind: BodyKind::Request, account, expires_s, id }, bytes))
@@ -246,13 +246,13 @@ pub enum PlaceResult {
     /// The job is in the queue and its money held.
     New,
     /// The idempotency key was used before, for this job.
-    Repeat(Box<Job>),
+    AlreadyPlaced(Box<Job>),
     /// The same, but the job was deleted since.
     Deleted,
     /// So much is available, which is not enough.
     Insufficient(Money),
     /// Too many jobs of the account are under way.
-    Crowded,
+    TooManyOpen,
     /// There is no such account.
     NoAccount,
 }
@@ -303,39 +303,44 @@ pub struct JobList {
 pub trait JobQueue: Send + Sync {
     /// Holds money and puts a job into the queue, both or neither, unless its idempotency key was
     /// used before. The job is due at once.
-    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable>;
+    async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable>;
     /// A job of an account.
-    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
+    async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
     /// A page of an account's jobs, by id; `None` if the job after which it begins is not there.
-    async fn list(
+    async fn list_jobs(
         &self,
         account: &AccountName,
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable>;
     /// Hides a job from its client, and makes it due at once. Gives the job as it is; `None` if
     /// there is none, or it was hidden before. Its idempotency key stays used.
-    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
+    async fn delete_job(&self, account: &AccountName, id: &str)
+    -> Result<Option<Job>, Unavailable>;
     /// Claims jobs that are due and that nobody has, for so long (ms), at most so many, the longest
     /// due first. The clock is the store's.
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable>;
+    async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable>;
     /// Keeps a claim for so long (ms) from now. `false` if it is no longer one.
-    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable>;
+    async fn renew_claim(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable>;
     /// The body for the vendor.
-    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable>;
+    async fn read_body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable>;
     /// Saves a claim's job, on disk where the store can, and counts its revision up. `false` if it
     /// is no longer a claim; then nothing is saved.
-    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable>;
+    async fn save_claim(
+        &self,
+        claim: &mut JobClaim,
+        next: ClaimUpdate,
+    ) -> Result<bool, Unavailable>;
     /// Waits until whatever was saved by now outlives a power cut of the store's machine, as far as
     /// it can be waited for.
-    async fn persist(&self) -> Result<(), Unavailable> {
+    async fn await_durable(&self) -> Result<(), Unavailable> {
         // An embedded store has saved when it says so.
         Ok(())
     }
     /// Forgets a claim's job for good, with its body and its idempotency key. `false` if it is no
     /// longer a claim.
-    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable>;
+    async fn remove_job(&self, claim: &JobClaim) -> Result<bool, Unavailable>;
     /// How many jobs there are of each status, those that were deleted among them.
-    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable>;
+    async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable>;
     /// The fleet's secret: the candidate, if there was none.
-    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable>;
+    async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable>;
 }

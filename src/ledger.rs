@@ -158,14 +158,14 @@ pub struct HoldRequest {
 
 /// A hold that is not known is not settled any more after so long, in ms: a store remembers for a
 /// day what became of one, and after that would charge it once more.
-const ORIGIN_MS_MAX: u64 = 12 * 60 * 60 * 1_000;
+const HOLD_REQUEST_AGE_MAX_MS: u64 = 12 * 60 * 60 * 1_000;
 
 impl HoldRequest {
     /// Whether a store that does not know the hold can only have lost it, at a moment (unix ms) by
     /// the store's own clock.
     #[must_use]
-    pub fn is_of_late(&self, now: i64) -> bool {
-        now.abs_diff(self.at) < ORIGIN_MS_MAX
+    pub fn is_recent(&self, now: i64) -> bool {
+        now.abs_diff(self.at) < HOLD_REQUEST_AGE_MAX_MS
     }
 }
 
@@ -175,7 +175,7 @@ pub enum Outcome {
     /// It was done.
     Done,
     /// It had been done before.
-    Exists,
+    AlreadyDone,
     /// The id was used before, for something else.
     Conflict,
     /// So much is held now.
@@ -203,9 +203,9 @@ pub enum Outcome {
     /// The hold ended without a charge, now or before.
     Voided,
     /// The hold no longer stands.
-    Gone,
+    HoldEnded,
     /// There is no such hold.
-    Unknown,
+    UnknownHold,
     /// There is no such account.
     NoAccount,
     /// A sum would not fit; nothing was done.
@@ -278,34 +278,34 @@ pub struct Unavailable(pub String);
 #[async_trait]
 pub trait Ledger: Send + Sync {
     /// Opens an account; `false` if it was there.
-    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable>;
+    async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable>;
     /// Does an operation. It is on its way when the future is first polled, and operations of one
     /// caller are done in that order.
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable>;
     /// An account's balances; `None` if there is no such account.
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
     /// All accounts, by name.
-    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable>;
+    async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable>;
     /// Entries of an account's journal after `seq`, oldest first, at most `limit`.
-    async fn journal(
+    async fn read_journal(
         &self,
         account: &AccountName,
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable>;
     /// Ends every hold whose lease has run out: posts its checkpoint, releases the rest.
-    async fn expire(&self) -> Result<SweepReport, Unavailable>;
+    async fn expire_holds(&self) -> Result<SweepReport, Unavailable>;
     /// Adds a key.
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable>;
     /// The record of a key.
-    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable>;
+    async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable>;
     /// The keys of an account, oldest first.
-    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
+    async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
     /// Revokes the key that is listed under a prefix; `false` if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
     /// Whether something new may be bought now. Whoever is refused here has asked for nothing yet,
     /// so there is nothing to take back.
-    async fn admits(&self) -> Result<(), Unavailable> {
+    async fn accepts_holds(&self) -> Result<(), Unavailable> {
         Ok(())
     }
     /// Whether it answers.
@@ -350,7 +350,7 @@ pub enum HoldRefused {
 /// # Errors
 /// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been made all the
 /// same: the caller voids its id.
-pub async fn hold(
+pub async fn place_hold(
     ledger: &dyn Ledger,
     account: &AccountName,
     id: &str,
@@ -464,11 +464,11 @@ mod tests {
         let of = |at| HoldRequest { wanted: Money::ZERO, least: Money::ZERO, at };
         for at in [0, 7, 1_800_000_000_000] {
             for (off, is_of_late) in [(0, true), (half_a_day - 1, true), (half_a_day, false)] {
-                assert_eq!(of(at).is_of_late(at + off), is_of_late, "{at} and {off} ms");
-                assert_eq!(of(at).is_of_late(at - off), is_of_late, "{off} ms before {at}");
+                assert_eq!(of(at).is_recent(at + off), is_of_late, "{at} and {off} ms");
+                assert_eq!(of(at).is_recent(at - off), is_of_late, "{off} ms before {at}");
             }
         }
-        assert!(!of(i64::MIN).is_of_late(i64::MAX));
+        assert!(!of(i64::MIN).is_recent(i64::MAX));
     }
 
     #[test]

@@ -7,9 +7,10 @@ use prometheus::{
 };
 
 /// Seconds, for times that include a vendor.
-const CALL_SECONDS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+const CALL_BUCKETS_S: &[f64] =
+    &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 /// Seconds, for times that are ours alone.
-const OWN_SECONDS: &[f64] = &[
+const OVERHEAD_BUCKETS_S: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 ];
 
@@ -72,37 +73,42 @@ pub struct Metrics {
 
 /// The metrics of this process.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
-    requests: counters("requests_total", "Answers", &["endpoint", "model", "status"]),
-    charged_nanousd: counters(
+    requests: counter_vec("requests_total", "Answers", &["endpoint", "model", "status"]),
+    charged_nanousd: counter_vec(
         "charged_nanousd_total",
         "Charges in nano-USD",
         &["endpoint", "model", "vendor"],
     ),
-    tokens: counters("tokens_total", "Billed tokens", &["model", "kind"]),
-    fallbacks: counters(
+    tokens: counter_vec("tokens_total", "Billed tokens", &["model", "kind"]),
+    fallbacks: counter_vec(
         "fallbacks_total",
         "Routes that failed",
         &["vendor", "from_route", "reason"],
     ),
-    fallback_depth: registered(Histogram::with_opts(
+    fallback_depth: register(Histogram::with_opts(
         HistogramOpts::new(
             "tollgate_fallback_depth",
             "Routes that failed before the one that served",
         )
         .buckets(vec![0.0, 1.0, 2.0, 3.0, 5.0]),
     )),
-    request_seconds: times("request_seconds", "Head to end of answer", &["endpoint"], CALL_SECONDS),
-    first_byte_seconds: times(
+    request_seconds: histogram_vec(
+        "request_seconds",
+        "Head to end of answer",
+        &["endpoint"],
+        CALL_BUCKETS_S,
+    ),
+    first_byte_seconds: histogram_vec(
         "first_byte_seconds",
         "Head to first byte of answer",
         &["endpoint"],
-        CALL_SECONDS,
+        CALL_BUCKETS_S,
     ),
-    overhead_seconds: times(
+    overhead_seconds: histogram_vec(
         "overhead_seconds",
         "Time in the gateway, vendor excluded",
         &["endpoint"],
-        OWN_SECONDS,
+        OVERHEAD_BUCKETS_S,
     ),
     holds_open: gauge("holds_open", "Holds that stand"),
     held_nanousd: gauge("held_nanousd", "What open holds hold, in nano-USD"),
@@ -114,17 +120,22 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
         "write_offs_total",
         "Charges of which an account could not pay more than a cent",
     ),
-    usage_rejected: counters(
+    usage_rejected: counter_vec(
         "usage_rejected_total",
         "Reports of usage that cannot be",
         &["vendor", "route"],
     ),
-    ledger_seconds: times("ledger_seconds", "Ledger operations", &["op", "store"], OWN_SECONDS),
-    video_jobs: gauges("video_jobs", "Video jobs", &["status"]),
-    route_up: gauges("route_up", "Whether a route is in use", &["vendor", "route"]),
-    repeats: counters("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
-    kept_bytes: gauges("kept_bytes", "Bytes kept of replies, notes, bodies", &["place"]),
-    kept_evicted_bytes: counters(
+    ledger_seconds: histogram_vec(
+        "ledger_seconds",
+        "Ledger operations",
+        &["op", "store"],
+        OVERHEAD_BUCKETS_S,
+    ),
+    video_jobs: gauge_vec("video_jobs", "Video jobs", &["status"]),
+    route_up: gauge_vec("route_up", "Whether a route is in use", &["vendor", "route"]),
+    repeats: counter_vec("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
+    kept_bytes: gauge_vec("kept_bytes", "Bytes kept of replies, notes, bodies", &["place"]),
+    kept_evicted_bytes: counter_vec(
         "kept_evicted_bytes_total",
         "Bytes dropped of what is kept, to make room",
         &["place"],
@@ -132,29 +143,29 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
     outbox_pending: gauge("outbox_pending", "Ends of holds that the store has not acknowledged"),
     outbox_replayed: counter("outbox_replayed_total", "Ends of holds that were sent again"),
     outbox_errors: counter("outbox_errors_total", "Failures to write or read the outbox"),
-    lost_attempts: counters(
+    lost_attempts: counter_vec(
         "lost_attempts_total",
         "Attempts that failed after the vendor may have begun paid work",
         &["vendor", "route"],
     ),
     connections: gauge("connections", "Connections of clients"),
     answer_bytes: gauge("answer_bytes", "Bytes of answers that clients have not taken yet"),
-    shed: counters("shed_total", "What was turned away or given up", &["reason"]),
+    shed: counter_vec("shed_total", "What was turned away or given up", &["reason"]),
 });
 
 /// Makes every metric known, so that a first scrape shows them.
-pub fn init() {
+pub fn register_all() {
     LazyLock::force(&METRICS);
 }
 
 /// A write-off above so much, which is a cent, is told in the log.
-const WRITE_OFF_TOLD_NANO: i64 = 10_000_000;
+const WRITE_OFF_ALERT_NANO: i64 = 10_000_000;
 
 /// Takes note of what an account could not pay of a charge, and tells the operator of more than a
 /// cent. The message of that log line does not change: alerts match it.
 pub fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) {
-    METRICS.written_off_nanousd.inc_by(count(written_off_nano));
-    if written_off_nano > WRITE_OFF_TOLD_NANO {
+    METRICS.written_off_nanousd.inc_by(counter_value(written_off_nano));
+    if written_off_nano > WRITE_OFF_ALERT_NANO {
         METRICS.write_offs.inc();
         log::error!(
             event = "write_off",
@@ -168,33 +179,33 @@ pub fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) 
 
 /// Adds to a counter a number that is never negative.
 #[must_use]
-pub fn count(nano: i64) -> u64 {
+pub fn counter_value(nano: i64) -> u64 {
     nano.unsigned_abs()
 }
 
-fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    registered(IntCounterVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
+fn counter_vec(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    register(IntCounterVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
 }
 
 fn counter(name: &str, help: &str) -> IntCounter {
-    registered(IntCounter::new(format!("tollgate_{name}"), help))
+    register(IntCounter::new(format!("tollgate_{name}"), help))
 }
 
-fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    registered(IntGaugeVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
+fn gauge_vec(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    register(IntGaugeVec::new(Opts::new(format!("tollgate_{name}"), help), labels))
 }
 
 fn gauge(name: &str, help: &str) -> IntGauge {
-    registered(IntGauge::new(format!("tollgate_{name}"), help))
+    register(IntGauge::new(format!("tollgate_{name}"), help))
 }
 
-fn times(name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
+fn histogram_vec(name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
     let opts = HistogramOpts::new(format!("tollgate_{name}"), help).buckets(buckets.to_vec());
-    registered(HistogramVec::new(opts, labels))
+    register(HistogramVec::new(opts, labels))
 }
 
 /// The names above are constants: that they are valid and distinct is tested below, once.
-fn registered<M>(made: prometheus::Result<M>) -> M
+fn register<M>(made: prometheus::Result<M>) -> M
 where
     M: prometheus::core::Collector + Clone + 'static,
 {
@@ -207,6 +218,6 @@ where
 mod tests {
     #[test]
     fn all_names_are_valid_and_distinct() {
-        super::init();
+        super::register_all();
     }
 }

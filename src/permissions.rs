@@ -17,14 +17,14 @@ use rustix::process::{geteuid, umask};
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// What groups and others may do.
-const OTHERS: u32 = 0o077;
-const OTHERS_WRITE: u32 = 0o022;
+const GROUP_AND_OTHERS: u32 = 0o077;
+const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
 /// In such a folder nobody can take away what is another's.
-const STICKY: u32 = 0o1000;
+const STICKY_BIT: u32 = 0o1000;
 
 /// Whatever this process makes from now on is for its user alone.
 pub fn restrict_new_files() {
-    umask(Mode::from_raw_mode(OTHERS));
+    umask(Mode::from_raw_mode(GROUP_AND_OTHERS));
 }
 
 /// Makes a folder that is ours alone, and those above it that are not there.
@@ -33,7 +33,7 @@ pub fn restrict_new_files() {
 /// It cannot be made or closed, or belongs to another user.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
-    close(path, &File::open(path)?, FOLDER_MODE)
+    restrict(path, &File::open(path)?, FOLDER_MODE)
 }
 
 /// Makes a folder, and those above it, in which others may keep things too. One that is there stays
@@ -45,7 +45,7 @@ pub fn make_shared_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let mode = fs::metadata(path)?.mode();
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+    if mode & GROUP_AND_OTHERS_WRITE != 0 && mode & STICKY_BIT == 0 {
         let (path, mode) = (path.display(), format!("{:04o}", mode & 0o7777));
         log::warn!(
             event = "folder_writable_by_others", path:%, mode;
@@ -93,7 +93,7 @@ fn make_folders(path: &Path) -> io::Result<()> {
 pub fn make_file(path: &Path) -> io::Result<()> {
     let mut made = OpenOptions::new();
     let file = made.write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
-    close(path, &file, FILE_MODE)
+    restrict(path, &file, FILE_MODE)
 }
 
 /// Closes a file to others if it is there. It is only opened for that where it has to be: to close
@@ -101,19 +101,19 @@ pub fn make_file(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be closed, or belongs to another user.
-pub fn close_file(path: &Path) -> io::Result<()> {
+pub fn restrict_file(path: &Path) -> io::Result<()> {
     let about = match fs::metadata(path) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
         about => about?,
     };
     if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
-        close(path, &File::open(path)?, FILE_MODE)?;
+        restrict(path, &File::open(path)?, FILE_MODE)?;
     }
     Ok(())
 }
 
 /// Judges what is open, so that nobody can put something else into its place meanwhile.
-fn close(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
+fn restrict(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
     let about = open.metadata()?;
     if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
         open.set_permissions(fs::Permissions::from_mode(wanted))?;
@@ -132,7 +132,7 @@ fn close(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
 /// It is not to be used at all: its owner, who is another user than this process, could change it.
 fn is_open_to_others(path: &Path, (owner, mode): (u32, u32), own: u32) -> io::Result<bool> {
     if owner == own || own == 0 {
-        return Ok(mode & OTHERS != 0);
+        return Ok(mode & GROUP_AND_OTHERS != 0);
     }
     let path = path.display();
     let what = format!("{path} belongs to user {owner}, and this process is user {own}");
@@ -169,9 +169,9 @@ mod tests {
         assert_eq!([mode(&folder), mode(&file)], [0o700, 0o600]);
         assert_eq!(fs::read(&file).expect("read"), b"kept");
         open_to_all(&file);
-        close_file(&file).expect("closed");
+        restrict_file(&file).expect("closed");
         assert_eq!(mode(&file), 0o600);
-        close_file(&top.path().join("none")).expect("there is nothing to close");
+        restrict_file(&top.path().join("none")).expect("there is nothing to close");
         assert!(!top.path().join("none").exists());
     }
 

@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::idempotency::ReplyStore;
 use crate::jobs::JobQueue;
+use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger, Unavailable};
-use crate::notes::AccountCache;
-use crate::repeats::ReplyStore;
 
-mod jobs;
-mod lookup;
+mod job_records;
+pub mod maintenance;
+mod note_lookup;
 mod outbox;
 pub mod redis;
 pub mod sqlite;
 mod tls;
-pub mod upkeep;
 
+use maintenance::Maintenance;
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
 use redis::{RedisStore, RunGate};
 use sqlite::SqliteStore;
 pub use tls::{StoreTls, StoreTlsFiles};
-use upkeep::Maintenance;
 
 /// The `[store]` section, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct OpenStore {
     /// for before money is held, and must not wait behind a note.
     pub repeats: Arc<dyn ReplyStore>,
     /// What the store has acknowledged, and may lose all the same.
-    pub lasting: DurabilityScope,
+    pub durability: DurabilityScope,
     /// What of it is connected to a server.
     connections: Vec<Arc<RedisStore>>,
 }
@@ -98,26 +98,28 @@ impl DurabilityScope {
 }
 
 impl OpenStore {
-    fn of<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(store: Arc<S>) -> OpenStore {
+    fn from_embedded<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(
+        store: Arc<S>,
+    ) -> OpenStore {
         OpenStore {
             ledger: store.clone(),
             notes: store.clone(),
             queue: store.clone(),
             repeats: store,
-            lasting: DurabilityScope(None),
+            durability: DurabilityScope(None),
             connections: Vec::new(),
         }
     }
 
     /// A server, of which money and jobs are asked through these connections.
-    fn of_server(
+    fn from_server(
         (ledger, money): (Arc<dyn Ledger>, Arc<RedisStore>),
         [queue, repeats]: [Arc<RedisStore>; 2],
     ) -> OpenStore {
         let notes = Arc::new(money.separate_connection());
         OpenStore {
             ledger,
-            lasting: DurabilityScope(Some(money.clone())),
+            durability: DurabilityScope(Some(money.clone())),
             connections: vec![money, queue.clone(), notes.clone(), repeats.clone()],
             queue,
             notes,
@@ -140,7 +142,7 @@ impl OpenStore {
 }
 
 /// The schemes a store's address may have.
-pub const SCHEMES: [&str; 7] = [
+pub const URL_SCHEMES: [&str; 7] = [
     "sqlite:",
     "redis://",
     "rediss://",
@@ -152,7 +154,7 @@ pub const SCHEMES: [&str; 7] = [
 
 /// The name of a store in metrics.
 #[must_use]
-pub fn name(section: &StoreSection) -> &'static str {
+pub fn kind_label(section: &StoreSection) -> &'static str {
     if section.url.starts_with("sqlite:") { "sqlite" } else { "redis" }
 }
 
@@ -165,7 +167,7 @@ pub struct ServingStore {
     /// For video jobs.
     pub worker: OpenStore,
     /// What keeps it.
-    pub upkeep: Maintenance,
+    pub maintenance: Maintenance,
 }
 
 /// Opens a store for a process that serves. An embedded one is shared; to a server, each part has
@@ -174,47 +176,50 @@ pub struct ServingStore {
 ///
 /// # Errors
 /// [`Unavailable`] if a file is not there or cannot be opened.
-pub fn serving(
+pub fn open_for_serving(
     section: &StoreSection,
     leases: Leases,
     lease: Duration,
 ) -> Result<ServingStore, Unavailable> {
     if let Some(path) = section.url.strip_prefix("sqlite:") {
-        let (path, store) = (Path::new(path), Arc::new(embedded(section, path.as_ref())?));
-        let log = Arc::new(SettlementLog::before_file(path)?);
+        let (path, store) = (Path::new(path), Arc::new(open_embedded(section, path.as_ref())?));
+        let log = Arc::new(SettlementLog::open_for_embedded(path)?);
         let outbox = || Outbox::new(store.clone(), log.clone());
-        let opened = OpenStore { ledger: Arc::new(outbox()), ..OpenStore::of(store.clone()) };
-        let upkeep = Maintenance::embedded(outbox(), &opened, (leases, lease));
+        let opened =
+            OpenStore { ledger: Arc::new(outbox()), ..OpenStore::from_embedded(store.clone()) };
+        let maintenance = Maintenance::embedded(outbox(), &opened, (leases, lease));
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
         requests.repeats = Arc::new(OutboxReplies::new(requests.repeats, log));
-        return Ok(ServingStore { requests, background, worker, upkeep });
+        return Ok(ServingStore { requests, background, worker, maintenance });
     }
-    let sound = Arc::new(AtomicBool::new(true));
-    let log = Arc::new(SettlementLog::before_shared(section, sound.clone())?);
-    let guard = Arc::new(RunGate::new(sound));
-    let guarded = || Arc::new(RedisStore::with_run_gate(section.clone(), guard.clone()));
-    let outbox = || Outbox::new(guarded(), log.clone());
+    let outbox_writable = Arc::new(AtomicBool::new(true));
+    let log = Arc::new(SettlementLog::open_for_shared(section, outbox_writable.clone())?);
+    let run_gate = Arc::new(RunGate::new(outbox_writable));
+    let gated_store = || Arc::new(RedisStore::with_run_gate(section.clone(), run_gate.clone()));
+    let outbox = || Outbox::new(gated_store(), log.clone());
     let opened = || {
-        let money = guarded();
+        let money = gated_store();
         let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
-        let queue = guarded();
-        let server = OpenStore::of_server((ledger, money), [queue.clone(), guarded()]);
+        let queue = gated_store();
+        let server = OpenStore::from_server((ledger, money), [queue.clone(), gated_store()]);
         OpenStore { queue: Arc::new(OutboxQueue::new(queue, log.clone())), ..server }
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
-    let upkeep = Maintenance::shared((outbox(), guard), &background, (leases, lease));
+    let maintenance = Maintenance::shared((outbox(), run_gate), &background, (leases, lease));
     requests.repeats = Arc::new(OutboxReplies::new(requests.repeats, log));
-    Ok(ServingStore { requests, background, worker, upkeep })
+    Ok(ServingStore { requests, background, worker, maintenance })
 }
 
 /// Opens a store that is used on one runtime: a shared one connects when it is first asked.
 ///
 /// # Errors
 /// [`Unavailable`] if a file cannot be opened.
-pub fn lazy(section: &StoreSection) -> Result<OpenStore, Unavailable> {
+pub fn open_lazily(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(OpenStore::of(Arc::new(embedded(section, path.as_ref())?))),
-        None => Ok(unguarded(RedisStore::new(section.clone()))),
+        Some(path) => {
+            Ok(OpenStore::from_embedded(Arc::new(open_embedded(section, path.as_ref())?)))
+        }
+        None => Ok(open_ungated(RedisStore::new(section.clone()))),
     }
 }
 
@@ -224,7 +229,7 @@ pub enum StoreCreation {
     /// It is new.
     New,
     /// It was there before, and nothing of it changed.
-    Present,
+    AlreadyExists,
     /// A server needs none to be made; this one is set up as it has to be.
     NotNeeded,
 }
@@ -237,7 +242,7 @@ pub enum StoreCreation {
 pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) if SqliteStore::create(path.as_ref())? => Ok(StoreCreation::New),
-        Some(path) => SqliteStore::open(path.as_ref()).map(|_| StoreCreation::Present),
+        Some(path) => SqliteStore::open(path.as_ref()).map(|_| StoreCreation::AlreadyExists),
         None => RedisStore::open(section).await.map(|_| StoreCreation::NotNeeded),
     }
 }
@@ -249,18 +254,20 @@ pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable
 /// Redis is set up in a way that would lose money.
 pub async fn open(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
-        Some(path) => Ok(OpenStore::of(Arc::new(embedded(section, path.as_ref())?))),
-        None => Ok(unguarded(RedisStore::open(section).await?)),
+        Some(path) => {
+            Ok(OpenStore::from_embedded(Arc::new(open_embedded(section, path.as_ref())?)))
+        }
+        None => Ok(open_ungated(RedisStore::open(section).await?)),
     }
 }
 
-fn embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Unavailable> {
+fn open_embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Unavailable> {
     Ok(SqliteStore::open(path)?.with_kept_bytes_max(section.kept_bytes_max))
 }
 
 /// A server for somebody who makes no calls, and so has nothing to make up for.
-fn unguarded(ledger: RedisStore) -> OpenStore {
+fn open_ungated(ledger: RedisStore) -> OpenStore {
     let ledger = Arc::new(ledger);
     let others = [(); 2].map(|()| Arc::new(ledger.separate_connection()));
-    OpenStore::of_server((ledger.clone(), ledger), others)
+    OpenStore::from_server((ledger.clone(), ledger), others)
 }

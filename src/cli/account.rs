@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, account_name, no_account};
+use super::{OutputFormat, no_such_account, parse_account};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, Ledger};
@@ -51,49 +51,49 @@ pub(super) async fn run(
     let ledger = &*store.ledger;
     match command {
         AccountCommand::Create { name, credit, .. } => {
-            let name = account_name(name)?;
-            let amount = credit.as_deref().map(super::credit::amount).transpose()?;
+            let name = parse_account(name)?;
+            let amount = credit.as_deref().map(super::credit::parse_amount).transpose()?;
             let is_new = Cell::new(false);
             let opening = async || {
-                is_new.set(ledger.open(&name).await? || is_new.get());
+                is_new.set(ledger.open_account(&name).await? || is_new.get());
                 if !is_new.get() {
                     bail!("account '{name}' is there already");
                 }
                 let Some(amount) = amount else { return Ok(()) };
-                super::credit::add(ledger, &name, &opening_id(&name), amount).await
+                super::credit::add_credit(ledger, &name, &opening_payment_id(&name), amount).await
             };
             let change = AuditedChange {
                 action: "account.create",
                 account: Some(name.clone()),
-                payment: amount.map(|_| opening_id(&name)),
+                payment: amount.map(|_| opening_payment_id(&name)),
                 amount,
                 ..AuditedChange::default()
             };
-            let making = async || store.lasting.write(opening).await;
-            audit::record(audit, ledger, &change, making).await?;
-            show(ledger, &name, out).await
+            let making = async || store.durability.write(opening).await;
+            audit::run_audited(audit, ledger, &change, making).await?;
+            show_account(ledger, &name, out).await
         }
         AccountCommand::List => {
-            for name in ledger.accounts().await? {
-                show(ledger, &name, out).await?;
+            for name in ledger.list_accounts().await? {
+                show_account(ledger, &name, out).await?;
             }
             Ok(())
         }
-        AccountCommand::Show { name } => show(ledger, &account_name(name)?, out).await,
+        AccountCommand::Show { name } => show_account(ledger, &parse_account(name)?, out).await,
     }
 }
 
 /// The id of an account's first payment.
-fn opening_id(name: &AccountName) -> String {
+fn opening_payment_id(name: &AccountName) -> String {
     format!("opening-{name}")
 }
 
-pub(super) async fn show(
+pub(super) async fn show_account(
     ledger: &dyn Ledger,
     name: &AccountName,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let Some(balances) = ledger.balances(name).await? else { return Err(no_account(name)) };
+    let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
     let Balances { credit, available, held, posted, written_off } = balances;
     if out.json {
         let shown = json!({
@@ -104,14 +104,14 @@ pub(super) async fn show(
             "posted_nano": posted,
             "written_off_nano": written_off,
         });
-        super::say(format_args!("{shown}"))?;
+        super::print_line(format_args!("{shown}"))?;
     } else {
-        super::say(format_args!("account      {name}"))?;
-        super::say(format_args!("credited     {credit} USD"))?;
-        super::say(format_args!("available    {available} USD"))?;
-        super::say(format_args!("held         {held} USD"))?;
-        super::say(format_args!("posted       {posted} USD"))?;
-        super::say(format_args!("written off  {written_off} USD"))?;
+        super::print_line(format_args!("account      {name}"))?;
+        super::print_line(format_args!("credited     {credit} USD"))?;
+        super::print_line(format_args!("available    {available} USD"))?;
+        super::print_line(format_args!("held         {held} USD"))?;
+        super::print_line(format_args!("posted       {posted} USD"))?;
+        super::print_line(format_args!("written off  {written_off} USD"))?;
     }
     Ok(())
 }

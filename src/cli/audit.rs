@@ -38,33 +38,33 @@ pub(super) struct AuditedChange {
 ///
 /// # Errors
 /// The first line cannot be written, and nothing was changed; or those of the change.
-pub(super) async fn record<T>(
+pub(super) async fn run_audited<T>(
     to: &AuditSection,
     ledger: &dyn Ledger,
     change: &AuditedChange,
     apply: impl AsyncFnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let id = uuid::Uuid::now_v7().to_string();
-    let mut begun = change.told();
-    begun.extend(whoever());
-    let before = credited(ledger, change).await;
+    let mut begun = change.fields();
+    begun.extend(actor_fields());
+    let before = credited_nano(ledger, change).await;
     begun.extend(before.map(|nano| ("credited_before_nano".to_owned(), nano)));
-    write(to, &id, "begun", begun)
+    write_line(to, &id, "begun", begun)
         .context("no line can be written to the audit trail, so nothing was changed")?;
     let made = apply().await;
-    let mut ended = change.told();
+    let mut ended = change.fields();
     match &made {
         Ok(_) => {
-            let after = credited(ledger, change).await;
+            let after = credited_nano(ledger, change).await;
             ended.insert("result".to_owned(), "done".into());
             ended.extend(after.map(|nano| ("credited_after_nano".to_owned(), nano)));
         }
         Err(why) => {
             ended.insert("result".to_owned(), "failed".into());
-            ended.insert("why".to_owned(), change.without_key(&format!("{why:#}")).into());
+            ended.insert("why".to_owned(), change.redact_key(&format!("{why:#}")).into());
         }
     }
-    if let Err(why) = write(to, &id, "ended", ended) {
+    if let Err(why) = write_line(to, &id, "ended", ended) {
         // The change cannot be taken back, and whoever tried it again might make it twice.
         eprintln!("tollgate: what came of this is not in the audit trail: {why:#}");
     }
@@ -72,13 +72,13 @@ pub(super) async fn record<T>(
 }
 
 impl AuditedChange {
-    fn told(&self) -> Map<String, Value> {
+    fn fields(&self) -> Map<String, Value> {
         let mut told = Map::new();
         told.insert("from".to_owned(), "cli".into());
         told.insert("action".to_owned(), self.action.into());
         let account = self.account.as_ref().map(|name| name.as_str().into());
-        let key = self.key.as_deref().map(|key| beginning(key).into());
-        let payment = self.payment.as_deref().map(|id| cut(id, TEXT_CHARS_MAX).into());
+        let key = self.key.as_deref().map(|key| key_prefix(key).into());
+        let payment = self.payment.as_deref().map(|id| truncate(id, TEXT_CHARS_MAX).into());
         let amount = self.amount.map(|amount| json!(amount));
         let fields: [(&str, Option<Value>); 4] = [
             ("account", account),
@@ -92,36 +92,36 @@ impl AuditedChange {
 
     /// A text in which the operator's own words may stand: somebody may have given a whole key
     /// where its beginning was asked for.
-    fn without_key(&self, text: &str) -> String {
+    fn redact_key(&self, text: &str) -> String {
         let text = match &self.key {
-            Some(key) if !key.is_empty() => text.replace(key, &beginning(key)),
+            Some(key) if !key.is_empty() => text.replace(key, &key_prefix(key)),
             _ => text.to_owned(),
         };
-        cut(&text, TEXT_CHARS_MAX)
+        truncate(&text, TEXT_CHARS_MAX)
     }
 }
 
-fn beginning(key: &str) -> String {
-    cut(key, PREFIX_CHARS)
+fn key_prefix(key: &str) -> String {
+    truncate(key, PREFIX_CHARS)
 }
 
-fn cut(text: &str, chars_max: usize) -> String {
+fn truncate(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max).collect()
 }
 
 /// What was ever credited to the account, if that is cheap to learn.
-async fn credited(ledger: &dyn Ledger, change: &AuditedChange) -> Option<Value> {
+async fn credited_nano(ledger: &dyn Ledger, change: &AuditedChange) -> Option<Value> {
     let account = change.account.as_ref()?;
     let balances = ledger.balances(account).await.ok()??;
     Some(json!(balances.credit))
 }
 
 /// Who runs this command, as the system says, and as sudo says.
-fn whoever() -> Map<String, Value> {
+fn actor_fields() -> Map<String, Value> {
     let (uid, effective) = (getuid().as_raw(), geteuid().as_raw());
     let mut who = Map::new();
     who.insert("uid".to_owned(), uid.into());
-    let user = std::fs::read_to_string("/etc/passwd").ok().and_then(|all| user_of(&all, uid));
+    let user = std::fs::read_to_string("/etc/passwd").ok().and_then(|all| find_user(&all, uid));
     who.extend(user.map(|name| ("user".to_owned(), name.into())));
     if effective != uid {
         who.insert("effective_uid".to_owned(), effective.into());
@@ -132,14 +132,14 @@ fn whoever() -> Map<String, Value> {
         login.and_then(|text| text.trim().parse::<u32>().ok()).filter(|uid| *uid != u32::MAX);
     who.extend(login.map(|uid| ("login_uid".to_owned(), uid.into())));
     let sudo = std::env::var("SUDO_USER").ok();
-    who.extend(sudo.map(|name| ("sudo_user".to_owned(), cut(&name, TEXT_CHARS_MAX).into())));
+    who.extend(sudo.map(|name| ("sudo_user".to_owned(), truncate(&name, TEXT_CHARS_MAX).into())));
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     who.extend(host.map(|name| ("host".to_owned(), name.trim().into())));
     who
 }
 
 /// The name of a user in the system's list.
-fn user_of(list: &str, uid: u32) -> Option<String> {
+fn find_user(list: &str, uid: u32) -> Option<String> {
     list.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
@@ -148,7 +148,7 @@ fn user_of(list: &str, uid: u32) -> Option<String> {
 }
 
 /// Writes one line, for good.
-fn write(
+fn write_line(
     to: &AuditSection,
     id: &str,
     stage: &str,
@@ -164,13 +164,13 @@ fn write(
     match to {
         AuditSection::Log => Ok(std::io::stderr().lock().write_all(line.as_bytes())?),
         AuditSection::File(path) => {
-            append(path.as_ref(), &line).with_context(|| format!("audit.to: {path}"))
+            append_line(path.as_ref(), &line).with_context(|| format!("audit.to: {path}"))
         }
     }
 }
 
 /// In one write, so that lines of several commands do not mix.
-fn append(path: &Path, line: &str) -> std::io::Result<()> {
+fn append_line(path: &Path, line: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         permissions::make_shared_folder(folder)?;
     }
@@ -192,17 +192,17 @@ mod tests {
             key: Some(key.clone()),
             ..AuditedChange::default()
         };
-        let told = format!("{:?}", change.told());
+        let told = format!("{:?}", change.fields());
         assert!(told.contains("sk-tg-01234567") && !told.contains("012345678"), "{told}");
-        let why = change.without_key(&format!("there is no key listed as '{key}'"));
+        let why = change.redact_key(&format!("there is no key listed as '{key}'"));
         assert_eq!(why, "there is no key listed as 'sk-tg-01234567'");
     }
 
     #[test]
     fn users_have_names() {
         let list = "root:x:0:0::/:/bin/sh\nbroken\nada:x:1000:1000::/:/bin/sh\n";
-        assert_eq!(user_of(list, 1_000).as_deref(), Some("ada"));
-        assert_eq!(user_of(list, 0).as_deref(), Some("root"));
-        assert_eq!(user_of(list, 7), None);
+        assert_eq!(find_user(list, 1_000).as_deref(), Some("ada"));
+        assert_eq!(find_user(list, 0).as_deref(), Some("root"));
+        assert_eq!(find_user(list, 7), None);
     }
 }

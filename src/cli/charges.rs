@@ -4,40 +4,40 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{OutputFormat, account_name, no_account};
+use super::{OutputFormat, no_such_account, parse_account};
 use crate::ledger::{JournalEntry, JournalLine, Ledger};
 use crate::money::BilledUnits;
 
 /// Entries read at once.
-const PAGE: u32 = 1_000;
+const PAGE_SIZE: u32 = 1_000;
 
 pub(super) async fn run(
     ledger: Arc<dyn Ledger>,
     name: &str,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let name = account_name(name)?;
+    let name = parse_account(name)?;
     if ledger.balances(&name).await?.is_none() {
-        return Err(no_account(&name));
+        return Err(no_such_account(&name));
     }
     let mut after = 0;
     loop {
-        let page = ledger.journal(&name, after, PAGE).await?;
+        let page = ledger.read_journal(&name, after, PAGE_SIZE).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.seq;
         for entry in &page {
-            print(entry, out)?;
+            print_entry(entry, out)?;
         }
     }
 }
 
-fn print(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
+fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
     let line: JournalLine = serde_json::from_str(&entry.line)?;
     if out.json {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);
         shown["written_off_nano"] = json!(entry.written_off);
-        super::say(format_args!("{shown}"))?;
+        super::print_line(format_args!("{shown}"))?;
         return Ok(());
     }
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
@@ -53,7 +53,7 @@ fn print(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
         }
     };
     let (id, amount) = (&line.request_id, entry.amount);
-    super::say(format_args!(
+    super::print_line(format_args!(
         "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {used}  {amount} USD"
     ))?;
     Ok(())

@@ -6,9 +6,9 @@ use crate::conf::Config;
 use crate::gateway::route_tls::RouteTls;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
-    super::judge_secrets(conf)?;
-    let catalogue = super::rules::catalogue(conf)?;
-    route_tls(conf)?;
+    super::load_secrets(conf)?;
+    let catalogue = super::rules::load_catalogue(conf)?;
+    check_route_tls(conf)?;
     let models = catalogue.models();
     let of_kind = |kind| models.iter().filter(|m| m.kind == kind).count();
     let counts: Vec<(&str, usize)> =
@@ -27,23 +27,23 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
             "routes": routes,
             "price_version": &*catalogue.version,
         });
-        super::say(format_args!("{told}"))?;
+        super::print_line(format_args!("{told}"))?;
         return Ok(());
     }
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
-    super::say(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
-    super::say(format_args!("examples  {} passed", catalogue.examples))?;
+    super::print_line(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
+    super::print_line(format_args!("examples  {} passed", catalogue.examples))?;
     for (vendor, count) in routes {
-        super::say(format_args!("routes    {vendor}: {count}"))?;
+        super::print_line(format_args!("routes    {vendor}: {count}"))?;
     }
-    super::say(format_args!("prices    version {}", catalogue.version))?;
+    super::print_line(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
 }
 
 /// Reads the files of every route's TLS.
-fn route_tls(conf: &Config) -> anyhow::Result<()> {
+fn check_route_tls(conf: &Config) -> anyhow::Result<()> {
     let routes = conf.vendors.iter().flat_map(|vendor| &vendor.routes);
     let files = routes.filter_map(|route| route.tls.as_ref());
     let faults: Vec<_> = files.filter_map(|files| RouteTls::load(files).err()).collect();
-    if faults.is_empty() { Ok(()) } else { Err(super::faults(&faults)) }
+    if faults.is_empty() { Ok(()) } else { Err(super::config_error(&faults)) }
 }

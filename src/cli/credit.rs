@@ -4,7 +4,7 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, account_name, no_account};
+use super::{OutputFormat, no_such_account, parse_account};
 use crate::conf::AuditSection;
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 use crate::money::Money;
@@ -32,7 +32,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
     let CreditCommand::Add { name, usd, id } = command;
-    let (name, amount) = (account_name(name)?, amount(usd)?);
+    let (name, amount) = (parse_account(name)?, parse_amount(usd)?);
     let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let change = AuditedChange {
         action: "credit.add",
@@ -41,8 +41,10 @@ pub(super) async fn run(
         amount: Some(amount),
         ..AuditedChange::default()
     };
-    let adding = async || store.lasting.write(async || add(ledger, &name, &tx, amount).await).await;
-    let taking = audit::record(audit, ledger, &change, adding).await;
+    let adding = async || {
+        store.durability.write(async || add_credit(ledger, &name, &tx, amount).await).await
+    };
+    let taking = audit::run_audited(audit, ledger, &change, adding).await;
     // Only of a store that did not answer nobody knows whether it has the payment.
     let told = |why: anyhow::Error| {
         if !why.is::<Unavailable>() {
@@ -54,16 +56,16 @@ pub(super) async fn run(
         ))
     };
     taking.map_err(told)?;
-    super::account::show(ledger, &name, out).await
+    super::account::show_account(ledger, &name, out).await
 }
 
 /// Reads an amount.
-pub(super) fn amount(usd: &str) -> anyhow::Result<Money> {
+pub(super) fn parse_amount(usd: &str) -> anyhow::Result<Money> {
     Money::parse_usd(usd).map_err(|why| anyhow!("'{usd}' is no amount in USD: {why}"))
 }
 
 /// Takes a payment; one that was taken before is no error.
-pub(super) async fn add(
+pub(super) async fn add_credit(
     ledger: &dyn Ledger,
     name: &AccountName,
     tx: &str,
@@ -71,9 +73,9 @@ pub(super) async fn add(
 ) -> anyhow::Result<()> {
     let op = Operation::Credit { tx: tx.to_owned(), amount };
     match ledger.apply(name, op).await? {
-        Outcome::Done | Outcome::Exists => Ok(()),
+        Outcome::Done | Outcome::AlreadyDone => Ok(()),
         Outcome::Conflict => bail!("payment '{tx}' was taken before, with another amount"),
-        Outcome::NoAccount => Err(no_account(name)),
+        Outcome::NoAccount => Err(no_such_account(name)),
         Outcome::OutOfRange => bail!("the balance would be too large"),
         other => bail!("unexpected answer: {other:?}"),
     }

@@ -7,23 +7,23 @@ use crate::conf::Config;
 use crate::store::{self, StoreCreation};
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
-    let created = create(conf)?;
-    let store = store::name(&conf.store);
+    let created = create_store(conf)?;
+    let store = store::kind_label(&conf.store);
     if out.json {
         let shown = json!({ "store": store, "created": created == StoreCreation::New });
-        super::say(format_args!("{shown}"))?;
+        super::print_line(format_args!("{shown}"))?;
         return Ok(());
     }
     let told = match created {
         StoreCreation::New => "a new store was made",
-        StoreCreation::Present => "the store is there already; nothing was changed",
+        StoreCreation::AlreadyExists => "the store is there already; nothing was changed",
         StoreCreation::NotNeeded => "a Redis needs no init; this one is set up as it has to be",
     };
-    super::say(format_args!("{told}"))?;
+    super::print_line(format_args!("{told}"))?;
     Ok(())
 }
 
 /// Makes the store of a configuration, unless there is one.
-pub(super) fn create(conf: &Config) -> anyhow::Result<StoreCreation> {
-    Ok(super::runtime()?.block_on(store::create(&conf.store))?)
+pub(super) fn create_store(conf: &Config) -> anyhow::Result<StoreCreation> {
+    Ok(super::build_runtime()?.block_on(store::create(&conf.store))?)
 }

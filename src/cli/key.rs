@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, account_name, no_account};
+use super::{OutputFormat, no_such_account, parse_account};
 use crate::conf::AuditSection;
 use crate::ledger::key::ApiKey;
 use crate::ledger::{KeyRecord, Ledger};
@@ -39,10 +39,10 @@ pub(super) async fn run(
     out: OutputFormat,
 ) -> anyhow::Result<()> {
     match command {
-        KeyCommand::Issue { name } => issue(&store, name, audit, out).await,
-        KeyCommand::List { name } => list(&*store.ledger, name, out).await,
+        KeyCommand::Issue { name } => issue_key(&store, name, audit, out).await,
+        KeyCommand::List { name } => list_keys(&*store.ledger, name, out).await,
         KeyCommand::Revoke { prefix } => {
-            let at = now()?;
+            let at = unix_seconds()?;
             let change = AuditedChange {
                 action: "key.revoke",
                 key: Some(prefix.clone()),
@@ -50,35 +50,38 @@ pub(super) async fn run(
             };
             let revoking = async || {
                 let revoke = async || store.ledger.revoke_key(prefix, at).await;
-                if !store.lasting.write(revoke).await? {
+                if !store.durability.write(revoke).await? {
                     bail!("there is no key listed as '{prefix}'");
                 }
                 anyhow::Ok(())
             };
-            audit::record(audit, &*store.ledger, &change, revoking).await?;
+            audit::run_audited(audit, &*store.ledger, &change, revoking).await?;
             if out.json {
-                super::say(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
+                super::print_line(format_args!(
+                    "{}",
+                    json!({ "prefix": prefix, "revoked": true })
+                ))?;
             }
             Ok(())
         }
     }
 }
 
-async fn issue(
+async fn issue_key(
     store: &OpenStore,
     name: &str,
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let (name, ledger) = (account_name(name)?, &*store.ledger);
+    let (name, ledger) = (parse_account(name)?, &*store.ledger);
     if ledger.balances(&name).await?.is_none() {
-        return Err(no_account(&name));
+        return Err(no_such_account(&name));
     }
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(|why| anyhow!("no random bits: {why}"))?;
     let key = ApiKey::from_random(bits);
     let prefix = key.prefix().to_owned();
-    let record = KeyRecord { account: name, prefix, created_at: now()?, revoked_at: None };
+    let record = KeyRecord { account: name, prefix, created_at: unix_seconds()?, revoked_at: None };
     let change = AuditedChange {
         action: "key.issue",
         account: Some(record.account.clone()),
@@ -87,23 +90,26 @@ async fn issue(
     };
     let adding = async || {
         let add = async || ledger.add_key(key.hash(), record.clone()).await;
-        anyhow::Ok(store.lasting.write(add).await?)
+        anyhow::Ok(store.durability.write(add).await?)
     };
-    audit::record(audit, ledger, &change, adding).await?;
+    audit::run_audited(audit, ledger, &change, adding).await?;
     if out.json {
-        super::say(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
+        super::print_line(format_args!(
+            "{}",
+            json!({ "key": key.reveal(), "prefix": key.prefix() })
+        ))?;
     } else {
-        super::say(format_args!("{}", key.reveal()))?;
+        super::print_line(format_args!("{}", key.reveal()))?;
     }
     Ok(())
 }
 
-async fn list(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow::Result<()> {
-    let name = account_name(name)?;
+async fn list_keys(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow::Result<()> {
+    let name = parse_account(name)?;
     if ledger.balances(&name).await?.is_none() {
-        return Err(no_account(&name));
+        return Err(no_such_account(&name));
     }
-    for record in ledger.keys(&name).await? {
+    for record in ledger.list_keys(&name).await? {
         let KeyRecord { prefix, created_at, revoked_at, .. } = record;
         if out.json {
             let shown = json!({
@@ -111,15 +117,15 @@ async fn list(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow::Res
                 "created_at": created_at,
                 "revoked_at": revoked_at,
             });
-            super::say(format_args!("{shown}"))?;
+            super::print_line(format_args!("{shown}"))?;
         } else {
             let state = if revoked_at.is_some() { "revoked" } else { "valid" };
-            super::say(format_args!("{prefix}…  {state}"))?;
+            super::print_line(format_args!("{prefix}…  {state}"))?;
         }
     }
     Ok(())
 }
 
-fn now() -> anyhow::Result<i64> {
+fn unix_seconds() -> anyhow::Result<i64> {
     Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?)
 }

@@ -4,15 +4,15 @@ use super::OutputFormat;
 use crate::conf::Config;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
-    let catalogue = super::rules::catalogue(conf)?;
+    let catalogue = super::rules::load_catalogue(conf)?;
     let now = jiff::Timestamp::now().as_second();
     for model in catalogue.models() {
         let listing = model.listing(now);
         if out.json {
-            super::say(format_args!("{listing}"))?;
+            super::print_line(format_args!("{listing}"))?;
         } else {
             let vendor = &model.vendor.token;
-            super::say(format_args!(
+            super::print_line(format_args!(
                 "{:<44} {:<9} {:<11} {}",
                 model.id,
                 vendor,

@@ -9,7 +9,7 @@ use crate::conf::Config;
 use crate::sheet::{ConfigError, SourceLocation};
 
 /// The rules files of a folder, by name.
-pub(super) fn read(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
+pub(super) fn read_sources(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
     let cannot = || format!("cannot read the rules in {dir}");
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(cannot)? {
@@ -29,12 +29,12 @@ pub(super) fn read(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
 
 /// The catalogue of what was read, if it is sound and has models for every vendor that is
 /// configured.
-pub(super) fn parse(
+pub(super) fn parse_catalogue(
     dir: &str,
     sources: &[RulesSource],
     naming: &[VendorModelNames],
 ) -> Result<Catalogue, Vec<ConfigError>> {
-    let cut = sources.iter().filter_map(|(file, text)| find_cut(file, text));
+    let cut = sources.iter().filter_map(|(file, text)| find_truncated(file, text));
     let mut faults: Vec<ConfigError> = cut.collect();
     match Catalogue::parse(sources, naming) {
         Ok(catalogue) => {
@@ -50,7 +50,7 @@ pub(super) fn parse(
 
 /// A file that was written to its end ends with a line break. One that is cut short seldom does,
 /// and may be sound all the same, without the refusals that stood further below.
-fn find_cut(file: &str, text: &str) -> Option<ConfigError> {
+fn find_truncated(file: &str, text: &str) -> Option<ConfigError> {
     let what = if text.trim().is_empty() {
         "the file is empty"
     } else if text.ends_with('\n') {
@@ -62,12 +62,13 @@ fn find_cut(file: &str, text: &str) -> Option<ConfigError> {
 }
 
 /// The catalogue of a configuration.
-pub(super) fn catalogue(conf: &Config) -> anyhow::Result<Catalogue> {
-    let sources = read(&conf.rules_dir)?;
-    parse(&conf.rules_dir, &sources, &naming(conf)).map_err(|found| super::faults(&found))
+pub(super) fn load_catalogue(conf: &Config) -> anyhow::Result<Catalogue> {
+    let sources = read_sources(&conf.rules_dir)?;
+    parse_catalogue(&conf.rules_dir, &sources, &vendor_model_names(conf))
+        .map_err(|found| super::config_error(&found))
 }
 
 /// What the vendors call our models.
-pub(super) fn naming(conf: &Config) -> Vec<VendorModelNames> {
+pub(super) fn vendor_model_names(conf: &Config) -> Vec<VendorModelNames> {
     conf.vendors.iter().map(|v| v.naming.clone()).collect()
 }

@@ -54,10 +54,10 @@ impl ListenSection {
     /// Reads the section.
     pub fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ListenSection {
         let http = match table.take("http") {
-            Some(node) => tcp(node, "http", "127.0.0.1:8080", faults),
+            Some(node) => parse_tcp_address(node, "http", "127.0.0.1:8080", faults),
             None => "127.0.0.1:8080".to_owned(),
         };
-        let admin = admin(table.take("admin"), faults);
+        let admin = parse_admin(table.take("admin"), faults);
         // The server would bind it once, and answer clients with either; any free port is one
         // address to it too.
         let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
@@ -67,12 +67,17 @@ impl ListenSection {
         }
         let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
         let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
-        let proxies = proxies(table, faults);
+        let proxies = parse_proxies(table, faults);
         ListenSection { http, admin, admin_token, tls, proxies }
     }
 }
 
-fn tcp(node: SpannedValue, key: &str, default: &str, faults: &mut Vec<ConfigError>) -> String {
+fn parse_tcp_address(
+    node: SpannedValue,
+    key: &str,
+    default: &str,
+    faults: &mut Vec<ConfigError>,
+) -> String {
     match node.value {
         TomlValue::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
         _ => {
@@ -83,7 +88,7 @@ fn tcp(node: SpannedValue, key: &str, default: &str, faults: &mut Vec<ConfigErro
     }
 }
 
-fn admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> AdminAddress {
+fn parse_admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> AdminAddress {
     let default = "127.0.0.1:9090";
     let Some(node) = node else { return AdminAddress::Tcp(default.to_owned()) };
     let path = match &node.value {
@@ -92,7 +97,7 @@ fn admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> AdminAddr
     };
     match path {
         Some(path) => AdminAddress::Unix(path.to_owned()),
-        None => AdminAddress::Tcp(tcp(node, "admin", default, faults)),
+        None => AdminAddress::Tcp(parse_tcp_address(node, "admin", default, faults)),
     }
 }
 
@@ -106,7 +111,7 @@ fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> ListenTlsSe
     ListenTlsSection { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
 }
 
-fn proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<TrustedProxies> {
+fn parse_proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<TrustedProxies> {
     let place = table.place.clone();
     let mode = table.text("proxy", faults).and_then(|text| match text.as_str() {
         "protocol" => Some(ProxyMode::Protocol),
@@ -119,7 +124,7 @@ fn proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<Tru
     });
     let mut networks = Vec::new();
     for node in table.list("trusted", faults) {
-        let found = network(&node.value);
+        let found = parse_network(&node.value);
         if found.is_none() {
             let what = "a trusted proxy must be an address or a network such as \"10.0.0.0/8\"";
             faults.push(node.place.fault(what));
@@ -135,7 +140,7 @@ fn proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<Tru
     mode.map(|mode| TrustedProxies { mode, networks })
 }
 
-fn network(value: &TomlValue) -> Option<IpNet> {
+fn parse_network(value: &TomlValue) -> Option<IpNet> {
     let TomlValue::Text(text) = value else { return None };
     let one = || text.parse::<std::net::IpAddr>().ok().map(|ip| IpNet::from(ip.to_canonical()));
     text.parse().ok().or_else(one)

@@ -17,14 +17,14 @@ use object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectStoreExt};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use super::{FileReadError, VideoFiles, escaped, folder};
+use super::{FileReadError, VideoFiles, escape_account, folder};
 
 /// Before all names.
-pub(super) const TOP: &str = "bodies";
+pub(super) const ROOT_FOLDER: &str = "bodies";
 /// So many bodies are written at a time.
 const WRITES_MAX: usize = 16;
 /// A body that is not written within this is not kept.
-const WRITE_WAIT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,12 +63,12 @@ pub struct BodyName {
 impl BodyName {
     fn path(&self) -> String {
         let BodyName { kind, account, expires_s, id } = self;
-        format!("{TOP}/{}/{}/{expires_s}-{id}", kind.folder(), escaped(account))
+        format!("{ROOT_FOLDER}/{}/{}/{expires_s}-{id}", kind.folder(), escape_account(account))
     }
 
     /// Reads a path; `None` if it is none of these.
-    fn of(path: &str) -> Option<BodyName> {
-        let mut parts = path.strip_prefix(TOP)?.strip_prefix('/')?.split('/');
+    fn parse(path: &str) -> Option<BodyName> {
+        let mut parts = path.strip_prefix(ROOT_FOLDER)?.strip_prefix('/')?.split('/');
         let (kind, account, name) = (parts.next()?, parts.next()?, parts.next()?);
         let kind = BodyKind::ALL.into_iter().find(|known| known.folder() == kind)?;
         let (expires_s, id) = name.split_once('-')?;
@@ -125,13 +125,13 @@ impl AccountBytes {
     }
 
     /// What is left of them once others are taken away.
-    fn without(&self, others: &AccountBytes) -> AccountBytes {
+    fn minus(&self, others: &AccountBytes) -> AccountBytes {
         let mut left = self.clone();
         others.by_account.iter().for_each(|(account, bytes)| left.subtract(account, *bytes));
         left
     }
 
-    fn of(&self, account: &str) -> u64 {
+    fn bytes_of(&self, account: &str) -> u64 {
         self.by_account.get(account).copied().unwrap_or_default()
     }
 }
@@ -166,8 +166,8 @@ impl KnownBodies {
         self.listed.total + self.fresh.total
     }
 
-    fn of(&self, account: &str) -> u64 {
-        self.listed.of(account) + self.fresh.of(account)
+    fn bytes_of(&self, account: &str) -> u64 {
+        self.listed.bytes_of(account) + self.fresh.bytes_of(account)
     }
 }
 
@@ -188,15 +188,15 @@ pub struct BodyFiles {
     known: Mutex<KnownBodies>,
     writes: Semaphore,
     /// Rung when there is little room left.
-    pub crowded: Notify,
+    pub low_space: Notify,
 }
 
 impl BodyFiles {
     /// Those of an object store.
     #[must_use]
     pub fn new(files: Arc<VideoFiles>, limits: BodyStoreLimits) -> BodyFiles {
-        let (known, crowded) = (Mutex::default(), Notify::new());
-        BodyFiles { files, limits, known, writes: Semaphore::new(WRITES_MAX), crowded }
+        let (known, low_space) = (Mutex::default(), Notify::new());
+        BodyFiles { files, limits, known, writes: Semaphore::new(WRITES_MAX), low_space }
     }
 
     /// Writes a body. It is there whole when this returns, or not at all.
@@ -206,9 +206,9 @@ impl BodyFiles {
     pub async fn write(&self, name: &BodyName, body: Bytes) -> Result<(), BodyStoreRefusal> {
         let bytes = body.len() as u64;
         self.reserve(&name.account, bytes)?;
-        let written = timeout(WRITE_WAIT, self.put(name, body)).await;
-        let written = written.unwrap_or_else(|_| Err(late()));
-        let mut known = self.known();
+        let written = timeout(WRITE_TIMEOUT, self.put_object(name, body)).await;
+        let written = written.unwrap_or_else(|_| Err(store_timeout_error()));
+        let mut known = self.lock_known();
         known.writing.subtract(&name.account, bytes);
         if written.is_err() {
             known.fresh.subtract(&name.account, bytes);
@@ -217,21 +217,21 @@ impl BodyFiles {
         Ok(written?)
     }
 
-    async fn put(&self, name: &BodyName, body: Bytes) -> Result<(), FileReadError> {
+    async fn put_object(&self, name: &BodyName, body: Bytes) -> Result<(), FileReadError> {
         // It is never closed.
         let _permit = self.writes.acquire().await;
-        let path = self.files.path(&name.path())?;
-        self.files.store().put(&path, body.into()).await?;
+        let path = self.files.object_path(&name.path())?;
+        self.files.object_store().put(&path, body.into()).await?;
         Ok(())
     }
 
     /// Counts what is about to be written, if there is room for it.
     fn reserve(&self, account: &str, bytes: u64) -> Result<(), BodyStoreRefusal> {
-        let mut known = self.known();
+        let mut known = self.lock_known();
         let total = known.total().saturating_add(bytes);
-        let own = known.of(account).saturating_add(bytes);
-        if total > low_water(self.limits.total) || own > low_water(self.limits.account) {
-            self.crowded.notify_one();
+        let own = known.bytes_of(account).saturating_add(bytes);
+        if total > low_water_mark(self.limits.total) || own > low_water_mark(self.limits.account) {
+            self.low_space.notify_one();
         }
         if own > self.limits.account {
             let refused = known.refused.by_account.entry(account.to_owned()).or_default();
@@ -256,8 +256,8 @@ impl BodyFiles {
         name: &BodyName,
         bytes: u64,
     ) -> Result<BoxStream<'static, Result<Bytes, FileReadError>>, FileReadError> {
-        let path = self.files.path(&name.path())?;
-        let found = match self.files.store().get_opts(&path, GetOptions::default()).await {
+        let path = self.files.object_path(&name.path())?;
+        let found = match self.files.object_store().get_opts(&path, GetOptions::default()).await {
             Err(object_store::Error::NotFound { .. }) => return Err(FileReadError::Missing),
             found => found?,
         };
@@ -265,7 +265,7 @@ impl BodyFiles {
             return Err(FileReadError::Missing);
         }
         Ok(match found.payload {
-            GetResultPayload::File(file, _) => folder::read(file, 0..bytes).boxed(),
+            GetResultPayload::File(file, _) => folder::read_range(file, 0..bytes).boxed(),
             GetResultPayload::Stream(pieces) => {
                 pieces.map(|piece| piece.map_err(FileReadError::from)).boxed()
             }
@@ -277,10 +277,10 @@ impl BodyFiles {
     /// # Errors
     /// [`FilesError::Unavailable`] if the store does not do it; a sweep will, in its time.
     pub async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
-        let deleting = timeout(WRITE_WAIT, self.files.delete(&name.path())).await;
-        deleting.unwrap_or_else(|_| Err(late()))?;
-        let mut known = self.known();
-        if known.fresh.of(&name.account) >= bytes {
+        let deleting = timeout(WRITE_TIMEOUT, self.files.delete(&name.path())).await;
+        deleting.unwrap_or_else(|_| Err(store_timeout_error()))?;
+        let mut known = self.lock_known();
+        if known.fresh.bytes_of(&name.account) >= bytes {
             known.fresh.subtract(&name.account, bytes);
         } else {
             known.listed.subtract(&name.account, bytes);
@@ -297,18 +297,18 @@ impl BodyFiles {
     pub async fn sweep(&self, now_s: u64) -> Result<BodySweepReport, FileReadError> {
         // What is written by now will be listed; until it is, it is counted as it was.
         let (written, refused) = {
-            let mut known = self.known();
-            let written = known.fresh.without(&known.writing);
+            let mut known = self.lock_known();
+            let written = known.fresh.minus(&known.writing);
             (written, std::mem::take(&mut known.refused))
         };
         let mut swept = BodySweepReport::default();
         let (mut sums, mut replies) = (AccountBytes::default(), ReplyExpiries::new());
-        let top = self.files.path(TOP)?;
-        let mut listed = self.files.store().list(Some(&top));
+        let top = self.files.object_path(ROOT_FOLDER)?;
+        let mut listed = self.files.object_store().list(Some(&top));
         while let Some(meta) = listed.next().await {
             let ObjectMeta { location, size, .. } = meta?;
             // What has another name is not ours.
-            let Some(name) = self.name(&location) else { continue };
+            let Some(name) = self.parse_name(&location) else { continue };
             if name.expires_s <= now_s {
                 match self.files.delete(&name.path()).await {
                     Ok(()) => {
@@ -328,16 +328,16 @@ impl BodyFiles {
                 own.insert((name.expires_s, name.id), size);
             }
         }
-        swept.evicted_bytes = self.make_room(&refused, &mut sums, replies).await?;
-        let mut known = self.known();
+        swept.evicted_bytes = self.evict(&refused, &mut sums, replies).await?;
+        let mut known = self.lock_known();
         swept.bytes = sums.total;
         known.listed = sums;
-        known.fresh = known.fresh.without(&written);
+        known.fresh = known.fresh.minus(&written);
         Ok(swept)
     }
 
     /// Drops replies until what is kept is within bounds; tells how many bytes.
-    async fn make_room(
+    async fn evict(
         &self,
         refused: &RefusedBodies,
         sums: &mut AccountBytes,
@@ -346,14 +346,14 @@ impl BodyFiles {
         let before = sums.total;
         for (account, own) in &mut replies {
             let wanted = refused.by_account.get(account).copied().unwrap_or_default();
-            let target = target(self.limits.account, wanted);
-            while sums.of(account) > target && self.drop_first(account, own, sums).await? {}
+            let target = eviction_target(self.limits.account, wanted);
+            while sums.bytes_of(account) > target && self.evict_first(account, own, sums).await? {}
         }
-        let target = target(self.limits.total, refused.total);
+        let target = eviction_target(self.limits.total, refused.total);
         while sums.total > target {
-            let most = replies.iter_mut().max_by_key(|(account, _)| sums.of(account));
+            let most = replies.iter_mut().max_by_key(|(account, _)| sums.bytes_of(account));
             let Some((account, own)) = most else { break };
-            if !self.drop_first(account, own, sums).await? {
+            if !self.evict_first(account, own, sums).await? {
                 // What else it has is needed.
                 let account = account.clone();
                 replies.remove(&account);
@@ -363,7 +363,7 @@ impl BodyFiles {
     }
 
     /// Drops the first of an account's replies; `false` if it has none.
-    async fn drop_first(
+    async fn evict_first(
         &self,
         account: &str,
         replies: &mut BTreeMap<(u64, String), u64>,
@@ -377,26 +377,26 @@ impl BodyFiles {
         Ok(true)
     }
 
-    fn name(&self, location: &Path) -> Option<BodyName> {
-        BodyName::of(location.as_ref().strip_prefix(&self.files.prefix)?)
+    fn parse_name(&self, location: &Path) -> Option<BodyName> {
+        BodyName::parse(location.as_ref().strip_prefix(&self.files.prefix)?)
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownBodies> {
+    fn lock_known(&self) -> MutexGuard<'_, KnownBodies> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Above this replies are dropped, so that there is room until the next sweep.
-fn low_water(limit: u64) -> u64 {
+fn low_water_mark(limit: u64) -> u64 {
     limit - limit / 8
 }
 
 /// How much may stay, so that there is room for what was wanted too.
-fn target(limit: u64, wanted: u64) -> u64 {
-    low_water(limit).min(limit.saturating_sub(wanted))
+fn eviction_target(limit: u64, wanted: u64) -> u64 {
+    low_water_mark(limit).min(limit.saturating_sub(wanted))
 }
 
-fn late() -> FileReadError {
+fn store_timeout_error() -> FileReadError {
     FileReadError::Unavailable("the object store did not answer in time".to_owned())
 }
 

@@ -29,7 +29,7 @@ const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
     let told = |why: io::Error| FileReadError::Unavailable(format!("{path}: {why}"));
     permissions::make_folder(path.as_ref()).map_err(told)?;
-    permissions::make_folder(&FilePath::new(path).join(bodies::TOP)).map_err(told)?;
+    permissions::make_folder(&FilePath::new(path).join(bodies::ROOT_FOLDER)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(
@@ -41,16 +41,16 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
 }
 
 /// Deletes what is left of a file that was being written.
-pub(super) async fn forget_staged(
+pub(super) async fn delete_staged(
     store: &LocalFileSystem,
     path: &Path,
 ) -> Result<(), FileReadError> {
     let place = store.path_to_filesystem(path)?;
-    blocking(move || {
+    run_blocking(move || {
         for number in 1..=STAGED_MAX {
             let mut staged = place.clone().into_os_string();
             staged.push(format!("#{number}"));
-            present(fs::remove_file(staged))?;
+            ignore_not_found(fs::remove_file(staged))?;
         }
         Ok(())
     })
@@ -58,7 +58,7 @@ pub(super) async fn forget_staged(
 }
 
 /// Reads a part of an open file.
-pub(super) fn read(
+pub(super) fn read_range(
     file: File,
     range: Range<u64>,
 ) -> impl Stream<Item = Result<Bytes, FileReadError>> + Send + 'static {
@@ -66,7 +66,7 @@ pub(super) fn read(
         if range.is_empty() {
             return Ok(None);
         }
-        let read = blocking(move || {
+        let read = run_blocking(move || {
             let wanted = (range.end - range.start).min(PIECE_BYTES);
             let mut piece = Vec::with_capacity(usize::try_from(wanted).unwrap_or_default());
             file.seek(SeekFrom::Start(range.start))?;
@@ -83,13 +83,13 @@ pub(super) fn read(
 
 /// Deletes what killed processes left in the folders of all accounts.
 fn sweep(root: &FilePath, now: SystemTime) -> io::Result<()> {
-    let bodies = BodyKind::ALL.map(|kind| root.join(bodies::TOP).join(kind.folder()));
+    let bodies = BodyKind::ALL.map(|kind| root.join(bodies::ROOT_FOLDER).join(kind.folder()));
     bodies.iter().try_for_each(|folder| sweep_accounts(folder, now))?;
     sweep_accounts(&root.join("videos"), now)
 }
 
 fn sweep_accounts(folder: &FilePath, now: SystemTime) -> io::Result<()> {
-    let Some(accounts) = present(fs::read_dir(folder))? else { return Ok(()) };
+    let Some(accounts) = ignore_not_found(fs::read_dir(folder))? else { return Ok(()) };
     for account in accounts {
         let account = account?;
         if !account.file_type()?.is_dir() {
@@ -101,9 +101,9 @@ fn sweep_accounts(folder: &FilePath, now: SystemTime) -> io::Result<()> {
                 continue;
             }
             // Another node may be about to rename it.
-            let Some(meta) = present(entry.metadata())? else { continue };
+            let Some(meta) = ignore_not_found(entry.metadata())? else { continue };
             if now.duration_since(meta.modified()?).is_ok_and(|age| age > STALE_AFTER) {
-                present(fs::remove_file(entry.path()))?;
+                ignore_not_found(fs::remove_file(entry.path()))?;
             }
         }
     }
@@ -116,14 +116,14 @@ fn is_staged(file: &str) -> bool {
 }
 
 /// What isn't there is fine.
-fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn ignore_not_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, FileReadError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -163,7 +163,7 @@ mod tests {
     async fn a_file_that_was_cut_meanwhile_is_an_error_and_no_endless_stream() {
         let mut file = tempfile::tempfile().expect("a file");
         io::Write::write_all(&mut file, b"abc").expect("written");
-        let pieces: Vec<_> = futures_util::StreamExt::collect(read(file, 1..10)).await;
+        let pieces: Vec<_> = futures_util::StreamExt::collect(read_range(file, 1..10)).await;
         assert_eq!(pieces[0], Ok(Bytes::from_static(b"bc")));
         assert!(matches!(pieces[1..], [Err(FileReadError::Unavailable(_))]), "{pieces:?}");
     }

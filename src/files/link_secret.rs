@@ -5,7 +5,7 @@ use std::env::VarError;
 use sha2::{Digest, Sha256};
 
 /// Shorter secrets could be guessed.
-const BYTES_MIN: usize = 32;
+const SECRET_BYTES_MIN: usize = 32;
 
 /// Where a secret is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl LinkSecret {
         let cannot = |what: &str| format!("files.link_secrets: {place}: {what}");
         let text = found.map_err(|why| cannot(&why))?;
         let text = text.trim();
-        if text.len() < BYTES_MIN {
-            return Err(cannot(&format!("a secret has {BYTES_MIN} bytes at least")));
+        if text.len() < SECRET_BYTES_MIN {
+            return Err(cannot(&format!("a secret has {SECRET_BYTES_MIN} bytes at least")));
         }
         Ok(Some(Sha256::digest(text).into()))
     }

@@ -17,8 +17,8 @@ pub enum ByteRange {
 /// Reads the header for a file that is so long. One range of bytes is known; several, another unit
 /// and what is no range are ignored, as the RFC allows.
 #[must_use]
-pub fn wanted(header: Option<&str>, length: u64) -> ByteRange {
-    let Some(range) = header.and_then(range) else { return ByteRange::Whole };
+pub fn resolve_range(header: Option<&str>, length: u64) -> ByteRange {
+    let Some(range) = header.and_then(parse_range) else { return ByteRange::Whole };
     let part = match range {
         (Some(first), last) => {
             first..last.map_or(length, |last| last.saturating_add(1).min(length))
@@ -29,7 +29,7 @@ pub fn wanted(header: Option<&str>, length: u64) -> ByteRange {
 }
 
 /// `a-b` and `a-` with their first byte, `-n` without one.
-fn range(header: &str) -> Option<(Option<u64>, Option<u64>)> {
+fn parse_range(header: &str) -> Option<(Option<u64>, Option<u64>)> {
     let (unit, range) = header.split_once('=')?;
     if !unit.trim().eq_ignore_ascii_case("bytes") {
         return None;
@@ -37,17 +37,17 @@ fn range(header: &str) -> Option<(Option<u64>, Option<u64>)> {
     let (first, last) = range.trim_matches([' ', '\t']).split_once('-')?;
     match (first.is_empty(), last.is_empty()) {
         (true, true) => None,
-        (true, false) => Some((None, Some(number(last)?))),
-        (false, true) => Some((Some(number(first)?), None)),
+        (true, false) => Some((None, Some(parse_number(last)?))),
+        (false, true) => Some((Some(parse_number(first)?), None)),
         (false, false) => {
-            let (first, last) = (number(first)?, number(last)?);
+            let (first, last) = (parse_number(first)?, parse_number(last)?);
             (first <= last).then_some((Some(first), Some(last)))
         }
     }
 }
 
 /// A number; one beyond all files is as good as the largest.
-fn number(digits: &str) -> Option<u64> {
+fn parse_number(digits: &str) -> Option<u64> {
     let sound = digits.bytes().all(|b| b.is_ascii_digit());
     sound.then(|| digits.parse().unwrap_or(u64::MAX))
 }
@@ -74,7 +74,7 @@ mod tests {
     #[case("bytes=0-18446744073709551615", 0..10)]
     #[case("Bytes= 007-008 ", 7..9)]
     fn a_range_of_bytes_is_a_part(#[case] header: &str, #[case] expected: Range<u64>) {
-        assert_eq!(wanted(Some(header), 10), ByteRange::Part(expected));
+        assert_eq!(resolve_range(Some(header), 10), ByteRange::Part(expected));
     }
 
     #[rstest]
@@ -88,12 +88,12 @@ mod tests {
         )]
         header: &str,
     ) {
-        assert_eq!(wanted(Some(header), 10), ByteRange::Unsatisfiable);
+        assert_eq!(resolve_range(Some(header), 10), ByteRange::Unsatisfiable);
     }
 
     #[rstest]
     fn nothing_can_be_had_of_nothing(#[values("bytes=0-", "bytes=0-0", "bytes=-1")] header: &str) {
-        assert_eq!(wanted(Some(header), 0), ByteRange::Unsatisfiable);
+        assert_eq!(resolve_range(Some(header), 0), ByteRange::Unsatisfiable);
     }
 
     #[rstest]
@@ -119,12 +119,12 @@ mod tests {
         )]
         header: &str,
     ) {
-        assert_eq!(wanted(Some(header), 10), ByteRange::Whole);
+        assert_eq!(resolve_range(Some(header), 10), ByteRange::Whole);
     }
 
     #[test]
     fn no_header_is_the_whole_file() {
-        assert_eq!(wanted(None, 10), ByteRange::Whole);
+        assert_eq!(resolve_range(None, 10), ByteRange::Whole);
     }
 
     proptest! {
@@ -133,7 +133,7 @@ mod tests {
             let (a, b) = (u64::from(first), u64::from(last));
             let within = |i: &u64| (a..=b).contains(i);
             let expected: Vec<u64> = (0..u64::from(length)).filter(within).collect();
-            let told = wanted(Some(&format!("bytes={a}-{b}")), length.into());
+            let told = resolve_range(Some(&format!("bytes={a}-{b}")), length.into());
             match told {
                 ByteRange::Whole => prop_assert!(b < a),
                 ByteRange::Unsatisfiable => prop_assert!(a <= b && expected.is_empty()),
@@ -145,7 +145,7 @@ mod tests {
         fn a_part_is_never_empty_nor_beyond_the_end(
             header in "(bytes=)?[0-9, -]{0,24}", length: u64
         ) {
-            if let ByteRange::Part(part) = wanted(Some(&header), length) {
+            if let ByteRange::Part(part) = resolve_range(Some(&header), length) {
                 prop_assert!(part.start < part.end && part.end <= length);
             }
         }

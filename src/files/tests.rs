@@ -41,7 +41,7 @@ async fn write(
 }
 
 async fn read(files: &VideoFiles, name: &str, range: Range<u64>) -> Vec<u8> {
-    let mut read = files.read(name, range).await.expect("there");
+    let mut read = files.read_range(name, range).await.expect("there");
     let mut all = Vec::new();
     while let Some(piece) = read.next().await {
         let piece = piece.expect("read");
@@ -101,7 +101,7 @@ async fn what_is_written_is_read(#[case] length: usize, #[case] piece: usize) {
     assert_eq!(files.delete(NAME).await, Ok(()));
     assert_eq!(files.delete(NAME).await, Ok(()));
     assert_eq!(files.length(NAME).await, Ok(None));
-    assert_eq!(files.read(NAME, 0..1).await.err(), Some(FileReadError::Missing));
+    assert_eq!(files.read_range(NAME, 0..1).await.err(), Some(FileReadError::Missing));
     assert!(found(root.path()).is_empty());
 }
 
@@ -193,7 +193,7 @@ async fn of_two_who_write_one_file_at_once_one_is_seen() {
 async fn a_file_deleted_while_it_is_read_is_read_to_its_end() {
     let (_root, files) = folder();
     write(&files, &pieces(1 << 20, 1 << 20), MANY).await.expect("written");
-    let read = files.read(NAME, 0..1 << 20).await.expect("there");
+    let read = files.read_range(NAME, 0..1 << 20).await.expect("there");
     files.delete(NAME).await.expect("deleted");
     let lengths = read.map(|piece| piece.expect("read").len()).collect::<Vec<_>>().await;
     assert_eq!(lengths.iter().sum::<usize>(), 1 << 20);
@@ -218,17 +218,24 @@ async fn every_account_has_a_place_of_its_own_in_the_folder() {
     let accounts = [".", "..", "...", ".a", "a", "a.", "a..", "-a", "_", "2E", &longest];
     for (account, length) in accounts.iter().zip(1..) {
         let pieces = pieces(length, 1);
-        files.write(&name(account, "video_1"), stream::iter(pieces), MANY).await.expect("written");
+        files
+            .write(&video_name(account, "video_1"), stream::iter(pieces), MANY)
+            .await
+            .expect("written");
     }
     for (account, length) in accounts.iter().zip(1..) {
-        assert_eq!(files.length(&name(account, "video_1")).await, Ok(Some(length)), "{account}");
+        assert_eq!(
+            files.length(&video_name(account, "video_1")).await,
+            Ok(Some(length)),
+            "{account}"
+        );
     }
     let videos = root.path().join("made/for it/videos");
     let below = |path: &FilePath| std::fs::read_dir(path).expect("read").count();
     // Beside the videos are the bodies.
     assert_eq!((below(&videos), below(&root.path().join("made/for it"))), (accounts.len(), 2));
     for account in accounts {
-        files.delete(&name(account, "video_1")).await.expect("deleted");
+        files.delete(&video_name(account, "video_1")).await.expect("deleted");
     }
     assert!(found(root.path()).is_empty());
 }
@@ -239,7 +246,7 @@ async fn every_account_has_a_place_of_its_own_in_the_folder() {
 #[case("..", "videos/=../video_1.mp4")]
 #[case("..a", "videos/=..a/video_1.mp4")]
 fn a_name_is_no_step_upwards(#[case] account: &str, #[case] expected: &str) {
-    assert_eq!(name(account, "video_1"), expected);
+    assert_eq!(video_name(account, "video_1"), expected);
 }
 
 #[tokio::test]
@@ -254,8 +261,8 @@ async fn a_name_that_is_a_step_upwards_is_refused() {
 #[tokio::test]
 async fn a_folder_signs_nothing_and_is_ready() {
     let (root, files) = folder();
-    assert_eq!(files.presigned(NAME, Duration::from_secs(1)).await, Ok(None));
-    assert_eq!(files.ready().await, Ok(()));
+    assert_eq!(files.presigned_url(NAME, Duration::from_secs(1)).await, Ok(None));
+    assert_eq!(files.check_writable().await, Ok(()));
     assert!(found(root.path()).is_empty());
 }
 
@@ -294,9 +301,9 @@ async fn an_address_of_a_bucket_is_signed_without_asking_it() {
         .with_access_key_id("id")
         .with_secret_access_key("secret");
     let store = FileStorage::Bucket(store.build().expect("built"));
-    let files = VideoFiles { place: Arc::new(store), prefix: "some/place/".to_owned() };
+    let files = VideoFiles { storage: Arc::new(store), prefix: "some/place/".to_owned() };
     let life = Duration::from_secs(600);
-    let signed = files.presigned(&name("..", "video_1"), life).await.expect("signed");
+    let signed = files.presigned_url(&video_name("..", "video_1"), life).await.expect("signed");
     let signed = signed.expect("an address");
     let (address, query) = signed.split_once('?').expect("a query");
     let path = "some/place/videos/%3D../video_1.mp4";

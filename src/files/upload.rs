@@ -23,17 +23,17 @@ pub(super) struct FileUpload<'a> {
     /// The parts that were sent, once there was more than one can be.
     parts: Option<Box<dyn MultipartUpload>>,
     /// What is to be sent.
-    gathered: PutPayloadMut,
+    buffer: PutPayloadMut,
 }
 
 impl<'a> FileUpload<'a> {
     pub(super) fn new(store: &'a dyn ObjectStore, path: Path, attributes: Attributes) -> Self {
-        let gathered = PutPayloadMut::new().with_block_size(BLOCK_BYTES);
-        FileUpload { store, path, attributes, parts: None, gathered }
+        let buffer = PutPayloadMut::new().with_block_size(BLOCK_BYTES);
+        FileUpload { store, path, attributes, parts: None, buffer }
     }
 
     /// Takes all pieces, and says how long they are together.
-    pub(super) async fn fill<E>(
+    pub(super) async fn write_all<E>(
         &mut self,
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         bytes_max: u64,
@@ -46,24 +46,24 @@ impl<'a> FileUpload<'a> {
             if length > bytes_max {
                 return Err(FileWriteError::TooLarge);
             }
-            self.take(piece).await?;
+            self.append(piece).await?;
         }
         if length == 0 { Err(FileWriteError::Empty) } else { Ok(length) }
     }
 
-    async fn take(&mut self, mut piece: Bytes) -> Result<(), FileReadError> {
+    async fn append(&mut self, mut piece: Bytes) -> Result<(), FileReadError> {
         while !piece.is_empty() {
-            let room = PART_BYTES - self.gathered.content_length();
-            self.gathered.extend_from_slice(&piece.split_to(room.min(piece.len())));
-            if self.gathered.content_length() == PART_BYTES {
-                self.send().await?;
+            let room = PART_BYTES - self.buffer.content_length();
+            self.buffer.extend_from_slice(&piece.split_to(room.min(piece.len())));
+            if self.buffer.content_length() == PART_BYTES {
+                self.send_part().await?;
             }
         }
         Ok(())
     }
 
     /// Sends what is gathered as a part.
-    async fn send(&mut self) -> Result<(), FileReadError> {
+    async fn send_part(&mut self) -> Result<(), FileReadError> {
         let parts = match &mut self.parts {
             Some(parts) => parts,
             none => {
@@ -73,13 +73,13 @@ impl<'a> FileUpload<'a> {
             }
         };
         let fresh = PutPayloadMut::new().with_block_size(BLOCK_BYTES);
-        let part = std::mem::replace(&mut self.gathered, fresh);
+        let part = std::mem::replace(&mut self.buffer, fresh);
         Ok(parts.put_part(part.freeze()).await?)
     }
 
     /// Puts the file in its place.
     pub(super) async fn finish(mut self) -> Result<(), FileReadError> {
-        let finished = self.put().await;
+        let finished = self.complete().await;
         if finished.is_err() {
             self.abort().await;
         } else {
@@ -88,16 +88,16 @@ impl<'a> FileUpload<'a> {
         finished
     }
 
-    async fn put(&mut self) -> Result<(), FileReadError> {
+    async fn complete(&mut self) -> Result<(), FileReadError> {
         if self.parts.is_none() {
             let attributes = self.attributes.clone();
             let options = PutOptions { attributes, ..PutOptions::default() };
-            let whole = std::mem::take(&mut self.gathered).freeze();
+            let whole = std::mem::take(&mut self.buffer).freeze();
             self.store.put_opts(&self.path, whole, options).await?;
             return Ok(());
         }
-        if !self.gathered.is_empty() {
-            self.send().await?;
+        if !self.buffer.is_empty() {
+            self.send_part().await?;
         }
         if let Some(parts) = &mut self.parts {
             parts.complete().await?;
@@ -108,7 +108,7 @@ impl<'a> FileUpload<'a> {
     /// Takes back what was sent.
     pub(super) async fn abort(mut self) {
         if let Some(parts) = self.parts.take() {
-            forget(parts).await;
+            abort_parts(parts).await;
         }
     }
 }
@@ -119,12 +119,12 @@ impl Drop for FileUpload<'_> {
         if let Some(parts) = self.parts.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            runtime.spawn(forget(parts));
+            runtime.spawn(abort_parts(parts));
         }
     }
 }
 
-async fn forget(mut parts: Box<dyn MultipartUpload>) {
+async fn abort_parts(mut parts: Box<dyn MultipartUpload>) {
     if let Err(why) = parts.abort().await {
         log::warn!(
             event = "file_upload_abort_failed", why:% = why;

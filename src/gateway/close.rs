@@ -15,7 +15,7 @@ use crate::dialect::relay::{RelayError, RelayProgress, Remember};
 use crate::ledger::{
     AccountName, Hold, JournalLine, KeyRecord, Ledger, Operation, Outcome, Unavailable,
 };
-use crate::metrics::{METRICS, count, record_write_off};
+use crate::metrics::{METRICS, counter_value, record_write_off};
 use crate::money::{Money, Usage, UsageBasis};
 
 /// A ledger that cannot be reached is asked again after so long, doubling up to the most.
@@ -240,7 +240,7 @@ fn told(record: &mut AccessLogRecord, usage: Usage, charge: Money) {
 
 fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
     let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
-    METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(charge.nano()));
+    METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(charge.nano()));
     let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);
     tokens("prompt", usage.tokens().input);
     tokens("completion", usage.tokens().output);

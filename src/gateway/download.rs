@@ -33,7 +33,7 @@ pub(super) async fn send(
     // Whoever asks under a condition that cannot be told gets all of it.
     let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
     let asked = asked.filter(|_| session.get_header("if-range").is_none());
-    let part = match range::wanted(asked, length) {
+    let part = match range::resolve_range(asked, length) {
         ByteRange::Whole => None,
         ByteRange::Part(part) => Some(part),
         ByteRange::Unsatisfiable => {
@@ -45,7 +45,7 @@ pub(super) async fn send(
     };
     let status = if part.is_some() { 206 } else { 200 };
     let range = part.clone().unwrap_or(0..length);
-    let mut pieces = files.read(name, range.clone()).await.map_err(unreadable)?;
+    let mut pieces = files.read_range(name, range.clone()).await.map_err(unreadable)?;
     let sending = async {
         let mut head = ResponseHeader::build_no_case(status, Some(8))?;
         head.insert_header("content-type", "video/mp4")?;

@@ -161,10 +161,10 @@ impl Gateway {
     ) -> Result<Funding, HoldRefused> {
         let (account, mut asked) = (&key.account, false);
         let holding = async {
-            self.ledger.admits().await?;
+            self.ledger.accepts_holds().await?;
             asked = true;
             let times = (unix_ms(), self.timeouts.lease_ms());
-            ledger::hold(&*self.ledger, account, id, quote, times).await
+            ledger::place_hold(&*self.ledger, account, id, quote, times).await
         };
         let made = self.in_time("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {
@@ -174,10 +174,10 @@ impl Gateway {
             }
         }
         let hold = made?;
-        let lease = self.leases.keep(lease::LeaseEntry {
+        let lease = self.leases.keep_alive(lease::LeaseEntry {
             account: account.clone(),
             id: id.to_owned(),
-            kept: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
+            item: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
         });
         Ok(Funding::Held { hold, key: key.clone(), lease })
     }
@@ -191,7 +191,7 @@ impl Gateway {
     ) -> Result<Money, Unavailable> {
         let Funding::Held { hold, lease, .. } = funds else { return Ok(Money::ZERO) };
         let held = self.in_time("extend", hold.extend(&*self.ledger, wanted)).await?;
-        lease.now_holds(held);
+        lease.set_held(held);
         Ok(held)
     }
 }

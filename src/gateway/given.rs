@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::Gateway;
 use super::refusal::ApiError;
 use crate::dialect::responses::{IssuedIds, StoredObjectId};
+use crate::kv_cache::ID_PREFIX;
 use crate::ledger::AccountName;
 use crate::money::TokenUsage;
-use crate::notes::ID_PREFIX;
 
 /// So long after an id was given it may be named.
 const LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -40,7 +40,7 @@ pub(super) async fn check(
         return Ok(ReferencedContext::default());
     }
     let names: Vec<String> = ids.iter().map(|named| note(&named.id)).collect();
-    let finding = gateway.notes.find(account, &names);
+    let finding = gateway.notes.get_many(account, &names);
     let found = gateway.in_time("notes", finding).await.map_err(|_| ApiError::NoLedger)?;
     let mut answers: BTreeMap<String, u64> = BTreeMap::new();
     let mut route = None;
@@ -74,7 +74,7 @@ pub(super) async fn keep(
             if names.is_empty() {
                 return;
             }
-            let keeping = gateway.notes.keep(account, &names, record.written(), life_ms);
+            let keeping = gateway.notes.put(account, &names, record.written(), life_ms);
             if let Err(why) = gateway.in_time("notes", keeping).await {
                 log::warn!(event = "note_store_failed", why:% = why; "ids are not kept");
             }

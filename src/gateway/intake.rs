@@ -100,7 +100,7 @@ async fn look_up(gateway: &Gateway, hash: KeyHash, is_free: bool) -> Result<Know
     if keys.is_unknown(&hash) {
         return Err(ApiError::BadKey);
     }
-    match gateway.in_time("key", gateway.ledger.key(hash)).await {
+    match gateway.in_time("key", gateway.ledger.find_key(hash)).await {
         Ok(found) => keys.remember(hash, found).ok_or(ApiError::BadKey),
         Err(_) if is_free => keys.caller_known_good(&hash).ok_or(ApiError::NoLedger),
         Err(_) => Err(ApiError::NoLedger),
@@ -121,7 +121,7 @@ fn presented(session: &Session, tongue: ErrorFormat) -> Result<KeyHash, ApiError
     };
     let mut keys = keys.into_iter().flatten().filter(|key| !key.is_empty()).peekable();
     keys.peek().ok_or(ApiError::NoKey)?;
-    keys.find_map(KeyHash::of_shaped).ok_or(ApiError::BadKey)
+    keys.find_map(KeyHash::of_well_formed).ok_or(ApiError::BadKey)
 }
 
 /// Reads the whole body.

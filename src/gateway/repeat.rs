@@ -17,10 +17,10 @@ use super::refusal::ApiError;
 use super::tenant_budget::TenantId;
 use super::{Gateway, upstream, videos};
 use crate::dialect::{CallError, Endpoint};
+use crate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
 use crate::ledger::{AccountName, Lease, Operation, Outcome};
 use crate::metrics::METRICS;
 use crate::money::Money;
-use crate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
 
 mod apart;
 mod collected;
@@ -181,7 +181,7 @@ pub(super) async fn enter(
             return Ok(Admission::Answered);
         }
     }
-    let lease = gateway.leases.keep(naming.kept_alive(account));
+    let lease = gateway.leases.keep_alive(naming.lease_entry(account));
     let id = || TenantId::Account(account.clone());
     let tenant = exchange.tenant.clone().unwrap_or_else(|| gateway.tenants.tenant(id()));
     exchange.repeat = Some(Box::new(IdempotentCall {
@@ -234,17 +234,19 @@ impl ClaimAttempt<'_> {
         exchange: &mut RequestContext,
         body: &mut Body,
     ) -> Result<Admission, ApiError> {
-        let mut taking = ClaimMode::Free;
+        let mut taking = ClaimMode::IfFree;
         loop {
             match self.take(&taking).await? {
-                ClaimResult::Mine if self.let_go => {
+                ClaimResult::Claimed if self.let_go => {
                     ending::free(self.gateway, self.account, self.naming).await;
                     return Err(ApiError::Crowded);
                 }
-                ClaimResult::Mine => return Ok(Admission::New),
+                ClaimResult::Claimed => return Ok(Admission::New),
                 ClaimResult::Replied(kept) => return self.replay(session, exchange, &kept).await,
-                ClaimResult::NotKept => return Err(self.refused(exchange, ApiError::ReplyNotKept)),
-                ClaimResult::OtherContent => {
+                ClaimResult::ReplyNotStored => {
+                    return Err(self.refused(exchange, ApiError::ReplyNotKept));
+                }
+                ClaimResult::ContentMismatch => {
                     return Err(self.refused(exchange, ApiError::KeyReused));
                 }
                 ClaimResult::Running if *self.way != IdempotencySource::Again => {
@@ -257,17 +259,17 @@ impl ClaimAttempt<'_> {
                         return Ok(Admission::Answered);
                     }
                 }
-                ClaimResult::Lapsed { owner } if self.endpoint == Endpoint::Videos => {
+                ClaimResult::Expired { owner } if self.endpoint == Endpoint::Videos => {
                     if let Some(reply) = self.placed(&owner).await? {
                         self.count(exchange, self.met());
                         super::reply::send(session, exchange, reply).await;
                         return Ok(Admission::Answered);
                     }
-                    taking = ClaimMode::From(owner);
+                    taking = ClaimMode::TakeOver(owner);
                 }
-                ClaimResult::Lapsed { owner } => {
+                ClaimResult::Expired { owner } => {
                     self.void(exchange, &owner).await?;
-                    taking = ClaimMode::From(owner);
+                    taking = ClaimMode::TakeOver(owner);
                 }
             }
         }
@@ -276,7 +278,7 @@ impl ClaimAttempt<'_> {
     async fn take(&self, taking: &ClaimMode) -> Result<ClaimResult, ApiError> {
         let ClaimAttempt { gateway, account, naming, .. } = self;
         let lease_ms = gateway.timeouts.lease_ms();
-        let taking = gateway.repeats.take(account, naming, taking, lease_ms);
+        let taking = gateway.repeats.claim_key(account, naming, taking, lease_ms);
         match gateway.in_time("repeat", taking).await {
             Ok(taken) => Ok(taken),
             Err(why) => {
@@ -336,11 +338,11 @@ impl ClaimAttempt<'_> {
     /// The answer to whoever asked for a job, if it was placed.
     async fn job(&self, id: &str) -> Result<Option<super::reply::LocalResponse>, ApiError> {
         let videos = &self.gateway.videos;
-        let finding = videos.queue.find(self.account, id);
+        let finding = videos.queue.find_job(self.account, id);
         let job = self.gateway.in_time("video_find", finding).await;
         let job = job.map_err(|_| ApiError::NoLedger)?;
-        let job = job.filter(|job| !job.is_over(&videos.schedule, unix_ms()));
-        Ok(job.map(|job| super::reply::LocalResponse::ok(job.view(&videos.schedule))))
+        let job = job.filter(|job| !job.is_expired(&videos.schedule, unix_ms()));
+        Ok(job.map(|job| super::reply::LocalResponse::ok(job.to_api_json(&videos.schedule))))
     }
 
     /// Waits for a look at a call that runs; `false` if the client has gone.

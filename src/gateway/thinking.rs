@@ -73,7 +73,7 @@ async fn find(
     ids: &[String],
 ) -> Option<Vec<Option<Bytes>>> {
     let names: Vec<String> = ids.iter().map(|id| name(id)).collect();
-    let finding = gateway.notes.find(admitted.funds.account()?, &names);
+    let finding = gateway.notes.get_many(admitted.funds.account()?, &names);
     let found = gateway.in_time("notes", finding).await;
     found
         .inspect_err(|why| {
@@ -115,7 +115,7 @@ async fn afford(gateway: &Gateway, admitted: &mut AdmittedCall, bytes: u64) -> b
 pub(super) async fn keep(gateway: &Gateway, account: &AccountName, kept: SavedThinking) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
     let names = [name(&kept.id)];
-    let keeping = gateway.notes.keep(account, &names, kept.record, life_ms);
+    let keeping = gateway.notes.put(account, &names, kept.record, life_ms);
     if let Err(why) = gateway.in_time("notes", keeping).await {
         log::warn!(event = "note_store_failed", why:% = why; "thinking is not kept");
     }

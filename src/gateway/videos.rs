@@ -21,10 +21,10 @@ use crate::catalogue::Model;
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::{CallError, Endpoint, videos};
-use crate::files::seal::{self, UrlSigner};
+use crate::files::signed_url::{self, UrlSigner};
 use crate::files::{self, VideoFiles};
+use crate::jobs::api_json::deleted_json;
 use crate::jobs::schedule::JobSchedule;
-use crate::jobs::view::deleted;
 use crate::jobs::{Job, JobOutcome, JobPage, JobQueue, JobStage, JobStatus, NewJob, PlaceResult};
 use crate::ledger::{AccountName, Unavailable};
 
@@ -160,7 +160,7 @@ impl VideoService {
         }
         let mut candidate = [0; 32];
         getrandom::fill(&mut candidate).map_err(|why| Unavailable(why.to_string()))?;
-        self.queue.secret(candidate).await
+        self.queue.get_or_set_secret(candidate).await
     }
 
     /// The job, if it is there and its time has not come.
@@ -168,13 +168,13 @@ impl VideoService {
         if !is_id(id) {
             return Ok(None);
         }
-        let found = self.queue.find(account, id).await?;
-        Ok(found.filter(|job| !job.is_over(&self.schedule, unix_ms())))
+        let found = self.queue.find_job(account, id).await?;
+        Ok(found.filter(|job| !job.is_expired(&self.schedule, unix_ms())))
     }
 }
 
 fn file_name(job: &Job) -> String {
-    files::name(job.account.as_str(), &job.id)
+    files::video_name(job.account.as_str(), &job.id)
 }
 
 /// Answers what a request wants of an account's jobs.
@@ -194,24 +194,25 @@ pub(super) async fn answer(
             if page.after.as_deref().is_some_and(|id| !is_id(id)) {
                 return Err(ApiError::NoVideo);
             }
-            let listed = gateway.in_time("video_list", videos.queue.list(account, page)).await;
+            let listed = gateway.in_time("video_list", videos.queue.list_jobs(account, page)).await;
             let mut listed = listed.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)?;
-            listed.jobs.retain(|job| !job.is_over(schedule, unix_ms()));
-            Ok(LocalResponse::ok(listed.view(schedule)))
+            listed.jobs.retain(|job| !job.is_expired(schedule, unix_ms()));
+            Ok(LocalResponse::ok(listed.to_api_json(schedule)))
         }
         VideoAction::One(id) => {
             let job = find(gateway, account, &id).await?;
             // The name is that of clients, which wait so long before they ask again.
-            Ok(LocalResponse::ok(job.view(schedule))
+            Ok(LocalResponse::ok(job.to_api_json(schedule))
                 .with("openai-poll-after-ms", &schedule.poll_ms))
         }
         VideoAction::Delete(id) => {
             if !is_id(&id) {
                 return Err(ApiError::NoVideo);
             }
-            let hidden = gateway.in_time("video_delete", videos.queue.delete(account, &id)).await;
+            let hidden =
+                gateway.in_time("video_delete", videos.queue.delete_job(account, &id)).await;
             let job = hidden.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)?;
-            if job.is_over(schedule, unix_ms()) {
+            if job.is_expired(schedule, unix_ms()) {
                 return Err(ApiError::NoVideo);
             }
             // What this does not delete the worker will.
@@ -226,7 +227,7 @@ pub(super) async fn answer(
                 }
             }
             videos.bell.notify_one();
-            Ok(LocalResponse::ok(deleted(&id)))
+            Ok(LocalResponse::ok(deleted_json(&id)))
         }
         VideoAction::Content { id, variant } => {
             if variant.is_some_and(|variant| variant != "video") {
@@ -257,7 +258,7 @@ async fn find(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job,
 async fn address(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
     let videos = &gateway.videos;
     let name = file_name(job);
-    let signing = videos.files.presigned(&name, ADDRESS_LIFE);
+    let signing = videos.files.presigned_url(&name, ADDRESS_LIFE);
     match tokio::time::timeout(FILES_WAIT, signing).await {
         Ok(Ok(Some(address))) => return Ok(address),
         Ok(Ok(None)) => {}
@@ -271,8 +272,8 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
     }
     let seal_of = gateway.in_time("secret", videos.seal()).await;
     let made_by = seal_of.map_err(|_| ApiError::NoLedger)?;
-    let end_ms = unix_ms().saturating_add(seal::LIFE_MAX_MS - CLOCKS_DIFFER_MS);
-    let token = made_by.token(job.account.as_str(), &job.id, end_ms);
+    let end_ms = unix_ms().saturating_add(signed_url::TOKEN_TTL_MAX_MS - CLOCKS_DIFFER_MS);
+    let token = made_by.make_token(job.account.as_str(), &job.id, end_ms);
     let token = token.map_err(|_| ApiError::Internal)?;
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
@@ -290,7 +291,7 @@ pub(super) async fn file(
 ) -> Result<(), ApiError> {
     let videos = &gateway.videos;
     let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| ApiError::NoLedger)?;
-    let account = seal.open(id, token, unix_ms()).ok_or(ApiError::NoVideo)?;
+    let account = seal.verify(id, token, unix_ms()).ok_or(ApiError::NoVideo)?;
     let account = AccountName::parse(&account).ok_or(ApiError::NoVideo)?;
     exchange.record.account = Some(account.clone());
     let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
@@ -350,14 +351,14 @@ pub(super) async fn create(
     };
     let whole = rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?;
     // While nothing can be placed nothing is kept for it.
-    let admitting = gateway.in_time("video_place", gateway.ledger.admits()).await;
+    let admitting = gateway.in_time("video_place", gateway.ledger.accepts_holds()).await;
     admitting.map_err(|_| ApiError::NoLedger)?;
     let (job, body) = body::keep(gateway, job, whole).await?;
     let order = NewJob {
         body,
         key: repeat::key(session)?,
         quote,
-        lease_ms: schedule.hold_ms(),
+        lease_ms: schedule.hold_lease_ms(),
         open_max: schedule.open_max,
         job: job.clone(),
     };
@@ -366,16 +367,16 @@ pub(super) async fn create(
         body::forget(gateway, &job).await;
     }
     let view = match placed {
-        PlaceResult::New => job.view(schedule),
-        PlaceResult::Repeat(first) if first.is_over(schedule, unix_ms()) => {
+        PlaceResult::New => job.to_api_json(schedule),
+        PlaceResult::AlreadyPlaced(first) if first.is_expired(schedule, unix_ms()) => {
             return Err(ApiError::VideoDeleted);
         }
-        PlaceResult::Repeat(first) => first.view(schedule),
+        PlaceResult::AlreadyPlaced(first) => first.to_api_json(schedule),
         PlaceResult::Deleted => return Err(ApiError::VideoDeleted),
         PlaceResult::Insufficient(available) => {
             return Err(ApiError::Insufficient { least: quote.least, available });
         }
-        PlaceResult::Crowded => return Err(ApiError::TooManyVideos(schedule.open_max)),
+        PlaceResult::TooManyOpen => return Err(ApiError::TooManyVideos(schedule.open_max)),
         PlaceResult::NoAccount => return Err(ApiError::BadKey),
     };
     gateway.videos.bell.notify_one();
@@ -396,7 +397,7 @@ async fn place(gateway: &Gateway, order: NewJob) -> Result<PlaceResult, Unavaila
     let queue = gateway.videos.queue.clone();
     let (account, id) = (order.job.account.clone(), order.job.id.clone());
     let is_named = order.key.is_some();
-    let placing = queue.place(order);
+    let placing = queue.place_job(order);
     let placed = if gateway.store_name == "sqlite" {
         let waited = tokio::time::timeout(DISK_WAIT, placing).await;
         waited.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())))
@@ -422,7 +423,7 @@ fn take_back(queue: Arc<dyn JobQueue>, account: AccountName, id: String) {
         for pause in [Duration::ZERO, ARRIVAL] {
             tokio::time::sleep(pause).await;
             let mut wait = WAIT_MIN;
-            while queue.delete(&account, &id).await.is_err() {
+            while queue.delete_job(&account, &id).await.is_err() {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(WAIT_MAX);
             }

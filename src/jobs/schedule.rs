@@ -11,10 +11,10 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 const LEASE_MS_MIN: u64 = 300;
 const LEASE_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Pauses after a failure double up to this, in ms.
-const PAUSE_MS_MAX: u64 = 60_000;
+const RETRY_DELAY_MS_MAX: u64 = 60_000;
 /// The hold of a job stands for so much longer than the job may take, in ms: a fleet that was away
 /// meanwhile still finds the money held.
-const HOLD_MARGIN_MS: u64 = DAY_MS;
+const HOLD_LEASE_MARGIN_MS: u64 = DAY_MS;
 
 /// The `[videos]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,15 +93,15 @@ impl JobSchedule {
 
     /// The pause after so many failures in a row, in ms.
     #[must_use]
-    pub fn pause_ms(&self, failures: u32) -> u64 {
+    pub fn retry_delay_ms(&self, failures: u32) -> u64 {
         let doublings = failures.saturating_sub(1).min(16);
-        self.retry_ms.saturating_mul(1 << doublings).min(PAUSE_MS_MAX)
+        self.retry_ms.saturating_mul(1 << doublings).min(RETRY_DELAY_MS_MAX)
     }
 
     /// How long the hold of a job stands, in ms.
     #[must_use]
-    pub fn hold_ms(&self) -> u64 {
-        self.timeout_ms.saturating_mul(2).saturating_add(HOLD_MARGIN_MS)
+    pub fn hold_lease_ms(&self) -> u64 {
+        self.timeout_ms.saturating_mul(2).saturating_add(HOLD_LEASE_MARGIN_MS)
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_minute() {
         let schedule = JobSchedule::default();
-        let pauses = [0, 1, 2, 3, 5, 6, 7, u32::MAX].map(|n| schedule.pause_ms(n));
+        let pauses = [0, 1, 2, 3, 5, 6, 7, u32::MAX].map(|n| schedule.retry_delay_ms(n));
         assert_eq!(pauses, [2_000, 2_000, 4_000, 8_000, 32_000, 60_000, 60_000, 60_000]);
     }
 

@@ -27,13 +27,13 @@ pub struct Balances {
 impl Balances {
     /// Whether `C + W = A + H + P`.
     #[must_use]
-    pub fn add_up(&self) -> bool {
+    pub fn is_balanced(&self) -> bool {
         let sum = |parts: &[Money]| parts.iter().map(|m| i128::from(m.nano())).sum::<i128>();
         sum(&[self.credit, self.written_off]) == sum(&[self.available, self.held, self.posted])
     }
 
     /// Takes a sum from what is available, the rest as a loss; gives the loss.
-    fn take(&mut self, amount: Money) -> Result<Money, MoneyError> {
+    fn charge_available(&mut self, amount: Money) -> Result<Money, MoneyError> {
         let paid = amount.min(self.available);
         let lost = amount.minus(paid)?;
         self.available = self.available.minus(paid)?;
@@ -98,7 +98,7 @@ pub struct Transition {
 }
 
 impl Transition {
-    fn told(answer: Outcome) -> Transition {
+    fn unchanged(answer: Outcome) -> Transition {
         Transition { answer, record: None, posting: None }
     }
 }
@@ -106,7 +106,7 @@ impl Transition {
 /// Decides about an operation on a hold. `record` is what is known of that hold. On an answer of
 /// [`Outcome::OutOfRange`] the balances are as before.
 #[must_use]
-pub fn step(
+pub fn apply_to_hold(
     balances: &mut Balances,
     record: Option<&HoldRecord>,
     op: &Operation,
@@ -118,7 +118,7 @@ pub fn step(
             *balances = after;
             step
         }
-        Err(_) => Transition::told(Outcome::OutOfRange),
+        Err(_) => Transition::unchanged(Outcome::OutOfRange),
     }
 }
 
@@ -126,7 +126,7 @@ pub fn step(
 #[must_use]
 pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> Outcome {
     match known {
-        Some(earlier) if earlier == amount => Outcome::Exists,
+        Some(earlier) if earlier == amount => Outcome::AlreadyDone,
         Some(_) => Outcome::Conflict,
         None => match (balances.credit.plus(amount), balances.available.plus(amount)) {
             (Ok(credit), Ok(available)) => {
@@ -141,14 +141,14 @@ pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> O
 
 /// Ends an open hold whose lease has run out; `None` if it is not due.
 #[must_use]
-pub fn expire(balances: &mut Balances, record: &HoldRecord, now: i64) -> Option<Transition> {
+pub fn expire_hold(balances: &mut Balances, record: &HoldRecord, now: i64) -> Option<Transition> {
     let HoldState::Open { checkpoint } = &record.state else { return None };
     if record.lease_until > now {
         return None;
     }
     let (charge, line) = checkpoint.clone().unwrap_or_default();
     let mut after = *balances;
-    let mut step = post(&mut after, record, charge, &line).ok()?;
+    let mut step = post_charge(&mut after, record, charge, &line).ok()?;
     step.record = Some(HoldRecord { state: HoldState::Expired(charge), ..record.clone() });
     step.posting = step.posting.filter(|posting| posting.amount > Money::ZERO);
     *balances = after;
@@ -163,21 +163,21 @@ fn decide(
 ) -> Result<Transition, MoneyError> {
     match (op, record) {
         (Operation::Hold { wanted, least, lease_ms, .. }, None) => {
-            hold(balances, *wanted, *least, lease_until(now, *lease_ms))
+            open_hold(balances, *wanted, *least, lease_until(now, *lease_ms))
         }
         (Operation::Hold { wanted, least, .. }, Some(known)) => {
-            Ok(Transition::told(held_before(known, *wanted, *least)))
+            Ok(Transition::unchanged(repeated_hold(known, *wanted, *least)))
         }
         (
             Operation::Extend { wanted, .. },
             Some(known @ HoldRecord { state: HoldState::Open { .. }, .. }),
-        ) => extend(balances, known, *wanted),
+        ) => extend_hold(balances, known, *wanted),
         (
             Operation::Renew { lease_ms, .. },
             Some(known @ HoldRecord { state: HoldState::Open { .. }, .. }),
         ) => {
             let until = known.lease_until.max(lease_until(now, *lease_ms));
-            Ok(changed(Outcome::Done, HoldRecord { lease_until: until, ..known.clone() }))
+            Ok(with_record(Outcome::Done, HoldRecord { lease_until: until, ..known.clone() }))
         }
         (
             Operation::Checkpoint { charge, line, .. },
@@ -187,16 +187,16 @@ fn decide(
             let state = HoldState::Open { checkpoint: Some((*charge, line.clone())) };
             let record = HoldRecord { state, ..known.clone() };
             Ok(if behind {
-                changed(Outcome::Done, record)
+                with_record(Outcome::Done, record)
             } else {
-                Transition::told(Outcome::Done)
+                Transition::unchanged(Outcome::Done)
             })
         }
         (Operation::Extend { .. } | Operation::Renew { .. } | Operation::Checkpoint { .. }, _) => {
-            Ok(Transition::told(Outcome::Gone))
+            Ok(Transition::unchanged(Outcome::HoldEnded))
         }
         (Operation::Settle { charge, line, .. }, Some(known)) => {
-            settle(balances, known, *charge, line)
+            settle_hold(balances, known, *charge, line)
         }
         (
             Operation::Settle {
@@ -207,18 +207,18 @@ fn decide(
             // The store lost it. What it held is available again, as far as nobody else took it.
             let (held, state) = (Money::ZERO, HoldState::Expired(Money::ZERO));
             let lost = HoldRecord { wanted: *wanted, least: *least, held, lease_until: now, state };
-            settle(balances, &lost, *charge, line)
+            settle_hold(balances, &lost, *charge, line)
         }
         (Operation::Settle { origin: None, .. }, None) | (Operation::Credit { .. }, _) => {
-            Ok(Transition::told(Outcome::Unknown))
+            Ok(Transition::unchanged(Outcome::UnknownHold))
         }
-        (Operation::Void { .. }, Some(known)) => void(balances, known),
+        (Operation::Void { .. }, Some(known)) => void_hold(balances, known),
         (Operation::Void { .. }, None) => {
             let zero = Money::ZERO;
             let state = HoldState::Tombstone;
             let record =
                 HoldRecord { wanted: zero, least: zero, held: zero, lease_until: now, state };
-            Ok(changed(Outcome::Voided, record))
+            Ok(with_record(Outcome::Voided, record))
         }
     }
 }
@@ -227,42 +227,42 @@ fn lease_until(now: i64, lease_ms: u64) -> i64 {
     now.saturating_add(i64::try_from(lease_ms).unwrap_or(i64::MAX))
 }
 
-fn changed(answer: Outcome, record: HoldRecord) -> Transition {
+fn with_record(answer: Outcome, record: HoldRecord) -> Transition {
     Transition { answer, record: Some(record), posting: None }
 }
 
-fn hold(
+fn open_hold(
     balances: &mut Balances,
     wanted: Money,
     least: Money,
     lease_until: i64,
 ) -> Result<Transition, MoneyError> {
     if balances.available < least {
-        return Ok(Transition::told(Outcome::Insufficient(balances.available)));
+        return Ok(Transition::unchanged(Outcome::Insufficient(balances.available)));
     }
     let held = wanted.min(balances.available);
     balances.available = balances.available.minus(held)?;
     balances.held = balances.held.plus(held)?;
     let state = HoldState::Open { checkpoint: None };
-    Ok(changed(Outcome::Held(held), HoldRecord { wanted, least, held, lease_until, state }))
+    Ok(with_record(Outcome::Held(held), HoldRecord { wanted, least, held, lease_until, state }))
 }
 
-fn extend(
+fn extend_hold(
     balances: &mut Balances,
     known: &HoldRecord,
     wanted: Money,
 ) -> Result<Transition, MoneyError> {
     let more = wanted.above(known.held).min(balances.available);
     if more == Money::ZERO {
-        return Ok(Transition::told(Outcome::Held(known.held)));
+        return Ok(Transition::unchanged(Outcome::Held(known.held)));
     }
     let held = known.held.plus(more)?;
     balances.available = balances.available.minus(more)?;
     balances.held = balances.held.plus(more)?;
-    Ok(changed(Outcome::Held(held), HoldRecord { held, ..known.clone() }))
+    Ok(with_record(Outcome::Held(held), HoldRecord { held, ..known.clone() }))
 }
 
-fn held_before(known: &HoldRecord, wanted: Money, least: Money) -> Outcome {
+fn repeated_hold(known: &HoldRecord, wanted: Money, least: Money) -> Outcome {
     match known.state {
         HoldState::Tombstone => Outcome::Tombstoned,
         _ if known.wanted != wanted || known.least != least => Outcome::Conflict,
@@ -271,28 +271,28 @@ fn held_before(known: &HoldRecord, wanted: Money, least: Money) -> Outcome {
     }
 }
 
-fn settle(
+fn settle_hold(
     balances: &mut Balances,
     known: &HoldRecord,
     charge: Money,
     line: &str,
 ) -> Result<Transition, MoneyError> {
     match known.state {
-        HoldState::Open { .. } => post(balances, known, charge, line),
-        HoldState::Posted(amount) => Ok(Transition::told(Outcome::AlreadyPosted(amount))),
-        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Outcome::Voided)),
+        HoldState::Open { .. } => post_charge(balances, known, charge, line),
+        HoldState::Posted(amount) => Ok(Transition::unchanged(Outcome::AlreadyPosted(amount))),
+        HoldState::Voided | HoldState::Tombstone => Ok(Transition::unchanged(Outcome::Voided)),
         HoldState::Expired(before) => {
             // The rest was released long ago: what is still due comes from what is available now.
             let due = charge.above(before);
-            let written_off = balances.take(due)?;
+            let written_off = balances.charge_available(due)?;
             balances.posted = balances.posted.plus(due)?;
-            Ok(posted(known, before.plus(due)?, due, written_off, line))
+            Ok(with_posting(known, before.plus(due)?, due, written_off, line))
         }
     }
 }
 
 /// Charges an open hold. What the hold does not cover comes from the account, the rest is a loss.
-fn post(
+fn post_charge(
     balances: &mut Balances,
     known: &HoldRecord,
     charge: Money,
@@ -300,12 +300,12 @@ fn post(
 ) -> Result<Transition, MoneyError> {
     balances.held = balances.held.minus(known.held)?;
     balances.available = balances.available.plus(known.held.above(charge))?;
-    let written_off = balances.take(charge.above(known.held))?;
+    let written_off = balances.charge_available(charge.above(known.held))?;
     balances.posted = balances.posted.plus(charge)?;
-    Ok(posted(known, charge, charge, written_off, line))
+    Ok(with_posting(known, charge, charge, written_off, line))
 }
 
-fn posted(
+fn with_posting(
     known: &HoldRecord,
     total: Money,
     amount: Money,
@@ -319,28 +319,32 @@ fn posted(
     }
 }
 
-fn void(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, MoneyError> {
+fn void_hold(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, MoneyError> {
     match known.state {
         HoldState::Open { .. } => {
             balances.held = balances.held.minus(known.held)?;
             balances.available = balances.available.plus(known.held)?;
-            Ok(changed(Outcome::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
+            Ok(with_record(
+                Outcome::Voided,
+                HoldRecord { state: HoldState::Voided, ..known.clone() },
+            ))
         }
         // What expired for nothing is as if it had been voided in time: nor is it charged later,
         // since whoever is told so may make the call once more.
-        HoldState::Expired(Money::ZERO) => {
-            Ok(changed(Outcome::Voided, HoldRecord { state: HoldState::Voided, ..known.clone() }))
-        }
-        HoldState::Voided | HoldState::Tombstone => Ok(Transition::told(Outcome::Voided)),
+        HoldState::Expired(Money::ZERO) => Ok(with_record(
+            Outcome::Voided,
+            HoldRecord { state: HoldState::Voided, ..known.clone() },
+        )),
+        HoldState::Voided | HoldState::Tombstone => Ok(Transition::unchanged(Outcome::Voided)),
         HoldState::Posted(amount) | HoldState::Expired(amount) => {
-            Ok(Transition::told(Outcome::AlreadyPosted(amount)))
+            Ok(Transition::unchanged(Outcome::AlreadyPosted(amount)))
         }
     }
 }
 
 /// An account in memory: the yardstick that the stores are measured by.
 #[derive(Debug, Clone, Default)]
-pub struct Account {
+pub struct InMemoryAccount {
     /// Its balances.
     pub balances: Balances,
     /// Its journal.
@@ -349,7 +353,7 @@ pub struct Account {
     holds: BTreeMap<String, HoldRecord>,
 }
 
-impl Account {
+impl InMemoryAccount {
     /// Does an operation at a moment (unix ms).
     pub fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         if let Operation::Credit { tx, amount } = op {
@@ -359,27 +363,27 @@ impl Account {
             }
             return answer;
         }
-        let Some(id) = op.hold_id() else { return Outcome::Unknown };
-        let step = step(&mut self.balances, self.holds.get(id), op, now);
-        self.keep(id, step)
+        let Some(id) = op.hold_id() else { return Outcome::UnknownHold };
+        let step = apply_to_hold(&mut self.balances, self.holds.get(id), op, now);
+        self.commit(id, step)
     }
 
     /// Ends what is due at a moment (unix ms); tells how many holds.
-    pub fn expire(&mut self, now: i64) -> u64 {
+    pub fn expire_holds(&mut self, now: i64) -> u64 {
         let mut ended = 0;
         let mut holds: Vec<_> = self.holds.clone().into_iter().collect();
         // What ran out first ends first: it decides who gets what is left.
         holds.sort_by_key(|(_, record)| record.lease_until);
         for (id, record) in holds {
-            if let Some(step) = expire(&mut self.balances, &record, now) {
-                self.keep(&id, step);
+            if let Some(step) = expire_hold(&mut self.balances, &record, now) {
+                self.commit(&id, step);
                 ended += 1;
             }
         }
         ended
     }
 
-    fn keep(&mut self, id: &str, step: Transition) -> Outcome {
+    fn commit(&mut self, id: &str, step: Transition) -> Outcome {
         if let Some(record) = step.record {
             self.holds.insert(id.to_owned(), record);
         }
@@ -399,8 +403,8 @@ mod tests {
         Money::from_nano(nano).expect("not negative")
     }
 
-    fn with_hold(lease_ms: u64) -> Account {
-        let mut account = Account::default();
+    fn with_hold(lease_ms: u64) -> InMemoryAccount {
+        let mut account = InMemoryAccount::default();
         account.apply(&Operation::Credit { tx: "t".to_owned(), amount: nano(9) }, 0);
         let id = "h".to_owned();
         account.apply(&Operation::Hold { id, wanted: nano(5), least: nano(5), lease_ms }, 100);
@@ -411,25 +415,28 @@ mod tests {
     fn balances_add_up_only_if_nothing_is_missing_and_nothing_too_much() {
         let [credit, available, held, posted, written_off] = [100, 20, 30, 60, 10].map(nano);
         let sound = Balances { credit, available, held, posted, written_off };
-        assert!(sound.add_up() && Balances::default().add_up());
+        assert!(sound.is_balanced() && Balances::default().is_balanced());
         for wrong in [99, 101, 0, i64::MAX].map(nano) {
-            assert!(!Balances { credit: wrong, ..sound }.add_up());
-            assert!(!Balances { available: wrong, ..sound }.add_up());
-            assert!(!Balances { held: wrong, ..sound }.add_up());
-            assert!(!Balances { posted: wrong, ..sound }.add_up());
-            assert!(!Balances { written_off: wrong, ..sound }.add_up());
+            assert!(!Balances { credit: wrong, ..sound }.is_balanced());
+            assert!(!Balances { available: wrong, ..sound }.is_balanced());
+            assert!(!Balances { held: wrong, ..sound }.is_balanced());
+            assert!(!Balances { posted: wrong, ..sound }.is_balanced());
+            assert!(!Balances { written_off: wrong, ..sound }.is_balanced());
         }
         // What does not fit into one amount is added up all the same.
         let most = nano(i64::MAX);
         let large = Balances { credit: most, available: most, posted: most, ..Balances::default() };
-        assert!(!large.add_up());
-        assert!(Balances { written_off: most, ..large }.add_up());
+        assert!(!large.is_balanced());
+        assert!(Balances { written_off: most, ..large }.is_balanced());
     }
 
     #[test]
     fn a_lease_ends_at_its_last_ms_and_not_before() {
         let mut account = with_hold(5);
-        assert_eq!((account.expire(104), account.expire(105), account.expire(106)), (0, 1, 0));
+        assert_eq!(
+            (account.expire_holds(104), account.expire_holds(105), account.expire_holds(106)),
+            (0, 1, 0)
+        );
     }
 
     #[test]
@@ -437,14 +444,18 @@ mod tests {
         for (lease_ms, now, until) in [(5, 102, 107), (5, 100, 105), (4, 100, 105), (0, 104, 105)] {
             let mut account = with_hold(5);
             account.apply(&Operation::Renew { id: "h".to_owned(), lease_ms }, now);
-            assert_eq!((account.expire(until - 1), account.expire(until)), (0, 1), "{lease_ms}");
+            assert_eq!(
+                (account.expire_holds(until - 1), account.expire_holds(until)),
+                (0, 1),
+                "{lease_ms}"
+            );
         }
     }
 
     #[test]
     fn a_lease_beyond_the_end_of_time_ends_with_it() {
         let mut account = with_hold(u64::MAX);
-        assert_eq!((account.expire(i64::MAX - 1), account.expire(i64::MAX)), (0, 1));
+        assert_eq!((account.expire_holds(i64::MAX - 1), account.expire_holds(i64::MAX)), (0, 1));
     }
 
     #[test]
@@ -454,7 +465,7 @@ mod tests {
             let op = Operation::Checkpoint { id: "h".to_owned(), charge: nano(3), line };
             assert_eq!(account.apply(&op, 100), Outcome::Done);
         }
-        account.expire(105);
+        account.expire_holds(105);
         assert_eq!(account.journal.iter().map(|e| &*e.line).collect::<Vec<_>>(), ["first"]);
     }
 }

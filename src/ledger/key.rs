@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 use super::AccountName;
 
 /// How every key begins.
-const MARK: &str = "sk-tg-";
+const KEY_PREFIX: &str = "sk-tg-";
 /// So much of a key is shown in lists and journals.
-pub const PREFIX_CHARS: usize = MARK.len() + 8;
+pub const PREFIX_CHARS: usize = KEY_PREFIX.len() + 8;
 
 /// The SHA-256 of a key: all that a store ever sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,8 +25,8 @@ impl KeyHash {
 
     /// Of a key, if it has the shape of ours.
     #[must_use]
-    pub fn of_shaped(key: &str) -> Option<KeyHash> {
-        let digits = key.strip_prefix(MARK)?;
+    pub fn of_well_formed(key: &str) -> Option<KeyHash> {
+        let digits = key.strip_prefix(KEY_PREFIX)?;
         let sound = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
         sound.then(|| KeyHash::of(key))
     }
@@ -34,7 +34,7 @@ impl KeyHash {
     /// As hex.
     #[must_use]
     pub fn hex(self) -> String {
-        hex(&self.0)
+        to_hex(&self.0)
     }
 }
 
@@ -60,7 +60,7 @@ impl ApiKey {
     /// Makes a key of random bits.
     #[must_use]
     pub fn from_random(bits: [u8; 32]) -> ApiKey {
-        ApiKey { text: format!("{MARK}{}", hex(&bits)) }
+        ApiKey { text: format!("{KEY_PREFIX}{}", to_hex(&bits)) }
     }
 
     /// The key itself.
@@ -82,7 +82,7 @@ impl ApiKey {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing into a String cannot fail.
         let _ = write!(text, "{byte:02x}");
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(key.reveal(), format!("sk-tg-0a{}ff", "0".repeat(60)));
         assert_eq!(key.prefix(), "sk-tg-0a000000");
         assert_eq!(key.hash(), KeyHash::of(key.reveal()));
-        assert_eq!(KeyHash::of_shaped(key.reveal()), Some(key.hash()));
+        assert_eq!(KeyHash::of_well_formed(key.reveal()), Some(key.hash()));
         // FIPS 180-2, appendix B.1.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(KeyHash::of("abc").hex(), abc);
@@ -111,13 +111,13 @@ mod tests {
     #[test]
     fn what_has_not_the_shape_of_a_key_is_none() {
         let digits = "0123456789abcdefABCDEF0123456789".repeat(2);
-        assert!(KeyHash::of_shaped(&format!("sk-tg-{digits}")).is_some());
+        assert!(KeyHash::of_well_formed(&format!("sk-tg-{digits}")).is_some());
         let short = &digits[1..];
         let (long, odd, other) =
             (format!("{digits}0"), format!("{short}g"), format!("sk-xx-{digits}"));
         let marked = |digits: &str| format!("sk-tg-{digits}");
         for bad in [other, digits.clone(), marked(short), marked(&long), marked(&odd), marked("")] {
-            assert_eq!(KeyHash::of_shaped(&bad), None, "{bad}");
+            assert_eq!(KeyHash::of_well_formed(&bad), None, "{bad}");
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{AccountName, HoldRequest, Operation};
 use crate::money::Money;
 
 /// So many parts, so that calls seldom wait for each other.
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 
 /// What is kept alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,14 +41,14 @@ pub struct LeaseEntry {
     /// The hold's id, or the name.
     pub id: String,
     /// What it is.
-    pub kept: LeasedItem,
+    pub item: LeasedItem,
 }
 
 impl LeaseEntry {
     /// What makes a hold again that a store lost, as it stood; nothing for a name.
     #[must_use]
-    pub fn again(&self, lease_ms: u64) -> Vec<Operation> {
-        let LeasedItem::Hold { origin: HoldRequest { wanted, least, .. }, held } = self.kept else {
+    pub fn restore_operations(&self, lease_ms: u64) -> Vec<Operation> {
+        let LeasedItem::Hold { origin: HoldRequest { wanted, least, .. }, held } = self.item else {
             return Vec::new();
         };
         let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms };
@@ -57,7 +57,7 @@ impl LeaseEntry {
 }
 
 /// What is kept alive, and the number of the lease that does.
-type LeasePart = HashMap<(AccountName, String), (u64, LeasedItem)>;
+type LeaseShard = HashMap<(AccountName, String), (u64, LeasedItem)>;
 
 /// All that this process keeps alive.
 #[derive(Debug, Clone, Default)]
@@ -65,8 +65,8 @@ pub struct Leases(Arc<LeaseTable>);
 
 #[derive(Debug, Default)]
 struct LeaseTable {
-    parts: [Mutex<LeasePart>; PARTS],
-    leases: AtomicU64,
+    shards: [Mutex<LeaseShard>; SHARDS],
+    next_serial: AtomicU64,
 }
 
 /// Keeps one lease alive until it is dropped.
@@ -75,42 +75,42 @@ struct LeaseTable {
 pub struct Lease {
     leases: Leases,
     key: (AccountName, String),
-    number: u64,
+    serial: u64,
 }
 
 impl Leases {
     /// Keeps something alive. A name that another call of this process had is this one's from now
     /// on.
-    pub fn keep(&self, LeaseEntry { account, id, kept }: LeaseEntry) -> Lease {
+    pub fn keep_alive(&self, LeaseEntry { account, id, item }: LeaseEntry) -> Lease {
         let key = (account, id);
-        let number = self.0.leases.fetch_add(1, Ordering::Relaxed);
-        lock(self.part(&key.1)).insert(key.clone(), (number, kept));
-        Lease { leases: self.clone(), key, number }
+        let serial = self.0.next_serial.fetch_add(1, Ordering::Relaxed);
+        lock(self.shard(&key.1)).insert(key.clone(), (serial, item));
+        Lease { leases: self.clone(), key, serial }
     }
 
     /// All that is kept alive now.
     #[must_use]
-    pub fn all(&self) -> Vec<LeaseEntry> {
-        let of = |part: &Mutex<LeasePart>| {
+    pub fn entries(&self) -> Vec<LeaseEntry> {
+        let of = |part: &Mutex<LeaseShard>| {
             let kept = lock(part).clone();
-            kept.into_iter().map(|((account, id), (_, kept))| LeaseEntry { account, id, kept })
+            kept.into_iter().map(|((account, id), (_, item))| LeaseEntry { account, id, item })
         };
-        self.0.parts.iter().flat_map(of).collect()
+        self.0.shards.iter().flat_map(of).collect()
     }
 
-    fn part(&self, id: &str) -> &Mutex<LeasePart> {
+    fn shard(&self, id: &str) -> &Mutex<LeaseShard> {
         // Ids end in what is random of them.
         let end = id.bytes().rev().take(4).fold(0, |sum, byte| sum * 31 + usize::from(byte));
-        &self.0.parts[end % PARTS]
+        &self.0.shards[end % SHARDS]
     }
 }
 
 impl Lease {
     /// Notes that its hold holds so much now.
-    pub fn now_holds(&self, amount: Money) {
+    pub fn set_held(&self, amount: Money) {
         if let Some((number, LeasedItem::Hold { held, .. })) =
-            lock(self.leases.part(&self.key.1)).get_mut(&self.key)
-            && *number == self.number
+            lock(self.leases.shard(&self.key.1)).get_mut(&self.key)
+            && *number == self.serial
         {
             *held = amount;
         }
@@ -119,14 +119,14 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut part = lock(self.leases.part(&self.key.1));
-        if part.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+        let mut part = lock(self.leases.shard(&self.key.1));
+        if part.get(&self.key).is_some_and(|(number, _)| *number == self.serial) {
             part.remove(&self.key);
         }
     }
 }
 
-fn lock(part: &Mutex<LeasePart>) -> std::sync::MutexGuard<'_, LeasePart> {
+fn lock(part: &Mutex<LeaseShard>) -> std::sync::MutexGuard<'_, LeaseShard> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -142,13 +142,13 @@ mod tests {
         let keep = |owner: &str| {
             let account = AccountName::parse("a").expect("a name");
             let kept = LeasedItem::Name { owner: owner.to_owned(), content: [1; 32], life_ms: 9 };
-            leases.keep(LeaseEntry { account, id: "name".to_owned(), kept })
+            leases.keep_alive(LeaseEntry { account, id: "name".to_owned(), item: kept })
         };
-        let owner = |entry: LeaseEntry| match entry.kept {
+        let owner = |entry: LeaseEntry| match entry.item {
             LeasedItem::Name { owner, .. } => owner,
             LeasedItem::Hold { .. } => String::new(),
         };
-        let owners = || leases.all().into_iter().map(owner).collect::<Vec<_>>();
+        let owners = || leases.entries().into_iter().map(owner).collect::<Vec<_>>();
         let (first, second) = (keep("first"), keep("second"));
         drop(first);
         assert_eq!(owners(), ["second"]);
@@ -163,11 +163,15 @@ mod tests {
         let nano = |n| Money::from_nano(n).expect("money");
         let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
         let kept = LeasedItem::Hold { origin, held: nano(4) };
-        let lease = leases.keep(LeaseEntry { account: account.clone(), id: "h".to_owned(), kept });
-        lease.now_holds(nano(7));
-        let all = leases.all();
+        let lease = leases.keep_alive(LeaseEntry {
+            account: account.clone(),
+            id: "h".to_owned(),
+            item: kept,
+        });
+        lease.set_held(nano(7));
+        let all = leases.entries();
         assert_eq!(
-            all.iter().flat_map(|entry| entry.again(5)).collect::<Vec<_>>(),
+            all.iter().flat_map(|entry| entry.restore_operations(5)).collect::<Vec<_>>(),
             [
                 Operation::Hold {
                     id: "h".to_owned(),
@@ -179,15 +183,15 @@ mod tests {
             ]
         );
         drop(lease);
-        assert!(leases.all().is_empty());
+        assert!(leases.entries().is_empty());
     }
 
     #[test]
     fn ids_are_spread_over_all_parts_by_how_they_end() {
         let leases = Leases::default();
-        let place = |id: &str| std::ptr::from_ref(leases.part(id));
+        let place = |id: &str| std::ptr::from_ref(leases.shard(id));
         let used: HashSet<_> = (0..256).map(|n| place(&format!("0192ac5e-{n:02x}"))).collect();
-        assert_eq!(used.len(), PARTS);
+        assert_eq!(used.len(), SHARDS);
         assert_ne!(place("ab"), place("ba"), "it matters in which order");
         assert_eq!(place("0192ac5e-0007"), place("7fffffff-0007"), "they begin alike");
     }
@@ -199,20 +203,20 @@ mod tests {
         let keep = |account: &str, id: String| {
             let account = AccountName::parse(account).expect("a name");
             let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
-            leases.keep(LeaseEntry {
+            leases.keep_alive(LeaseEntry {
                 account,
                 id,
-                kept: LeasedItem::Hold { origin, held: nano(0) },
+                item: LeasedItem::Hold { origin, held: nano(0) },
             })
         };
         let (mut ada, bob) = ((0..50).map(|n| keep("ada", format!("h{n:03}"))), "bob");
         let first = ada.next().expect("a lease");
         let (others, same_id) = (ada.collect::<Vec<_>>(), keep(bob, "h000".to_owned()));
-        first.now_holds(nano(5));
+        first.set_held(nano(5));
         let held = |wanted: i64| {
-            let all = leases.all().into_iter();
+            let all = leases.entries().into_iter();
             let such = all.filter(
-                |e| matches!(e.kept, LeasedItem::Hold { held, .. } if held.nano() == wanted),
+                |e| matches!(e.item, LeasedItem::Hold { held, .. } if held.nano() == wanted),
             );
             such.map(|entry| (entry.account.to_string(), entry.id)).collect::<Vec<_>>()
         };
@@ -223,6 +227,6 @@ mod tests {
         drop(others);
         assert_eq!(held(0), [("bob".to_owned(), "h000".to_owned())]);
         drop(same_id);
-        assert!(leases.all().is_empty());
+        assert!(leases.entries().is_empty());
     }
 }

@@ -30,42 +30,42 @@ use crate::ledger::{
 use crate::metrics::METRICS;
 use crate::permissions;
 
-mod calls;
-mod files;
-mod jobs;
-mod log;
-mod names;
-mod orders;
-mod pages;
+mod fsync_thread;
+mod job_orders;
+mod job_queue;
 mod record;
 mod replay;
-mod shelf;
-mod sync;
+mod replies;
+mod segment_dir;
+mod segment_files;
+mod segment_writer;
+mod settlement_log;
+mod started_calls;
 
-pub(super) use jobs::OutboxQueue;
-pub(super) use log::SettlementLog;
-use log::{HoldEndKey, Retention};
-pub(super) use names::OutboxReplies;
-use orders::OrderRecord;
+use job_orders::OrderRecord;
+pub(super) use job_queue::OutboxQueue;
 pub(super) use replay::SegmentReplay;
-use shelf::{SegmentDir, SegmentKind};
+pub(super) use replies::OutboxReplies;
+use segment_dir::{SegmentDir, SegmentKind};
+pub(super) use settlement_log::SettlementLog;
+use settlement_log::{HoldEndKey, Retention};
 
 /// What the store has not acknowledged for so long is sent again, so many at a time.
-const AGAIN: Duration = Duration::from_secs(5);
-const AGAIN_MAX: usize = 256;
+const REDELIVERY_INTERVAL: Duration = Duration::from_secs(5);
+const REDELIVERY_BATCH_MAX: usize = 256;
 
 /// A store that an outbox stands before.
 pub(super) trait OutboxTarget: Ledger {
     /// Names a run of the store.
-    type By: AsRef<str> + Send;
+    type RunId: AsRef<str> + Send;
 
     /// Applies what ends a hold. Tells which run of the store has it for good, as far as it is
     /// known not to be over.
-    fn tell(
+    fn deliver(
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> impl Future<Output = Result<(Outcome, Option<Self::By>), Unavailable>> + Send;
+    ) -> impl Future<Output = Result<(Outcome, Option<Self::RunId>), Unavailable>> + Send;
 }
 
 /// A run of a store, which is told what it may lack.
@@ -85,14 +85,14 @@ pub(super) trait ServerRun: Sync {
 
     /// Tells of each of an account's holds whether this run knows its end, so that nobody has to be
     /// told it again.
-    fn knows_ends(
+    fn which_ended(
         &self,
         account: &AccountName,
         ids: &[&str],
     ) -> impl Future<Output = Result<Vec<bool>, Unavailable>> + Send;
 
     /// Makes again what is noted of a video job, if this run lacks it; tells whether it did.
-    fn make_again(
+    fn restore_job(
         &self,
         noted: OrderRecord,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
@@ -110,70 +110,78 @@ impl<B: OutboxTarget> Outbox<B> {
     }
 
     /// Sends again what nobody has acknowledged for a while: whoever sent it first may be gone.
-    pub(super) async fn insist(&self) {
-        let again = self.log.waiting(AGAIN, AGAIN_MAX).into_iter().map(|(key, op)| async move {
-            // It is tried again if that fails.
-            let _ = self.send(&key, &op).await;
-        });
+    pub(super) async fn redeliver(&self) {
+        let again =
+            self.log.take_unacked(REDELIVERY_INTERVAL, REDELIVERY_BATCH_MAX).into_iter().map(
+                |(key, op)| async move {
+                    // It is tried again if that fails.
+                    let _ = self.deliver_entry(&key, &op).await;
+                },
+            );
         join_all(again).await;
     }
 
     /// Sends what was entered.
-    async fn send(&self, key: &HoldEndKey, op: &Operation) -> Result<Outcome, Unavailable> {
-        let told = self.store.tell(key.account(), op).await;
-        let (answer, by) = told.inspect_err(|_| self.log.was_refused())?;
+    async fn deliver_entry(
+        &self,
+        key: &HoldEndKey,
+        op: &Operation,
+    ) -> Result<Outcome, Unavailable> {
+        let told = self.store.deliver(key.account(), op).await;
+        let (answer, by) = told.inspect_err(|_| self.log.record_refusal())?;
         if let Some(by) = by {
-            self.log.acked(key, by.as_ref());
+            self.log.record_ack(key, by.as_ref());
         }
         Ok(answer)
     }
 }
 
 impl SettlementLog {
-    fn is_writable(&self) -> Result<(), Unavailable> {
+    fn check_writable(&self) -> Result<(), Unavailable> {
         let unsound = || Unavailable("the outbox cannot be written".to_owned());
-        self.is_sound().then_some(()).ok_or_else(unsound)
+        self.is_writable().then_some(()).ok_or_else(unsound)
     }
 
     /// The outbox before a shared store. What is left of another store stays apart, since its holds
     /// are not this one's.
-    pub(super) fn before_shared(
+    pub(super) fn open_for_shared(
         section: &StoreSection,
-        sound: Arc<AtomicBool>,
+        writable: Arc<AtomicBool>,
     ) -> Result<SettlementLog, Unavailable> {
         let all = Path::new(&section.outbox);
         let cannot = |why: std::io::Error| Unavailable(format!("the outbox: {why}"));
         permissions::make_folder(all).map_err(cannot)?;
-        let root = all.join(place_of(&section.url));
-        let log = SettlementLog::open(&root, Retention::FOR_RUNS, sound)?;
-        stranded(all, &root);
+        let root = all.join(folder_name_for(&section.url));
+        let log = SettlementLog::open(&root, Retention::FOR_SERVER, writable)?;
+        warn_foreign_segments(all, &root);
         Ok(log)
     }
 
     /// The outbox before an embedded store, beside its file.
-    pub(super) fn before_file(path: &Path) -> Result<SettlementLog, Unavailable> {
+    pub(super) fn open_for_embedded(path: &Path) -> Result<SettlementLog, Unavailable> {
         let mut root = path.as_os_str().to_owned();
         root.push("-outbox");
-        SettlementLog::open(root.as_ref(), Retention::FOR_A_FILE, Arc::new(AtomicBool::new(true)))
+        SettlementLog::open(root.as_ref(), Retention::FOR_EMBEDDED, Arc::new(AtomicBool::new(true)))
     }
 }
 
 /// Where the outbox of a store is: what its address says but for users and passwords, in whatever
 /// order it names the hosts.
-fn place_of(url: &str) -> String {
+fn folder_name_for(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let (hosts, name) = rest.split_once('/').unwrap_or((rest, ""));
     let port = if scheme.ends_with("-sentinel") { 26_379 } else { 6_379 };
-    let mut hosts: Vec<String> = hosts.split(',').map(|host| with_port(host, port)).collect();
+    let mut hosts: Vec<String> =
+        hosts.split(',').map(|host| with_default_port(host, port)).collect();
     hosts.sort();
     let name = name.trim_end_matches('/');
     let place = format!("{}/{}", hosts.join(","), if name == "0" { "" } else { name });
     Sha256::digest(place).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn with_port(host: &str, port: u16) -> String {
+fn with_default_port(host: &str, port: u16) -> String {
     // The digits after the last colon, unless that is inside of an address in brackets.
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     if has_port { host.to_owned() } else { format!("{host}:{port}") }
@@ -181,13 +189,15 @@ fn with_port(host: &str, port: u16) -> String {
 
 /// Tells of what was left for another address of a store: if that was this store, somebody has to
 /// say so by giving the folder its name.
-fn stranded(all: &Path, own: &Path) {
+fn warn_foreign_segments(all: &Path, own: &Path) {
     let Ok(places) = std::fs::read_dir(all) else { return };
     for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
-        let orphans = SegmentDir::orphans(&place).unwrap_or_default();
-        let files =
-            orphans.iter().flat_map(|shelf| shelf.files(SegmentKind::Ends).unwrap_or_default());
-        let written = |file| std::fs::File::open(file).and_then(|file| files::written(&file));
+        let orphans = SegmentDir::lock_orphans(&place).unwrap_or_default();
+        let files = orphans
+            .iter()
+            .flat_map(|shelf| shelf.list_segments(SegmentKind::HoldEnds).unwrap_or_default());
+        let written =
+            |file| std::fs::File::open(file).and_then(|file| segment_files::written_length(&file));
         if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
             let name = own.file_name().unwrap_or_default();
             ::log::error!(
@@ -210,9 +220,9 @@ impl AsRef<str> for RunTarget {
 }
 
 impl OutboxTarget for RedisStore {
-    type By = RunTarget;
+    type RunId = RunTarget;
 
-    async fn tell(
+    async fn deliver(
         &self,
         account: &AccountName,
         op: &Operation,
@@ -246,7 +256,7 @@ impl ServerRun for RunStore {
         self.redis.apply_in_run(&self.run, account, op).await
     }
 
-    async fn knows_ends(
+    async fn which_ended(
         &self,
         account: &AccountName,
         ids: &[&str],
@@ -254,13 +264,13 @@ impl ServerRun for RunStore {
         self.redis.check_holds_ended(&self.run, account, ids).await
     }
 
-    async fn make_again(&self, noted: OrderRecord) -> Result<bool, Unavailable> {
+    async fn restore_job(&self, noted: OrderRecord) -> Result<bool, Unavailable> {
         match noted {
             OrderRecord::Placed(order) => self.redis.restore_job(&order).await,
             // If somebody has claimed it since, that one has decided what becomes of it.
-            OrderRecord::Taken(mut claim, next) => self.redis.save(&mut claim, next).await,
+            OrderRecord::Accepted(mut claim, next) => self.redis.save_claim(&mut claim, next).await,
             OrderRecord::Deleted(account, id) => {
-                Ok(self.redis.delete(&account, &id).await?.is_some())
+                Ok(self.redis.delete_job(&account, &id).await?.is_some())
             }
         }
     }
@@ -268,9 +278,9 @@ impl ServerRun for RunStore {
 
 impl OutboxTarget for SqliteStore {
     /// The file: it never forgets what it has, but what is at its path may be another.
-    type By = Arc<str>;
+    type RunId = Arc<str>;
 
-    async fn tell(
+    async fn deliver(
         &self,
         account: &AccountName,
         op: &Operation,
@@ -297,34 +307,34 @@ impl ServerRun for Arc<SqliteStore> {
     }
 
     /// It is told once, and little, so to ask first would spare nothing.
-    async fn knows_ends(&self, _: &AccountName, ids: &[&str]) -> Result<Vec<bool>, Unavailable> {
+    async fn which_ended(&self, _: &AccountName, ids: &[&str]) -> Result<Vec<bool>, Unavailable> {
         Ok(vec![false; ids.len()])
     }
 
     /// Jobs are in the file when their clients hear of them.
-    async fn make_again(&self, _: OrderRecord) -> Result<bool, Unavailable> {
+    async fn restore_job(&self, _: OrderRecord) -> Result<bool, Unavailable> {
         Ok(false)
     }
 }
 
 #[async_trait]
 impl<B: OutboxTarget> Ledger for Outbox<B> {
-    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
-        self.store.open(account).await
+    async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable> {
+        self.store.open_account(account).await
     }
 
     async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
         match op {
             Operation::Settle { .. } | Operation::Void { .. } => {
                 let op = Arc::new(op);
-                let key = self.log.enter(account, &op);
-                self.send(&key, &op).await
+                let key = self.log.append(account, &op);
+                self.deliver_entry(&key, &op).await
             }
             op => {
                 if matches!(op, Operation::Hold { .. }) {
-                    self.log.is_writable()?;
+                    self.log.check_writable()?;
                 }
-                self.store.apply(account, op).await.inspect_err(|_| self.log.was_refused())
+                self.store.apply(account, op).await.inspect_err(|_| self.log.record_refusal())
             }
         }
     }
@@ -333,66 +343,69 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.balances(account).await
     }
 
-    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.store.accounts().await
+    async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.store.list_accounts().await
     }
 
-    async fn journal(
+    async fn read_journal(
         &self,
         account: &AccountName,
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
-        self.store.journal(account, seq, limit).await
+        self.store.read_journal(account, seq, limit).await
     }
 
-    async fn expire(&self) -> Result<SweepReport, Unavailable> {
-        self.store.expire().await
+    async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
+        self.store.expire_holds().await
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
         self.store.add_key(hash, record).await
     }
 
-    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.store.key(hash).await
+    async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+        self.store.find_key(hash).await
     }
 
-    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
-        self.store.keys(account).await
+    async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+        self.store.list_keys(account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         self.store.revoke_key(prefix, at).await
     }
 
-    async fn admits(&self) -> Result<(), Unavailable> {
-        self.log.is_writable()?;
-        self.store.admits().await
+    async fn accepts_holds(&self) -> Result<(), Unavailable> {
+        self.log.check_writable()?;
+        self.store.accepts_holds().await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.log.is_writable()?;
+        self.log.check_writable()?;
         self.store.ping().await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::place_of;
+    use super::folder_name_for;
 
     #[test]
     fn a_store_keeps_its_place_when_its_password_changes() {
-        let place = place_of("redis://me:secret@host:6379/1");
+        let place = folder_name_for("redis://me:secret@host:6379/1");
         for same in ["redis://host/1", "rediss://you:p@ss@host:6379/1/", "redis://host/1?x=y"] {
-            assert_eq!(place_of(same), place, "{same}");
+            assert_eq!(folder_name_for(same), place, "{same}");
         }
-        let cluster = place_of("redis-cluster://a,[::1]:6380,b:6379");
-        assert_eq!(place_of("redis-cluster://b,a:6379,[::1]:6380"), cluster);
-        assert_eq!(place_of("redis-sentinel://a/x"), place_of("redis-sentinel://a:26379/x"));
-        assert_eq!(place_of("redis://[::1]"), place_of("redis://[::1]:6379/0"));
+        let cluster = folder_name_for("redis-cluster://a,[::1]:6380,b:6379");
+        assert_eq!(folder_name_for("redis-cluster://b,a:6379,[::1]:6380"), cluster);
+        assert_eq!(
+            folder_name_for("redis-sentinel://a/x"),
+            folder_name_for("redis-sentinel://a:26379/x")
+        );
+        assert_eq!(folder_name_for("redis://[::1]"), folder_name_for("redis://[::1]:6379/0"));
         for other in ["redis://host:6379/2", "redis://host:6380/1", "redis-cluster://host:6379"] {
-            assert_ne!(place_of(other), place, "{other}");
+            assert_ne!(folder_name_for(other), place, "{other}");
         }
         assert!(place.bytes().all(|b| b.is_ascii_hexdigit()) && place.len() == 16);
     }

@@ -208,7 +208,7 @@ async fn connect_and_check(
 
 #[async_trait]
 impl Ledger for RedisStore {
-    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
+    async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let keys = AccountKeys::of(account);
         let mut made = redis::cmd("HSETNX");
         let mut fields = redis::pipe();
@@ -233,7 +233,7 @@ impl Ledger for RedisStore {
         self.read_balances(&AccountKeys::of(account)).await
     }
 
-    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+    async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         let names: Vec<String> =
             self.connection().await?.query(redis::cmd("SMEMBERS").arg(ACCOUNTS_KEY)).await?;
         let mut names: Vec<_> = names.iter().filter_map(|n| AccountName::parse(n)).collect();
@@ -241,7 +241,7 @@ impl Ledger for RedisStore {
         Ok(names)
     }
 
-    async fn journal(
+    async fn read_journal(
         &self,
         account: &AccountName,
         seq: u64,
@@ -258,7 +258,7 @@ impl Ledger for RedisStore {
         numbered.map(|(seq, text)| keys::parse_journal_entry(seq, text)).collect()
     }
 
-    async fn expire(&self) -> Result<SweepReport, Unavailable> {
+    async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.sweep().await?;
         // Holds come first; what is not counted now is counted by the next sweep.
         if let Err(why) = self.recount_kept_bytes().await {
@@ -271,7 +271,7 @@ impl Ledger for RedisStore {
         keys::add(self.connection().await?, hash, &record).await
     }
 
-    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+    async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
         let hash = hash.hex();
         let found = keys::find(self.connection().await?, &hash).await?;
         if found.is_none() {
@@ -280,7 +280,7 @@ impl Ledger for RedisStore {
         Ok(found)
     }
 
-    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+    async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         keys::list(self.connection().await?, account).await
     }
 
@@ -288,7 +288,7 @@ impl Ledger for RedisStore {
         keys::revoke(self.connection().await?, prefix, at).await
     }
 
-    async fn admits(&self) -> Result<(), Unavailable> {
+    async fn accepts_holds(&self) -> Result<(), Unavailable> {
         self.connection().await?;
         match &self.run_gate {
             Some(gate) => gate.await_allowed_run(Requirement::WritableOutbox).await.map(drop),
@@ -354,7 +354,7 @@ fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
     };
     Ok(match words.first().map(String::as_str) {
         Some("done") => Outcome::Done,
-        Some("exists") => Outcome::Exists,
+        Some("exists") => Outcome::AlreadyDone,
         Some("conflict") => Outcome::Conflict,
         Some("held") => Outcome::Held(amount(1)?),
         Some("hold_exists") => {
@@ -366,8 +366,8 @@ fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
         Some("posted") => Outcome::Posted { amount: amount(1)?, written_off: amount(2)? },
         Some("already_posted") => Outcome::AlreadyPosted(amount(1)?),
         Some("voided") => Outcome::Voided,
-        Some("gone") => Outcome::Gone,
-        Some("unknown") => Outcome::Unknown,
+        Some("gone") => Outcome::HoldEnded,
+        Some("unknown") => Outcome::UnknownHold,
         Some("no_account") => Outcome::NoAccount,
         Some("out_of_range") => Outcome::OutOfRange,
         _ => return Err(Unavailable(format!("unexpected answer: {words:?}"))),

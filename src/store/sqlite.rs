@@ -96,7 +96,7 @@ impl SqliteStore {
             return Err(cannot("there is no store; `tollgate init` makes a new one".to_owned()));
         }
         for ending in ["", "-wal", "-shm"] {
-            let closed = permissions::close_file(&side_file(path, ending));
+            let closed = permissions::restrict_file(&side_file(path, ending));
             closed.map_err(|e| cannot(e.to_string()))?;
         }
         let opened = FileId::of(path).map_err(|e| cannot(e.to_string()))?;
@@ -157,7 +157,7 @@ fn open_wal(path: &Path) -> std::io::Result<File> {
 
 #[async_trait]
 impl Ledger for SqliteStore {
-    async fn open(&self, account: &AccountName) -> Result<bool, Unavailable> {
+    async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
         self.scheduler
             .run(Priority::ThreadDurable, move |txn| accounts::open(txn.conn, &account))
@@ -187,11 +187,11 @@ impl Ledger for SqliteStore {
         self.scheduler.run(Priority::Inline, move |txn| txn.balances(&account)).await
     }
 
-    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+    async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         self.scheduler.run(Priority::Thread, |txn| accounts::list(txn.conn)).await
     }
 
-    async fn journal(
+    async fn read_journal(
         &self,
         account: &AccountName,
         seq: u64,
@@ -205,7 +205,7 @@ impl Ledger for SqliteStore {
             .await
     }
 
-    async fn expire(&self) -> Result<SweepReport, Unavailable> {
+    async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.scheduler.run(Priority::ThreadDurable, holds::expire_due).await?;
         // In small steps, so that no call waits long for the writer.
         for _ in 0..HOLD_PURGE_STEPS_MAX {
@@ -251,11 +251,11 @@ impl Ledger for SqliteStore {
             .await?
     }
 
-    async fn key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+    async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
         self.scheduler.run(Priority::Inline, move |txn| keys::find(txn.conn, hash)).await
     }
 
-    async fn keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+    async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
         self.scheduler.run(Priority::Thread, move |txn| keys::list(txn.conn, &account)).await
     }

@@ -42,10 +42,10 @@ impl StoreTls {
     ///
     /// # Errors
     /// What is wrong, with the setting that it is about.
-    pub fn read(files: &StoreTlsFiles) -> Result<StoreTls, (&'static str, String)> {
+    pub fn load(files: &StoreTlsFiles) -> Result<StoreTls, (&'static str, String)> {
         let ca = files.ca.as_deref().map(|path| {
-            let pem = contents("ca", path)?;
-            authorities(&pem).map_err(|why| ("ca", format!("{path}: {why}")))?;
+            let pem = read_pem("ca", path)?;
+            parse_ca_certificates(&pem).map_err(|why| ("ca", format!("{path}: {why}")))?;
             Ok(pem)
         });
         let client = match (&files.cert, &files.key) {
@@ -55,8 +55,8 @@ impl StoreTls {
                 return Err(("key", "it needs 'cert', its certificate, too".to_owned()));
             }
             (Some(cert), Some(key)) => {
-                let (chain, secret) = (contents("cert", cert)?, contents("key", key)?);
-                let client = identity((cert, &chain), (key, &secret))?;
+                let (chain, secret) = (read_pem("cert", cert)?, read_pem("key", key)?);
+                let client = check_key_pair((cert, &chain), (key, &secret))?;
                 drop(client);
                 Some((chain, secret))
             }
@@ -66,7 +66,7 @@ impl StoreTls {
 
     /// As the library takes it; `None` where the public authorities are to be believed and nobody
     /// asks who we are.
-    pub(super) fn certificates(&self) -> Option<TlsCertificates> {
+    pub(super) fn tls_certificates(&self) -> Option<TlsCertificates> {
         if self.ca.is_none() && self.client.is_none() {
             return None;
         }
@@ -78,20 +78,20 @@ impl StoreTls {
     }
 }
 
-fn contents(setting: &'static str, path: &str) -> Result<Arc<[u8]>, (&'static str, String)> {
+fn read_pem(setting: &'static str, path: &str) -> Result<Arc<[u8]>, (&'static str, String)> {
     let read = std::fs::read(path).map_err(|why| (setting, format!("{path}: {why}")))?;
     Ok(read.into())
 }
 
-fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
+fn parse_ca_certificates(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut store = RootCertStore::empty();
-    for certificate in chain(pem)? {
+    for certificate in parse_chain(pem)? {
         store.add(certificate).map_err(|why| why.to_string())?;
     }
     Ok(store)
 }
 
-fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let chain = chain.map_err(|why| why.to_string())?;
     if chain.is_empty() {
@@ -101,11 +101,11 @@ fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 /// Whether a certificate and a key belong together.
-fn identity(
+fn check_key_pair(
     (cert, pem): (&str, &[u8]),
     (key, secret): (&str, &[u8]),
 ) -> Result<ClientConfig, (&'static str, String)> {
-    let chain = chain(pem).map_err(|why| ("cert", format!("{cert}: {why}")))?;
+    let chain = parse_chain(pem).map_err(|why| ("cert", format!("{cert}: {why}")))?;
     let secret = PrivateKeyDer::from_pem_slice(secret)
         .map_err(|why| ("key", format!("{key}: there is no private key in it ({why})")))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

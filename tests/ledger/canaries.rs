@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::ledger::account::{Account, Balances};
+use tollgate::ledger::account::{Balances, InMemoryAccount};
 use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
@@ -18,7 +18,7 @@ use fault::{FAULTS, Fault, Fault as F};
 #[derive(Default)]
 struct Canary {
     fault: Option<Fault>,
-    account: Account,
+    account: InMemoryAccount,
     /// Where the fault is about checkpoints: they wait here, the latest of each hold.
     checkpoints: BTreeMap<String, Operation>,
     /// What is held for each open hold.
@@ -109,7 +109,7 @@ impl Canary {
                 balances.credit = more(balances.credit, *written_off);
                 balances.written_off = balances.written_off.above(*written_off);
             }
-            (Operation::Credit { tx, amount }, Outcome::Exists)
+            (Operation::Credit { tx, amount }, Outcome::AlreadyDone)
                 if self.is(F::RepeatedCreditAddsAgain) =>
             {
                 let tx = format!("{tx}-again-{}", self.account.balances.credit.nano());
@@ -118,14 +118,14 @@ impl Canary {
             (Operation::Credit { .. }, Outcome::Conflict)
                 if self.is(F::OtherCreditIsNoConflict) =>
             {
-                return Outcome::Exists;
+                return Outcome::AlreadyDone;
             }
             (Operation::Hold { wanted, .. }, Outcome::Conflict)
                 if self.is(F::OtherHoldIsNoConflict) =>
             {
                 return Outcome::HoldExists { held: *wanted, open: true };
             }
-            (Operation::Renew { .. }, Outcome::Gone) if self.is(F::RenewalRevivesTheDead) => {
+            (Operation::Renew { .. }, Outcome::HoldEnded) if self.is(F::RenewalRevivesTheDead) => {
                 return Outcome::Done;
             }
             (_, Outcome::OutOfRange) if self.is(F::OverflowIsSwallowed) => return Outcome::Done,
@@ -142,13 +142,13 @@ impl Canary {
             }
             Operation::Extend { id, wanted } => self.extend(id, *wanted, now),
             Operation::Void { id } if self.is(F::TombstoneIsForgotten) => {
-                let unknown = matches!(self.foreseen(&settlement(id), now), Outcome::Unknown);
+                let unknown = matches!(self.foreseen(&settlement(id), now), Outcome::UnknownHold);
                 unknown.then_some(Outcome::Voided)
             }
             Operation::Void { id } if self.has_expired(id, now) => self.void_late(op, now),
             Operation::Settle { id, charge, line, .. } if self.has_expired(id, now) => {
                 if self.is(F::LateChargeIsRefused) {
-                    return Some(Outcome::Gone);
+                    return Some(Outcome::HoldEnded);
                 }
                 if !self.is(F::LateChargePostsTheWhole) {
                     return None;
@@ -175,7 +175,7 @@ impl Canary {
         let before = self.held.get(id).copied().unwrap_or_default();
         let answer = self.foreseen(&op, now);
         let Outcome::Held(held) = answer else {
-            let revived = self.is(F::ExtensionRevivesTheDead) && answer == Outcome::Gone;
+            let revived = self.is(F::ExtensionRevivesTheDead) && answer == Outcome::HoldEnded;
             return revived.then_some(Outcome::Held(wanted));
         };
         if self.is(F::ExtensionTakesWhatIsNotThere) {
@@ -204,7 +204,7 @@ impl Canary {
     /// Voids what has expired.
     fn void_late(&mut self, op: &Operation, now: i64) -> Option<Outcome> {
         match self.foreseen(op, now) {
-            _ if self.is(F::VoidOfTheExpiredIsRefused) => Some(Outcome::Gone),
+            _ if self.is(F::VoidOfTheExpiredIsRefused) => Some(Outcome::HoldEnded),
             Outcome::Voided if self.is(F::VoidOfTheExpiredIsForgotten) => Some(Outcome::Voided),
             Outcome::AlreadyPosted(_) if self.is(F::VoidOfAnExpiredChargeSaysVoided) => {
                 Some(Outcome::Voided)
@@ -232,11 +232,11 @@ impl Canary {
         if self.is(F::OtherOriginIsAConflict) && known == Outcome::Conflict {
             return Some(Outcome::Conflict);
         }
-        if self.foreseen(&settlement(id), now) != Outcome::Unknown {
+        if self.foreseen(&settlement(id), now) != Outcome::UnknownHold {
             return None;
         }
         match self.fault? {
-            F::LostHoldIsRefused => Some(Outcome::Unknown),
+            F::LostHoldIsRefused => Some(Outcome::UnknownHold),
             F::LostHoldIsFree => {
                 let free = settle_even_if_lost(id, Money::ZERO, origin);
                 self.account.apply(&free, now);
@@ -265,7 +265,7 @@ impl Canary {
     fn has_expired(&self, id: &str, now: i64) -> bool {
         let extension = Operation::Extend { id: id.to_owned(), wanted: Money::ZERO };
         matches!(self.foreseen(&settlement(id), now), Outcome::Posted { .. })
-            && self.foreseen(&extension, now) == Outcome::Gone
+            && self.foreseen(&extension, now) == Outcome::HoldEnded
     }
 
     /// What the right machine would answer.
@@ -327,7 +327,7 @@ impl Machine for Canary {
             }
         }
         let before = self.account.balances;
-        let ended = self.account.expire(now);
+        let ended = self.account.expire_holds(now);
         if self.is(F::ExpiryReleasesNothing) {
             self.account.balances = before;
         }

@@ -23,11 +23,12 @@ fn sqlite_url(folder: &Path) -> String {
 }
 
 async fn charged(ledger: &dyn Ledger, account: &AccountName) {
-    assert_eq!(ledger.open(account).await, Ok(true));
+    assert_eq!(ledger.open_account(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(ledger.apply(account, credit).await, Ok(Outcome::Done));
     let quote = Quote { wanted: nano(60), least: nano(60) };
-    let hold = ledger::hold(ledger, account, "a", quote, (now(), LONG_MS)).await.expect("a hold");
+    let hold =
+        ledger::place_hold(ledger, account, "a", quote, (now(), LONG_MS)).await.expect("a hold");
     let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
     assert_eq!(answer, Outcome::Posted { amount: nano(55), written_off: Money::ZERO });
 }
@@ -48,7 +49,10 @@ async fn a_charge_and_a_credit_outlive_the_store_that_took_them() {
     for _ in 0..3 {
         let again = open(&url).await;
         assert_eq!(balances_text(again.balances(&account).await.expect("balances")), books);
-        assert_eq!(journal_text(&again.journal(&account, 0, 9).await.expect("lines")), "a=55/0");
+        assert_eq!(
+            journal_text(&again.read_journal(&account, 0, 9).await.expect("lines")),
+            "a=55/0"
+        );
         let repeat = again.apply(&account, settle("a", nano(55))).await;
         assert_eq!(repeat, Ok(Outcome::AlreadyPosted(nano(55))));
     }
@@ -62,7 +66,7 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     charged(&*first, &account).await;
     let quote = Quote { wanted: nano(20), least: nano(20) };
     let mut hold =
-        ledger::hold(&*first, &account, "b", quote, (now(), LONG_MS)).await.expect("a hold");
+        ledger::place_hold(&*first, &account, "b", quote, (now(), LONG_MS)).await.expect("a hold");
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
     let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() };
     let lost = settle_even_if_lost("c", nano(7), origin);
@@ -79,7 +83,7 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
         hold.settle(&*again, nano(25), "\"b\"").await.expect("an answer"),
         Outcome::Posted { amount: nano(25), written_off: Money::ZERO }
     );
-    let journal = journal_text(&again.journal(&account, 0, 9).await.expect("lines"));
+    let journal = journal_text(&again.read_journal(&account, 0, 9).await.expect("lines"));
     assert_eq!(journal, "a=55/0 c.settle.7=7/0 b=25/0");
 }
 
@@ -91,7 +95,7 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
         let (ledger, account) = (open(&url).await, name("growing"));
         charged(&*ledger, &account).await;
         let (quote, at) = (Quote { wanted: nano(20), least: nano(10) }, now());
-        let hold = async || ledger::hold(&*ledger, &account, "b", quote, (at, LONG_MS)).await;
+        let hold = async || ledger::place_hold(&*ledger, &account, "b", quote, (at, LONG_MS)).await;
         let mut first = hold().await.expect("a hold");
         assert_eq!((first.id(), first.held()), ("b", nano(20)));
         assert_eq!(first.origin(), HoldRequest { wanted: nano(20), least: nano(10), at });
@@ -121,18 +125,19 @@ async fn a_hold_is_settled_where_nobody_knows_it() {
         charged(&*before, &account).await;
         charged(&*after, &account).await;
         let quote = Quote { wanted: nano(20), least: nano(10) };
-        let hold = async |id| ledger::hold(&*before, &account, id, quote, (now(), LONG_MS)).await;
+        let hold =
+            async |id| ledger::place_hold(&*before, &account, id, quote, (now(), LONG_MS)).await;
         let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
         let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
         assert_eq!(settled, Outcome::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
         assert_eq!(voided.void(&*after).await.expect("an answer"), Outcome::Voided);
         for id in ["b", "c"] {
-            let late = ledger::hold(&*after, &account, id, quote, (now(), LONG_MS)).await;
+            let late = ledger::place_hold(&*after, &account, id, quote, (now(), LONG_MS)).await;
             assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
         }
         let books = "credit 100 available 0 held 0 posted 105 lost 5";
         assert_eq!(balances_text(after.balances(&account).await.expect("balances")), books);
-        let journal = journal_text(&after.journal(&account, 0, 9).await.expect("lines"));
+        let journal = journal_text(&after.read_journal(&account, 0, 9).await.expect("lines"));
         assert_eq!(journal, "a=55/0 b=50/5", "{url}");
     }
 }
@@ -153,7 +158,7 @@ async fn what_a_store_may_have_forgotten_is_not_charged_once_more() {
             let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
             let answer = ledger.apply(&account, settle_even_if_lost(id, nano(1), origin)).await;
             let posted = Outcome::Posted { amount: nano(1), written_off: Money::ZERO };
-            let expected = if is_lost { posted } else { Outcome::Unknown };
+            let expected = if is_lost { posted } else { Outcome::UnknownHold };
             assert_eq!(answer, Ok(expected), "{url}, {hours} hours old");
         }
         let books = "credit 100 available 44 held 0 posted 56 lost 0";
@@ -167,16 +172,17 @@ async fn the_journal_is_read_in_pages() {
     let server = RedisServer::shared();
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let (ledger, account) = (open(&url).await, name("pages"));
-        ledger.open(&account).await.expect("open");
+        ledger.open_account(&account).await.expect("open");
         let quote = Quote { wanted: Money::ZERO, least: Money::ZERO };
         for n in 0..5 {
             let id = format!("p{n}");
-            let hold =
-                ledger::hold(&*ledger, &account, &id, quote, (now(), LONG_MS)).await.expect("held");
+            let hold = ledger::place_hold(&*ledger, &account, &id, quote, (now(), LONG_MS))
+                .await
+                .expect("held");
             hold.settle(&*ledger, nano(n), "{}").await.expect("posted");
         }
         let page = async |after, limit| {
-            let entries = ledger.journal(&account, after, limit).await.expect("a page");
+            let entries = ledger.read_journal(&account, after, limit).await.expect("a page");
             entries.iter().map(|e| (e.seq, e.amount.nano())).collect::<Vec<_>>()
         };
         assert_eq!(page(0, 2).await, [(1, 0), (2, 1)], "{url}");
@@ -194,7 +200,7 @@ async fn a_hold_is_refused_in_its_own_words() {
     let (ledger, account) = (open(&sqlite_url(folder.path())).await, name("words"));
     let hold = async |id: &str, least| {
         let quote = Quote { wanted: nano(60), least: nano(least) };
-        ledger::hold(&*ledger, &account, id, quote, (now(), LONG_MS)).await
+        ledger::place_hold(&*ledger, &account, id, quote, (now(), LONG_MS)).await
     };
     assert_eq!(hold("a", 60).await.expect_err("no account"), HoldRefused::NoAccount);
     charged(&*ledger, &account).await;
@@ -217,36 +223,39 @@ fn record(account: &AccountName, key: &ApiKey, created_at: i64) -> KeyRecord {
 
 async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
     let (account, other) = (name("keys"), name("other-keys"));
-    ledger.open(&account).await.expect("open");
-    ledger.open(&other).await.expect("open");
+    ledger.open_account(&account).await.expect("open");
+    ledger.open_account(&other).await.expect("open");
     let [young, old, foreign] = [3u8, 1, 2].map(|seed| ApiKey::from_random([seed; 32]));
     for (owner, key, at) in [(&account, &young, 20), (&account, &old, 10), (&other, &foreign, 5)] {
         ledger.add_key(key.hash(), record(owner, key, at)).await.expect("a key");
     }
     assert_eq!(old.prefix(), "sk-tg-01010101");
-    assert_eq!(ledger.key(old.hash()).await, Ok(Some(record(&account, &old, 10))));
-    assert_eq!(ledger.key(KeyHash::of("sk-tg-nobody")).await, Ok(None));
+    assert_eq!(ledger.find_key(old.hash()).await, Ok(Some(record(&account, &old, 10))));
+    assert_eq!(ledger.find_key(KeyHash::of("sk-tg-nobody")).await, Ok(None));
     let both = vec![record(&account, &old, 10), record(&account, &young, 20)];
-    assert_eq!(ledger.keys(&account).await, Ok(both));
-    assert_eq!(ledger.keys(&name("nobody")).await, Ok(Vec::new()));
+    assert_eq!(ledger.list_keys(&account).await, Ok(both));
+    assert_eq!(ledger.list_keys(&name("nobody")).await, Ok(Vec::new()));
 
     assert_eq!(ledger.revoke_key("sk-tg-ffffffff", 30).await, Ok(false));
     assert_eq!(ledger.revoke_key(old.prefix(), 30).await, Ok(true));
     // Revoked again it stays revoked, and since when.
     assert_eq!(ledger.revoke_key(old.prefix(), 40).await, Ok(true));
     let dead = KeyRecord { revoked_at: Some(30), ..record(&account, &old, 10) };
-    assert_eq!(ledger.key(old.hash()).await, Ok(Some(dead.clone())));
-    assert_eq!(ledger.keys(&account).await, Ok(vec![dead, record(&account, &young, 20)]));
-    assert_eq!(ledger.key(young.hash()).await.map(|k| k.map(|k| k.revoked_at)), Ok(Some(None)));
+    assert_eq!(ledger.find_key(old.hash()).await, Ok(Some(dead.clone())));
+    assert_eq!(ledger.list_keys(&account).await, Ok(vec![dead, record(&account, &young, 20)]));
+    assert_eq!(
+        ledger.find_key(young.hash()).await.map(|k| k.map(|k| k.revoked_at)),
+        Ok(Some(None))
+    );
 
     // Another key with this beginning would make one of the two irrevocable.
     let mut bits = [3; 32];
     bits[31] = 4;
     let twin = ApiKey::from_random(bits);
     assert!(ledger.add_key(twin.hash(), record(&other, &twin, 50)).await.is_err());
-    assert_eq!(ledger.key(twin.hash()).await, Ok(None));
+    assert_eq!(ledger.find_key(twin.hash()).await, Ok(None));
     assert_eq!(ledger.revoke_key(young.prefix(), 60).await, Ok(true));
-    let young = ledger.key(young.hash()).await.expect("an answer").expect("the key");
+    let young = ledger.find_key(young.hash()).await.expect("an answer").expect("the key");
     assert_eq!(young.revoked_at, Some(60));
 }
 
@@ -255,7 +264,7 @@ async fn keys_live_and_die_on_both_stores() {
     let folder = tempfile::tempdir().expect("a folder");
     keys_live_and_die(open(&sqlite_url(folder.path())).await).await;
     let reopened = open(&sqlite_url(folder.path())).await;
-    let key = reopened.key(ApiKey::from_random([1; 32]).hash()).await.expect("an answer");
+    let key = reopened.find_key(ApiKey::from_random([1; 32]).hash()).await.expect("an answer");
     assert_eq!(key.and_then(|k| k.revoked_at), Some(30));
     keys_live_and_die(open(&RedisServer::shared().fresh_url()).await).await;
 }
@@ -267,7 +276,7 @@ async fn a_key_of_nobody_failed_the_operations_that_waited_with_it() {
     let server = RedisServer::shared();
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let (ledger, account) = (open(&url).await, name("neighbour"));
-        ledger.open(&account).await.expect("open");
+        ledger.open_account(&account).await.expect("open");
         for n in 0..40 {
             let key = ApiKey::from_random([n; 32]);
             let credit = Operation::Credit { tx: format!("t{n}"), amount: nano(1) };
@@ -290,7 +299,7 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
     // UUIDs of version 7: one of 2024, one of far in the future.
     let [old, new] = ["018cc251-f400-7000-8000-000000000000", "7fffffff-ffff-7000-8000-0000"];
     for account in ["first", "second"].map(name) {
-        ledger.open(&account).await.expect("open");
+        ledger.open_account(&account).await.expect("open");
         for id in [old, new, "tx"] {
             let void = Operation::Void { id: id.to_owned() };
             assert_eq!(ledger.apply(&account, void).await, Ok(Outcome::Voided));
@@ -303,12 +312,12 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
         };
         assert_eq!(ledger.apply(&account, open).await, Ok(Outcome::Held(Money::ZERO)));
     }
-    assert_eq!(ledger.expire().await.expect("a sweep").open, 2);
+    assert_eq!(ledger.expire_holds().await.expect("a sweep").open, 2);
     for account in ["first", "second"].map(name) {
         let open = format!("{old}-open");
         for (id, is_known) in [(old, false), (new, true), ("tx", true), (&open, true)] {
             let answer = ledger.apply(&account, settle(id, Money::ZERO)).await;
-            assert_eq!(answer != Ok(Outcome::Unknown), is_known, "{account} {id}");
+            assert_eq!(answer != Ok(Outcome::UnknownHold), is_known, "{account} {id}");
         }
     }
 }

@@ -38,7 +38,7 @@ fn away<T>() -> Result<T, Unavailable> {
 
 #[async_trait]
 impl Ledger for Parrot {
-    async fn open(&self, _: &AccountName) -> Result<bool, Unavailable> {
+    async fn open_account(&self, _: &AccountName) -> Result<bool, Unavailable> {
         away()
     }
 
@@ -52,11 +52,11 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+    async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         away()
     }
 
-    async fn journal(
+    async fn read_journal(
         &self,
         _: &AccountName,
         _: u64,
@@ -65,7 +65,7 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn expire(&self) -> Result<SweepReport, Unavailable> {
+    async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         away()
     }
 
@@ -73,11 +73,11 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn key(&self, _: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+    async fn find_key(&self, _: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
         away()
     }
 
-    async fn keys(&self, _: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+    async fn list_keys(&self, _: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         away()
     }
 
@@ -103,7 +103,7 @@ fn origin() -> HoldRequest {
 }
 
 async fn hold(parrot: &Parrot) -> Result<Hold, HoldRefused> {
-    ledger::hold(parrot, &name("ada"), "call", quote(), (3, 7)).await
+    ledger::place_hold(parrot, &name("ada"), "call", quote(), (3, 7)).await
 }
 
 async fn held(parrot: &Parrot) -> Hold {
@@ -154,7 +154,7 @@ async fn nothing_is_held_of_what_was_refused(
 #[tokio::test]
 async fn an_extension_is_what_the_ledger_says_that_it_is() {
     let parrot =
-        Parrot::that_says(&[Outcome::Held(nano(60)), Outcome::Held(nano(70)), Outcome::Gone]);
+        Parrot::that_says(&[Outcome::Held(nano(60)), Outcome::Held(nano(70)), Outcome::HoldEnded]);
     let mut hold = held(&parrot).await;
     assert_eq!(hold.extend(&parrot, nano(80)).await, Ok(nano(70)));
     assert_eq!((hold.held(), hold.origin()), (nano(70), origin()));

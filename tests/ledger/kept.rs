@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::Connection;
+use tollgate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, ReplyHead, ReplyParts};
+use tollgate::kv_cache::ID_PREFIX;
 use tollgate::ledger::{AccountName, Operation, Outcome};
 use tollgate::money::Money;
-use tollgate::notes::ID_PREFIX;
-use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyHead, ReplyParts};
 use tollgate::store::{OpenStore, StoreSection};
 
 use super::redis_server::RedisServer;
@@ -37,17 +37,22 @@ fn naming(id: &str) -> IdempotencyKey {
 async fn end(store: &OpenStore, account: &AccountName, id: &str, bytes: usize) {
     let head = ReplyHead::new(200, Vec::new());
     let reply = ReplyParts { head, body: vec![b'x'; bytes].into() };
-    assert_eq!(store.repeats.end(account, &naming(id), Some(reply)).await, Ok(true));
+    assert_eq!(store.repeats.complete(account, &naming(id), Some(reply)).await, Ok(true));
 }
 
 /// Whether the body of a call's reply is there; its name always is.
 async fn is_there(store: &OpenStore, account: &AccountName, id: &str) -> bool {
     let asked = IdempotencyKey { owner: "another".to_owned(), ..naming(id) };
-    match store.repeats.take(account, &asked, &ClaimMode::Free, LONG_MS).await.expect("an answer") {
+    match store
+        .repeats
+        .claim_key(account, &asked, &ClaimMode::IfFree, LONG_MS)
+        .await
+        .expect("an answer")
+    {
         ClaimResult::Replied(kept) => {
-            store.repeats.piece(account, &kept.owner, 0).await.expect("an answer").is_some()
+            store.repeats.read_piece(account, &kept.owner, 0).await.expect("an answer").is_some()
         }
-        ClaimResult::NotKept => false,
+        ClaimResult::ReplyNotStored => false,
         other => panic!("{id} would be paid for again: {other:?}"),
     }
 }
@@ -56,14 +61,14 @@ async fn note(store: &OpenStore, account: &AccountName, name: &str, bytes: usize
     let note = Bytes::from(vec![b'n'; bytes]);
     let end = Instant::now() + PATIENCE;
     // A store of a fleet may have to make room first.
-    while store.notes.keep(account, &[name.to_owned()], note.clone(), HOUR_MS).await.is_err() {
+    while store.notes.put(account, &[name.to_owned()], note.clone(), HOUR_MS).await.is_err() {
         assert!(Instant::now() < end, "{name} is not kept");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 async fn notes(store: &OpenStore, account: &AccountName, names: &[String]) -> Vec<bool> {
-    let found = store.notes.find(account, names).await.expect("an answer");
+    let found = store.notes.get_many(account, names).await.expect("an answer");
     found.iter().map(Option::is_some).collect()
 }
 
@@ -180,9 +185,9 @@ async fn what_sqlite_keeps_was_counted_wrong() {
         note(&store, &account, &format!("thinking:{round}"), 100).await;
         end(&store, &account, &format!("call-{round}"), 100).await;
     }
-    store.notes.keep(&account, &["over".to_owned()], vec![1].into(), 0).await.expect("taken");
+    store.notes.put(&account, &["over".to_owned()], vec![1].into(), 0).await.expect("taken");
     let all = counts_are_true(folder.path(), 1 << 20);
-    store.ledger.expire().await.expect("a sweep");
+    store.ledger.expire_holds().await.expect("a sweep");
     assert!(counts_are_true(folder.path(), 1 << 20) < all);
     drop(store);
 
@@ -205,7 +210,7 @@ async fn what_sqlite_keeps_was_counted_wrong() {
 async fn a_word_that_was_lost_made_the_sum_of_a_fleet_wrong_for_ever() {
     let server = RedisServer::start();
     let (store, account) = (keeping(server.url(), 1 << 20).await, name("told"));
-    store.ledger.open(&account).await.expect("an account");
+    store.ledger.open_account(&account).await.expect("an account");
     end(&store, &account, "call", 50 * KIB).await;
     let total = || match server.command(&["GET", "tollgate:{:kept}:total"]) {
         redis::Value::BulkString(digits) => String::from_utf8(digits).expect("digits"),
@@ -218,10 +223,10 @@ async fn a_word_that_was_lost_made_the_sum_of_a_fleet_wrong_for_ever() {
         server.command(&["SET", "tollgate:{:kept}:total", "-12345"]);
         // A minute later.
         server.command(&["DEL", "tollgate:{:kept}:sweeping"]);
-        store.ledger.expire().await.expect("a sweep");
+        store.ledger.expire_holds().await.expect("a sweep");
         // Its first goes through all accounts there are, the next through all that keep something.
         server.command(&["DEL", "tollgate:{:kept}:sweeping"]);
-        store.ledger.expire().await.expect("a sweep");
+        store.ledger.expire_holds().await.expect("a sweep");
         assert_eq!(total(), "51200");
     }
     assert!(is_there(&store, &account, "call").await);
@@ -234,18 +239,18 @@ fn nano(nano: i64) -> Money {
 /// Keeps far more than a server has room for, and asks for a hold of somebody else's.
 async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcome, String> {
     let (store, other) = (keeping(server.url(), kept_bytes_max).await, name("other"));
-    store.ledger.open(&other).await.expect("an account");
+    store.ledger.open_account(&other).await.expect("an account");
     let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(store.ledger.apply(&other, paid).await, Ok(Outcome::Done));
     for number in 0..900 {
         let (account, id) = (name(&format!("greedy-{}", number % 3)), number.to_string());
         let head = ReplyHead::new(200, Vec::new());
         let reply = ReplyParts { head, body: vec![b'x'; 64 * KIB].into() };
-        let ended = store.repeats.end(&account, &naming(&id), Some(reply)).await;
+        let ended = store.repeats.complete(&account, &naming(&id), Some(reply)).await;
         assert_eq!(ended, Ok(true), "an end is taken by a full server too");
         let thought = Bytes::from(vec![b'n'; 64 * KIB]);
         // It may be refused.
-        let _ = store.notes.keep(&account, &[id], thought, HOUR_MS).await;
+        let _ = store.notes.put(&account, &[id], thought, HOUR_MS).await;
     }
     let one = nano(1);
     let hold = Operation::Hold { id: "h".to_owned(), wanted: one, least: one, lease_ms: LONG_MS };

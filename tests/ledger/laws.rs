@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tollgate::ledger::account::{Account, Balances};
+use tollgate::ledger::account::{Balances, InMemoryAccount};
 use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
@@ -62,7 +62,7 @@ fn replayed(journal: &[JournalEntry]) -> (i128, i128) {
 
 /// What the balances and the journal must tell after each operation.
 pub(crate) fn sound(balances: Balances, journal: &[JournalEntry]) -> Result<(), TestCaseError> {
-    prop_assert!(balances.add_up(), "{balances:?} do not add up");
+    prop_assert!(balances.is_balanced(), "{balances:?} do not add up");
     let (posted, lost) = (i128::from(balances.posted.nano()), balances.written_off.nano().into());
     prop_assert_eq!(replayed(journal), (posted, lost), "the journal tells another story");
     Ok(())
@@ -93,7 +93,7 @@ impl Asked {
 }
 
 /// What all open holds hold.
-fn open_in_all(account: &Account, asked: &Asked, now: i64) -> i128 {
+fn open_in_all(account: &InMemoryAccount, asked: &Asked, now: i64) -> i128 {
     let held = |op| match account.clone().apply(&op, now) {
         Outcome::HoldExists { held, open: true } => i128::from(held.nano()),
         _ => 0,
@@ -102,7 +102,7 @@ fn open_in_all(account: &Account, asked: &Asked, now: i64) -> i128 {
 }
 
 /// That what is told of a hold is what its lines in the journal say.
-fn each_is_charged_as_told(account: &Account, now: i64) -> Result<(), TestCaseError> {
+fn each_is_charged_as_told(account: &InMemoryAccount, now: i64) -> Result<(), TestCaseError> {
     for id in IDS {
         let of_it = |line: &str| line.trim_matches('"').starts_with(&format!("{id}."));
         let lines: Vec<&JournalEntry> = account.journal.iter().filter(|e| of_it(&e.line)).collect();
@@ -125,7 +125,7 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
     let bounds =
         ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(bounds, |(actions in many)| {
-        let (mut account, mut asked) = (Account::default(), Asked::default());
+        let (mut account, mut asked) = (InMemoryAccount::default(), Asked::default());
         for (now, action) in (0..).step_by(2).zip(&actions) {
             match action {
                 Action::Apply(op) => {
@@ -133,7 +133,7 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
                     asked.note(op);
                     keeps_the_law(op, &answer, &account)?;
                 }
-                _ => drop(account.expire(now)),
+                _ => drop(account.expire_holds(now)),
             }
             sound(account.balances, &account.journal)?;
             let held = i128::from(account.balances.held.nano());
@@ -144,7 +144,11 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
 }
 
 /// What an answer must be to its operation, whatever came before.
-fn keeps_the_law(op: &Operation, answer: &Outcome, after: &Account) -> Result<(), TestCaseError> {
+fn keeps_the_law(
+    op: &Operation,
+    answer: &Outcome,
+    after: &InMemoryAccount,
+) -> Result<(), TestCaseError> {
     match (op, answer) {
         (Operation::Hold { wanted, least, .. }, Outcome::Held(held)) => {
             prop_assert!(held <= wanted && held >= least.min(wanted));
@@ -158,7 +162,7 @@ fn keeps_the_law(op: &Operation, answer: &Outcome, after: &Account) -> Result<()
         (Operation::Settle { charge, .. }, Outcome::Posted { amount, .. }) => {
             prop_assert!(amount >= charge, "less is posted than was charged");
         }
-        (Operation::Extend { .. }, Outcome::Gone | Outcome::OutOfRange) => {}
+        (Operation::Extend { .. }, Outcome::HoldEnded | Outcome::OutOfRange) => {}
         (Operation::Extend { .. }, other) => prop_assert!(false, "an extension: {:?}", other),
         _ => {}
     }
@@ -172,10 +176,10 @@ fn the_same_again_changes_nothing() {
     let bounds =
         ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(bounds, |(actions in many)| {
-        let mut account = Account::default();
+        let mut account = InMemoryAccount::default();
         for (now, action) in (0..).step_by(2).zip(&actions) {
             let Action::Apply(op) = action else {
-                account.expire(now);
+                account.expire_holds(now);
                 continue;
             };
             let first = account.apply(op, now);
@@ -183,7 +187,7 @@ fn the_same_again_changes_nothing() {
             let again = account.apply(op, now);
             prop_assert_eq!((balances, lines), (account.balances, account.journal.len()));
             let fits = match (&first, &again) {
-                (Outcome::Done, Outcome::Exists) => matches!(op, Operation::Credit { .. }),
+                (Outcome::Done, Outcome::AlreadyDone) => matches!(op, Operation::Credit { .. }),
                 (Outcome::Held(held), Outcome::HoldExists { held: same, open: true }) => held == same,
                 (Outcome::Posted { amount, .. }, Outcome::AlreadyPosted(same)) => amount == same,
                 _ => first == again,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use rstest::rstest;
-use tollgate::ledger::account::Account;
+use tollgate::ledger::account::InMemoryAccount;
 use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
 use tollgate::ledger::{AccountName, HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
@@ -99,9 +99,9 @@ type Told = (Money, Money);
 /// The store, the processes, and what clients were told.
 struct World {
     habit: Habit,
-    store: Account,
+    store: InMemoryAccount,
     /// The store as it was before each operation, of those that it may lose.
-    earlier: Vec<Account>,
+    earlier: Vec<InMemoryAccount>,
     now: i64,
     begun: usize,
     calls: BTreeMap<usize, Call>,
@@ -122,7 +122,7 @@ impl World {
     fn new(habit: Habit) -> World {
         World {
             habit,
-            store: Account::default(),
+            store: InMemoryAccount::default(),
             earlier: Vec::new(),
             now: 0,
             begun: 0,
@@ -200,7 +200,7 @@ impl World {
             Event::Expire => {
                 self.earlier.push(self.store.clone());
                 self.now += 2;
-                self.store.expire(self.now);
+                self.store.expire_holds(self.now);
             }
             Event::Lose { last, order } => self.lose(last, order),
         }
@@ -273,8 +273,8 @@ impl World {
         let running = self.calls.iter().filter(|(call, _)| *call % 2 == process);
         let again = running.flat_map(|(_, Call { id, origin, held, .. })| {
             let kept = LeasedItem::Hold { origin: *origin, held: *held };
-            let again =
-                LeaseEntry { account: account.clone(), id: id.clone(), kept }.again(LEASE_MS);
+            let again = LeaseEntry { account: account.clone(), id: id.clone(), item: kept }
+                .restore_operations(LEASE_MS);
             again.into_iter().take(match self.habit {
                 Habit::ForgetsWhatRuns => 0,
                 Habit::ForgetsExtensions => 1,
@@ -313,7 +313,7 @@ impl World {
         for call in 0..CALLS {
             self.settle(call, Money::ZERO);
         }
-        self.store.expire(i64::MAX);
+        self.store.expire_holds(i64::MAX);
     }
 
     /// What the journal says that a call was charged.

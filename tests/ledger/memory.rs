@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use tollgate::ledger::account::{Account, Balances};
+use tollgate::ledger::account::{Balances, InMemoryAccount};
 use tollgate::ledger::{AccountName, JournalEntry, Operation, Outcome};
 
 use super::script::{self, Action, Case};
@@ -20,13 +20,13 @@ pub(crate) trait Machine: Send {
     fn journal(&self) -> &[JournalEntry];
 }
 
-impl Machine for Account {
+impl Machine for InMemoryAccount {
     fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
-        Account::apply(self, op, now)
+        InMemoryAccount::apply(self, op, now)
     }
 
     fn expire(&mut self, now: i64) -> u64 {
-        Account::expire(self, now)
+        InMemoryAccount::expire_holds(self, now)
     }
 
     fn balances(&self) -> Balances {
@@ -131,7 +131,7 @@ pub(crate) async fn run(subject: &mut dyn Subject, cases: &[Case]) -> Result<usi
                 return Err(format!("{place}\n  expected {}\n  came     {came}", line.expected));
             }
             let balances = subject.balances(&account).await.unwrap_or_default();
-            if !balances.add_up() {
+            if !balances.is_balanced() {
                 return Err(format!("{place}\n  {balances:?} do not add up"));
             }
             held += 1;

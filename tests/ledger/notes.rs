@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::Connection;
-use tollgate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
-use tollgate::money::Money;
-use tollgate::notes::{
-    AccountCache, CacheRefusal, FOUND_BYTES_MAX, ID_PREFIX, IDS_MAX, NAME_BYTES_MAX,
+use tollgate::kv_cache::{
+    AccountCache, CacheRefusal, ID_PREFIX, IDS_MAX, LOOKUP_BYTES_MAX, NAME_BYTES_MAX,
     NOTE_BYTES_MAX, NOTES_MAX,
 };
+use tollgate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
+use tollgate::money::Money;
 use tollgate::store::{self, OpenStore};
 
 use super::redis_server::RedisServer;
@@ -34,7 +34,7 @@ fn bytes(text: &str) -> Bytes {
 }
 
 async fn keep(notes: &dyn AccountCache, account: &AccountName, name: &str, text: &str) {
-    notes.keep(account, &[name.to_owned()], bytes(text), HOUR_MS).await.expect("it is kept");
+    notes.put(account, &[name.to_owned()], bytes(text), HOUR_MS).await.expect("it is kept");
 }
 
 /// What is found, in words; `-` where there is nothing.
@@ -52,7 +52,7 @@ async fn find(
     names: &[&str],
 ) -> Result<Vec<Option<Bytes>>, Unavailable> {
     let names: Vec<String> = names.iter().copied().map(str::to_owned).collect();
-    notes.find(account, &names).await
+    notes.get_many(account, &names).await
 }
 
 /// Waits until a note is gone; tells how long that took.
@@ -79,7 +79,7 @@ async fn answers_come_in_the_order_of_the_names(notes: &dyn AccountCache) {
     for name in many.iter().step_by(3) {
         keep(notes, &account, name, name).await;
     }
-    let all = notes.find(&account, &many).await.expect("an answer");
+    let all = notes.get_many(&account, &many).await.expect("an answer");
     let expected = |(n, name): (usize, &String)| n.is_multiple_of(3).then(|| bytes(name));
     assert_eq!(all, many.iter().enumerate().map(expected).collect::<Vec<_>>());
 }
@@ -97,13 +97,13 @@ async fn a_note_may_have_several_names(notes: &dyn AccountCache) {
     let account = name("several-names");
     keep(notes, &account, "b", "old").await;
     let names = ["a", "b", "c"].map(str::to_owned);
-    notes.keep(&account, &names, bytes("new"), HOUR_MS).await.expect("it is kept");
+    notes.put(&account, &names, bytes("new"), HOUR_MS).await.expect("it is kept");
     assert_eq!(found(notes, &account, &["a", "b", "c", "d"]).await, "new new new -");
-    notes.keep(&account, &[], bytes("none"), HOUR_MS).await.expect("it is taken");
-    notes.keep(&account, &names[..2], bytes("x"), 0).await.expect("it is taken");
+    notes.put(&account, &[], bytes("none"), HOUR_MS).await.expect("it is taken");
+    notes.put(&account, &names[..2], bytes("x"), 0).await.expect("it is taken");
     assert_eq!(found(notes, &account, &["a", "b", "c"]).await, "- - new");
     let long = [names[2].clone(), "n".repeat(NAME_BYTES_MAX + 1)];
-    let refused = notes.keep(&account, &long, bytes("x"), HOUR_MS).await;
+    let refused = notes.put(&account, &long, bytes("x"), HOUR_MS).await;
     assert_eq!(refused, Err(CacheRefusal::TooLarge));
     assert_eq!(found(notes, &account, &["c"]).await, "new");
 }
@@ -151,7 +151,7 @@ async fn any_text_is_a_name(notes: &dyn AccountCache) {
     let expected: Vec<String> = (0..names.len()).map(|n| n.to_string()).collect();
     assert_eq!(found(notes, &account, &names).await, expected.join(" "));
     let too_long = format!("{longest}n");
-    let refused = notes.keep(&account, std::slice::from_ref(&too_long), bytes("x"), HOUR_MS).await;
+    let refused = notes.put(&account, std::slice::from_ref(&too_long), bytes("x"), HOUR_MS).await;
     assert_eq!(refused, Err(CacheRefusal::TooLarge));
     assert_eq!(found(notes, &account, &[&too_long, "%"]).await, "- 13");
 }
@@ -160,10 +160,10 @@ async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn AccountCache) {
     let account = name("sizes");
     let of = |size: usize| (0..=255).cycle().take(size).collect::<Bytes>();
     for size in [0, 1, 256, NOTE_BYTES_MAX - 1, NOTE_BYTES_MAX] {
-        notes.keep(&account, &["a".to_owned()], of(size), HOUR_MS).await.expect("it is kept");
+        notes.put(&account, &["a".to_owned()], of(size), HOUR_MS).await.expect("it is kept");
         assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(size))]), "{size}");
     }
-    let refused = notes.keep(&account, &["a".to_owned()], of(NOTE_BYTES_MAX + 1), HOUR_MS).await;
+    let refused = notes.put(&account, &["a".to_owned()], of(NOTE_BYTES_MAX + 1), HOUR_MS).await;
     assert_eq!(refused, Err(CacheRefusal::TooLarge));
     assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(NOTE_BYTES_MAX))]));
 }
@@ -172,22 +172,25 @@ async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn AccountCache) {
 async fn an_answer_has_its_bound_too(notes: &dyn AccountCache) {
     let account = name("answers");
     let note = Bytes::from(vec![b'x'; NOTE_BYTES_MAX]);
-    let count = FOUND_BYTES_MAX / NOTE_BYTES_MAX + 20;
+    let count = LOOKUP_BYTES_MAX / NOTE_BYTES_MAX + 20;
     let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
     for name in &names {
         notes
-            .keep(&account, std::slice::from_ref(name), note.clone(), HOUR_MS)
+            .put(&account, std::slice::from_ref(name), note.clone(), HOUR_MS)
             .await
             .expect("it is kept");
     }
-    let all = notes.find(&account, &names).await.expect("an answer");
+    let all = notes.get_many(&account, &names).await.expect("an answer");
     assert_eq!(all.len(), count);
     let there = all.iter().take_while(|note| note.is_some()).count();
     assert!((count - 20..count).contains(&there), "{there} of {count}");
     assert!(all[there..].iter().all(Option::is_none), "one of the rest is there");
-    assert_eq!(notes.find(&account, &names[there..]).await, Ok(vec![Some(note); count - there]));
+    assert_eq!(
+        notes.get_many(&account, &names[there..]).await,
+        Ok(vec![Some(note); count - there])
+    );
     // The same bytes a thousand times, not a thousand copies.
-    let again = notes.find(&account, &vec!["n0".to_owned(); 1_000]).await.expect("an answer");
+    let again = notes.get_many(&account, &vec!["n0".to_owned(); 1_000]).await.expect("an answer");
     let first = again[0].as_ref().expect("it is there").as_ptr();
     assert!(again.iter().all(|note| note.as_ref().is_some_and(|n| n.as_ptr() == first)));
 }
@@ -195,13 +198,13 @@ async fn an_answer_has_its_bound_too(notes: &dyn AccountCache) {
 async fn a_note_lives_as_long_as_it_was_told(notes: &dyn AccountCache) {
     let account = name("lives");
     let kept = Instant::now();
-    notes.keep(&account, &["long".to_owned()], bytes("l"), HOUR_MS).await.expect("it is kept");
-    notes.keep(&account, &["short".to_owned()], bytes("s"), 400).await.expect("it is kept");
-    notes.keep(&account, &["longer".to_owned()], bytes("l"), 400).await.expect("it is kept");
-    notes.keep(&account, &["longer".to_owned()], bytes("m"), HOUR_MS).await.expect("it is kept");
-    notes.keep(&account, &["shorter".to_owned()], bytes("s"), HOUR_MS).await.expect("it is kept");
-    notes.keep(&account, &["shorter".to_owned()], bytes("t"), 400).await.expect("it is kept");
-    notes.keep(&account, &["ever".to_owned()], bytes("e"), u64::MAX).await.expect("it is kept");
+    notes.put(&account, &["long".to_owned()], bytes("l"), HOUR_MS).await.expect("it is kept");
+    notes.put(&account, &["short".to_owned()], bytes("s"), 400).await.expect("it is kept");
+    notes.put(&account, &["longer".to_owned()], bytes("l"), 400).await.expect("it is kept");
+    notes.put(&account, &["longer".to_owned()], bytes("m"), HOUR_MS).await.expect("it is kept");
+    notes.put(&account, &["shorter".to_owned()], bytes("s"), HOUR_MS).await.expect("it is kept");
+    notes.put(&account, &["shorter".to_owned()], bytes("t"), 400).await.expect("it is kept");
+    notes.put(&account, &["ever".to_owned()], bytes("e"), u64::MAX).await.expect("it is kept");
     let (short, shorter) = tokio::join!(
         async {
             gone(notes, &account, "short").await;
@@ -219,8 +222,8 @@ async fn a_note_lives_as_long_as_it_was_told(notes: &dyn AccountCache) {
     assert_eq!(found(notes, &account, &names).await, "l - m - e");
     keep(notes, &account, "short", "back").await;
     assert_eq!(found(notes, &account, &["short"]).await, "back");
-    notes.keep(&account, &["long".to_owned()], bytes("no life"), 0).await.expect("it is taken");
-    notes.keep(&account, &["never".to_owned()], bytes("no life"), 0).await.expect("it is taken");
+    notes.put(&account, &["long".to_owned()], bytes("no life"), 0).await.expect("it is taken");
+    notes.put(&account, &["never".to_owned()], bytes("no life"), 0).await.expect("it is taken");
     assert_eq!(found(notes, &account, &["long", "never", "longer"]).await, "- - m");
 }
 
@@ -236,7 +239,7 @@ async fn conforms(opened: &OpenStore) {
     an_answer_has_its_bound_too(notes).await;
     a_note_lives_as_long_as_it_was_told(notes).await;
     // Notes are no accounts.
-    assert_eq!(opened.ledger.accounts().await, Ok(vec![]));
+    assert_eq!(opened.ledger.list_accounts().await, Ok(vec![]));
 }
 
 #[tokio::test]
@@ -271,7 +274,7 @@ async fn nodes_of_a_fleet_find_each_others_notes() {
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let section = at(url.clone());
         let (one, other) =
-            (opened(&url).await.notes, store::lazy(&section).expect("it opens").notes);
+            (opened(&url).await.notes, store::open_lazily(&section).expect("it opens").notes);
         let account = name("fleet");
         for round in 0..50 {
             keep(&*one, &account, "a", &format!("one-{round}")).await;
@@ -292,7 +295,7 @@ fn nano(nano: i64) -> Money {
 }
 
 async fn funded(ledger: &dyn Ledger, account: &AccountName, credit: i64) {
-    assert_eq!(ledger.open(account).await, Ok(true));
+    assert_eq!(ledger.open_account(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
     assert_eq!(ledger.apply(account, credit).await, Ok(Outcome::Done));
 }
@@ -310,8 +313,8 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
             let large = Bytes::from(vec![b'a' + u8::try_from(n % 26).expect("a letter"); 50_000]);
             let names = ["shared".to_owned()];
             let (kept, shared, posted) = tokio::join!(
-                notes.keep(&account, std::slice::from_ref(&own), large.clone(), HOUR_MS),
-                notes.keep(&account, &names, large.clone(), HOUR_MS),
+                notes.put(&account, std::slice::from_ref(&own), large.clone(), HOUR_MS),
+                notes.put(&account, &names, large.clone(), HOUR_MS),
                 ledger.apply(&account, settle(&id, nano(7))),
             );
             assert_eq!((kept, shared), (Ok(()), Ok(())));
@@ -324,7 +327,7 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
     }
     tasks.join_all().await;
     let balances = stores[1].ledger.balances(&account).await.expect("balances").expect("some");
-    assert!(balances.add_up(), "{balances:?}");
+    assert!(balances.is_balanced(), "{balances:?}");
     assert_eq!((balances.posted, balances.held), (nano(840), Money::ZERO));
 }
 
@@ -389,11 +392,11 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
     let store = opened(&sqlite_url(folder.path())).await;
     let (notes, full, other) = (&*store.notes, name("full"), name("other"));
     // Sooner gone than all others, but not in their account.
-    notes.keep(&other, &["n7".to_owned()], bytes("other"), HOUR_MS / 2).await.expect("it is kept");
+    notes.put(&other, &["n7".to_owned()], bytes("other"), HOUR_MS / 2).await.expect("it is kept");
     let most = u64::try_from(NOTES_MAX).expect("a small number");
     // The later, the sooner they expire: what goes is not what came first.
     for n in 0..most {
-        let kept = notes.keep(&full, &[format!("n{n}")], bytes("x"), HOUR_MS - n * 1_000).await;
+        let kept = notes.put(&full, &[format!("n{n}")], bytes("x"), HOUR_MS - n * 1_000).await;
         assert_eq!(kept, Ok(()));
     }
     let last = format!("n{}", most - 1);
@@ -404,7 +407,7 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
         keep(notes, &full, more, "m").await;
     }
     let names: Vec<String> = (0..most).map(|n| format!("n{n}")).collect();
-    let there = notes.find(&full, &names).await.expect("an answer");
+    let there = notes.get_many(&full, &names).await.expect("an answer");
     let left = there.iter().take_while(|note| note.is_some()).count();
     // A few go at once, and always those that expire first.
     assert!((NOTES_MAX - 50..=NOTES_MAX - 3).contains(&left), "{left} are left");
@@ -434,7 +437,7 @@ async fn ids_and_other_notes_do_not_make_room_for_each_other() {
     keep(notes, &account, "thinking:a", "a").await;
     let ids: Vec<String> = (0..IDS_MAX).map(|n| format!("{ID_PREFIX}{n}")).collect();
     for some in ids.chunks(5_000) {
-        notes.keep(&account, some, bytes("1"), 2 * HOUR_MS).await.expect("they are kept");
+        notes.put(&account, some, bytes("1"), 2 * HOUR_MS).await.expect("they are kept");
     }
     assert_eq!(rows(folder.path()), IDS_MAX + 1);
     keep(notes, &account, "given:new", "2").await;
@@ -458,7 +461,7 @@ async fn a_new_note_is_found_however_full_the_account_is() {
                     SELECT 'together', 'n' || n, 9223372036854775807, x'78' FROM n";
     beside.execute_batch(thousand).expect("a full account");
     // Of those that expire together the oldest go.
-    notes.keep(&together, &["new".to_owned()], bytes("new"), u64::MAX).await.expect("it is kept");
+    notes.put(&together, &["new".to_owned()], bytes("new"), u64::MAX).await.expect("it is kept");
     assert_eq!(found(notes, &together, &["n0", "n1", "n999", "new"]).await, "- - x new");
     // It expires long before all others.
     for n in 0..200 {
@@ -493,11 +496,11 @@ async fn sweeps_delete_notes_whose_time_has_come_and_no_others() {
     let (notes, account) = (&*store.notes, name("swept"));
     for n in 0..150 {
         let life_ms = if n % 3 == 0 { HOUR_MS } else { 0 };
-        notes.keep(&account, &[format!("n{n}")], bytes("x"), life_ms).await.expect("it is taken");
+        notes.put(&account, &[format!("n{n}")], bytes("x"), life_ms).await.expect("it is taken");
     }
     assert_eq!(rows(folder.path()), 150);
     assert_eq!(found(notes, &account, &["n0", "n1", "n2", "n3"]).await, "x - - x");
-    assert_eq!(store.ledger.expire().await.expect("a sweep").expired, 0);
+    assert_eq!(store.ledger.expire_holds().await.expect("a sweep").expired, 0);
     assert_eq!(rows(folder.path()), 50);
     assert_eq!(found(notes, &account, &["n0", "n1", "n2", "n3"]).await, "x - - x");
 }
@@ -517,8 +520,8 @@ async fn a_note_that_cannot_be_written_fails_nobody_else() {
         let (id, good, bad) = (format!("h{n}"), format!("good-{n}"), format!("bad-{n}"));
         let (held, good, bad) = tokio::join!(
             store.ledger.apply(&account, hold(&id)),
-            store.notes.keep(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
-            store.notes.keep(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
+            store.notes.put(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
+            store.notes.put(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
         );
         assert_eq!((held, good), (Ok(Outcome::Held(nano(10))), Ok(())));
         let Err(CacheRefusal::Unavailable(why)) = bad else { panic!("{bad:?}") };
@@ -557,7 +560,7 @@ async fn a_full_redis_keeps_no_notes_and_still_finds_them() {
     server.command(&["SET", "ballast", &"x".repeat(1 << 20)]);
     server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     for _ in 0..3 {
-        let refused = store.notes.keep(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
+        let refused = store.notes.put(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
         let Err(CacheRefusal::Unavailable(why)) = refused else { panic!("{refused:?}") };
         assert!(why.to_string().contains("maxmemory"), "{why}");
     }
@@ -575,7 +578,7 @@ async fn notes_wait_for_a_redis_that_is_gone_no_longer_than_calls_do() {
     keep(&*store.notes, &account, "a", "one").await;
     server.stop();
     let asked = Instant::now();
-    let refused = store.notes.keep(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
+    let refused = store.notes.put(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
     assert!(matches!(refused, Err(CacheRefusal::Unavailable(_))), "{refused:?}");
     find(&*store.notes, &account, &["a"]).await.expect_err("it is gone");
     assert!(asked.elapsed() < Duration::from_secs(6), "{:?}", asked.elapsed());

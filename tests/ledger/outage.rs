@@ -23,7 +23,7 @@ fn hold(id: &str) -> Operation {
 
 async fn funded(ledger: &dyn Ledger) -> AccountName {
     let account = name("outage");
-    ledger.open(&account).await.expect("open");
+    ledger.open_account(&account).await.expect("open");
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
     account
@@ -31,7 +31,7 @@ async fn funded(ledger: &dyn Ledger) -> AccountName {
 
 async fn held(ledger: &dyn Ledger, account: &AccountName) -> i64 {
     let balances = ledger.balances(account).await.expect("balances").expect("the account");
-    assert!(balances.add_up(), "{balances:?}");
+    assert!(balances.is_balanced(), "{balances:?}");
     balances.held.nano()
 }
 
@@ -126,7 +126,7 @@ async fn a_redis_that_forgot_the_scripts_is_told_them_again() {
         }
     }
     server.command(&["SCRIPT", "FLUSH"]);
-    ledger.expire().await.expect("a sweep");
+    ledger.expire_holds().await.expect("a sweep");
     assert_eq!(held(&*ledger, &account).await, 0);
 }
 

@@ -45,7 +45,7 @@ async fn at_once(stores: &Stores, account: &AccountName, ops: Vec<Operation>) ->
 
 async fn funded(stores: &Stores, credit: Money) -> AccountName {
     let account = name("crowd");
-    stores[0].open(&account).await.expect("open");
+    stores[0].open_account(&account).await.expect("open");
     let op = Operation::Credit { tx: "t".to_owned(), amount: credit };
     assert_eq!(stores[0].apply(&account, op).await, Ok(Outcome::Done));
     account
@@ -55,7 +55,7 @@ async fn balances(stores: &Stores, account: &AccountName) -> Balances {
     let one = stores[0].balances(account).await.expect("balances").expect("the account");
     let other = stores[1].balances(account).await.expect("balances").expect("the account");
     assert_eq!(one, other);
-    assert!(one.add_up(), "{one:?}");
+    assert!(one.is_balanced(), "{one:?}");
     one
 }
 
@@ -71,7 +71,7 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     let all_held = nano(each.nano() * paid_for);
     assert_eq!(balances(&stores, &account).await.held, all_held);
     let open = SweepReport { expired: 0, open: 137, held: all_held };
-    assert_eq!(stores[0].expire().await, Ok(open));
+    assert_eq!(stores[0].expire_holds().await, Ok(open));
 
     let ends = (0..1_000).map(|n| match n % 2 {
         0 => settle(&format!("h{n}"), nano(each.nano() / 2)),
@@ -83,8 +83,8 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     let charged = i64::try_from(posted).expect("a small number") * (each.nano() / 2);
     assert_eq!((after.held, after.posted), (Money::ZERO, nano(charged)));
     assert_eq!(after.written_off, Money::ZERO);
-    assert_eq!(stores[1].expire().await, Ok(SweepReport::default()));
-    let journal = stores[1].journal(&account, 0, 2_000).await.expect("the journal");
+    assert_eq!(stores[1].expire_holds().await, Ok(SweepReport::default()));
+    let journal = stores[1].read_journal(&account, 0, 2_000).await.expect("the journal");
     assert_eq!(journal.len(), posted);
 }
 
@@ -103,7 +103,7 @@ async fn one_settlement_of_many_counts(stores: Stores) {
     assert_eq!(repeats, 199);
     let after = balances(&stores, &account).await;
     assert_eq!((after.held, after.posted), (Money::ZERO, first));
-    assert_eq!(stores[0].journal(&account, 0, 10).await.expect("the journal").len(), 1);
+    assert_eq!(stores[0].read_journal(&account, 0, 10).await.expect("the journal").len(), 1);
 }
 
 /// A hold that the store lost is settled by all who remember it, and is charged once.
@@ -121,7 +121,7 @@ async fn one_settlement_of_a_lost_hold_counts(stores: Stores) {
     assert_eq!((of(&posted), of(&Outcome::AlreadyPosted(nano(300)))), (1, 149));
     let after = balances(&stores, &account).await;
     assert_eq!((after.held, after.posted, after.available), (Money::ZERO, nano(300), nano(700)));
-    assert_eq!(stores[0].journal(&account, 0, 10).await.expect("the journal").len(), 1);
+    assert_eq!(stores[0].read_journal(&account, 0, 10).await.expect("the journal").len(), 1);
 }
 
 /// Holds that grow at once share what there is, and none of it twice.
@@ -136,7 +136,7 @@ async fn holds_that_grow_at_once_share_what_there_is(stores: Stores) {
     let after = balances(&stores, &account).await;
     assert_eq!((after.available, after.held), (Money::ZERO, nano(each * all * 3)));
     let open = SweepReport { expired: 0, open: 100, held: after.held };
-    assert_eq!(stores[1].expire().await, Ok(open));
+    assert_eq!(stores[1].expire_holds().await, Ok(open));
 
     let voids = (0..all).map(|n| Operation::Void { id: format!("g{n}") });
     at_once(&stores, &account, voids.collect()).await;
@@ -184,7 +184,7 @@ async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
     let costs = (0..100).map(|n| super::script::checkpoint(&format!("s{n}"), nano(7)));
     at_once(&stores, &account, costs.collect()).await;
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    let (a, b) = tokio::join!(stores[0].expire(), stores[1].expire());
+    let (a, b) = tokio::join!(stores[0].expire_holds(), stores[1].expire_holds());
     assert_eq!(a.expect("a sweep").expired + b.expect("a sweep").expired, 100);
     let after = balances(&stores, &account).await;
     assert_eq!((after.held, after.posted, after.available), (Money::ZERO, nano(700), nano(300)));
@@ -224,8 +224,10 @@ async fn a_new_file_opened_by_many_at_once() {
     let mut tasks = JoinSet::new();
     for n in 0..8 {
         let url = url.clone();
-        tasks.spawn(async move { open(&url).await.open(&name(&format!("account-{n}"))).await });
+        tasks.spawn(
+            async move { open(&url).await.open_account(&name(&format!("account-{n}"))).await },
+        );
     }
     assert!(tasks.join_all().await.iter().all(|new| *new == Ok(true)));
-    assert_eq!(open(&url).await.accounts().await.expect("accounts").len(), 8);
+    assert_eq!(open(&url).await.list_accounts().await.expect("accounts").len(), 8);
 }

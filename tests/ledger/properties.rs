@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tollgate::ledger::account::Account;
+use tollgate::ledger::account::InMemoryAccount;
 use tollgate::ledger::{AccountName, Outcome};
 
 use super::laws::{Asked, action, sound};
@@ -106,7 +106,7 @@ fn random_scripts_end_the_same_on_all_three() {
         runtime.block_on(async {
             let sqlite = Stored::sqlite(folder.path()).await;
             let mut stores = [sqlite, Stored::at(&server.fresh_url()).await];
-            same_everywhere(&mut Memory::new(Account::default), &mut stores, &steps).await
+            same_everywhere(&mut Memory::new(InMemoryAccount::default), &mut stores, &steps).await
         })?;
     });
 }

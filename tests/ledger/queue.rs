@@ -51,7 +51,7 @@ fn nano(nano: i64) -> Money {
 
 async fn funded(ledger: &dyn Ledger, account: &str, credit: i64) -> AccountName {
     let account = name(account);
-    assert_eq!(ledger.open(&account).await, Ok(true));
+    assert_eq!(ledger.open_account(&account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
     assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
     account
@@ -59,7 +59,7 @@ async fn funded(ledger: &dyn Ledger, account: &str, credit: i64) -> AccountName 
 
 async fn balances(ledger: &dyn Ledger, account: &AccountName) -> Balances {
     let balances = ledger.balances(account).await.expect("balances").expect("the account");
-    assert!(balances.add_up(), "{balances:?}");
+    assert!(balances.is_balanced(), "{balances:?}");
     balances
 }
 
@@ -98,7 +98,7 @@ fn keyed(account: &AccountName, id: &str, key: &str) -> NewJob {
 }
 
 async fn place(queue: &dyn JobQueue, order: NewJob) -> PlaceResult {
-    queue.place(order).await.expect("an answer")
+    queue.place_job(order).await.expect("an answer")
 }
 
 /// Places jobs that are taken.
@@ -142,7 +142,7 @@ fn stage(status: JobStatus) -> JobStage {
 
 /// Claims whatever is due.
 async fn claim_all(queue: &dyn JobQueue) -> Vec<JobClaim> {
-    queue.claim(LEASE_MS, 1_000).await.expect("claims")
+    queue.claim_due(LEASE_MS, 1_000).await.expect("claims")
 }
 
 fn ids(claims: &[JobClaim]) -> Vec<&str> {
@@ -151,13 +151,13 @@ fn ids(claims: &[JobClaim]) -> Vec<&str> {
 
 /// Claims the one job that is due.
 async fn claim_one(queue: &dyn JobQueue, lease_ms: u64) -> JobClaim {
-    let mut claims = queue.claim(lease_ms, 1_000).await.expect("claims");
+    let mut claims = queue.claim_due(lease_ms, 1_000).await.expect("claims");
     assert_eq!(claims.len(), 1, "{claims:?}");
     claims.remove(0)
 }
 
 async fn save(queue: &dyn JobQueue, claim: &mut JobClaim, next: ClaimUpdate) -> bool {
-    queue.save(claim, next).await.expect("an answer")
+    queue.save_claim(claim, next).await.expect("an answer")
 }
 
 /// Takes a claimed job to a status and gives it back, due after so long.
@@ -168,7 +168,7 @@ async fn moved(queue: &dyn JobQueue, mut claim: JobClaim, to: JobStatus, due_ms:
 }
 
 async fn found(queue: &dyn JobQueue, account: &AccountName, id: &str) -> Option<Job> {
-    queue.find(account, id).await.expect("an answer")
+    queue.find_job(account, id).await.expect("an answer")
 }
 
 /// A page in words: the ids, `+` if there are more, or `?` where it would begin after nothing.
@@ -180,7 +180,7 @@ async fn listed(
     after: Option<&str>,
 ) -> String {
     let page = JobPage { after: after.map(str::to_owned), limit, ascending };
-    let Some(listed) = queue.list(account, page).await.expect("a page") else {
+    let Some(listed) = queue.list_jobs(account, page).await.expect("a page") else {
         return "?".to_owned();
     };
     let mut words: Vec<_> = listed.jobs.iter().map(|job| job.id.as_str()).collect();
@@ -190,7 +190,7 @@ async fn listed(
 
 /// How many jobs are queued, in progress, completed, failed.
 async fn counts(queue: &dyn JobQueue) -> [u64; 4] {
-    let counts = queue.counts().await.expect("counts");
+    let counts = queue.count_by_status().await.expect("counts");
     assert!(counts.iter().map(|count| count.0).eq(JobStatus::ALL), "{counts:?}");
     [0, 1, 2, 3].map(|n: usize| counts[n].1)
 }

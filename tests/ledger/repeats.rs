@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tollgate::ledger::AccountName;
-use tollgate::repeats::{
+use tollgate::idempotency::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, ReplyHead, ReplyParts, ReplyStore,
 };
+use tollgate::ledger::AccountName;
 use tollgate::store::OpenStore;
 
 use super::redis_server::RedisServer;
@@ -54,7 +54,7 @@ fn reply(body: impl Into<Bytes>) -> ReplyParts {
 async fn body(repeats: &dyn ReplyStore, account: &AccountName, owner: &str) -> Vec<Bytes> {
     let mut pieces = Vec::new();
     for number in 0.. {
-        match repeats.piece(account, owner, number).await.expect("an answer") {
+        match repeats.read_piece(account, owner, number).await.expect("an answer") {
             Some(piece) => pieces.push(piece),
             None => break,
         }
@@ -85,15 +85,15 @@ impl Step {
         let mut next = || words.next().expect("a verb and a call");
         let (verb, owner) = (next(), next());
         let mut step = Step { account: name("ada"), naming: naming("n", owner), done: Done::Free };
-        let (mut taking, mut lease_ms, mut text) = (ClaimMode::Free, LONG_MS, None);
+        let (mut taking, mut lease_ms, mut text) = (ClaimMode::IfFree, LONG_MS, None);
         for word in words {
             let (how, what) = word.split_once(':').unwrap_or((word, ""));
             match how {
                 "name" => what.clone_into(&mut step.naming.name),
                 "content" => step.naming.content = [what.parse().expect("a number"); 32],
                 "account" => step.account = name(what),
-                "anew" => taking = ClaimMode::Anew,
-                "from" => taking = ClaimMode::From(what.to_owned()),
+                "anew" => taking = ClaimMode::Replace,
+                "from" => taking = ClaimMode::TakeOver(what.to_owned()),
                 // It is over as soon as it begins.
                 "lapsing" => lease_ms = 0,
                 "gone" => step.naming.life_ms = 0,
@@ -128,29 +128,29 @@ impl Subject for OpenStore {
         let yes_or_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         match done {
             Done::Take { taking, lease_ms } => {
-                let taken = repeats.take(account, naming, taking, *lease_ms).await;
+                let taken = repeats.claim_key(account, naming, taking, *lease_ms).await;
                 match taken.expect("an answer") {
-                    ClaimResult::Mine => "mine".to_owned(),
+                    ClaimResult::Claimed => "mine".to_owned(),
                     ClaimResult::Running => "running".to_owned(),
-                    ClaimResult::Lapsed { owner } => format!("lapsed {owner}"),
+                    ClaimResult::Expired { owner } => format!("lapsed {owner}"),
                     ClaimResult::Replied(kept) => {
                         assert_eq!(kept.head, head());
                         format!("replied {} {}", kept.owner, kept.bytes)
                     }
-                    ClaimResult::NotKept => "not_kept".to_owned(),
-                    ClaimResult::OtherContent => "other".to_owned(),
+                    ClaimResult::ReplyNotStored => "not_kept".to_owned(),
+                    ClaimResult::ContentMismatch => "other".to_owned(),
                 }
             }
             Done::Renew { lease_ms } => {
-                let renewed = repeats.renew(account, name, owner, *lease_ms).await;
+                let renewed = repeats.renew_key(account, name, owner, *lease_ms).await;
                 yes_or_no(renewed.expect("an answer"))
             }
             Done::End(reply) => {
-                let ended = repeats.end(account, naming, reply.clone()).await;
+                let ended = repeats.complete(account, naming, reply.clone()).await;
                 yes_or_no(ended.expect("an answer"))
             }
             Done::Free => {
-                repeats.free(account, name, owner).await.expect("an answer");
+                repeats.release_key(account, name, owner).await.expect("an answer");
                 "done".to_owned()
             }
             Done::Body => {

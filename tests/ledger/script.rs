@@ -155,7 +155,7 @@ fn lease_ms(word: &str) -> Option<u64> {
 pub(crate) fn answer_text(answer: &Outcome) -> String {
     match answer {
         Outcome::Done => "done".to_owned(),
-        Outcome::Exists => "exists".to_owned(),
+        Outcome::AlreadyDone => "exists".to_owned(),
         Outcome::Conflict => "conflict".to_owned(),
         Outcome::Held(held) => format!("held {}", held.nano()),
         Outcome::HoldExists { held, open: true } => format!("exists {} open", held.nano()),
@@ -167,8 +167,8 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         }
         Outcome::AlreadyPosted(amount) => format!("already posted {}", amount.nano()),
         Outcome::Voided => "voided".to_owned(),
-        Outcome::Gone => "gone".to_owned(),
-        Outcome::Unknown => "unknown".to_owned(),
+        Outcome::HoldEnded => "gone".to_owned(),
+        Outcome::UnknownHold => "unknown".to_owned(),
         Outcome::NoAccount => "no account".to_owned(),
         Outcome::OutOfRange => "out of range".to_owned(),
     }

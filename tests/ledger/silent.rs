@@ -71,7 +71,7 @@ async fn a_connection_that_falls_silent_is_made_again() {
     let silent = watch::Sender::new(0);
     let passing = tokio::spawn(passes(listener, server.port(), silent.clone()));
     let ledger = open(&format!("redis://{address}")).await;
-    ledger.open(&name("silent")).await.expect("it passes");
+    ledger.open_account(&name("silent")).await.expect("it passes");
     silent.send_modify(|times| *times += 1);
     let answers = async {
         while ledger.balances(&name("silent")).await.is_err() {

@@ -55,7 +55,7 @@ pub(crate) async fn opened_as(section: &StoreSection) -> OpenStore {
 #[async_trait]
 impl Subject for Stored {
     async fn open(&mut self, account: &AccountName) -> bool {
-        self.0.open(account).await.expect("open")
+        self.0.open_account(account).await.expect("open")
     }
 
     async fn apply(&mut self, account: &AccountName, op: &Operation) -> Outcome {
@@ -71,7 +71,7 @@ impl Subject for Stored {
 
     async fn expire(&mut self) -> u64 {
         tokio::time::sleep(APART).await;
-        self.0.expire().await.expect("expire").expired
+        self.0.expire_holds().await.expect("expire").expired
     }
 
     async fn balances(&mut self, account: &AccountName) -> Option<Balances> {
@@ -79,6 +79,6 @@ impl Subject for Stored {
     }
 
     async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
-        self.0.journal(account, 0, 1_000).await.expect("journal")
+        self.0.read_journal(account, 0, 1_000).await.expect("journal")
     }
 }

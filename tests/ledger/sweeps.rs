@@ -23,7 +23,7 @@ fn nano(nano: i64) -> Money {
 async fn sweeps(store: &Arc<dyn Ledger>) {
     let names: Vec<_> = (0..ACCOUNTS).map(|n| name(&format!("one-of-many-{n}"))).collect();
     for few in names.chunks(100) {
-        let opened = few.iter().map(|name| store.open(name));
+        let opened = few.iter().map(|name| store.open_account(name));
         for opened in futures_util::future::join_all(opened).await {
             assert_eq!(opened, Ok(true));
         }
@@ -39,8 +39,8 @@ async fn sweeps(store: &Arc<dyn Ledger>) {
     }
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     let left = SweepReport { expired: 6, open: 3, held: nano(30) };
-    assert_eq!(store.expire().await, Ok(left));
-    assert_eq!(store.expire().await, Ok(SweepReport { expired: 0, ..left }));
+    assert_eq!(store.expire_holds().await, Ok(left));
+    assert_eq!(store.expire_holds().await, Ok(SweepReport { expired: 0, ..left }));
     for n in WITH_HOLDS {
         let balances = store.balances(&names[n]).await.expect("an answer").expect("an account");
         assert_eq!((balances.available, balances.held), (nano(20), nano(10)));
@@ -50,7 +50,7 @@ async fn sweeps(store: &Arc<dyn Ledger>) {
 /// What its checkpoint posts is more than the hold, and than all that the account had.
 async fn writes_off(store: &Arc<dyn Ledger>) {
     let account = name("poor");
-    assert_eq!(store.open(&account).await, Ok(true));
+    assert_eq!(store.open_account(&account).await, Ok(true));
     let (id, wanted, least) = ("h".to_owned(), nano(10), nano(10));
     for op in [
         Operation::Credit { tx: "t".to_owned(), amount: nano(10) },
@@ -61,7 +61,7 @@ async fn writes_off(store: &Arc<dyn Ledger>) {
     }
     let before = METRICS.write_offs.get();
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    assert_eq!(store.expire().await.map(|swept| swept.expired), Ok(1));
+    assert_eq!(store.expire_holds().await.map(|swept| swept.expired), Ok(1));
     let balances = store.balances(&account).await.expect("an answer").expect("an account");
     assert_eq!(balances.written_off, nano(49_999_990));
     assert_eq!(METRICS.write_offs.get(), before + 1);
@@ -111,7 +111,7 @@ async fn sqlite_forgets_what_ended_more_than_a_day_ago() {
     let file = folder.path().join("ledger.db");
     let store = open(&format!("sqlite:{}", file.display())).await;
     for account in ["a", "b", "c"] {
-        assert_eq!(store.open(&name(account)).await, Ok(true));
+        assert_eq!(store.open_account(&name(account)).await, Ok(true));
     }
     let beside = rusqlite::Connection::open(file).expect("the file");
     let insert = "INSERT INTO hold VALUES (?, ?, 1, 1, 0, ?, ?, 0, NULL)";
@@ -128,7 +128,7 @@ async fn sqlite_forgets_what_ended_more_than_a_day_ago() {
     insert.execute(rusqlite::params![1, id_of(30, 0), i64::MAX, 0]).expect("one that stands");
     beside.execute_batch("COMMIT").expect("they are there");
 
-    store.expire().await.expect("a sweep");
+    store.expire_holds().await.expect("a sweep");
     let count = |what: String| -> i64 {
         let count = format!("SELECT count(*) FROM hold WHERE {what}");
         beside.query_row(&count, [], |row| row.get(0)).expect("a number")
@@ -166,5 +166,5 @@ async fn a_master_behind_sentinel_finds_the_few_that_are_due() {
 #[tokio::test]
 async fn a_store_without_accounts_has_nothing_to_sweep() {
     let server = RedisServer::shared();
-    assert_eq!(open(&server.fresh_url()).await.expire().await, Ok(SweepReport::default()));
+    assert_eq!(open(&server.fresh_url()).await.expire_holds().await, Ok(SweepReport::default()));
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tollgate::ledger::account::Account;
+use tollgate::ledger::account::InMemoryAccount;
 
 use super::memory::{self, Memory};
 use super::script::{self, Case};
@@ -28,7 +28,7 @@ pub(crate) fn tables() -> Vec<(String, Vec<Case>)> {
 async fn the_pure_machine_does_what_the_tables_say() {
     let mut checks = 0;
     for (file, cases) in tables() {
-        let mut memory = Memory::new(Account::default);
+        let mut memory = Memory::new(InMemoryAccount::default);
         let done = memory::run(&mut memory, &cases).await;
         checks += done.unwrap_or_else(|why| panic!("{file} {why}"));
     }

@@ -107,13 +107,13 @@ async fn a_server_with_an_authority_of_its_own_is_spoken_to_and_lets_nobody_else
     let authority = Authority::new();
     let (_servers, url) = started(kind, &authority);
     let section = |files: &StoreTlsFiles| {
-        let tls = StoreTls::read(files).expect("they can be used");
+        let tls = StoreTls::load(files).expect("they can be used");
         StoreSection { tls, ..at(url.clone()) }
     };
     let opened = store::open(&section(&authority.files())).await;
     let opened = opened.unwrap_or_else(|why| panic!("{url}: {why}"));
     for account in ["a", "b", "c", "d"] {
-        assert_eq!(opened.ledger.open(&name(account)).await, Ok(true));
+        assert_eq!(opened.ledger.open_account(&name(account)).await, Ok(true));
         assert!(opened.ledger.balances(&name(account)).await.expect("balances").is_some());
     }
     let stranger = Authority::new();

@@ -42,7 +42,7 @@ pub(super) async fn settles(node: &Node, accounts: &[AccountName], round: i64) {
         assert_eq!(again, Ok(Outcome::AlreadyPosted(nano(7))), "{account}");
         let balances = node.ledger.balances(account).await.expect("balances").expect("an account");
         assert_eq!((balances.posted, balances.held), (nano(7 * round), nano(0)), "{account}");
-        assert!(balances.add_up(), "{balances:?}");
+        assert!(balances.is_balanced(), "{balances:?}");
     }
 }
 

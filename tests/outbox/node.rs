@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::task::AbortHandle;
 use tollgate::ledger::{AccountName, HoldRequest, Leases, Ledger, Operation, Outcome};
 use tollgate::money::Money;
-use tollgate::store::upkeep::Maintenance;
+use tollgate::store::maintenance::Maintenance;
 use tollgate::store::{self, StoreSection};
 
 use super::PATIENCE;
@@ -29,8 +29,8 @@ impl Node {
         let outbox = outbox.path().display().to_string();
         let section = StoreSection { outbox, ..at(url.to_owned()) };
         let leases = Leases::default();
-        let serving = store::serving(&section, leases.clone(), LEASE).expect("it opens");
-        let upkeep = Arc::new(serving.upkeep);
+        let serving = store::open_for_serving(&section, leases.clone(), LEASE).expect("it opens");
+        let upkeep = Arc::new(serving.maintenance);
         let running = keep(&upkeep);
         let node = Node { ledger: serving.requests.ledger, upkeep, leases, running };
         node.lets_in().await;
@@ -102,7 +102,7 @@ pub(super) async fn funded(ledger: &dyn Ledger) -> AccountName {
 /// An account of that name, with a hundred.
 pub(super) async fn funded_as(ledger: &dyn Ledger, name: &str) -> AccountName {
     let account = AccountName::parse(name).expect("a name");
-    ledger.open(&account).await.expect("open");
+    ledger.open_account(&account).await.expect("open");
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
     account

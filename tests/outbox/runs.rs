@@ -27,8 +27,8 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
         origin: HoldRequest { wanted: nano(10), least: nano(10), at: now() },
         held: nano(10),
     };
-    let entry = LeaseEntry { account: account.clone(), id: "open".to_owned(), kept };
-    let _lease = node.leases.keep(entry);
+    let entry = LeaseEntry { account: account.clone(), id: "open".to_owned(), item: kept };
+    let _lease = node.leases.keep_alive(entry);
 
     // Nobody looks any more, and then it is another one.
     node.running.abort();

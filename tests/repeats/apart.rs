@@ -3,7 +3,7 @@
 
 use rstest::rstest;
 
-use tollgate::repeats::PIECE_BYTES;
+use tollgate::idempotency::PIECE_BYTES;
 
 use super::*;
 use crate::world::CHAT;

@@ -2,9 +2,9 @@
 
 use rstest::rstest;
 use sha2::{Digest, Sha256};
+use tollgate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey};
 use tollgate::ledger::{AccountName, Operation, Outcome as Posted};
 use tollgate::money::Money;
-use tollgate::repeats::{ClaimMode, ClaimResult, IdempotencyKey};
 use tollgate::store::{self, OpenStore, StoreSection};
 
 use super::*;
@@ -37,8 +37,8 @@ async fn lapsed(node: &OpenStore, header: (&str, &str), offer: Offer, owner: &st
         _ => format!("retry:{}:{}", offer.endpoint, hex(content)),
     };
     let naming = IdempotencyKey { name, content, owner: owner.to_owned(), life_ms: 3_600_000 };
-    let taken = node.repeats.take(&account(), &naming, &ClaimMode::Anew, 0).await;
-    assert_eq!(taken, Ok(ClaimResult::Mine));
+    let taken = node.repeats.claim_key(&account(), &naming, &ClaimMode::Replace, 0).await;
+    assert_eq!(taken, Ok(ClaimResult::Claimed));
 }
 
 async fn apply(node: &OpenStore, op: Operation) -> Posted {
@@ -125,7 +125,7 @@ async fn a_call_that_died_after_it_was_charged_is_lost_and_not_charged_again(
         assert_eq!(apply(&node, hold("dead", 1_000)).await, Posted::Held(nano(500)));
         assert_eq!(apply(&node, checkpoint("dead")).await, Posted::Done);
         tokio::time::sleep(Duration::from_millis(1_100)).await;
-        node.ledger.expire().await.expect("a sweep");
+        node.ledger.expire_holds().await.expect("a sweep");
     }
     let sent = CHAT.sent(&json!({}));
     for _ in 0..2 {

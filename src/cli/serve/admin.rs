@@ -33,9 +33,9 @@ use crate::ledger::Ledger;
 use crate::permissions;
 
 /// A scraper has said what it wants within this, and takes its answer within it.
-const SCRAPER_WAIT: Duration = Duration::from_secs(5);
+const SCRAPER_TIMEOUT: Duration = Duration::from_secs(5);
 /// An idle connection is kept for the next scrape.
-const IDLE_WAIT: Duration = Duration::from_secs(65);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// Answers on the admin address.
 pub(super) struct AdminServer {
@@ -44,7 +44,7 @@ pub(super) struct AdminServer {
     /// Whose models are for sale.
     catalogue: Arc<ArcSwap<Catalogue>>,
     /// The ledger must answer within this.
-    wait: Duration,
+    ledger_timeout: Duration,
     /// The digest of the token that is asked for, if one is.
     token: Option<TokenDigest>,
 }
@@ -61,10 +61,10 @@ pub(super) fn build(
 ) -> anyhow::Result<Service<EdgeService<AdminServer>>> {
     let token = conf.listen.admin_token.as_ref().map(|source| {
         let told = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
-        told.map(|token| digest(&token))
+        told.map(|token| token_digest(&token))
     });
-    let (wait, token) = (conf.timeouts.ledger, token.transpose()?);
-    let admin = AdminServer { ledger, routes, catalogue, wait, token };
+    let (ledger_timeout, token) = (conf.timeouts.ledger, token.transpose()?);
+    let admin = AdminServer { ledger, routes, catalogue, ledger_timeout, token };
     let parts = EdgeConfig {
         app: admin,
         tls: None,
@@ -74,9 +74,9 @@ pub(super) fn build(
         proxies: None,
     };
     let timeouts = Timeouts {
-        head: SCRAPER_WAIT,
-        client_write: SCRAPER_WAIT,
-        keepalive: IDLE_WAIT,
+        head: SCRAPER_TIMEOUT,
+        client_write: SCRAPER_TIMEOUT,
+        keepalive: IDLE_TIMEOUT,
         ..conf.timeouts
     };
     let edge = EdgeService::new(parts, &conf.limits, &timeouts);
@@ -96,7 +96,7 @@ pub(super) fn build(
     Ok(service)
 }
 
-fn digest(token: &str) -> TokenDigest {
+fn token_digest(token: &str) -> TokenDigest {
     Sha256::digest(token).into()
 }
 
@@ -104,32 +104,32 @@ fn digest(token: &str) -> TokenDigest {
 impl ServeHttp for AdminServer {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         // The next request of a connection is waited for by the edge.
-        session.set_keepalive(Some(IDLE_WAIT.as_secs()));
-        let is_known = self.knows(session);
+        session.set_keepalive(Some(IDLE_TIMEOUT.as_secs()));
+        let is_authorized = self.is_authorized(session);
         match session.req_header().uri.path() {
-            "/healthz" => answer(200, &json!({ "alive": true })),
-            "/readyz" => self.ready(is_known).await,
-            _ if !is_known => unauthorized(),
+            "/healthz" => json_response(200, &json!({ "alive": true })),
+            "/readyz" => self.readiness(is_authorized).await,
+            _ if !is_authorized => unauthorized(),
             "/metrics" => PrometheusHttpApp.response(session).await,
-            _ => answer(404, &json!({ "paths": ["/metrics", "/healthz", "/readyz"] })),
+            _ => json_response(404, &json!({ "paths": ["/metrics", "/healthz", "/readyz"] })),
         }
     }
 }
 
 impl AdminServer {
     /// Whether a request has the token, if one is asked for.
-    fn knows(&self, session: &ServerSession) -> bool {
+    fn is_authorized(&self, session: &ServerSession) -> bool {
         let Some(token) = &self.token else { return true };
         let header = session.req_header().headers.get(http::header::AUTHORIZATION);
         let shown = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         // Digests are compared, so the time that takes says nothing of the token.
-        shown.is_some_and(|shown| digest(shown.trim()) == *token)
+        shown.is_some_and(|shown| token_digest(shown.trim()) == *token)
     }
 
     /// Ready is who can reach the ledger and knows the way to some vendor. Who asks without the
     /// token hears only whether it is.
-    async fn ready(&self, is_known: bool) -> Response<Vec<u8>> {
-        let ledger = match tokio::time::timeout(self.wait, self.ledger.ping()).await {
+    async fn readiness(&self, is_authorized: bool) -> Response<Vec<u8>> {
+        let ledger = match tokio::time::timeout(self.ledger_timeout, self.ledger.ping()).await {
             Ok(Ok(())) => "ok".to_owned(),
             Ok(Err(why)) => why.to_string(),
             Err(_) => "no answer in time".to_owned(),
@@ -162,23 +162,23 @@ impl AdminServer {
         };
         let vendors: BTreeMap<_, _> = vendors.iter().map(|(v, s)| (v, told(s))).collect();
         let status = if ready { 200 } else { 503 };
-        if !is_known {
-            return answer(status, &json!({ "ready": ready }));
+        if !is_authorized {
+            return json_response(status, &json!({ "ready": ready }));
         }
         let body = json!({ "ready": ready, "ledger": ledger, "vendors": vendors, "down": down });
-        answer(status, &body)
+        json_response(status, &body)
     }
 }
 
 fn unauthorized() -> Response<Vec<u8>> {
     let what = "this address asks for the token of listen.admin_token, as a bearer token";
-    let mut response = answer(401, &json!({ "error": what }));
+    let mut response = json_response(401, &json!({ "error": what }));
     let challenge = http::HeaderValue::from_static("Bearer");
     response.headers_mut().insert(http::header::WWW_AUTHENTICATE, challenge);
     response
 }
 
-fn answer(status: u16, body: &serde_json::Value) -> Response<Vec<u8>> {
+fn json_response(status: u16, body: &serde_json::Value) -> Response<Vec<u8>> {
     let body = body.to_string().into_bytes();
     let mut response = Response::new(body);
     *response.status_mut() =

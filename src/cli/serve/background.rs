@@ -13,7 +13,7 @@ use pingora_core::services::background::BackgroundService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::credentials::VendorCredentials;
+use super::credentials::ReloadableCredentials;
 use super::reload::RulesReload;
 use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
@@ -27,49 +27,49 @@ use crate::gateway::routes::{RouteTable, VendorRoute};
 use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
-use crate::store::upkeep::Maintenance;
+use crate::store::maintenance::Maintenance;
 
 /// Names are resolved again after so long; those that never were, much sooner.
-const RESOLVE_EVERY: Duration = Duration::from_secs(30);
-const RESOLVE_SOON: Duration = Duration::from_secs(1);
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
+const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Holds whose lease ran out are looked for so often, or more often where leases are short.
-pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10);
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Bodies in the object store are looked through so often, and sooner where there is little room,
 /// but never without a pause.
-const BODIES_EVERY: Duration = Duration::from_secs(60);
-const BODIES_PAUSE: Duration = Duration::from_secs(1);
+const BODY_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+const BODY_SWEEP_PAUSE: Duration = Duration::from_secs(1);
 /// The rules' files are looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const RELOAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Whether a route is to be probed is looked at so often.
-const PROBE_EVERY: Duration = Duration::from_millis(200);
+const PROBE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Clients that stay connected have so long for a last request each, whose answer tells them to go:
 /// who finds its connection closed cannot know whether what it just sent was read.
-const FAREWELL_WAIT: Duration = Duration::from_millis(500);
+const KEEPALIVE_DRAIN: Duration = Duration::from_millis(500);
 /// At the end so long is waited for the store to say that it knows how holds ended.
-const SETTLE_WAIT: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// While the process stops, what is under way is counted so often.
-const COUNT_EVERY: Duration = Duration::from_millis(20);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// See the module.
 pub(super) struct BackgroundTasks {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) bodies: Arc<BodyFiles>,
-    pub(super) upkeep: Arc<Maintenance>,
-    pub(super) sweep_every: Duration,
+    pub(super) maintenance: Arc<Maintenance>,
+    pub(super) sweep_interval: Duration,
     pub(super) routes: Arc<RouteTable>,
-    pub(super) dial: Arc<PlainPool>,
+    pub(super) pool: Arc<PlainPool>,
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
-    pub(super) busy: InFlight,
-    pub(super) crowd: Arc<ConnectionLimits>,
+    pub(super) in_flight: InFlight,
+    pub(super) connections: Arc<ConnectionLimits>,
     pub(super) settling: InFlight,
     /// Whether the worker has ended what it had begun.
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: RulesReload,
-    pub(super) credentials: VendorCredentials,
+    pub(super) credentials: ReloadableCredentials,
     pub(super) grace_s: u64,
     /// Tells that the end is not to be waited for any longer.
-    pub(super) hurry: Arc<Notify>,
+    pub(super) force_stop: Arc<Notify>,
 }
 
 /// The worker, which makes videos beside everything else.
@@ -86,46 +86,48 @@ impl BackgroundService for VideoWorker {
 impl BackgroundService for BackgroundTasks {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
-            () = self.resolve() => {}
-            () = self.sweep() => {}
+            () = self.resolve_periodically() => {}
+            () = self.sweep_holds() => {}
             () = self.sweep_bodies() => {}
-            () = self.reload() => {}
-            () = self.probe() => {}
+            () = self.reload_periodically() => {}
+            () = self.probe_routes() => {}
             _ = shutdown.changed() => {}
         }
-        self.leave().await;
+        self.drain_and_exit().await;
     }
 }
 
 /// Keeps the store from now on: before anybody can call, and until the process has ended, since
 /// the last calls need their leases too.
-pub(super) fn keep(upkeep: &Arc<Maintenance>) -> anyhow::Result<()> {
+pub(super) fn spawn_maintenance(upkeep: &Arc<Maintenance>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let upkeep = upkeep.clone();
-    let keeping = move || runtime.block_on(upkeep.run());
+    let maintenance = upkeep.clone();
+    let keeping = move || runtime.block_on(maintenance.run());
     std::thread::Builder::new().name("upkeep".to_owned()).spawn(keeping)?;
     Ok(())
 }
 
 /// Looks the names of all routes up. Together: one that hangs must not keep the others from their
 /// addresses.
-pub(super) async fn look_up(routes: &RouteTable) {
-    futures_util::future::join_all(routes.all().map(|route| resolve(route))).await;
+pub(super) async fn resolve_all(routes: &RouteTable) {
+    futures_util::future::join_all(routes.all().map(|route| resolve_route(route))).await;
 }
 
 impl BackgroundTasks {
-    async fn resolve(&self) {
+    async fn resolve_periodically(&self) {
         loop {
-            look_up(&self.routes).await;
+            resolve_all(&self.routes).await;
             let all = self.routes.all().all(|route| route.address().is_some());
-            tokio::time::sleep(if all { RESOLVE_EVERY } else { RESOLVE_SOON }).await;
+            tokio::time::sleep(if all { RESOLVE_INTERVAL } else { RESOLVE_RETRY_INTERVAL }).await;
         }
     }
 
-    async fn sweep(&self) {
+    async fn sweep_holds(&self) {
         loop {
-            tokio::time::sleep(self.sweep_every).await;
-            if let Err(why) = sweep(&*self.ledger, || self.upkeep.may_sweep()).await {
+            tokio::time::sleep(self.sweep_interval).await;
+            if let Err(why) =
+                expire_dead_holds(&*self.ledger, || self.maintenance.may_sweep()).await
+            {
                 log::warn!(event = "hold_sweep_failed", why:% = why; "no sweep");
             }
         }
@@ -147,15 +149,15 @@ impl BackgroundTasks {
                     "stored bodies not swept"
                 ),
             }
-            tokio::time::sleep(BODIES_PAUSE).await;
+            tokio::time::sleep(BODY_SWEEP_PAUSE).await;
             tokio::select! {
-                () = tokio::time::sleep(BODIES_EVERY) => {}
-                () = self.bodies.crowded.notified() => {}
+                () = tokio::time::sleep(BODY_SWEEP_INTERVAL) => {}
+                () = self.bodies.low_space.notified() => {}
             }
         }
     }
 
-    async fn reload(&self) {
+    async fn reload_periodically(&self) {
         let Ok(mut hangup) = signal(SignalKind::hangup()) else {
             log::error!(
                 event = "signal_handler_failed";
@@ -169,30 +171,30 @@ impl BackgroundTasks {
                     self.rules.reload();
                     self.credentials.reload();
                 }
-                () = tokio::time::sleep(LOOK_EVERY) => {
+                () = tokio::time::sleep(RELOAD_POLL_INTERVAL) => {
                     self.rules.reload_if_changed();
                     self.routes.all().for_each(|route| route.show(unix_ms()));
-                    self.dial.sweep();
+                    self.pool.sweep();
                 }
             }
         }
     }
 
     /// Asks routes that fail how they are.
-    async fn probe(&self) {
+    async fn probe_routes(&self) {
         loop {
-            tokio::time::sleep(PROBE_EVERY).await;
-            let prober = RouteProber { dial: &self.dial, timeouts: &self.timeouts };
+            tokio::time::sleep(PROBE_POLL_INTERVAL).await;
+            let prober = RouteProber { dial: &self.pool, timeouts: &self.timeouts };
             prober.probe_suspected(&self.routes, &self.catalogue.load_full()).await;
         }
     }
 
     /// Waits for the last answer and its settlement, then leaves: pingora itself would sleep
     /// for the whole of its grace period.
-    async fn leave(&self) {
+    async fn drain_and_exit(&self) {
         let in_time = tokio::select! {
-            in_time = self.last() => in_time,
-            () = self.hurry.notified() => {
+            in_time = self.drain() => in_time,
+            () = self.force_stop.notified() => {
                 log::warn!(
                     event = "shutdown_forced";
                     "told once more to stop; what is under way is cut"
@@ -200,23 +202,23 @@ impl BackgroundTasks {
                 false
             }
         };
-        self.upkeep.leave();
-        log::info!(event = "stopped", cut = self.busy.count(), in_time; "stopped");
+        self.maintenance.flush();
+        log::info!(event = "stopped", cut = self.in_flight.count(), in_time; "stopped");
         std::process::exit(0);
     }
 
     /// Waits for the last answer and its settlement; tells whether it came in time.
-    async fn last(&self) -> bool {
-        let farewell = Instant::now() + FAREWELL_WAIT;
+    async fn drain(&self) -> bool {
+        let drain_until = Instant::now() + KEEPALIVE_DRAIN;
         let last = async {
-            while self.crowd.count() > 0 && Instant::now() < farewell {
-                tokio::time::sleep(COUNT_EVERY).await;
+            while self.connections.count() > 0 && Instant::now() < drain_until {
+                tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
             }
             // Twice: a request may have begun that is not counted yet.
             for _ in 0..2 {
-                tokio::time::sleep(COUNT_EVERY).await;
-                while self.busy.count() > 0 || !self.worker_idle.load(Ordering::SeqCst) {
-                    tokio::time::sleep(COUNT_EVERY).await;
+                tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
+                while self.in_flight.count() > 0 || !self.worker_idle.load(Ordering::SeqCst) {
+                    tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
                 }
             }
         };
@@ -225,13 +227,14 @@ impl BackgroundTasks {
         let done = tokio::time::timeout(grace, last).await;
         // What is written down somebody will send when the store is there again.
         let rest = grace.saturating_sub(began.elapsed());
-        let patience = if self.upkeep.writes_down() { rest.min(SETTLE_WAIT) } else { rest };
+        let settle_timeout =
+            if self.maintenance.can_write_outbox() { rest.min(SETTLE_TIMEOUT) } else { rest };
         let settled = async {
             while self.settling.count() > 0 {
-                tokio::time::sleep(COUNT_EVERY).await;
+                tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
             }
         };
-        if tokio::time::timeout(patience, settled).await.is_err() {
+        if tokio::time::timeout(settle_timeout, settled).await.is_err() {
             log::warn!(
                 event = "shutdown_settlement_pending", holds = self.settling.count();
                 "the store does not know how holds ended"
@@ -243,9 +246,9 @@ impl BackgroundTasks {
 
 /// Ends all holds that nobody ended, for as long as that may be done. A store ends so many at a
 /// time: of a process that died with more of them the rest is not to wait for the next sweep.
-async fn sweep(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavailable> {
+async fn expire_dead_holds(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavailable> {
     while may() {
-        let swept = ledger.expire().await?;
+        let swept = ledger.expire_holds().await?;
         METRICS.holds_open.set(i64::try_from(swept.open).unwrap_or(i64::MAX));
         METRICS.held_nanousd.set(swept.held.nano());
         if swept.expired == 0 {
@@ -259,7 +262,7 @@ async fn sweep(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavai
     Ok(())
 }
 
-async fn resolve(route: &VendorRoute) {
+async fn resolve_route(route: &VendorRoute) {
     if route.base.host.parse::<std::net::IpAddr>().is_ok() {
         return;
     }
@@ -292,7 +295,7 @@ mod tests {
         let ledger = SqliteStore::open(&path).expect("a store");
         let (account, one) = (AccountName::parse("a").expect("a name"), Money::from_nano(1));
         let (one, all) = (one.expect("money"), Money::from_nano(2_500).expect("money"));
-        ledger.open(&account).await.expect("an account");
+        ledger.open_account(&account).await.expect("an account");
         let paid = Operation::Credit { tx: "t".to_owned(), amount: all };
         ledger.apply(&account, paid).await.expect("credit");
         for number in 0..2_500 {
@@ -301,9 +304,9 @@ mod tests {
             ledger.apply(&account, hold).await.expect("a hold");
         }
         let held = async || ledger.balances(&account).await.expect("them").expect("them").held;
-        sweep(&ledger, || false).await.expect("nothing to be done");
+        expire_dead_holds(&ledger, || false).await.expect("nothing to be done");
         assert_eq!(held().await, all);
-        sweep(&ledger, || true).await.expect("a sweep");
+        expire_dead_holds(&ledger, || true).await.expect("a sweep");
         assert_eq!(held().await, Money::ZERO);
     }
 }

@@ -26,7 +26,7 @@ impl ServerCertificate {
     /// # Errors
     /// One cannot be read, or the key is not that of the certificate.
     pub(super) fn load(files: &ListenTlsSection) -> anyhow::Result<Arc<ServerCertificate>> {
-        let current = ArcSwap::from_pointee(read(files)?);
+        let current = ArcSwap::from_pointee(load_certified_key(files)?);
         Ok(Arc::new(ServerCertificate { files: files.clone(), current }))
     }
 
@@ -34,7 +34,7 @@ impl ServerCertificate {
     /// nothing.
     pub(super) fn reload(&self) {
         let cert = self.files.cert.as_str();
-        match read(&self.files) {
+        match load_certified_key(&self.files) {
             Ok(new) => {
                 let new = Arc::new(new);
                 let is_other = new.cert != self.current.swap(new.clone()).cert;
@@ -63,7 +63,7 @@ impl ResolvesServerCert for ServerCertificate {
     }
 }
 
-fn read(files: &ListenTlsSection) -> anyhow::Result<CertifiedKey> {
+fn load_certified_key(files: &ListenTlsSection) -> anyhow::Result<CertifiedKey> {
     let unread = |path: &str| format!("cannot read {path}");
     let chain: Vec<_> = CertificateDer::pem_file_iter(&files.cert)
         .and_then(Iterator::collect)

@@ -10,14 +10,14 @@ use crate::conf::Config;
 use crate::gateway::routes::RouteTable;
 
 /// See the module.
-pub(super) struct VendorCredentials {
+pub(super) struct ReloadableCredentials {
     /// The configuration file, which says where the keys are.
     pub(super) conf_file: String,
     pub(super) routes: Arc<RouteTable>,
     pub(super) certificate: Option<Arc<ServerCertificate>>,
 }
 
-impl VendorCredentials {
+impl ReloadableCredentials {
     /// Reads the certificate. The routes have their keys already.
     ///
     /// # Errors
@@ -26,10 +26,10 @@ impl VendorCredentials {
         conf: &Config,
         conf_file: &str,
         routes: Arc<RouteTable>,
-    ) -> anyhow::Result<VendorCredentials> {
+    ) -> anyhow::Result<ReloadableCredentials> {
         let certificate = conf.listen.tls.as_ref().map(ServerCertificate::load);
         let certificate = certificate.transpose().context("listen.tls")?;
-        Ok(VendorCredentials { conf_file: conf_file.to_owned(), routes, certificate })
+        Ok(ReloadableCredentials { conf_file: conf_file.to_owned(), routes, certificate })
     }
 
     /// Reads all of it again. What cannot be read stays as it was.
@@ -37,7 +37,7 @@ impl VendorCredentials {
         if let Some(certificate) = &self.certificate {
             certificate.reload();
         }
-        match super::super::conf(&self.conf_file) {
+        match super::super::load_config(&self.conf_file) {
             Ok(conf) => self.routes.reload_keys(&conf.vendors),
             Err(why) => {
                 let why = format!("{why:#}");

@@ -45,7 +45,7 @@ impl ListenerSet {
     }
 
     /// Others for the same sockets; none while this process does not serve.
-    fn copies(&self) -> std::io::Result<Vec<NamedSocket>> {
+    fn try_clone_all(&self) -> std::io::Result<Vec<NamedSocket>> {
         let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = |(name, listener): &NamedSocket| Ok((name.clone(), listener.try_clone()?));
         listeners.iter().map(copy).collect()
@@ -66,13 +66,16 @@ fn is_trusted(uid: u32, own: u32) -> bool {
 }
 
 /// Sends the sockets of this process.
-pub(super) async fn send(stream: &UnixStream, listeners: &ListenerSet) -> anyhow::Result<()> {
-    let listeners = listeners.copies()?;
+pub(super) async fn send_listeners(
+    stream: &UnixStream,
+    listeners: &ListenerSet,
+) -> anyhow::Result<()> {
+    let listeners = listeners.try_clone_all()?;
     ensure!(!listeners.is_empty(), "this process does not serve yet");
-    send_all(stream, &listeners).await
+    send_sockets(stream, &listeners).await
 }
 
-async fn send_all(stream: &UnixStream, listeners: &[NamedSocket]) -> anyhow::Result<()> {
+async fn send_sockets(stream: &UnixStream, listeners: &[NamedSocket]) -> anyhow::Result<()> {
     let names: Vec<&str> = listeners.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join("\n");
     let sockets: Vec<_> = listeners.iter().map(|(_, listener)| listener.as_fd()).collect();
@@ -95,7 +98,7 @@ async fn send_all(stream: &UnixStream, listeners: &[NamedSocket]) -> anyhow::Res
 ///
 /// # Errors
 /// Nothing came, or what came is not what the configuration says.
-pub(super) async fn receive(
+pub(super) async fn receive_listeners(
     stream: &UnixStream,
     addresses: &[String],
 ) -> anyhow::Result<Vec<NamedSocket>> {
@@ -119,12 +122,15 @@ pub(super) async fn receive(
     let names: Vec<&str> = names.lines().collect();
     ensure!(names.len() == sockets.len(), "{} sockets came for {names:?}", sockets.len());
     let came = names.into_iter().map(str::to_owned).zip(sockets.into_iter().map(TcpListener::from));
-    judge(came.collect(), addresses)
+    select_configured(came.collect(), addresses)
 }
 
 /// Those that listen where the configuration says. One for an address that it does not say any more
 /// is closed.
-fn judge(came: Vec<NamedSocket>, addresses: &[String]) -> anyhow::Result<Vec<NamedSocket>> {
+fn select_configured(
+    came: Vec<NamedSocket>,
+    addresses: &[String],
+) -> anyhow::Result<Vec<NamedSocket>> {
     let mut ours: Vec<NamedSocket> = Vec::new();
     for (name, listener) in came {
         if !addresses.contains(&name) {
@@ -176,9 +182,9 @@ mod tests {
     ) -> Result<Vec<String>, String> {
         let (from, to) = UnixStream::pair().expect("two ends");
         check_peer(&from).expect("it is this process");
-        send_all(&from, &listeners).await.expect("sent");
+        send_sockets(&from, &listeners).await.expect("sent");
         drop(listeners);
-        let came = receive(&to, addresses).await.map_err(|why| format!("{why:#}"))?;
+        let came = receive_listeners(&to, addresses).await.map_err(|why| format!("{why:#}"))?;
         for (name, listener) in &came {
             assert_eq!(&listener.local_addr().expect("its address").to_string(), name);
             std::net::TcpStream::connect(name).expect("it still listens");
@@ -229,10 +235,11 @@ mod tests {
     async fn nothing_at_all_is_refused() {
         let (from, to) = UnixStream::pair().expect("two ends");
         drop(from);
-        let why = receive(&to, &["127.0.0.1:1".to_owned()]).await.expect_err("nothing came");
+        let why =
+            receive_listeners(&to, &["127.0.0.1:1".to_owned()]).await.expect_err("nothing came");
         assert!(why.to_string().contains("no socket came"), "{why}");
         let (from, _to) = UnixStream::pair().expect("two ends");
-        let why = send(&from, &ListenerSet::default()).await.expect_err("there are none");
+        let why = send_listeners(&from, &ListenerSet::default()).await.expect_err("there are none");
         assert!(why.to_string().contains("does not serve yet"), "{why}");
     }
 

@@ -20,46 +20,46 @@ pub(super) struct RulesReload {
     dir: String,
     naming: Vec<VendorModelNames>,
     catalogue: Arc<ArcSwap<Catalogue>>,
-    looks: Mutex<ScanHistory>,
+    history: Mutex<ScanHistory>,
 }
 
 /// What the last looks at the folder found.
 struct ScanHistory {
     /// What was judged last, sound or not, so that a fault is told once.
-    judged: FolderScan,
+    applied: FolderScan,
     /// What the last look found, if it differs from that.
-    changed: Option<FolderScan>,
+    candidate: Option<FolderScan>,
 }
 
 impl RulesReload {
     pub(super) fn new(conf: &Config, catalogue: Arc<ArcSwap<Catalogue>>) -> RulesReload {
-        let (dir, naming) = (conf.rules_dir.clone(), rules::naming(conf));
-        let looks = Mutex::new(ScanHistory { judged: look(&dir), changed: None });
-        RulesReload { dir, naming, catalogue, looks }
+        let (dir, naming) = (conf.rules_dir.clone(), rules::vendor_model_names(conf));
+        let history = Mutex::new(ScanHistory { applied: scan_folder(&dir), candidate: None });
+        RulesReload { dir, naming, catalogue, history }
     }
 
     /// Takes the rules again if a file changed, and has not changed since the last look.
     pub(super) fn reload_if_changed(&self) {
-        let found = look(&self.dir);
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        if looks.judged == found {
-            looks.changed = None;
-        } else if looks.changed.as_ref() == Some(&found) {
-            self.judge(&mut looks, found);
+        let found = scan_folder(&self.dir);
+        let mut looks = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if looks.applied == found {
+            looks.candidate = None;
+        } else if looks.candidate.as_ref() == Some(&found) {
+            self.apply_scan(&mut looks, found);
         } else {
-            looks.changed = Some(found);
+            looks.candidate = Some(found);
         }
     }
 
     /// Takes the rules again.
     pub(super) fn reload(&self) {
-        let found = look(&self.dir);
-        self.judge(&mut self.looks.lock().unwrap_or_else(PoisonError::into_inner), found);
+        let found = scan_folder(&self.dir);
+        self.apply_scan(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner), found);
     }
 
-    fn judge(&self, looks: &mut ScanHistory, found: FolderScan) {
+    fn apply_scan(&self, looks: &mut ScanHistory, found: FolderScan) {
         match &found {
-            Ok(sources) => match self.parse(sources) {
+            Ok(sources) => match self.parse_lossless(sources) {
                 Ok(catalogue) => {
                     let (models, version) = (catalogue.models().len(), catalogue.version.clone());
                     self.catalogue.store(Arc::new(catalogue));
@@ -82,18 +82,18 @@ impl RulesReload {
                 "rules not reloaded, the old ones stay"
             ),
         }
-        *looks = ScanHistory { judged: found, changed: None };
+        *looks = ScanHistory { applied: found, candidate: None };
     }
 
-    fn parse(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<ConfigError>> {
-        let catalogue = rules::parse(&self.dir, sources, &self.naming)?;
+    fn parse_lossless(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<ConfigError>> {
+        let catalogue = rules::parse_catalogue(&self.dir, sources, &self.naming)?;
         let losses = catalogue.find_losses(&self.catalogue.load());
         if losses.is_empty() { Ok(catalogue) } else { Err(losses) }
     }
 }
 
-fn look(dir: &str) -> FolderScan {
-    rules::read(dir).map_err(|why| format!("{why:#}"))
+fn scan_folder(dir: &str) -> FolderScan {
+    rules::read_sources(dir).map_err(|why| format!("{why:#}"))
 }
 
 #[cfg(test)]
@@ -113,13 +113,13 @@ mod tests {
 
     fn rules(folder: &Path) -> RulesReload {
         let dir = folder.display().to_string();
-        let judged = look(&dir);
+        let judged = scan_folder(&dir);
         let naming =
             vec![VendorModelNames { vendor: "vendor_y".to_owned(), ..VendorModelNames::default() }];
         let sources = judged.clone().expect("readable");
-        let sold = rules::parse(&dir, &sources, &naming).expect("sound rules");
-        let looks = Mutex::new(ScanHistory { judged, changed: None });
-        RulesReload { dir, naming, catalogue: Arc::new(ArcSwap::from_pointee(sold)), looks }
+        let sold = rules::parse_catalogue(&dir, &sources, &naming).expect("sound rules");
+        let history = Mutex::new(ScanHistory { applied: judged, candidate: None });
+        RulesReload { dir, naming, catalogue: Arc::new(ArcSwap::from_pointee(sold)), history }
     }
 
     #[test]
@@ -162,8 +162,8 @@ mod tests {
             for _ in 0..3 {
                 rules.reload_if_changed();
             }
-            let judged = rules.looks.lock().expect("no panic").judged.clone();
-            assert_eq!(judged, look(&rules.dir), "{number} was judged");
+            let judged = rules.history.lock().expect("no panic").applied.clone();
+            assert_eq!(judged, scan_folder(&rules.dir), "{number} was judged");
             rules.reload();
             assert!(rules.catalogue.load().find("a").is_some(), "{number} changes nothing");
         }

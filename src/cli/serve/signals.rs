@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::handover::ListenerSet;
-use super::takeover;
+use super::upgrade;
 use crate::conf::{Config, ServerSection};
 
 /// TERM stops it, INT ends it, and at QUIT it gives way to another one. Told to give way to nobody,
@@ -20,10 +20,10 @@ pub(super) struct SignalHandler {
     /// What it waits for, once this one has it.
     listeners: Arc<ListenerSet>,
     /// Told when the end is not to be waited for any longer.
-    hurry: Arc<Notify>,
+    force_stop: Arc<Notify>,
 }
 
-struct ReceivedSignal {
+struct SignalStreams {
     quit: Signal,
     term: Signal,
     interrupt: Signal,
@@ -41,14 +41,14 @@ impl ShutdownSignalWatch for SignalHandler {
             );
             return std::future::pending().await;
         };
-        let mut heard = ReceivedSignal { quit, term, interrupt };
-        let told = self.until_told(&mut heard).await;
+        let mut signals = SignalStreams { quit, term, interrupt };
+        let told = self.await_shutdown(&mut signals).await;
         // Who serves at them gives theirs up by itself.
         self.listeners.close();
-        let hurry = self.hurry.clone();
+        let hurry = self.force_stop.clone();
         // pingora does not listen any more.
         tokio::spawn(async move {
-            heard.end().await;
+            signals.recv_stop().await;
             hurry.notify_one();
         });
         told
@@ -60,25 +60,25 @@ impl SignalHandler {
         conf: &Config,
         socket: String,
         listeners: Arc<ListenerSet>,
-        hurry: Arc<Notify>,
+        force_stop: Arc<Notify>,
     ) -> SignalHandler {
-        SignalHandler { socket, server: conf.server.clone(), listeners, hurry }
+        SignalHandler { socket, server: conf.server.clone(), listeners, force_stop }
     }
 
-    async fn give_way(&self) -> anyhow::Result<()> {
-        takeover::give_way(&self.listeners, &self.socket, &self.server).await
+    async fn hand_over(&self) -> anyhow::Result<()> {
+        upgrade::hand_over(&self.listeners, &self.socket, &self.server).await
     }
 
-    async fn until_told(&self, heard: &mut ReceivedSignal) -> ShutdownSignal {
+    async fn await_shutdown(&self, signals: &mut SignalStreams) -> ShutdownSignal {
         loop {
             tokio::select! {
-                _ = heard.term.recv() => return ShutdownSignal::GracefulTerminate,
-                _ = heard.interrupt.recv() => return ShutdownSignal::FastShutdown,
-                _ = heard.quit.recv() => {}
+                _ = signals.term.recv() => return ShutdownSignal::GracefulTerminate,
+                _ = signals.interrupt.recv() => return ShutdownSignal::FastShutdown,
+                _ = signals.quit.recv() => {}
             }
             tokio::select! {
-                told = heard.end() => return told,
-                gave_way = self.give_way() => match gave_way {
+                told = signals.recv_stop() => return told,
+                gave_way = self.hand_over() => match gave_way {
                     Ok(()) => {
                         log::info!(event = "upgrade_finished"; "another process has taken over");
                         return ShutdownSignal::GracefulTerminate;
@@ -95,8 +95,8 @@ impl SignalHandler {
     }
 }
 
-impl ReceivedSignal {
-    async fn end(&mut self) -> ShutdownSignal {
+impl SignalStreams {
+    async fn recv_stop(&mut self) -> ShutdownSignal {
         tokio::select! {
             _ = self.term.recv() => ShutdownSignal::GracefulTerminate,
             _ = self.interrupt.recv() => ShutdownSignal::FastShutdown,

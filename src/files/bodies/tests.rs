@@ -48,7 +48,7 @@ fn a_name_is_read_back_and_no_other_is_one() {
     for account in ["a", ".", "..", ".a", "a.b-c"] {
         for kind in BodyKind::ALL {
             let name = name(kind, account, NOW_S, "video_0-1");
-            assert_eq!(BodyName::of(&name.path()), Some(name));
+            assert_eq!(BodyName::parse(&name.path()), Some(name));
         }
     }
     for other in [
@@ -62,7 +62,7 @@ fn a_name_is_read_back_and_no_other_is_one() {
         "bodies/others/a/1-1",
         "videos/a/1-1",
     ] {
-        assert_eq!(BodyName::of(other), None, "{other}");
+        assert_eq!(BodyName::parse(other), None, "{other}");
     }
 }
 
@@ -123,7 +123,7 @@ async fn room_is_taken_from_whoever_keeps_most_the_oldest_first() {
         Err(BodyStoreRefusal::NoRoom)
     );
     // Nobody waits for the next sweep, which is a minute away.
-    bodies.crowded.notified().await;
+    bodies.low_space.notified().await;
     let swept = BodySweepReport { bytes: 790, evicted_bytes: 200, expired: 0 };
     assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
     for number in 0..7 {
@@ -156,7 +156,7 @@ async fn what_a_process_left_is_gone_when_its_time_has_come() {
 async fn a_store_that_is_away_keeps_nothing_and_counts_nothing() {
     let root = tempfile::tempdir().expect("a folder");
     let bodies = bodies(&root, limits(100, 100));
-    let in_the_way = root.path().join(TOP);
+    let in_the_way = root.path().join(ROOT_FOLDER);
     std::fs::remove_dir(&in_the_way).expect("removed");
     std::fs::write(&in_the_way, "a file where the folder should be").expect("written");
     for _ in 0..3 {
@@ -176,7 +176,8 @@ async fn no_other_user_of_the_machine_reads_a_body() {
     let root = tempfile::tempdir().expect("a folder");
     let bodies = bodies(&root, limits(100, 100));
     assert_eq!(bodies.write(&reply("a", NOW_S + 1, "1"), bytes(60)).await, Ok(()));
-    let mode = std::fs::metadata(root.path().join(TOP)).expect("there").permissions().mode();
+    let mode =
+        std::fs::metadata(root.path().join(ROOT_FOLDER)).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 }
 

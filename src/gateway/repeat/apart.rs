@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use crate::files::bodies::{BodyFiles, BodyKind, BodyName};
 use crate::gateway::exchange::unix_ms;
+use crate::idempotency::{ExternalBody, INLINE_BYTES_MAX, IdempotencyKey, ReplyParts};
 use crate::ledger::AccountName;
-use crate::repeats::{ExternalBody, INLINE_BYTES_MAX, IdempotencyKey, ReplyParts};
 
 /// Where the body of an owner's reply is.
 pub(super) fn name(account: &AccountName, owner: &str, body: ExternalBody) -> BodyName {
@@ -33,7 +33,7 @@ pub(super) async fn keep(
     }
     let life_s = naming.life_ms.div_ceil(1_000);
     let now_s = unix_ms().unsigned_abs() / 1_000;
-    let head = head.with_body_apart(body.len() as u64, now_s.saturating_add(life_s));
+    let head = head.with_external_body(body.len() as u64, now_s.saturating_add(life_s));
     let name = name(account, &naming.owner, head.apart?);
     if let Err(why) = bodies.write(&name, body).await {
         log::warn!(

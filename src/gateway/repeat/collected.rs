@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use crate::gateway::tenant_budget::{
     BudgetPermit, Resource, ResourcePool, TenantBudget, TenantShare,
 };
-use crate::repeats::{ReplyHead, ReplyParts};
+use crate::idempotency::{ReplyHead, ReplyParts};
 
 /// All replies of a process that are being collected have this number of bytes, at most.
 const ALL_BYTES_MAX: usize = 256 << 20;

@@ -13,8 +13,8 @@ use super::super::close::in_background;
 use super::{GOT_BYTES_MAX, Gateway, IdempotentCall, apart};
 use crate::gateway::exchange::RequestContext;
 use crate::gateway::reply::LocalResponse as Answer;
+use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
 use crate::ledger::AccountName;
-use crate::repeats::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
 
 /// The system has heard within this that a client has an answer; else the client counts as gone.
 const HEARD_WAIT: Duration = Duration::from_secs(2);
@@ -48,7 +48,8 @@ pub(super) async fn take_anew(
     let lease_ms = gateway.timeouts.lease_ms();
     let (done, is_done) = oneshot::channel();
     in_background(async move {
-        if let Err(why) = repeats.take(&account, &naming, &ClaimMode::Anew, lease_ms).await {
+        if let Err(why) = repeats.claim_key(&account, &naming, &ClaimMode::Replace, lease_ms).await
+        {
             log::warn!(
                 event = "idempotency_register_failed", owner = naming.owner, why:% = why;
                 "a call has no name yet"
@@ -215,8 +216,12 @@ async fn insist(
     loop {
         let IdempotencyKey { name, owner, .. } = naming;
         let done = match end {
-            IdempotentEnding::Free => repeats.free(account, name, owner).await.map(|()| false),
-            IdempotentEnding::Charged(reply) => repeats.end(account, naming, reply.clone()).await,
+            IdempotentEnding::Free => {
+                repeats.release_key(account, name, owner).await.map(|()| false)
+            }
+            IdempotentEnding::Charged(reply) => {
+                repeats.complete(account, naming, reply.clone()).await
+            }
         };
         let why = match done {
             Ok(is_known) => return is_known,

@@ -14,8 +14,8 @@ use crate::files::FileReadError;
 use crate::gateway::Gateway;
 use crate::gateway::exchange::RequestContext;
 use crate::gateway::refusal::ApiError;
+use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
-use crate::repeats::{PIECE_BYTES, StoredReply};
 
 /// A store gives a piece of a body within this.
 const PIECE_WAIT: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl<'a> ReplayBody<'a> {
         let reading = async {
             match &mut self.place {
                 ReplayPosition::Store(number) => {
-                    let piece = gateway.repeats.piece(account, self.owner, *number).await;
+                    let piece = gateway.repeats.read_piece(account, self.owner, *number).await;
                     *number += 1;
                     let piece = piece.map_err(|why| why.to_string())?;
                     Ok(piece.filter(|piece| piece.len() <= PIECE_BYTES))

@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use crate::gateway::Gateway;
 use crate::gateway::refusal::ApiError;
+use crate::idempotency::INLINE_BYTES_MAX;
 use crate::jobs::{Job, VendorBody};
-use crate::repeats::INLINE_BYTES_MAX;
 
 /// Puts a long body where such are. Gives the job, which then says so, and what is left to be kept
 /// with it.
@@ -23,9 +23,10 @@ pub(super) async fn keep(
     }
     let bytes = body.len() as u64;
     let created_ms = job.created_ms.unsigned_abs();
-    let expires_s = created_ms.saturating_add(gateway.videos.schedule.hold_ms()).div_ceil(1_000);
+    let expires_s =
+        created_ms.saturating_add(gateway.videos.schedule.hold_lease_ms()).div_ceil(1_000);
     job.body_apart = Some(VendorBody { bytes, expires_s });
-    let Some((name, _)) = job.body_name() else { return Err(ApiError::Internal) };
+    let Some((name, _)) = job.external_body() else { return Err(ApiError::Internal) };
     if let Err(why) = gateway.bodies_apart.write(&name, body).await {
         log::warn!(
             event = "video_body_store_failed", job = job.id, why:% = why;
@@ -38,7 +39,7 @@ pub(super) async fn keep(
 
 /// Deletes the body of a job that was not placed.
 pub(super) async fn forget(gateway: &Gateway, job: &Job) {
-    let Some((name, bytes)) = job.body_name() else { return };
+    let Some((name, bytes)) = job.external_body() else { return };
     if let Err(why) = gateway.bodies_apart.delete(&name, bytes).await {
         log::warn!(
             event = "video_body_delete_failed", job = job.id, why:% = why;

@@ -10,16 +10,16 @@ use crate::files::FileReadError;
 /// Where a body is.
 pub(super) enum BodyLocation {
     /// Here.
-    Here(Bytes),
+    Local(Bytes),
     /// In the folder of another machine, or in a store that does not answer.
-    Elsewhere,
+    Unreachable,
 }
 
 impl JobWorker {
-    pub(super) async fn vendor_body(&self, claim: &JobClaim) -> anyhow::Result<BodyLocation> {
-        let Some((name, bytes)) = claim.job.body_name() else {
-            return match self.queue.body(claim).await? {
-                Some(body) => Ok(BodyLocation::Here(body)),
+    pub(super) async fn load_body(&self, claim: &JobClaim) -> anyhow::Result<BodyLocation> {
+        let Some((name, bytes)) = claim.job.external_body() else {
+            return match self.queue.read_body(claim).await? {
+                Some(body) => Ok(BodyLocation::Local(body)),
                 None => bail!("there is no body to send"),
             };
         };
@@ -31,22 +31,22 @@ impl JobWorker {
             }
             Ok::<_, FileReadError>(whole.freeze())
         };
-        match self.kept(claim, whole).await? {
-            Ok(body) => Ok(BodyLocation::Here(body)),
+        match self.while_renewing(claim, whole).await? {
+            Ok(body) => Ok(BodyLocation::Local(body)),
             Err(why) => {
                 let job = &claim.job.id;
                 log::warn!(
                     event = "video_body_read_failed", job, why:% = why;
                     "video request body cannot be read here"
                 );
-                Ok(BodyLocation::Elsewhere)
+                Ok(BodyLocation::Unreachable)
             }
         }
     }
 
     /// Deletes a body that nobody needs any more.
-    pub(super) async fn forget_body(&self, claim: &JobClaim) {
-        let Some((name, bytes)) = claim.job.body_name() else { return };
+    pub(super) async fn delete_body(&self, claim: &JobClaim) {
+        let Some((name, bytes)) = claim.job.external_body() else { return };
         if let Err(why) = self.bodies.delete(&name, bytes).await {
             log::warn!(
                 event = "video_body_delete_failed", job = claim.job.id, why:% = why;

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{FILE_BYTES_MAX, JobClaim, JobWorker};
+use super::{JobClaim, JobWorker, VIDEO_BYTES_MAX};
 use crate::files::{self, FileReadError, FileWriteError};
-use crate::jobs::studio::{FetchError, VideoRoute};
+use crate::jobs::video_client::{FetchError, VideoRoute};
 
 /// Why a video was not copied.
 #[derive(Debug, thiserror::Error)]
@@ -35,35 +35,35 @@ impl From<FileWriteError<FetchError>> for CopyError {
 
 impl JobWorker {
     /// Whether files can be kept.
-    pub(super) async fn can_keep(&self) -> bool {
-        let ready = self.files.ready().await;
+    pub(super) async fn check_file_store(&self) -> bool {
+        let ready = self.files.check_writable().await;
         if let Err(why) = &ready {
             log::error!(
                 event = "file_store_unavailable", why:% = why;
                 "finished videos cannot be kept, so none are made here"
             );
         }
-        self.room.unkept.store(ready.is_err(), Ordering::Relaxed);
+        self.capacity.is_file_store_down.store(ready.is_err(), Ordering::Relaxed);
         ready.is_ok()
     }
 
-    pub(super) async fn copy(
+    pub(super) async fn copy_video(
         &self,
-        outlet: &VideoRoute,
+        route: &VideoRoute,
         url: &str,
         claim: &JobClaim,
     ) -> Result<(), CopyError> {
-        let pieces = self.studio.fetch(outlet, url).await?;
-        let name = files::name(claim.job.account.as_str(), &claim.job.id);
-        let written = self.files.write(&name, pieces, FILE_BYTES_MAX).await;
+        let pieces = self.video_client.fetch(route, url).await?;
+        let name = files::video_name(claim.job.account.as_str(), &claim.job.id);
+        let written = self.files.write(&name, pieces, VIDEO_BYTES_MAX).await;
         if let Err(FileWriteError::Store(_)) = &written {
-            self.room.unkept.store(true, Ordering::Relaxed);
+            self.capacity.is_file_store_down.store(true, Ordering::Relaxed);
         }
         written.map_err(CopyError::from).map(|_| ())
     }
 
-    pub(super) async fn drop_file(&self, claim: &JobClaim) -> anyhow::Result<()> {
-        let name = files::name(claim.job.account.as_str(), &claim.job.id);
+    pub(super) async fn delete_file(&self, claim: &JobClaim) -> anyhow::Result<()> {
+        let name = files::video_name(claim.job.account.as_str(), &claim.job.id);
         Ok(self.files.delete(&name).await?)
     }
 }

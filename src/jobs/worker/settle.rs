@@ -3,10 +3,10 @@
 use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
-use super::{JobWorker, NextTurn, RETRY_TIME, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
+use super::{JobWorker, NextTurn, RETRY_TIME_MAX, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
 use crate::jobs::{JobClaim, JobOutcome, JobStage};
 use crate::ledger::{HoldRequest, JournalLine, Operation, Outcome};
-use crate::metrics::{METRICS, count, record_write_off};
+use crate::metrics::{METRICS, counter_value, record_write_off};
 
 impl JobWorker {
     /// Brings an outcome into the ledger. The same again changes nothing there.
@@ -19,29 +19,32 @@ impl JobWorker {
         let op = match outcome {
             JobOutcome::Failed { .. } => Operation::Void { id: job.id.clone() },
             JobOutcome::Completed { charge, .. } => {
-                let line = serde_json::to_string(&line(claim).context("no line")?)?;
+                let line = serde_json::to_string(&journal_line(claim).context("no line")?)?;
                 let origin =
                     Some(HoldRequest { wanted: job.held, least: job.held, at: job.created_ms });
                 Operation::Settle { id: job.id.clone(), charge: *charge, line, origin }
             }
         };
-        let asking = until_done(|| self.ledger.apply(&job.account, op.clone()));
-        let answer = self.kept(claim, asking).await??;
+        let asking = retry_until_done(|| self.ledger.apply(&job.account, op.clone()));
+        let answer = self.while_renewing(claim, asking).await??;
         let job = &claim.job;
         match answer {
             Outcome::Posted { amount, written_off } => {
                 let labels = ["videos", &job.model, &job.vendor];
-                METRICS.charged_nanousd.with_label_values(&labels).inc_by(count(amount.nano()));
+                METRICS
+                    .charged_nanousd
+                    .with_label_values(&labels)
+                    .inc_by(counter_value(amount.nano()));
                 record_write_off(job.account.as_str(), &job.id, written_off.nano());
             }
             // A lease that ran out first has released what was held.
-            Outcome::AlreadyPosted(_) | Outcome::Voided | Outcome::Gone => {}
+            Outcome::AlreadyPosted(_) | Outcome::Voided | Outcome::HoldEnded => {}
             other => log::error!(
                 event = "hold_settlement_failed", job = job.id, answer:? = other;
                 "the hold could not be ended"
             ),
         }
-        claim.job.end();
+        claim.job.mark_ended();
         log::info!(
             target: "request",
             job = claim.job.id,
@@ -64,7 +67,7 @@ impl JobWorker {
 }
 
 /// The journal line of a job that is completed.
-fn line(claim: &JobClaim) -> Option<JournalLine> {
+fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
     let job = &claim.job;
     let JobStage::Settling { outcome, at_ms } = &job.stage else { return None };
     let JobOutcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
@@ -88,7 +91,7 @@ fn line(claim: &JobClaim) -> Option<JournalLine> {
 }
 
 /// Asks until there is an answer, for a while.
-pub(super) async fn until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
+pub(super) async fn retry_until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
 where
     E: std::fmt::Display,
     F: Future<Output = Result<T, E>>,
@@ -96,7 +99,7 @@ where
     let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
     loop {
         match ask().await {
-            Err(why) if began.elapsed() <= RETRY_TIME => {
+            Err(why) if began.elapsed() <= RETRY_TIME_MAX => {
                 log::warn!(
                     event = "video_store_retry", why:% = why;
                     "the store will be asked again"

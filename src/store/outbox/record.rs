@@ -80,7 +80,7 @@ enum LogRecordLine<'a> {
 
 impl LogRecord {
     /// Reads what a line says; `None` if that is nothing that is known.
-    fn read(said: &[u8]) -> Option<LogRecord> {
+    fn parse(said: &[u8]) -> Option<LogRecord> {
         let (json, behind) = match memchr::memchr(TAB, said) {
             Some(at) => (&said[..at], Some(std::str::from_utf8(&said[at + 1..]).ok()?)),
             None => (said, None),
@@ -126,7 +126,7 @@ struct AckNumbers {
 }
 
 impl AckNumbers {
-    fn note(&mut self, record: &LogRecord) {
+    fn add(&mut self, record: &LogRecord) {
         match record {
             LogRecord::Acked { seq, .. } => drop(self.single.insert(*seq)),
             LogRecord::AllAcked { seq, .. } => self.up_to = self.up_to.max(*seq),
@@ -134,7 +134,7 @@ impl AckNumbers {
         }
     }
 
-    fn lack(&self, seq: u64) -> bool {
+    fn lacks(&self, seq: u64) -> bool {
         seq > self.up_to && !self.single.contains(&seq)
     }
 }
@@ -142,13 +142,13 @@ impl AckNumbers {
 impl Acknowledgements {
     /// Takes note of what a file says. Files are read from the last to the first, since what
     /// acknowledges an entry comes after it.
-    pub(super) fn note(&mut self, records: &[LogRecord], run: &str) {
+    pub(super) fn add_all(&mut self, records: &[LogRecord], run: &str) {
         for record in records {
-            self.any.note(record);
+            self.any.add(record);
             if let LogRecord::Acked { by, .. } | LogRecord::AllAcked { by, .. } = record
                 && by == run
             {
-                self.run.note(record);
+                self.run.add(record);
             }
         }
     }
@@ -160,22 +160,22 @@ impl Acknowledgements {
 
     /// The entries of a file that the run may lack: first those that no run has acknowledged or
     /// that were written at that moment (unix ms) or later, then the others.
-    pub(super) fn lacking(
+    pub(super) fn missing_entries(
         &self,
         records: Vec<LogRecord>,
         since: i64,
     ) -> (Vec<SettlementEntry>, Vec<SettlementEntry>) {
         let entry = |record| match record {
-            LogRecord::Entry(entry) if self.run.lack(entry.seq) => Some(entry),
+            LogRecord::Entry(entry) if self.run.lacks(entry.seq) => Some(entry),
             _ => None,
         };
         let lacking = records.into_iter().filter_map(entry);
-        lacking.partition(|entry| entry.at >= since || self.any.lack(entry.seq))
+        lacking.partition(|entry| entry.at >= since || self.any.lacks(entry.seq))
     }
 }
 
 /// When the last entry of a file was written, in unix ms.
-pub(super) fn last_at(records: &[LogRecord]) -> Option<i64> {
+pub(super) fn last_entry_ms(records: &[LogRecord]) -> Option<i64> {
     let at = |record: &LogRecord| match record {
         LogRecord::Entry(entry) => Some(entry.at),
         _ => None,
@@ -184,19 +184,24 @@ pub(super) fn last_at(records: &[LogRecord]) -> Option<i64> {
 }
 
 /// The line of an entry; `None` for an operation that ends no hold.
-pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) -> Option<Vec<u8>> {
+pub(super) fn entry_line(
+    seq: u64,
+    at: i64,
+    account: &AccountName,
+    op: &Operation,
+) -> Option<Vec<u8>> {
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
         Operation::Settle { id, charge, line, origin } => {
-            let behind = Some(line.as_str()).filter(|line| stands_behind(line.as_bytes()));
+            let behind = Some(line.as_str()).filter(|line| fits_after_tab(line.as_bytes()));
             let inside = if behind.is_some() { None } else { Some(line.into()) };
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle =
                 LogRecordLine::Settle { seq, at, account, id, charge, line: inside, origin };
-            self::line(&settle, behind)
+            self::encode_line(&settle, behind)
         }
         Operation::Void { id } => {
-            line(&LogRecordLine::Void { seq, at, account, id: id.into() }, None)
+            encode_line(&LogRecordLine::Void { seq, at, account, id: id.into() }, None)
         }
         _ => return None,
     })
@@ -204,22 +209,22 @@ pub(super) fn entry(seq: u64, at: i64, account: &AccountName, op: &Operation) ->
 
 /// Whether a line of the journal is read again as it was written: not one that would end a line, or
 /// look like the room behind the last.
-fn stands_behind(line: &[u8]) -> bool {
+fn fits_after_tab(line: &[u8]) -> bool {
     memchr::memchr3(b'\n', b'\r', TAB, line).is_none() && !line.ends_with(b"\0")
 }
 
 /// The line that says that a run of the store acknowledged an entry.
-pub(super) fn acked(by: &str, seq: u64) -> Vec<u8> {
-    line(&LogRecordLine::Acked { by: by.into(), seq }, None)
+pub(super) fn ack_line(by: &str, seq: u64) -> Vec<u8> {
+    encode_line(&LogRecordLine::Acked { by: by.into(), seq }, None)
 }
 
 /// The line that says that a run of the store acknowledged all entries up to one.
-pub(super) fn all_acked(by: &str, seq: u64) -> Vec<u8> {
-    line(&LogRecordLine::AllAcked { by: by.into(), seq }, None)
+pub(super) fn all_acked_line(by: &str, seq: u64) -> Vec<u8> {
+    encode_line(&LogRecordLine::AllAcked { by: by.into(), seq }, None)
 }
 
 /// A line of the outbox, which says this.
-pub(super) fn line(written: &impl Serialize, behind: Option<&str>) -> Vec<u8> {
+pub(super) fn encode_line(written: &impl Serialize, behind: Option<&str>) -> Vec<u8> {
     const CRC: &[u8; 9] = b"00000000 ";
     let mut line = Vec::with_capacity(256 + behind.map_or(0, str::len));
     line.extend_from_slice(CRC);
@@ -241,10 +246,10 @@ const TAB: u8 = b'\t';
 
 /// Reads a file: what is sound of it, and how many lines are not. One at the end was being written
 /// when the process or the machine ended; any other is told apart from its neighbours all the same.
-pub(super) fn read(file: &[u8]) -> (Vec<LogRecord>, usize) {
+pub(super) fn parse_segment(file: &[u8]) -> (Vec<LogRecord>, usize) {
     let mut torn = 0;
-    let sound = lines(file).filter_map(|said| {
-        let record = said.and_then(LogRecord::read);
+    let sound = checked_lines(file).filter_map(|said| {
+        let record = said.and_then(LogRecord::parse);
         torn += usize::from(record.is_none());
         record
     });
@@ -253,18 +258,18 @@ pub(super) fn read(file: &[u8]) -> (Vec<LogRecord>, usize) {
 }
 
 /// What each line of a file says; `None` of those that are not as they were written.
-pub(super) fn lines(file: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
-    let lines = file[..length(file)].split(|byte| *byte == b'\n');
-    lines.filter(|line| !line.is_empty()).map(sound)
+pub(super) fn checked_lines(file: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    let lines = file[..used_length(file)].split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.is_empty()).map(check_line)
 }
 
 /// How long a file is without what nothing was written into.
-pub(super) fn length(file: &[u8]) -> usize {
+pub(super) fn used_length(file: &[u8]) -> usize {
     file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 /// What a line says, if that is what was written.
-fn sound(line: &[u8]) -> Option<&[u8]> {
+fn check_line(line: &[u8]) -> Option<&[u8]> {
     let (sum, said) = line.split_at_checked(9)?;
     let digits = std::str::from_utf8(sum.strip_suffix(b" ")?).ok()?;
     (u32::from_str_radix(digits, 16).ok()? == crc32fast::hash(said)).then_some(said)
@@ -306,9 +311,11 @@ mod tests {
 
     fn written(record: &LogRecord) -> Vec<u8> {
         match record {
-            LogRecord::Entry(e) => entry(e.seq, e.at, &e.account, &e.op).expect("it ends a hold"),
-            LogRecord::Acked { by, seq } => acked(by, *seq),
-            LogRecord::AllAcked { by, seq } => all_acked(by, *seq),
+            LogRecord::Entry(e) => {
+                entry_line(e.seq, e.at, &e.account, &e.op).expect("it ends a hold")
+            }
+            LogRecord::Acked { by, seq } => ack_line(by, *seq),
+            LogRecord::AllAcked { by, seq } => all_acked_line(by, *seq),
         }
     }
 
@@ -316,10 +323,10 @@ mod tests {
         #[test]
         fn what_was_written_reads_back(records in prop::collection::vec(record(), 0..9)) {
             let mut file: Vec<u8> = records.iter().flat_map(written).collect();
-            prop_assert_eq!(length(&file), file.len());
-            prop_assert_eq!(read(&file), (records.clone(), 0));
+            prop_assert_eq!(used_length(&file), file.len());
+            prop_assert_eq!(parse_segment(&file), (records.clone(), 0));
             file.extend([0; 99]);
-            prop_assert_eq!(read(&file), (records, 0));
+            prop_assert_eq!(parse_segment(&file), (records, 0));
         }
 
         #[test]
@@ -329,7 +336,7 @@ mod tests {
         ) {
             let file: Vec<u8> = records.iter().flat_map(written).collect();
             let cut = cut.index(file.len());
-            let (sound, torn) = read(&file[..cut]);
+            let (sound, torn) = parse_segment(&file[..cut]);
             let mut ends = records.iter().scan(0, |end, r| {
                 *end += written(r).len();
                 Some(*end)
@@ -349,7 +356,7 @@ mod tests {
             let mut file: Vec<u8> = records.iter().flat_map(written).collect();
             let at = at.index(file.len());
             file[at] ^= by;
-            let (sound, _) = read(&file);
+            let (sound, _) = parse_segment(&file);
             let mut left = records.iter();
             prop_assert!(sound.iter().all(|r| left.any(|known| known == r)), "{sound:?}");
             prop_assert!(sound.len() + 2 >= records.len());
@@ -357,7 +364,7 @@ mod tests {
 
         #[test]
         fn any_bytes_can_be_read(file in prop::collection::vec(any::<u8>(), 0..200)) {
-            let (sound, _) = read(&file);
+            let (sound, _) = parse_segment(&file);
             prop_assert_eq!(sound, []);
         }
     }
@@ -366,7 +373,7 @@ mod tests {
     fn a_line_of_a_journal_is_read_inside_of_the_json_too() {
         let json = r#"{"is":"settle","seq":1,"at":2,"account":"a","id":"h","charge":3,"line":"{\"a\":1}"}"#;
         let file = format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
-        let (records, torn) = read(file.as_bytes());
+        let (records, torn) = parse_segment(file.as_bytes());
         let [LogRecord::Entry(SettlementEntry { op: Operation::Settle { line, .. }, .. })] =
             &records[..]
         else {
@@ -394,8 +401,12 @@ mod tests {
         records.push(LogRecord::Acked { by: by("two"), seq: 6 });
         let lacking = |run: &str| {
             let mut acks = Acknowledgements::default();
-            acks.note(&records, run);
-            acks.lacking(records.clone(), i64::MIN).0.iter().map(|e| e.seq).collect::<Vec<_>>()
+            acks.add_all(&records, run);
+            acks.missing_entries(records.clone(), i64::MIN)
+                .0
+                .iter()
+                .map(|e| e.seq)
+                .collect::<Vec<_>>()
         };
         assert_eq!(lacking("one"), [4, 6]);
         assert_eq!(lacking("two"), [1, 2, 3, 4, 5]);

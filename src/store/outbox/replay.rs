@@ -10,23 +10,23 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::files;
-use super::log::{HoldEndKey, SettlementLog};
 use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
-use super::shelf::{SegmentDir, SegmentKind};
-use super::{ServerRun, calls, orders};
+use super::segment_dir::{SegmentDir, SegmentKind};
+use super::segment_files;
+use super::settlement_log::{HoldEndKey, SettlementLog};
+use super::{ServerRun, job_orders, started_calls};
+use crate::idempotency::{ClaimMode, ReplyStore};
 use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
-use crate::repeats::{ClaimMode, ReplyStore};
 
 /// What a run of the store acknowledged so long before its end, in ms, the next one has: servers
 /// sync every second, and replicas lag by less.
-const LATELY_MS: i64 = 15_000;
+const RECENT_MS: i64 = 15_000;
 /// So many are under way at a time.
-const TOGETHER: usize = 128;
+const CONCURRENCY_MAX: usize = 128;
 /// Of so many it is asked at a time which of them the run has: one that was not set back has all
 /// of the last minutes, and to be told of each costs it twenty times as much as to be asked.
-const ASKED: usize = 1_024;
+const LOOKUP_BATCH: usize = 1_024;
 
 /// See the module.
 pub(in crate::store) struct SegmentReplay {
@@ -36,23 +36,23 @@ pub(in crate::store) struct SegmentReplay {
     /// What was left for another store.
     foreign: Vec<SegmentDir>,
     /// Whether some of the own files could not be read when all were sent.
-    owes: bool,
+    is_own_pending: bool,
     /// Whether what is not urgent of adopted files was left for later.
-    left: bool,
+    is_adopted_pending: bool,
 }
 
 /// A shelf whose owner has ended.
 struct AdoptedSegments {
-    shelf: SegmentDir,
+    dir: SegmentDir,
     /// The run of the store that has all of it, and since when.
-    has_all: Option<(Box<str>, Instant)>,
+    complete_run: Option<(Box<str>, Instant)>,
 }
 
 /// What is sent of what a run may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplayPart {
     /// What is urgent.
-    Lately,
+    Recent,
     All,
 }
 
@@ -61,7 +61,7 @@ enum ReplayPart {
 struct ReplayOutcome {
     entries: u64,
     /// Of these, those that the store had to be told.
-    told: u64,
+    delivered: u64,
     /// Of these, charges that the store did not have.
     charged: u64,
     last: u64,
@@ -70,12 +70,12 @@ struct ReplayOutcome {
     /// Files that could not be read.
     unread: usize,
     /// What can wait.
-    left: usize,
+    deferred: usize,
 }
 
 impl ReplayOutcome {
-    fn is_all(&self) -> bool {
-        self.unread == 0 && self.left == 0
+    fn is_complete(&self) -> bool {
+        self.unread == 0 && self.deferred == 0
     }
 }
 
@@ -86,7 +86,14 @@ impl SegmentReplay {
         repeats: Arc<dyn ReplyStore>,
     ) -> SegmentReplay {
         let (adopted, foreign) = (Vec::new(), Vec::new());
-        SegmentReplay { log, repeats, adopted, foreign, owes: false, left: false }
+        SegmentReplay {
+            log,
+            repeats,
+            adopted,
+            foreign,
+            is_own_pending: false,
+            is_adopted_pending: false,
+        }
     }
 
     /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
@@ -95,53 +102,59 @@ impl SegmentReplay {
     ///
     /// # Errors
     /// The store did not take all of it. The same again sends the rest.
-    pub(in crate::store) async fn lately(
+    pub(in crate::store) async fn replay_recent(
         &mut self,
         run: &impl ServerRun,
     ) -> Result<(), Unavailable> {
-        self.own(run, ReplayPart::Lately).await?;
-        let own = self.log.folder();
-        self.log.orders.are_needed();
-        self.jobs(run, &own).await?;
-        self.find(run);
+        self.replay_own(run, ReplayPart::Recent).await?;
+        let own = self.log.segment_dir();
+        self.log.orders.restart_retention();
+        self.restore_jobs(run, &own).await?;
+        self.find_orphans(run);
         for place in 0..self.adopted.len() {
-            self.adopted(place, run, ReplayPart::Lately).await?;
+            self.replay_adopted(place, run, ReplayPart::Recent).await?;
         }
         Ok(())
     }
 
     /// Whether there is more to send than was sent when the run began.
     pub(in crate::store) fn is_behind(&self) -> bool {
-        self.owes || self.left
+        self.is_own_pending || self.is_adopted_pending
     }
 
-    async fn own(&mut self, run: &impl ServerRun, part: ReplayPart) -> Result<(), Unavailable> {
-        self.owes = true;
-        let (files, last, unwritten) = self.log.all().map_err(cannot)?;
-        let sent = self.files(run, (files, unwritten), part).await?;
-        if sent.is_all() {
-            self.owes = false;
-            self.log.all_acked(run.name(), last);
+    async fn replay_own(
+        &mut self,
+        run: &impl ServerRun,
+        part: ReplayPart,
+    ) -> Result<(), Unavailable> {
+        self.is_own_pending = true;
+        let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
+        let sent = self.replay_files(run, (files, unwritten), part).await?;
+        if sent.is_complete() {
+            self.is_own_pending = false;
+            self.log.record_all_acked(run.name(), last);
         }
-        tell(&sent, "own");
+        log_replay(&sent, "own");
         Ok(())
     }
 
     /// Takes what processes left that have ended. What they left for a store that had this address
     /// before is kept, and told to nobody.
-    fn find(&mut self, run: &impl ServerRun) {
-        let mut orphans = readable(&self.log.root, SegmentDir::orphans(&self.log.root));
+    fn find_orphans(&mut self, run: &impl ServerRun) {
+        let mut orphans = or_log_error(&self.log.root, SegmentDir::lock_orphans(&self.log.root));
         // Where it cannot be read whose one is, it is left for the next time.
-        orphans.retain(|shelf| readable(&shelf.folder, shelf.store_id().map(|_| true)));
+        orphans.retain(|shelf| or_log_error(&shelf.path, shelf.store_id().map(|_| true)));
         let is_foreign = |shelf: &SegmentDir| {
             let theirs = shelf.store_id().unwrap_or_default();
             theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
         };
         let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);
-        self.adopted.extend(own.into_iter().map(|shelf| AdoptedSegments { shelf, has_all: None }));
+        self.adopted.extend(
+            own.into_iter().map(|shelf| AdoptedSegments { dir: shelf, complete_run: None }),
+        );
         for shelf in foreign {
             log::error!(
-                event = "outbox_store_mismatch", place:? = shelf.folder;
+                event = "outbox_store_mismatch", place:? = shelf.path;
                 "the outbox has ends of holds for the store that was here before; they are kept"
             );
             METRICS.outbox_errors.inc();
@@ -155,46 +168,47 @@ impl SegmentReplay {
     ///
     /// # Errors
     /// As with [`Replay::lately`].
-    pub(in crate::store) async fn adopt(
+    pub(in crate::store) async fn adopt_orphans(
         &mut self,
         run: &impl ServerRun,
         alive: Option<Instant>,
     ) -> Result<(), Unavailable> {
-        if self.owes {
-            self.own(run, ReplayPart::All).await?;
+        if self.is_own_pending {
+            self.replay_own(run, ReplayPart::All).await?;
         }
-        self.left = false;
-        self.find(run);
+        self.is_adopted_pending = false;
+        self.find_orphans(run);
         for place in 0..self.adopted.len() {
-            self.adopted(place, run, ReplayPart::All).await?;
+            self.replay_adopted(place, run, ReplayPart::All).await?;
         }
-        self.clear(alive);
+        self.remove_finished(alive);
         Ok(())
     }
 
-    async fn adopted(
+    async fn replay_adopted(
         &mut self,
         place: usize,
         run: &impl ServerRun,
         part: ReplayPart,
     ) -> Result<(), Unavailable> {
-        let AdoptedSegments { shelf, has_all } = &self.adopted[place];
+        let AdoptedSegments { dir: shelf, complete_run: has_all } = &self.adopted[place];
         if has_all.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
             return Ok(());
         }
-        let files = readable(&shelf.folder, shelf.files(SegmentKind::Ends).map(Some));
+        let files = or_log_error(&shelf.path, shelf.list_segments(SegmentKind::HoldEnds).map(Some));
         let Some(files) = files else { return Ok(()) };
-        files.iter().for_each(|file| trim(file));
-        let sent = self.files(run, (files, Vec::new()), part).await?;
-        tell(&sent, "adopted");
-        self.jobs(run, &self.adopted[place].shelf).await?;
-        self.left |= sent.left > 0;
-        if sent.is_all() {
-            self.let_lapse(place).await?;
-            let AdoptedSegments { shelf, has_all } = &mut self.adopted[place];
+        files.iter().for_each(|file| trim_segment(file));
+        let sent = self.replay_files(run, (files, Vec::new()), part).await?;
+        log_replay(&sent, "adopted");
+        self.restore_jobs(run, &self.adopted[place].dir).await?;
+        self.is_adopted_pending |= sent.deferred > 0;
+        if sent.is_complete() {
+            self.release_keys(place).await?;
+            let AdoptedSegments { dir: shelf, complete_run: has_all } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
-                let _ = fs::write(shelf.notes(), record::all_acked(run.name(), sent.last));
+                let _ =
+                    fs::write(shelf.ack_note_path(), record::all_acked_line(run.name(), sent.last));
             }
             *has_all = Some((run.name().into(), Instant::now()));
         }
@@ -203,15 +217,19 @@ impl SegmentReplay {
 
     /// Makes the video jobs again that a run lacks of those that a shelf knows. Jobs that it has
     /// cost a look each; they are those of the last minutes.
-    async fn jobs(&self, run: &impl ServerRun, place: &SegmentDir) -> Result<(), Unavailable> {
+    async fn restore_jobs(
+        &self,
+        run: &impl ServerRun,
+        place: &SegmentDir,
+    ) -> Result<(), Unavailable> {
         let mut made = 0_u64;
-        for file in readable(&place.folder, place.files(SegmentKind::Jobs)) {
+        for file in or_log_error(&place.path, place.list_segments(SegmentKind::Jobs)) {
             let own = file.clone();
-            let reading = tokio::task::spawn_blocking(move || orders::read(&own));
+            let reading = tokio::task::spawn_blocking(move || job_orders::read_orders(&own));
             let read = reading.await.unwrap_or_else(|why| Err(why.into()));
             // One after the other: a job is placed before a vendor has it.
-            for noted in readable(&file, read) {
-                made += u64::from(run.make_again(noted).await?);
+            for noted in or_log_error(&file, read) {
+                made += u64::from(run.restore_job(noted).await?);
             }
         }
         if made > 0 {
@@ -226,13 +244,13 @@ impl SegmentReplay {
     /// Lets the names lapse of calls that ended with their process: whoever asks for one is told by
     /// the ledger what became of its call. All that ended holds there is in the ledger before.
     /// Once only, since after that a name may be another call's.
-    async fn let_lapse(&self, place: usize) -> Result<(), Unavailable> {
-        let known = &self.adopted[place].shelf;
-        let calls = readable(&known.folder, calls::left(known));
-        for few in calls.chunks(TOGETHER) {
+    async fn release_keys(&self, place: usize) -> Result<(), Unavailable> {
+        let known = &self.adopted[place].dir;
+        let calls = or_log_error(&known.path, started_calls::read_unfinished(known));
+        for few in calls.chunks(CONCURRENCY_MAX) {
             let lapsing = few.iter().map(|(account, naming)| {
                 // It is made again, where the store has lost it.
-                self.repeats.take(account, naming, &ClaimMode::Free, 0)
+                self.repeats.claim_key(account, naming, &ClaimMode::IfFree, 0)
             });
             for lapsed in join_all(lapsing).await {
                 lapsed?;
@@ -244,28 +262,28 @@ impl SegmentReplay {
                 "names of calls that died were let lapse"
             );
         }
-        for file in readable(&known.folder, known.files(SegmentKind::Calls)) {
+        for file in or_log_error(&known.path, known.list_segments(SegmentKind::Calls)) {
             let _ = fs::remove_file(file);
         }
         Ok(())
     }
 
     /// Removes the files of ended processes that are no longer needed.
-    fn clear(&mut self, alive: Option<Instant>) {
+    fn remove_finished(&mut self, alive: Option<Instant>) {
         let (done, mut left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.adopted).into_iter().partition(|a| a.has_all.is_some());
+            std::mem::take(&mut self.adopted).into_iter().partition(|a| a.complete_run.is_some());
         for adopted in done {
-            let since = adopted.has_all.as_ref().map(|(_, since)| *since);
-            let is_over = since.is_some_and(|since| self.log.life.is_over(since, alive));
+            let since = adopted.complete_run.as_ref().map(|(_, since)| *since);
+            let is_over = since.is_some_and(|since| self.log.retention.is_over(since, alive));
             let is_empty = |file: &Path| fs::metadata(file).is_ok_and(|about| about.len() == 0);
             let is_gone =
                 |file: &PathBuf| (is_over || is_empty(file)) && fs::remove_file(file).is_ok();
-            match adopted.shelf.files(SegmentKind::Ends) {
+            match adopted.dir.list_segments(SegmentKind::HoldEnds) {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
                     // With the ends of their holds, what is noted of jobs is no longer needed.
-                    let jobs = adopted.shelf.files(SegmentKind::Jobs).unwrap_or_default();
+                    let jobs = adopted.dir.list_segments(SegmentKind::Jobs).unwrap_or_default();
                     jobs.iter().for_each(|file| drop(fs::remove_file(file)));
-                    adopted.shelf.remove();
+                    adopted.dir.remove();
                 }
                 _ => left.push(adopted),
             }
@@ -275,42 +293,42 @@ impl SegmentReplay {
 
     /// Sends what a run may lack of some files, and of lines that are in none: the last first,
     /// since those are what a store forgets.
-    async fn files(
+    async fn replay_files(
         &self,
         run: &impl ServerRun,
         (files, unwritten): (Vec<PathBuf>, Vec<u8>),
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut sent) = (Acknowledgements::default(), ReplayOutcome::default());
-        let (records, _) = record::read(&unwritten);
-        self.send(run, acks.lacking(records, i64::MIN).0, &mut sent).await?;
+        let (records, _) = record::parse_segment(&unwritten);
+        self.send_missing(run, acks.missing_entries(records, i64::MIN).0, &mut sent).await?;
         let mut since = (part == ReplayPart::All).then_some(i64::MIN);
         for file in files.iter().rev() {
-            let records = read(file, &mut sent).await;
-            acks.note(&records, run.name());
+            let records = read_segment(file, &mut sent).await;
+            acks.add_all(&records, run.name());
             if acks.has_all() {
                 break;
             }
-            since = since.or(record::last_at(&records).map(|last| last - LATELY_MS));
-            let (lacking, left) = acks.lacking(records, since.unwrap_or(i64::MIN));
-            sent.left += left.len();
-            self.send(run, lacking, &mut sent).await?;
+            since = since.or(record::last_entry_ms(&records).map(|last| last - RECENT_MS));
+            let (lacking, left) = acks.missing_entries(records, since.unwrap_or(i64::MIN));
+            sent.deferred += left.len();
+            self.send_missing(run, lacking, &mut sent).await?;
         }
         Ok(sent)
     }
 
-    async fn send(
+    async fn send_missing(
         &self,
         run: &impl ServerRun,
         entries: Vec<SettlementEntry>,
         sent: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
-        for asked in entries.rchunks(ASKED) {
-            let lacking = self.unknown(run, asked, sent).await?;
-            for few in lacking.rchunks(TOGETHER) {
+        for asked in entries.rchunks(LOOKUP_BATCH) {
+            let lacking = self.filter_unknown(run, asked, sent).await?;
+            for few in lacking.rchunks(CONCURRENCY_MAX) {
                 let sending = few.iter().map(|entry| run.apply_in(&entry.account, &entry.op));
                 for (entry, answer) in few.iter().zip(join_all(sending).await) {
-                    self.told(run, entry, &answer?, sent);
+                    self.record_delivered(run, entry, &answer?, sent);
                 }
             }
         }
@@ -318,7 +336,7 @@ impl SegmentReplay {
     }
 
     /// Those of which the run does not know that their holds ended.
-    async fn unknown<'a>(
+    async fn filter_unknown<'a>(
         &self,
         run: &impl ServerRun,
         entries: &'a [SettlementEntry],
@@ -329,7 +347,7 @@ impl SegmentReplay {
         let asking = of.iter().map(|(account, entries)| async move {
             let ids: Vec<&str> =
                 entries.iter().map(|entry| entry.op.hold_id().unwrap_or_default()).collect();
-            run.knows_ends(account, &ids).await
+            run.which_ended(account, &ids).await
         });
         let answers = join_all(asking).await;
         let mut known = HashSet::new();
@@ -339,26 +357,31 @@ impl SegmentReplay {
         }
         let (known, unknown) = entries.iter().partition(|entry| known.contains(&entry.seq));
         let known: Vec<&SettlementEntry> = known;
-        known.into_iter().for_each(|entry| self.has(run, entry, sent));
+        known.into_iter().for_each(|entry| self.record_known(run, entry, sent));
         Ok(unknown)
     }
 
     /// Notes that the run has an entry.
-    fn has(&self, run: &impl ServerRun, entry: &SettlementEntry, sent: &mut ReplayOutcome) {
+    fn record_known(
+        &self,
+        run: &impl ServerRun,
+        entry: &SettlementEntry,
+        sent: &mut ReplayOutcome,
+    ) {
         sent.entries += 1;
         sent.last = sent.last.max(entry.seq);
-        self.log.acked(&HoldEndKey::of(&entry.account, &entry.op), run.name());
+        self.log.record_ack(&HoldEndKey::of(&entry.account, &entry.op), run.name());
     }
 
-    fn told(
+    fn record_delivered(
         &self,
         run: &impl ServerRun,
         entry: &SettlementEntry,
         answer: &Outcome,
         sent: &mut ReplayOutcome,
     ) {
-        self.has(run, entry, sent);
-        sent.told += 1;
+        self.record_known(run, entry, sent);
+        sent.delivered += 1;
         METRICS.outbox_replayed.inc();
         match answer {
             Outcome::Posted { written_off, .. } => {
@@ -377,22 +400,24 @@ impl SegmentReplay {
 }
 
 /// What a file says. One that cannot be read keeps nobody from the others.
-async fn read(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
+async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
     let own = file.to_owned();
-    let reading = tokio::task::spawn_blocking(move || files::read(&own).map(|f| record::read(&f)));
+    let reading = tokio::task::spawn_blocking(move || {
+        segment_files::read_written(&own).map(|f| record::parse_segment(&f))
+    });
     let read = match reading.await.unwrap_or_else(|why| Err(why.into())) {
         // It was done with meanwhile.
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Default::default()),
         read => read,
     };
     sent.unread += usize::from(read.is_err());
-    let (records, torn) = readable(file, read);
+    let (records, torn) = or_log_error(file, read);
     sent.torn += torn;
     records
 }
 
 /// What was read of a place, nothing if it could not be.
-fn readable<T: Default>(place: &Path, read: io::Result<T>) -> T {
+fn or_log_error<T: Default>(place: &Path, read: io::Result<T>) -> T {
     read.unwrap_or_else(|why| {
         log::error!(
             event = "outbox_read_failed", place:? = place, why:% = why;
@@ -404,16 +429,16 @@ fn readable<T: Default>(place: &Path, read: io::Result<T>) -> T {
 }
 
 /// Takes off a file what its owner has written nothing into.
-fn trim(file: &Path) {
+fn trim_segment(file: &Path) {
     let trimmed = fs::File::options().read(true).write(true).open(file).and_then(|file| {
-        let length = files::written(&file)?;
+        let length = segment_files::written_length(&file)?;
         if length == file.metadata()?.len() { Ok(()) } else { file.set_len(length) }
     });
-    readable(file, trimmed);
+    or_log_error(file, trimmed);
 }
 
-fn tell(sent: &ReplayOutcome, whose: &str) {
-    let ReplayOutcome { entries, told, charged, torn, .. } = *sent;
+fn log_replay(sent: &ReplayOutcome, whose: &str) {
+    let ReplayOutcome { entries, delivered: told, charged, torn, .. } = *sent;
     if entries > 0 {
         log::info!(
             event = "store_replay_finished", whose, entries, told, charged, torn;
@@ -422,6 +447,6 @@ fn tell(sent: &ReplayOutcome, whose: &str) {
     }
 }
 
-fn cannot(why: impl std::fmt::Display) -> Unavailable {
+fn outbox_error(why: impl std::fmt::Display) -> Unavailable {
     Unavailable(format!("store.outbox: {why}"))
 }

@@ -161,7 +161,7 @@ impl ClusterLinks {
             .tcp_settings(tcp_settings());
         if let Some(tls) = &self.tls {
             builder = builder.tls(TlsMode::Secure);
-            if let Some(certificates) = tls.certificates() {
+            if let Some(certificates) = tls.tls_certificates() {
                 builder = builder.certs(certificates);
             }
         }

@@ -13,7 +13,7 @@ use redis::{ErrorKind, RedisError, Script, ScriptInvocation, ServerErrorKind, Va
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::super::{SCHEMES, StoreSection, StoreTls};
+use super::super::{StoreSection, StoreTls, URL_SCHEMES};
 use super::cluster::ClusterLinks;
 use super::sentinel::SentinelMaster;
 use super::server::SingleServer;
@@ -62,7 +62,7 @@ impl RedisConnection {
         let opening = open_kind(url, &section.tls, &topology);
         let kind = timeout(OPEN_TIMEOUT, opening).await.map_err(|_| silent())?;
         let kind = kind.map_err(cannot)?.ok_or_else(|| {
-            Unavailable(format!("{}: known are {}", redact_url(url), SCHEMES.join(" ")))
+            Unavailable(format!("{}: known are {}", redact_url(url), URL_SCHEMES.join(" ")))
         })?;
         Ok(RedisConnection { kind, topology, topology_version, reconnecting: Mutex::default() })
     }
@@ -271,7 +271,7 @@ async fn open_kind(
 /// Whom to connect to, with the certificates that go with it.
 pub(super) fn build_client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<Client> {
     let info = info.set_tcp_settings(tcp_settings());
-    match (info.addr(), tls.certificates()) {
+    match (info.addr(), tls.tls_certificates()) {
         (redis::ConnectionAddr::TcpTls { .. }, Some(certificates)) => {
             Client::build_with_tls(info, certificates)
         }

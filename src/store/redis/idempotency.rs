@@ -7,11 +7,11 @@ use bytes::Bytes;
 use super::RedisStore;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
-use crate::ledger::{AccountName, Unavailable};
-use crate::repeats::{
-    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
+use crate::idempotency::{
+    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_TTL_LEASES,
     ReplyParts, ReplyStore, StoredReply,
 };
+use crate::ledger::{AccountName, Unavailable};
 
 /// Bodies up to this come along with the end of their call.
 const SHORT_BODY_BYTES_MAX: usize = 64 << 10;
@@ -52,7 +52,7 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 fn running_ttl_ms(lease_ms: u64) -> u64 {
-    lease_ms.saturating_mul(RUNNING_LEASES).min(TTL_MS_MAX)
+    lease_ms.saturating_mul(RUNNING_TTL_LEASES).min(TTL_MS_MAX)
 }
 
 fn unexpected_reply(reply: &[String]) -> Unavailable {
@@ -62,11 +62,11 @@ fn unexpected_reply(reply: &[String]) -> Unavailable {
 fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
     let words: Vec<&str> = reply.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
-        ["mine"] => ClaimResult::Mine,
+        ["mine"] => ClaimResult::Claimed,
         ["running"] => ClaimResult::Running,
-        ["lapsed", owner] => ClaimResult::Lapsed { owner: (*owner).to_owned() },
-        ["not_kept"] => ClaimResult::NotKept,
-        ["other_content"] => ClaimResult::OtherContent,
+        ["lapsed", owner] => ClaimResult::Expired { owner: (*owner).to_owned() },
+        ["not_kept"] => ClaimResult::ReplyNotStored,
+        ["other_content"] => ClaimResult::ContentMismatch,
         ["replied", owner, head, bytes] => {
             let unreadable = |why: String| Unavailable(format!("a reply cannot be read: {why}"));
             ClaimResult::Replied(StoredReply {
@@ -81,7 +81,7 @@ fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
 
 #[async_trait]
 impl ReplyStore for RedisStore {
-    async fn take(
+    async fn claim_key(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
@@ -89,9 +89,9 @@ impl ReplyStore for RedisStore {
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
         let (taking, from) = match taking {
-            ClaimMode::Free => ("free", ""),
-            ClaimMode::From(owner) => ("from", owner.as_str()),
-            ClaimMode::Anew => ("anew", ""),
+            ClaimMode::IfFree => ("free", ""),
+            ClaimMode::TakeOver(owner) => ("from", owner.as_str()),
+            ClaimMode::Replace => ("anew", ""),
         };
         let life_ms = naming.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
         let record = AccountKeys::of(account).idempotency_claim(&naming.name);
@@ -102,7 +102,7 @@ impl ReplyStore for RedisStore {
         parse_claim_result(&self.run_script(&call, |s| &s.repeats.take).await?)
     }
 
-    async fn renew(
+    async fn renew_key(
         &self,
         account: &AccountName,
         name: &str,
@@ -115,7 +115,7 @@ impl ReplyStore for RedisStore {
         Ok(self.run_script(&call, |s| &s.repeats.renew).await? == ["done"])
     }
 
-    async fn end(
+    async fn complete(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
@@ -154,7 +154,7 @@ impl ReplyStore for RedisStore {
         }
     }
 
-    async fn free(
+    async fn release_key(
         &self,
         account: &AccountName,
         name: &str,
@@ -165,7 +165,7 @@ impl ReplyStore for RedisStore {
         self.run_script(&call, |s| &s.repeats.free).await.map(|_| ())
     }
 
-    async fn piece(
+    async fn read_piece(
         &self,
         account: &AccountName,
         owner: &str,

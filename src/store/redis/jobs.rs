@@ -5,7 +5,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::super::jobs::{read, read_claimed, repeats, used, written};
+use super::super::job_records::{
+    check_same_order, id_already_used, parse_claimed_job, parse_job, serialize_job,
+};
 use super::keys::AccountKeys;
 use super::run_fencing::Requirement;
 use super::scripts::{ScriptCall, ScriptSelector};
@@ -34,14 +36,14 @@ const SECRET_KEY: &str = "tollgate:secret";
 
 #[async_trait]
 impl JobQueue for RedisStore {
-    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
+    async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         if let Some(gate) = &self.run_gate {
             gate.allowed_run(Requirement::WritableOutbox)?;
         }
         if !self.has_room(order.body.len()) {
             return Err(Unavailable("no room is left for what its vendor needs".to_owned()));
         }
-        let job = written(&order.job)?;
+        let job = serialize_job(&order.job)?;
         let member = index_member(&order.job.account, &order.job.id);
         for _ in 0..PLACE_ATTEMPTS_MAX {
             let announced = self.index_add(&member).await?;
@@ -56,8 +58,12 @@ impl JobQueue for RedisStore {
                 Some("known") => {
                     self.update_index(&member, &reply).await;
                     let key = reply.get(5).filter(|key| !key.is_empty());
-                    return repeats(&order, read(text_at(&reply, 4)?)?, key.map(String::as_str))
-                        .map(|()| PlaceResult::New);
+                    return check_same_order(
+                        &order,
+                        parse_job(text_at(&reply, 4)?)?,
+                        key.map(String::as_str),
+                    )
+                    .map(|()| PlaceResult::New);
                 }
                 _ => self.cancel_index_add(announced).await,
             }
@@ -68,12 +74,12 @@ impl JobQueue for RedisStore {
         Err(Unavailable("the idempotency key's job comes and goes".to_owned()))
     }
 
-    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+    async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         let record = self.find_record(account, id).await?;
         Ok(record.and_then(|(job, deleted)| (!deleted).then_some(job)))
     }
 
-    async fn list(
+    async fn list_jobs(
         &self,
         account: &AccountName,
         page: JobPage,
@@ -90,14 +96,18 @@ impl JobQueue for RedisStore {
         else {
             return Ok(None);
         };
-        let found = ids.iter().take(page.limit).map(|id| self.find(account, id));
+        let found = ids.iter().take(page.limit).map(|id| self.find_job(account, id));
         let found: Result<Vec<_>, _> = join_all(found).await.into_iter().collect();
         // One may have been deleted just now.
         let jobs = found?.into_iter().flatten().collect();
         Ok(Some(JobList { jobs, has_more: ids.len() > page.limit }))
     }
 
-    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+    async fn delete_job(
+        &self,
+        account: &AccountName,
+        id: &str,
+    ) -> Result<Option<Job>, Unavailable> {
         // Else everybody's attempts at ids that never were would stand in the index.
         if self.find_record(account, id).await?.is_none() {
             return Ok(None);
@@ -110,7 +120,7 @@ impl JobQueue for RedisStore {
         match reply.first().map(String::as_str) {
             Some("deleted") => {
                 self.update_index(&member, &reply).await;
-                read(text_at(&reply, 4)?).map(Some)
+                parse_job(text_at(&reply, 4)?).map(Some)
             }
             Some("hidden") => {
                 self.update_index(&member, &reply).await;
@@ -122,7 +132,7 @@ impl JobQueue for RedisStore {
         }
     }
 
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
+    async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
         self.repair_index().await;
         let mut claims = Vec::new();
         for _ in 0..CLAIM_ROUNDS_MAX {
@@ -147,20 +157,24 @@ impl JobQueue for RedisStore {
         Ok(claims)
     }
 
-    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
+    async fn renew_claim(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         let mut call = claim_call(claim, |_, _| Vec::new());
         call.arg(claim.revision).arg(lease_ms.min(DURATION_MS_MAX));
         let reply = self.run_claim_script(&call, |s| &s.videos.renew, claim).await?;
         Ok(reply.is_some())
     }
 
-    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
+    async fn read_body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
         let body = AccountKeys::of(&claim.job.account).video_body(&claim.job.id);
         self.connection().await?.query(redis::cmd("GET").arg(body)).await
     }
 
-    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
-        let (job, status) = (written(&claim.job)?, claim.job.status());
+    async fn save_claim(
+        &self,
+        claim: &mut JobClaim,
+        next: ClaimUpdate,
+    ) -> Result<bool, Unavailable> {
+        let (job, status) = (serialize_job(&claim.job)?, claim.job.status());
         let mut call = claim_call(claim, |keys, id| vec![keys.video_body(id), keys.videos_open()]);
         call.arg(&claim.job.id).arg(claim.revision).arg(u8::from(claim.deleted));
         call.arg(job).arg(status.name());
@@ -176,7 +190,7 @@ impl JobQueue for RedisStore {
         Ok(true)
     }
 
-    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
+    async fn remove_job(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         let mut call = claim_call(claim, |keys, id| {
             vec![keys.video_body(id), keys.video_keys(), keys.videos(), keys.videos_open()]
         });
@@ -185,7 +199,7 @@ impl JobQueue for RedisStore {
         Ok(reply.is_some())
     }
 
-    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
+    async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
         let mut sizes = redis::pipe();
         for status in JobStatus::ALL {
             sizes.cmd("SCARD").arg(index::status_key(status));
@@ -194,7 +208,7 @@ impl JobQueue for RedisStore {
         Ok(JobStatus::ALL.into_iter().zip(sizes).collect())
     }
 
-    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+    async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
         let connection = self.connection().await?;
         // First, since a server that is full lets nobody set what is set already.
         let mut known: Option<Vec<u8>> =
@@ -269,7 +283,7 @@ impl RedisStore {
         if self.find_record(account, id).await?.is_some() {
             return Ok(false);
         }
-        let (job, member) = (written(&order.job)?, index_member(account, id));
+        let (job, member) = (serialize_job(&order.job)?, index_member(account, id));
         let announced = self.index_add(&member).await?;
         let reply = self.place_once(order, &job, &announced, Requirement::KnownRun).await?;
         let word = reply.first().map(String::as_str);
@@ -301,10 +315,14 @@ impl RedisStore {
             Some("used") => {
                 let first = self.find_record(&order.job.account, text_at(reply, 1)?).await?;
                 return Ok(first.map(|(job, deleted)| {
-                    if deleted { PlaceResult::Deleted } else { PlaceResult::Repeat(Box::new(job)) }
+                    if deleted {
+                        PlaceResult::Deleted
+                    } else {
+                        PlaceResult::AlreadyPlaced(Box::new(job))
+                    }
                 }));
             }
-            Some("crowded") => return Ok(Some(PlaceResult::Crowded)),
+            Some("crowded") => return Ok(Some(PlaceResult::TooManyOpen)),
             Some("late") => return Err(deadline_error()),
             _ => {}
         }
@@ -315,7 +333,7 @@ impl RedisStore {
                 self.confirm_absence(&account).await?;
                 Ok(Some(PlaceResult::NoAccount))
             }
-            _ => Err(used(&order.job.id)),
+            _ => Err(id_already_used(&order.job.id)),
         }
     }
 
@@ -329,7 +347,7 @@ impl RedisStore {
         get.arg(AccountKeys::of(account).video(id)).arg(&["job", "deleted"]);
         let (job, deleted): (Option<String>, Option<bool>) =
             self.connection().await?.query(&get).await?;
-        job.map(|job| Ok((read(&job)?, deleted.unwrap_or_default()))).transpose()
+        job.map(|job| Ok((parse_job(&job)?, deleted.unwrap_or_default()))).transpose()
     }
 
     /// Looks at a job that is due, and claims it if it is.
@@ -349,7 +367,7 @@ impl RedisStore {
             Some("claimed") => {
                 self.update_index(&entry.member, &reply).await;
                 let (revision, deleted) = (number_at(&reply, 4)?, text_at(&reply, 5)? == "1");
-                let job = read_claimed(text_at(&reply, 6)?);
+                let job = parse_claimed_job(text_at(&reply, 6)?);
                 Ok(job.map(|job| JobClaim { job, deleted, revision }))
             }
             Some("later") => {

@@ -195,7 +195,7 @@ impl RedisStore {
             return Ok(());
         }
         let names =
-            if is_first { self.accounts().await? } else { self.accounts_with_kept().await? };
+            if is_first { self.list_accounts().await? } else { self.accounts_with_kept().await? };
         for few in names.chunks(ACCOUNTS_BATCH) {
             let weighing = few.iter().map(|account| async move {
                 let sums =

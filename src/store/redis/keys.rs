@@ -1,9 +1,9 @@
 //! The names of an account's keys, and the records of access keys.
 
 use super::RedisConnection;
+use crate::kv_cache::Namespace;
 use crate::ledger::{AccountName, JournalEntry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
-use crate::notes::Namespace;
 
 /// The keys of an account: one hash tag, so one slot of a cluster.
 pub(super) struct AccountKeys {
@@ -96,7 +96,7 @@ impl AccountKeys {
     pub(super) fn notes(&self, on: Namespace) -> [String; 2] {
         match on {
             Namespace::Ids => ["ids", "ids-bytes"],
-            Namespace::Rest => ["notes", "notes-bytes"],
+            Namespace::Other => ["notes", "notes-bytes"],
         }
         .map(|part| self.key_for(part))
     }

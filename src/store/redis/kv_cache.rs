@@ -4,12 +4,12 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::super::lookup;
+use super::super::note_lookup;
 use super::RedisStore;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
+use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
-use crate::notes::{self, AccountCache, CacheRefusal, Namespace};
 
 /// Names that are written together, at most: whoever comes next does not wait long.
 const NAMES_BATCH: usize = 256;
@@ -19,20 +19,20 @@ const TTL_MS_MAX: u64 = 1 << 52;
 
 #[async_trait]
 impl AccountCache for RedisStore {
-    async fn keep(
+    async fn put(
         &self,
         account: &AccountName,
         names: &[String],
         note: Bytes,
         life_ms: u64,
     ) -> Result<(), CacheRefusal> {
-        notes::fits(names, &note)?;
+        kv_cache::check_size(names, &note)?;
         let bytes = names.iter().map(|name| name.len() + note.len()).sum();
         if life_ms > 0 && !self.has_room(bytes) {
             return Err(Unavailable("no room is left for notes".to_owned()).into());
         }
         let keys = AccountKeys::of(account);
-        for shelf in [Namespace::Ids, Namespace::Rest] {
+        for shelf in [Namespace::Ids, Namespace::Other] {
             let on_it: Vec<&String> =
                 names.iter().filter(|name| Namespace::of(name) == shelf).collect();
             for few in on_it.chunks(NAMES_BATCH) {
@@ -52,14 +52,14 @@ impl AccountCache for RedisStore {
         Ok(())
     }
 
-    async fn find(
+    async fn get_many(
         &self,
         account: &AccountName,
         names: &[String],
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
         let keys = AccountKeys::of(account);
         let keys = &keys;
-        lookup::find(names, |few| async move {
+        note_lookup::find_notes(names, |few| async move {
             let mut read = redis::cmd("MGET");
             few.iter().for_each(|name| {
                 read.arg(keys.note(name));

@@ -124,8 +124,8 @@ mod tests {
 
     use super::super::{BUSY_TIMEOUT, SqliteStore, schema};
     use super::*;
+    use crate::kv_cache::AccountCache as _;
     use crate::ledger::{AccountName, Ledger as _};
-    use crate::notes::AccountCache as _;
 
     #[tokio::test]
     async fn a_long_log_is_copied_into_the_file_and_begins_anew() {
@@ -134,10 +134,10 @@ mod tests {
         assert_eq!(SqliteStore::create(&path), Ok(true));
         let store = SqliteStore::open(&path).expect("a store");
         let account = AccountName::parse("a").expect("a name");
-        store.open(&account).await.expect("it is opened");
+        store.open_account(&account).await.expect("it is opened");
         let note = Bytes::from(vec![7; 200 << 10]);
         for n in 0..100 {
-            let kept = store.keep(&account, &[format!("n{n}")], note.clone(), 600_000).await;
+            let kept = store.put(&account, &[format!("n{n}")], note.clone(), 600_000).await;
             kept.expect("it is kept");
         }
         let beside = schema::open_secondary(&path, BUSY_TIMEOUT).expect("a connection");
@@ -151,7 +151,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert!(pages() <= CHECKPOINT_PAGES, "{} pages", pages());
-        let found = store.find(&account, &["n0".to_owned(), "n99".to_owned()]).await;
+        let found = store.get_many(&account, &["n0".to_owned(), "n99".to_owned()]).await;
         assert_eq!(found.expect("they are found"), [Some(note.clone()), Some(note)]);
         assert!(store.balances(&account).await.expect("an answer").is_some());
     }

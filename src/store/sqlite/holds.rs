@@ -25,12 +25,12 @@ pub(super) fn apply_operation(
     name: &AccountName,
     op: &Operation,
 ) -> rusqlite::Result<Outcome> {
-    let Some(id) = op.hold_id() else { return Ok(Outcome::Unknown) };
+    let Some(id) = op.hold_id() else { return Ok(Outcome::UnknownHold) };
     let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
     let now = now_ms();
     let op = match op {
-        Operation::Settle { id, charge, line, origin: Some(origin) } if !origin.is_of_late(now) => {
+        Operation::Settle { id, charge, line, origin: Some(origin) } if !origin.is_recent(now) => {
             let (id, line) = (id.clone(), line.clone());
             &Operation::Settle { id, charge: *charge, line, origin: None }
         }
@@ -41,7 +41,7 @@ pub(super) fn apply_operation(
         // The id of a hold that is asked for is new, but for the rarest of cases.
         if matches!(op, Operation::Hold { .. }) {
             let mut after = balances;
-            let step = account::step(&mut after, None, op, now);
+            let step = account::apply_to_hold(&mut after, None, op, now);
             if let Some(record) = &step.record
                 && insert_open_hold(txn.conn, (account, id), record)?
             {
@@ -53,12 +53,12 @@ pub(super) fn apply_operation(
         known = find_hold(txn.conn, account, id)?;
     }
     let mut after = balances;
-    let mut step = account::step(&mut after, known.as_ref(), op, now);
+    let mut step = account::apply_to_hold(&mut after, known.as_ref(), op, now);
     if !save_transition(txn, name, (account, id), known.as_ref(), &step)? {
         release_held(&mut balances, known.as_ref(), id, now);
         known = find_hold(txn.conn, account, id)?;
         after = balances;
-        step = account::step(&mut after, known.as_ref(), op, now);
+        step = account::apply_to_hold(&mut after, known.as_ref(), op, now);
         save_transition(txn, name, (account, id), known.as_ref(), &step)?;
     }
     txn.set_balances(name, after);
@@ -68,7 +68,7 @@ pub(super) fn apply_operation(
 /// Gives back what a hold holds that has ended otherwise, without anybody seeing that it stands.
 fn release_held(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i64) {
     let void = Operation::Void { id: id.to_owned() };
-    let released = account::step(balances, known, &void, now).answer;
+    let released = account::apply_to_hold(balances, known, &void, now).answer;
     log::warn!(
         event = "hold_released_late", hold = id, answer:? = released;
         "a hold that an older version has ended stood"
@@ -99,7 +99,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
         let Some(row) = txn.account_row(&name)? else { continue };
         let (account, mut balances) = (row.id, row.balances);
         let mut after = balances;
-        if let Some(step) = account::expire(&mut after, &record, now) {
+        if let Some(step) = account::expire_hold(&mut after, &record, now) {
             if !save_transition(txn, &name, (account, &id), Some(&record), &step)? {
                 release_held(&mut balances, Some(&record), &id, now);
                 after = balances;

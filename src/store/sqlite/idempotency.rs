@@ -6,11 +6,11 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Priority, SqliteStore, kept_bytes, now_ms};
-use crate::ledger::{AccountName, Unavailable};
-use crate::repeats::{
-    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_LEASES,
+use crate::idempotency::{
+    ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_TTL_LEASES,
     ReplyHead, ReplyParts, ReplyStore, StoredReply,
 };
+use crate::ledger::{AccountName, Unavailable};
 
 /// Names forgotten in one step, at most; and pieces, as long as they have fewer bytes than the
 /// next bound.
@@ -94,9 +94,9 @@ fn take_claim(
     if let Some(taken) = known.and_then(|known| known.existing_result(naming, taking, now)) {
         return Ok(taken);
     }
-    let life_ms = naming.life_ms.max(lease_ms.saturating_mul(RUNNING_LEASES));
+    let life_ms = naming.life_ms.max(lease_ms.saturating_mul(RUNNING_TTL_LEASES));
     let times = (add_ms(now, lease_ms), add_ms(now, life_ms));
-    upsert_claim(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Mine))
+    upsert_claim(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Claimed))
 }
 
 impl ClaimRecord {
@@ -107,14 +107,14 @@ impl ClaimRecord {
         taking: &ClaimMode,
         now: i64,
     ) -> Option<Result<ClaimResult, Unavailable>> {
-        if *taking == ClaimMode::Anew {
+        if *taking == ClaimMode::Replace {
             return None;
         }
         if self.content != naming.content {
-            return Some(Ok(ClaimResult::OtherContent));
+            return Some(Ok(ClaimResult::ContentMismatch));
         }
         match self.head.as_deref() {
-            Some("") => return Some(Ok(ClaimResult::NotKept)),
+            Some("") => return Some(Ok(ClaimResult::ReplyNotStored)),
             Some(head) => {
                 let head = serde_json::from_str(head).map_err(|why| Unavailable(why.to_string()));
                 let kept =
@@ -124,14 +124,14 @@ impl ClaimRecord {
             None => {}
         }
         let is_same = self.owner == naming.owner;
-        if is_same || matches!(taking, ClaimMode::From(owner) if *owner == self.owner) {
+        if is_same || matches!(taking, ClaimMode::TakeOver(owner) if *owner == self.owner) {
             return None;
         }
         let runs = self.lease_until > now;
         Some(Ok(if runs {
             ClaimResult::Running
         } else {
-            ClaimResult::Lapsed { owner: self.owner }
+            ClaimResult::Expired { owner: self.owner }
         }))
     }
 }
@@ -148,7 +148,7 @@ fn renew_claim(
         "UPDATE repeat SET lease_until = ?1, lives_until = max(lives_until, ?2)
          WHERE account = ?3 AND name = ?4 AND owner = ?5 AND head IS NULL AND lives_until > ?6",
     )?;
-    let lives_until = add_ms(now, lease_ms.saturating_mul(RUNNING_LEASES));
+    let lives_until = add_ms(now, lease_ms.saturating_mul(RUNNING_TTL_LEASES));
     let lease_until = add_ms(now, lease_ms);
     let account = account.as_str();
     Ok(update.execute(params![lease_until, lives_until, account, name, owner, now])? > 0)
@@ -286,7 +286,7 @@ impl SqliteStore {
 
 #[async_trait]
 impl ReplyStore for SqliteStore {
-    async fn take(
+    async fn claim_key(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
@@ -297,7 +297,7 @@ impl ReplyStore for SqliteStore {
         self.run_claim_job(move |c| take_claim(c, &account, &naming, (&taking, lease_ms))).await?
     }
 
-    async fn renew(
+    async fn renew_key(
         &self,
         account: &AccountName,
         name: &str,
@@ -308,7 +308,7 @@ impl ReplyStore for SqliteStore {
         self.run_claim_job(move |c| renew_claim(c, &account, &name, &owner, lease_ms)).await
     }
 
-    async fn end(
+    async fn complete(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
@@ -347,7 +347,7 @@ impl ReplyStore for SqliteStore {
         .await
     }
 
-    async fn free(
+    async fn release_key(
         &self,
         account: &AccountName,
         name: &str,
@@ -357,7 +357,7 @@ impl ReplyStore for SqliteStore {
         self.run_claim_job(move |c| release_claim(c, &account, &name, &owner)).await
     }
 
-    async fn piece(
+    async fn read_piece(
         &self,
         account: &AccountName,
         owner: &str,

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::jobs::{read, repeats, used, written};
+use super::super::job_records::{check_same_order, id_already_used, parse_job, serialize_job};
 use super::write_txn::WriteTxn;
 use super::{Priority, SqliteStore, holds, kept_bytes, now_ms};
 use crate::jobs::{
@@ -17,21 +17,21 @@ mod claims;
 
 #[async_trait]
 impl JobQueue for SqliteStore {
-    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
-        let job = written(&order.job)?;
+    async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
+        let job = serialize_job(&order.job)?;
         let most = self.kept_bytes_max;
         self.scheduler
             .run(Priority::ThreadDurable, move |txn| place_atomically(txn, &order, &job, most))
             .await?
     }
 
-    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+    async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
         let (account, id) = (account.clone(), id.to_owned());
         let job = self.reader.query(move |c| find_job(c, &account, &id)).await?;
-        job.as_deref().map(read).transpose()
+        job.as_deref().map(parse_job).transpose()
     }
 
-    async fn list(
+    async fn list_jobs(
         &self,
         account: &AccountName,
         page: JobPage,
@@ -40,40 +40,49 @@ impl JobQueue for SqliteStore {
         let Some(texts) = self.reader.query(move |c| list_jobs(c, &account, &page)).await? else {
             return Ok(None);
         };
-        let jobs = texts.iter().take(limit).map(|text| read(text)).collect::<Result<_, _>>()?;
+        let jobs =
+            texts.iter().take(limit).map(|text| parse_job(text)).collect::<Result<_, _>>()?;
         Ok(Some(JobList { jobs, has_more: texts.len() > limit }))
     }
 
-    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+    async fn delete_job(
+        &self,
+        account: &AccountName,
+        id: &str,
+    ) -> Result<Option<Job>, Unavailable> {
         let (account, id) = (account.clone(), id.to_owned());
         let job = self
             .scheduler
             .run(Priority::ThreadDurable, move |txn| mark_deleted(txn.conn, &account, &id))
             .await?;
-        job.as_deref().map(read).transpose()
+        job.as_deref().map(parse_job).transpose()
     }
 
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
+    async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
         self.scheduler
             .run(Priority::Thread, move |txn| claims::claim_due(txn.conn, lease_ms, limit))
             .await
     }
 
-    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
+    async fn renew_claim(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
         self.scheduler
             .run(Priority::Thread, move |txn| claims::renew(txn.conn, &claim, lease_ms))
             .await
     }
 
-    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
+    async fn read_body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
         self.reader.query(move |c| claims::read_body(c, &claim)).await
     }
 
-    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
+    async fn save_claim(
+        &self,
+        claim: &mut JobClaim,
+        next: ClaimUpdate,
+    ) -> Result<bool, Unavailable> {
         let (held, job, status) =
-            (claims::ClaimRow::of(claim), written(&claim.job)?, claim.job.status());
+            (claims::ClaimRow::of(claim), serialize_job(&claim.job)?, claim.job.status());
         let save = move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &held, &job, status, next);
         let Some(deleted) = self.scheduler.run(Priority::ThreadDurable, save).await? else {
             return Ok(false);
@@ -83,18 +92,18 @@ impl JobQueue for SqliteStore {
         Ok(true)
     }
 
-    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
+    async fn remove_job(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
         self.scheduler
             .run(Priority::ThreadDurable, move |txn| claims::remove(txn.conn, &claim))
             .await
     }
 
-    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
+    async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
         self.reader.query(count_by_status).await
     }
 
-    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+    async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
         self.scheduler
             .run(Priority::ThreadDurable, move |txn| get_or_set_secret(txn.conn, candidate))
             .await
@@ -164,7 +173,7 @@ fn place_job(
     let mut open =
         c.prepare_cached("SELECT count(*) FROM video WHERE account = ? AND status < 2")?;
     if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
-        return Ok(Ok(PlaceResult::Crowded));
+        return Ok(Ok(PlaceResult::TooManyOpen));
     }
     if !kept_bytes::make_room(c, most, order.body.len())? {
         return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
@@ -179,7 +188,7 @@ fn place_job(
         Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => {}
         Outcome::Insufficient(available) => return Ok(Ok(PlaceResult::Insufficient(available))),
         Outcome::NoAccount => return Ok(Ok(PlaceResult::NoAccount)),
-        _ => return Ok(Err(used(id))),
+        _ => return Ok(Err(id_already_used(id))),
     }
     let mut insert = c.prepare_cached(
         "INSERT INTO video (account, id, job, status, due, lease_until, revision, deleted, key)
@@ -205,7 +214,7 @@ fn find_earlier_order(
         Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
     });
     if let Some((job, key)) = same.optional()? {
-        let same = read(&job).and_then(|job| repeats(order, job, key.as_deref()));
+        let same = parse_job(&job).and_then(|job| check_same_order(order, job, key.as_deref()));
         return Ok(Some(same.map(|()| PlaceResult::New)));
     }
     let Some(key) = &order.key else { return Ok(None) };
@@ -218,7 +227,7 @@ fn find_earlier_order(
         if deleted {
             Ok(PlaceResult::Deleted)
         } else {
-            Ok(PlaceResult::Repeat(Box::new(read(&job)?)))
+            Ok(PlaceResult::AlreadyPlaced(Box::new(parse_job(&job)?)))
         }
     }))
 }

@@ -4,8 +4,8 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::kv_cache::ID_PREFIX;
 use crate::metrics::METRICS;
-use crate::notes::ID_PREFIX;
 
 /// So much is dropped at a time, at most, before it is looked again who keeps most.
 const REPLIES_EVICT_BATCH: u32 = 16;

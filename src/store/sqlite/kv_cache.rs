@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::lookup;
+use super::super::note_lookup;
 use super::write_txn::WriteTxn;
 use super::{Priority, SqliteStore, kept_bytes, now_ms};
+use crate::kv_cache::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
 use crate::ledger::{AccountName, Unavailable};
-use crate::notes::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
 
 /// Notes forgotten in one step, at most.
 const PURGE_MAX: u32 = 16;
@@ -117,14 +117,14 @@ pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
 
 #[async_trait]
 impl AccountCache for SqliteStore {
-    async fn keep(
+    async fn put(
         &self,
         account: &AccountName,
         names: &[String],
         note: Bytes,
         life_ms: u64,
     ) -> Result<(), CacheRefusal> {
-        notes::fits(names, &note)?;
+        kv_cache::check_size(names, &note)?;
         let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.scheduler
             .run(Priority::Thread, move |txn| {
@@ -134,12 +134,12 @@ impl AccountCache for SqliteStore {
         Ok(())
     }
 
-    async fn find(
+    async fn get_many(
         &self,
         account: &AccountName,
         names: &[String],
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
-        lookup::find(names, |few| {
+        note_lookup::find_notes(names, |few| {
             let account = account.clone();
             self.reader.query(move |c| {
                 let now = now_ms();

@@ -11,9 +11,9 @@ use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
 use super::kv_cache;
+use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
-use crate::notes::Namespace;
 
 /// So many rows are remembered from one transaction to the next.
 const CACHED_ROWS_MAX: usize = 10_000;

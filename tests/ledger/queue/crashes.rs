@@ -129,7 +129,7 @@ async fn a_note_that_comes_late_changes_nothing() {
     let claim = claim_one(hand.queue(), LEASE_MS).await;
     assert_eq!(hand.look("ada a"), before);
     assert_eq!(claim_all(&*hand.nodes[1].queue).await, [], "the record says whose it is");
-    assert_eq!(hand.queue().remove(&claim).await, Ok(true));
+    assert_eq!(hand.queue().remove_job(&claim).await, Ok(true));
     assert_eq!(found(hand.queue(), &hand.account, "a").await, None);
 }
 
@@ -139,7 +139,7 @@ async fn a_removed_job_that_the_index_still_has_is_forgotten() {
     let mut hand = Hand::on(&server).await;
     placed(hand.queue(), &hand.account, &["a"]).await;
     let claim = claim_one(hand.queue(), LEASE_MS).await;
-    assert_eq!(hand.queue().remove(&claim).await, Ok(true));
+    assert_eq!(hand.queue().remove_job(&claim).await, Ok(true));
     hand.does(&["ZADD", DUE, "5", "ada a"]);
     hand.does(&["HSET", VERSIONS, "ada a", "7"]);
     hand.does(&["SADD", QUEUED, "ada a"]);
@@ -205,7 +205,7 @@ async fn a_note_that_comes_after_the_end_of_a_job_does_not_bring_it_back() {
     placed(hand.queue(), &hand.account, &["a"]).await;
     let claim = claim_one(hand.queue(), LEASE_MS).await;
     let before: String = hand.says(&["HGET", VERSIONS, "ada a"]);
-    assert_eq!(hand.queue().remove(&claim).await, Ok(true));
+    assert_eq!(hand.queue().remove_job(&claim).await, Ok(true));
     let after: String = hand.says(&["HGET", VERSIONS, "ada a"]);
     assert!(after.parse::<u64>().expect("a number") > before.parse().expect("a number"));
     assert_eq!(counts(hand.queue()).await, [0; 4]);
@@ -223,13 +223,13 @@ async fn a_deletion_that_was_never_noted_is_noted_when_it_is_repeated() {
     for claim in claim_all(hand.queue()).await {
         moved(hand.queue(), claim, JobStatus::Completed, LEASE_MS).await;
     }
-    assert!(hand.queue().delete(&hand.account, "a").await.expect("an answer").is_some());
+    assert!(hand.queue().delete_job(&hand.account, "a").await.expect("an answer").is_some());
     hand.does(&["ZADD", DUE, FAR, "ada a"]);
     assert_eq!(claim_all(hand.queue()).await, []);
-    assert_eq!(hand.queue().delete(&hand.account, "a").await, Ok(None));
+    assert_eq!(hand.queue().delete_job(&hand.account, "a").await, Ok(None));
     assert!(claim_one(hand.queue(), LEASE_MS).await.deleted);
     // A deletion is announced: a full minute before the lease of `b` ends somebody looks.
-    assert_eq!(hand.queue().delete(&hand.account, "nobody").await, Ok(None));
+    assert_eq!(hand.queue().delete_job(&hand.account, "nobody").await, Ok(None));
     assert_eq!(hand.says::<u64>(&["ZCARD", DUE]), 2);
 }
 
@@ -284,7 +284,7 @@ async fn a_job_that_cannot_be_read_keeps_nobody_from_the_others() {
     hand.does(&["HSET", "tollgate:{ada}:video:a", "job", "{\"of\": \"tomorrow\"}"]);
     assert_eq!(ids(&claim_all(hand.queue()).await), ["b"]);
     assert_eq!(claim_all(hand.queue()).await, []);
-    hand.queue().find(&hand.account, "a").await.expect_err("it cannot be read");
+    hand.queue().find_job(&hand.account, "a").await.expect_err("it cannot be read");
 }
 
 #[tokio::test]
@@ -293,12 +293,12 @@ async fn a_full_redis_takes_no_jobs_and_still_ends_them() {
     let nodes = two(&server.url()).await;
     let (queue, account) = (&*nodes[0].queue, funded(&*nodes[0].ledger, "full", 100).await);
     placed(queue, &account, &["a", "b"]).await;
-    assert_eq!(queue.secret([1; 32]).await, Ok([1; 32]));
+    assert_eq!(queue.get_or_set_secret([1; 32]).await, Ok([1; 32]));
     server.command(&["SET", "ballast", &"x".repeat(1 << 20)]);
     let keys = server.command(&["DBSIZE"]);
     server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     for _ in 0..3 {
-        let refused = queue.place(keyed(&account, "c", "k")).await.expect_err("it is full");
+        let refused = queue.place_job(keyed(&account, "c", "k")).await.expect_err("it is full");
         assert!(refused.to_string().contains("maxmemory"), "{refused}");
     }
     assert_eq!(server.command(&["DBSIZE"]), keys);
@@ -306,19 +306,19 @@ async fn a_full_redis_takes_no_jobs_and_still_ends_them() {
     assert_eq!(balances(&*nodes[0].ledger, &account).await.held, nano(2 * COST));
     let mut claims = claim_all(queue).await;
     let mut a = claims.remove(0);
-    assert_eq!(queue.renew(&a, LEASE_MS).await, Ok(true));
+    assert_eq!(queue.renew_claim(&a, LEASE_MS).await, Ok(true));
     a.job.stage = stage(JobStatus::InProgress);
     assert!(save(queue, &mut a, KEEP).await);
-    assert!(queue.delete(&account, "a").await.expect("an answer").is_some());
+    assert!(queue.delete_job(&account, "a").await.expect("an answer").is_some());
     a.job.stage = stage(JobStatus::Failed);
     assert!(save(queue, &mut a, GIVE_BACK).await && a.deleted);
     assert_eq!(counts(queue).await, [1, 0, 0, 1]);
     assert_eq!(listed(queue, &account, true, 9, None).await, "b");
     let again = claim_one(&*nodes[1].queue, LEASE_MS).await;
-    assert_eq!(queue.remove(&again).await, Ok(true));
-    assert_eq!(queue.remove(&claims[0]).await, Ok(true));
+    assert_eq!(queue.remove_job(&again).await, Ok(true));
+    assert_eq!(queue.remove_job(&claims[0]).await, Ok(true));
     assert_eq!(counts(queue).await, [0; 4]);
-    assert_eq!(nodes[1].queue.secret([2; 32]).await, Ok([1; 32]));
+    assert_eq!(nodes[1].queue.get_or_set_secret([2; 32]).await, Ok([1; 32]));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(place(queue, keyed(&account, "c", "k")).await, PlaceResult::New);
 }
@@ -333,11 +333,11 @@ async fn a_redis_that_was_killed_has_its_jobs_again() {
     claim.job.stage = stage(JobStatus::InProgress);
     assert!(save(queue, &mut claim, KEEP).await);
     server.stop();
-    queue.place(order(&account, "b")).await.expect_err("it is gone");
-    queue.claim(LEASE_MS, 1).await.expect_err("it is gone");
+    queue.place_job(order(&account, "b")).await.expect_err("it is gone");
+    queue.claim_due(LEASE_MS, 1).await.expect_err("it is gone");
     assert!(server.start_again(), "Redis does not start again");
     let asked = Instant::now();
-    while queue.counts().await.is_err() {
+    while queue.count_by_status().await.is_err() {
         assert!(asked.elapsed() < Duration::from_secs(20), "it does not come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -373,8 +373,8 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
             lease_ms: LONG_MS,
         };
         let (bad, good, kept) = tokio::join!(
-            one.queue.place(bad),
-            one.queue.place(order(&account, &format!("good-{n}"))),
+            one.queue.place_job(bad),
+            one.queue.place_job(order(&account, &format!("good-{n}"))),
             one.ledger.apply(&account, hold),
         );
         assert_eq!((good, kept), (Ok(PlaceResult::New), Ok(Outcome::Held(nano(1)))));
@@ -385,7 +385,7 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
         assert_eq!(balances(&*node.ledger, &account).await.held, nano(20 * COST + 20));
         assert_eq!(counts(&*node.queue).await, [20, 0, 0, 0]);
     }
-    assert_eq!(other.ledger.expire().await.expect("a sweep").open, 40);
+    assert_eq!(other.ledger.expire_holds().await.expect("a sweep").open, 40);
 }
 
 #[tokio::test]
@@ -397,13 +397,13 @@ async fn a_file_from_before_there_were_jobs_opens() {
     beside(folder.path()).execute_batch(tables).expect("they were there");
     let node = opened(&url).await;
     assert_eq!(place(&*node.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
-    assert_eq!(node.queue.secret([7; 32]).await, Ok([7; 32]));
+    assert_eq!(node.queue.get_or_set_secret([7; 32]).await, Ok([7; 32]));
     drop(node);
     let again = opened(&url).await;
-    assert_eq!(again.queue.secret([8; 32]).await, Ok([7; 32]));
+    assert_eq!(again.queue.get_or_set_secret([8; 32]).await, Ok([7; 32]));
     assert_eq!(claim_one(&*again.queue, LEASE_MS).await.job, job(&account, "a"));
     let poor = place(&*again.queue, keyed(&account, "b", "k")).await;
-    assert_eq!(poor, PlaceResult::Repeat(Box::new(Job { ..job(&account, "a") })));
+    assert_eq!(poor, PlaceResult::AlreadyPlaced(Box::new(Job { ..job(&account, "a") })));
 }
 
 #[tokio::test]
@@ -438,12 +438,12 @@ async fn holds_of_jobs_are_forgotten_like_all_others() {
                    FROM (SELECT id FROM hold UNION ALL SELECT id FROM open_hold)";
         beside.query_row(ids, [], |row| row.get::<_, String>(0)).expect("ids")
     };
-    assert_eq!(node.ledger.expire().await.expect("a sweep").open, 2);
+    assert_eq!(node.ledger.expire_holds().await.expect("a sweep").open, 2);
     assert_eq!(kept(), format!("{old} {new}"), "they are open");
     for id in [old, new] {
         let settled = node.ledger.apply(&account, super::super::script::settle(id, nano(1))).await;
         assert!(matches!(settled, Ok(Outcome::Posted { .. })), "{settled:?}");
     }
-    node.ledger.expire().await.expect("a sweep");
+    node.ledger.expire_holds().await.expect("a sweep");
     assert_eq!(kept(), new);
 }

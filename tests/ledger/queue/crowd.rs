@@ -24,14 +24,14 @@ async fn one_job_of_many_with_one_key(nodes: &[OpenStore; 2]) {
     let answers = at_once(nodes, orders.collect()).await;
     let new = answers.iter().filter(|answer| **answer == PlaceResult::New).count();
     let claim = claim_one(&*nodes[1].queue, LEASE_MS).await;
-    let repeat = PlaceResult::Repeat(Box::new(claim.job.clone()));
+    let repeat = PlaceResult::AlreadyPlaced(Box::new(claim.job.clone()));
     let repeats = answers.iter().filter(|answer| **answer == repeat).count();
     assert_eq!((new, repeats), (1, 39), "{answers:?}");
     assert_eq!(counts(&*nodes[0].queue).await, [1, 0, 0, 0]);
     assert_eq!(listed(&*nodes[0].queue, &account, true, 9, None).await, claim.job.id);
     let after = balances(&*nodes[0].ledger, &account).await;
     assert_eq!((after.held, after.available), (nano(COST), Money::ZERO));
-    assert_eq!(nodes[0].queue.remove(&claim).await, Ok(true));
+    assert_eq!(nodes[0].queue.remove_job(&claim).await, Ok(true));
 }
 
 /// One request that is repeated since nobody answers.
@@ -44,7 +44,7 @@ async fn one_job_of_one_order(nodes: &[OpenStore; 2]) {
     let claims = claim_all(&*nodes[0].queue).await;
     assert_eq!(claims.len(), 2);
     for claim in claims {
-        assert_eq!(nodes[1].queue.remove(&claim).await, Ok(true));
+        assert_eq!(nodes[1].queue.remove_job(&claim).await, Ok(true));
     }
 }
 
@@ -67,7 +67,7 @@ async fn no_job_without_its_money(nodes: &[OpenStore; 2]) {
     let claims = claim_all(&*nodes[0].queue).await;
     assert_eq!(claims.len(), 55);
     for claim in claims {
-        assert_eq!(nodes[1].queue.remove(&claim).await, Ok(true));
+        assert_eq!(nodes[1].queue.remove_job(&claim).await, Ok(true));
     }
 }
 
@@ -82,7 +82,7 @@ async fn each_step_of_a_job_is_one_workers(nodes: &[OpenStore; 2]) {
         tasks.spawn(async move {
             let mut steps = Vec::new();
             loop {
-                let claims = queue.claim(LEASE_MS, 3).await.expect("claims");
+                let claims = queue.claim_due(LEASE_MS, 3).await.expect("claims");
                 if claims.is_empty() && counts(&*queue).await == [0; 4] {
                     return steps;
                 }
@@ -91,7 +91,7 @@ async fn each_step_of_a_job_is_one_workers(nodes: &[OpenStore; 2]) {
                         JobStatus::Queued => JobStatus::InProgress,
                         JobStatus::InProgress => JobStatus::Completed,
                         _ => {
-                            assert_eq!(queue.remove(&claim).await, Ok(true));
+                            assert_eq!(queue.remove_job(&claim).await, Ok(true));
                             continue;
                         }
                     };

@@ -84,7 +84,7 @@ impl Place {
                     open_max: *open_max,
                     ..order(&names[*account], IDS[*id])
                 };
-                let placed = queue.place(order).await;
+                let placed = queue.place_job(order).await;
                 placed.map_or_else(|_| "refused".to_owned(), |placed| format!("{placed:?}"))
             }
             Step::Find(account, id) => {
@@ -95,11 +95,11 @@ impl Place {
                 listed(queue, &names[*account], *ascending, *limit, after).await
             }
             Step::Delete(account, id) => {
-                format!("{:?}", queue.delete(&names[*account], IDS[*id]).await)
+                format!("{:?}", queue.delete_job(&names[*account], IDS[*id]).await)
             }
             Step::Claim { long } => {
                 let lease_ms = if *long { LEASE_MS } else { 0 };
-                let mut claims = queue.claim(lease_ms, 1_000).await.expect("claims");
+                let mut claims = queue.claim_due(lease_ms, 1_000).await.expect("claims");
                 // Which came first within one ms nobody knows.
                 claims.sort_by_key(|c| (c.job.account.clone(), c.job.id.clone()));
                 let told = claims.iter().map(|c| format!("{:?} {}", c.job, c.deleted));
@@ -125,15 +125,15 @@ impl Place {
         };
         let Some(claim) = self.claims.get_mut(*at) else { return "no such claim".to_owned() };
         match step {
-            Step::Renew(_) => format!("{:?}", queue.renew(claim, LEASE_MS).await),
-            Step::Body(_) => format!("{:?}", queue.body(claim).await),
-            Step::Remove(_) => format!("{:?}", queue.remove(claim).await),
+            Step::Renew(_) => format!("{:?}", queue.renew_claim(claim, LEASE_MS).await),
+            Step::Body(_) => format!("{:?}", queue.read_body(claim).await),
+            Step::Remove(_) => format!("{:?}", queue.remove_job(claim).await),
             Step::Save { status, due_ms, forget_body, .. } => {
                 claim.job.stage = stage(JobStatus::ALL[*status]);
                 claim.job.progress += 1;
                 let next = ClaimUpdate { due_ms: *due_ms, forget_body: *forget_body };
                 let before = claim.revision;
-                let saved = queue.save(claim, next).await;
+                let saved = queue.save_claim(claim, next).await;
                 format!("{saved:?} {} {}", claim.deleted, claim.revision > before)
             }
             _ => String::new(),

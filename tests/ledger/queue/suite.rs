@@ -25,7 +25,7 @@ pub(super) async fn conforms(nodes: &[OpenStore; 2]) {
 /// Takes everything that is due, so that the next part begins with nothing.
 async fn clear(queue: &dyn JobQueue) {
     for claim in claim_all(queue).await {
-        assert_eq!(queue.remove(&claim).await, Ok(true), "{claim:?}");
+        assert_eq!(queue.remove_job(&claim).await, Ok(true), "{claim:?}");
     }
     assert_eq!(counts(queue).await, [0; 4]);
 }
@@ -42,7 +42,7 @@ async fn without_money_nothing_is_kept([one, other]: &[OpenStore; 2]) {
     for account in [&nobody, &poor] {
         assert_eq!(found(&*other.queue, account, "a").await, None);
         assert_eq!(listed(&*other.queue, account, true, 10, None).await, "");
-        assert_eq!(other.queue.delete(account, "a").await, Ok(None));
+        assert_eq!(other.queue.delete_job(account, "a").await, Ok(None));
     }
     assert_eq!(claim_all(&*other.queue).await, []);
     assert_eq!(counts(&*other.queue).await, [0; 4]);
@@ -65,7 +65,7 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
     assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New);
     let claim = claim_one(&*one.queue, LEASE_MS).await;
     assert_eq!((&claim.job, claim.deleted), (&first.job, false));
-    let body = other.queue.body(&claim).await.expect("an answer");
+    let body = other.queue.read_body(&claim).await.expect("an answer");
     assert_eq!(body, Some(first.body.clone()));
     moved(&*one.queue, claim, JobStatus::InProgress, LEASE_MS).await;
     assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New);
@@ -74,20 +74,20 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
     // Another order of that id is a mistake, and changes nothing.
     let job = Job { seconds: 5, ..first.job.clone() };
     for wrong in [NewJob { job, ..first.clone() }, NewJob { key: None, ..first.clone() }] {
-        other.queue.place(wrong).await.expect_err("another order");
+        other.queue.place_job(wrong).await.expect_err("another order");
     }
     // So is one whose id is another hold's.
     let hold =
         Operation::Hold { id: "b".to_owned(), wanted: nano(1), least: nano(1), lease_ms: LONG_MS };
     assert_eq!(one.ledger.apply(&account, hold).await, Ok(Outcome::Held(nano(1))));
-    other.queue.place(order(&account, "b")).await.expect_err("another hold");
+    other.queue.place_job(order(&account, "b")).await.expect_err("another hold");
     let void = Operation::Void { id: "c".to_owned() };
     assert_eq!(one.ledger.apply(&account, void).await, Ok(Outcome::Voided));
-    other.queue.place(order(&account, "c")).await.expect_err("a tombstone");
+    other.queue.place_job(order(&account, "c")).await.expect_err("a tombstone");
     assert_eq!(listed(&*one.queue, &account, true, 10, None).await, "a");
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST + 1));
     assert_eq!(claim_all(&*one.queue).await, []);
-    assert!(one.queue.delete(&account, "a").await.expect("an answer").is_some());
+    assert!(one.queue.delete_job(&account, "a").await.expect("an answer").is_some());
     clear(&*one.queue).await;
 }
 
@@ -98,9 +98,9 @@ async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[OpenStore; 2]
     // There is no money left, nor room for another; both come after the key.
     let again = NewJob { open_max: 1, ..keyed(&account, "b", "k") };
     let repeat = place(&*other.queue, again.clone()).await;
-    assert_eq!(repeat, PlaceResult::Repeat(Box::new(first.job.clone())));
+    assert_eq!(repeat, PlaceResult::AlreadyPlaced(Box::new(first.job.clone())));
     let crowded = NewJob { open_max: 1, ..keyed(&account, "b", "other") };
-    assert_eq!(place(&*other.queue, crowded).await, PlaceResult::Crowded);
+    assert_eq!(place(&*other.queue, crowded).await, PlaceResult::TooManyOpen);
     let poor = keyed(&account, "b", "other");
     assert_eq!(place(&*other.queue, poor).await, PlaceResult::Insufficient(Money::ZERO));
     // As it is now.
@@ -109,12 +109,12 @@ async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[OpenStore; 2]
     let now = Job { stage: stage(JobStatus::Completed), ..first.job.clone() };
     assert_eq!(
         place(&*other.queue, again.clone()).await,
-        PlaceResult::Repeat(Box::new(now.clone()))
+        PlaceResult::AlreadyPlaced(Box::new(now.clone()))
     );
     // Another account's is another key.
     let rich = funded(&*one.ledger, "other-keys", 100).await;
     assert_eq!(place(&*one.queue, keyed(&rich, "b", "k")).await, PlaceResult::New);
-    assert_eq!(one.queue.delete(&account, "a").await, Ok(Some(now)));
+    assert_eq!(one.queue.delete_job(&account, "a").await, Ok(Some(now)));
     assert_eq!(place(&*other.queue, again.clone()).await, PlaceResult::Deleted);
     assert_eq!(place(&*other.queue, first).await, PlaceResult::New, "the order itself again");
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
@@ -131,21 +131,21 @@ async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[OpenStore; 2]) {
     clear(&*one.queue).await;
     assert_eq!(place(&*one.queue, bounded("a")).await, PlaceResult::New);
     assert_eq!(place(&*other.queue, bounded("b")).await, PlaceResult::New);
-    assert_eq!(place(&*one.queue, bounded("c")).await, PlaceResult::Crowded);
+    assert_eq!(place(&*one.queue, bounded("c")).await, PlaceResult::TooManyOpen);
     assert_eq!(
         place(&*one.queue, NewJob { open_max: 0, ..order(&account, "c") }).await,
-        PlaceResult::Crowded
+        PlaceResult::TooManyOpen
     );
     assert_eq!(found(&*one.queue, &account, "c").await, None);
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(2 * COST));
     let claims = claim_all(&*one.queue).await;
     assert_eq!(claims.len(), 2);
     // A job that was deleted is still under way; one that runs is too.
-    assert!(one.queue.delete(&account, "a").await.expect("an answer").is_some());
+    assert!(one.queue.delete_job(&account, "a").await.expect("an answer").is_some());
     for (claim, status) in claims.into_iter().zip([JobStatus::InProgress, JobStatus::InProgress]) {
         moved(&*one.queue, claim, status, 0).await;
     }
-    assert_eq!(place(&*other.queue, bounded("c")).await, PlaceResult::Crowded);
+    assert_eq!(place(&*other.queue, bounded("c")).await, PlaceResult::TooManyOpen);
     for claim in claim_all(&*one.queue).await {
         moved(&*one.queue, claim, JobStatus::Failed, 0).await;
     }
@@ -159,23 +159,23 @@ async fn a_job_is_claimed_once_and_the_longest_due_first([one, other]: &[OpenSto
         placed(&*one.queue, &account, &[id]).await;
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
-    assert_eq!(one.queue.claim(LEASE_MS, 0).await, Ok(vec![]));
-    let first = one.queue.claim(LEASE_MS, 2).await.expect("claims");
+    assert_eq!(one.queue.claim_due(LEASE_MS, 0).await, Ok(vec![]));
+    let first = one.queue.claim_due(LEASE_MS, 2).await.expect("claims");
     assert_eq!(ids(&first), ["c", "a"]);
-    let second = other.queue.claim(LEASE_MS, 2).await.expect("claims");
+    let second = other.queue.claim_due(LEASE_MS, 2).await.expect("claims");
     assert_eq!(ids(&second), ["d", "b"]);
     let last = claim_all(&*one.queue).await;
     assert_eq!(ids(&last), ["e"]);
     assert_eq!(claim_all(&*other.queue).await, []);
     for claim in first.iter().chain(&second) {
-        assert_eq!(other.queue.remove(claim).await, Ok(true));
-        assert_eq!(one.queue.remove(claim).await, Ok(false), "it is gone");
+        assert_eq!(other.queue.remove_job(claim).await, Ok(true));
+        assert_eq!(one.queue.remove_job(claim).await, Ok(false), "it is gone");
     }
-    assert_eq!(one.queue.delete(&account, "e").await.map(|job| job.is_some()), Ok(true));
+    assert_eq!(one.queue.delete_job(&account, "e").await.map(|job| job.is_some()), Ok(true));
     // Deleting ends nobody's lease.
     assert_eq!(claim_all(&*other.queue).await, []);
     assert_eq!(counts(&*one.queue).await, [1, 0, 0, 0]);
-    assert_eq!(one.queue.remove(&last[0]).await, Ok(true));
+    assert_eq!(one.queue.remove_job(&last[0]).await, Ok(true));
 }
 
 async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[OpenStore; 2]) {
@@ -183,7 +183,7 @@ async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[O
     placed(&*one.queue, &account, &["a"]).await;
     let mut old = claim_one(&*one.queue, SHORT_MS).await;
     assert_eq!(claim_all(&*other.queue).await, [], "it is claimed");
-    assert_eq!(one.queue.renew(&old, SHORT_MS).await, Ok(true));
+    assert_eq!(one.queue.renew_claim(&old, SHORT_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     let new = claim_one(&*other.queue, LEASE_MS).await;
     assert!(new.revision > old.revision, "{new:?} after {old:?}");
@@ -191,8 +191,8 @@ async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[O
     old.job.stage = stage(JobStatus::Failed);
     assert!(!save(&*one.queue, &mut old, GIVE_BACK).await);
     assert_eq!(old.revision, before.revision);
-    assert_eq!(one.queue.renew(&before, LEASE_MS).await, Ok(false));
-    assert_eq!(one.queue.remove(&before).await, Ok(false));
+    assert_eq!(one.queue.renew_claim(&before, LEASE_MS).await, Ok(false));
+    assert_eq!(one.queue.remove_job(&before).await, Ok(false));
     assert_eq!(found(&*one.queue, &account, "a").await, Some(new.job.clone()));
     assert_eq!(counts(&*one.queue).await, [1, 0, 0, 0]);
     // A save shuts out what it was made from, too.
@@ -200,10 +200,10 @@ async fn whoever_claims_after_a_lease_shuts_the_old_holder_out([one, other]: &[O
     saved.job.stage = stage(JobStatus::InProgress);
     assert!(save(&*other.queue, &mut saved, KEEP).await);
     assert!(saved.revision > new.revision);
-    assert_eq!(other.queue.renew(&new, LEASE_MS).await, Ok(false));
+    assert_eq!(other.queue.renew_claim(&new, LEASE_MS).await, Ok(false));
     assert!(!save(&*one.queue, &mut new.clone(), KEEP).await);
     assert_eq!(found(&*one.queue, &account, "a").await, Some(saved.job.clone()));
-    assert_eq!(other.queue.remove(&saved).await, Ok(true));
+    assert_eq!(other.queue.remove_job(&saved).await, Ok(true));
     assert!(!save(&*one.queue, &mut saved, KEEP).await, "it is gone");
     assert_eq!(counts(&*one.queue).await, [0; 4]);
 }
@@ -214,12 +214,12 @@ async fn a_lease_that_ran_out_unnoticed_is_still_good([one, other]: &[OpenStore;
     let mut claim = claim_one(&*one.queue, 0).await;
     tokio::time::sleep(Duration::from_millis(3)).await;
     assert!(save(&*one.queue, &mut claim, KEEP).await, "nobody else has it");
-    assert_eq!(one.queue.renew(&claim, LEASE_MS).await, Ok(true));
+    assert_eq!(one.queue.renew_claim(&claim, LEASE_MS).await, Ok(true));
     assert_eq!(claim_all(&*other.queue).await, []);
     // What was given back is no claim.
     assert!(save(&*one.queue, &mut claim, GIVE_BACK).await);
-    assert_eq!(one.queue.renew(&claim, LEASE_MS).await, Ok(false));
-    assert_eq!(one.queue.remove(&claim).await, Ok(false));
+    assert_eq!(one.queue.renew_claim(&claim, LEASE_MS).await, Ok(false));
+    assert_eq!(one.queue.remove_job(&claim).await, Ok(false));
     assert!(!save(&*one.queue, &mut claim, KEEP).await);
     clear(&*other.queue).await;
 }
@@ -249,7 +249,7 @@ async fn a_save_that_is_repeated_counts_once([one, other]: &[OpenStore; 2]) {
     tokio::time::sleep(Duration::from_millis(3)).await;
     let new = claim_one(&*one.queue, LEASE_MS).await;
     assert!(!save(&*other.queue, &mut before, KEEP).await, "somebody else has it");
-    assert_eq!(one.queue.remove(&new).await, Ok(true));
+    assert_eq!(one.queue.remove_job(&new).await, Ok(true));
 }
 
 async fn a_save_says_when_the_job_is_due_again([one, other]: &[OpenStore; 2]) {
@@ -259,14 +259,14 @@ async fn a_save_says_when_the_job_is_due_again([one, other]: &[OpenStore; 2]) {
     claim.job.progress = 40;
     claim.job.stage = stage(JobStatus::InProgress);
     assert!(save(&*one.queue, &mut claim, ClaimUpdate { due_ms: None, forget_body: true }).await);
-    assert_eq!(other.queue.body(&claim).await, Ok(None));
+    assert_eq!(other.queue.read_body(&claim).await, Ok(None));
     let (asked, due_ms) = (Instant::now(), 300);
     assert!(
         save(&*one.queue, &mut claim, ClaimUpdate { due_ms: Some(due_ms), forget_body: false })
             .await
     );
     let again = loop {
-        let claims = other.queue.claim(LEASE_MS, 5).await.expect("claims");
+        let claims = other.queue.claim_due(LEASE_MS, 5).await.expect("claims");
         if let [again] = &claims[..] {
             break again.clone();
         }
@@ -282,7 +282,7 @@ async fn a_save_says_when_the_job_is_due_again([one, other]: &[OpenStore; 2]) {
     assert_eq!(counts(&*one.queue).await, [0, 0, 1, 0]);
     let ended = Job { progress: 40, stage: stage(JobStatus::Completed), ..job(&account, "a") };
     assert_eq!(found(&*one.queue, &account, "a").await, Some(ended.clone()));
-    assert_eq!(one.queue.delete(&account, "a").await, Ok(Some(ended)));
+    assert_eq!(one.queue.delete_job(&account, "a").await, Ok(Some(ended)));
     clear(&*other.queue).await;
 }
 
@@ -291,14 +291,14 @@ async fn a_deleted_job_is_found_by_its_worker_only([one, other]: &[OpenStore; 2]
     placed(&*one.queue, &account, &["a", "b"]).await;
     let mut claims = claim_all(&*one.queue).await;
     let mut a = claims.remove(0);
-    assert_eq!(other.queue.delete(&account, "a").await, Ok(Some(job(&account, "a"))));
-    assert_eq!(other.queue.delete(&account, "a").await, Ok(None));
+    assert_eq!(other.queue.delete_job(&account, "a").await, Ok(Some(job(&account, "a"))));
+    assert_eq!(other.queue.delete_job(&account, "a").await, Ok(None));
     assert_eq!(found(&*one.queue, &account, "a").await, None);
     assert_eq!(listed(&*one.queue, &account, true, 9, None).await, "b");
     assert_eq!(listed(&*one.queue, &account, true, 9, Some("a")).await, "?");
     // Its worker, in the middle of a step, goes on, and learns of it with the next save.
-    assert_eq!(one.queue.body(&a).await, Ok(Some(Bytes::from_static(b"body of a"))));
-    assert_eq!(one.queue.renew(&a, LEASE_MS).await, Ok(true));
+    assert_eq!(one.queue.read_body(&a).await, Ok(Some(Bytes::from_static(b"body of a"))));
+    assert_eq!(one.queue.renew_claim(&a, LEASE_MS).await, Ok(true));
     a.job.stage = stage(JobStatus::InProgress);
     assert!(save(&*one.queue, &mut a, KEEP).await);
     assert!(a.deleted, "it was deleted");
@@ -308,7 +308,7 @@ async fn a_deleted_job_is_found_by_its_worker_only([one, other]: &[OpenStore; 2]
     assert_eq!(claim_all(&*other.queue).await, [], "its worker knew");
     // One that ends without its worker knowing is due at once, whatever that asked for.
     let mut b = claims.remove(0);
-    assert_eq!(other.queue.delete(&account, "b").await, Ok(Some(job(&account, "b"))));
+    assert_eq!(other.queue.delete_job(&account, "b").await, Ok(Some(job(&account, "b"))));
     b.job.stage = stage(JobStatus::Completed);
     assert!(save(&*one.queue, &mut b, later).await && b.deleted);
     let again = claim_one(&*other.queue, LEASE_MS).await;
@@ -347,7 +347,7 @@ async fn pages_in_both_orders([one, other]: &[OpenStore; 2]) {
         let page = listed(&*other.queue, &account, ascending, limit, after).await;
         assert_eq!(page, expected, "{ascending} {limit} {after:?}");
     }
-    assert!(one.queue.delete(&account, "c").await.expect("an answer").is_some());
+    assert!(one.queue.delete_job(&account, "c").await.expect("an answer").is_some());
     assert_eq!(listed(&*other.queue, &account, true, 2, Some("b")).await, "d e");
     assert_eq!(listed(&*other.queue, &account, true, 2, Some("c")).await, "?");
     clear(&*one.queue).await;
@@ -359,19 +359,19 @@ async fn accounts_do_not_find_each_others_jobs([one, other]: &[OpenStore; 2]) {
     placed(&*one.queue, &ada, &["same", "hers"]).await;
     assert_eq!(place(&*one.queue, order(&bob, "same")).await, PlaceResult::New);
     assert_eq!(found(&*other.queue, &bob, "hers").await, None);
-    assert_eq!(other.queue.delete(&bob, "hers").await, Ok(None));
+    assert_eq!(other.queue.delete_job(&bob, "hers").await, Ok(None));
     assert_eq!(listed(&*other.queue, &bob, true, 9, None).await, "same");
     assert_eq!(listed(&*other.queue, &bob, true, 9, Some("hers")).await, "?");
-    assert_eq!(other.queue.delete(&bob, "same").await, Ok(Some(job(&bob, "same"))));
+    assert_eq!(other.queue.delete_job(&bob, "same").await, Ok(Some(job(&bob, "same"))));
     assert_eq!(listed(&*other.queue, &ada, true, 9, None).await, "hers same");
     assert_eq!(found(&*other.queue, &ada, "same").await, Some(job(&ada, "same")));
     let claims = claim_all(&*one.queue).await;
     let of_bob: Vec<_> = claims.iter().filter(|claim| claim.job.account == bob).collect();
     assert!(claims.len() == 3 && of_bob.len() == 1 && of_bob[0].deleted, "{claims:?}");
-    assert_eq!(other.queue.remove(of_bob[0]).await, Ok(true));
+    assert_eq!(other.queue.remove_job(of_bob[0]).await, Ok(true));
     assert_eq!(listed(&*other.queue, &ada, true, 9, None).await, "hers same");
     for claim in claims.iter().filter(|claim| claim.job.account == ada) {
-        assert_eq!(other.queue.remove(claim).await, Ok(true));
+        assert_eq!(other.queue.remove_job(claim).await, Ok(true));
     }
 }
 
@@ -379,10 +379,10 @@ async fn what_is_removed_leaves_nothing([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "removed", 100).await;
     assert_eq!(place(&*one.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
     let claim = claim_one(&*one.queue, LEASE_MS).await;
-    assert_eq!(one.queue.remove(&claim).await, Ok(true));
+    assert_eq!(one.queue.remove_job(&claim).await, Ok(true));
     assert_eq!(found(&*other.queue, &account, "a").await, None);
-    assert_eq!(other.queue.body(&claim).await, Ok(None));
-    assert_eq!(other.queue.delete(&account, "a").await, Ok(None));
+    assert_eq!(other.queue.read_body(&claim).await, Ok(None));
+    assert_eq!(other.queue.delete_job(&account, "a").await, Ok(None));
     assert_eq!(listed(&*other.queue, &account, true, 9, None).await, "");
     // Its money is the ledger's matter.
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
@@ -391,11 +391,11 @@ async fn what_is_removed_leaves_nothing([one, other]: &[OpenStore; 2]) {
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(place(&*other.queue, order(&account, "a")).await, PlaceResult::New);
     let new = claim_all(&*other.queue).await;
-    assert_eq!(one.queue.renew(&claim, LEASE_MS).await, Ok(false));
-    assert_eq!(one.queue.remove(&claim).await, Ok(false));
+    assert_eq!(one.queue.renew_claim(&claim, LEASE_MS).await, Ok(false));
+    assert_eq!(one.queue.remove_job(&claim).await, Ok(false));
     assert_eq!(new.len(), 2);
     for claim in new {
-        assert_eq!(one.queue.remove(&claim).await, Ok(true));
+        assert_eq!(one.queue.remove_job(&claim).await, Ok(true));
     }
 }
 
@@ -405,7 +405,7 @@ async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[OpenStore; 
     let short = NewJob { lease_ms: 1, ..order(&account, "expired") };
     assert_eq!(place(&*one.queue, short).await, PlaceResult::New);
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let swept = other.ledger.expire().await.expect("a sweep");
+    let swept = other.ledger.expire_holds().await.expect("a sweep");
     assert_eq!(swept.expired, 1, "{swept:?}");
     assert_eq!(balances(&*other.ledger, &account).await.held, nano(2 * COST));
     let settled = other.ledger.apply(&account, super::super::script::settle("settled", nano(7)));
@@ -431,15 +431,15 @@ async fn a_body_may_be_large_and_any_bytes([one, other]: &[OpenStore; 2]) {
         let body = order.body.clone();
         assert_eq!(place(&*one.queue, order).await, PlaceResult::New);
         let claim = claim_one(&*other.queue, LEASE_MS).await;
-        assert!(one.queue.body(&claim).await == Ok(Some(body)), "another body of {id}");
-        assert_eq!(one.queue.remove(&claim).await, Ok(true));
-        assert_eq!(one.queue.body(&claim).await, Ok(None));
+        assert!(one.queue.read_body(&claim).await == Ok(Some(body)), "another body of {id}");
+        assert_eq!(one.queue.remove_job(&claim).await, Ok(true));
+        assert_eq!(one.queue.read_body(&claim).await, Ok(None));
     }
 }
 
 async fn the_secret_is_the_first_candidate([one, other]: &[OpenStore; 2]) {
     let (first, second) = ([255; 32], [0; 32]);
-    assert_eq!(one.queue.secret(first).await, Ok(first));
-    assert_eq!(other.queue.secret(second).await, Ok(first));
-    assert_eq!(one.queue.secret(second).await, Ok(first));
+    assert_eq!(one.queue.get_or_set_secret(first).await, Ok(first));
+    assert_eq!(other.queue.get_or_set_secret(second).await, Ok(first));
+    assert_eq!(one.queue.get_or_set_secret(second).await, Ok(first));
 }

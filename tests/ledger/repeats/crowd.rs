@@ -18,44 +18,47 @@ async fn at_once(
         let naming = naming(name_of_call, &format!("o{number}"));
         let taking = taking.clone();
         tasks.spawn(async move {
-            repeats.take(&name("crowd"), &naming, &taking, LONG_MS).await.expect("an answer")
+            repeats.claim_key(&name("crowd"), &naming, &taking, LONG_MS).await.expect("an answer")
         });
     }
     tasks.join_all().await
 }
 
 fn mine(taken: &[ClaimResult]) -> usize {
-    taken.iter().filter(|taken| **taken == ClaimResult::Mine).count()
+    taken.iter().filter(|taken| **taken == ClaimResult::Claimed).count()
 }
 
 async fn keeps_its_head(nodes: &[OpenStore; 2]) {
     let account = name("crowd");
     let [one, other] = nodes.each_ref().map(|node| &*node.repeats);
-    let taken = at_once(nodes, "free", ClaimMode::Free).await;
+    let taken = at_once(nodes, "free", ClaimMode::IfFree).await;
     assert_eq!(mine(&taken), 1, "{taken:?}");
     assert_eq!(taken.iter().filter(|taken| **taken == ClaimResult::Running).count(), CROWD - 1);
 
     let dead = naming("lapsed", "dead");
-    assert_eq!(one.take(&account, &dead, &ClaimMode::Free, 0).await, Ok(ClaimResult::Mine));
-    let lapsed = ClaimResult::Lapsed { owner: "dead".to_owned() };
-    assert_eq!(at_once(nodes, "lapsed", ClaimMode::Free).await, vec![lapsed; CROWD]);
-    let taken = at_once(nodes, "lapsed", ClaimMode::From("dead".to_owned())).await;
+    assert_eq!(
+        one.claim_key(&account, &dead, &ClaimMode::IfFree, 0).await,
+        Ok(ClaimResult::Claimed)
+    );
+    let lapsed = ClaimResult::Expired { owner: "dead".to_owned() };
+    assert_eq!(at_once(nodes, "lapsed", ClaimMode::IfFree).await, vec![lapsed; CROWD]);
+    let taken = at_once(nodes, "lapsed", ClaimMode::TakeOver("dead".to_owned())).await;
     assert_eq!(mine(&taken), 1, "{taken:?}");
-    assert_eq!(other.end(&account, &dead, Some(reply("late"))).await, Ok(false));
+    assert_eq!(other.complete(&account, &dead, Some(reply("late"))).await, Ok(false));
 
-    assert_eq!(mine(&at_once(nodes, "anew", ClaimMode::Anew).await), CROWD);
+    assert_eq!(mine(&at_once(nodes, "anew", ClaimMode::Replace).await), CROWD);
     let mut ends = JoinSet::new();
     for number in 0..CROWD {
         let repeats = nodes[number % 2].repeats.clone();
         ends.spawn(async move {
             let naming = naming("anew", &format!("o{number}"));
             let body = Some(reply(number.to_string()));
-            repeats.end(&name("crowd"), &naming, body).await.expect("an answer")
+            repeats.complete(&name("crowd"), &naming, body).await.expect("an answer")
         });
     }
     let ended = ends.join_all().await;
     assert_eq!(ended.iter().filter(|ended| **ended).count(), 1, "the last one's is the name");
-    let found = one.take(&account, &naming("anew", "z"), &ClaimMode::Free, LONG_MS).await;
+    let found = one.claim_key(&account, &naming("anew", "z"), &ClaimMode::IfFree, LONG_MS).await;
     let Ok(ClaimResult::Replied(kept)) = found else { panic!("{found:?}") };
     let said = body(other, &account, &kept.owner).await.concat();
     assert_eq!(format!("o{}", String::from_utf8_lossy(&said)), kept.owner);

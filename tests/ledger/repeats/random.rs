@@ -50,9 +50,9 @@ fn step(drawn: &Drawn, ended: &[usize]) -> Step {
     let lease_ms = if *lease { LONG_MS } else { 0 };
     let life_ms = if *life { LONG_MS } else { 0 };
     let done = match verb {
-        0..=2 => Done::Take { taking: ClaimMode::Free, lease_ms },
-        3 | 4 => Done::Take { taking: ClaimMode::From(call(*from)), lease_ms },
-        5 => Done::Take { taking: ClaimMode::Anew, lease_ms },
+        0..=2 => Done::Take { taking: ClaimMode::IfFree, lease_ms },
+        3 | 4 => Done::Take { taking: ClaimMode::TakeOver(call(*from)), lease_ms },
+        5 => Done::Take { taking: ClaimMode::Replace, lease_ms },
         6 | 7 => Done::Renew { lease_ms },
         8..=10 => Done::End(text.clone().map(reply)),
         11 => Done::Free,

@@ -1,7 +1,7 @@
 //! What every store must do with names and replies beyond the tables: times, sizes, bounds.
 
 use rusqlite::Connection;
-use tollgate::repeats::{REPLIES_BYTES_MAX, StoredReply};
+use tollgate::idempotency::{REPLIES_BYTES_MAX, StoredReply};
 use tollgate::store::StoreSection;
 
 use super::super::subject::{at, opened_as};
@@ -33,13 +33,13 @@ async fn take(
     naming: &IdempotencyKey,
     ms: u64,
 ) -> ClaimResult {
-    repeats.take(account, naming, &ClaimMode::Free, ms).await.expect("an answer")
+    repeats.claim_key(account, naming, &ClaimMode::IfFree, ms).await.expect("an answer")
 }
 
 async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: &[OpenStore; 2]) {
     let account = name("times");
     let (first, second) = (naming("n", "first"), naming("n", "second"));
-    assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, ClaimResult::Mine);
+    assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, ClaimResult::Claimed);
     let began = Instant::now();
     let found = take(&*other.repeats, &account, &second, SHORT_MS).await;
     // Else the machine was too busy for the question to mean anything.
@@ -47,9 +47,9 @@ async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: 
         assert_eq!(found, ClaimResult::Running);
     }
     tokio::time::sleep(SHORT_GONE).await;
-    let lapsed = ClaimResult::Lapsed { owner: "first".to_owned() };
+    let lapsed = ClaimResult::Expired { owner: "first".to_owned() };
     assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, lapsed);
-    assert_eq!(one.repeats.renew(&account, "n", "first", LONG_MS).await, Ok(true));
+    assert_eq!(one.repeats.renew_key(&account, "n", "first", LONG_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, ClaimResult::Running);
 }
@@ -59,22 +59,28 @@ async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[OpenSt
     let short = |name: &str| IdempotencyKey { life_ms: SHORT_MS, ..naming(name, name) };
     let body_of = |account, owner| body(&*one.repeats, account, owner);
     for (name, reply) in [("kept", Some(reply("hello"))), ("not-kept", None)] {
-        assert_eq!(take(&*one.repeats, &account, &short(name), SHORT_MS).await, ClaimResult::Mine);
-        assert_eq!(one.repeats.end(&account, &short(name), reply).await, Ok(true));
+        assert_eq!(
+            take(&*one.repeats, &account, &short(name), SHORT_MS).await,
+            ClaimResult::Claimed
+        );
+        assert_eq!(one.repeats.complete(&account, &short(name), reply).await, Ok(true));
     }
     // A call that runs is remembered for longer than its own life, if that is kept alive.
-    assert_eq!(take(&*one.repeats, &account, &short("runs"), 1).await, ClaimResult::Mine);
-    assert_eq!(one.repeats.renew(&account, "runs", "runs", LONG_MS).await, Ok(true));
+    assert_eq!(take(&*one.repeats, &account, &short("runs"), 1).await, ClaimResult::Claimed);
+    assert_eq!(one.repeats.renew_key(&account, "runs", "runs", LONG_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     assert_eq!(body_of(&account, "kept").await, Vec::<Bytes>::new());
     for name in ["kept", "not-kept"] {
-        assert_eq!(take(&*other.repeats, &account, &naming(name, "z"), 1).await, ClaimResult::Mine);
+        assert_eq!(
+            take(&*other.repeats, &account, &naming(name, "z"), 1).await,
+            ClaimResult::Claimed
+        );
     }
     let found = take(&*other.repeats, &account, &naming("runs", "z"), 1).await;
     assert_eq!(found, ClaimResult::Running);
     // The end begins another life.
     let ending = naming("runs", "runs");
-    assert_eq!(one.repeats.end(&account, &ending, Some(reply("long"))).await, Ok(true));
+    assert_eq!(one.repeats.complete(&account, &ending, Some(reply("long"))).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     assert_eq!(body_of(&account, "runs").await.concat(), b"long");
 }
@@ -85,8 +91,8 @@ async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[OpenStore; 
     for bytes in sizes.into_iter().chain([3 * PIECE_BYTES, 8 << 20]) {
         let naming = naming(&bytes.to_string(), &bytes.to_string());
         let written = pattern(bytes);
-        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, ClaimResult::Mine);
-        let ended = one.repeats.end(&account, &naming, Some(reply(written.clone()))).await;
+        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, ClaimResult::Claimed);
+        let ended = one.repeats.complete(&account, &naming, Some(reply(written.clone()))).await;
         assert_eq!(ended, Ok(true));
         let kept =
             StoredReply { owner: naming.owner.clone(), head: head(), bytes: written.len() as u64 };
@@ -105,7 +111,7 @@ async fn any_text_is_a_name([one, other]: &[OpenStore; 2]) {
         let naming = naming(text, "o");
         assert_eq!(
             take(&*one.repeats, &account, &naming, LONG_MS).await,
-            ClaimResult::Mine,
+            ClaimResult::Claimed,
             "{text}"
         );
         let stranger = IdempotencyKey { owner: "z".to_owned(), ..naming };
@@ -119,7 +125,7 @@ async fn a_body_that_is_written_twice_is_there_once([one, other]: &[OpenStore; 2
     let written = pattern(3 * PIECE_BYTES + 5);
     let naming = naming("n", "o");
     for node in [one, other] {
-        let ended = node.repeats.end(&account, &naming, Some(reply(written.clone()))).await;
+        let ended = node.repeats.complete(&account, &naming, Some(reply(written.clone()))).await;
         assert_eq!(ended, Ok(true));
         assert!(body(&*other.repeats, &account, "o").await.concat() == written);
     }
@@ -134,7 +140,7 @@ async fn a_reply_whose_end_came_twice_was_written_anew_and_lived_for_ten_minutes
     let (account, naming) = (name("twice"), naming("n", "o"));
     let end = async || {
         let body = reply(pattern(3 * PIECE_BYTES + 5));
-        assert_eq!(node.repeats.end(&account, &naming, Some(body)).await, Ok(true));
+        assert_eq!(node.repeats.complete(&account, &naming, Some(body)).await, Ok(true));
     };
     let key = "tollgate:{twice}:reply:o";
     let is_long = || match server.command(&["PTTL", key]) {
@@ -182,9 +188,9 @@ async fn fill(repeats: &dyn ReplyStore, account: &AccountName, life_ms: u64) -> 
     for number in 0.. {
         let id = format!("o{number}");
         let naming = IdempotencyKey { life_ms, ..naming(&id, &id) };
-        let ended = repeats.end(account, &naming, Some(reply(large.clone()))).await;
+        let ended = repeats.complete(account, &naming, Some(reply(large.clone()))).await;
         assert_eq!(ended, Ok(true));
-        if take(repeats, account, &naming, LONG_MS).await == ClaimResult::NotKept {
+        if take(repeats, account, &naming, LONG_MS).await == ClaimResult::ReplyNotStored {
             assert_eq!(body(repeats, account, &id).await, Vec::<Bytes>::new());
             return number;
         }
@@ -198,7 +204,7 @@ async fn an_account_keeps_so_much_and_no_more(node: &OpenStore) {
     // Others have room of their own.
     let naming = naming("n", "o");
     let beside = name("beside");
-    assert_eq!(repeats.end(&beside, &naming, Some(reply("hello"))).await, Ok(true));
+    assert_eq!(repeats.complete(&beside, &naming, Some(reply("hello"))).await, Ok(true));
     let found = take(repeats, &beside, &naming, LONG_MS).await;
     assert!(matches!(found, ClaimResult::Replied(_)), "{found:?}");
 }
@@ -224,7 +230,7 @@ async fn passing(repeats: &dyn ReplyStore) {
         take(repeats, &account, &naming, 1).await;
         let bytes = if number == 7 { 5 * PIECE_BYTES } else { 1_000 };
         let body = Some(reply(vec![0; bytes]));
-        assert_eq!(repeats.end(&account, &naming, body).await, Ok(true));
+        assert_eq!(repeats.complete(&account, &naming, body).await, Ok(true));
     }
 }
 
@@ -234,10 +240,10 @@ async fn sqlite_forgets_what_is_over_and_counts_it_no_more() {
     let node = opened(&sqlite_url(folder.path())).await;
     passing(&*node.repeats).await;
     let lasting = naming("lasting", "lasting");
-    let ended = node.repeats.end(&name("passing"), &lasting, Some(reply("hello"))).await;
+    let ended = node.repeats.complete(&name("passing"), &lasting, Some(reply("hello"))).await;
     assert_eq!(ended, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
-    node.ledger.expire().await.expect("a sweep");
+    node.ledger.expire_holds().await.expect("a sweep");
     let file = Connection::open(folder.path().join("ledger.db")).expect("the file");
     let count = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
     assert_eq!(count("SELECT count(*) FROM repeat"), 1);
@@ -257,7 +263,7 @@ async fn redis_forgets_what_is_over_and_counts_it_no_more() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let lasting = naming("lasting", "lasting");
-    let ended = node.repeats.end(&name("passing"), &lasting, Some(reply("hello"))).await;
+    let ended = node.repeats.complete(&name("passing"), &lasting, Some(reply("hello"))).await;
     assert_eq!(ended, Ok(true));
     let total = server.command(&["GET", "tollgate:{passing}:replies-bytes"]);
     assert_eq!(total, redis::Value::BulkString(b"5".to_vec()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use tollgate::repeats::ClaimMode;
+use tollgate::idempotency::ClaimMode;
 
 use super::{Done, Step, Subject};
 
@@ -37,7 +37,7 @@ impl Subject for Yardstick {
         let runs = known.as_ref().is_some_and(|known| known.state == State::Running);
         let word = match done {
             Done::Take { taking, lease_ms } => {
-                if let Some(known) = known.filter(|_| *taking != ClaimMode::Anew) {
+                if let Some(known) = known.filter(|_| *taking != ClaimMode::Replace) {
                     if known.content != naming.content {
                         return "other".to_owned();
                     }
@@ -45,7 +45,7 @@ impl Subject for Yardstick {
                         State::Replied(bytes) => return format!("replied {} {bytes}", known.owner),
                         State::NotKept => return "not_kept".to_owned(),
                         State::Running
-                            if is_mine || *taking == ClaimMode::From(known.owner.clone()) => {}
+                            if is_mine || *taking == ClaimMode::TakeOver(known.owner.clone()) => {}
                         State::Running if known.is_alive => return "running".to_owned(),
                         State::Running => return format!("lapsed {}", known.owner),
                     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::super::jobs::read_claimed;
+use super::super::super::job_records::parse_claimed_job;
 use super::super::now_ms;
 use super::{add_ms, status_number};
 use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
@@ -75,7 +75,7 @@ pub(super) fn claim_due(
             Ok((row.get::<_, String>(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs()))
         });
         let (job, deleted, revision) = claimed?;
-        claims.extend(read_claimed(&job).map(|job| JobClaim { job, deleted, revision }));
+        claims.extend(parse_claimed_job(&job).map(|job| JobClaim { job, deleted, revision }));
     }
     Ok(claims)
 }

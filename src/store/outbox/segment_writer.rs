@@ -6,50 +6,54 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::files::{self, SegmentFiles};
-use super::shelf::{SegmentDir, SegmentKind};
+use super::segment_dir::{SegmentDir, SegmentKind};
+use super::segment_files::{self, SegmentFiles};
 
 /// See the module.
 pub(super) struct SegmentWriter {
-    lines: SegmentKind,
+    kind: SegmentKind,
     files: Option<SegmentFiles>,
 }
 
 /// What is to be done beside the lock.
 pub(super) struct DeferredWork {
-    lines: SegmentKind,
-    ended: Vec<(Arc<File>, u64)>,
-    done: Vec<u64>,
+    kind: SegmentKind,
+    to_trim: Vec<(Arc<File>, u64)>,
+    to_remove: Vec<u64>,
 }
 
 impl SegmentWriter {
-    pub(super) fn new(lines: SegmentKind) -> SegmentWriter {
-        SegmentWriter { lines, files: None }
+    pub(super) fn new(kind: SegmentKind) -> SegmentWriter {
+        SegmentWriter { kind, files: None }
     }
 
     /// Writes to the end; tells the number of the file, and which it is.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
-        place: impl FnOnce() -> Arc<SegmentDir>,
+        dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<(u64, Arc<File>)> {
         let files = match &mut self.files {
             Some(files) => {
-                if files.is_full(bytes.len()) && !files.turn() {
-                    let next = (self.lines, files.number() + 1);
-                    files.has_spare(files::begun(&place(), next, None)?);
-                    files.turn();
+                if files.is_full(bytes.len()) && !files.rotate() {
+                    let next = (self.kind, files.number() + 1);
+                    files.set_spare(segment_files::create_segment(&dir(), next, None)?);
+                    files.rotate();
                 }
                 files
             }
-            none => none.insert(SegmentFiles::new(files::begun(&place(), (self.lines, 1), None)?)),
+            none => none.insert(SegmentFiles::new(segment_files::create_segment(
+                &dir(),
+                (self.kind, 1),
+                None,
+            )?)),
         };
         let file = files.write(bytes)?.clone();
         Ok((files.number(), file))
     }
 
     /// Goes on in new files, wherever the next line is written.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.files = None;
     }
 
@@ -59,52 +63,52 @@ impl SegmentWriter {
     }
 
     /// Ends a file that is old, and finds those that nobody needs.
-    pub(super) fn tidy(
+    pub(super) fn plan_cleanup(
         &mut self,
         spare: Option<Arc<File>>,
         needed: &HashSet<u64>,
         is_over: impl Fn(Instant) -> bool,
     ) -> DeferredWork {
-        let mut rest = DeferredWork { lines: self.lines, ended: Vec::new(), done: Vec::new() };
+        let mut rest = DeferredWork { kind: self.kind, to_trim: Vec::new(), to_remove: Vec::new() };
         let Some(files) = &mut self.files else { return rest };
         if let Some(spare) = spare {
-            files.has_spare(spare);
+            files.set_spare(spare);
         }
         if files.is_old() {
-            files.turn();
+            files.rotate();
         }
-        rest.ended = files.ended();
-        rest.done = files.done(needed, is_over);
+        rest.to_trim = files.take_untrimmed();
+        rest.to_remove = files.remove_expired(needed, is_over);
         rest
     }
 
     /// What they hold may be needed for as long as if it were new.
-    pub(super) fn are_needed(&mut self) {
+    pub(super) fn restart_retention(&mut self) {
         if let Some(files) = &mut self.files {
-            files.are_needed();
+            files.restart_retention();
         }
     }
 
     /// Cuts the one that is written to what was written.
     pub(super) fn trim(&self) {
         if let Some(files) = &self.files {
-            files.trim();
+            files.trim_current();
         }
     }
 
     #[cfg(test)]
-    pub(super) fn turn(&mut self) -> bool {
-        self.files.as_mut().is_some_and(SegmentFiles::turn)
+    pub(super) fn rotate(&mut self) -> bool {
+        self.files.as_mut().is_some_and(SegmentFiles::rotate)
     }
 }
 
 impl DeferredWork {
     /// Cuts what ended, and removes what is done with.
-    pub(super) fn finish(self, place: &SegmentDir) {
-        self.ended.iter().for_each(|(file, bytes)| files::trim(file, *bytes));
-        for number in self.done {
+    pub(super) fn finish(self, dir: &SegmentDir) {
+        self.to_trim.iter().for_each(|(file, bytes)| segment_files::truncate_to(file, *bytes));
+        for number in self.to_remove {
             // One that stays is found by whoever has the shelf next.
-            let _ = std::fs::remove_file(place.file(self.lines, number));
+            let _ = std::fs::remove_file(dir.segment_path(self.kind, number));
         }
     }
 }

@@ -4,10 +4,10 @@ use super::link_secret::LinkSecret;
 use crate::sheet::{ConfigError, SourceLocation as At, TableReader, TomlValue};
 
 /// Bytes of bodies that are kept, unless the section says otherwise.
-const KEPT_BYTES_MAX: u64 = 2 << 30;
+const DEFAULT_KEPT_BYTES_MAX: u64 = 2 << 30;
 
 /// What `files.url` may be.
-pub(super) const FORMS: &str = "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"";
+pub(super) const URL_FORMS: &str = "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"";
 
 /// The `[files]` section, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,12 @@ impl Default for FilesSection {
     fn default() -> FilesSection {
         let url = "file:var/files".to_owned();
         let link_secrets = vec![LinkSecret::Store];
-        FilesSection { url, public_base: None, kept_bytes_max: KEPT_BYTES_MAX, link_secrets }
+        FilesSection {
+            url,
+            public_base: None,
+            kept_bytes_max: DEFAULT_KEPT_BYTES_MAX,
+            link_secrets,
+        }
     }
 }
 
@@ -36,14 +41,14 @@ impl FilesSection {
     /// Reads the section.
     pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> FilesSection {
         let default = FilesSection::default();
-        let url = text(sheet, "url", faults).map_or(default.url, |(url, at)| {
-            if place(&url).is_none() {
-                faults.push(at.fault(FORMS));
+        let url = take_text(sheet, "url", faults).map_or(default.url, |(url, at)| {
+            if parse_location(&url).is_none() {
+                faults.push(at.fault(URL_FORMS));
             }
             url
         });
-        let public_base = text(sheet, "public_base", faults).map(|(base, at)| {
-            if !is_base(&base) {
+        let public_base = take_text(sheet, "public_base", faults).map(|(base, at)| {
+            if !is_base_url(&base) {
                 faults.push(at.fault(
                     "files.public_base must be an address such as \"https://video.example\", \
                      without a query",
@@ -53,7 +58,7 @@ impl FilesSection {
         });
         let kept_bytes_max = sheet.whole("kept_bytes_max", faults);
         let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
-        let link_secrets = link_secrets(sheet, faults);
+        let link_secrets = parse_link_secrets(sheet, faults);
         FilesSection { url, public_base, kept_bytes_max, link_secrets }
     }
 
@@ -66,8 +71,8 @@ impl FilesSection {
         self.link_secrets.iter().map(LinkSecret::read).collect()
     }
 
-    pub(super) fn place(&self) -> Option<StorageLocation<'_>> {
-        place(&self.url)
+    pub(super) fn location(&self) -> Option<StorageLocation<'_>> {
+        parse_location(&self.url)
     }
 }
 
@@ -81,7 +86,7 @@ pub(super) enum StorageLocation<'a> {
     Bucket { bucket: &'a str, prefix: String },
 }
 
-fn text(
+fn take_text(
     sheet: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
@@ -94,7 +99,7 @@ fn text(
     None
 }
 
-fn link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
+fn parse_link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
     if !sheet.has("link_secrets") {
         // So that it is a known key.
         sheet.take("link_secrets");
@@ -123,7 +128,7 @@ fn link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<L
     secrets
 }
 
-fn place(url: &str) -> Option<StorageLocation<'_>> {
+fn parse_location(url: &str) -> Option<StorageLocation<'_>> {
     if let Some(path) = url.strip_prefix("file:") {
         // `file://a/b` would mean the folder b of the host a.
         let is_remote = path.starts_with("//") && !path.starts_with("///");
@@ -145,7 +150,7 @@ fn place(url: &str) -> Option<StorageLocation<'_>> {
 }
 
 /// Whether paths can be put behind a text to make addresses.
-fn is_base(text: &str) -> bool {
+fn is_base_url(text: &str) -> bool {
     let Ok(uri) = text.parse::<http::Uri>() else { return false };
     let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
     let has_host =
@@ -198,7 +203,7 @@ mod tests {
     #[case("file:/srv/files", "/srv/files")]
     #[case("file:///srv/files", "///srv/files")]
     fn a_folder_is_told(#[case] url: &str, #[case] path: &str) {
-        assert_eq!(place(url), Some(StorageLocation::Folder(path)));
+        assert_eq!(parse_location(url), Some(StorageLocation::Folder(path)));
     }
 
     #[rstest]
@@ -207,7 +212,10 @@ mod tests {
     #[case("s3://my-videos.eu/a", "my-videos.eu", "a/")]
     #[case("s3://videos/a/b_c/", "videos", "a/b_c/")]
     fn a_bucket_is_told(#[case] url: &str, #[case] bucket: &str, #[case] prefix: &str) {
-        assert_eq!(place(url), Some(StorageLocation::Bucket { bucket, prefix: prefix.to_owned() }));
+        assert_eq!(
+            parse_location(url),
+            Some(StorageLocation::Bucket { bucket, prefix: prefix.to_owned() })
+        );
     }
 
     #[rstest]
@@ -231,7 +239,7 @@ mod tests {
         url: &str,
     ) {
         let (_, faults) = read(&format!("\nurl = \"{url}\"\n"));
-        assert_eq!(faults, [format!("t.toml:2: {FORMS}")]);
+        assert_eq!(faults, [format!("t.toml:2: {URL_FORMS}")]);
     }
 
     #[rstest]

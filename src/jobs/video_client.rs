@@ -19,13 +19,13 @@ use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, VideoProgress, VideoRefusal};
 
 /// For a connection, TLS included.
-const CONNECT_WAIT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For a whole file.
-const FILE_WAIT: Duration = Duration::from_secs(600);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// No answer of a vendor's about a job has more bytes; what is longer is not read.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
 /// How the types of files begin that may be videos; vendors' storage does not always know better.
-const KINDS: [&str; 4] =
+const VIDEO_CONTENT_TYPES: [&str; 4] =
     ["video/", "application/octet-stream", "binary/octet-stream", "application/mp4"];
 /// A vendor's `retry-after` is honoured up to so long.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
@@ -39,7 +39,7 @@ pub struct VideoRoute {
     base: BaseUrl,
     key: VendorKey,
     section: RouteSection,
-    naming: VendorModelNames,
+    model_names: VendorModelNames,
     file_hosts: Vec<String>,
     clients: Option<HttpClients>,
 }
@@ -59,7 +59,7 @@ impl VideoRoute {
             base: section.base.clone(),
             key,
             section: section.clone(),
-            naming: naming.clone(),
+            model_names: naming.clone(),
             file_hosts: file_hosts.to_vec(),
             clients: None,
         }
@@ -67,8 +67,8 @@ impl VideoRoute {
 
     /// What this route calls a model.
     #[must_use]
-    pub fn upstream<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
-        self.section.upstream(&self.naming, id)
+    pub fn vendor_model<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
+        self.section.upstream(&self.model_names, id)
     }
 
     fn url(&self, path: &str) -> String {
@@ -78,7 +78,7 @@ impl VideoRoute {
 
     /// Whether a finished video may be fetched from there: only from hosts of the vendor's, so that
     /// nobody makes the gateway ask others.
-    fn has(&self, url: &Url) -> bool {
+    fn may_fetch(&self, url: &Url) -> bool {
         let secure = url.scheme() == "https" || (url.scheme() == "http" && !self.base.tls);
         let plain = url.username().is_empty() && url.password().is_none();
         let Some(host) = url.host_str() else { return false };
@@ -94,7 +94,7 @@ impl VideoRoute {
 #[derive(Debug)]
 pub enum SubmitOutcome {
     /// The vendor has it, under this id.
-    Taken(String),
+    Accepted(String),
     /// The vendor does not make it, and never will.
     Refused(VideoRefusal),
     /// Nothing was begun, and it may be tried again, here after so long.
@@ -109,11 +109,11 @@ pub enum SubmitOutcome {
 #[derive(Debug)]
 pub enum PollOutcome {
     /// The vendor says how it is.
-    Said(VideoProgress),
+    Progress(VideoProgress),
     /// The vendor does not know it.
-    NoSuch,
+    NotFound,
     /// No answer that could be read; it may be asked again after so long.
-    Nothing(Option<Duration>),
+    NoAnswer(Option<Duration>),
 }
 
 /// Why a file cannot be fetched.
@@ -121,32 +121,32 @@ pub enum PollOutcome {
 pub enum FetchError {
     /// It is on a host that is not the vendor's.
     #[error("it is on a host that is not the vendor's: {0}; file_hosts may name it")]
-    Elsewhere(String),
+    ForeignHost(String),
     /// The host has it not, or shows something else.
     #[error("its host answered {0}")]
     Status(StatusCode),
     /// The host shows a page.
     #[error("its host answered with {0}")]
-    NoVideo(String),
+    NotVideo(String),
     /// The transfer broke.
     #[error(transparent)]
-    Broken(#[from] reqwest::Error),
+    Transfer(#[from] reqwest::Error),
 }
 
 /// See the module.
 pub struct VideoClient {
-    outlets: Vec<VideoRoute>,
+    routes: Vec<VideoRoute>,
     /// For all ways without a TLS of their own.
     clients: HttpClients,
-    answer_wait: Duration,
+    answer_timeout: Duration,
 }
 
 /// What connections are made by.
 struct HttpClients {
     /// Connects anew for each call. On a connection that was kept, a call that breaks may have been
     /// received or not; on a new one that was never made, it was not.
-    fresh: Client,
-    kept: Client,
+    unpooled: Client,
+    pooled: Client,
 }
 
 /// Why there is no studio.
@@ -163,20 +163,20 @@ pub enum VideoClientError {
 impl HttpClients {
     fn new(
         tls: Option<&RouteTlsFiles>,
-        answer_wait: Duration,
+        answer_timeout: Duration,
     ) -> Result<HttpClients, VideoClientError> {
-        let fresh = client(tls)?.pool_max_idle_per_host(0).http1_only().build()?;
-        let kept = client(tls)?.read_timeout(answer_wait).build()?;
-        Ok(HttpClients { fresh, kept })
+        let unpooled = client_builder(tls)?.pool_max_idle_per_host(0).http1_only().build()?;
+        let pooled = client_builder(tls)?.read_timeout(answer_timeout).build()?;
+        Ok(HttpClients { unpooled, pooled })
     }
 }
 
-fn client(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, VideoClientError> {
+fn client_builder(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, VideoClientError> {
     let mut client = Client::builder()
         .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
         .no_proxy()
-        .connect_timeout(CONNECT_WAIT);
+        .connect_timeout(CONNECT_TIMEOUT);
     let read = |path: &String| {
         std::fs::read(path).map_err(|why| VideoClientError::File(path.clone(), why))
     };
@@ -196,55 +196,59 @@ impl VideoClient {
     /// # Errors
     /// See [`StudioFault`].
     pub fn new(
-        mut outlets: Vec<VideoRoute>,
-        answer_wait: Duration,
+        mut routes: Vec<VideoRoute>,
+        answer_timeout: Duration,
     ) -> Result<VideoClient, VideoClientError> {
-        for outlet in &mut outlets {
-            let tls = outlet.section.tls.as_ref();
-            outlet.clients = tls.map(|tls| HttpClients::new(Some(tls), answer_wait)).transpose()?;
+        for route in &mut routes {
+            let tls = route.section.tls.as_ref();
+            route.clients =
+                tls.map(|tls| HttpClients::new(Some(tls), answer_timeout)).transpose()?;
         }
-        Ok(VideoClient { outlets, clients: HttpClients::new(None, answer_wait)?, answer_wait })
+        Ok(VideoClient { routes, clients: HttpClients::new(None, answer_timeout)?, answer_timeout })
     }
 
-    fn clients<'a>(&'a self, outlet: &'a VideoRoute) -> &'a HttpClients {
-        outlet.clients.as_ref().unwrap_or(&self.clients)
+    fn clients_for<'a>(&'a self, route: &'a VideoRoute) -> &'a HttpClients {
+        route.clients.as_ref().unwrap_or(&self.clients)
     }
 
     /// The ways to a vendor, in order of preference.
-    pub fn outlets<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a VideoRoute> {
-        self.outlets.iter().filter(move |outlet| outlet.vendor == vendor)
+    pub fn routes<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a VideoRoute> {
+        self.routes.iter().filter(move |route| route.vendor == vendor)
     }
 
     /// A way to a vendor by its name.
     #[must_use]
-    pub fn outlet(&self, vendor: &str, name: &str) -> Option<&VideoRoute> {
-        self.outlets.iter().find(|outlet| outlet.vendor == vendor && outlet.name == name)
+    pub fn find_route(&self, vendor: &str, name: &str) -> Option<&VideoRoute> {
+        self.routes.iter().find(|route| route.vendor == vendor && route.name == name)
     }
 
     /// Sends a job, once.
-    pub async fn submit(&self, outlet: &VideoRoute, vendor: &Vendor, body: Bytes) -> SubmitOutcome {
-        let Some(headers) = headers(outlet, vendor) else {
+    pub async fn submit(&self, route: &VideoRoute, vendor: &Vendor, body: Bytes) -> SubmitOutcome {
+        let Some(headers) = auth_headers(route, vendor) else {
             return SubmitOutcome::Denied(StatusCode::UNAUTHORIZED);
         };
-        let post =
-            self.clients(outlet).fresh.post(outlet.url("/videos/generations")).headers(headers);
+        let post = self
+            .clients_for(route)
+            .unpooled
+            .post(route.url("/videos/generations"))
+            .headers(headers);
         let post = post.header(CONTENT_TYPE, "application/json").body(body);
-        let response = match post.timeout(self.answer_wait).send().await {
+        let response = match post.timeout(self.answer_timeout).send().await {
             Ok(response) => response,
             Err(why) if why.is_connect() || why.is_builder() => {
                 log::warn!(
-                    event = "upstream_connect_failed", route = outlet.name, why:% = told(why);
+                    event = "upstream_connect_failed", route = route.name, why:% = error_chain(why);
                     "no connection"
                 );
                 return SubmitOutcome::Busy(None);
             }
-            Err(why) => return SubmitOutcome::Unknown(told(why)),
+            Err(why) => return SubmitOutcome::Unknown(error_chain(why)),
         };
         let (status, wait) = (response.status(), retry_after(&response));
-        let body = read(response, outlet).await.unwrap_or_default();
+        let body = read_response(response, route).await.unwrap_or_default();
         match status.as_u16() {
             200..=299 => match videos::accepted(&body) {
-                Some(id) => SubmitOutcome::Taken(id),
+                Some(id) => SubmitOutcome::Accepted(id),
                 None => SubmitOutcome::Unknown(format!("{status} without an id")),
             },
             429 | 503 | 529 => SubmitOutcome::Busy(wait),
@@ -267,36 +271,36 @@ impl VideoClient {
     }
 
     /// Asks how a job is.
-    pub async fn ask(&self, outlet: &VideoRoute, vendor: &Vendor, vendor_id: &str) -> PollOutcome {
-        let Some(headers) = headers(outlet, vendor) else { return PollOutcome::Nothing(None) };
+    pub async fn poll(&self, route: &VideoRoute, vendor: &Vendor, vendor_id: &str) -> PollOutcome {
+        let Some(headers) = auth_headers(route, vendor) else { return PollOutcome::NoAnswer(None) };
         let get = self
-            .clients(outlet)
-            .kept
-            .get(outlet.url(&format!("/videos/{vendor_id}")))
+            .clients_for(route)
+            .pooled
+            .get(route.url(&format!("/videos/{vendor_id}")))
             .headers(headers);
-        let response = match get.timeout(self.answer_wait).send().await {
+        let response = match get.timeout(self.answer_timeout).send().await {
             Ok(response) => response,
             Err(why) => {
                 log::warn!(
-                    event = "video_poll_failed", route = outlet.name, vendor_id, why:% = told(why);
+                    event = "video_poll_failed", route = route.name, vendor_id, why:% = error_chain(why);
                     "no answer"
                 );
-                return PollOutcome::Nothing(None);
+                return PollOutcome::NoAnswer(None);
             }
         };
         let (status, wait) = (response.status(), retry_after(&response));
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
-            return PollOutcome::NoSuch;
+            return PollOutcome::NotFound;
         }
-        let body = read(response, outlet).await.unwrap_or_default();
+        let body = read_response(response, route).await.unwrap_or_default();
         if let Some(polled) = videos::polled(status.as_u16(), &body) {
-            return PollOutcome::Said(polled);
+            return PollOutcome::Progress(polled);
         }
         log::warn!(
-            event = "video_poll_failed", route = outlet.name, vendor_id, status = status.as_u16();
+            event = "video_poll_failed", route = route.name, vendor_id, status = status.as_u16();
             "no answer"
         );
-        PollOutcome::Nothing(wait)
+        PollOutcome::NoAnswer(wait)
     }
 
     /// Fetches a finished video. No key goes there, and no redirect is followed.
@@ -305,42 +309,42 @@ impl VideoClient {
     /// See [`FetchFault`]; the pieces may end in one too.
     pub async fn fetch(
         &self,
-        outlet: &VideoRoute,
+        route: &VideoRoute,
         url: &str,
     ) -> Result<impl Stream<Item = Result<Bytes, FetchError>> + Send + use<>, FetchError> {
         // What stands behind the host may be good for whoever reads it in a log.
-        let elsewhere = |host: &str| FetchError::Elsewhere(host.to_owned());
+        let elsewhere = |host: &str| FetchError::ForeignHost(host.to_owned());
         let url = Url::parse(url).map_err(|_| elsewhere("none"))?;
-        if !outlet.has(&url) {
+        if !route.may_fetch(&url) {
             return Err(elsewhere(url.host_str().unwrap_or("none")));
         }
         // Where else the vendor keeps its files is known by the system's authorities.
-        let is_its_own = url.host_str() == Some(outlet.base.host.as_str());
-        let clients = if is_its_own { self.clients(outlet) } else { &self.clients };
-        let sending = clients.kept.get(url).timeout(FILE_WAIT).send();
+        let is_its_own = url.host_str() == Some(route.base.host.as_str());
+        let clients = if is_its_own { self.clients_for(route) } else { &self.clients };
+        let sending = clients.pooled.get(url).timeout(DOWNLOAD_TIMEOUT).send();
         let response = sending.await.map_err(reqwest::Error::without_url)?;
         if response.status() != StatusCode::OK {
             return Err(FetchError::Status(response.status()));
         }
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_ascii_lowercase();
-        if !kind.is_empty() && !KINDS.iter().any(|known| kind.starts_with(known)) {
-            return Err(FetchError::NoVideo(kind));
+        if !kind.is_empty() && !VIDEO_CONTENT_TYPES.iter().any(|known| kind.starts_with(known)) {
+            return Err(FetchError::NotVideo(kind));
         }
         // One that only ends with its connection may end too early.
         let framed = response.headers().contains_key(TRANSFER_ENCODING)
             || response.content_length().is_some()
             || response.version() == reqwest::Version::HTTP_2;
         if !framed {
-            return Err(FetchError::NoVideo("a body of no told length".to_owned()));
+            return Err(FetchError::NotVideo("a body of no told length".to_owned()));
         }
         let pieces = response.bytes_stream();
-        Ok(pieces.map_err(|why| FetchError::Broken(why.without_url())))
+        Ok(pieces.map_err(|why| FetchError::Transfer(why.without_url())))
     }
 }
 
 /// What went wrong, with its causes, without the address.
-fn told(why: reqwest::Error) -> String {
+fn error_chain(why: reqwest::Error) -> String {
     let why = why.without_url();
     let mut text = String::new();
     let mut cause: Option<&dyn std::error::Error> = Some(&why);
@@ -351,10 +355,10 @@ fn told(why: reqwest::Error) -> String {
     text
 }
 
-fn headers(outlet: &VideoRoute, vendor: &Vendor) -> Option<HeaderMap> {
+fn auth_headers(route: &VideoRoute, vendor: &Vendor) -> Option<HeaderMap> {
     let key = match &vendor.auth_scheme {
-        Some(scheme) => format!("{scheme} {}", outlet.key.reveal()),
-        None => outlet.key.reveal().to_string(),
+        Some(scheme) => format!("{scheme} {}", route.key.reveal()),
+        None => route.key.reveal().to_string(),
     };
     let mut key = HeaderValue::try_from(key).ok()?;
     key.set_sensitive(true);
@@ -365,15 +369,15 @@ fn headers(outlet: &VideoRoute, vendor: &Vendor) -> Option<HeaderMap> {
 }
 
 /// The body of an answer, without our key; `None` if it broke or is too long.
-async fn read(mut response: Response, outlet: &VideoRoute) -> Option<Vec<u8>> {
+async fn read_response(mut response: Response, route: &VideoRoute) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.ok()? {
-        if body.len() + piece.len() > ANSWER_BYTES_MAX {
+        if body.len() + piece.len() > RESPONSE_BYTES_MAX {
             return None;
         }
         body.extend_from_slice(&piece);
     }
-    for key in outlet.key.secrets() {
+    for key in route.key.secrets() {
         body = vendor_error::redacted(&body, &key).into_owned();
     }
     Some(body)

@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::pages::SegmentWriter;
-use super::shelf::{SegmentDir, SegmentKind};
-use super::{files, record};
+use super::segment_dir::{SegmentDir, SegmentKind};
+use super::segment_writer::SegmentWriter;
+use super::{record, segment_files};
 use crate::jobs::{ClaimUpdate, Job, JobClaim, NewJob};
 use crate::ledger::AccountName;
 use crate::money::Money;
@@ -27,10 +27,10 @@ use crate::money::price::Quote;
 pub(super) struct JobOrders(Mutex<JobOrdersState>);
 
 struct JobOrdersState {
-    pages: SegmentWriter,
+    writer: SegmentWriter,
     /// Claims of jobs that vendors have and of which the server does not know that yet, by their
     /// ids: their revisions, and the files that they are in.
-    unsaid: HashMap<String, (u64, u64)>,
+    unsaved: HashMap<String, (u64, u64)>,
 }
 
 /// What a line says.
@@ -39,7 +39,7 @@ pub(in crate::store) enum OrderRecord {
     /// A job was placed.
     Placed(Box<NewJob>),
     /// A vendor has it, which is to be saved.
-    Taken(Box<JobClaim>, ClaimUpdate),
+    Accepted(Box<JobClaim>, ClaimUpdate),
     /// Its client has deleted it.
     Deleted(AccountName, String),
 }
@@ -71,8 +71,8 @@ enum OrderLine<'a> {
 
 impl Default for JobOrders {
     fn default() -> JobOrders {
-        let (pages, unsaid) = (SegmentWriter::new(SegmentKind::Jobs), HashMap::new());
-        JobOrders(Mutex::new(JobOrdersState { pages, unsaid }))
+        let (writer, unsaved) = (SegmentWriter::new(SegmentKind::Jobs), HashMap::new());
+        JobOrders(Mutex::new(JobOrdersState { writer, unsaved }))
     }
 }
 
@@ -81,10 +81,10 @@ impl JobOrders {
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn placed(
+    pub(super) fn record_placed(
         &self,
         order: &NewJob,
-        place: impl FnOnce() -> Arc<SegmentDir>,
+        dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<Arc<File>> {
         let written = OrderLine::Placed {
             job: Cow::Borrowed(&order.job),
@@ -94,8 +94,8 @@ impl JobOrders {
             least: order.quote.least,
             lease_ms: order.lease_ms,
         };
-        let line = record::line(&written, None);
-        self.state().pages.write(&line, place).map(|(_, file)| file)
+        let line = record::encode_line(&written, None);
+        self.lock_state().writer.write(&line, dir).map(|(_, file)| file)
     }
 
     /// Writes down that a vendor has a job; blocks until it is on disk. The same again is not
@@ -103,21 +103,21 @@ impl JobOrders {
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn taken(
+    pub(super) fn record_accepted(
         &self,
         claim: &JobClaim,
         next: ClaimUpdate,
-        place: impl FnOnce() -> Arc<SegmentDir>,
+        dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<()> {
         let JobClaim { job, deleted, revision } = claim;
-        let mut state = self.state();
-        if state.unsaid.get(&job.id).is_some_and(|(known, _)| known == revision) {
+        let mut state = self.lock_state();
+        if state.unsaved.get(&job.id).is_some_and(|(known, _)| known == revision) {
             return Ok(());
         }
         let (deleted, revision, due_ms) = (*deleted, *revision, next.due_ms);
         let written = OrderLine::Taken { job: Cow::Borrowed(job), deleted, revision, due_ms };
-        let (number, file) = state.pages.write(&record::line(&written, None), place)?;
-        state.unsaid.insert(job.id.clone(), (revision, number));
+        let (number, file) = state.writer.write(&record::encode_line(&written, None), dir)?;
+        state.unsaved.insert(job.id.clone(), (revision, number));
         drop(state);
         file.sync_data()
     }
@@ -126,58 +126,59 @@ impl JobOrders {
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn deleted(
+    pub(super) fn record_deleted(
         &self,
         (account, id): (&AccountName, &str),
-        place: impl FnOnce() -> Arc<SegmentDir>,
+        dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<Arc<File>> {
         let written = OrderLine::Deleted { account: account.as_str().into(), id: id.into() };
-        let line = record::line(&written, None);
-        self.state().pages.write(&line, place).map(|(_, file)| file)
+        let line = record::encode_line(&written, None);
+        self.lock_state().writer.write(&line, dir).map(|(_, file)| file)
     }
 
     /// The server knows that a vendor has a job, or that another worker has it.
-    pub(super) fn said(&self, job: &str) {
-        self.state().unsaid.remove(job);
+    pub(super) fn mark_saved(&self, job: &str) {
+        self.lock_state().unsaved.remove(job);
     }
 
     /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
     /// the lock.
-    pub(super) fn tidy(&self, place: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
-        let wanted = self.state().pages.wants_spare();
-        let spare = wanted.map(|number| files::begun(place, (SegmentKind::Jobs, number), None));
-        let mut state = self.state();
-        let needed: HashSet<u64> = state.unsaid.values().map(|(_, number)| *number).collect();
-        let rest = state.pages.tidy(spare.and_then(Result::ok), &needed, is_over);
+    pub(super) fn maintain(&self, dir: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
+        let wanted = self.lock_state().writer.wants_spare();
+        let spare = wanted
+            .map(|number| segment_files::create_segment(dir, (SegmentKind::Jobs, number), None));
+        let mut state = self.lock_state();
+        let needed: HashSet<u64> = state.unsaved.values().map(|(_, number)| *number).collect();
+        let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, is_over);
         drop(state);
-        rest.finish(place);
+        rest.finish(dir);
     }
 
     /// What is written may be needed again from now on, since the server may forget again.
-    pub(super) fn are_needed(&self) {
-        self.state().pages.are_needed();
+    pub(super) fn restart_retention(&self) {
+        self.lock_state().writer.restart_retention();
     }
 
     /// Goes on in new files, since the folder is gone.
-    pub(super) fn forget(&self) {
-        self.state().pages.forget();
+    pub(super) fn reset_files(&self) {
+        self.lock_state().writer.reset();
     }
 
     /// Cuts the file that is written to what was written, since no more will be.
     pub(super) fn trim(&self) {
-        self.state().pages.trim();
+        self.lock_state().writer.trim();
     }
 
-    fn state(&self) -> MutexGuard<'_, JobOrdersState> {
+    fn lock_state(&self) -> MutexGuard<'_, JobOrdersState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a file says of jobs, in the order in which it happened. That a job is known is for whoever
 /// asks to find out.
-pub(super) fn read(file: &Path) -> io::Result<Vec<OrderRecord>> {
-    let said = files::read(file)?;
-    let noted = record::lines(&said).flatten().filter_map(|said| {
+pub(super) fn read_orders(file: &Path) -> io::Result<Vec<OrderRecord>> {
+    let said = segment_files::read_written(file)?;
+    let noted = record::checked_lines(&said).flatten().filter_map(|said| {
         Some(match serde_json::from_slice(said).ok()? {
             OrderLine::Placed { job, body, key, wanted, least, lease_ms } => {
                 let (job, key) = (job.into_owned(), key.map(Cow::into_owned));
@@ -189,7 +190,7 @@ pub(super) fn read(file: &Path) -> io::Result<Vec<OrderRecord>> {
             }
             OrderLine::Taken { job, deleted, revision, due_ms } => {
                 let claim = JobClaim { job: job.into_owned(), deleted, revision };
-                OrderRecord::Taken(Box::new(claim), ClaimUpdate { due_ms, forget_body: true })
+                OrderRecord::Accepted(Box::new(claim), ClaimUpdate { due_ms, forget_body: true })
             }
             OrderLine::Deleted { account, id } => {
                 OrderRecord::Deleted(AccountName::parse(&account)?, id.into_owned())
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_known_of_a_job_reads_back_and_is_there_as_long_as_it_is_needed() {
         let root = tempfile::tempdir().expect("a folder");
-        let shelf = Arc::new(SegmentDir::make(root.path()).expect("a shelf"));
+        let shelf = Arc::new(SegmentDir::create(root.path()).expect("a shelf"));
         let orders = JobOrders::default();
         let placed = job(JobStage::Queued { refused: 0 });
         let (held, body) = (placed.held, "{\"prompt\":\"a\\tb\",\n\"seconds\":4}");
@@ -240,7 +241,7 @@ mod tests {
             lease_ms: 7,
             open_max: 3,
         };
-        orders.placed(&order, || shelf.clone()).expect("a write");
+        orders.record_placed(&order, || shelf.clone()).expect("a write");
         let running = RunningJob {
             route: "r0".to_owned(),
             depth: 0,
@@ -253,13 +254,13 @@ mod tests {
         let claim = JobClaim { job: job(JobStage::Running(running)), deleted: false, revision: 3 };
         let next = ClaimUpdate { due_ms: Some(50), forget_body: true };
         for _ in 0..2 {
-            orders.taken(&claim, next, || shelf.clone()).expect("a write");
+            orders.record_accepted(&claim, next, || shelf.clone()).expect("a write");
         }
-        orders.deleted((&placed.account, "video_x"), || shelf.clone()).expect("a write");
-        let noted = read(&shelf.file(SegmentKind::Jobs, 1)).expect("a file");
+        orders.record_deleted((&placed.account, "video_x"), || shelf.clone()).expect("a write");
+        let noted = read_orders(&shelf.segment_path(SegmentKind::Jobs, 1)).expect("a file");
         let [
             OrderRecord::Placed(first),
-            OrderRecord::Taken(second, then),
+            OrderRecord::Accepted(second, then),
             OrderRecord::Deleted(_, id),
         ] = &noted[..]
         else {
@@ -269,14 +270,17 @@ mod tests {
         assert_eq!((first.key.as_deref(), first.lease_ms), (Some("k"), 7));
         assert_eq!((&**second, *then, &**id), (&claim, next, "video_x"));
 
-        orders.tidy(&shelf, |_| true);
-        assert!(orders.state().pages.turn(), "the next one was made");
-        orders.tidy(&shelf, |_| true);
-        assert!(shelf.file(SegmentKind::Jobs, 1).exists(), "the server does not know it yet");
-        orders.said("video_x");
-        orders.tidy(&shelf, |_| false);
-        assert!(shelf.file(SegmentKind::Jobs, 1).exists(), "the server may forget it yet");
-        orders.tidy(&shelf, |_| true);
-        assert!(!shelf.file(SegmentKind::Jobs, 1).exists());
+        orders.maintain(&shelf, |_| true);
+        assert!(orders.lock_state().writer.rotate(), "the next one was made");
+        orders.maintain(&shelf, |_| true);
+        assert!(
+            shelf.segment_path(SegmentKind::Jobs, 1).exists(),
+            "the server does not know it yet"
+        );
+        orders.mark_saved("video_x");
+        orders.maintain(&shelf, |_| false);
+        assert!(shelf.segment_path(SegmentKind::Jobs, 1).exists(), "the server may forget it yet");
+        orders.maintain(&shelf, |_| true);
+        assert!(!shelf.segment_path(SegmentKind::Jobs, 1).exists());
     }
 }

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use super::log::SettlementLog;
-use super::orders::JobOrders;
-use super::shelf::SegmentDir;
+use super::job_orders::JobOrders;
+use super::segment_dir::SegmentDir;
+use super::settlement_log::SettlementLog;
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStage, JobStatus, NewJob,
     PlaceResult,
@@ -22,16 +22,16 @@ pub(in crate::store) struct OutboxQueue {
     store: Arc<RedisStore>,
     log: Arc<SettlementLog>,
     /// When the last wait for the server's disk began that came to a good end.
-    persisted: Mutex<Option<Instant>>,
+    last_persist: Mutex<Option<Instant>>,
 }
 
 impl OutboxQueue {
     pub(in crate::store) fn new(store: Arc<RedisStore>, log: Arc<SettlementLog>) -> OutboxQueue {
-        OutboxQueue { store, log, persisted: Mutex::default() }
+        OutboxQueue { store, log, last_persist: Mutex::default() }
     }
 
     /// Writes something down.
-    async fn write(
+    async fn write_record(
         &self,
         job: &str,
         write: impl FnOnce(&JobOrders, &SettlementLog) -> std::io::Result<()> + Send + 'static,
@@ -45,24 +45,24 @@ impl OutboxQueue {
                 event = "outbox_write_failed", job, why:% = why;
                 "a video job is not written down"
             );
-            self.log.is_lost(&why);
+            self.log.record_write_failure(&why);
         }
     }
 }
 
-fn folder(log: &SettlementLog) -> impl FnOnce() -> Arc<SegmentDir> {
-    || log.folder()
+fn current_dir(log: &SettlementLog) -> impl FnOnce() -> Arc<SegmentDir> {
+    || log.segment_dir()
 }
 
 #[async_trait]
 impl JobQueue for OutboxQueue {
     /// Only what was placed is written down: of an order that was refused nothing may come back.
-    async fn place(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
-        let placed = self.store.place(order.clone()).await?;
+    async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
+        let placed = self.store.place_job(order.clone()).await?;
         if placed == PlaceResult::New {
             let id = order.job.id.clone();
-            self.write(&id, move |orders, log| {
-                log.sync_soon(&orders.placed(&order, folder(log))?);
+            self.write_record(&id, move |orders, log| {
+                log.request_fsync(&orders.record_placed(&order, current_dir(log))?);
                 Ok(())
             })
             .await;
@@ -70,65 +70,76 @@ impl JobQueue for OutboxQueue {
         Ok(placed)
     }
 
-    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
-        self.store.find(account, id).await
+    async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        self.store.find_job(account, id).await
     }
 
-    async fn list(
+    async fn list_jobs(
         &self,
         account: &AccountName,
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable> {
-        self.store.list(account, page).await
+        self.store.list_jobs(account, page).await
     }
 
-    async fn delete(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
-        let deleted = self.store.delete(account, id).await?;
+    async fn delete_job(
+        &self,
+        account: &AccountName,
+        id: &str,
+    ) -> Result<Option<Job>, Unavailable> {
+        let deleted = self.store.delete_job(account, id).await?;
         if deleted.is_some() {
             let (account, job) = (account.clone(), id.to_owned());
             let write = move |orders: &JobOrders, log: &SettlementLog| -> std::io::Result<()> {
-                log.sync_soon(&orders.deleted((&account, &job), folder(log))?);
+                log.request_fsync(&orders.record_deleted((&account, &job), current_dir(log))?);
                 Ok(())
             };
-            self.write(id, write).await;
+            self.write_record(id, write).await;
         }
         Ok(deleted)
     }
 
-    async fn claim(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
-        self.store.claim(lease_ms, limit).await
+    async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
+        self.store.claim_due(lease_ms, limit).await
     }
 
-    async fn renew(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
-        self.store.renew(claim, lease_ms).await
+    async fn renew_claim(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
+        self.store.renew_claim(claim, lease_ms).await
     }
 
-    async fn body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
-        self.store.body(claim).await
+    async fn read_body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable> {
+        self.store.read_body(claim).await
     }
 
     /// That a vendor has a job nobody else can tell, so it is written down first.
-    async fn save(&self, claim: &mut JobClaim, next: ClaimUpdate) -> Result<bool, Unavailable> {
+    async fn save_claim(
+        &self,
+        claim: &mut JobClaim,
+        next: ClaimUpdate,
+    ) -> Result<bool, Unavailable> {
         let is_taken = next.forget_body && matches!(claim.job.stage, JobStage::Running(_));
         if is_taken {
             let (taken, id) = (claim.clone(), claim.job.id.clone());
-            self.write(&id, move |orders, log| orders.taken(&taken, next, folder(log))).await;
+            self.write_record(&id, move |orders, log| {
+                orders.record_accepted(&taken, next, current_dir(log))
+            })
+            .await;
         }
-        let saved = self.store.save(claim, next).await?;
+        let saved = self.store.save_claim(claim, next).await?;
         if is_taken {
-            self.log.orders.said(&claim.job.id);
+            self.log.orders.mark_saved(&claim.job.id);
         }
         Ok(saved)
     }
 
-    async fn remove(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
-        self.store.remove(claim).await
+    async fn remove_job(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
+        self.store.remove_job(claim).await
     }
 
     /// Many wait together: a wait that began after somebody asked serves that one too.
-    async fn persist(&self) -> Result<(), Unavailable> {
+    async fn await_durable(&self) -> Result<(), Unavailable> {
         let asked = Instant::now();
-        let mut persisted = self.persisted.lock().await;
+        let mut persisted = self.last_persist.lock().await;
         if persisted.is_some_and(|began| began >= asked) {
             return Ok(());
         }
@@ -138,11 +149,11 @@ impl JobQueue for OutboxQueue {
         Ok(())
     }
 
-    async fn counts(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
-        self.store.counts().await
+    async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
+        self.store.count_by_status().await
     }
 
-    async fn secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
-        self.store.secret(candidate).await
+    async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+        self.store.get_or_set_secret(candidate).await
     }
 }

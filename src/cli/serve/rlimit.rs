@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What is open beside connections.
-const RESERVE: u64 = 128;
+const RESERVED_DESCRIPTORS: u64 = 128;
 /// Of all descriptors one in so many is for connections to the admin address, and of these so many
 /// at most and at least.
 const ADMIN_SHARE: u64 = 16;
@@ -14,14 +14,14 @@ const ADMIN_CONNECTIONS: RangeInclusive<u64> = 2..=64;
 /// and sockets open; more than fit would keep the listener from taking any, for seconds.
 const CONNECTIONS_MIN: usize = 4;
 /// Where the system names no bound, so much is asked for.
-const UNBOUNDED: u64 = 1 << 20;
+const DEFAULT_DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// Asks the system for as much as it gives, and tells how many connections of clients that is good
 /// for, and how many to the admin address. If fewer of the first are wanted, it is these; 0 stands
 /// for all.
 pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
-    let descriptors = raised();
-    let (fit, admin) = fitting(descriptors);
+    let descriptors = raise_limit();
+    let (fit, admin) = split_descriptors(descriptors);
     if wanted > fit {
         log::warn!(
             event = "descriptor_limit_low", wanted, fit;
@@ -32,18 +32,18 @@ pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
 }
 
 /// A request has one connection of its client's, and one to a vendor.
-fn fitting(descriptors: u64) -> (usize, usize) {
+fn split_descriptors(descriptors: u64) -> (usize, usize) {
     let (least, most) = (*ADMIN_CONNECTIONS.start(), *ADMIN_CONNECTIONS.end());
     let admin = (descriptors / ADMIN_SHARE).clamp(least, most);
-    let each = descriptors.saturating_sub(RESERVE + admin) / 2;
+    let each = descriptors.saturating_sub(RESERVED_DESCRIPTORS + admin) / 2;
     let fit = usize::try_from(each).unwrap_or(usize::MAX).max(CONNECTIONS_MIN);
     (fit, usize::try_from(admin).unwrap_or(usize::MAX))
 }
 
 /// Descriptors that the process may have, after it has asked for more.
-fn raised() -> u64 {
+fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let most = maximum.unwrap_or(UNBOUNDED);
+    let most = maximum.unwrap_or(DEFAULT_DESCRIPTORS_MAX);
     let before = current.unwrap_or(most);
     if before >= most {
         return before;
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn half_of_what_is_not_needed_otherwise_is_for_clients() {
-        assert_eq!(fitting(0), (4, 2));
-        assert_eq!(fitting(64), (4, 4));
-        assert_eq!(fitting(1_024), (416, 64));
-        assert_eq!(fitting(1 << 20), (524_192, 64));
+        assert_eq!(split_descriptors(0), (4, 2));
+        assert_eq!(split_descriptors(64), (4, 4));
+        assert_eq!(split_descriptors(1_024), (416, 64));
+        assert_eq!(split_descriptors(1 << 20), (524_192, 64));
     }
 }

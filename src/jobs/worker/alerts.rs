@@ -1,11 +1,11 @@
 //! What operators hear of jobs that do not go as they should.
 
-use crate::jobs::studio::VideoRoute;
+use crate::jobs::video_client::VideoRoute;
 use crate::jobs::{Job, JobStage, RunningJob};
 use crate::metrics::METRICS;
 
 /// Tells of work that a vendor may bill and nobody pays.
-pub(super) fn mourn(job: &Job, why: &str) {
+pub(super) fn log_possible_loss(job: &Job, why: &str) {
     let route = match &job.stage {
         JobStage::Submitting { route, .. } | JobStage::Running(RunningJob { route, .. }) => route,
         _ => "",
@@ -18,13 +18,13 @@ pub(super) fn mourn(job: &Job, why: &str) {
 }
 
 /// Tells of a route that did not take a job.
-pub(super) fn passed_by(outlet: &VideoRoute, job: &str, reason: &str) {
-    let (vendor, route) = (&outlet.vendor, &outlet.name);
+pub(super) fn log_skipped(route: &VideoRoute, job: &str, reason: &str) {
+    let (vendor, route) = (&route.vendor, &route.name);
     METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
     log::warn!(event = "route_blocked", job, vendor, route, reason; "blocked");
 }
 
 /// Tells that nobody knows whether a vendor has a job.
-pub(super) fn unanswered(outlet: &VideoRoute, job: &str, why: &str) {
-    log::error!(event = "video_submit_unknown", job, route = outlet.name, why; "no answer");
+pub(super) fn log_unanswered(route: &VideoRoute, job: &str, why: &str) {
+    log::error!(event = "video_submit_unknown", job, route = route.name, why; "no answer");
 }

@@ -11,32 +11,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::shelf::{SegmentDir, SegmentKind};
-use super::sync::FsyncThread;
+use super::fsync_thread::FsyncThread;
+use super::segment_dir::{SegmentDir, SegmentKind};
 
 /// A file ends when it has about so many bytes, or after so long.
-const BYTES_MAX: u64 = 16 << 20;
-const TIME_MAX: Duration = Duration::from_secs(60);
+const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+const SEGMENT_AGE_MAX: Duration = Duration::from_secs(60);
 /// So many bytes of one are looked at together.
-const BLOCK: usize = 64 << 10;
+const SCAN_BLOCK_BYTES: usize = 64 << 10;
 
 /// See the module.
 pub(super) struct SegmentFiles {
     file: Arc<File>,
     number: u64,
     bytes: u64,
-    begun: Instant,
+    opened_at: Instant,
     spare: Option<Arc<File>>,
-    past: Vec<ClosedSegment>,
+    closed: Vec<ClosedSegment>,
 }
 
 /// A file that ended.
 struct ClosedSegment {
     number: u64,
     /// Until it is cut to what was written.
-    open: Option<(Arc<File>, u64)>,
+    untrimmed: Option<(Arc<File>, u64)>,
     /// Since when nothing in it waits, at the earliest.
-    quiet: Instant,
+    quiet_since: Instant,
 }
 
 impl SegmentFiles {
@@ -46,9 +46,9 @@ impl SegmentFiles {
             file,
             number: 1,
             bytes: 0,
-            begun: Instant::now(),
+            opened_at: Instant::now(),
             spare: None,
-            past: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -64,7 +64,7 @@ impl SegmentFiles {
 
     /// Whether so many more bytes are too many for it.
     pub(super) fn is_full(&self, more: usize) -> bool {
-        self.bytes + more as u64 > BYTES_MAX
+        self.bytes + more as u64 > SEGMENT_BYTES_MAX
     }
 
     /// Those that nothing was written into: the one that is written, and the next.
@@ -74,7 +74,7 @@ impl SegmentFiles {
 
     /// Whether it has been written for long enough.
     pub(super) fn is_old(&self) -> bool {
-        self.bytes > 0 && self.begun.elapsed() > TIME_MAX
+        self.bytes > 0 && self.opened_at.elapsed() > SEGMENT_AGE_MAX
     }
 
     /// The number of the file that is to be made.
@@ -83,7 +83,7 @@ impl SegmentFiles {
     }
 
     /// Takes the next file, unless it has one.
-    pub(super) fn has_spare(&mut self, spare: Arc<File>) {
+    pub(super) fn set_spare(&mut self, spare: Arc<File>) {
         self.spare.get_or_insert(spare);
     }
 
@@ -95,60 +95,60 @@ impl SegmentFiles {
     }
 
     /// Goes on in the next file; without one it stays in the old.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn rotate(&mut self) -> bool {
         let Some(next) = self.spare.take() else { return false };
         let file = std::mem::replace(&mut self.file, next);
-        let (open, quiet) = (Some((file, self.bytes)), Instant::now());
-        self.past.push(ClosedSegment { number: self.number, open, quiet });
+        let (untrimmed, quiet_since) = (Some((file, self.bytes)), Instant::now());
+        self.closed.push(ClosedSegment { number: self.number, untrimmed, quiet_since });
         self.number += 1;
-        (self.bytes, self.begun) = (0, Instant::now());
+        (self.bytes, self.opened_at) = (0, Instant::now());
         true
     }
 
     /// Files that ended and are to be cut to so many bytes.
-    pub(super) fn ended(&mut self) -> Vec<(Arc<File>, u64)> {
-        self.past.iter_mut().filter_map(|past| past.open.take()).collect()
+    pub(super) fn take_untrimmed(&mut self) -> Vec<(Arc<File>, u64)> {
+        self.closed.iter_mut().filter_map(|past| past.untrimmed.take()).collect()
     }
 
     /// What they hold may be needed from now on as long as if it had just been acknowledged.
-    pub(super) fn are_needed(&mut self) {
+    pub(super) fn restart_retention(&mut self) {
         let now = Instant::now();
-        self.past.iter_mut().for_each(|past| past.quiet = now);
+        self.closed.iter_mut().for_each(|past| past.quiet_since = now);
     }
 
     /// Gives up those in which nothing has waited for long enough; tells which.
-    pub(super) fn done(
+    pub(super) fn remove_expired(
         &mut self,
         needed: &HashSet<u64>,
         is_over: impl Fn(Instant) -> bool,
     ) -> Vec<u64> {
         let now = Instant::now();
-        let waiting = self.past.iter_mut().filter(|past| needed.contains(&past.number));
-        waiting.for_each(|past| past.quiet = now);
+        let waiting = self.closed.iter_mut().filter(|past| needed.contains(&past.number));
+        waiting.for_each(|past| past.quiet_since = now);
         let is_done =
-            |past: &mut ClosedSegment| !needed.contains(&past.number) && is_over(past.quiet);
-        self.past.extract_if(.., is_done).map(|past| past.number).collect()
+            |past: &mut ClosedSegment| !needed.contains(&past.number) && is_over(past.quiet_since);
+        self.closed.extract_if(.., is_done).map(|past| past.number).collect()
     }
 
     /// Cuts the one that is written to what was written, since no more will be.
-    pub(super) fn trim(&self) {
-        trim(&self.file, self.bytes);
+    pub(super) fn trim_current(&self) {
+        truncate_to(&self.file, self.bytes);
     }
 }
 
 /// Takes off a file what nothing was written into.
-pub(super) fn trim(file: &File, bytes: u64) {
+pub(super) fn truncate_to(file: &File, bytes: u64) {
     // It only takes up room, and not even that.
     let _ = file.set_len(bytes);
 }
 
 /// How long a file is without what nothing was written into, which is looked for from its end: most
 /// files have nothing of it.
-pub(super) fn written(file: &File) -> io::Result<u64> {
-    let (mut end, mut block) = (file.metadata()?.len(), vec![0; BLOCK]);
+pub(super) fn written_length(file: &File) -> io::Result<u64> {
+    let (mut end, mut block) = (file.metadata()?.len(), vec![0; SCAN_BLOCK_BYTES]);
     while end > 0 {
-        let begin = end.saturating_sub(BLOCK as u64);
-        let part = &mut block[..usize::try_from(end - begin).unwrap_or(BLOCK)];
+        let begin = end.saturating_sub(SCAN_BLOCK_BYTES as u64);
+        let part = &mut block[..usize::try_from(end - begin).unwrap_or(SCAN_BLOCK_BYTES)];
         // Its owner may just be taking off what was not written.
         let there = read_at(file, part, begin)?;
         if let Some(last) = part[..there].iter().rposition(|byte| *byte != 0) {
@@ -174,24 +174,24 @@ fn read_at(file: &File, part: &mut [u8], begin: u64) -> io::Result<usize> {
 }
 
 /// What was written into a file.
-pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
-    let mut said = vec![0; usize::try_from(written(&file)?).map_err(io::Error::other)?];
+    let mut said = vec![0; usize::try_from(written_length(&file)?).map_err(io::Error::other)?];
     file.read_exact_at(&mut said, 0)?;
     Ok(said)
 }
 
 /// A new file of a shelf. Its name is synced with its first bytes.
-pub(super) fn begun(
-    shelf: &SegmentDir,
-    (lines, number): (SegmentKind, u64),
+pub(super) fn create_segment(
+    dir: &SegmentDir,
+    (kind, number): (SegmentKind, u64),
     syncer: Option<&FsyncThread>,
 ) -> io::Result<Arc<File>> {
-    let path = shelf.file(lines, number);
+    let path = dir.segment_path(kind, number);
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    file.set_len(BYTES_MAX)?;
+    file.set_len(SEGMENT_BYTES_MAX)?;
     if let Some(syncer) = syncer {
-        syncer.sync(&Arc::new(File::open(&shelf.folder)?));
+        syncer.request_sync(&Arc::new(File::open(&dir.path)?));
     }
     Ok(Arc::new(file))
 }
@@ -205,7 +205,7 @@ mod tests {
     fn a_file_ends_where_the_last_byte_was_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("00000001.log");
-        let block = BLOCK as u64;
+        let block = SCAN_BLOCK_BYTES as u64;
         // How long the file is, and where in it bytes were written.
         for (length, written_at) in [
             (0, vec![]),
@@ -217,7 +217,7 @@ mod tests {
             (block * 3, vec![block]),
             (block * 3 + 7, vec![5, block + 5]),
             (block * 3 + 7, vec![5, block * 3 + 6]),
-            (BYTES_MAX, vec![7]),
+            (SEGMENT_BYTES_MAX, vec![7]),
         ] {
             let file = File::create(&path).expect("a file");
             file.set_len(length).expect("its length");
@@ -226,10 +226,14 @@ mod tests {
             }
             let end = written_at.last().map_or(0, |last| last + 1);
             let what = format!("{length} bytes, written at {written_at:?}");
-            assert_eq!(written(&File::open(&path).expect("a file")).ok(), Some(end), "{what}");
+            assert_eq!(
+                written_length(&File::open(&path).expect("a file")).ok(),
+                Some(end),
+                "{what}"
+            );
             let all = std::fs::read(&path).expect("all of it");
-            let said = read(&path).expect("what was written");
-            assert_eq!((said.len() as u64, record::length(&all) as u64), (end, end), "{what}");
+            let said = read_written(&path).expect("what was written");
+            assert_eq!((said.len() as u64, record::used_length(&all) as u64), (end, end), "{what}");
             assert!(all.starts_with(&said), "{what}");
         }
     }
@@ -242,8 +246,8 @@ mod tests {
         assert_eq!(files.unused(), 1..3);
         files.write(b"x").expect("a byte");
         assert_eq!(files.unused(), 2..3);
-        files.has_spare(file());
-        assert!(files.turn());
+        files.set_spare(file());
+        assert!(files.rotate());
         assert_eq!(files.unused(), 2..4);
     }
 }

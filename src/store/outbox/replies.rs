@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::log::SettlementLog;
+use super::settlement_log::SettlementLog;
+use crate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, ReplyParts, ReplyStore};
 use crate::ledger::{AccountName, Unavailable};
-use crate::repeats::{ClaimMode, ClaimResult, IdempotencyKey, ReplyParts, ReplyStore};
 
 /// See the module.
 pub(in crate::store) struct OutboxReplies {
@@ -29,62 +29,62 @@ impl OutboxReplies {
 impl ReplyStore for OutboxReplies {
     /// What takes a name whoever has it is an ordinary call: it asks for no more than that a try
     /// after it finds it, and is not written down.
-    async fn take(
+    async fn claim_key(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
         taking: &ClaimMode,
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
-        if *taking != ClaimMode::Anew {
-            self.log.call_begins(account, naming);
+        if *taking != ClaimMode::Replace {
+            self.log.record_call_start(account, naming);
         }
-        let taken = self.store.take(account, naming, taking, lease_ms).await;
+        let taken = self.store.claim_key(account, naming, taking, lease_ms).await;
         // Without an answer it may have been taken; then it is given back.
-        if taken.as_ref().is_ok_and(|taken| *taken != ClaimResult::Mine) {
-            self.log.calls.end(account, &naming.name, &naming.owner);
+        if taken.as_ref().is_ok_and(|taken| *taken != ClaimResult::Claimed) {
+            self.log.calls.record_end(account, &naming.name, &naming.owner);
         }
         taken
     }
 
-    async fn renew(
+    async fn renew_key(
         &self,
         account: &AccountName,
         name: &str,
         owner: &str,
         lease_ms: u64,
     ) -> Result<bool, Unavailable> {
-        self.store.renew(account, name, owner, lease_ms).await
+        self.store.renew_key(account, name, owner, lease_ms).await
     }
 
-    async fn end(
+    async fn complete(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
         reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
-        let done = self.store.end(account, naming, reply).await?;
-        self.log.calls.end(account, &naming.name, &naming.owner);
+        let done = self.store.complete(account, naming, reply).await?;
+        self.log.calls.record_end(account, &naming.name, &naming.owner);
         Ok(done)
     }
 
-    async fn free(
+    async fn release_key(
         &self,
         account: &AccountName,
         name: &str,
         owner: &str,
     ) -> Result<(), Unavailable> {
-        self.store.free(account, name, owner).await?;
-        self.log.calls.end(account, name, owner);
+        self.store.release_key(account, name, owner).await?;
+        self.log.calls.record_end(account, name, owner);
         Ok(())
     }
 
-    async fn piece(
+    async fn read_piece(
         &self,
         account: &AccountName,
         owner: &str,
         piece: u32,
     ) -> Result<Option<Bytes>, Unavailable> {
-        self.store.piece(account, owner, piece).await
+        self.store.read_piece(account, owner, piece).await
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{PROBE_WAIT, Uptime, tidy};
+use super::{PROBE_TIMEOUT, Uptime, maintain_outbox};
+use crate::idempotency::ReplyStore;
 use crate::ledger::Ledger;
-use crate::repeats::ReplyStore;
 use crate::store::outbox::{Outbox, SegmentReplay};
 use crate::store::sqlite::SqliteStore;
 
 /// An embedded store is asked how it is so often.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct EmbeddedMaintenance {
@@ -23,7 +23,7 @@ pub(super) struct EmbeddedMaintenance {
     adopted: AtomicBool,
     /// Whether the store answered when it was asked last. One whose file is gone has forgotten what
     /// it took, so nothing of the outbox goes then.
-    answers: AtomicBool,
+    is_store_up: AtomicBool,
 }
 
 impl EmbeddedMaintenance {
@@ -32,62 +32,62 @@ impl EmbeddedMaintenance {
         repeats: Arc<dyn ReplyStore>,
     ) -> EmbeddedMaintenance {
         let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), repeats));
-        let [adopted, answers] = [false; 2].map(AtomicBool::new);
-        EmbeddedMaintenance { outbox, replay, adopted, answers }
+        let [adopted, is_store_up] = [false; 2].map(AtomicBool::new);
+        EmbeddedMaintenance { outbox, replay, adopted, is_store_up }
     }
 
     /// Whether the store has heard of all that processes before this one left, and has taken what
     /// it was told for so long.
-    pub(super) fn has_lasted(&self, span: Duration) -> bool {
-        self.has_adopted() && self.outbox.log.is_calm(span)
+    pub(super) fn is_stable_for(&self, span: Duration) -> bool {
+        self.has_adopted() && self.outbox.log.is_quiescent(span)
     }
 
     fn has_adopted(&self) -> bool {
         self.adopted.load(Ordering::SeqCst)
     }
 
-    pub(super) fn writes_down(&self) -> bool {
-        self.outbox.log.is_sound()
+    pub(super) fn can_write_outbox(&self) -> bool {
+        self.outbox.log.is_writable()
     }
 
-    pub(super) fn leave(&self) {
+    pub(super) fn flush(&self) {
         self.outbox.log.flush();
     }
 
-    pub(super) async fn keep(&self, answers: &Uptime) {
+    pub(super) async fn run(&self, uptime: &Uptime) {
         let store: &Arc<SqliteStore> = &self.outbox.store;
         let probing = async {
             loop {
-                if let Err(why) = self.outbox.log.belongs_to(&store.store_id) {
+                if let Err(why) = self.outbox.log.bind_to_store(&store.store_id) {
                     log::warn!(
                         event = "outbox_write_failed", why:% = why;
                         "the outbox does not say what it is for"
                     );
                 } else if !self.has_adopted() {
-                    self.adopt().await;
+                    self.adopt_orphans().await;
                 }
-                let has_answered = matches!(timeout(PROBE_WAIT, store.ping()).await, Ok(Ok(())));
-                self.answers.store(has_answered, Ordering::SeqCst);
+                let has_answered = matches!(timeout(PROBE_TIMEOUT, store.ping()).await, Ok(Ok(())));
+                self.is_store_up.store(has_answered, Ordering::SeqCst);
                 if has_answered {
-                    answers.answered();
+                    uptime.record_success();
                 } else {
-                    answers.began_again();
+                    uptime.reset();
                 }
-                sleep(PROBE_EVERY).await;
+                sleep(PROBE_INTERVAL).await;
             }
         };
         tokio::join!(
             probing,
-            tidy(&self.outbox, &self.replay, || {
-                let is_alive = self.answers.load(Ordering::SeqCst);
+            maintain_outbox(&self.outbox, &self.replay, || {
+                let is_alive = self.is_store_up.load(Ordering::SeqCst);
                 is_alive.then(|| (store.clone(), Instant::now()))
             })
         );
     }
 
-    async fn adopt(&self) {
+    async fn adopt_orphans(&self) {
         let now = std::time::Instant::now();
-        match self.replay.lock().await.adopt(&self.outbox.store, Some(now)).await {
+        match self.replay.lock().await.adopt_orphans(&self.outbox.store, Some(now)).await {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
             Err(why) => log::warn!(
                 event = "outbox_adoption_failed", why:% = why;

@@ -7,11 +7,11 @@ use crate::dialect::videos::VideoProgress;
 use crate::money::{BilledUnits, Money, UsageBasis};
 
 /// What a vendor knows nothing of so many times in a row, it does not have.
-const LOST_MAX: u32 = 24;
+const NOT_FOUND_MAX: u32 = 24;
 /// A job whose time is over is given up after so many questions without an answer.
-const SILENT_MAX: u32 = 6;
+const NO_ANSWER_MAX: u32 = 6;
 /// And without any question asked, if nobody could, after so much more time, in ms.
-const UNASKED_MS: i64 = 12 * 60 * 60 * 1_000;
+const UNPOLLED_MS_MAX: i64 = 12 * 60 * 60 * 1_000;
 /// While a video is not there, no more of it is done than this.
 const PROGRESS_MAX: u8 = 99;
 
@@ -23,13 +23,13 @@ pub enum JobStep {
     /// Sends it to a vendor.
     Submit,
     /// Asks the vendor about it, and copies the file if there is one.
-    Ask(RunningJob),
+    Poll(RunningJob),
     /// Brings the outcome into the ledger.
     Settle(JobOutcome),
     /// Forgets the file, and comes back after so long (ms) for the rest.
-    Hide(u64),
+    DeleteFile(u64),
     /// Forgets everything.
-    Forget,
+    Remove,
     /// Comes back after so long (ms).
     Wait(u64),
 }
@@ -38,7 +38,7 @@ pub enum JobStep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobTransition {
     /// It is not done yet: ask again after the usual while.
-    Later,
+    PollAgain,
     /// It is done: the file is to be copied from here, and then the job ends so.
     Copy {
         /// Where the vendor has it.
@@ -47,14 +47,14 @@ pub enum JobTransition {
         outcome: JobOutcome,
     },
     /// It is over.
-    Over(JobOutcome),
+    Finished(JobOutcome),
 }
 
 impl JobOutcome {
     /// A failure; without a message its code says something.
     #[must_use]
     pub fn failed(code: JobFailCode, message: &str) -> JobOutcome {
-        let message = if message.is_empty() { code.meaning() } else { message };
+        let message = if message.is_empty() { code.default_message() } else { message };
         JobOutcome::Failed { code, message: message.to_owned() }
     }
 }
@@ -62,7 +62,7 @@ impl JobOutcome {
 impl JobFailCode {
     /// What it means, for people.
     #[must_use]
-    pub fn meaning(self) -> &'static str {
+    pub fn default_message(self) -> &'static str {
         match self {
             JobFailCode::ModerationBlocked => "the vendor's safety rules do not allow this video",
             JobFailCode::VendorFailed => "the vendor did not produce the video",
@@ -86,10 +86,10 @@ impl JobFailCode {
 impl JobClaim {
     /// What is to be done next, at a time (unix ms).
     #[must_use]
-    pub fn step(&self, schedule: &JobSchedule, now_ms: i64) -> JobStep {
+    pub fn next_step(&self, schedule: &JobSchedule, now_ms: i64) -> JobStep {
         let job = &self.job;
         let age_ms = now_ms.saturating_sub(job.created_ms);
-        let late = age_ms >= whole(schedule.timeout_ms);
+        let late = age_ms >= to_i64(schedule.timeout_ms);
         let failed = |code, message| JobStep::Decide(JobOutcome::failed(code, message));
         match &job.stage {
             JobStage::Queued { .. } if self.deleted => {
@@ -97,8 +97,8 @@ impl JobClaim {
             }
             JobStage::Queued { .. } if late => failed(JobFailCode::TimedOut, ""),
             // The vendor would hardly finish it in what is left, and bill it all the same.
-            JobStage::Queued { .. } if !self.is_wanted(schedule, now_ms) => {
-                let left = whole(schedule.timeout_ms).saturating_sub(age_ms);
+            JobStage::Queued { .. } if !self.is_worth_submitting(schedule, now_ms) => {
+                let left = to_i64(schedule.timeout_ms).saturating_sub(age_ms);
                 JobStep::Wait(u64::try_from(left).unwrap_or(0))
             }
             JobStage::Queued { .. } => JobStep::Submit,
@@ -106,11 +106,11 @@ impl JobClaim {
                 JobFailCode::VendorFailed,
                 "it is not known whether the vendor received it, so it is not sent again",
             ),
-            JobStage::Running(running) => JobStep::Ask(running.clone()),
+            JobStage::Running(running) => JobStep::Poll(running.clone()),
             JobStage::Settling { outcome, .. } => JobStep::Settle(outcome.clone()),
-            JobStage::Ended { at_ms, .. } => match left_ms(*at_ms, schedule, now_ms) {
-                0 => JobStep::Forget,
-                left if self.deleted => JobStep::Hide(left),
+            JobStage::Ended { at_ms, .. } => match retention_left_ms(*at_ms, schedule, now_ms) {
+                0 => JobStep::Remove,
+                left if self.deleted => JobStep::DeleteFile(left),
                 left => JobStep::Wait(left),
             },
         }
@@ -120,31 +120,36 @@ impl JobClaim {
 impl JobClaim {
     /// Whether a job that no vendor has yet is still to be sent, at a time (unix ms).
     #[must_use]
-    pub fn is_wanted(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
+    pub fn is_worth_submitting(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(self.job.created_ms);
-        !self.deleted && age_ms < whole(schedule.timeout_ms / 4 * 3)
+        !self.deleted && age_ms < to_i64(schedule.timeout_ms / 4 * 3)
     }
 
     /// How a job of a vendor's ends at a time (unix ms), if that is over. Where the vendor could be
     /// asked it is asked once more, and finds what was finished while nobody was there; what it has
     /// made gets as much time again to be copied.
     #[must_use]
-    pub fn overdue(&self, schedule: &JobSchedule, now_ms: i64, asked: bool) -> Option<JobOutcome> {
+    pub fn overdue_outcome(
+        &self,
+        schedule: &JobSchedule,
+        now_ms: i64,
+        asked: bool,
+    ) -> Option<JobOutcome> {
         let JobStage::Running(running) = &self.job.stage else { return None };
         let (since_ms, code) = match running.made_ms {
             Some(made_ms) => (made_ms, JobFailCode::Undelivered),
             None => (self.job.created_ms, JobFailCode::TimedOut),
         };
-        let heard = asked && (running.silent == 0 || running.silent >= SILENT_MAX);
-        let more_ms = if heard { 0 } else { UNASKED_MS };
-        let most_ms = whole(schedule.timeout_ms).saturating_add(more_ms);
+        let heard = asked && (running.silent == 0 || running.silent >= NO_ANSWER_MAX);
+        let more_ms = if heard { 0 } else { UNPOLLED_MS_MAX };
+        let most_ms = to_i64(schedule.timeout_ms).saturating_add(more_ms);
         (now_ms.saturating_sub(since_ms) >= most_ms).then(|| JobOutcome::failed(code, ""))
     }
 
     /// How long (ms) such a job may be left alone, of what was asked for: not beyond its time.
     #[must_use]
-    pub fn pause_ms(&self, schedule: &JobSchedule, now_ms: i64, wanted_ms: u64) -> u64 {
-        let end_ms = self.job.created_ms.saturating_add(whole(schedule.timeout_ms));
+    pub fn capped_wait_ms(&self, schedule: &JobSchedule, now_ms: i64, wanted_ms: u64) -> u64 {
+        let end_ms = self.job.created_ms.saturating_add(to_i64(schedule.timeout_ms));
         match u64::try_from(end_ms.saturating_sub(now_ms)) {
             Ok(left_ms) if left_ms > 0 => wanted_ms.min(left_ms),
             _ => wanted_ms,
@@ -154,23 +159,23 @@ impl JobClaim {
 
 impl Job {
     /// It is about to be sent over a route.
-    pub fn submit(&mut self, route: &str) {
-        let refused = self.refused();
+    pub fn mark_submitting(&mut self, route: &str) {
+        let refused = self.refusal_count();
         self.stage = JobStage::Submitting { route: route.to_owned(), refused };
     }
 
     /// No route took it, and no vendor has begun anything. Tells for the how many-th time.
-    pub fn back(&mut self) -> u32 {
-        let refused = self.refused().saturating_add(1);
+    pub fn requeue(&mut self) -> u32 {
+        let refused = self.refusal_count().saturating_add(1);
         self.stage = JobStage::Queued { refused };
         refused
     }
 
     /// Whether its time is over, at a time (unix ms): then it is there for its worker only.
     #[must_use]
-    pub fn is_over(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
+    pub fn is_expired(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         match self.stage {
-            JobStage::Ended { at_ms, .. } => left_ms(at_ms, schedule, now_ms) == 0,
+            JobStage::Ended { at_ms, .. } => retention_left_ms(at_ms, schedule, now_ms) == 0,
             _ => false,
         }
     }
@@ -189,7 +194,7 @@ impl Job {
         }
     }
 
-    fn refused(&self) -> u32 {
+    fn refusal_count(&self) -> u32 {
         match self.stage {
             JobStage::Queued { refused } | JobStage::Submitting { refused, .. } => refused,
             _ => 0,
@@ -197,7 +202,7 @@ impl Job {
     }
 
     /// A vendor has it, after so many routes did not take it.
-    pub fn run(&mut self, route: &str, depth: u32, vendor_id: String) {
+    pub fn mark_running(&mut self, route: &str, depth: u32, vendor_id: String) {
         let route = route.to_owned();
         let running =
             RunningJob { route, depth, vendor_id, made_ms: None, silent: 0, lost: 0, uncopied: 0 };
@@ -205,43 +210,43 @@ impl Job {
     }
 
     /// How it ends is known.
-    pub fn decide(&mut self, outcome: JobOutcome, now_ms: i64) {
+    pub fn mark_settling(&mut self, outcome: JobOutcome, now_ms: i64) {
         self.stage = JobStage::Settling { outcome, at_ms: now_ms };
     }
 
     /// The ledger has the outcome. The end is when that was decided, whoever brought it there.
-    pub fn end(&mut self) {
+    pub fn mark_ended(&mut self) {
         if let JobStage::Settling { outcome, at_ms } = &self.stage {
             self.stage = JobStage::Ended { outcome: outcome.clone(), at_ms: *at_ms };
         }
     }
 
     /// The vendor did not answer.
-    pub fn unanswered(&mut self) {
+    pub fn record_no_answer(&mut self) {
         if let JobStage::Running(running) = &mut self.stage {
             running.silent = running.silent.saturating_add(1);
         }
     }
 
     /// Takes what the vendor says about it, at a time (unix ms); `None` if it knows nothing of it.
-    pub fn told(&mut self, polled: Option<VideoProgress>, now_ms: i64) -> JobTransition {
+    pub fn apply_progress(&mut self, polled: Option<VideoProgress>, now_ms: i64) -> JobTransition {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
-        let JobStage::Running(running) = &mut self.stage else { return JobTransition::Later };
+        let JobStage::Running(running) = &mut self.stage else { return JobTransition::PollAgain };
         running.silent = 0;
         let Some(polled) = polled else {
             running.lost += 1;
-            if running.lost < LOST_MAX {
-                return JobTransition::Later;
+            if running.lost < NOT_FOUND_MAX {
+                return JobTransition::PollAgain;
             }
             let message = "the vendor does not know the video any more";
-            return JobTransition::Over(JobOutcome::failed(JobFailCode::VendorFailed, message));
+            return JobTransition::Finished(JobOutcome::failed(JobFailCode::VendorFailed, message));
         };
         running.lost = 0;
         match polled {
             VideoProgress::Pending { progress } => {
                 let progress = progress.unwrap_or(0).min(PROGRESS_MAX);
                 self.progress = self.progress.max(progress);
-                JobTransition::Later
+                JobTransition::PollAgain
             }
             VideoProgress::Done { url, ticks } => {
                 running.made_ms.get_or_insert(now_ms);
@@ -261,23 +266,24 @@ impl Job {
                 self.progress = PROGRESS_MAX;
                 JobTransition::Copy { url, outcome }
             }
-            VideoProgress::Blocked { message } => {
-                JobTransition::Over(JobOutcome::failed(JobFailCode::ModerationBlocked, &message))
-            }
+            VideoProgress::Blocked { message } => JobTransition::Finished(JobOutcome::failed(
+                JobFailCode::ModerationBlocked,
+                &message,
+            )),
             VideoProgress::Failed { .. } if running.made_ms.is_some() => {
-                JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, ""))
+                JobTransition::Finished(JobOutcome::failed(JobFailCode::Undelivered, ""))
             }
             VideoProgress::Failed { message } => {
-                JobTransition::Over(JobOutcome::failed(JobFailCode::VendorFailed, &message))
+                JobTransition::Finished(JobOutcome::failed(JobFailCode::VendorFailed, &message))
             }
             VideoProgress::NoFile { message } => {
-                JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, &message))
+                JobTransition::Finished(JobOutcome::failed(JobFailCode::Undelivered, &message))
             }
         }
     }
 
     /// Its file could not be copied. Tells for the how many-th time; `None` if that was the last.
-    pub fn uncopied(&mut self, schedule: &JobSchedule) -> Option<u32> {
+    pub fn record_copy_failure(&mut self, schedule: &JobSchedule) -> Option<u32> {
         let JobStage::Running(running) = &mut self.stage else { return None };
         running.uncopied += 1;
         (running.uncopied < schedule.copies_max).then_some(running.uncopied)
@@ -285,12 +291,12 @@ impl Job {
 }
 
 /// How long a job that ended then is still kept, in ms.
-fn left_ms(ended_ms: i64, schedule: &JobSchedule, now_ms: i64) -> u64 {
-    let until = ended_ms.saturating_add(whole(schedule.keep_ms));
+fn retention_left_ms(ended_ms: i64, schedule: &JobSchedule, now_ms: i64) -> u64 {
+    let until = ended_ms.saturating_add(to_i64(schedule.keep_ms));
     u64::try_from(until.saturating_sub(now_ms)).unwrap_or(0)
 }
 
-fn whole(ms: u64) -> i64 {
+fn to_i64(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
@@ -327,8 +333,8 @@ mod tests {
 
     fn running() -> Job {
         let mut job = job();
-        job.submit("main");
-        job.run("main", 1, "v1".to_owned());
+        job.mark_submitting("main");
+        job.mark_running("main", 1, "v1".to_owned());
         job
     }
 
@@ -357,42 +363,43 @@ mod tests {
     fn a_job_that_goes_well_goes_through_every_stage_once() {
         let schedule = JobSchedule::default();
         let mut claim = claim(job(), false);
-        let next = |claim: &JobClaim| claim.step(&schedule, 2_000);
+        let next = |claim: &JobClaim| claim.next_step(&schedule, 2_000);
         assert_eq!(next(&claim), JobStep::Submit);
-        claim.job.submit("main");
+        claim.job.mark_submitting("main");
         assert_eq!(claim.job.status(), JobStatus::Queued);
-        claim.job.run("main", 0, "v1".to_owned());
+        claim.job.mark_running("main", 0, "v1".to_owned());
         assert_eq!(claim.job.status(), JobStatus::InProgress);
-        assert!(matches!(next(&claim), JobStep::Ask(_)));
+        assert!(matches!(next(&claim), JobStep::Poll(_)));
         assert_eq!(
-            claim.job.told(Some(VideoProgress::Pending { progress: Some(40) }), 0),
-            JobTransition::Later
+            claim.job.apply_progress(Some(VideoProgress::Pending { progress: Some(40) }), 0),
+            JobTransition::PollAgain
         );
         assert_eq!(
-            claim.job.told(Some(VideoProgress::Pending { progress: Some(30) }), 0),
-            JobTransition::Later
+            claim.job.apply_progress(Some(VideoProgress::Pending { progress: Some(30) }), 0),
+            JobTransition::PollAgain
         );
         assert_eq!(claim.job.progress, 40, "progress does not go back");
         let JobTransition::Copy { url, outcome } =
-            claim.job.told(Some(done(Some(2_900_000_001))), 0)
+            claim.job.apply_progress(Some(done(Some(2_900_000_001))), 0)
         else {
             panic!("it is done")
         };
         assert_eq!(url, "https://v.test/a.mp4");
         let JobOutcome::Completed { charge, basis, .. } = &outcome else { panic!("completed") };
         assert_eq!((charge.nano(), *basis), (290_000_001, UsageBasis::Reported));
-        claim.job.decide(outcome.clone(), 7_000);
+        claim.job.mark_settling(outcome.clone(), 7_000);
         assert_eq!(claim.job.status(), JobStatus::InProgress, "not before it is paid");
         assert_eq!(next(&claim), JobStep::Settle(outcome));
-        claim.job.end();
+        claim.job.mark_ended();
         assert_eq!(claim.job.status(), JobStatus::Completed);
-        assert_eq!(claim.step(&schedule, 7_000), JobStep::Wait(7 * 24 * 60 * 60 * 1_000));
-        assert_eq!(claim.step(&schedule, 7_000 + 7 * DAY), JobStep::Forget);
+        assert_eq!(claim.next_step(&schedule, 7_000), JobStep::Wait(7 * 24 * 60 * 60 * 1_000));
+        assert_eq!(claim.next_step(&schedule, 7_000 + 7 * DAY), JobStep::Remove);
     }
 
     #[test]
     fn without_a_bill_the_price_of_its_seconds_is_charged() {
-        let JobTransition::Copy { outcome, .. } = running().told(Some(done(None)), 0) else {
+        let JobTransition::Copy { outcome, .. } = running().apply_progress(Some(done(None)), 0)
+        else {
             panic!("it is done")
         };
         let expected = JobOutcome::Completed {
@@ -414,9 +421,9 @@ mod tests {
     #[test]
     fn what_may_have_been_sent_is_never_sent_again() {
         let mut job = job();
-        job.submit("main");
+        job.mark_submitting("main");
         for (deleted, now) in [(false, 1_000), (true, 1_000), (false, 99 * DAY)] {
-            let step = claim(job.clone(), deleted).step(&JobSchedule::default(), now);
+            let step = claim(job.clone(), deleted).next_step(&JobSchedule::default(), now);
             assert_eq!(code(&step), Some(JobFailCode::VendorFailed));
         }
     }
@@ -429,7 +436,7 @@ mod tests {
         #[case] now: i64,
         #[case] expected: Option<JobFailCode>,
     ) {
-        assert_eq!(code(&claim(job, false).step(&JobSchedule::default(), now)), expected);
+        assert_eq!(code(&claim(job, false).next_step(&JobSchedule::default(), now)), expected);
     }
 
     #[rstest]
@@ -450,18 +457,20 @@ mod tests {
     ) {
         let mut job = running();
         if let Some(made_ms) = made_ms {
-            let _ = job.told(Some(done(None)), made_ms);
+            let _ = job.apply_progress(Some(done(None)), made_ms);
         }
-        (0..unanswered).for_each(|_| job.unanswered());
+        (0..unanswered).for_each(|_| job.record_no_answer());
         let claim = claim(job, false);
-        assert!(matches!(claim.step(&JobSchedule::default(), now), JobStep::Ask(_)));
-        let overdue = claim.overdue(&JobSchedule::default(), now, asked).map(JobStep::Decide);
+        assert!(matches!(claim.next_step(&JobSchedule::default(), now), JobStep::Poll(_)));
+        let overdue =
+            claim.overdue_outcome(&JobSchedule::default(), now, asked).map(JobStep::Decide);
         assert_eq!(overdue.as_ref().and_then(code), expected);
     }
 
     #[test]
     fn no_pause_passes_the_end_of_a_job() {
-        let pause = |now| claim(running(), false).pause_ms(&JobSchedule::default(), now, 300_000);
+        let pause =
+            |now| claim(running(), false).capped_wait_ms(&JobSchedule::default(), now, 300_000);
         assert_eq!([2_000, 19 * MINUTE, DAY].map(pause), [300_000, 61_000, 300_000]);
     }
 
@@ -470,42 +479,49 @@ mod tests {
         let billed = |job: &Job, code| job.may_be_billed(&failed(code));
         let mut job = job();
         assert!(!billed(&job, JobFailCode::VendorFailed));
-        job.submit("main");
+        job.mark_submitting("main");
         assert!(billed(&job, JobFailCode::VendorFailed));
-        job.run("main", 0, "v1".to_owned());
+        job.mark_running("main", 0, "v1".to_owned());
         assert!(!billed(&job, JobFailCode::VendorFailed));
         assert!(
             billed(&job, JobFailCode::TimedOut) && billed(&job, JobFailCode::ModerationBlocked)
         );
-        let _ = job.told(Some(done(None)), 0);
+        let _ = job.apply_progress(Some(done(None)), 0);
         assert!(billed(&job, JobFailCode::VendorFailed));
-        let given_up = job.told(Some(VideoProgress::Failed { message: "gone".to_owned() }), 0);
-        assert_eq!(given_up, JobTransition::Over(JobOutcome::failed(JobFailCode::Undelivered, "")));
+        let given_up =
+            job.apply_progress(Some(VideoProgress::Failed { message: "gone".to_owned() }), 0);
+        assert_eq!(
+            given_up,
+            JobTransition::Finished(JobOutcome::failed(JobFailCode::Undelivered, ""))
+        );
     }
 
     #[test]
     fn nothing_is_sent_that_could_not_be_finished_in_time() {
-        let step = |now| claim(job(), false).step(&JobSchedule::default(), now);
+        let step = |now| claim(job(), false).next_step(&JobSchedule::default(), now);
         assert_eq!(step(15 * MINUTE + 999), JobStep::Submit);
         assert_eq!(step(15 * MINUTE + 1_000), JobStep::Wait(300_000));
     }
 
     #[test]
     fn what_was_deleted_before_it_was_sent_is_not_sent() {
-        let step = claim(job(), true).step(&JobSchedule::default(), 2_000);
+        let step = claim(job(), true).next_step(&JobSchedule::default(), 2_000);
         assert_eq!(code(&step), Some(JobFailCode::VendorFailed));
-        let step = claim(running(), true).step(&JobSchedule::default(), 2_000);
-        assert!(matches!(step, JobStep::Ask(_)), "the vendor bills it");
+        let step = claim(running(), true).next_step(&JobSchedule::default(), 2_000);
+        assert!(matches!(step, JobStep::Poll(_)), "the vendor bills it");
     }
 
     #[test]
     fn a_deleted_job_loses_its_file_at_once_and_the_rest_in_the_end() {
         let mut job = running();
-        job.decide(failed(JobFailCode::VendorFailed), 5_000);
-        job.end();
+        job.mark_settling(failed(JobFailCode::VendorFailed), 5_000);
+        job.mark_ended();
         let claim = claim(job, true);
-        assert_eq!(claim.step(&JobSchedule::default(), 6_000), JobStep::Hide(604_799_000));
-        assert_eq!(claim.step(&JobSchedule::default(), 5_000 + 7 * DAY), JobStep::Forget);
+        assert_eq!(
+            claim.next_step(&JobSchedule::default(), 6_000),
+            JobStep::DeleteFile(604_799_000)
+        );
+        assert_eq!(claim.next_step(&JobSchedule::default(), 5_000 + 7 * DAY), JobStep::Remove);
     }
 
     #[rstest]
@@ -515,8 +531,8 @@ mod tests {
         #[case] polled: VideoProgress,
         #[case] expected: JobFailCode,
     ) {
-        let JobTransition::Over(JobOutcome::Failed { code, message }) =
-            running().told(Some(polled), 0)
+        let JobTransition::Finished(JobOutcome::Failed { code, message }) =
+            running().apply_progress(Some(polled), 0)
         else {
             panic!("it failed")
         };
@@ -527,32 +543,32 @@ mod tests {
     fn a_vendor_may_lose_sight_of_a_job_for_a_while() {
         let mut job = running();
         for _ in 0..2 {
-            for _ in 1..LOST_MAX {
-                assert_eq!(job.told(None, 0), JobTransition::Later);
+            for _ in 1..NOT_FOUND_MAX {
+                assert_eq!(job.apply_progress(None, 0), JobTransition::PollAgain);
             }
             assert_eq!(
-                job.told(Some(VideoProgress::Pending { progress: None }), 0),
-                JobTransition::Later
+                job.apply_progress(Some(VideoProgress::Pending { progress: None }), 0),
+                JobTransition::PollAgain
             );
         }
-        let last = (0..LOST_MAX).map(|_| job.told(None, 0)).last();
-        assert!(matches!(last, Some(JobTransition::Over(JobOutcome::Failed { .. }))));
+        let last = (0..NOT_FOUND_MAX).map(|_| job.apply_progress(None, 0)).last();
+        assert!(matches!(last, Some(JobTransition::Finished(JobOutcome::Failed { .. }))));
     }
 
     #[test]
     fn a_copy_is_tried_so_many_times() {
         let schedule = JobSchedule { copies_max: 3, ..JobSchedule::default() };
         let mut job = running();
-        assert_eq!([1, 2, 3].map(|_| job.uncopied(&schedule)), [Some(1), Some(2), None]);
+        assert_eq!([1, 2, 3].map(|_| job.record_copy_failure(&schedule)), [Some(1), Some(2), None]);
     }
 
     #[test]
     fn refusals_are_counted_over_all_tries() {
         let mut job = job();
-        job.submit("one");
-        assert_eq!(job.back(), 1);
-        job.submit("two");
-        assert_eq!(job.back(), 2);
+        job.mark_submitting("one");
+        assert_eq!(job.requeue(), 1);
+        job.mark_submitting("two");
+        assert_eq!(job.requeue(), 2);
     }
 
     proptest! {
@@ -569,16 +585,16 @@ mod tests {
             job.held = Money::from_nano(charge).expect("money");
             match stage {
                 0 => job.stage = JobStage::Queued { refused: 3 },
-                1 => job.submit("other"),
+                1 => job.mark_submitting("other"),
                 2 => {
                     let polled = if made { done(None) } else { VideoProgress::Pending { progress: None } };
-                    let _ = job.told(Some(polled), 5);
+                    let _ = job.apply_progress(Some(polled), 5);
                 }
                 _ => {
-                    let turn = job.told(Some(done(Some(1))), 0);
+                    let turn = job.apply_progress(Some(done(Some(1))), 0);
                     let JobTransition::Copy { outcome, .. } = turn else { panic!("it is done") };
-                    job.decide(outcome, 77);
-                    if stage == 4 { job.end(); }
+                    job.mark_settling(outcome, 77);
+                    if stage == 4 { job.mark_ended(); }
                 }
             }
             let text = serde_json::to_string(&job).expect("JSON");

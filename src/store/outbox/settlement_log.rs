@@ -11,24 +11,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::calls::StartedCalls;
-use super::files::{self, SegmentFiles};
-use super::orders::JobOrders;
+use super::fsync_thread::FsyncThread;
+use super::job_orders::JobOrders;
 use super::record;
-use super::shelf::{SegmentDir, SegmentKind};
-use super::sync::FsyncThread;
+use super::segment_dir::{SegmentDir, SegmentKind};
+use super::segment_files::{self, SegmentFiles};
+use super::started_calls::StartedCalls;
+use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
-use crate::repeats::IdempotencyKey;
 
 /// Written to see whether there is room again: lines that say nothing.
-const TRIAL: [u8; 4_096] = [b'\n'; 4_096];
+const WRITE_PROBE: [u8; 4_096] = [b'\n'; 4_096];
 /// Acknowledgements wait for the next entry, up to so many bytes of them.
 const ACKS_BYTES_MAX: usize = 64 << 10;
 /// What is not acknowledged after so long waits for a store that is not well.
-const WAITS: Duration = Duration::from_secs(1);
+const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Whoever was refused has tried again by then.
-const CALM: Duration = Duration::from_secs(10);
+const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 /// What the lines of a log have to outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +42,10 @@ pub(super) struct Retention {
 
 impl Retention {
     /// Before a server, which may lose what it acknowledged, and is away now and then.
-    pub(super) const FOR_RUNS: Retention =
+    pub(super) const FOR_SERVER: Retention =
         Retention { keep: Duration::from_secs(15 * 60), synced: true };
     /// Before a file on this machine, which is synced itself a moment later.
-    pub(super) const FOR_A_FILE: Retention = Retention { keep: Duration::ZERO, synced: false };
+    pub(super) const FOR_EMBEDDED: Retention = Retention { keep: Duration::ZERO, synced: false };
 
     /// Of jobs, which a server that comes back lacks only where they are new.
     const FOR_JOBS: Retention = Retention { keep: Duration::from_secs(60), synced: true };
@@ -61,17 +61,17 @@ impl Retention {
 /// See the module.
 pub(in crate::store) struct SettlementLog {
     pub(super) root: PathBuf,
-    pub(super) life: Retention,
+    pub(super) retention: Retention,
     pub(super) calls: StartedCalls,
     pub(super) orders: JobOrders,
     state: Mutex<LogState>,
     syncer: Option<Arc<FsyncThread>>,
     /// Whether it can be written. While it cannot, nobody should buy anything.
-    sound: Arc<AtomicBool>,
+    writable: Arc<AtomicBool>,
 }
 
 struct LogState {
-    shelf: Arc<SegmentDir>,
+    dir: Arc<SegmentDir>,
     files: SegmentFiles,
     seq: u64,
     acks: Vec<u8>,
@@ -79,12 +79,12 @@ struct LogState {
     /// Lines that are in no file, by their number.
     unwritten: BTreeMap<u64, UnwrittenLine>,
     /// When the store last did not take something.
-    refused: Option<Instant>,
-    runs: AcknowledgedRuns,
+    last_refusal: Option<Instant>,
+    acked_by: AcknowledgedRuns,
     /// Whether it is noted that all is acknowledged.
-    left: bool,
+    all_acked_noted: bool,
     /// The shelf of which it is noted which store it is for, and which one.
-    told: Option<(PathBuf, Box<str>)>,
+    noted_store: Option<(PathBuf, Box<str>)>,
 }
 
 /// The runs of the store that acknowledged what is in the files.
@@ -96,7 +96,7 @@ enum AcknowledgedRuns {
 }
 
 impl AcknowledgedRuns {
-    fn note(&mut self, by: &str) {
+    fn add(&mut self, by: &str) {
         match self {
             AcknowledgedRuns::None => *self = AcknowledgedRuns::One(by.into()),
             AcknowledgedRuns::One(one) if **one == *by => {}
@@ -118,16 +118,16 @@ struct PendingEntry {
     op: Arc<Operation>,
     seq: u64,
     /// The file that it is in.
-    number: u64,
-    entered: Instant,
-    tried: Instant,
+    segment: u64,
+    written_at: Instant,
+    last_tried: Instant,
 }
 
 /// A line that is in no file.
 struct UnwrittenLine {
     key: HoldEndKey,
     line: Vec<u8>,
-    acked: Option<Instant>,
+    acked_at: Option<Instant>,
 }
 
 impl HoldEndKey {
@@ -145,23 +145,35 @@ impl SettlementLog {
     /// A new log in a folder of the outbox.
     pub(super) fn open(
         root: &Path,
-        life: Retention,
-        sound: Arc<AtomicBool>,
+        retention: Retention,
+        writable: Arc<AtomicBool>,
     ) -> Result<SettlementLog, Unavailable> {
         let cannot = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
-        let shelf = Arc::new(SegmentDir::make(root).map_err(cannot)?);
-        let syncer = life.synced.then(|| FsyncThread::start(sound.clone())).transpose();
+        let dir = Arc::new(SegmentDir::create(root).map_err(cannot)?);
+        let syncer = retention.synced.then(|| FsyncThread::start(writable.clone())).transpose();
         let syncer = syncer.map_err(cannot)?;
         let files = SegmentFiles::new(
-            files::begun(&shelf, (SegmentKind::Ends, 1), syncer.as_deref()).map_err(cannot)?,
+            segment_files::create_segment(&dir, (SegmentKind::HoldEnds, 1), syncer.as_deref())
+                .map_err(cannot)?,
         );
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let (seq, refused, runs, left, told) = (0, None, AcknowledgedRuns::None, false, None);
-        let state =
-            LogState { shelf, files, seq, acks, pending, unwritten, refused, runs, left, told };
+        let (seq, last_refusal, acked_by, all_acked_noted, noted_store) =
+            (0, None, AcknowledgedRuns::None, false, None);
+        let state = LogState {
+            dir,
+            files,
+            seq,
+            acks,
+            pending,
+            unwritten,
+            last_refusal,
+            acked_by,
+            all_acked_noted,
+            noted_store,
+        };
         let (root, state) = (root.to_owned(), Mutex::new(state));
         let (calls, orders) = (StartedCalls::default(), JobOrders::default());
-        Ok(SettlementLog { root, life, calls, orders, state, syncer, sound })
+        Ok(SettlementLog { root, retention, calls, orders, state, syncer, writable })
     }
 
     /// Notes which store it is for, so that nobody tells another one what it says: whoever was
@@ -170,58 +182,59 @@ impl SettlementLog {
     ///
     /// # Errors
     /// [`Unavailable`] if that cannot be written.
-    pub(in crate::store) fn belongs_to(&self, id: &str) -> Result<(), Unavailable> {
-        let mut state = self.state();
-        let told = (state.shelf.folder.clone(), id.into());
-        if state.told.as_ref() != Some(&told) {
+    pub(in crate::store) fn bind_to_store(&self, id: &str) -> Result<(), Unavailable> {
+        let mut state = self.lock_state();
+        let told = (state.dir.path.clone(), id.into());
+        if state.noted_store.as_ref() != Some(&told) {
             let cannot = |why| Unavailable(format!("store.outbox: {why}"));
-            state.shelf.note_store(id).map_err(cannot)?;
-            state.told = Some(told);
+            state.dir.write_store_id(id).map_err(cannot)?;
+            state.noted_store = Some(told);
         }
         Ok(())
     }
 
     /// The store did not take something.
-    pub(super) fn was_refused(&self) {
-        self.state().refused = Some(Instant::now());
+    pub(super) fn record_refusal(&self) {
+        self.lock_state().last_refusal = Some(Instant::now());
     }
 
     /// Whether the store has taken everything for so long, or for a while that is enough to say
     /// again what it did not take: one that takes no writes may answer questions all the same.
-    pub(in crate::store) fn is_calm(&self, span: Duration) -> bool {
-        let state = self.state();
-        let waits = |pending: &PendingEntry| pending.entered.elapsed() > WAITS;
-        let span = span.min(CALM);
-        state.refused.is_none_or(|refused| refused.elapsed() > span)
+    pub(in crate::store) fn is_quiescent(&self, span: Duration) -> bool {
+        let state = self.lock_state();
+        let waits = |pending: &PendingEntry| pending.written_at.elapsed() > ACK_TIMEOUT;
+        let span = span.min(QUIET_PERIOD);
+        state.last_refusal.is_none_or(|refused| refused.elapsed() > span)
             && !state.pending.values().any(waits)
     }
 
     /// Whether it can be written.
-    pub(in crate::store) fn is_sound(&self) -> bool {
-        self.sound.load(Ordering::SeqCst)
+    pub(in crate::store) fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::SeqCst)
     }
 
     /// Writes an operation down before it is sent. One that waits already is not written again.
-    pub(super) fn enter(&self, account: &AccountName, op: &Arc<Operation>) -> HoldEndKey {
+    pub(super) fn append(&self, account: &AccountName, op: &Arc<Operation>) -> HoldEndKey {
         let key = HoldEndKey::of(account, op);
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if state.pending.get(&key).is_some_and(|known| known.op == *op) {
             return key;
         }
-        if state.left {
-            let forgotten = state.shelf.forget_notes();
-            state.left = forgotten.is_err();
-            let _ = forgotten.inspect_err(|why| self.is_lost(why));
+        if state.all_acked_noted {
+            let forgotten = state.dir.remove_ack_note();
+            state.all_acked_noted = forgotten.is_err();
+            let _ = forgotten.inspect_err(|why| self.record_write_failure(why));
         }
         state.seq += 1;
         let seq = state.seq;
-        let Some(line) = record::entry(seq, unix_ms(), account, op) else { return key };
-        if let Err(line) = self.write(&mut state, line) {
-            state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked: None });
+        let Some(line) = record::entry_line(seq, unix_ms(), account, op) else { return key };
+        if let Err(line) = self.write_line(&mut state, line) {
+            state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked_at: None });
         }
-        let number = state.files.number();
+        let segment = state.files.number();
         let now = Instant::now();
-        let pending = PendingEntry { op: op.clone(), seq, number, entered: now, tried: now };
+        let pending =
+            PendingEntry { op: op.clone(), seq, segment, written_at: now, last_tried: now };
         state.pending.insert(key.clone(), pending);
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         key
@@ -229,8 +242,8 @@ impl SettlementLog {
 
     /// Writes down that a call is about to take its name. If that fails, only its lease tells that
     /// it died.
-    pub(super) fn call_begins(&self, account: &AccountName, naming: &IdempotencyKey) {
-        let begun = self.calls.begin(account, naming, || self.folder());
+    pub(super) fn record_call_start(&self, account: &AccountName, naming: &IdempotencyKey) {
+        let begun = self.calls.record_start(account, naming, || self.segment_dir());
         if let Err(why) = begun {
             log::warn!(
                 event = "outbox_call_write_failed", owner = naming.owner, why:% = why;
@@ -241,102 +254,106 @@ impl SettlementLog {
     }
 
     /// Has a file synced soon that somebody else writes.
-    pub(super) fn sync_soon(&self, file: &Arc<std::fs::File>) {
+    pub(super) fn request_fsync(&self, file: &Arc<std::fs::File>) {
         if let Some(syncer) = &self.syncer {
-            syncer.sync(file);
+            syncer.request_sync(file);
         }
     }
 
     /// Its folder.
-    pub(super) fn folder(&self) -> Arc<SegmentDir> {
-        self.state().shelf.clone()
+    pub(super) fn segment_dir(&self) -> Arc<SegmentDir> {
+        self.lock_state().dir.clone()
     }
 
     /// Notes that a run of the store acknowledged it.
-    pub(super) fn acked(&self, key: &HoldEndKey, by: &str) {
-        let mut state = self.state();
+    pub(super) fn record_ack(&self, key: &HoldEndKey, by: &str) {
+        let mut state = self.lock_state();
         let Some(PendingEntry { seq, .. }) = state.pending.remove(key) else { return };
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         if let Some(unwritten) = state.unwritten.get_mut(&seq) {
-            unwritten.acked = Some(Instant::now());
+            unwritten.acked_at = Some(Instant::now());
         }
-        state.acks.extend(record::acked(by, seq));
-        state.runs.note(by);
+        state.acks.extend(record::ack_line(by, seq));
+        state.acked_by.add(by);
         if state.acks.len() > ACKS_BYTES_MAX {
             // It is tried again with what comes next.
-            let _ = self.write(&mut state, Vec::new());
+            let _ = self.write_line(&mut state, Vec::new());
         }
     }
 
     /// What the store has not acknowledged for so long, the longest first, at most so many: they
     /// are tried again now.
-    pub(super) fn waiting(&self, span: Duration, most: usize) -> Vec<(HoldEndKey, Arc<Operation>)> {
-        let mut state = self.state();
-        let waiting = state.pending.iter_mut().filter(|(_, p)| p.tried.elapsed() >= span);
+    pub(super) fn take_unacked(
+        &self,
+        span: Duration,
+        most: usize,
+    ) -> Vec<(HoldEndKey, Arc<Operation>)> {
+        let mut state = self.lock_state();
+        let waiting = state.pending.iter_mut().filter(|(_, p)| p.last_tried.elapsed() >= span);
         let mut waiting: Vec<_> = waiting.collect();
-        waiting.sort_by_key(|(_, pending)| (pending.tried, pending.seq));
+        waiting.sort_by_key(|(_, pending)| (pending.last_tried, pending.seq));
         waiting.truncate(most);
         let again = |(key, pending): (&HoldEndKey, &mut PendingEntry)| {
-            pending.tried = Instant::now();
+            pending.last_tried = Instant::now();
             (key.clone(), pending.op.clone())
         };
         waiting.into_iter().map(again).collect()
     }
 
     /// Its files, the number of the last entry in them, and the lines that are in none.
-    pub(super) fn all(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
-        let state = self.state();
+    pub(super) fn replay_snapshot(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
+        let state = self.lock_state();
         let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
-        let (seq, unused, place) = (state.seq, state.files.unused(), state.shelf.clone());
+        let (seq, unused, dir) = (state.seq, state.files.unused(), state.dir.clone());
         drop(state);
         let unused: Vec<PathBuf> =
-            unused.map(|number| place.file(SegmentKind::Ends, number)).collect();
-        let mut files = place.files(SegmentKind::Ends)?;
+            unused.map(|number| dir.segment_path(SegmentKind::HoldEnds, number)).collect();
+        let mut files = dir.list_segments(SegmentKind::HoldEnds)?;
         // Whatever comes into them meanwhile has a higher number.
         files.retain(|file| !unused.contains(file));
         Ok((files, seq, unwritten))
     }
 
     /// Notes that a run of the store acknowledged all entries up to one: it may forget them too.
-    pub(super) fn all_acked(&self, by: &str, seq: u64) {
-        let mut state = self.state();
-        state.acks.extend(record::all_acked(by, seq));
+    pub(super) fn record_all_acked(&self, by: &str, seq: u64) {
+        let mut state = self.lock_state();
+        state.acks.extend(record::all_acked_line(by, seq));
         if seq == state.seq {
-            state.runs = AcknowledgedRuns::One(by.into());
+            state.acked_by = AcknowledgedRuns::One(by.into());
         }
-        state.files.are_needed();
+        state.files.restart_retention();
         let now = Instant::now();
-        state.unwritten.range_mut(..=seq).for_each(|(_, unwritten)| unwritten.acked = Some(now));
+        state.unwritten.range_mut(..=seq).for_each(|(_, unwritten)| unwritten.acked_at = Some(now));
         // What is not written is written with what comes next.
-        let _ = self.write(&mut state, Vec::new());
+        let _ = self.write_line(&mut state, Vec::new());
     }
 
     /// What is to be done now and then; blocks for a moment. A file ends, old files go, what could
     /// not be written is tried again. `alive` is when the store last answered, if it lacks nothing.
     ///
     /// Whoever ends a call waits for nobody here: files are made, cut and removed beside the lock.
-    pub(in crate::store) fn tidy(&self, alive: Option<Instant>) {
-        let (mut state, is_whole) = self.look_after();
-        if is_whole && !self.is_sound() {
-            self.mend(&mut state);
+    pub(in crate::store) fn maintain(&self, alive: Option<Instant>) {
+        let (mut state, is_whole) = self.ensure_dir();
+        if is_whole && !self.is_writable() {
+            self.reopen(&mut state);
         }
         if state.files.is_old() {
-            state.files.turn();
+            state.files.rotate();
         }
-        let is_over = |acked| self.life.is_over(acked, alive);
-        state.unwritten.retain(|_, unwritten| !unwritten.acked.is_some_and(is_over));
-        let needed: HashSet<u64> = state.pending.values().map(|p| p.number).collect();
-        let ended = state.files.ended();
-        let (done, place) = (state.files.done(&needed, is_over), state.shelf.clone());
+        let is_over = |acked| self.retention.is_over(acked, alive);
+        state.unwritten.retain(|_, unwritten| !unwritten.acked_at.is_some_and(is_over));
+        let needed: HashSet<u64> = state.pending.values().map(|p| p.segment).collect();
+        let ended = state.files.take_untrimmed();
+        let (done, dir) = (state.files.remove_expired(&needed, is_over), state.dir.clone());
         drop(state);
         for (file, bytes) in ended {
-            files::trim(&file, bytes);
+            segment_files::truncate_to(&file, bytes);
         }
-        self.calls.tidy(&place);
-        self.orders.tidy(&place, |quiet| Retention::FOR_JOBS.is_over(quiet, alive));
+        self.calls.maintain(&dir);
+        self.orders.maintain(&dir, |quiet| Retention::FOR_JOBS.is_over(quiet, alive));
         for number in done {
             // One that stays is found by whoever has the shelf next.
-            let _ = std::fs::remove_file(place.file(SegmentKind::Ends, number));
+            let _ = std::fs::remove_file(dir.segment_path(SegmentKind::HoldEnds, number));
         }
     }
 
@@ -344,70 +361,71 @@ impl SettlementLog {
     /// written where somebody has deleted the folder nobody would find; then a new one is made, for
     /// all that the store has not acknowledged, and until that is written nobody is let in. Tells
     /// whether there is a folder to write into.
-    fn look_after(&self) -> (MutexGuard<'_, LogState>, bool) {
-        let state = self.state();
-        let (place, wanted) = (state.shelf.clone(), state.files.wants_spare());
-        let is_whole = place.is_whole(&state.files);
+    fn ensure_dir(&self) -> (MutexGuard<'_, LogState>, bool) {
+        let state = self.lock_state();
+        let (dir, wanted) = (state.dir.clone(), state.files.wants_spare());
+        let is_whole = dir.check_intact(&state.files);
         drop(state);
         if let Err(why) = &is_whole {
-            self.is_lost(why);
-            let made = SegmentDir::make(&self.root).map(Arc::new);
-            let file = made.and_then(|made| Ok((self.begun(&made, 1)?, made)));
+            self.record_write_failure(why);
+            let made = SegmentDir::create(&self.root).map(Arc::new);
+            let file = made.and_then(|made| Ok((self.create_segment(&made, 1)?, made)));
             let is_made = file.is_ok();
             if let Ok((file, made)) = file {
-                self.state().move_to(made.clone(), SegmentFiles::new(file));
+                self.lock_state().move_to(made.clone(), SegmentFiles::new(file));
                 // Of what fails here only a lease tells that it died.
                 let _ = self.calls.move_to(&made);
-                self.orders.forget();
+                self.orders.reset_files();
             }
-            return (self.state(), is_made);
+            return (self.lock_state(), is_made);
         }
-        let spare = wanted.map(|number| self.begun(&place, number));
-        let mut state = self.state();
+        let spare = wanted.map(|number| self.create_segment(&dir, number));
+        let mut state = self.lock_state();
         if let Some(Ok(spare)) = spare {
-            state.files.has_spare(spare);
+            state.files.set_spare(spare);
         }
         (state, true)
     }
 
     /// Writes what it knows before the process leaves.
     pub(in crate::store) fn flush(&self) {
-        self.calls.flush(|| self.folder());
+        self.calls.flush(|| self.segment_dir());
         self.orders.trim();
-        let mut state = self.state();
-        if !self.is_sound() {
-            self.mend(&mut state);
+        let mut state = self.lock_state();
+        if !self.is_writable() {
+            self.reopen(&mut state);
         }
         // What cannot be written now, nobody writes any more.
-        let _ = self.write(&mut state, Vec::new());
-        state.files.trim();
-        if let AcknowledgedRuns::One(run) = &state.runs
+        let _ = self.write_line(&mut state, Vec::new());
+        state.files.trim_current();
+        if let AcknowledgedRuns::One(run) = &state.acked_by
             && state.pending.is_empty()
             && state.unwritten.is_empty()
         {
             // It only spares whoever comes next reading all of it.
-            let noted = std::fs::write(state.shelf.notes(), record::all_acked(run, u64::MAX));
-            state.left = noted.is_ok();
+            let noted =
+                std::fs::write(state.dir.ack_note_path(), record::all_acked_line(run, u64::MAX));
+            state.all_acked_noted = noted.is_ok();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, LogState> {
+    fn lock_state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a line, and before it what was acknowledged. Gives the line back if that failed.
-    fn write(&self, state: &mut LogState, line: Vec<u8>) -> Result<(), Vec<u8>> {
+    fn write_line(&self, state: &mut LogState, line: Vec<u8>) -> Result<(), Vec<u8>> {
         if state.files.is_full(line.len())
-            && !state.files.turn()
-            && let Ok(next) = self.begun(&state.shelf, state.files.number() + 1)
+            && !state.files.rotate()
+            && let Ok(next) = self.create_segment(&state.dir, state.files.number() + 1)
         {
-            state.files.has_spare(next);
-            state.files.turn();
+            state.files.set_spare(next);
+            state.files.rotate();
         }
         let mut bytes = std::mem::take(&mut state.acks);
         let acks = bytes.len();
         bytes.extend_from_slice(&line);
-        if bytes.is_empty() || self.put(state, &bytes) {
+        if bytes.is_empty() || self.write_bytes(state, &bytes) {
             return Ok(());
         }
         bytes.truncate(acks);
@@ -417,24 +435,24 @@ impl SettlementLog {
     }
 
     /// Whether that could be written.
-    fn put(&self, state: &mut LogState, bytes: &[u8]) -> bool {
+    fn write_bytes(&self, state: &mut LogState, bytes: &[u8]) -> bool {
         match state.files.write(bytes) {
             Ok(file) => {
                 if let Some(syncer) = &self.syncer {
-                    syncer.sync(file);
+                    syncer.request_sync(file);
                 }
                 true
             }
             Err(why) => {
-                self.is_lost(&why);
+                self.record_write_failure(&why);
                 false
             }
         }
     }
 
     /// It cannot be written, so nobody should buy anything.
-    pub(super) fn is_lost(&self, why: &std::io::Error) {
-        if self.sound.swap(false, Ordering::SeqCst) {
+    pub(super) fn record_write_failure(&self, why: &std::io::Error) {
+        if self.writable.swap(false, Ordering::SeqCst) {
             log::error!(
                 event = "outbox_write_failed", why:% = why;
                 "the outbox cannot be written; nobody is let in"
@@ -445,46 +463,47 @@ impl SettlementLog {
 
     /// Tries whether it can be written again, in a new file if there is one. Whatever can be is
     /// written, line by line.
-    fn mend(&self, state: &mut LogState) {
-        state.files.turn();
-        if !self.put(state, &TRIAL) {
+    fn reopen(&self, state: &mut LogState) {
+        state.files.rotate();
+        if !self.write_bytes(state, &WRITE_PROBE) {
             return;
         }
-        while let Some((seq, UnwrittenLine { key, line, acked })) = state.unwritten.pop_first() {
-            if !self.put(state, &line) {
-                state.unwritten.insert(seq, UnwrittenLine { key, line, acked });
+        while let Some((seq, UnwrittenLine { key, line, acked_at: acked })) =
+            state.unwritten.pop_first()
+        {
+            if !self.write_bytes(state, &line) {
+                state.unwritten.insert(seq, UnwrittenLine { key, line, acked_at: acked });
                 return;
             }
             let number = state.files.number();
             if let Some(pending) = state.pending.get_mut(&key).filter(|known| known.seq == seq) {
-                pending.number = number;
+                pending.segment = number;
             }
         }
-        self.sound.store(true, Ordering::SeqCst);
+        self.writable.store(true, Ordering::SeqCst);
         log::info!(event = "outbox_write_recovered"; "the outbox can be written again");
     }
 
     /// A new file.
-    fn begun(&self, place: &SegmentDir, number: u64) -> std::io::Result<Arc<std::fs::File>> {
-        files::begun(place, (SegmentKind::Ends, number), self.syncer.as_deref()).inspect_err(
-            |why| {
+    fn create_segment(&self, dir: &SegmentDir, number: u64) -> std::io::Result<Arc<std::fs::File>> {
+        segment_files::create_segment(dir, (SegmentKind::HoldEnds, number), self.syncer.as_deref())
+            .inspect_err(|why| {
                 log::error!(
                     event = "outbox_file_create_failed", why:% = why;
                     "the outbox gets no new file"
                 );
                 METRICS.outbox_errors.inc();
-            },
-        )
+            })
     }
 }
 
 impl LogState {
     /// Goes on in another folder, into which whatever still waits is to be written.
     fn move_to(&mut self, place: Arc<SegmentDir>, files: SegmentFiles) {
-        (self.shelf, self.files, self.left) = (place, files, false);
+        (self.dir, self.files, self.all_acked_noted) = (place, files, false);
         for (key, PendingEntry { op, seq, .. }) in &self.pending {
-            if let Some(line) = record::entry(*seq, unix_ms(), key.account(), op) {
-                let unwritten = UnwrittenLine { key: key.clone(), line, acked: None };
+            if let Some(line) = record::entry_line(*seq, unix_ms(), key.account(), op) {
+                let unwritten = UnwrittenLine { key: key.clone(), line, acked_at: None };
                 self.unwritten.insert(*seq, unwritten);
             }
         }
@@ -512,7 +531,7 @@ mod tests {
     use crate::money::Money;
 
     fn log(root: &Path) -> SettlementLog {
-        SettlementLog::open(root, Retention::FOR_RUNS, Arc::new(AtomicBool::new(true)))
+        SettlementLog::open(root, Retention::FOR_SERVER, Arc::new(AtomicBool::new(true)))
             .expect("a log")
     }
 
@@ -525,36 +544,39 @@ mod tests {
     }
 
     fn written(log: &SettlementLog) -> Vec<LogRecord> {
-        let (files, _, _) = log.all().expect("files");
-        files.iter().flat_map(|f| record::read(&std::fs::read(f).expect("a file")).0).collect()
+        let (files, _, _) = log.replay_snapshot().expect("files");
+        files
+            .iter()
+            .flat_map(|f| record::parse_segment(&std::fs::read(f).expect("a file")).0)
+            .collect()
     }
 
     fn lacking(log: &SettlementLog, run: &str) -> Vec<u64> {
         let mut acks = Acknowledgements::default();
         let records = written(log);
-        acks.note(&records, run);
-        acks.lacking(records, i64::MIN).0.iter().map(|entry| entry.seq).collect()
+        acks.add_all(&records, run);
+        acks.missing_entries(records, i64::MIN).0.iter().map(|entry| entry.seq).collect()
     }
 
     #[test]
     fn what_waits_is_written_once_and_what_was_acknowledged_waits_no_more() {
         let root = tempfile::tempdir().expect("a folder");
         let log = log(root.path());
-        let first = log.enter(&account(), &void("x"));
-        assert_eq!(log.enter(&account(), &void("x")), first);
-        let second = log.enter(&account(), &void("y"));
+        let first = log.append(&account(), &void("x"));
+        assert_eq!(log.append(&account(), &void("x")), first);
+        let second = log.append(&account(), &void("y"));
         assert_eq!(lacking(&log, "run"), [1, 2]);
-        log.acked(&first, "run");
+        log.record_ack(&first, "run");
         assert_eq!(lacking(&log, "run"), [1, 2], "that is written with the next");
-        log.enter(&account(), &void("z"));
+        log.append(&account(), &void("z"));
         assert_eq!((lacking(&log, "run"), lacking(&log, "other")), (vec![2, 3], vec![1, 2, 3]));
-        let waiting = log.waiting(Duration::ZERO, 9);
+        let waiting = log.take_unacked(Duration::ZERO, 9);
         assert_eq!(
             waiting.iter().map(|(_, op)| op.clone()).collect::<Vec<_>>(),
             [void("y"), void("z")]
         );
-        assert!(log.waiting(Duration::from_secs(1), 9).is_empty(), "they were tried just now");
-        log.acked(&second, "run");
+        assert!(log.take_unacked(Duration::from_secs(1), 9).is_empty(), "they were tried just now");
+        log.record_ack(&second, "run");
         log.flush();
         assert_eq!(lacking(&log, "run"), [3]);
     }
@@ -565,24 +587,24 @@ mod tests {
         let log = log(root.path());
         let leaves = || {
             log.flush();
-            let noted = std::fs::read(log.state().shelf.notes()).ok()?;
+            let noted = std::fs::read(log.lock_state().dir.ack_note_path()).ok()?;
             let mut acks = Acknowledgements::default();
-            acks.note(&record::read(&noted).0, "run");
+            acks.add_all(&record::parse_segment(&noted).0, "run");
             Some(acks.has_all())
         };
         assert_eq!(leaves(), None, "nothing is in it");
-        let first = log.enter(&account(), &void("x"));
+        let first = log.append(&account(), &void("x"));
         assert_eq!(leaves(), None, "it waits");
-        log.acked(&first, "run");
+        log.record_ack(&first, "run");
         assert_eq!(leaves(), Some(true));
         assert_eq!(lacking(&log, "other"), [1], "another run may lack it");
-        let second = log.enter(&account(), &void("y"));
+        let second = log.append(&account(), &void("y"));
         assert_eq!((leaves(), lacking(&log, "run")), (None, vec![2]));
-        log.acked(&second, "other");
+        log.record_ack(&second, "other");
         assert_eq!(leaves(), None, "neither has all");
-        log.all_acked("other", 2);
+        log.record_all_acked("other", 2);
         assert_eq!(leaves(), Some(false));
-        log.all_acked("run", 2);
+        log.record_all_acked("run", 2);
         assert_eq!(leaves(), Some(true));
     }
 
@@ -595,22 +617,27 @@ mod tests {
             let (id, line) = (number.to_string(), line.clone());
             Arc::new(Operation::Settle { id, charge: Money::ZERO, line, origin: None })
         };
-        let keys: Vec<_> = (0..20).map(|number| log.enter(&account(), &settle(number))).collect();
-        let files = || log.state().shelf.files(SegmentKind::Ends).expect("files").len();
+        let keys: Vec<_> = (0..20).map(|number| log.append(&account(), &settle(number))).collect();
+        let files =
+            || log.lock_state().dir.list_segments(SegmentKind::HoldEnds).expect("files").len();
         assert_eq!(files(), 2);
         assert_eq!(lacking(&log, "run").len(), 20);
         let later =
-            |ms| Some(Instant::now() + Retention::FOR_RUNS.keep + Duration::from_millis(ms));
-        log.tidy(later(100));
+            |ms| Some(Instant::now() + Retention::FOR_SERVER.keep + Duration::from_millis(ms));
+        log.maintain(later(100));
         assert_eq!(files(), 3, "one waits, one is written, one is next");
-        assert_eq!(log.all().expect("files").0.len(), 2, "of the next nothing is to be read");
-        keys.iter().for_each(|key| log.acked(key, "run"));
+        assert_eq!(
+            log.replay_snapshot().expect("files").0.len(),
+            2,
+            "of the next nothing is to be read"
+        );
+        keys.iter().for_each(|key| log.record_ack(key, "run"));
         for alive in [None, Some(Instant::now())] {
-            log.tidy(alive);
+            log.maintain(alive);
             assert_eq!(files(), 3, "the store may forget it yet");
         }
-        log.all_acked("other", 20);
-        log.tidy(later(100));
+        log.record_all_acked("other", 20);
+        log.maintain(later(100));
         assert_eq!(files(), 2);
     }
 
@@ -619,17 +646,17 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let log = SettlementLog::open(
             root.path(),
-            Retention::FOR_A_FILE,
+            Retention::FOR_EMBEDDED,
             Arc::new(AtomicBool::new(true)),
         );
         let log = log.expect("a log");
-        log.enter(&account(), &void("x"));
-        log.tidy(Some(Instant::now()));
+        log.append(&account(), &void("x"));
+        log.maintain(Some(Instant::now()));
         // As after a disk that was full for a moment.
-        log.sound.store(false, Ordering::SeqCst);
-        log.tidy(Some(Instant::now()));
-        assert!(log.is_sound());
-        log.tidy(Some(Instant::now()));
+        log.writable.store(false, Ordering::SeqCst);
+        log.maintain(Some(Instant::now()));
+        assert!(log.is_writable());
+        log.maintain(Some(Instant::now()));
         assert_eq!(lacking(&log, "file"), [1]);
     }
 }

@@ -13,16 +13,16 @@ use pingora_core::services::{ServiceReadyNotifier, ServiceWithDependents};
 use tokio::time::{Instant, sleep};
 
 use super::handover::{ListenerSet, NamedSocket};
-use super::takeover::{self, ReadyHandshake, SocketReceiver};
+use super::upgrade::{self, ReadyHandshake, SocketReceiver};
 use crate::conf::{AdminAddress, Config, ServerSection};
-use crate::store::upkeep::Maintenance;
+use crate::store::maintenance::Maintenance;
 
 /// An address that somebody else has is waited for so long, if nobody serves in the meantime.
-const FREE_WAIT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const BIND_TIMEOUT: Duration = Duration::from_secs(30);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module. Whatever serves waits for it.
-pub(super) struct StoreReadiness {
+pub(super) struct StartupGate {
     /// Of those that a next process takes over: a socket of the file system is made anew.
     addresses: Vec<String>,
     http: String,
@@ -30,7 +30,7 @@ pub(super) struct StoreReadiness {
     server: ServerSection,
     /// Where the sockets of the old process come, if there is one.
     upgrade: Option<UpgradeRequest>,
-    upkeep: Arc<Maintenance>,
+    maintenance: Arc<Maintenance>,
     listeners: Arc<ListenerSet>,
 }
 
@@ -38,61 +38,61 @@ pub(super) struct StoreReadiness {
 pub(super) struct UpgradeRequest {
     /// The name of the socket at which its sockets come.
     pub(super) socket: String,
-    pub(super) arrival: SocketReceiver,
+    pub(super) receiver: SocketReceiver,
 }
 
-impl StoreReadiness {
+impl StartupGate {
     pub(super) fn new(
         conf: &Config,
-        upkeep: Arc<Maintenance>,
+        maintenance: Arc<Maintenance>,
         listeners: Arc<ListenerSet>,
-    ) -> StoreReadiness {
+    ) -> StartupGate {
         let (http, admin) = (conf.listen.http.clone(), conf.listen.admin.name().to_owned());
         let mut addresses = vec![http.clone()];
         if matches!(conf.listen.admin, AdminAddress::Tcp(_)) {
             addresses.push(admin.clone());
         }
-        StoreReadiness {
+        StartupGate {
             addresses,
             http,
             admin,
             server: conf.server.clone(),
             upgrade: None,
-            upkeep,
+            maintenance,
             listeners,
         }
     }
 
     /// In the place of a process that runs.
-    pub(super) fn instead(self, upgrade: Option<UpgradeRequest>) -> StoreReadiness {
-        StoreReadiness { upgrade, ..self }
+    pub(super) fn with_upgrade(self, upgrade: Option<UpgradeRequest>) -> StartupGate {
+        StartupGate { upgrade, ..self }
     }
 
     /// A listening socket for each address: the running process', or a new one.
-    async fn open(&self) -> anyhow::Result<Vec<NamedSocket>> {
+    async fn open_listeners(&self) -> anyhow::Result<Vec<NamedSocket>> {
         let mut listeners = Vec::new();
-        let mut word = None;
-        if let Some(UpgradeRequest { socket, arrival }) = &self.upgrade {
-            listeners = arrival.receive(socket, &self.addresses).await?;
-            word = Some(ReadyHandshake::begin(socket).await?);
+        let mut handshake = None;
+        if let Some(UpgradeRequest { socket, receiver }) = &self.upgrade {
+            listeners = receiver.receive(socket, &self.addresses).await?;
+            handshake = Some(ReadyHandshake::connect(socket).await?);
         }
-        let patience = if word.is_some() { Duration::ZERO } else { FREE_WAIT };
+        let bind_timeout = if handshake.is_some() { Duration::ZERO } else { BIND_TIMEOUT };
         for address in &self.addresses {
             if !listeners.iter().any(|(name, _)| name == address) {
-                let made = listen(address, patience).await;
+                let made = bind_when_free(address, bind_timeout).await;
                 let made = made.with_context(|| format!("cannot listen at {address}"))?;
                 listeners.push((address.clone(), made));
             }
         }
-        if let Some(word) = word {
-            word.give().await?;
+        if let Some(handshake) = handshake {
+            handshake.announce_ready().await?;
         }
         Ok(listeners)
     }
 
     /// Hands the sockets to what serves at them, and keeps a copy of each for the next process.
-    async fn begin(&self, sockets: &ListenFds) -> anyhow::Result<()> {
-        let listeners = self.open().await?;
+    async fn register_listeners(&self, sockets: &ListenFds) -> anyhow::Result<()> {
+        let listeners = self.open_listeners().await?;
         for (address, listener) in &listeners {
             sockets.lock().add(address.clone(), listener.try_clone()?.into_raw_fd());
         }
@@ -102,7 +102,7 @@ impl StoreReadiness {
 }
 
 #[async_trait]
-impl ServiceWithDependents for StoreReadiness {
+impl ServiceWithDependents for StartupGate {
     async fn start_service(
         &mut self,
         sockets: Option<ListenFds>,
@@ -111,16 +111,16 @@ impl ServiceWithDependents for StoreReadiness {
         ready: ServiceReadyNotifier,
     ) {
         let Some(sockets) = sockets else { return };
-        if let Err(why) = self.begin(&sockets).await {
+        if let Err(why) = self.register_listeners(&sockets).await {
             // Nothing was taken on yet.
             log::error!(
                 event = "startup_failed", why:% = format!("{why:#}");
                 "this process cannot serve"
             );
-            self.upkeep.leave();
+            self.maintenance.flush();
             std::process::exit(1);
         }
-        takeover::sign(&self.server);
+        upgrade::write_pid_file(&self.server);
         let (http, admin) = (&self.http, &self.admin);
         log::info!(event = "serving", http, admin, upgrade = self.upgrade.is_some(); "serving");
         ready.notify_ready();
@@ -140,8 +140,8 @@ impl ServiceWithDependents for StoreReadiness {
 }
 
 /// A socket at an address that becomes free in time.
-async fn listen(address: &str, patience: Duration) -> anyhow::Result<TcpListener> {
-    let end = Instant::now() + patience;
+async fn bind_when_free(address: &str, bind_timeout: Duration) -> anyhow::Result<TcpListener> {
+    let end = Instant::now() + bind_timeout;
     loop {
         match TcpListener::bind(address) {
             Ok(listener) => {
@@ -153,7 +153,7 @@ async fn listen(address: &str, patience: Duration) -> anyhow::Result<TcpListener
                     event = "listen_address_in_use", address;
                     "the address is in use, and will be tried again"
                 );
-                sleep(LOOK_EVERY).await;
+                sleep(BIND_RETRY_INTERVAL).await;
             }
             Err(why) => return Err(why.into()),
         }

@@ -27,7 +27,7 @@ const H2_STREAMS_MAX: u32 = 32;
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 
 /// The store is waited for so long before connections are taken.
-const CONNECT_WAIT: Duration = Duration::from_secs(2);
+const STORE_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What takes connections, once the store is connected where the requests will ask it: the first
 /// ones would wait for that otherwise, and might wait too long.
@@ -45,7 +45,7 @@ impl Opening for ListenerService {
         listeners_per_socket: usize,
     ) {
         // Who is here before the store gets an answer as well.
-        let _ = timeout(CONNECT_WAIT, self.store.connect()).await;
+        let _ = timeout(STORE_CONNECT_TIMEOUT, self.store.connect()).await;
         Opening::start_service(&mut self.service, sockets, shutdown, listeners_per_socket).await;
     }
 

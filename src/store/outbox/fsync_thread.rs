@@ -11,34 +11,34 @@ use crate::metrics::METRICS;
 
 /// So long the disk is not asked, while what is to be synced gathers: nobody waits for it, and to
 /// ask costs as much as a whole call.
-const GATHER: Duration = Duration::from_millis(20);
+const BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct FsyncThread {
-    waiting: Mutex<FsyncQueue>,
-    bell: Condvar,
+    queue: Mutex<FsyncQueue>,
+    wakeup: Condvar,
 }
 
 #[derive(Default)]
 struct FsyncQueue {
     files: Vec<Arc<File>>,
-    has_ended: bool,
+    is_stopping: bool,
 }
 
 impl FsyncThread {
     /// Starts the thread. It tells through `sound` if the disk fails.
-    pub(super) fn start(sound: Arc<AtomicBool>) -> io::Result<Arc<FsyncThread>> {
+    pub(super) fn start(writable: Arc<AtomicBool>) -> io::Result<Arc<FsyncThread>> {
         let syncer = Arc::new(FsyncThread::default());
         let own = syncer.clone();
-        let run = move || own.run(&sound);
+        let run = move || own.run(&writable);
         thread::Builder::new().name("outbox-sync".to_owned()).spawn(run)?;
         Ok(syncer)
     }
 
     /// Has a file synced soon.
-    pub(super) fn sync(&self, file: &Arc<File>) {
-        let mut waiting = self.waiting();
+    pub(super) fn request_sync(&self, file: &Arc<File>) {
+        let mut waiting = self.lock_queue();
         if waiting.files.iter().any(|known| Arc::ptr_eq(known, file)) {
             return;
         }
@@ -46,32 +46,32 @@ impl FsyncThread {
         let is_first = waiting.files.len() == 1;
         drop(waiting);
         if is_first {
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
     /// Ends the thread.
     pub(super) fn stop(&self) {
-        self.waiting().has_ended = true;
-        self.bell.notify_one();
+        self.lock_queue().is_stopping = true;
+        self.wakeup.notify_one();
     }
 
-    fn waiting(&self) -> MutexGuard<'_, FsyncQueue> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_queue(&self) -> MutexGuard<'_, FsyncQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, sound: &AtomicBool) {
+    fn run(&self, writable: &AtomicBool) {
         loop {
-            let mut waiting = self.waiting();
+            let mut waiting = self.lock_queue();
             while waiting.files.is_empty() {
-                if waiting.has_ended {
+                if waiting.is_stopping {
                     return;
                 }
-                waiting = self.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                waiting = self.wakeup.wait(waiting).unwrap_or_else(PoisonError::into_inner);
             }
             drop(waiting);
-            thread::sleep(GATHER);
-            let files = std::mem::take(&mut self.waiting().files);
+            thread::sleep(BATCH_DELAY);
+            let files = std::mem::take(&mut self.lock_queue().files);
             for file in files {
                 if let Err(why) = file.sync_data() {
                     log::error!(
@@ -79,7 +79,7 @@ impl FsyncThread {
                         "the outbox cannot be synced"
                     );
                     METRICS.outbox_errors.inc();
-                    sound.store(false, Ordering::SeqCst);
+                    writable.store(false, Ordering::SeqCst);
                 }
             }
         }

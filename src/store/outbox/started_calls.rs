@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::pages::SegmentWriter;
-use super::shelf::{SegmentDir, SegmentKind};
-use super::{files, record};
+use super::segment_dir::{SegmentDir, SegmentKind};
+use super::segment_writer::SegmentWriter;
+use super::{record, segment_files};
+use crate::idempotency::IdempotencyKey;
 use crate::ledger::AccountName;
-use crate::repeats::IdempotencyKey;
 
 /// Notes of what ended wait for the next call, up to so many bytes of them.
-const NOTES_BYTES_MAX: usize = 64 << 10;
+const END_NOTES_BYTES_MAX: usize = 64 << 10;
 /// Of more calls under names only the leases tell that they died.
-const RUNNING_MAX: usize = 16_384;
+const STARTED_CALLS_MAX: usize = 16_384;
 /// No call runs for so long; one of which the end never came is left to its lease.
-const RUNS_MAX: Duration = Duration::from_secs(60 * 60);
+const CALL_DURATION_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// See the module.
 pub(super) struct StartedCalls {
@@ -34,7 +34,7 @@ pub(super) struct StartedCalls {
 }
 
 struct StartedCallsState {
-    pages: SegmentWriter,
+    writer: SegmentWriter,
     seq: u64,
     running: HashMap<StartedCallKey, StartedCall>,
     notes: Vec<u8>,
@@ -51,7 +51,7 @@ struct StartedCallKey {
 struct StartedCall {
     seq: u64,
     /// The file that it is in.
-    number: u64,
+    segment: u64,
     since: Instant,
     line: Vec<u8>,
 }
@@ -77,8 +77,8 @@ enum StartedCallLine<'a> {
 
 impl Default for StartedCalls {
     fn default() -> StartedCalls {
-        let (pages, running) = (SegmentWriter::new(SegmentKind::Calls), HashMap::new());
-        let state = Mutex::new(StartedCallsState { pages, seq: 0, running, notes: Vec::new() });
+        let (writer, running) = (SegmentWriter::new(SegmentKind::Calls), HashMap::new());
+        let state = Mutex::new(StartedCallsState { writer, seq: 0, running, notes: Vec::new() });
         StartedCalls { state, running: AtomicUsize::new(0) }
     }
 }
@@ -88,23 +88,23 @@ impl StartedCalls {
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn begin(
+    pub(super) fn record_start(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
-        place: impl FnOnce() -> Arc<SegmentDir>,
+        dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<()> {
         let IdempotencyKey { name, content, owner, life_ms } = naming;
-        let mut state = self.state();
-        if state.running.len() >= RUNNING_MAX {
+        let mut state = self.lock_state();
+        if state.running.len() >= STARTED_CALLS_MAX {
             return Err(io::Error::other("too many calls run under names"));
         }
         state.seq += 1;
         let seq = state.seq;
-        let line = record::line(
+        let line = record::encode_line(
             &StartedCallLine::Begun {
                 seq,
-                at: super::log::unix_ms(),
+                at: super::settlement_log::unix_ms(),
                 account: account.as_str().into(),
                 name: name.into(),
                 owner: owner.into(),
@@ -113,16 +113,16 @@ impl StartedCalls {
             },
             None,
         );
-        let number = state.write(&line, place)?;
+        let segment = state.write(&line, dir)?;
         let key =
             StartedCallKey { account: account.clone(), name: name.clone(), owner: owner.clone() };
-        state.running.insert(key, StartedCall { seq, number, since: Instant::now(), line });
+        state.running.insert(key, StartedCall { seq, segment, since: Instant::now(), line });
         self.running.store(state.running.len(), Ordering::Relaxed);
         Ok(())
     }
 
     /// Notes that the name of a call is free again, or that the store knows how it ended.
-    pub(super) fn end(&self, account: &AccountName, name: &str, owner: &str) {
+    pub(super) fn record_end(&self, account: &AccountName, name: &str, owner: &str) {
         if self.running.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -131,35 +131,36 @@ impl StartedCalls {
             name: name.to_owned(),
             owner: owner.to_owned(),
         };
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let Some(StartedCall { seq, .. }) = state.running.remove(&key) else { return };
-        if state.notes.len() < NOTES_BYTES_MAX {
-            state.notes.extend(record::line(&StartedCallLine::Ended { seq }, None));
+        if state.notes.len() < END_NOTES_BYTES_MAX {
+            state.notes.extend(record::encode_line(&StartedCallLine::Ended { seq }, None));
         }
         self.running.store(state.running.len(), Ordering::Relaxed);
     }
 
     /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
     /// the lock.
-    pub(super) fn tidy(&self, place: &SegmentDir) {
-        let wanted = self.state().pages.wants_spare();
-        let spare = wanted.map(|number| files::begun(place, (SegmentKind::Calls, number), None));
-        let mut state = self.state();
-        state.running.retain(|_, running| running.since.elapsed() < RUNS_MAX);
+    pub(super) fn maintain(&self, dir: &SegmentDir) {
+        let wanted = self.lock_state().writer.wants_spare();
+        let spare = wanted
+            .map(|number| segment_files::create_segment(dir, (SegmentKind::Calls, number), None));
+        let mut state = self.lock_state();
+        state.running.retain(|_, running| running.since.elapsed() < CALL_DURATION_MAX);
         self.running.store(state.running.len(), Ordering::Relaxed);
-        let needed: HashSet<u64> = state.running.values().map(|r| r.number).collect();
-        let rest = state.pages.tidy(spare.and_then(Result::ok), &needed, |_| true);
+        let needed: HashSet<u64> = state.running.values().map(|r| r.segment).collect();
+        let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, |_| true);
         drop(state);
-        rest.finish(place);
+        rest.finish(dir);
     }
 
     /// Writes what runs into another folder, since the one before is gone.
-    pub(super) fn move_to(&self, place: &Arc<SegmentDir>) -> io::Result<()> {
-        let mut state = self.state();
-        state.pages.forget();
+    pub(super) fn move_to(&self, dir: &Arc<SegmentDir>) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.writer.reset();
         let mut running = std::mem::take(&mut state.running);
         let written = running.values_mut().try_for_each(|running| {
-            running.number = state.write(&running.line, || place.clone())?;
+            running.segment = state.write(&running.line, || dir.clone())?;
             Ok(())
         });
         state.running = running;
@@ -167,36 +168,36 @@ impl StartedCalls {
     }
 
     /// Writes what it knows before the process leaves.
-    pub(super) fn flush(&self, place: impl FnOnce() -> Arc<SegmentDir>) {
-        let mut state = self.state();
+    pub(super) fn flush(&self, dir: impl FnOnce() -> Arc<SegmentDir>) {
+        let mut state = self.lock_state();
         let notes = std::mem::take(&mut state.notes);
         if !notes.is_empty() {
             // It only spares whoever comes next a look at each.
-            let _ = state.pages.write(&notes, place);
+            let _ = state.writer.write(&notes, dir);
         }
-        state.pages.trim();
+        state.writer.trim();
     }
 
-    fn state(&self) -> MutexGuard<'_, StartedCallsState> {
+    fn lock_state(&self) -> MutexGuard<'_, StartedCallsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl StartedCallsState {
     /// Writes a line, and before it what ended; tells into which file.
-    fn write(&mut self, line: &[u8], place: impl FnOnce() -> Arc<SegmentDir>) -> io::Result<u64> {
+    fn write(&mut self, line: &[u8], dir: impl FnOnce() -> Arc<SegmentDir>) -> io::Result<u64> {
         let mut bytes = std::mem::take(&mut self.notes);
         bytes.extend_from_slice(line);
-        self.pages.write(&bytes, place).map(|(number, _)| number)
+        self.writer.write(&bytes, dir).map(|(number, _)| number)
     }
 }
 
 /// The calls of a shelf that its owner has not ended, as far as is written there, of which the
 /// names may still be remembered.
-pub(super) fn left(shelf: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
-    let (now, mut begun) = (super::log::unix_ms(), HashMap::new());
-    for file in shelf.files(SegmentKind::Calls)? {
-        for said in record::lines(&files::read(&file)?).flatten() {
+pub(super) fn read_unfinished(dir: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
+    let (now, mut begun) = (super::settlement_log::unix_ms(), HashMap::new());
+    for file in dir.list_segments(SegmentKind::Calls)? {
+        for said in record::checked_lines(&segment_files::read_written(&file)?).flatten() {
             match serde_json::from_slice(said) {
                 Ok(StartedCallLine::Begun { seq, at, account, name, owner, content, life_ms }) => {
                     let end = at.saturating_add(i64::try_from(life_ms).unwrap_or(i64::MAX));
@@ -227,11 +228,11 @@ mod tests {
     }
 
     fn shelf(root: &std::path::Path) -> Arc<SegmentDir> {
-        Arc::new(SegmentDir::make(root).expect("a shelf"))
+        Arc::new(SegmentDir::create(root).expect("a shelf"))
     }
 
     fn owners(shelf: &SegmentDir) -> Vec<String> {
-        let left = left(shelf).expect("files");
+        let left = read_unfinished(shelf).expect("files");
         let mut owners: Vec<_> = left.into_iter().map(|(_, naming)| naming.owner).collect();
         owners.sort();
         owners
@@ -242,26 +243,26 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, shelf) = (StartedCalls::default(), shelf(root.path()));
         assert_eq!(
-            shelf.files(SegmentKind::Calls).expect("files").len(),
+            shelf.list_segments(SegmentKind::Calls).expect("files").len(),
             0,
             "nobody pays for nothing"
         );
         for owner in ["x", "y", "z"] {
-            calls.begin(&account(), &naming(owner), || shelf.clone()).expect("a write");
+            calls.record_start(&account(), &naming(owner), || shelf.clone()).expect("a write");
         }
-        assert_eq!(left(&shelf).expect("them").len(), 3);
-        let found = left(&shelf).expect("them");
+        assert_eq!(read_unfinished(&shelf).expect("them").len(), 3);
+        let found = read_unfinished(&shelf).expect("them");
         assert!(found.contains(&(account(), naming("y"))), "all of it is there");
-        calls.end(&account(), "key:y", "y");
-        calls.end(&account(), "key:x", "another");
+        calls.record_end(&account(), "key:y", "y");
+        calls.record_end(&account(), "key:x", "another");
         assert_eq!(owners(&shelf), ["x", "y", "z"], "it is noted with what comes next");
-        calls.begin(&account(), &naming("w"), || shelf.clone()).expect("a write");
+        calls.record_start(&account(), &naming("w"), || shelf.clone()).expect("a write");
         assert_eq!(owners(&shelf), ["w", "x", "z"]);
-        calls.end(&account(), "key:w", "w");
+        calls.record_end(&account(), "key:w", "w");
         calls.flush(|| shelf.clone());
         assert_eq!(owners(&shelf), ["x", "z"]);
         let over = IdempotencyKey { life_ms: 0, ..naming("v") };
-        calls.begin(&account(), &over, || shelf.clone()).expect("a write");
+        calls.record_start(&account(), &over, || shelf.clone()).expect("a write");
         assert_eq!(owners(&shelf), ["x", "z"], "nobody remembers that name");
     }
 
@@ -270,9 +271,9 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, first) = (StartedCalls::default(), shelf(root.path()));
         for owner in ["x", "y"] {
-            calls.begin(&account(), &naming(owner), || first.clone()).expect("a write");
+            calls.record_start(&account(), &naming(owner), || first.clone()).expect("a write");
         }
-        calls.end(&account(), "key:x", "x");
+        calls.record_end(&account(), "key:x", "x");
         let second = shelf(root.path());
         calls.move_to(&second).expect("a write");
         assert_eq!(owners(&second), ["y"]);
@@ -282,14 +283,14 @@ mod tests {
     fn a_file_is_there_for_as_long_as_a_call_in_it_runs() {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, shelf) = (StartedCalls::default(), shelf(root.path()));
-        calls.begin(&account(), &naming("x"), || shelf.clone()).expect("a write");
-        calls.tidy(&shelf);
-        assert!(calls.state().pages.turn(), "the next one was made");
-        calls.begin(&account(), &naming("y"), || shelf.clone()).expect("a write");
-        calls.tidy(&shelf);
+        calls.record_start(&account(), &naming("x"), || shelf.clone()).expect("a write");
+        calls.maintain(&shelf);
+        assert!(calls.lock_state().writer.rotate(), "the next one was made");
+        calls.record_start(&account(), &naming("y"), || shelf.clone()).expect("a write");
+        calls.maintain(&shelf);
         assert_eq!(owners(&shelf), ["x", "y"]);
-        calls.end(&account(), "key:x", "x");
-        calls.tidy(&shelf);
+        calls.record_end(&account(), "key:x", "x");
+        calls.maintain(&shelf);
         assert_eq!(owners(&shelf), ["y"]);
     }
 }

@@ -10,7 +10,7 @@ use crate::dialect::json::draft::quoted;
 impl Job {
     /// The video job object of the interface, as JSON.
     #[must_use]
-    pub fn view(&self, schedule: &JobSchedule) -> String {
+    pub fn to_api_json(&self, schedule: &JobSchedule) -> String {
         let ended = match &self.stage {
             JobStage::Ended { outcome, at_ms } => Some((outcome, *at_ms)),
             _ => None,
@@ -58,8 +58,8 @@ impl Job {
 impl JobList {
     /// The list object of the interface, as JSON.
     #[must_use]
-    pub fn view(&self, schedule: &JobSchedule) -> String {
-        let data: Vec<String> = self.jobs.iter().map(|job| job.view(schedule)).collect();
+    pub fn to_api_json(&self, schedule: &JobSchedule) -> String {
+        let data: Vec<String> = self.jobs.iter().map(|job| job.to_api_json(schedule)).collect();
         let id = |job: Option<&Job>| job.map_or("null".to_owned(), |job| quoted(&job.id));
         format!(
             r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
@@ -73,7 +73,7 @@ impl JobList {
 
 /// What a client gets that deleted a job, as JSON.
 #[must_use]
-pub fn deleted(id: &str) -> String {
+pub fn deleted_json(id: &str) -> String {
     format!(r#"{{"id":{},"object":"video.deleted","deleted":true}}"#, quoted(id))
 }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn seen(stage: JobStage) -> Json {
-        serde_json::from_str(&job(stage).view(&JobSchedule::default())).expect("JSON")
+        serde_json::from_str(&job(stage).to_api_json(&JobSchedule::default())).expect("JSON")
     }
 
     #[test]
@@ -165,13 +165,13 @@ mod tests {
             },
             basis: UsageBasis::Reported,
         };
-        let view = job(JobStage::Ended { outcome, at_ms: 0 }).view(&JobSchedule::default());
+        let view = job(JobStage::Ended { outcome, at_ms: 0 }).to_api_json(&JobSchedule::default());
         assert!(view.contains(r#""cost_usd":9007199.254740993"#), "{view}");
     }
 
     #[test]
     fn a_list_names_its_first_and_last() {
-        let page = |jobs| JobList { jobs, has_more: false }.view(&JobSchedule::default());
+        let page = |jobs| JobList { jobs, has_more: false }.to_api_json(&JobSchedule::default());
         let empty =
             r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#;
         assert_eq!(page(vec![]), empty);

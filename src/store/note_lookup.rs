@@ -4,18 +4,18 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
+use crate::kv_cache::{LOOKUP_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
 use crate::ledger::Unavailable;
-use crate::notes::{FOUND_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
 
 /// So many notes are looked up at once. Others get their turn in between: on one connection a
 /// hold would wait behind a long answer.
-const STEP: usize = 4;
+const BATCH_SIZE: usize = 4;
 
 // Within one step the bound of an answer is not looked at.
-const _: () = assert!(STEP * NOTE_BYTES_MAX <= FOUND_BYTES_MAX / 8);
+const _: () = assert!(BATCH_SIZE * NOTE_BYTES_MAX <= LOOKUP_BYTES_MAX / 8);
 
 /// Looks names up by way of `look`, which is given a few of them and answers in the same order.
-pub(super) async fn find<F, L>(
+pub(super) async fn find_notes<F, L>(
     names: &[String],
     mut look: F,
 ) -> Result<Vec<Option<Bytes>>, Unavailable>
@@ -29,8 +29,8 @@ where
     let askable: Vec<&str> = askable.collect();
     let mut found: HashMap<&str, Bytes> = HashMap::new();
     let mut bytes = 0;
-    for few in askable.chunks(STEP) {
-        if bytes >= FOUND_BYTES_MAX {
+    for few in askable.chunks(BATCH_SIZE) {
+        if bytes >= LOOKUP_BYTES_MAX {
             break;
         }
         let notes = look(few.iter().copied().map(str::to_owned).collect()).await?;
@@ -47,14 +47,14 @@ where
 mod tests {
     use bytes::Bytes;
 
-    use super::{STEP, find};
-    use crate::notes::{FOUND_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
+    use super::{BATCH_SIZE, find_notes};
+    use crate::kv_cache::{LOOKUP_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
 
     /// Looks for names where every note is there; tells how many are found, and what was asked.
     async fn asked(names: &[String]) -> (usize, Vec<Vec<String>>) {
         let mut asked = Vec::new();
         let note = Bytes::from(vec![0; NOTE_BYTES_MAX]);
-        let found = find(names, |few| {
+        let found = find_notes(names, |few| {
             let notes = few.iter().map(|_| Some(note.clone())).collect();
             asked.push(few);
             async { Ok(notes) }
@@ -71,8 +71,11 @@ mod tests {
     async fn a_few_names_at_a_time_in_their_order() {
         assert_eq!(asked(&[]).await, (0, vec![]));
         assert_eq!(asked(&names(2)).await, (2, vec![names(2)]));
-        let (found, steps) = asked(&names(STEP + 1)).await;
-        assert_eq!((found, steps.len(), steps.concat()), (STEP + 1, 2, names(STEP + 1)));
+        let (found, steps) = asked(&names(BATCH_SIZE + 1)).await;
+        assert_eq!(
+            (found, steps.len(), steps.concat()),
+            (BATCH_SIZE + 1, 2, names(BATCH_SIZE + 1))
+        );
     }
 
     #[tokio::test]
@@ -85,9 +88,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_ends_at_its_bound() {
-        let most = FOUND_BYTES_MAX / NOTE_BYTES_MAX;
+        let most = LOOKUP_BYTES_MAX / NOTE_BYTES_MAX;
         assert_eq!(asked(&names(most)).await.0, most);
         let (found, steps) = asked(&names(10 * most)).await;
-        assert_eq!((found, steps.len()), (most, most / STEP));
+        assert_eq!((found, steps.len()), (most, most / BATCH_SIZE));
     }
 }

@@ -11,30 +11,30 @@ use super::OpenStore;
 use super::outbox::{Outbox, OutboxTarget, SegmentReplay, ServerRun};
 use super::redis::{RedisStore, RunGate};
 use super::sqlite::SqliteStore;
+use crate::idempotency::ReplyStore;
 use crate::ledger::lease::{LeaseEntry, LeasedItem};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
-use crate::repeats::ReplyStore;
 
-mod alone;
-mod fleet;
+mod embedded;
 mod identity;
+mod shared;
 
-use alone::EmbeddedMaintenance;
-use fleet::SharedMaintenance;
+use embedded::EmbeddedMaintenance;
+use shared::SharedMaintenance;
 
 /// A store that does not answer within this is away. That is longer than a connection waits before
 /// it takes its server for dead.
-const PROBE_WAIT: Duration = Duration::from_millis(3_500);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(3_500);
 /// Whoever has not asked for so long has not seen whether it answered.
-const GAP_MAX: Duration = Duration::from_secs(10);
+const PROBE_GAP_MAX: Duration = Duration::from_secs(10);
 /// The outbox is put in order so often.
-const TIDY_EVERY: Duration = Duration::from_secs(1);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// What ended processes left is looked for so often.
-const ADOPT_EVERY: Duration = Duration::from_secs(10);
+const ADOPT_INTERVAL: Duration = Duration::from_secs(10);
 /// Leases that could not be renewed are tried again after so long.
-const RENEW_AGAIN: Duration = Duration::from_secs(1);
+const RENEW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// So many leases are renewed at a time.
-const TOGETHER: usize = 128;
+const LEASES_BATCH: usize = 128;
 
 /// See the module.
 pub struct Maintenance {
@@ -42,16 +42,16 @@ pub struct Maintenance {
     repeats: Arc<dyn ReplyStore>,
     leases: Leases,
     lease: Duration,
-    answers: Uptime,
+    uptime: Uptime,
     /// When all leases were last renewed.
-    renewed: Mutex<Option<Instant>>,
+    last_renewed: Mutex<Option<Instant>>,
     kind: MaintenanceKind,
 }
 
 /// Who else may use the store.
 enum MaintenanceKind {
-    Alone(EmbeddedMaintenance),
-    Fleet(SharedMaintenance),
+    Embedded(EmbeddedMaintenance),
+    Shared(SharedMaintenance),
 }
 
 /// Since when the store has answered each time it was asked, and when it last did.
@@ -59,21 +59,21 @@ enum MaintenanceKind {
 struct Uptime(Mutex<Option<(Instant, Instant)>>);
 
 impl Uptime {
-    fn answered(&self) {
-        let (mut since, now) = (self.since(), Instant::now());
-        let known = since.filter(|(_, last)| now.duration_since(*last) < GAP_MAX);
+    fn record_success(&self) {
+        let (mut since, now) = (self.lock(), Instant::now());
+        let known = since.filter(|(_, last)| now.duration_since(*last) < PROBE_GAP_MAX);
         *since = Some((known.map_or(now, |(since, _)| since), now));
     }
 
-    fn began_again(&self) {
-        *self.since() = None;
+    fn reset(&self) {
+        *self.lock() = None;
     }
 
-    fn for_at_least(&self, span: Duration) -> bool {
-        self.since().is_some_and(|(since, last)| last.duration_since(since) >= span)
+    fn is_at_least(&self, span: Duration) -> bool {
+        self.lock().is_some_and(|(since, last)| last.duration_since(since) >= span)
     }
 
-    fn since(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Instant)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,8 +84,8 @@ impl Maintenance {
         store: &OpenStore,
         (leases, lease): (Leases, Duration),
     ) -> Maintenance {
-        Maintenance::of(
-            MaintenanceKind::Alone(EmbeddedMaintenance::new(outbox, store.repeats.clone())),
+        Maintenance::new(
+            MaintenanceKind::Embedded(EmbeddedMaintenance::new(outbox, store.repeats.clone())),
             store,
             leases,
             lease,
@@ -93,34 +93,39 @@ impl Maintenance {
     }
 
     pub(super) fn shared(
-        (outbox, guard): (Outbox<RedisStore>, Arc<RunGate>),
+        (outbox, run_gate): (Outbox<RedisStore>, Arc<RunGate>),
         store: &OpenStore,
         (leases, lease): (Leases, Duration),
     ) -> Maintenance {
         let kept = (leases.clone(), store.repeats.clone(), lease);
-        let fleet = SharedMaintenance::new(outbox, guard, kept);
-        Maintenance::of(MaintenanceKind::Fleet(fleet), store, leases, lease)
+        let fleet = SharedMaintenance::new(outbox, run_gate, kept);
+        Maintenance::new(MaintenanceKind::Shared(fleet), store, leases, lease)
     }
 
-    fn of(
+    fn new(
         kind: MaintenanceKind,
         store: &OpenStore,
         leases: Leases,
         lease: Duration,
     ) -> Maintenance {
         let (ledger, repeats) = (store.ledger.clone(), store.repeats.clone());
-        let (answers, renewed) = (Uptime::default(), Mutex::default());
-        Maintenance { ledger, repeats, leases, lease, answers, renewed, kind }
+        let (uptime, last_renewed) = (Uptime::default(), Mutex::default());
+        Maintenance { ledger, repeats, leases, lease, uptime, last_renewed, kind }
     }
 
     /// Keeps the store for as long as this is polled.
     pub async fn run(&self) {
         match &self.kind {
-            MaintenanceKind::Alone(alone) => {
-                tokio::join!(alone.keep(&self.answers), self.renew()).1
+            MaintenanceKind::Embedded(alone) => {
+                tokio::join!(alone.run(&self.uptime), self.renew_leases()).1
             }
-            MaintenanceKind::Fleet(fleet) => {
-                tokio::join!(fleet.watch(&self.answers), fleet.tidy(), self.renew()).2;
+            MaintenanceKind::Shared(fleet) => {
+                tokio::join!(
+                    fleet.watch_server(&self.uptime),
+                    fleet.maintain_outbox(),
+                    self.renew_leases()
+                )
+                .2;
             }
         }
     }
@@ -130,45 +135,45 @@ impl Maintenance {
     #[must_use]
     pub fn may_sweep(&self) -> bool {
         let is_settled = match &self.kind {
-            MaintenanceKind::Alone(alone) => alone.has_lasted(self.lease),
-            MaintenanceKind::Fleet(fleet) => fleet.has_lasted(self.lease),
+            MaintenanceKind::Embedded(alone) => alone.is_stable_for(self.lease),
+            MaintenanceKind::Shared(fleet) => fleet.is_stable_for(self.lease),
         };
         // Whoever slept has to renew its own first.
-        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        let renewed = *self.last_renewed.lock().unwrap_or_else(PoisonError::into_inner);
         let has_renewed = renewed.is_some_and(|renewed| renewed.elapsed() < self.lease / 2);
-        is_settled && has_renewed && self.answers.for_at_least(self.lease)
+        is_settled && has_renewed && self.uptime.is_at_least(self.lease)
     }
 
     /// Whether anything can be bought: a shared store is made up for first.
     ///
     /// # Errors
     /// [`Unavailable`] says why it cannot.
-    pub fn is_open(&self) -> Result<(), Unavailable> {
+    pub fn check_open(&self) -> Result<(), Unavailable> {
         match &self.kind {
-            MaintenanceKind::Alone(_) => Ok(()),
-            MaintenanceKind::Fleet(fleet) => fleet.is_open(),
+            MaintenanceKind::Embedded(_) => Ok(()),
+            MaintenanceKind::Shared(fleet) => fleet.check_open(),
         }
     }
 
     /// Whether the end of a hold is safe on this machine before the store has acknowledged it.
     #[must_use]
-    pub fn writes_down(&self) -> bool {
+    pub fn can_write_outbox(&self) -> bool {
         match &self.kind {
-            MaintenanceKind::Alone(alone) => alone.writes_down(),
-            MaintenanceKind::Fleet(fleet) => fleet.writes_down(),
+            MaintenanceKind::Embedded(alone) => alone.can_write_outbox(),
+            MaintenanceKind::Shared(fleet) => fleet.can_write_outbox(),
         }
     }
 
     /// Writes what there is to write before the process leaves.
-    pub fn leave(&self) {
+    pub fn flush(&self) {
         match &self.kind {
-            MaintenanceKind::Alone(alone) => alone.leave(),
-            MaintenanceKind::Fleet(fleet) => fleet.leave(),
+            MaintenanceKind::Embedded(alone) => alone.flush(),
+            MaintenanceKind::Shared(fleet) => fleet.flush(),
         }
     }
 
     /// Renews what is kept alive, four times in each lease.
-    async fn renew(&self) {
+    async fn renew_leases(&self) {
         let every = self.lease / 4;
         let mut wait = every;
         loop {
@@ -180,7 +185,7 @@ impl Maintenance {
                         event = "lease_renewal_failed", why:% = why;
                         "leases are not renewed"
                     );
-                    RENEW_AGAIN.min(every)
+                    RENEW_RETRY_INTERVAL.min(every)
                 }
             };
         }
@@ -188,15 +193,15 @@ impl Maintenance {
 
     /// Renews what it can, holds first; one that cannot be renewed keeps no other from it.
     async fn renew_all(&self) -> Result<(), Unavailable> {
-        let (began, mut all, mut done) = (Instant::now(), self.leases.all(), Ok(()));
-        all.sort_by_key(|entry| matches!(entry.kept, LeasedItem::Name { .. }));
-        for few in all.chunks(TOGETHER) {
+        let (began, mut all, mut done) = (Instant::now(), self.leases.entries(), Ok(()));
+        all.sort_by_key(|entry| matches!(entry.item, LeasedItem::Name { .. }));
+        for few in all.chunks(LEASES_BATCH) {
             for renewed in join_all(few.iter().map(|entry| self.renew_one(entry))).await {
                 done = done.and(renewed);
             }
         }
         if done.is_ok() {
-            *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+            *self.last_renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
         }
         done
     }
@@ -204,16 +209,16 @@ impl Maintenance {
     /// Renews a lease. What is not there any more is nobody's concern here.
     async fn renew_one(
         &self,
-        LeaseEntry { account, id, kept }: &LeaseEntry,
+        LeaseEntry { account, id, item }: &LeaseEntry,
     ) -> Result<(), Unavailable> {
-        let lease_ms = millis(self.lease);
-        match kept {
+        let lease_ms = duration_ms(self.lease);
+        match item {
             LeasedItem::Hold { .. } => {
                 let op = Operation::Renew { id: id.clone(), lease_ms };
                 self.ledger.apply(account, op).await?;
             }
             LeasedItem::Name { owner, .. } => {
-                self.repeats.renew(account, id, owner, lease_ms).await?;
+                self.repeats.renew_key(account, id, owner, lease_ms).await?;
             }
         }
         Ok(())
@@ -222,26 +227,26 @@ impl Maintenance {
 
 /// Keeps an outbox in order, and takes over what ended processes left of theirs. `run` is the run
 /// of the store that lacks nothing, and when it last answered.
-async fn tidy<R: ServerRun>(
+async fn maintain_outbox<R: ServerRun>(
     outbox: &Outbox<impl OutboxTarget>,
     replay: &tokio::sync::Mutex<SegmentReplay>,
     run: impl Fn() -> Option<(R, Instant)>,
 ) {
     let mut adopted = Instant::now();
     loop {
-        sleep(TIDY_EVERY).await;
+        sleep(MAINTENANCE_INTERVAL).await;
         let (log, run) = (outbox.log.clone(), run());
         let alive = run.as_ref().map(|(_, alive)| alive.into_std());
         // Only a panic of it fails; the next does the same.
-        let _ = tokio::task::spawn_blocking(move || log.tidy(alive)).await;
+        let _ = tokio::task::spawn_blocking(move || log.maintain(alive)).await;
         let Some((run, _)) = run else { continue };
-        outbox.insist().await;
+        outbox.redeliver().await;
         let mut replay = replay.lock().await;
-        if adopted.elapsed() < ADOPT_EVERY && !replay.is_behind() {
+        if adopted.elapsed() < ADOPT_INTERVAL && !replay.is_behind() {
             continue;
         }
         adopted = Instant::now();
-        if let Err(why) = replay.adopt(&run, alive).await {
+        if let Err(why) = replay.adopt_orphans(&run, alive).await {
             log::warn!(
                 event = "outbox_adoption_failed", why:% = why;
                 "what ended processes left waits"
@@ -250,6 +255,6 @@ async fn tidy<R: ServerRun>(
     }
 }
 
-fn millis(time: Duration) -> u64 {
+fn duration_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -26,39 +26,39 @@ use tokio::time::{sleep, timeout};
 use super::handover::{self, ListenerSet, NamedSocket};
 use crate::conf::ServerSection;
 use crate::permissions;
-use crate::store::upkeep::Maintenance;
+use crate::store::maintenance::Maintenance;
 
 /// Who is told to give way waits so long for somebody to give way to.
-const SUCCESSOR_WAIT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Who takes over waits so long for the running process: longer than that waits for a successor.
-const PREDECESSOR_WAIT: Duration = Duration::from_secs(10);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// Who takes over has to be able to sell within this.
-const READY_WAIT: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// And to serve within this, from when it has the sockets.
-const SERVE_WAIT: Duration = Duration::from_secs(30);
+const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// For so long both do: a new process that dies young does so beside the old one.
-const PROBATION: Duration = Duration::from_secs(5);
+const UPGRADE_OVERLAP: Duration = Duration::from_secs(5);
 /// What the system takes as the name of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
 /// What the new process says, and what it may hear.
-const READY: &[u8] = b"ready\n";
-const LEAVES: &str = "leaves\n";
-const STAYS: &str = "stays\n";
+const READY_MESSAGE: &[u8] = b"ready\n";
+const LEAVING_REPLY: &str = "leaves\n";
+const STAYING_REPLY: &str = "stays\n";
 
 /// The socket at which a new process waits, by its whole name: the system tells apart what is named
 /// differently, and does not tell apart what two folders have under the same name.
-pub(super) fn socket(server: &ServerSection) -> anyhow::Result<String> {
+pub(super) fn upgrade_socket(server: &ServerSection) -> anyhow::Result<String> {
     let path = std::path::absolute(&server.upgrade_sock).context("server.upgrade_sock")?;
     let name = path.display().to_string();
-    ensure!(consent(&name).len() <= SOCKET_BYTES_MAX, "server.upgrade_sock is too long: {name}");
+    ensure!(ack_socket(&name).len() <= SOCKET_BYTES_MAX, "server.upgrade_sock is too long: {name}");
     Ok(name)
 }
 
 /// Warns if sockets at this place could not be trusted. A folder that is not there yet can be.
-pub(super) fn check_place(socket: &str) {
-    let folder = folder_of(socket);
+pub(super) fn check_socket_folder(socket: &str) {
+    let folder = socket_folder(socket);
     if folder.exists()
         && let Err(why) = permissions::check_private_folder(folder)
     {
@@ -70,31 +70,31 @@ pub(super) fn check_place(socket: &str) {
 }
 
 /// The folder of a socket, in which no other user may be.
-fn make_place(socket: &str) -> anyhow::Result<()> {
-    let folder = folder_of(socket);
+fn make_socket_folder(socket: &str) -> anyhow::Result<()> {
+    let folder = socket_folder(socket);
     permissions::make_private_folder(folder)
         .context("server.upgrade_sock needs a folder of its own")
 }
 
-fn folder_of(socket: &str) -> &Path {
+fn socket_folder(socket: &str) -> &Path {
     Path::new(socket).parent().unwrap_or(Path::new("/"))
 }
 
 /// The socket at which the old process waits for the new one's word.
-fn consent(socket: &str) -> String {
+fn ack_socket(socket: &str) -> String {
     format!("{socket}-old")
 }
 
 /// Waits until anything can be bought from this process: until then the other one goes on.
-fn wait_until_open(upkeep: &Maintenance) -> anyhow::Result<()> {
-    let end = Instant::now() + READY_WAIT;
+fn wait_until_open(maintenance: &Maintenance) -> anyhow::Result<()> {
+    let end = Instant::now() + READY_TIMEOUT;
     loop {
-        match upkeep.is_open() {
+        match maintenance.check_open() {
             Ok(()) => return Ok(()),
             Err(why) if Instant::now() > end => {
                 return Err(why).context("nothing can be sold yet; the running process stays");
             }
-            Err(_) => std::thread::sleep(LOOK_EVERY),
+            Err(_) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
@@ -103,17 +103,16 @@ fn wait_until_open(upkeep: &Maintenance) -> anyhow::Result<()> {
 pub(super) struct SocketReceiver(system::UnixListener);
 
 /// Makes ready to take over, and tells the running process to give way if its number is known.
-pub(super) fn begin(
+pub(super) fn request_handover(
     server: &ServerSection,
     socket: &str,
-    upkeep: &Maintenance,
+    maintenance: &Maintenance,
 ) -> anyhow::Result<SocketReceiver> {
-    make_place(socket)?;
-    wait_until_open(upkeep)?;
-    let told = server
-        .pid_file
-        .as_ref()
-        .map(|file| running(file).with_context(|| format!("nobody to take over from by {file}")));
+    make_socket_folder(socket)?;
+    wait_until_open(maintenance)?;
+    let told = server.pid_file.as_ref().map(|file| {
+        running_pid(file).with_context(|| format!("nobody to take over from by {file}"))
+    });
     let pid = told.transpose()?;
     // What a process left that was killed.
     let _ = fs::remove_file(socket);
@@ -149,10 +148,10 @@ impl SocketReceiver {
         addresses: &[String],
     ) -> anyhow::Result<Vec<NamedSocket>> {
         let listener = UnixListener::from_std(self.0.try_clone()?)?;
-        let end = tokio::time::Instant::now() + PREDECESSOR_WAIT;
+        let end = tokio::time::Instant::now() + PREDECESSOR_TIMEOUT;
         let late = "the running process did not come";
         let stream = accept_trusted(&listener, end).await.context(late)?;
-        let came = handover::receive(&stream, addresses);
+        let came = handover::receive_listeners(&stream, addresses);
         let came = tokio::time::timeout_at(end, came).await.context(late)?;
         let _ = fs::remove_file(socket);
         came.context("the sockets of the running process are refused")
@@ -177,7 +176,7 @@ async fn accept_trusted(
 }
 
 /// Writes down which process runs from now on. Whoever reads it finds all of it.
-pub(super) fn sign(server: &ServerSection) {
+pub(super) fn write_pid_file(server: &ServerSection) {
     let Some(file) = &server.pid_file else { return };
     let folder = Path::new(file).parent().map_or(Ok(()), fs::create_dir_all);
     let number = std::process::id();
@@ -192,7 +191,7 @@ pub(super) fn sign(server: &ServerSection) {
 }
 
 /// The process of a file, if it is one of this program's that can be told: numbers are given anew.
-fn running(file: &str) -> anyhow::Result<Pid> {
+fn running_pid(file: &str) -> anyhow::Result<Pid> {
     let text = fs::read_to_string(file)?;
     let number = text.trim().parse().ok().and_then(Pid::from_raw);
     let pid = number.ok_or_else(|| anyhow!("{} is no process", text.trim()))?;
@@ -202,12 +201,12 @@ fn running(file: &str) -> anyhow::Result<Pid> {
     let own = fs::read_to_string("/proc/self/comm")?;
     ensure!(program == own, "process {number} is {}", program.trim());
     let status = fs::read_to_string(format!("/proc/{number}/status"))?;
-    ensure!(hears_quit(&status), "process {number} does not listen, and QUIT would end it");
+    ensure!(handles_sigquit(&status), "process {number} does not listen, and QUIT would end it");
     Ok(pid)
 }
 
 /// Whether a process does something of its own at SIGQUIT, by what the system says of it.
-fn hears_quit(status: &str) -> bool {
+fn handles_sigquit(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     caught.is_some_and(|mask| mask & (1 << (Signal::QUIT.as_raw() - 1)) != 0)
@@ -218,8 +217,8 @@ pub(super) struct ReadyHandshake(Option<UnixStream>);
 
 impl ReadyHandshake {
     /// Goes to the old one. As long as this is there, it knows that the new one is.
-    pub(super) async fn begin(socket: &str) -> anyhow::Result<ReadyHandshake> {
-        match UnixStream::connect(consent(socket)).await {
+    pub(super) async fn connect(socket: &str) -> anyhow::Result<ReadyHandshake> {
+        match UnixStream::connect(ack_socket(socket)).await {
             Ok(stream) => {
                 handover::check_peer(&stream)
                     .context("the running process is not to be trusted")?;
@@ -234,14 +233,14 @@ impl ReadyHandshake {
     }
 
     /// Says that this process can serve; the old one then leaves before long.
-    pub(super) async fn give(self) -> anyhow::Result<()> {
+    pub(super) async fn announce_ready(self) -> anyhow::Result<()> {
         let Some(mut stream) = self.0 else { return Ok(()) };
         // Whoever does not take it, or closes without a word, has gone.
-        let _ = stream.write_all(READY).await;
+        let _ = stream.write_all(READY_MESSAGE).await;
         let (mut stream, mut heard) = (BufReader::new(stream), String::new());
-        let read = timeout(SERVE_WAIT, stream.read_line(&mut heard)).await;
+        let read = timeout(SERVE_TIMEOUT, stream.read_line(&mut heard)).await;
         let _ = read.context("the running process is silent")?;
-        if heard == STAYS {
+        if heard == STAYING_REPLY {
             bail!("the running process stays");
         }
         // It looks whether this is still there until it leaves.
@@ -254,47 +253,47 @@ impl ReadyHandshake {
 ///
 /// # Errors
 /// Why this process stays.
-pub(super) async fn give_way(
+pub(super) async fn hand_over(
     listeners: &ListenerSet,
     socket: &str,
     server: &ServerSection,
 ) -> anyhow::Result<()> {
-    make_place(socket)?;
-    let there = timeout(SUCCESSOR_WAIT, find_successor(socket)).await;
+    make_socket_folder(socket)?;
+    let there = timeout(SUCCESSOR_TIMEOUT, connect_to_successor(socket)).await;
     let stream = there.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
     handover::check_peer(&stream).context("who waits for the sockets is not to be trusted")?;
-    let place = SocketFile::at(consent(socket))?;
-    handover::send(&stream, listeners).await.context("the sockets cannot be sent")?;
+    let place = SocketFile::bind(ack_socket(socket))?;
+    handover::send_listeners(&stream, listeners).await.context("the sockets cannot be sent")?;
     drop(stream);
-    let end = tokio::time::Instant::now() + SERVE_WAIT;
+    let end = tokio::time::Instant::now() + SERVE_TIMEOUT;
     let late = "the new process is not ready in time";
     let mut stream = accept_trusted(&place.listener, end).await.context(late)?;
-    let mut word = [0; READY.len()];
+    let mut word = [0; READY_MESSAGE.len()];
     let heard = tokio::time::timeout_at(end, stream.read_exact(&mut word)).await;
     let heard = heard.context(late).and_then(|read| read.context("the new process has ended"));
     if let Err(why) = heard {
         // Else it would think that it is alone.
-        let _ = stream.write_all(STAYS.as_bytes()).await;
+        let _ = stream.write_all(STAYING_REPLY.as_bytes()).await;
         return Err(why);
     }
     let gone = "the new process has ended";
-    stream.write_all(LEAVES.as_bytes()).await.context(gone)?;
+    stream.write_all(LEAVING_REPLY.as_bytes()).await.context(gone)?;
     // It says nothing more.
-    if timeout(PROBATION, stream.read(&mut word)).await.is_ok() {
+    if timeout(UPGRADE_OVERLAP, stream.read(&mut word)).await.is_ok() {
         // It may have signed in this one's place.
-        sign(server);
+        write_pid_file(server);
         bail!(gone);
     }
     Ok(())
 }
 
 /// Connects to the process that waits at the socket, as soon as one does.
-async fn find_successor(socket: &str) -> anyhow::Result<UnixStream> {
+async fn connect_to_successor(socket: &str) -> anyhow::Result<UnixStream> {
     loop {
         match UnixStream::connect(socket).await {
             Ok(stream) => return Ok(stream),
             Err(why) if matches!(why.kind(), NotFound | ConnectionRefused) => {
-                sleep(LOOK_EVERY).await;
+                sleep(POLL_INTERVAL).await;
             }
             Err(why) => return Err(why).context("the new process cannot be reached"),
         }
@@ -308,7 +307,7 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    fn at(name: String) -> anyhow::Result<SocketFile> {
+    fn bind(name: String) -> anyhow::Result<SocketFile> {
         // What a process left that was killed.
         let _ = fs::remove_file(&name);
         let listener = UnixListener::bind(&name).with_context(|| format!("no socket {name}"))?;
@@ -329,12 +328,12 @@ mod tests {
     #[test]
     fn who_would_be_ended_by_the_signal_is_not_told() {
         let status = |mask: &str| format!("Name:\tx\nSigIgn:\t0000000000000004\nSigCgt:\t{mask}\n");
-        assert!(hears_quit(&status("0000000000000004")));
-        assert!(hears_quit(&status("0000000180004007")));
-        assert!(!hears_quit(&status("0000000180004003")));
-        assert!(!hears_quit(""));
+        assert!(handles_sigquit(&status("0000000000000004")));
+        assert!(handles_sigquit(&status("0000000180004007")));
+        assert!(!handles_sigquit(&status("0000000180004003")));
+        assert!(!handles_sigquit(""));
         let own = fs::read_to_string("/proc/self/status").expect("the system tells");
-        assert!(!hears_quit(&own));
+        assert!(!handles_sigquit(&own));
     }
 
     #[test]
@@ -342,7 +341,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("t.pid").display().to_string();
         fs::write(&file, format!("{}\n", std::process::id())).expect("a file");
-        let why = running(&file).expect_err("it is ourselves");
+        let why = running_pid(&file).expect_err("it is ourselves");
         assert!(why.to_string().contains("this process itself"), "{why}");
     }
 }

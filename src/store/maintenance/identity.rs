@@ -12,38 +12,38 @@ use crate::ledger::Unavailable;
 use crate::store::redis::{RedisStore, StoredIds, derive_next_id};
 
 /// In one run of the store it is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A store that has its name in some places only is being named by somebody else, for so long.
-const NAMING: Duration = Duration::from_secs(2);
+const NAMING_TIMEOUT: Duration = Duration::from_secs(2);
 /// A name that is younger than this may be lost with the run of the store that has it.
-const YOUNG: Duration = Duration::from_secs(30);
+const NEW_ID_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct StoreIdentity {
     known: Option<Box<str>>,
     /// When this process named it.
-    named: Option<Instant>,
+    named_at: Option<Instant>,
     /// Since when it has a name in some places only.
-    in_part: Option<Instant>,
+    partial_since: Option<Instant>,
     /// The run that was looked at last, and when.
-    looked: Option<(Box<str>, Instant)>,
+    last_check: Option<(Box<str>, Instant)>,
     /// The run that had its name.
-    had: Option<Box<str>>,
+    identified_run: Option<Box<str>>,
 }
 
 /// Why a store is not to be used.
 #[derive(Debug)]
 pub(super) enum IdentityError {
     /// It could not be asked, or has no name yet.
-    Away(Unavailable),
+    Unavailable(Unavailable),
     /// It is not the one that is known.
-    Other,
+    Replaced,
 }
 
 impl From<Unavailable> for IdentityError {
     fn from(why: Unavailable) -> IdentityError {
-        IdentityError::Away(why)
+        IdentityError::Unavailable(why)
     }
 }
 
@@ -52,12 +52,12 @@ impl From<Unavailable> for IdentityError {
 enum IdentityStep {
     Known(Box<str>),
     /// It has no name: this process gives it one, or again the one that it had.
-    Name(Option<Box<str>>),
+    AssignId(Option<Box<str>>),
     /// Somebody else may be about it.
     Wait,
     /// A part of it is gone, and this process has just begun.
-    Rename(BTreeSet<String>),
-    Other,
+    OverwriteId(BTreeSet<String>),
+    Replaced,
 }
 
 impl StoreIdentity {
@@ -67,20 +67,21 @@ impl StoreIdentity {
         store: &RedisStore,
         run: &str,
     ) -> Result<Box<str>, IdentityError> {
-        let is_fresh = |(of, at): &(Box<str>, Instant)| **of == *run && at.elapsed() < LOOK_EVERY;
+        let is_fresh =
+            |(of, at): &(Box<str>, Instant)| **of == *run && at.elapsed() < CHECK_INTERVAL;
         if let Some(known) = self.known.clone()
-            && self.looked.as_ref().is_some_and(is_fresh)
+            && self.last_check.as_ref().is_some_and(is_fresh)
         {
             return Ok(known);
         }
-        self.looked = None;
+        self.last_check = None;
         let found = store.read_store_ids().await?;
-        let known = match self.next(&found, run) {
+        let known = match self.next_step(&found, run) {
             IdentityStep::Known(id) => id,
-            IdentityStep::Name(id) => {
+            IdentityStep::AssignId(id) => {
                 let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string().into());
                 store.set_store_id_if_absent(&id).await?;
-                self.named = Some(Instant::now());
+                self.named_at = Some(Instant::now());
                 match store.read_store_ids().await? {
                     StoredIds::Consistent(id) => id,
                     _ => return Err(Unavailable("the store is being named".to_owned()).into()),
@@ -89,7 +90,7 @@ impl StoreIdentity {
             IdentityStep::Wait => {
                 return Err(Unavailable("the store is being named".to_owned()).into());
             }
-            IdentityStep::Rename(names) => {
+            IdentityStep::OverwriteId(names) => {
                 log::error!(
                     event = "store_partially_replaced", names:?;
                     "a part of the store was emptied, or is another's; it is taken as it is"
@@ -98,36 +99,36 @@ impl StoreIdentity {
                 store.overwrite_store_id(&id).await?;
                 id.into()
             }
-            IdentityStep::Other => return Err(IdentityError::Other),
+            IdentityStep::Replaced => return Err(IdentityError::Replaced),
         };
-        self.in_part = None;
-        self.looked = Some((run.into(), Instant::now()));
-        self.had = Some(run.into());
+        self.partial_since = None;
+        self.last_check = Some((run.into(), Instant::now()));
+        self.identified_run = Some(run.into());
         Ok(self.known.insert(known).clone())
     }
 
-    fn next(&mut self, found: &StoredIds, run: &str) -> IdentityStep {
-        let has_had = self.had.as_deref() == Some(run);
-        let is_young = |at: &Instant| !has_had && at.elapsed() < YOUNG;
+    fn next_step(&mut self, found: &StoredIds, run: &str) -> IdentityStep {
+        let has_had = self.identified_run.as_deref() == Some(run);
+        let is_young = |at: &Instant| !has_had && at.elapsed() < NEW_ID_AGE_MAX;
         match (&self.known, found) {
             (None, StoredIds::Consistent(id)) => IdentityStep::Known(id.clone()),
-            (None, StoredIds::Missing) => IdentityStep::Name(None),
+            (None, StoredIds::Missing) => IdentityStep::AssignId(None),
             (None, StoredIds::Inconsistent(names)) => {
-                let since = *self.in_part.get_or_insert_with(Instant::now);
-                if since.elapsed() < NAMING {
+                let since = *self.partial_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < NAMING_TIMEOUT {
                     IdentityStep::Wait
                 } else {
-                    IdentityStep::Rename(names.clone())
+                    IdentityStep::OverwriteId(names.clone())
                 }
             }
             (Some(known), StoredIds::Consistent(id)) if known == id => {
                 IdentityStep::Known(id.clone())
             }
             // Acknowledged a moment before that run ended, and so it may be lost with it.
-            (Some(known), StoredIds::Missing) if self.named.as_ref().is_some_and(is_young) => {
-                IdentityStep::Name(Some(known.clone()))
+            (Some(known), StoredIds::Missing) if self.named_at.as_ref().is_some_and(is_young) => {
+                IdentityStep::AssignId(Some(known.clone()))
             }
-            (Some(_), _) => IdentityStep::Other,
+            (Some(_), _) => IdentityStep::Replaced,
         }
     }
 }
@@ -145,27 +146,30 @@ mod tests {
         let whole = |id: &str| StoredIds::Consistent(id.into());
         let ago = |span: Duration| Instant::now().checked_sub(span).expect("a moment");
         let mut identity = StoreIdentity::default();
-        assert_eq!(identity.next(&StoredIds::Missing, "r"), IdentityStep::Name(None));
-        assert_eq!(identity.next(&whole("a"), "r"), IdentityStep::Known("a".into()));
-        assert_eq!(identity.next(&part(&["a"]), "r"), IdentityStep::Wait);
-        identity.in_part = Some(ago(NAMING));
-        assert!(matches!(identity.next(&part(&["a"]), "r"), IdentityStep::Rename(_)));
+        assert_eq!(identity.next_step(&StoredIds::Missing, "r"), IdentityStep::AssignId(None));
+        assert_eq!(identity.next_step(&whole("a"), "r"), IdentityStep::Known("a".into()));
+        assert_eq!(identity.next_step(&part(&["a"]), "r"), IdentityStep::Wait);
+        identity.partial_since = Some(ago(NAMING_TIMEOUT));
+        assert!(matches!(identity.next_step(&part(&["a"]), "r"), IdentityStep::OverwriteId(_)));
         identity.known = Some("a".into());
         for other in [StoredIds::Missing, part(&["a"]), whole("b")] {
-            assert_eq!(identity.next(&other, "r"), IdentityStep::Other, "{other:?}");
+            assert_eq!(identity.next_step(&other, "r"), IdentityStep::Replaced, "{other:?}");
         }
-        (identity.named, identity.had) = (Some(Instant::now()), Some("r".into()));
+        (identity.named_at, identity.identified_run) = (Some(Instant::now()), Some("r".into()));
         assert_eq!(
-            identity.next(&StoredIds::Missing, "r"),
-            IdentityStep::Other,
+            identity.next_step(&StoredIds::Missing, "r"),
+            IdentityStep::Replaced,
             "the same run had it"
         );
-        assert_eq!(identity.next(&StoredIds::Missing, "s"), IdentityStep::Name(Some("a".into())));
-        assert_eq!(identity.next(&part(&["b"]), "s"), IdentityStep::Other);
-        identity.named = Some(ago(YOUNG));
         assert_eq!(
-            identity.next(&StoredIds::Missing, "s"),
-            IdentityStep::Other,
+            identity.next_step(&StoredIds::Missing, "s"),
+            IdentityStep::AssignId(Some("a".into()))
+        );
+        assert_eq!(identity.next_step(&part(&["b"]), "s"), IdentityStep::Replaced);
+        identity.named_at = Some(ago(NEW_ID_AGE_MAX));
+        assert_eq!(
+            identity.next_step(&StoredIds::Missing, "s"),
+            IdentityStep::Replaced,
             "it had all its time"
         );
     }

@@ -14,24 +14,24 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 
 /// No token is good for longer, in ms, whoever made it: a secret that leaks, or a clock that is
 /// wrong, makes no address that lasts.
-pub const LIFE_MAX_MS: i64 = 600_000;
+pub const TOKEN_TTL_MAX_MS: i64 = 600_000;
 
 /// What the secret is used for here, so that nothing made with it for something else is a token.
-const PURPOSE: &[u8] = b"tollgate: address of a file, version 3";
-const END_BYTES: usize = 8;
+const HKDF_SALT: &[u8] = b"tollgate: address of a file, version 3";
+const EXPIRY_BYTES: usize = 8;
 const TAG_BYTES: usize = 16;
 /// The longest name an account has. Shorter ones are filled up, so that no token tells its length.
-const NAME_BYTES: usize = 64;
-const TOKEN_BYTES: usize = END_BYTES + NAME_BYTES + TAG_BYTES;
+const ACCOUNT_BYTES: usize = 64;
+const TOKEN_BYTES: usize = EXPIRY_BYTES + ACCOUNT_BYTES + TAG_BYTES;
 const TOKEN_CHARS: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
 /// The fleet's secrets, with which tokens are made and known: one, and while it is changed another.
 #[derive(Clone)]
 pub struct UrlSigner {
     /// Makes tokens.
-    newest: SigningSecret,
+    current: SigningSecret,
     /// Knows them too.
-    other: Option<SigningSecret>,
+    previous: Option<SigningSecret>,
 }
 
 #[derive(Clone)]
@@ -40,52 +40,57 @@ struct SigningSecret([u8; 32]);
 impl UrlSigner {
     /// Of the secret that makes tokens, and of another one whose tokens are good as well.
     #[must_use]
-    pub fn new(newest: [u8; 32], other: Option<[u8; 32]>) -> UrlSigner {
-        UrlSigner { newest: SigningSecret(newest), other: other.map(SigningSecret) }
+    pub fn new(current: [u8; 32], previous: Option<[u8; 32]>) -> UrlSigner {
+        UrlSigner { current: SigningSecret(current), previous: previous.map(SigningSecret) }
     }
 
     /// Makes a token for a job of an account, good until before a time, in unix ms.
     ///
     /// # Errors
     /// The name of the job is longer than any cipher takes.
-    pub fn token(&self, account: &str, job: &str, expires_ms: i64) -> Result<String, Unspecified> {
+    pub fn make_token(
+        &self,
+        account: &str,
+        job: &str,
+        expires_ms: i64,
+    ) -> Result<String, Unspecified> {
         let end = expires_ms.to_be_bytes();
-        let mut name = [0; NAME_BYTES];
+        let mut name = [0; ACCOUNT_BYTES];
         // No account has a longer name; one that had would open to another, which has no such job.
         name.iter_mut().zip(account.bytes()).for_each(|(to, from)| *to = from);
-        let key = self.newest.key(job, end)?;
-        let tag = key.seal_in_place_separate_tag(only_nonce(), Aad::from(end), &mut name)?;
+        let key = self.current.derive_key(job, end)?;
+        let tag = key.seal_in_place_separate_tag(fixed_nonce(), Aad::from(end), &mut name)?;
         Ok(URL_SAFE_NO_PAD.encode([&end[..], &name[..], tag.as_ref()].concat()))
     }
 
     /// The account of a token, if it is one that was made for this job, is still good, and is not
     /// good for longer than any may be.
     #[must_use]
-    pub fn open(&self, job: &str, token: &str, now_ms: i64) -> Option<String> {
+    pub fn verify(&self, job: &str, token: &str, now_ms: i64) -> Option<String> {
         if token.len() != TOKEN_CHARS {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (end, sealed) = bytes.split_first_chunk::<END_BYTES>()?;
+        let (end, sealed) = bytes.split_first_chunk::<EXPIRY_BYTES>()?;
         let end_ms = i64::from_be_bytes(*end);
-        if end_ms <= now_ms || end_ms > now_ms.saturating_add(LIFE_MAX_MS) {
+        if end_ms <= now_ms || end_ms > now_ms.saturating_add(TOKEN_TTL_MAX_MS) {
             return None;
         }
-        let mut secrets = std::iter::once(&self.newest).chain(&self.other);
+        let mut secrets = std::iter::once(&self.current).chain(&self.previous);
         let name = secrets.find_map(|secret| {
-            let (key, mut sealed) = (secret.key(job, *end).ok()?, sealed.to_vec());
-            let opened = key.open_in_place(only_nonce(), Aad::from(end), &mut sealed).ok()?;
+            let (key, mut sealed) = (secret.derive_key(job, *end).ok()?, sealed.to_vec());
+            let opened = key.open_in_place(fixed_nonce(), Aad::from(end), &mut sealed).ok()?;
             Some(opened.to_vec())
         })?;
-        let length = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
+        let length = name.iter().position(|byte| *byte == 0).unwrap_or(ACCOUNT_BYTES);
         std::str::from_utf8(name.get(..length)?).ok().map(str::to_owned)
     }
 }
 
 impl SigningSecret {
     /// A key for one job and one end. As a job has one account, it seals one name and no other.
-    fn key(&self, job: &str, end: [u8; END_BYTES]) -> Result<LessSafeKey, Unspecified> {
-        let secret = Salt::new(HKDF_SHA256, PURPOSE).extract(&self.0);
+    fn derive_key(&self, job: &str, end: [u8; EXPIRY_BYTES]) -> Result<LessSafeKey, Unspecified> {
+        let secret = Salt::new(HKDF_SHA256, HKDF_SALT).extract(&self.0);
         let info = [&end[..], job.as_bytes()];
         let key = UnboundKey::from(secret.expand(&info, &CHACHA20_POLY1305)?);
         Ok(LessSafeKey::new(key))
@@ -93,7 +98,7 @@ impl SigningSecret {
 }
 
 /// Each key is used for one name.
-fn only_nonce() -> Nonce {
+fn fixed_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }
 
@@ -117,7 +122,7 @@ mod tests {
     fn a_token_is_what_the_rfc_would_make_of_it() {
         // Worked out with another implementation.
         let secret = std::array::from_fn(|i| u8::try_from(i).expect("small"));
-        let token = UrlSigner::new(secret, None).token("acme", JOB, NOW);
+        let token = UrlSigner::new(secret, None).make_token("acme", JOB, NOW);
         assert_eq!(
             token.expect("a token"),
             "AAABi8_laACVDlGsvoztAciA0ENC2b_vk-Ujr8mPnPugTajhx7ZJz1sGFveSiURa4a\
@@ -130,19 +135,19 @@ mod tests {
     #[case(NOW, false)]
     #[case(NOW + 1, false)]
     #[case(i64::MAX, false)]
-    #[case::the_longest_life(NOW - LIFE_MAX_MS, true)]
-    #[case::longer_than_any(NOW - LIFE_MAX_MS - 1, false)]
+    #[case::the_longest_life(NOW - TOKEN_TTL_MAX_MS, true)]
+    #[case::longer_than_any(NOW - TOKEN_TTL_MAX_MS - 1, false)]
     #[case::much_longer(0, false)]
     #[case::before_time(i64::MIN, false)]
     fn a_token_is_good_for_ten_minutes_before_its_end(#[case] now_ms: i64, #[case] is_good: bool) {
-        let token = seal().token("acme", JOB, NOW).expect("a token");
-        assert_eq!(seal().open(JOB, &token, now_ms).is_some(), is_good);
+        let token = seal().make_token("acme", JOB, NOW).expect("a token");
+        assert_eq!(seal().verify(JOB, &token, now_ms).is_some(), is_good);
     }
 
     #[test]
     fn a_token_told_whose_file_it_was() {
         let bytes = |account: &str, job: &str| {
-            let token = seal().token(account, job, NOW).expect("a token");
+            let token = seal().make_token(account, job, NOW).expect("a token");
             URL_SAFE_NO_PAD.decode(token).expect("sound")
         };
         let (long, short) = (bytes("a-rather-long-name", JOB), bytes("a", JOB));
@@ -154,12 +159,12 @@ mod tests {
 
     #[test]
     fn parts_of_a_token_cannot_change_places() {
-        let token = seal().token("bc", "a", NOW).expect("a token");
-        assert_eq!(seal().open("a", &token, BEFORE), Some("bc".to_owned()));
-        assert_eq!(seal().open("ab", &token, BEFORE), None);
+        let token = seal().make_token("bc", "a", NOW).expect("a token");
+        assert_eq!(seal().verify("a", &token, BEFORE), Some("bc".to_owned()));
+        assert_eq!(seal().verify("ab", &token, BEFORE), None);
         let bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
         let moved = URL_SAFE_NO_PAD.encode([&bytes[..8], &bytes[9..], &[0]].concat());
-        assert_eq!(seal().open("ab", &moved, BEFORE), None);
+        assert_eq!(seal().verify("ab", &moved, BEFORE), None);
     }
 
     #[test]
@@ -170,8 +175,8 @@ mod tests {
             UrlSigner::new([2; 32], None),
         ];
         let [of_old, of_both] =
-            [&old, &both].map(|seal| seal.token("acme", JOB, NOW).expect("a token"));
-        let opens = |seal: &UrlSigner, token: &str| seal.open(JOB, token, BEFORE).is_some();
+            [&old, &both].map(|seal| seal.make_token("acme", JOB, NOW).expect("a token"));
+        let opens = |seal: &UrlSigner, token: &str| seal.verify(JOB, token, BEFORE).is_some();
         assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_old)), [true, true, false]);
         assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_both)), [false, true, true]);
     }
@@ -190,15 +195,15 @@ mod tests {
         )]
         token: String,
     ) {
-        assert_eq!(seal().open(JOB, &token, -1), None);
+        assert_eq!(seal().verify(JOB, &token, -1), None);
     }
 
     #[test]
     fn the_longest_name_fits() {
         let longest = "x".repeat(64);
-        let token = seal().token(&longest, JOB, NOW).expect("a token");
+        let token = seal().make_token(&longest, JOB, NOW).expect("a token");
         assert_eq!((token.len(), token.len()), (TOKEN_CHARS, 118));
-        assert_eq!(seal().open(JOB, &token, BEFORE), Some(longest));
+        assert_eq!(seal().verify(JOB, &token, BEFORE), Some(longest));
     }
 
     proptest! {
@@ -208,39 +213,39 @@ mod tests {
             job in "video_[0-9a-f-]{36}", end: i64
         ) {
             let seal = UrlSigner::new(secret, None);
-            let token = seal.token(&account, &job, end).expect("a token");
+            let token = seal.make_token(&account, &job, end).expect("a token");
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
             prop_assert!(token.bytes().all(is_plain));
-            let opened = seal.open(&job, &token, end.saturating_sub(1));
+            let opened = seal.verify(&job, &token, end.saturating_sub(1));
             prop_assert_eq!(opened, (end > i64::MIN).then_some(account));
-            prop_assert_eq!(seal.open(&job, &token, end), None);
+            prop_assert_eq!(seal.verify(&job, &token, end), None);
         }
 
         #[test]
         fn a_token_with_a_bit_flipped_opens_nothing(
             account in "[A-Za-z0-9._-]{1,64}", at: prop::sample::Index, bit in 0..8_u8
         ) {
-            let token = seal().token(&account, JOB, NOW).expect("a token");
+            let token = seal().make_token(&account, JOB, NOW).expect("a token");
             let mut bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
             let at_byte = at.index(bytes.len());
             bytes[at_byte] ^= 1 << bit;
-            prop_assert_eq!(seal().open(JOB, &URL_SAFE_NO_PAD.encode(bytes), BEFORE), None);
+            prop_assert_eq!(seal().verify(JOB, &URL_SAFE_NO_PAD.encode(bytes), BEFORE), None);
         }
 
         #[test]
         fn a_token_with_a_letter_changed_added_or_lost_opens_nothing(
             account in "[A-Za-z0-9._-]{1,64}", at: prop::sample::Index, letter in "[ -~]"
         ) {
-            let token = seal().token(&account, JOB, NOW).expect("a token");
+            let token = seal().make_token(&account, JOB, NOW).expect("a token");
             let at = at.index(token.len());
             let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
             if changed != token {
                 // The last letter has bits that no byte has: they must be zero.
-                prop_assert_eq!(seal().open(JOB, &changed, BEFORE), None);
+                prop_assert_eq!(seal().verify(JOB, &changed, BEFORE), None);
             }
             let (added, lost) = (format!("{token}{letter}"), &token[..token.len() - 1]);
-            prop_assert_eq!(seal().open(JOB, &added, BEFORE), None);
-            prop_assert_eq!(seal().open(JOB, lost, BEFORE), None);
+            prop_assert_eq!(seal().verify(JOB, &added, BEFORE), None);
+            prop_assert_eq!(seal().verify(JOB, lost, BEFORE), None);
         }
 
         #[test]
@@ -248,9 +253,9 @@ mod tests {
             job in "[ -~]{0,60}", other in "[ -~]{0,60}", secret: [u8; 32], another: [u8; 32]
         ) {
             prop_assume!(job != other && secret != another);
-            let token = UrlSigner::new(secret, None).token("acme", &job, NOW).expect("a token");
-            prop_assert_eq!(UrlSigner::new(secret, None).open(&other, &token, BEFORE), None);
-            prop_assert_eq!(UrlSigner::new(another, None).open(&job, &token, BEFORE), None);
+            let token = UrlSigner::new(secret, None).make_token("acme", &job, NOW).expect("a token");
+            prop_assert_eq!(UrlSigner::new(secret, None).verify(&other, &token, BEFORE), None);
+            prop_assert_eq!(UrlSigner::new(another, None).verify(&job, &token, BEFORE), None);
         }
     }
 }

@@ -12,7 +12,7 @@ pub const NOTE_BYTES_MAX: usize = 256 << 10;
 /// A name may have so many bytes, at most.
 pub const NAME_BYTES_MAX: usize = 512;
 /// Once so many bytes are found, the notes that are left are not looked up any more.
-pub const FOUND_BYTES_MAX: usize = 8 << 20;
+pub const LOOKUP_BYTES_MAX: usize = 8 << 20;
 /// Where a store bounds the notes of an account by number, so many live on a shelf, at most; those
 /// that expire first make room.
 pub const NOTES_MAX: usize = 1_000;
@@ -27,14 +27,14 @@ pub enum Namespace {
     /// Ids that an account was given.
     Ids,
     /// Everything else.
-    Rest,
+    Other,
 }
 
 impl Namespace {
     /// Where a note of this name is.
     #[must_use]
     pub fn of(name: &str) -> Namespace {
-        if name.starts_with(ID_PREFIX) { Namespace::Ids } else { Namespace::Rest }
+        if name.starts_with(ID_PREFIX) { Namespace::Ids } else { Namespace::Other }
     }
 
     /// So many notes of an account are on it, at most.
@@ -42,7 +42,7 @@ impl Namespace {
     pub fn notes_max(self) -> usize {
         match self {
             Namespace::Ids => IDS_MAX,
-            Namespace::Rest => NOTES_MAX,
+            Namespace::Other => NOTES_MAX,
         }
     }
 }
@@ -64,7 +64,7 @@ pub enum CacheRefusal {
 pub trait AccountCache: Send + Sync {
     /// Keeps a note of an account's under names for so long (ms); what had these names before is
     /// replaced. It is found as soon as this has returned, and does not wait for any disk.
-    async fn keep(
+    async fn put(
         &self,
         account: &AccountName,
         names: &[String],
@@ -73,7 +73,7 @@ pub trait AccountCache: Send + Sync {
     ) -> Result<(), CacheRefusal>;
     /// The notes of these names that still live, in the same order. After [`FOUND_BYTES_MAX`] the
     /// rest counts as not there.
-    async fn find(
+    async fn get_many(
         &self,
         account: &AccountName,
         names: &[String],
@@ -84,7 +84,7 @@ pub trait AccountCache: Send + Sync {
 ///
 /// # Errors
 /// [`NoteRefused::TooLarge`].
-pub fn fits(names: &[String], note: &[u8]) -> Result<(), CacheRefusal> {
+pub fn check_size(names: &[String], note: &[u8]) -> Result<(), CacheRefusal> {
     let too_long = |name: &String| name.len() > NAME_BYTES_MAX;
     if note.len() > NOTE_BYTES_MAX || names.iter().any(too_long) {
         return Err(CacheRefusal::TooLarge);

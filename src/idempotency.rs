@@ -24,7 +24,7 @@ pub const INLINE_BYTES_MAX: usize = 64 << 10;
 pub const PIECE_BYTES: usize = 256 << 10;
 /// The name of a call that runs is remembered for so many leases, at least, from when it was last
 /// kept alive: long enough to be asked about after its lease ran out.
-pub const RUNNING_LEASES: u64 = 10;
+pub const RUNNING_TTL_LEASES: u64 = 10;
 
 /// A call, and the name that it is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,17 +42,17 @@ pub struct IdempotencyKey {
 impl IdempotencyKey {
     /// What keeps the name alive while the call runs.
     #[must_use]
-    pub fn kept_alive(&self, account: &AccountName) -> LeaseEntry {
+    pub fn lease_entry(&self, account: &AccountName) -> LeaseEntry {
         let IdempotencyKey { name, content, owner, life_ms } = self.clone();
-        let kept = lease::LeasedItem::Name { owner, content, life_ms };
-        LeaseEntry { account: account.clone(), id: name, kept }
+        let item = lease::LeasedItem::Name { owner, content, life_ms };
+        LeaseEntry { account: account.clone(), id: name, item }
     }
 
     /// The name that is kept alive so; `None` if that is something else. Who takes it again for
     /// the same call has it, even where a store has lost it.
     #[must_use]
-    pub fn of(entry: &LeaseEntry) -> Option<IdempotencyKey> {
-        let lease::LeasedItem::Name { owner, content, life_ms } = entry.kept.clone() else {
+    pub fn from_lease(entry: &LeaseEntry) -> Option<IdempotencyKey> {
+        let lease::LeasedItem::Name { owner, content, life_ms } = entry.item.clone() else {
             return None;
         };
         Some(IdempotencyKey { name: entry.id.clone(), content, owner, life_ms })
@@ -63,31 +63,31 @@ impl IdempotencyKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimMode {
     /// Nothing.
-    Free,
+    IfFree,
     /// It is taken over from this owner, of whom the caller knows that nothing will come.
-    From(String),
+    TakeOver(String),
     /// It is taken whoever has it: the call is a new one, which a repeat may be of.
-    Anew,
+    Replace,
 }
 
 /// What came of taking a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimResult {
     /// It is the caller's.
-    Mine,
+    Claimed,
     /// A call runs under it.
     Running,
     /// A call had it whose lease ran out, or that is not the one to take it over from.
-    Lapsed {
+    Expired {
         /// The id of that call.
         owner: String,
     },
     /// The call has ended, and this is kept of it.
     Replied(StoredReply),
     /// The call has ended and was paid for, but its reply is not kept.
-    NotKept,
+    ReplyNotStored,
     /// It stands for a call of other content.
-    OtherContent,
+    ContentMismatch,
 }
 
 /// A reply that is kept.
@@ -132,7 +132,7 @@ impl ReplyHead {
 
     /// The same, of a body that is elsewhere.
     #[must_use]
-    pub fn with_body_apart(self, bytes: u64, expires_s: u64) -> ReplyHead {
+    pub fn with_external_body(self, bytes: u64, expires_s: u64) -> ReplyHead {
         let apart = ExternalBody { status: self.status(), bytes, expires_s };
         ReplyHead { status: 0, apart: Some(apart), ..self }
     }
@@ -161,7 +161,7 @@ pub struct ExternalBody {
 #[async_trait]
 pub trait ReplyStore: Send + Sync {
     /// Takes a name for so long (ms), if it may be taken.
-    async fn take(
+    async fn claim_key(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
@@ -170,7 +170,7 @@ pub trait ReplyStore: Send + Sync {
     ) -> Result<ClaimResult, Unavailable>;
     /// Keeps a name alive for so long (ms) from now; `false` if it is not this owner's any more, or
     /// its call has ended.
-    async fn renew(
+    async fn renew_key(
         &self,
         account: &AccountName,
         name: &str,
@@ -180,17 +180,21 @@ pub trait ReplyStore: Send + Sync {
     /// Ends a call, with its reply if that is to be kept and there is room for it. A name that a
     /// store has lost is there again afterwards. `false` if it is another owner's by now. The same
     /// again changes nothing.
-    async fn end(
+    async fn complete(
         &self,
         account: &AccountName,
         naming: &IdempotencyKey,
         reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable>;
     /// Gives a name free, if it is this owner's and its call has not ended.
-    async fn free(&self, account: &AccountName, name: &str, owner: &str)
-    -> Result<(), Unavailable>;
+    async fn release_key(
+        &self,
+        account: &AccountName,
+        name: &str,
+        owner: &str,
+    ) -> Result<(), Unavailable>;
     /// A piece of the body of an owner's reply, counted from 0; `None` if it is not there.
-    async fn piece(
+    async fn read_piece(
         &self,
         account: &AccountName,
         owner: &str,
@@ -207,9 +211,9 @@ mod tests {
         let account = AccountName::parse("a").expect("a name");
         let (name, owner) = ("n".to_owned(), "o".to_owned());
         let naming = IdempotencyKey { name, content: [7; 32], owner, life_ms: 5 };
-        let entry = naming.kept_alive(&account);
-        assert_eq!((&entry.account, IdempotencyKey::of(&entry)), (&account, Some(naming)));
-        assert!(entry.again(9).is_empty(), "it is no hold");
+        let entry = naming.lease_entry(&account);
+        assert_eq!((&entry.account, IdempotencyKey::from_lease(&entry)), (&account, Some(naming)));
+        assert!(entry.restore_operations(9).is_empty(), "it is no hold");
     }
 
     #[test]
@@ -224,7 +228,7 @@ mod tests {
     /// is not in the store for an empty one.
     #[test]
     fn a_long_reply_was_sent_again_without_its_body_by_an_older_version() {
-        let head = ReplyHead::new(200, Vec::new()).with_body_apart(9, 1);
+        let head = ReplyHead::new(200, Vec::new()).with_external_body(9, 1);
         let text = serde_json::to_string(&head).expect("a text");
         let older: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(older["status"], 0, "it builds no answer of that");
