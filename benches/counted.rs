@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use tollgate::dialect::Endpoint;
 use tollgate::dialect::call::{ModelCall, ParsedBody};
-use tollgate::dialect::chat::ask_for_usage;
+use tollgate::dialect::chat::set_include_usage;
 use tollgate::dialect::json::{JsonDocument, JsonPatch};
 use tollgate::dialect::relay::{Relay, RelayMode};
 use tollgate::dialect::sse::SseSplitter;
@@ -38,7 +38,7 @@ const PARTS: [Part; 11] = [
         let document = JsonDocument::parse(request(1_000)).expect("sound");
         Box::new(move || {
             let mut draft = JsonPatch::new(&document);
-            ask_for_usage(&mut draft);
+            set_include_usage(&mut draft);
             drop(black_box(draft.finish()));
         })
     }),
@@ -48,8 +48,8 @@ const PARTS: [Part; 11] = [
             let manner =
                 TranslationContext { model: "lma-sonnet-4-6", account: "a", json_schema: true };
             let draft = JsonPatch::new(&document);
-            let read = Translation::read(&document, &draft, manner).expect("a chat");
-            drop(black_box(read.finish().with_model("m")));
+            let read = Translation::parse_chat(&document, &draft, manner).expect("a chat");
+            drop(black_box(read.build_call().body_with_model("m")));
         })
     }),
     ("translate a reply", || {
@@ -72,7 +72,7 @@ const PARTS: [Part; 11] = [
     }),
     ("relay 202 events", || {
         let stream = stream();
-        let passage = || RelayMode::Chat { usage_asked: true, choices: 1 };
+        let passage = || RelayMode::Chat { include_usage: true, choices: 1 };
         Box::new(move || relay(Relay::new(passage(), true), stream.clone(), 217))
     }),
     ("translate 205 events", || {

@@ -47,8 +47,8 @@ pub(super) fn translated() -> RelayMode {
         model: "m".to_owned(),
         created: 1,
         input_tokens: 0,
-        usage_asked: true,
-        keep: false,
+        include_usage: true,
+        save_thinking: false,
     };
     RelayMode::Translated(stamp)
 }

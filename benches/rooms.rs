@@ -3,7 +3,7 @@
 use divan::Bencher;
 use tollgate::dialect::Endpoint;
 use tollgate::dialect::call::{ModelCall, ParsedBody};
-use tollgate::dialect::chat::ask_for_usage;
+use tollgate::dialect::chat::set_include_usage;
 use tollgate::dialect::json::{JsonDocument, JsonPatch};
 use tollgate::dialect::relay::{Relay, RelayMode};
 use tollgate::dialect::sse::SseSplitter;
@@ -52,7 +52,10 @@ fn translate_a_call(bencher: Bencher<'_, '_>, bytes: usize) {
     let manner = TranslationContext { model: "lma-sonnet-4-6", account: "a", json_schema: true };
     bencher.bench(|| {
         let draft = JsonPatch::new(&document);
-        Translation::read(&document, &draft, manner).expect("a chat").finish().with_model("m")
+        Translation::parse_chat(&document, &draft, manner)
+            .expect("a chat")
+            .build_call()
+            .body_with_model("m")
     });
 }
 
@@ -71,7 +74,7 @@ fn splice_include_usage(bencher: Bencher<'_, '_>) {
     let document = JsonDocument::parse(request(1_000)).expect("sound");
     bencher.bench(|| {
         let mut draft = JsonPatch::new(&document);
-        ask_for_usage(&mut draft);
+        set_include_usage(&mut draft);
         draft.finish()
     });
 }
@@ -92,10 +95,10 @@ fn split_events(bencher: Bencher<'_, '_>, size: usize) {
 }
 
 #[divan::bench(args = [false, true])]
-fn relay_a_stream(bencher: Bencher<'_, '_>, usage_asked: bool) {
+fn relay_a_stream(bencher: Bencher<'_, '_>, include_usage: bool) {
     let stream = stream();
     bencher.counter(divan::counter::ItemsCount::new(202usize)).bench(|| {
-        let mut relay = Relay::new(RelayMode::Chat { usage_asked, choices: 1 }, true);
+        let mut relay = Relay::new(RelayMode::Chat { include_usage, choices: 1 }, true);
         let mut rest = stream.clone();
         let mut passed = 0;
         while !rest.is_empty() {

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::dialect::Endpoint;
-use crate::sheet::ConfigError;
+use crate::toml_reader::ConfigError;
 
-pub mod blocked;
 mod completeness;
 mod example;
+pub mod failover;
+pub mod field_policy;
 pub mod kind;
 pub mod model;
 mod prices;
 pub mod rewrite;
 pub mod route;
 pub mod route_tls;
-pub mod screen;
 pub mod vendor;
 mod vendor_key;
 
@@ -38,7 +38,7 @@ pub type RulesSource = (String, String);
 
 /// So much of an unknown name is compared: the search costs the product of the lengths, and what a
 /// longer name adds makes it no nearer to any of ours.
-const NAME_CHARS_MAX: usize = 128;
+const COMPARED_CHARS_MAX: usize = 128;
 
 /// Every model on offer.
 #[derive(Debug)]
@@ -47,13 +47,13 @@ pub struct Catalogue {
     /// Ids, and the vendors' own names where clients may use them.
     by_name: HashMap<String, usize>,
     /// What calls of a kind are for that name no model.
-    unnamed: Vec<(ModelKind, String)>,
+    default_models: Vec<(ModelKind, String)>,
     /// Names the price list in journals: a digest of the rules.
     pub version: Arc<str>,
     /// How many examples in the rules were run.
-    pub examples: usize,
+    pub example_count: usize,
     /// What each rules file has brought.
-    files: Vec<completeness::FileContent>,
+    file_counts: Vec<completeness::RulesFileCounts>,
 }
 
 impl Catalogue {
@@ -71,33 +71,36 @@ impl Catalogue {
         let mut catalogue = Catalogue {
             models: Vec::new(),
             by_name: HashMap::new(),
-            unnamed: Vec::new(),
+            default_models: Vec::new(),
             version: "".into(),
-            examples: 0,
-            files: Vec::new(),
+            example_count: 0,
+            file_counts: Vec::new(),
         };
         let mut places = HashMap::new();
         for (file, text) in sources {
             digest.update(text.as_bytes());
             let rules = vendor::parse(file, text, &mut faults);
-            catalogue.files.push(completeness::FileContent::of(file, &rules));
-            for ModelEntry { model, place, is_default } in rules.models {
-                if is_default && let Some(first) = catalogue.unnamed(model.kind) {
-                    faults.push(place.fault(format!("'{first}' is the default already")));
+            catalogue.file_counts.push(completeness::RulesFileCounts::new(file, &rules));
+            for ModelEntry { model, location: place, is_default } in rules.models {
+                if is_default && let Some(first) = catalogue.default_model(model.kind) {
+                    faults.push(place.error(format!("'{first}' is the default already")));
                 } else if is_default {
-                    catalogue.unnamed.push((model.kind, model.id.clone()));
+                    catalogue.default_models.push((model.kind, model.id.clone()));
                 }
                 if let Some(first) = places.insert(model.id.clone(), place.clone()) {
-                    faults.push(place.fault(format!("model '{}' stands at {first} too", model.id)));
+                    faults.push(place.error(format!("model '{}' stands at {first} too", model.id)));
                 }
                 catalogue.by_name.insert(model.id.clone(), catalogue.models.len());
                 catalogue.models.push(Arc::new(model));
             }
             let models = rules.examples.iter();
-            catalogue.examples += models.map(|e| e.run(&catalogue, &mut faults)).count();
+            catalogue.example_count += models.map(|e| e.run(&catalogue, &mut faults)).count();
         }
         if catalogue.models.is_empty() && faults.is_empty() {
-            faults.push(crate::sheet::SourceLocation::whole("rules").fault("no model is defined"));
+            faults.push(
+                crate::toml_reader::SourceLocation::whole_source("rules")
+                    .error("no model is defined"),
+            );
         }
         if !faults.is_empty() {
             return Err(faults);
@@ -105,7 +108,7 @@ impl Catalogue {
         let hash = digest.finalize();
         catalogue.version =
             hash.iter().take(6).map(|b| format!("{b:02x}")).collect::<String>().into();
-        catalogue.name_aliases(naming);
+        catalogue.add_aliases(naming);
         Ok(catalogue)
     }
 
@@ -117,20 +120,20 @@ impl Catalogue {
 
     /// The tokens of the vendors whose rules were read.
     pub fn vendors(&self) -> impl Iterator<Item = &str> {
-        self.models.iter().map(|model| model.vendor.token.as_str())
+        self.models.iter().map(|model| model.vendor.name.as_str())
     }
 
     /// The model that calls of a kind are for when they name none.
     #[must_use]
-    pub fn unnamed(&self, kind: ModelKind) -> Option<&str> {
-        self.unnamed.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
+    pub fn default_model(&self, kind: ModelKind) -> Option<&str> {
+        self.default_models.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
     /// The known id nearest to a name. It is looked for among the models of `endpoint` first; only
     /// where none of them is near, among all.
     #[must_use]
-    pub fn closest(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
-        let name = UnknownName::read(name);
+    pub fn closest_model_id(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
+        let name = UnknownName::new(name);
         let sold = |at: usize| endpoint.is_none_or(|e| self.models[at].endpoints().contains(&e));
         let of_endpoint = self.nearest(&name, sold);
         let nearest = match of_endpoint {
@@ -160,12 +163,12 @@ impl Catalogue {
         &self.models
     }
 
-    fn name_aliases(&mut self, naming: &[VendorModelNames]) {
+    fn add_aliases(&mut self, naming: &[VendorModelNames]) {
         for (at, model) in self.models.iter().enumerate() {
-            let vendor = naming.iter().find(|n| n.vendor == *model.vendor.token && n.aliases);
+            let vendor = naming.iter().find(|n| n.vendor == *model.vendor.name && n.allow_aliases);
             let Some(vendor) = vendor else { continue };
             // An id of ours always wins over a name of a vendor's.
-            self.by_name.entry(vendor.upstream(&model.id).into_owned()).or_insert(at);
+            self.by_name.entry(vendor.vendor_model_name(&model.id).into_owned()).or_insert(at);
         }
     }
 }
@@ -173,26 +176,26 @@ impl Catalogue {
 /// A name that is no model's.
 struct UnknownName {
     /// In lower case, and no longer than is compared.
-    whole: String,
+    full: String,
     /// The same behind its last slash, if it has one: others name models by their maker.
-    behind_slash: Option<String>,
+    last_segment: Option<String>,
 }
 
 impl UnknownName {
-    fn read(name: &str) -> UnknownName {
-        let whole: String = name.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
-        let behind_slash = behind_slash(&whole).map(str::to_owned);
-        UnknownName { whole, behind_slash }
+    fn new(name: &str) -> UnknownName {
+        let full: String = name.to_lowercase().chars().take(COMPARED_CHARS_MAX).collect();
+        let last_segment = last_segment(&full).map(str::to_owned);
+        UnknownName { full, last_segment }
     }
 
     /// How far an id is away: as a whole, or where either has a slash, of what stands behind it. A
     /// name that only adds a date to an id means that one.
     fn distance(&self, id: &str) -> usize {
-        let own = [Some(self.whole.as_str()), self.behind_slash.as_deref()];
-        let theirs = [Some(id), behind_slash(id)];
+        let own = [Some(self.full.as_str()), self.last_segment.as_deref()];
+        let theirs = [Some(id), last_segment(id)];
         let pairs = own.into_iter().flatten().flat_map(|name| {
             theirs.into_iter().flatten().map(move |id| match name.strip_prefix(id) {
-                Some(rest) if is_date(rest) => 0,
+                Some(rest) if is_date_suffix(rest) => 0,
                 _ => strsim::damerau_levenshtein(name, id),
             })
         });
@@ -201,17 +204,17 @@ impl UnknownName {
 
     /// Whether so many changes leave most of it as it is.
     fn is_near(&self, distance: usize) -> bool {
-        let compared = self.behind_slash.as_ref().unwrap_or(&self.whole);
+        let compared = self.last_segment.as_ref().unwrap_or(&self.full);
         distance.saturating_mul(2) <= compared.chars().count()
     }
 }
 
-fn behind_slash(name: &str) -> Option<&str> {
+fn last_segment(name: &str) -> Option<&str> {
     name.rsplit_once('/').map(|(_, rest)| rest).filter(|rest| !rest.is_empty())
 }
 
 /// Whether what a name adds to an id is a date as vendors write them, or the word for the newest.
-fn is_date(rest: &str) -> bool {
+fn is_date_suffix(rest: &str) -> bool {
     let digits = rest.bytes().filter(u8::is_ascii_digit).count();
     let only = rest.bytes().all(|b| b.is_ascii_digit() || b == b'-');
     rest == "-latest" || (rest.starts_with('-') && only && digits >= 4)

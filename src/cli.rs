@@ -10,8 +10,8 @@ use clap::{Parser, Subcommand};
 use crate::conf::{self, Config};
 use crate::gateway::vendor_key;
 use crate::ledger::AccountName;
-use crate::sheet::ConfigError;
 use crate::store::{self, OpenStore};
+use crate::toml_reader::ConfigError;
 
 mod account;
 mod audit;

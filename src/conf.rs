@@ -4,8 +4,8 @@ use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
 use crate::jobs::schedule::JobSchedule;
-use crate::sheet::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
 use crate::store::{StoreSection, StoreTls, StoreTlsFiles, URL_SCHEMES};
+use crate::toml_reader::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
 
 mod listen;
 
@@ -82,7 +82,7 @@ impl Config {
         text: &str,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Config, Vec<ConfigError>> {
-        let (mut root, mut faults) = sheet::parse(file, text);
+        let (mut root, mut faults) = toml_reader::parse(file, text);
         let mut variables: Vec<_> =
             environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
         variables.sort();
@@ -122,8 +122,9 @@ fn take_section(
     key: &'static str,
     faults: &mut Vec<ConfigError>,
 ) -> TableReader {
-    let empty = SpannedValue { place: sheet.place.clone(), value: TomlValue::Table(Vec::new()) };
-    let node = sheet.take(key).unwrap_or(empty);
+    let empty =
+        SpannedValue { location: sheet.location.clone(), value: TomlValue::Table(Vec::new()) };
+    let node = sheet.take_value(key).unwrap_or(empty);
     TableReader::open(node, faults)
 }
 
@@ -138,8 +139,8 @@ fn parse_section<T>(
 }
 
 fn parse_server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> ServerSection {
-    let threads = table.whole("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
-    let grace_s = table.whole("grace_s", faults).unwrap_or(300);
+    let threads = table.integer("threads", faults).and_then(|n| n.try_into().ok()).unwrap_or(0);
+    let grace_s = table.integer("grace_s", faults).unwrap_or(300);
     let upgrade_sock = table.text("upgrade_sock", faults);
     let upgrade_sock = upgrade_sock.unwrap_or_else(|| "var/upgrade/tollgate.sock".to_owned());
     let pid_file = table.text("pid_file", faults).filter(|path| !path.is_empty());
@@ -148,17 +149,17 @@ fn parse_server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> Server
 }
 
 fn parse_store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSection {
-    let place = table.place.clone();
+    let place = table.location.clone();
     let default = StoreSection::default();
     let url = table.text("url", faults).unwrap_or(default.url);
     if !URL_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
         faults.push(
-            place.fault(format!("store.url must begin with one of {}", URL_SCHEMES.join(" "))),
+            place.error(format!("store.url must begin with one of {}", URL_SCHEMES.join(" "))),
         );
     }
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(default.allow_volatile);
     let outbox = table.text("outbox", faults).unwrap_or(default.outbox);
-    let kept_bytes_max = table.whole("kept_bytes_max", faults).unwrap_or(default.kept_bytes_max);
+    let kept_bytes_max = table.integer("kept_bytes_max", faults).unwrap_or(default.kept_bytes_max);
     let tls = parse_store_tls(&mut table, url.starts_with("rediss"), faults);
     table.finish(faults);
     StoreSection { url, allow_volatile, outbox, kept_bytes_max, tls }
@@ -170,16 +171,16 @@ fn parse_store_tls(
     is_tls: bool,
     faults: &mut Vec<ConfigError>,
 ) -> StoreTls {
-    let section = table.place.clone();
+    let section = table.location.clone();
     let mut places = Vec::new();
     let mut file = |key: &'static str| {
-        let node = table.take(key)?;
-        places.push((key, node.place.clone()));
+        let node = table.take_value(key)?;
+        places.push((key, node.location.clone()));
         match node.value {
             TomlValue::Text(path) => Some(path),
             other => {
-                let what = format!("'{key}' must be a text, not {}", other.kind());
-                faults.push(node.place.fault(what));
+                let what = format!("'{key}' must be a text, not {}", other.kind_name());
+                faults.push(node.location.error(what));
                 None
             }
         }
@@ -187,14 +188,14 @@ fn parse_store_tls(
     let files = StoreTlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
     if !is_tls {
         faults.extend(places.iter().map(|(key, place)| {
-            place.fault(format!("store.{key} is for a store.url that begins with 'rediss'"))
+            place.error(format!("store.{key} is for a store.url that begins with 'rediss'"))
         }));
         return StoreTls::default();
     }
     StoreTls::load(&files).unwrap_or_else(|(key, why)| {
         let named = places.iter().find(|(known, _)| *known == key);
         let place = named.map_or(&section, |(_, place)| place);
-        faults.push(place.fault(format!("store.{key}: {why}")));
+        faults.push(place.error(format!("store.{key}: {why}")));
         StoreTls::default()
     })
 }
@@ -206,7 +207,7 @@ fn parse_rules_dir(mut table: TableReader, faults: &mut Vec<ConfigError>) -> Str
 }
 
 fn parse_log(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSection {
-    let place = table.place.clone();
+    let place = table.location.clone();
     let format = table.text("format", faults);
     let level = table.text("level", faults);
     table.finish(faults);
@@ -214,27 +215,27 @@ fn parse_log(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSectio
         Some("json") => true,
         Some("text") | None => false,
         Some(_) => {
-            faults.push(place.fault("log.format must be \"text\" or \"json\""));
+            faults.push(place.error("log.format must be \"text\" or \"json\""));
             false
         }
     };
     let level = level.as_deref().unwrap_or("info").parse().unwrap_or_else(|_| {
         let levels = "log.level must be one of off, error, warn, info, debug, trace";
-        faults.push(place.fault(levels));
+        faults.push(place.error(levels));
         log::LevelFilter::Info
     });
     LogSection { json, level }
 }
 
 fn parse_audit(mut table: TableReader, faults: &mut Vec<ConfigError>) -> AuditSection {
-    let place = table.place.clone();
+    let place = table.location.clone();
     let to = table.text("to", faults).unwrap_or_else(|| "file:var/audit.jsonl".to_owned());
     table.finish(faults);
     match to.strip_prefix("file:") {
         Some(path) if !path.is_empty() => AuditSection::File(path.to_owned()),
         _ => {
             if to != "log" {
-                faults.push(place.fault("audit.to must be \"file:PATH\" or \"log\""));
+                faults.push(place.error("audit.to must be \"file:PATH\" or \"log\""));
             }
             AuditSection::Log
         }
@@ -248,12 +249,14 @@ fn apply_variable(root: &mut SpannedValue, name: &str, value: &str, faults: &mut
     let mut node = root;
     for part in &path {
         let TomlValue::Table(members) = &mut node.value else {
-            faults.push(SourceLocation::whole(&shown).fault("there is no section of that name"));
+            faults.push(
+                SourceLocation::whole_source(&shown).error("there is no section of that name"),
+            );
             return;
         };
         let at = members.iter().position(|(key, _)| key == part).unwrap_or_else(|| {
             let empty = SpannedValue {
-                place: SourceLocation::whole(&shown),
+                location: SourceLocation::whole_source(&shown),
                 value: TomlValue::Table(Vec::new()),
             };
             members.push((part.clone(), empty));
@@ -261,7 +264,7 @@ fn apply_variable(root: &mut SpannedValue, name: &str, value: &str, faults: &mut
         });
         node = &mut members[at].1;
     }
-    *node = sheet::parse_value(&shown, value);
+    *node = toml_reader::parse_value(&shown, value);
 }
 
 #[cfg(test)]

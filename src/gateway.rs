@@ -424,7 +424,7 @@ impl ProxyHttp for Gateway {
         let ours = passage::head(session, exchange, &admitted, head);
         let bounds = usage_bounds::of(&admitted.call, &admitted.terms);
         let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
-        let relay = relay.bounded(bounds);
+        let relay = relay.with_bounds(bounds);
         let growth = StreamBudget::of(&admitted);
         exchange.stage = RequestStage::Relaying(Box::new(RelayedCall {
             funds: admitted.funds,

@@ -13,5 +13,5 @@ pub mod ledger;
 pub mod metrics;
 pub mod money;
 pub mod permissions;
-pub mod sheet;
 pub mod store;
+pub mod toml_reader;

@@ -23,10 +23,10 @@ pub enum MoneyError {
     NotDecimal,
     /// The price is not a whole number of nano-USD for one unit.
     #[error("not a whole number of nano-USD per unit")]
-    Fraction,
+    FractionalNano,
     /// The price is for units of another kind.
     #[error("the price is not for such units")]
-    OtherUnits,
+    WrongUnits,
 }
 
 /// An amount of money in nano-USD (10⁻⁹ USD). Never negative.
@@ -73,7 +73,7 @@ impl Money {
     /// # Errors
     /// [`MoneyError::Fraction`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2 billion.
     pub fn parse_usd(text: &str) -> Result<Money, MoneyError> {
-        let nano = decimal(text, NANO_PER_USD)?;
+        let nano = parse_decimal(text, NANO_PER_USD)?;
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
@@ -91,7 +91,7 @@ impl Money {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] on overflow.
-    pub fn plus(self, other: Money) -> Result<Money, MoneyError> {
+    pub fn checked_add(self, other: Money) -> Result<Money, MoneyError> {
         self.0.checked_add(other.0).map(Money).ok_or(MoneyError::OutOfRange)
     }
 
@@ -99,7 +99,7 @@ impl Money {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if `other` is more than there is.
-    pub fn minus(self, other: Money) -> Result<Money, MoneyError> {
+    pub fn checked_sub(self, other: Money) -> Result<Money, MoneyError> {
         Money::from_nano(self.0.checked_sub(other.0).ok_or(MoneyError::OutOfRange)?)
     }
 
@@ -107,14 +107,14 @@ impl Money {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] on overflow.
-    pub fn times(self, count: u64) -> Result<Money, MoneyError> {
+    pub fn checked_mul(self, count: u64) -> Result<Money, MoneyError> {
         let count = i64::try_from(count).map_err(|_| MoneyError::OutOfRange)?;
         self.0.checked_mul(count).map(Money).ok_or(MoneyError::OutOfRange)
     }
 
     /// What is left of it when `other` is taken away, at least nothing.
     #[must_use]
-    pub fn above(self, other: Money) -> Money {
+    pub fn saturating_sub(self, other: Money) -> Money {
         Money(self.0.saturating_sub(other.0).max(0))
     }
 }
@@ -122,12 +122,12 @@ impl Money {
 /// Exact decimal USD without trailing zeros, at least two decimals: `0.28`, `5.00`, `0.00000125`.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&usd(self.0.unsigned_abs(), 2))
+        f.write_str(&format_usd(self.0.unsigned_abs(), 2))
     }
 }
 
 /// Decimal USD of a number of nano-USD, with at least `decimals_min` decimals.
-fn usd(nano: u64, decimals_min: usize) -> String {
+fn format_usd(nano: u64, decimals_min: usize) -> String {
     let fraction = format!("{:09}", nano % NANO_PER_USD);
     let kept = fraction.trim_end_matches('0').len().max(decimals_min);
     let whole = nano / NANO_PER_USD;
@@ -135,7 +135,7 @@ fn usd(nano: u64, decimals_min: usize) -> String {
 }
 
 /// Reads a plain decimal and multiplies it by `scale`, exactly.
-fn decimal(text: &str, scale: u64) -> Result<u64, MoneyError> {
+fn parse_decimal(text: &str, scale: u64) -> Result<u64, MoneyError> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
     let both = !whole.is_empty() && digits(whole) && digits(fraction) && !text.ends_with('.');
@@ -151,7 +151,7 @@ fn decimal(text: &str, scale: u64) -> Result<u64, MoneyError> {
         .and_then(|w| w.checked_mul(u128::from(scale)))
         .ok_or(MoneyError::OutOfRange)?;
     if scaled % unit != 0 {
-        return Err(MoneyError::Fraction);
+        return Err(MoneyError::FractionalNano);
     }
     u64::try_from(scaled / unit).map_err(|_| MoneyError::OutOfRange)
 }
@@ -179,7 +179,7 @@ impl Rate {
     /// # Errors
     /// [`MoneyError::Fraction`] if one unit would not cost a whole number of nano-USD.
     pub fn parse_per_million(text: &str) -> Result<Rate, MoneyError> {
-        let nano = decimal(text, NANO_PER_USD / 1_000_000)?;
+        let nano = parse_decimal(text, NANO_PER_USD / 1_000_000)?;
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
     }
 
@@ -188,7 +188,7 @@ impl Rate {
     /// # Errors
     /// As [`Rate::parse_per_million`].
     pub fn parse_per_unit(text: &str) -> Result<Rate, MoneyError> {
-        let nano = decimal(text, NANO_PER_USD)?;
+        let nano = parse_decimal(text, NANO_PER_USD)?;
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
     }
 
@@ -202,15 +202,15 @@ impl Rate {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
-    pub fn times(self, units: u64) -> Result<Money, MoneyError> {
+    pub fn checked_mul(self, units: u64) -> Result<Money, MoneyError> {
         let nano = u128::from(self.0) * u128::from(units);
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
     /// Decimal USD per unit, exact, as the model listing shows it: `0.000005`.
     #[must_use]
-    pub fn usd(self) -> String {
-        usd(u64::from(self.0), 0)
+    pub fn to_usd_string(self) -> String {
+        format_usd(u64::from(self.0), 0)
     }
 }
 
@@ -263,7 +263,7 @@ pub enum BilledUnits {
         characters: u64,
     },
     /// Images for which the vendor names the sum that it bills.
-    Billed {
+    BilledImages {
         /// How many.
         images: u64,
         /// For all of them, in 10⁻¹⁰ USD.
@@ -308,7 +308,7 @@ impl VideoResolution {
 
     /// Reads a name such as `720p`.
     #[must_use]
-    pub fn named(name: &str) -> Option<VideoResolution> {
+    pub fn from_name(name: &str) -> Option<VideoResolution> {
         VideoResolution::ALL.into_iter().find(|r| r.name() == name)
     }
 
@@ -339,7 +339,7 @@ impl Usage {
         match self.units {
             BilledUnits::Tokens(tokens) => tokens,
             BilledUnits::Characters { .. }
-            | BilledUnits::Billed { .. }
+            | BilledUnits::BilledImages { .. }
             | BilledUnits::Images { .. }
             | BilledUnits::Video { .. } => TokenUsage::default(),
         }
@@ -359,13 +359,13 @@ mod tests {
         assert_eq!(usd("0.000000001"), Ok(1));
         assert_eq!(usd("9223372036.854775807"), Ok(i64::MAX));
         assert_eq!(usd("9223372036.854775808"), Err(MoneyError::OutOfRange));
-        assert_eq!(usd("0.0000000001"), Err(MoneyError::Fraction));
+        assert_eq!(usd("0.0000000001"), Err(MoneyError::FractionalNano));
         for bad in ["", ".5", "5.", "-1", "+1", "1e3", "1_000", "1,5", " 1", "∞"] {
             assert_eq!(usd(bad), Err(MoneyError::NotDecimal), "{bad:?}");
         }
         assert_eq!(Rate::parse_per_million("0.019"), Ok(Rate(19)));
         assert_eq!(Rate::parse_per_million("600"), Ok(Rate(600_000)));
-        assert_eq!(Rate::parse_per_million("0.0195"), Err(MoneyError::Fraction));
+        assert_eq!(Rate::parse_per_million("0.0195"), Err(MoneyError::FractionalNano));
     }
 
     #[test]
@@ -392,13 +392,25 @@ mod tests {
     fn sums_and_what_is_left_of_them_are_exact() {
         let money = |nano| Money::from_nano(nano).expect("not negative");
         let (seven, three, most) = (money(7), money(3), money(i64::MAX));
-        assert_eq!((seven.plus(three), seven.minus(three)), (Ok(money(10)), Ok(money(4))));
-        assert_eq!((three.minus(seven), most.plus(money(1))), (Err(OUT), Err(OUT)));
-        assert_eq!((seven.above(three), three.above(seven)), (money(4), Money::ZERO));
-        assert_eq!((seven.above(seven), seven.above(Money::ZERO)), (Money::ZERO, seven));
-        assert_eq!((seven.times(3), seven.times(0)), (Ok(money(21)), Ok(Money::ZERO)));
-        assert_eq!((most.times(1), most.times(2)), (Ok(most), Err(OUT)));
-        assert_eq!((seven.times(u64::MAX), Money::ZERO.times(u64::MAX)), (Err(OUT), Err(OUT)));
+        assert_eq!(
+            (seven.checked_add(three), seven.checked_sub(three)),
+            (Ok(money(10)), Ok(money(4)))
+        );
+        assert_eq!((three.checked_sub(seven), most.checked_add(money(1))), (Err(OUT), Err(OUT)));
+        assert_eq!(
+            (seven.saturating_sub(three), three.saturating_sub(seven)),
+            (money(4), Money::ZERO)
+        );
+        assert_eq!(
+            (seven.saturating_sub(seven), seven.saturating_sub(Money::ZERO)),
+            (Money::ZERO, seven)
+        );
+        assert_eq!((seven.checked_mul(3), seven.checked_mul(0)), (Ok(money(21)), Ok(Money::ZERO)));
+        assert_eq!((most.checked_mul(1), most.checked_mul(2)), (Ok(most), Err(OUT)));
+        assert_eq!(
+            (seven.checked_mul(u64::MAX), Money::ZERO.checked_mul(u64::MAX)),
+            (Err(OUT), Err(OUT))
+        );
         assert_eq!((Money::from_nano(-1), Money::from_nano(0)), (Err(OUT), Ok(Money::ZERO)));
     }
 
@@ -432,27 +444,27 @@ mod tests {
         assert_eq!(Rate::parse_per_unit("0.05").map(Rate::nano), Ok(50_000_000));
         assert_eq!(Rate::parse_per_unit("4.294967295").map(Rate::nano), Ok(u32::MAX));
         assert_eq!(Rate::parse_per_unit("4.294967296"), Err(OUT));
-        assert_eq!(Rate::parse_per_unit("0.0000000001"), Err(MoneyError::Fraction));
+        assert_eq!(Rate::parse_per_unit("0.0000000001"), Err(MoneyError::FractionalNano));
         assert_eq!(Rate::parse_per_million("4294967.295").map(Rate::nano), Ok(u32::MAX));
         assert_eq!(Rate::parse_per_million("4294967.296"), Err(OUT));
         assert_eq!((Rate::from_nano(9).nano(), Rate::ZERO.nano()), (9, 0));
         for (nano, shown) in
             [(0, "0"), (5_000, "0.000005"), (1_000_000_000, "1"), (4_000_000_010, "4.00000001")]
         {
-            assert_eq!(Rate(nano).usd(), shown);
+            assert_eq!(Rate(nano).to_usd_string(), shown);
         }
-        assert_eq!(Rate(3).times(7).map(Money::nano), Ok(21));
-        assert_eq!(Rate(1).times(i64::MAX.unsigned_abs()).map(Money::nano), Ok(i64::MAX));
-        assert_eq!(Rate(1).times(1 << 63), Err(OUT));
-        assert_eq!(Rate(u32::MAX).times(u64::MAX), Err(OUT));
+        assert_eq!(Rate(3).checked_mul(7).map(Money::nano), Ok(21));
+        assert_eq!(Rate(1).checked_mul(i64::MAX.unsigned_abs()).map(Money::nano), Ok(i64::MAX));
+        assert_eq!(Rate(1).checked_mul(1 << 63), Err(OUT));
+        assert_eq!(Rate(u32::MAX).checked_mul(u64::MAX), Err(OUT));
     }
 
     #[test]
     fn a_resolution_is_known_by_its_name() {
         let names = VideoResolution::ALL.map(VideoResolution::name);
         assert_eq!(names, ["480p", "720p", "1080p"]);
-        assert_eq!(names.map(VideoResolution::named), VideoResolution::ALL.map(Some));
-        assert_eq!(["", "720", "4k", "720P"].map(VideoResolution::named), [None; 4]);
+        assert_eq!(names.map(VideoResolution::from_name), VideoResolution::ALL.map(Some));
+        assert_eq!(["", "720", "4k", "720P"].map(VideoResolution::from_name), [None; 4]);
     }
 
     #[test]
@@ -464,7 +476,7 @@ mod tests {
         let (resolution, ticks) = (VideoResolution::P480, None);
         for other in [
             BilledUnits::Characters { characters: 5 },
-            BilledUnits::Billed { images: 1, ticks: 7 },
+            BilledUnits::BilledImages { images: 1, ticks: 7 },
             BilledUnits::Images { images: 1 },
             BilledUnits::Video { seconds: 4, resolution, ticks },
         ] {
@@ -486,7 +498,10 @@ mod tests {
                 r#"{"prompt_tokens":3,"completion_tokens":2,"cache_write_tokens":2,"cache_write_1h_tokens":1}"#,
             ),
             (BilledUnits::Characters { characters: 5 }, r#"{"characters":5}"#),
-            (BilledUnits::Billed { images: 1, ticks: 7 }, r#"{"images":1,"cost_in_usd_ticks":7}"#),
+            (
+                BilledUnits::BilledImages { images: 1, ticks: 7 },
+                r#"{"images":1,"cost_in_usd_ticks":7}"#,
+            ),
             (BilledUnits::Images { images: 1 }, r#"{"images":1}"#),
             (
                 BilledUnits::Video { seconds: 4, resolution: VideoResolution::P720, ticks: None },
@@ -516,8 +531,8 @@ mod tests {
         #[test]
         fn no_sum_ever_wraps(a in 0..=i64::MAX, b in 0..=i64::MAX) {
             let (x, y) = (Money(a), Money(b));
-            prop_assert_eq!(x.plus(y).is_ok(), a.checked_add(b).is_some());
-            prop_assert_eq!(x.minus(y).is_ok(), a >= b);
+            prop_assert_eq!(x.checked_add(y).is_ok(), a.checked_add(b).is_some());
+            prop_assert_eq!(x.checked_sub(y).is_ok(), a >= b);
         }
     }
 }

@@ -8,22 +8,25 @@ const COLUMNS_MAX: usize = 100;
 /// What a room may import, beside itself. A room that is not here has no place in the house.
 const ARROWS: [(&str, &str); 15] = [
     ("money", ""),
-    ("sheet", ""),
+    ("toml_reader", ""),
     ("metrics", ""),
     ("permissions", ""),
-    ("files", "permissions sheet"),
+    ("files", "permissions toml_reader"),
     ("dialect", "money"),
     ("ledger", "money"),
-    ("notes", "ledger"),
-    ("repeats", "ledger"),
-    ("catalogue", "money dialect sheet"),
-    ("store", "jobs ledger money metrics notes permissions repeats"),
-    ("jobs", "ledger catalogue dialect money metrics files sheet"),
-    ("gateway", "jobs ledger notes repeats catalogue dialect money metrics files sheet"),
-    ("conf", "gateway jobs store files catalogue sheet"),
+    ("kv_cache", "ledger"),
+    ("idempotency", "ledger"),
+    ("catalogue", "money dialect toml_reader"),
+    ("store", "jobs ledger money metrics kv_cache permissions idempotency"),
+    ("jobs", "ledger catalogue dialect money metrics files toml_reader"),
+    (
+        "gateway",
+        "jobs ledger kv_cache idempotency catalogue dialect money metrics files toml_reader",
+    ),
+    ("conf", "gateway jobs store files catalogue toml_reader"),
     (
         "cli",
-        "money sheet metrics permissions files dialect ledger notes repeats catalogue store jobs \
+        "money toml_reader metrics permissions files dialect ledger kv_cache idempotency catalogue store jobs \
          gateway conf",
     ),
 ];
@@ -34,12 +37,12 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("rusqlite", &["src/store"]),
     ("redis", &["src/store"]),
     ("object_store", &["src/files"]),
-    ("reqwest", &["src/jobs/studio"]),
+    ("reqwest", &["src/jobs/video_client"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 
 const PURE_ROOMS: [&str; 7] =
-    ["money", "sheet", "catalogue", "dialect", "ledger", "notes", "repeats"];
+    ["money", "toml_reader", "catalogue", "dialect", "ledger", "kv_cache", "idempotency"];
 const PURE: &str =
     "#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]";
 
@@ -367,9 +370,9 @@ fn bad_arrows_are_found() {
         ("src/dialect.rs", "let a = ('\"', crate::gateway::b(), '\"');", 1),
         ("src/dialect.rs", "let a: &'a str = crate::gateway::b::<'a>();", 1),
         ("src/dialect.rs", "let a = r#\"\"crate::gateway\"#; crate::conf::b();", 1),
-        ("src/notes.rs", "use crate::ledger::AccountName;\nuse crate::store::sqlite;", 1),
-        ("src/store/redis/notes.rs", "use crate::notes::{NOTE_BYTES_MAX, Notes};", 0),
-        ("src/ledger.rs", "use crate::notes::Notes;", 1),
+        ("src/kv_cache.rs", "use crate::ledger::AccountName;\nuse crate::store::sqlite;", 1),
+        ("src/store/redis/kv_cache.rs", "use crate::kv_cache::{NOTE_BYTES_MAX, Notes};", 0),
+        ("src/ledger.rs", "use crate::kv_cache::Notes;", 1),
         ("src/cellar.rs", "", 1),
         ("src/lib.rs", "use crate::cli;", 0),
     ];
@@ -404,7 +407,7 @@ fn bad_openings_loose_ends_and_brands_are_found() {
     assert_eq!(found(openings, "src/conf.rs", "//! What.\n\nuse a;"), 0);
     assert_eq!(found(openings, "src/lib.rs", "use a;"), 1);
     assert_eq!(found(openings, "src/money/price.rs", "//! What.\n\nuse a;"), 1);
-    assert_eq!(found(openings, "src/notes.rs", "//! What.\n\nuse a;"), 1);
+    assert_eq!(found(openings, "src/kv_cache.rs", "//! What.\n\nuse a;"), 1);
     assert_eq!(found(openings, "src/money/price.rs", &format!("//! W.\n//!\n{PURE}\nuse a;")), 0);
     assert_eq!(found(openings, "src/dialect/relay/tests.rs", "//! W.\nuse a;"), 0);
     for bad in ["#[ignore]\nfn a() {}", "#[ignore = \"slow\"]", "#[should_panic]", "todo!()"] {

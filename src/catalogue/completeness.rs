@@ -4,21 +4,26 @@
 
 use super::vendor::RulesFile;
 use super::{Catalogue, VendorModelNames};
-use crate::sheet::{ConfigError, SourceLocation};
+use crate::toml_reader::{ConfigError, SourceLocation};
 
 /// What a rules file has brought.
 #[derive(Debug)]
-pub(super) struct FileContent {
+pub(super) struct RulesFileCounts {
     file: String,
     vendor: String,
-    models: usize,
-    examples: usize,
+    model_count: usize,
+    example_count: usize,
 }
 
-impl FileContent {
-    pub(super) fn of(file: &str, rules: &RulesFile) -> FileContent {
-        let (models, examples) = (rules.models.len(), rules.examples.len());
-        FileContent { file: file.to_owned(), vendor: rules.vendor.clone(), models, examples }
+impl RulesFileCounts {
+    pub(super) fn new(file: &str, rules: &RulesFile) -> RulesFileCounts {
+        let (model_count, example_count) = (rules.models.len(), rules.examples.len());
+        RulesFileCounts {
+            file: file.to_owned(),
+            vendor: rules.vendor.clone(),
+            model_count,
+            example_count,
+        }
     }
 }
 
@@ -31,15 +36,17 @@ impl Catalogue {
         configured: &[VendorModelNames],
         folder: &str,
     ) -> Vec<ConfigError> {
-        let has_models = |vendor: &str| self.content_of(vendor).is_some_and(|f| f.models > 0);
+        let has_models = |vendor: &str| self.counts_of(vendor).is_some_and(|f| f.model_count > 0);
         let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
         let fault = |naming: &VendorModelNames| {
             let vendor = &naming.vendor;
-            let file =
-                SourceLocation::whole(&format!("{}/{vendor}.toml", folder.trim_end_matches('/')));
+            let file = SourceLocation::whole_source(&format!(
+                "{}/{vendor}.toml",
+                folder.trim_end_matches('/')
+            ));
             let lacks =
-                if self.content_of(vendor).is_some() { "has no models" } else { "is not there" };
-            file.fault(format!(
+                if self.counts_of(vendor).is_some() { "has no models" } else { "is not there" };
+            file.error(format!(
                 "the file {lacks}, but the configuration has a section [vendor.{vendor}]"
             ))
         };
@@ -51,26 +58,26 @@ impl Catalogue {
     /// the file.
     #[must_use]
     pub fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
-        before.files.iter().filter_map(|old| self.find_loss(old)).collect()
+        before.file_counts.iter().filter_map(|old| self.find_loss(old)).collect()
     }
 
-    fn find_loss(&self, old: &FileContent) -> Option<ConfigError> {
+    fn find_loss(&self, old: &RulesFileCounts) -> Option<ConfigError> {
         let (models, examples) =
-            self.content_of(&old.vendor).map_or((0, 0), |new| (new.models, new.examples));
-        let lost = if old.models > 0 && models == 0 {
-            format!("its {} models would be gone", old.models)
-        } else if old.examples > 0 && examples == 0 {
-            format!("its {} examples would be gone", old.examples)
+            self.counts_of(&old.vendor).map_or((0, 0), |new| (new.model_count, new.example_count));
+        let lost = if old.model_count > 0 && models == 0 {
+            format!("its {} models would be gone", old.model_count)
+        } else if old.example_count > 0 && examples == 0 {
+            format!("its {} examples would be gone", old.example_count)
         } else {
             return None;
         };
-        Some(SourceLocation::whole(&old.file).fault(format!(
+        Some(SourceLocation::whole_source(&old.file).error(format!(
             "{lost}; the file is missing or cut short. To take them away on purpose, restart"
         )))
     }
 
-    fn content_of(&self, vendor: &str) -> Option<&FileContent> {
-        self.files.iter().find(|file| file.vendor == vendor)
+    fn counts_of(&self, vendor: &str) -> Option<&RulesFileCounts> {
+        self.file_counts.iter().find(|file| file.vendor == vendor)
     }
 }
 

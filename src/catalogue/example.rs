@@ -10,11 +10,11 @@ use serde_json::Value as Json;
 use super::{Catalogue, Model, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::{JsonDocument, JsonPatch};
-use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
+use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// One example.
 pub(super) struct RuleExample {
-    place: SourceLocation,
+    location: SourceLocation,
     case: ExampleCase,
 }
 
@@ -47,35 +47,35 @@ pub(super) fn parse(
     faults: &mut Vec<ConfigError>,
 ) -> Option<RuleExample> {
     let mut row = TableReader::open(node, faults);
-    let place = row.place.clone();
+    let place = row.location.clone();
     let (case, needs) = if row.has("answer") {
         let needs = "an example of an answer needs status, answer, and whether it is blocked";
-        (answer(&mut row, vendor, faults).map(ExampleCase::Answer), needs)
+        (parse_answer(&mut row, vendor, faults).map(ExampleCase::Answer), needs)
     } else {
         let needs =
             "an example needs model, given, one of expect and refused, and may name an endpoint";
-        (body(&mut row, faults).map(ExampleCase::Body), needs)
+        (parse_body(&mut row, faults).map(ExampleCase::Body), needs)
     };
     row.finish(faults);
     if case.is_none() {
-        faults.push(place.fault(needs));
+        faults.push(place.error(needs));
     }
-    Some(RuleExample { place, case: case? })
+    Some(RuleExample { location: place, case: case? })
 }
 
-fn answer(
+fn parse_answer(
     row: &mut TableReader,
     vendor: &Arc<Vendor>,
     faults: &mut Vec<ConfigError>,
 ) -> Option<ExpectedBlock> {
-    let status = row.whole("status", faults).and_then(|n| u16::try_from(n).ok());
+    let status = row.integer("status", faults).and_then(|n| u16::try_from(n).ok());
     let body = row.text("answer", faults);
     let is_blocked = row.bool("blocked", faults);
     let vendor = vendor.clone();
     Some(ExpectedBlock { vendor, status: status?, body: body?, is_blocked: is_blocked? })
 }
 
-fn body(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<ExpectedBody> {
+fn parse_body(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<ExpectedBody> {
     let model = row.text("model", faults);
     let given = row.text("given", faults);
     let endpoint = row.text("endpoint", faults).unwrap_or_else(|| Endpoint::Chat.name().to_owned());
@@ -93,19 +93,20 @@ impl RuleExample {
     /// Runs it; a different outcome is a fault.
     pub(super) fn run(&self, catalogue: &Catalogue, faults: &mut Vec<ConfigError>) {
         let outcome = match &self.case {
-            ExampleCase::Body(body) => body.outcome(catalogue),
-            ExampleCase::Answer(answer) => answer.outcome(),
+            ExampleCase::Body(body) => body.check(catalogue),
+            ExampleCase::Answer(answer) => answer.check(),
         };
         if let Err(why) = outcome {
-            faults.push(self.place.fault(format!("the example fails: {why}")));
+            faults.push(self.location.error(format!("the example fails: {why}")));
         }
     }
 }
 
 impl ExpectedBlock {
-    fn outcome(&self) -> Result<(), String> {
-        let rules = &self.vendor.blocked;
-        let is_blocked = rules.has(self.status) || rules.says(self.status, self.body.as_bytes());
+    fn check(&self) -> Result<(), String> {
+        let rules = &self.vendor.failover;
+        let is_blocked = rules.matches_status(self.status)
+            || rules.matches_body(self.status, self.body.as_bytes());
         match (is_blocked, self.is_blocked) {
             (true, false) => Err("the answer is a block".to_owned()),
             (false, true) => Err("the answer is no block".to_owned()),
@@ -115,18 +116,20 @@ impl ExpectedBlock {
 }
 
 impl ExpectedBody {
-    fn outcome(&self, catalogue: &Catalogue) -> Result<(), String> {
+    fn check(&self, catalogue: &Catalogue) -> Result<(), String> {
         let model = catalogue.find(&self.model).ok_or("no such model")?;
         let document =
             JsonDocument::parse(Bytes::from(self.given.clone())).map_err(|e| e.to_string())?;
-        let refused =
-            model.vendor.screen(self.endpoint).and_then(|s| s.check(&document, &model.price));
+        let refused = model
+            .vendor
+            .field_policy(self.endpoint)
+            .and_then(|s| s.find_refusal(&document, &model.price));
         match (refused, &self.expect) {
             (Some(refusal), Err(field)) if refusal.field == *field => Ok(()),
             (Some(refusal), _) => Err(format!("'{}' is refused", refusal.field)),
             (None, Err(field)) => Err(format!("'{field}' is not refused")),
             (None, Ok(expected)) => {
-                let made = rewritten(model, self.endpoint, &document);
+                let made = rewrite_body(model, self.endpoint, &document);
                 let read = |text: &str| serde_json::from_str(text).map_err(|e| e.to_string());
                 let (made_json, expected): (Json, Json) = (read(&made)?, read(expected)?);
                 if made_json == expected { Ok(()) } else { Err(format!("the body becomes {made}")) }
@@ -135,7 +138,7 @@ impl ExpectedBody {
     }
 }
 
-fn rewritten(model: &Model, endpoint: Endpoint, document: &JsonDocument) -> String {
+fn rewrite_body(model: &Model, endpoint: Endpoint, document: &JsonDocument) -> String {
     let mut draft = JsonPatch::new(document);
     model.rewrite(endpoint, &mut draft);
     String::from_utf8_lossy(&draft.finish().concat()).into_owned()

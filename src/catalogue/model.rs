@@ -26,15 +26,15 @@ pub struct Model {
     /// What it costs.
     pub price: Price,
     /// How many tokens it can take in, where the price list says so.
-    pub context: Option<u64>,
+    pub context_length: Option<u64>,
     /// How many tokens it can put out in one choice, where the rules say so.
     pub output_max: Option<u64>,
     /// Whether it takes `reasoning_effort`.
-    pub effort: bool,
+    pub supports_effort: bool,
     /// Whether it may think where nobody sees it.
-    pub reasoning: bool,
+    pub hidden_reasoning: bool,
     /// Whether it takes a JSON schema for its output, where its vendor speaks messages.
-    pub json_schema: bool,
+    pub supports_json_schema: bool,
     /// Whether it thinks unasked, and wants its thinking back with the results of tools.
     pub thinking: bool,
     /// Whose it is.
@@ -46,10 +46,10 @@ impl Model {
     #[must_use]
     pub fn endpoints(&self) -> Vec<Endpoint> {
         match self.kind {
-            ModelKind::Chat if self.vendor.dialect == TextApi::Messages => {
+            ModelKind::Chat if self.vendor.text_api == TextApi::Messages => {
                 vec![Endpoint::Chat, Endpoint::Messages]
             }
-            ModelKind::Chat if self.vendor.speaks_responses => {
+            ModelKind::Chat if self.vendor.supports_responses => {
                 vec![Endpoint::Chat, Endpoint::Responses]
             }
             ModelKind::Chat => vec![Endpoint::Chat],
@@ -64,7 +64,7 @@ impl Model {
 
     /// The number that the rules fill in for a member which a body lacks, if they do.
     #[must_use]
-    pub fn filled_in(&self, endpoint: Endpoint, member: &str) -> Option<u64> {
+    pub fn default_number(&self, endpoint: Endpoint, member: &str) -> Option<u64> {
         let rewrites = self.vendor.rewrites(&self.id, endpoint);
         let defaults = rewrites.flat_map(|rewrite| &rewrite.default);
         defaults.filter(|(name, _)| name == member).find_map(|(_, json)| json.parse().ok())
@@ -73,7 +73,7 @@ impl Model {
     /// Makes the changes of the rules to a body.
     pub fn rewrite(&self, endpoint: Endpoint, draft: &mut JsonPatch<'_>) {
         self.vendor.rewrites(&self.id, endpoint).for_each(|rewrite| rewrite.apply(draft));
-        if !self.effort && endpoint == Endpoint::Chat {
+        if !self.supports_effort && endpoint == Endpoint::Chat {
             draft.remove("reasoning_effort");
         }
     }
@@ -88,11 +88,11 @@ impl Model {
             "created": 0,
             "display_name": self.id,
             "created_at": "1970-01-01T00:00:00Z",
-            "owned_by": &*self.vendor.token,
+            "owned_by": &*self.vendor.name,
             "type": self.kind.name(),
             "endpoints": endpoints,
-            "supports_effort": self.effort,
-            "context_length": self.context,
+            "supports_effort": self.supports_effort,
+            "context_length": self.context_length,
             "pricing": self.pricing(at),
         })
     }
@@ -106,26 +106,30 @@ impl Model {
                 Json::Object(pricing)
             }
             Price::Video(rates) => {
-                let seconds =
-                    rates.iter().map(|(r, rate)| (r.name().to_owned(), rate.usd().into()));
+                let seconds = rates
+                    .iter()
+                    .map(|(r, rate)| (r.name().to_owned(), rate.to_usd_string().into()));
                 json!({ "second": Json::Object(seconds.collect()) })
             }
-            Price::Speech(rate) => json!({ "character": rate.usd() }),
-            Price::Free => json!({ "prompt": Rate::ZERO.usd(), "completion": Rate::ZERO.usd() }),
+            Price::Speech(rate) => json!({ "character": rate.to_usd_string() }),
+            Price::Free => {
+                json!({ "prompt": Rate::ZERO.to_usd_string(), "completion": Rate::ZERO.to_usd_string() })
+            }
         }
     }
 }
 
 fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
-    let mut pricing = rates(&price.base_at(at));
-    let above = price.above.iter().map(|(over, r)| (("above_input_tokens", (*over).into()), r));
-    let from = price.from.iter().filter_map(|(since, r)| {
+    let mut pricing = rates_json(&price.base_rates_at(at));
+    let above =
+        price.input_tiers.iter().map(|(over, r)| (("above_input_tokens", (*over).into()), r));
+    let from = price.dated_rates.iter().filter_map(|(since, r)| {
         let moment = jiff::Timestamp::from_second(*since).ok()?;
         Some((("from_date", moment.strftime("%Y-%m-%d").to_string().into()), r))
     });
     let tier = |((name, when), r): ((&str, Json), &TokenRates)| {
         let mut tier = Map::from_iter([(name.to_owned(), when)]);
-        tier.extend(rates(r));
+        tier.extend(rates_json(r));
         Json::Object(tier)
     };
     let tiers: Vec<Json> = above.chain(from).map(tier).collect();
@@ -135,10 +139,10 @@ fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
     pricing
 }
 
-fn rates(rates: &TokenRates) -> Map<String, Json> {
+fn rates_json(rates: &TokenRates) -> Map<String, Json> {
     let mut map = Map::new();
-    map.insert("prompt".to_owned(), rates.input.usd().into());
-    map.insert("completion".to_owned(), rates.output.usd().into());
+    map.insert("prompt".to_owned(), rates.input.to_usd_string().into());
+    map.insert("completion".to_owned(), rates.output.to_usd_string().into());
     let cached = [
         ("input_cache_read", rates.cache_read),
         ("input_cache_write", rates.cache_write),
@@ -146,7 +150,7 @@ fn rates(rates: &TokenRates) -> Map<String, Json> {
     ];
     for (name, rate) in cached {
         if let Some(rate) = rate {
-            map.insert(name.to_owned(), rate.usd().into());
+            map.insert(name.to_owned(), rate.to_usd_string().into());
         }
     }
     map
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn the_listing_told_the_old_price_after_it_had_changed() {
         let from = vec![(JANUARY_2027, rates(1_500, 7_500))];
-        let price = TokenPrice { base: rates(750, 3_750), above: vec![], from };
+        let price = TokenPrice { base: rates(750, 3_750), input_tiers: vec![], dated_rates: from };
         let told = |at: i64| {
             let pricing = Json::Object(token_pricing(&price, at));
             let tiers = json!([{

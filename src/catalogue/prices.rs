@@ -4,39 +4,41 @@
 use super::kind::ModelKind;
 use crate::money::price::{Price, TokenPrice, TokenRates};
 use crate::money::{Money, MoneyError, Rate, VideoResolution};
-use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
+use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// Reads the price of a row.
-pub(super) fn price(
+pub(super) fn parse_price(
     kind: ModelKind,
     row: &mut TableReader,
     faults: &mut Vec<ConfigError>,
 ) -> Price {
     match kind {
-        ModelKind::Chat | ModelKind::Responses => Price::Tokens(token_price(row, true, faults)),
-        ModelKind::Embedding => Price::Tokens(token_price(row, false, faults)),
+        ModelKind::Chat | ModelKind::Responses => {
+            Price::Tokens(parse_token_price(row, true, faults))
+        }
+        ModelKind::Embedding => Price::Tokens(parse_token_price(row, false, faults)),
         ModelKind::Image => {
-            let tokens = token_price(row, true, faults);
-            let reservation = required(row, "reservation", faults, Money::parse_usd);
+            let tokens = parse_token_price(row, true, faults);
+            let reservation = required_price(row, "reservation", faults, Money::parse_usd);
             Price::Image { tokens, reservation }
         }
-        ModelKind::Video => Price::Video(seconds(row, faults)),
+        ModelKind::Video => Price::Video(parse_video_rates(row, faults)),
         ModelKind::Speech => {
-            Price::Speech(required(row, "characters", faults, Rate::parse_per_million))
+            Price::Speech(required_price(row, "characters", faults, Rate::parse_per_million))
         }
         ModelKind::Moderation => Price::Free,
     }
 }
 
 /// Reads `"272K"` or a plain number of tokens; K is 1,000.
-pub(super) fn tokens(
+pub(super) fn parse_token_count(
     row: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
 ) -> Option<u64> {
-    let node = row.take(key)?;
+    let node = row.take_value(key)?;
     let text = match &node.value {
-        crate::sheet::TomlValue::Text(text) | crate::sheet::TomlValue::Number(text) => {
+        crate::toml_reader::TomlValue::Text(text) | crate::toml_reader::TomlValue::Number(text) => {
             text.as_str()
         }
         _ => "",
@@ -46,36 +48,41 @@ pub(super) fn tokens(
         None => text.parse().ok(),
     };
     if read.is_none() {
-        faults
-            .push(node.place.fault(format!("'{key}' must be a number of tokens such as \"400K\"")));
+        faults.push(
+            node.location.error(format!("'{key}' must be a number of tokens such as \"400K\"")),
+        );
     }
     read
 }
 
-fn token_price(row: &mut TableReader, output: bool, faults: &mut Vec<ConfigError>) -> TokenPrice {
-    let base = rates(row, output, faults);
-    let above = tiers(row.list("above", faults), faults, |tier, faults| {
+fn parse_token_price(
+    row: &mut TableReader,
+    output: bool,
+    faults: &mut Vec<ConfigError>,
+) -> TokenPrice {
+    let base = parse_rates(row, output, faults);
+    let above = parse_tiers(row.list("above", faults), faults, |tier, faults| {
         if !tier.has("input_tokens") {
-            faults.push(tier.place.fault("'input_tokens' is required"));
+            faults.push(tier.location.error("'input_tokens' is required"));
         }
-        tokens(tier, "input_tokens", faults)
+        parse_token_count(tier, "input_tokens", faults)
     });
-    let from = tiers(row.list("from", faults), faults, |tier, faults| {
-        let place = tier.place.clone();
+    let from = parse_tiers(row.list("from", faults), faults, |tier, faults| {
+        let place = tier.location.clone();
         let date = tier.text("date", faults);
-        let read = date.as_deref().and_then(midnight);
+        let read = date.as_deref().and_then(midnight_utc);
         if read.is_none() {
-            faults.push(place.fault("'date' must be a date such as \"2027-01-01\""));
+            faults.push(place.error("'date' must be a date such as \"2027-01-01\""));
         }
         read
     });
     if !above.is_empty() && !from.is_empty() {
-        faults.push(row.place.fault("a model has either 'above' or 'from': which would win?"));
+        faults.push(row.location.error("a model has either 'above' or 'from': which would win?"));
     }
-    TokenPrice { base, above, from }
+    TokenPrice { base, input_tiers: above, dated_rates: from }
 }
 
-fn tiers<W: Ord + Copy>(
+fn parse_tiers<W: Ord + Copy>(
     rows: Vec<SpannedValue>,
     faults: &mut Vec<ConfigError>,
     when: impl Fn(&mut TableReader, &mut Vec<ConfigError>) -> Option<W>,
@@ -83,14 +90,14 @@ fn tiers<W: Ord + Copy>(
     let mut read: Vec<(W, TokenRates)> = Vec::new();
     for row in rows {
         let mut tier = TableReader::open(row, faults);
-        let place = tier.place.clone();
-        let (when, rates) = (when(&mut tier, faults), rates(&mut tier, true, faults));
+        let place = tier.location.clone();
+        let (when, rates) = (when(&mut tier, faults), parse_rates(&mut tier, true, faults));
         tier.finish(faults);
         match when {
             Some(when) if read.last().is_none_or(|(before, _)| *before < when) => {
                 read.push((when, rates));
             }
-            Some(_) => faults.push(place.fault("tiers must stand in ascending order")),
+            Some(_) => faults.push(place.error("tiers must stand in ascending order")),
             None => {}
         }
     }
@@ -98,59 +105,63 @@ fn tiers<W: Ord + Copy>(
 }
 
 /// Midnight UTC of a day, in unix seconds.
-fn midnight(date: &str) -> Option<i64> {
+fn midnight_utc(date: &str) -> Option<i64> {
     let day: jiff::civil::Date = date.parse().ok()?;
     let moment = day.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
     Some(moment.timestamp().as_second())
 }
 
-fn rates(row: &mut TableReader, output: bool, faults: &mut Vec<ConfigError>) -> TokenRates {
+fn parse_rates(row: &mut TableReader, output: bool, faults: &mut Vec<ConfigError>) -> TokenRates {
     let per_million = Rate::parse_per_million;
-    let input = required(row, "input", faults, per_million);
-    let output = if output { required(row, "output", faults, per_million) } else { Rate::ZERO };
-    let cache_read = optional(row, "cache_read", faults, per_million);
-    let cache_write = optional(row, "cache_write", faults, per_million);
-    let cache_write_1h = optional(row, "cache_write_1h", faults, per_million);
+    let input = required_price(row, "input", faults, per_million);
+    let output =
+        if output { required_price(row, "output", faults, per_million) } else { Rate::ZERO };
+    let cache_read = optional_price(row, "cache_read", faults, per_million);
+    let cache_write = optional_price(row, "cache_write", faults, per_million);
+    let cache_write_1h = optional_price(row, "cache_write_1h", faults, per_million);
     TokenRates { input, output, cache_read, cache_write, cache_write_1h }
 }
 
-fn seconds(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<(VideoResolution, Rate)> {
-    let place = row.place.clone();
+fn parse_video_rates(
+    row: &mut TableReader,
+    faults: &mut Vec<ConfigError>,
+) -> Vec<(VideoResolution, Rate)> {
+    let place = row.location.clone();
     let mut rates = Vec::new();
     for (name, node) in row.members("second", faults) {
-        let Some(resolution) = VideoResolution::named(&name) else {
+        let Some(resolution) = VideoResolution::from_name(&name) else {
             let known = VideoResolution::ALL.map(VideoResolution::name).join(", ");
-            faults.push(node.place.fault(format!("'{name}' must be one of {known}")));
+            faults.push(node.location.error(format!("'{name}' must be one of {known}")));
             continue;
         };
-        let crate::sheet::TomlValue::Number(digits) = &node.value else {
-            faults.push(node.place.fault("a price must be a number"));
+        let crate::toml_reader::TomlValue::Number(digits) = &node.value else {
+            faults.push(node.location.error("a price must be a number"));
             continue;
         };
         match Rate::parse_per_unit(digits) {
             Ok(rate) => rates.push((resolution, rate)),
-            Err(why) => faults.push(bad_price(&node.place, &name, digits, why)),
+            Err(why) => faults.push(invalid_price(&node.location, &name, digits, why)),
         }
     }
     if rates.is_empty() {
-        faults.push(place.fault("'second' must give a price for each resolution"));
+        faults.push(place.error("'second' must give a price for each resolution"));
     }
     rates
 }
 
-fn required<P: Default>(
+fn required_price<P: Default>(
     row: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
     read: fn(&str) -> Result<P, MoneyError>,
 ) -> P {
     if !row.has(key) {
-        faults.push(row.place.fault(format!("'{key}' is required")));
+        faults.push(row.location.error(format!("'{key}' is required")));
     }
-    optional(row, key, faults, read).unwrap_or_default()
+    optional_price(row, key, faults, read).unwrap_or_default()
 }
 
-fn optional<P>(
+fn optional_price<P>(
     row: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
@@ -160,28 +171,28 @@ fn optional<P>(
     match read(&digits) {
         Ok(price) => Some(price),
         Err(why) => {
-            faults.push(bad_price(&place, key, &digits, why));
+            faults.push(invalid_price(&place, key, &digits, why));
             None
         }
     }
 }
 
-fn bad_price(place: &SourceLocation, key: &str, digits: &str, why: MoneyError) -> ConfigError {
-    place.fault(format!("'{key}' = {digits}: {why}"))
+fn invalid_price(place: &SourceLocation, key: &str, digits: &str, why: MoneyError) -> ConfigError {
+    place.error(format!("'{key}' = {digits}: {why}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sheet;
+    use crate::toml_reader;
     use rstest::rstest;
 
     const DAY: i64 = 86_400;
 
     fn read(kind: ModelKind, text: &str) -> (Price, Vec<String>) {
-        let (node, mut faults) = sheet::parse("p", text);
+        let (node, mut faults) = toml_reader::parse("p", text);
         let mut row = TableReader::open(node, &mut faults);
-        let price = price(kind, &mut row, &mut faults);
+        let price = parse_price(kind, &mut row, &mut faults);
         row.finish(&mut faults);
         (price, faults.iter().map(ConfigError::to_string).collect())
     }
@@ -199,11 +210,11 @@ mod tests {
     }
 
     fn above(tiers: &[(u64, TokenRates)]) -> Price {
-        Price::Tokens(TokenPrice { above: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
+        Price::Tokens(TokenPrice { input_tiers: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
     }
 
     fn from(tiers: &[(i64, TokenRates)]) -> Price {
-        Price::Tokens(TokenPrice { from: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
+        Price::Tokens(TokenPrice { dated_rates: tiers.to_vec(), ..flat(rates(5_000, 30_000)) })
     }
 
     #[rstest]

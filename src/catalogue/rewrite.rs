@@ -54,7 +54,7 @@ pub struct FallbackValue {
 impl RewriteRule {
     /// Whether it is for a model on an endpoint.
     #[must_use]
-    pub fn is_for(&self, model: &str, endpoint: Endpoint) -> bool {
+    pub fn applies_to(&self, model: &str, endpoint: Endpoint) -> bool {
         let named = self.models.is_empty() || self.models.iter().any(|m| m == model);
         named && self.endpoints.contains(&endpoint)
     }
@@ -91,7 +91,7 @@ impl NumberClamp {
             return;
         };
         let Ok(text) = std::str::from_utf8(value.raw()) else { return };
-        let beyond = |bound: &String, side| compare(text, bound) == Some(side);
+        let beyond = |bound: &String, side| compare_numbers(text, bound) == Some(side);
         let low = self.min.as_ref().filter(|min| beyond(min, Ordering::Less));
         let high = self.max.as_ref().filter(|max| beyond(max, Ordering::Greater));
         if let Some(bound) = low.or(high).cloned() {
@@ -101,7 +101,7 @@ impl NumberClamp {
 }
 
 /// Compares numbers of a model's settings. No money here, so a double's precision does.
-fn compare(a: &str, b: &str) -> Option<Ordering> {
+fn compare_numbers(a: &str, b: &str) -> Option<Ordering> {
     a.parse::<f64>().ok()?.partial_cmp(&b.parse::<f64>().ok()?)
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::route_tls::RouteTlsFiles;
-use crate::sheet::{ConfigError, SourceLocation, SpannedValue, TableReader};
+use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
 /// What a vendor calls models: exact names, and patterns with one `*` at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,14 +23,14 @@ impl ModelPatterns {
     ) -> ModelPatterns {
         let mut names = ModelPatterns::default();
         for (ours, node) in members {
-            let crate::sheet::TomlValue::Text(theirs) = &node.value else {
-                faults.push(node.place.fault(format!("the name of '{ours}' must be a text")));
+            let crate::toml_reader::TomlValue::Text(theirs) = &node.value else {
+                faults.push(node.location.error(format!("the name of '{ours}' must be a text")));
                 continue;
             };
             match (ours.strip_suffix('*'), theirs.strip_suffix('*')) {
                 (Some(ours), Some(theirs)) => names.patterns.push((ours.into(), theirs.into())),
                 (None, None) => names.exact.push((ours, theirs.clone())),
-                _ => faults.push(node.place.fault("a pattern has a * at the end of both sides")),
+                _ => faults.push(node.location.error("a pattern has a * at the end of both sides")),
             }
         }
         names.patterns.sort_by_key(|(ours, _)| std::cmp::Reverse(ours.len()));
@@ -56,13 +56,13 @@ pub struct VendorModelNames {
     /// The names.
     pub names: ModelPatterns,
     /// Whether clients may use them too.
-    pub aliases: bool,
+    pub allow_aliases: bool,
 }
 
 impl VendorModelNames {
     /// What the vendor calls a model.
     #[must_use]
-    pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
+    pub fn vendor_model_name<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.names.lookup(id).map_or(Cow::Borrowed(id), Cow::Owned)
     }
 }
@@ -120,7 +120,7 @@ impl BaseUrl {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<BaseUrl, String> {
-        let wrong = || format!("'{}' is no address such as https://host/v1", shown(text));
+        let wrong = || format!("'{}' is no address such as https://host/v1", redact_address(text));
         let uri: http::Uri = text.parse().map_err(|_| wrong())?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
@@ -147,7 +147,7 @@ impl BaseUrl {
 
 /// What may be told of an address that is none: what stands before an @ may be a password, and what
 /// stands in a query a key.
-fn shown(text: &str) -> &str {
+fn redact_address(text: &str) -> &str {
     let bare = text.find(['?', '#']).map_or(text, |at| &text[..at]);
     match text.rsplit_once('@') {
         None => bare,
@@ -167,7 +167,7 @@ fn is_host(text: &str) -> bool {
 /// Whether a host belongs to the domain of another: it is that one or below it. The domain of
 /// `api.vendor.test` is `vendor.test`; nothing is below an address or a name of one word.
 #[must_use]
-pub fn is_near(host: &str, other: &str) -> bool {
+pub fn is_same_domain(host: &str, other: &str) -> bool {
     let domain = other.strip_prefix("api.").filter(|rest| rest.contains('.')).unwrap_or(other);
     let is_domain = domain.contains('.') && domain.parse::<std::net::IpAddr>().is_err();
     let is_below = || host.strip_suffix(domain).is_some_and(|start| start.ends_with('.'));
@@ -180,7 +180,7 @@ pub struct RouteSection {
     /// Its name in journals and metrics.
     pub name: String,
     /// Where.
-    pub base: BaseUrl,
+    pub base_url: BaseUrl,
     /// The key's place.
     pub key: KeySource,
     /// Names that differ from the vendor's other routes.
@@ -210,30 +210,30 @@ impl VendorRoutes {
         let mut sheet = TableReader::open(node, faults);
         let mut section = VendorRoutes::default();
         vendor.clone_into(&mut section.naming.vendor);
-        section.naming.aliases = sheet.bool("aliases", faults).unwrap_or(false);
+        section.naming.allow_aliases = sheet.bool("aliases", faults).unwrap_or(false);
         section.naming.names = ModelPatterns::parse(sheet.members("names", faults), faults);
         for (neutral, node) in sheet.members("header_names", faults) {
             match node.value {
-                crate::sheet::TomlValue::Text(real) => {
+                crate::toml_reader::TomlValue::Text(real) => {
                     let lower = |name: &str| name.to_ascii_lowercase();
                     section.header_names.push((lower(&neutral), lower(&real)));
                 }
-                _ => faults.push(node.place.fault("the name of a header must be a text")),
+                _ => faults.push(node.location.error("the name of a header must be a text")),
             }
         }
         for node in sheet.list("file_hosts", faults) {
             match node.value {
-                crate::sheet::TomlValue::Text(host) if is_host(&host) => {
+                crate::toml_reader::TomlValue::Text(host) if is_host(&host) => {
                     section.file_hosts.push(host.to_ascii_lowercase());
                 }
-                _ => faults.push(node.place.fault("a host must be a name such as files.test")),
+                _ => faults.push(node.location.error("a host must be a name such as files.test")),
             }
         }
         for node in sheet.list("routes", faults) {
-            let place = node.place.clone();
-            let Some(route) = route(node, faults) else { continue };
+            let place = node.location.clone();
+            let Some(route) = parse_route(node, faults) else { continue };
             if section.routes.iter().any(|r| r.name == route.name) {
-                faults.push(place.fault(format!("route '{}' stands twice", route.name)));
+                faults.push(place.error(format!("route '{}' stands twice", route.name)));
             }
             section.routes.push(route);
         }
@@ -242,32 +242,39 @@ impl VendorRoutes {
     }
 }
 
-fn route(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<RouteSection> {
+fn parse_route(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<RouteSection> {
     let mut row = TableReader::open(node, faults);
-    let place = row.place.clone();
-    let name = required(&mut row, "name", &place, faults);
-    let key = required(&mut row, "key", &place, faults);
-    let base = required(&mut row, "base_url", &place, faults);
+    let place = row.location.clone();
+    let name = required_text(&mut row, "name", &place, faults);
+    let key = required_text(&mut row, "key", &place, faults);
+    let base = required_text(&mut row, "base_url", &place, faults);
     let names = ModelPatterns::parse(row.members("names", faults), faults);
-    let requests_max = row.whole("requests_max", faults).and_then(|n| n.try_into().ok());
-    let tls = row.take("tls");
+    let requests_max = row.integer("requests_max", faults).and_then(|n| n.try_into().ok());
+    let tls = row.take_value("tls");
     row.finish(faults);
     if key.as_deref().is_some_and(|key| key.contains(char::is_control)) {
-        faults.push(place.fault("'key' has a control character, which no header can carry"));
+        faults.push(place.error("'key' has a control character, which no header can carry"));
     }
     let base = match BaseUrl::parse(&base?) {
         Ok(base) => base,
         Err(why) => {
-            faults.push(place.fault(why));
+            faults.push(place.error(why));
             return None;
         }
     };
     let requests_max = requests_max.unwrap_or(0);
     let tls = tls.map(|node| RouteTlsFiles::parse(node, base.tls, faults));
-    Some(RouteSection { name: name?, base, key: KeySource::parse(&key?), names, requests_max, tls })
+    Some(RouteSection {
+        name: name?,
+        base_url: base,
+        key: KeySource::parse(&key?),
+        names,
+        requests_max,
+        tls,
+    })
 }
 
-fn required(
+fn required_text(
     row: &mut TableReader,
     key: &'static str,
     place: &SourceLocation,
@@ -275,7 +282,7 @@ fn required(
 ) -> Option<String> {
     let text = row.text(key, faults).filter(|t| !t.is_empty());
     if text.is_none() {
-        faults.push(place.fault(format!("a route needs '{key}'")));
+        faults.push(place.error(format!("a route needs '{key}'")));
     }
     text
 }
@@ -283,8 +290,8 @@ fn required(
 impl RouteSection {
     /// What this route calls a model.
     #[must_use]
-    pub fn upstream<'a>(&self, naming: &VendorModelNames, id: &'a str) -> Cow<'a, str> {
-        self.names.lookup(id).map_or_else(|| naming.upstream(id), Cow::Owned)
+    pub fn vendor_model_name<'a>(&self, naming: &VendorModelNames, id: &'a str) -> Cow<'a, str> {
+        self.names.lookup(id).map_or_else(|| naming.vendor_model_name(id), Cow::Owned)
     }
 }
 
@@ -315,7 +322,7 @@ mod tests {
             "routes = [{{ name = \"a\", base_url = \"https://h/v1\", key = {} }}]",
             serde_json::to_string(key).expect("a text").replace('\u{7f}', "\\u007f")
         );
-        let (node, mut faults) = crate::sheet::parse("t.toml", &text);
+        let (node, mut faults) = crate::toml_reader::parse("t.toml", &text);
         VendorRoutes::parse("vendor_x", node, &mut faults);
         assert_eq!(faults.len(), count, "{faults:?}");
         for fault in faults {

@@ -4,17 +4,17 @@
 
 use std::sync::Arc;
 
-use super::blocked::FailoverRule;
 use super::example::{self, RuleExample};
+use super::failover::FailoverRule;
+use super::field_policy::{FieldPolicy, FieldRefusal, OptionalPrice};
 use super::kind::ModelKind;
 use super::model::Model;
 use super::prices;
 use super::rewrite::{FallbackValue, NumberClamp, RewriteRule};
-use super::screen::{FieldPolicy, FieldRefusal, OptionalPrice};
 use crate::dialect::Endpoint;
-use crate::dialect::json::draft::quoted;
-use crate::sheet::{
-    self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue, closest,
+use crate::dialect::json::patch::json_string;
+use crate::toml_reader::{
+    self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue, closest_word,
 };
 
 /// What a vendor's text endpoint speaks.
@@ -41,43 +41,43 @@ pub enum ImageEditFormat {
 #[derive(Debug, Default)]
 pub struct Vendor {
     /// Its token, such as `vendor_b`.
-    pub token: String,
+    pub name: String,
     /// What its text endpoint speaks.
-    pub dialect: TextApi,
+    pub text_api: TextApi,
     /// Whether its chat models are sold in the responses format too.
-    pub speaks_responses: bool,
+    pub supports_responses: bool,
     /// Whether the limit of a call's output is one of its hidden reasoning too.
-    pub limits_reasoning: bool,
+    pub limit_covers_reasoning: bool,
     /// How it takes images to be edited.
-    pub edits: ImageEditFormat,
+    pub image_edits: ImageEditFormat,
     /// The header that carries the key.
     pub auth_header: String,
     /// What stands before the key, such as `Bearer`.
     pub auth_scheme: Option<String>,
     /// Which answers are a block.
-    pub blocked: FailoverRule,
+    pub failover: FailoverRule,
     /// Headers of the client's that go to the vendor, lower case; `*` at the end matches any rest.
     pub forward_headers: Vec<String>,
     /// The header that names the version of the vendor's interface, and the version that the
     /// gateway speaks itself.
     pub version: Option<(String, String)>,
     /// Output tokens assumed where the client sets no limit.
-    pub output_tokens: u64,
+    pub output_tokens_default: u64,
     /// Input tokens of an image, at most.
-    pub image_tokens: u64,
+    pub image_tokens_max: u64,
     /// Input tokens of a document of pages, at most.
-    pub document_tokens: u64,
+    pub document_tokens_max: u64,
     /// Input tokens that the vendor adds for a tool of its own, at most, and once for having tools.
-    pub tool_tokens: u64,
-    screens: Vec<(Endpoint, FieldPolicy)>,
+    pub tool_tokens_max: u64,
+    field_policies: Vec<(Endpoint, FieldPolicy)>,
     rewrites: Vec<RewriteRule>,
 }
 
 impl Vendor {
     /// What is refused on an endpoint.
     #[must_use]
-    pub fn screen(&self, endpoint: Endpoint) -> Option<&FieldPolicy> {
-        self.screens.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
+    pub fn field_policy(&self, endpoint: Endpoint) -> Option<&FieldPolicy> {
+        self.field_policies.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
     }
 
     /// The rewrites of a model's bodies on an endpoint, in order.
@@ -86,7 +86,7 @@ impl Vendor {
         model: &'a str,
         endpoint: Endpoint,
     ) -> impl Iterator<Item = &'a RewriteRule> {
-        self.rewrites.iter().filter(move |r| r.is_for(model, endpoint))
+        self.rewrites.iter().filter(move |r| r.applies_to(model, endpoint))
     }
 }
 
@@ -101,135 +101,142 @@ pub(super) struct RulesFile {
 /// A model in a rules file.
 pub(super) struct ModelEntry {
     pub(super) model: Model,
-    pub(super) place: SourceLocation,
+    pub(super) location: SourceLocation,
     /// Whether calls of its kind that name no model are for it.
     pub(super) is_default: bool,
 }
 
 /// What a refusal is for that names no endpoint.
-const TEXT: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
+const TEXT_ENDPOINTS: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
 
 /// Reads a rules file; what is wrong goes to `faults`.
 pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> RulesFile {
-    let (root, syntax) = sheet::parse(file, text);
+    let (root, syntax) = toml_reader::parse(file, text);
     faults.extend(syntax);
     let mut sheet = TableReader::open(root, faults);
     let mut vendor = Vendor {
-        token: sheet.text("vendor", faults).unwrap_or_default(),
-        dialect: dialect(&mut sheet, faults),
-        speaks_responses: sheet.has(ModelKind::Responses.name()),
-        limits_reasoning: sheet.bool("limits_reasoning", faults).unwrap_or(true),
-        edits: edits(&mut sheet, faults),
+        name: sheet.text("vendor", faults).unwrap_or_default(),
+        text_api: parse_text_api(&mut sheet, faults),
+        supports_responses: sheet.has(ModelKind::Responses.name()),
+        limit_covers_reasoning: sheet.bool("limits_reasoning", faults).unwrap_or(true),
+        image_edits: parse_image_edits(&mut sheet, faults),
         ..Vendor::default()
     };
     let stem = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");
-    if vendor.token != stem {
-        faults
-            .push(sheet.place.fault(format!("'vendor' must be \"{stem}\", as the file is named")));
+    if vendor.name != stem {
+        faults.push(
+            sheet.location.error(format!("'vendor' must be \"{stem}\", as the file is named")),
+        );
     }
-    manners(&mut vendor, &mut sheet, faults);
+    parse_wire_settings(&mut vendor, &mut sheet, faults);
     let sections: Vec<(ModelKind, Vec<(String, SpannedValue)>)> =
         ModelKind::ALL.iter().map(|kind| (*kind, sheet.members(kind.name(), faults))).collect();
     let known: Vec<String> =
         sections.iter().flat_map(|(_, rows)| rows.iter().map(|(id, _)| id.clone())).collect();
     for node in sheet.list("refuse", faults) {
-        refuse(&mut vendor, node, faults);
+        parse_refusal(&mut vendor, node, faults);
     }
     for node in sheet.list("rewrite", faults) {
-        let rewrite = rewrite(node, &known, faults);
+        let rewrite = parse_rewrite(node, &known, faults);
         vendor.rewrites.push(rewrite);
     }
     let examples = sheet.list("example", faults);
     sheet.finish(faults);
-    let token = vendor.token.clone();
+    let token = vendor.name.clone();
     let vendor = Arc::new(vendor);
     let examples =
         examples.into_iter().filter_map(|node| example::parse(node, &vendor, faults)).collect();
     let rows =
         sections.into_iter().flat_map(|(kind, rows)| rows.into_iter().map(move |r| (kind, r)));
-    let models = rows.map(|(kind, (id, node))| model(kind, id, node, &vendor, faults)).collect();
+    let models =
+        rows.map(|(kind, (id, node))| parse_model(kind, id, node, &vendor, faults)).collect();
     RulesFile { vendor: token, models, examples }
 }
 
-fn dialect(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> TextApi {
-    let place = sheet.place.clone();
+fn parse_text_api(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> TextApi {
+    let place = sheet.location.clone();
     match sheet.text("dialect", faults).as_deref() {
         Some("chat") => TextApi::Chat,
         Some("messages") => TextApi::Messages,
         _ => {
-            faults.push(place.fault("'dialect' must be \"chat\" or \"messages\""));
+            faults.push(place.error("'dialect' must be \"chat\" or \"messages\""));
             TextApi::Chat
         }
     }
 }
 
-fn edits(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> ImageEditFormat {
-    let place = sheet.place.clone();
+fn parse_image_edits(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> ImageEditFormat {
+    let place = sheet.location.clone();
     match sheet.text("image_edits", faults).as_deref() {
         None | Some("form") => ImageEditFormat::Form,
         Some("json") => ImageEditFormat::Json,
         Some(_) => {
-            faults.push(place.fault("'image_edits' must be \"form\" or \"json\""));
+            faults.push(place.error("'image_edits' must be \"form\" or \"json\""));
             ImageEditFormat::Form
         }
     }
 }
 
-fn manners(vendor: &mut Vendor, sheet: &mut TableReader, faults: &mut Vec<ConfigError>) {
+fn parse_wire_settings(
+    vendor: &mut Vendor,
+    sheet: &mut TableReader,
+    faults: &mut Vec<ConfigError>,
+) {
     if let Some(mut auth) = sheet.table("auth", faults) {
         vendor.auth_header = auth.text("header", faults).unwrap_or_default();
         vendor.auth_scheme = auth.text("scheme", faults);
         auth.finish(faults);
     }
     if vendor.auth_header.is_empty() {
-        faults.push(sheet.place.fault("'auth' must name the header that carries the key"));
+        faults.push(sheet.location.error("'auth' must name the header that carries the key"));
     }
-    vendor.blocked = FailoverRule::parse(sheet, faults);
+    vendor.failover = FailoverRule::parse(sheet, faults);
     if let Some(mut version) = sheet.table("version", faults) {
         let header = version.text("header", faults).unwrap_or_default();
         let ours = version.text("default", faults).unwrap_or_default();
         if header.is_empty() || ours.is_empty() {
-            faults.push(version.place.fault("'version' needs a header and a default"));
+            faults.push(version.location.error("'version' needs a header and a default"));
         }
         vendor.version = Some((header, ours));
         version.finish(faults);
     }
     vendor.forward_headers = sheet.texts("forward_headers", faults).unwrap_or_default();
     let Some(mut estimate) = sheet.table("estimate", faults) else {
-        faults.push(sheet.place.fault("'[estimate]' is required"));
+        faults.push(sheet.location.error("'[estimate]' is required"));
         return;
     };
     let mut positive = |key| {
-        let read = estimate.whole(key, faults).filter(|n| *n > 0);
+        let read = estimate.integer(key, faults).filter(|n| *n > 0);
         if read.is_none() {
-            faults.push(estimate.place.fault(format!("'{key}' must be a whole number from 1")));
+            faults.push(estimate.location.error(format!("'{key}' must be a whole number from 1")));
         }
         read.unwrap_or_default()
     };
-    vendor.output_tokens = positive("output_tokens");
-    vendor.image_tokens = positive("image_tokens");
-    vendor.document_tokens = positive("document_tokens");
+    vendor.output_tokens_default = positive("output_tokens");
+    vendor.image_tokens_max = positive("image_tokens");
+    vendor.document_tokens_max = positive("document_tokens");
     // Not every vendor has tools of its own.
-    vendor.tool_tokens = estimate.whole("tool_tokens", faults).unwrap_or(0);
+    vendor.tool_tokens_max = estimate.integer("tool_tokens", faults).unwrap_or(0);
     estimate.finish(faults);
 }
 
-fn model(
+fn parse_model(
     kind: ModelKind,
     id: String,
     node: SpannedValue,
     vendor: &Arc<Vendor>,
     faults: &mut Vec<ConfigError>,
 ) -> ModelEntry {
-    let place = node.place.clone();
+    let place = node.location.clone();
     let mut row = TableReader::open(node, faults);
-    let price = prices::price(kind, &mut row, faults);
+    let price = prices::parse_price(kind, &mut row, faults);
     let text = matches!(kind, ModelKind::Chat | ModelKind::Responses);
-    let context = if text { prices::tokens(&mut row, "context", faults) } else { None };
-    let output_max = if text { prices::tokens(&mut row, "output_max", faults) } else { None };
+    let context = if text { prices::parse_token_count(&mut row, "context", faults) } else { None };
+    let output_max =
+        if text { prices::parse_token_count(&mut row, "output_max", faults) } else { None };
     let effort = text && row.bool("effort", faults).unwrap_or(false);
     let reasoning = text && row.bool("reasoning", faults).unwrap_or(effort);
-    let messages = kind == ModelKind::Chat && vendor.dialect == TextApi::Messages;
+    let messages = kind == ModelKind::Chat && vendor.text_api == TextApi::Messages;
     let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
     let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
     let has_default = matches!(kind, ModelKind::Moderation | ModelKind::Image);
@@ -240,55 +247,58 @@ fn model(
         id,
         kind,
         price,
-        context,
+        context_length: context,
         output_max,
-        effort,
-        reasoning,
-        json_schema,
+        supports_effort: effort,
+        hidden_reasoning: reasoning,
+        supports_json_schema: json_schema,
         thinking,
         vendor,
     };
-    ModelEntry { model, place, is_default }
+    ModelEntry { model, location: place, is_default }
 }
 
-fn refuse(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {
+fn parse_refusal(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {
     let mut row = TableReader::open(node, faults);
     let named = row.texts("endpoints", faults);
     let field = row.text("field", faults).unwrap_or_default();
     let because = row.text("because", faults).unwrap_or_default();
-    let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
-    let unless_price = unless_price(&mut row, faults);
-    let details = row.take("details").and_then(|n| json(&n, faults));
-    let place = row.place.clone();
+    let unless = row.list("unless", faults).iter().filter_map(|n| to_json(n, faults)).collect();
+    let unless_price = parse_unless_price(&mut row, faults);
+    let details = row.take_value("details").and_then(|n| to_json(&n, faults));
+    let place = row.location.clone();
     row.finish(faults);
     if because.is_empty() {
-        faults.push(place.fault("'because' must tell the client why"));
+        faults.push(place.error("'because' must tell the client why"));
     }
-    let refusal = FieldRefusal { field, because, unless, unless_price, details };
-    for endpoint in endpoints(named.as_deref(), &TEXT, &place, faults) {
-        if !vendor.screens.iter().any(|(e, _)| *e == endpoint) {
-            vendor.screens.push((endpoint, FieldPolicy::default()));
+    let refusal = FieldRefusal { field, reason: because, unless, unless_price, details };
+    for endpoint in parse_endpoints(named.as_deref(), &TEXT_ENDPOINTS, &place, faults) {
+        if !vendor.field_policies.iter().any(|(e, _)| *e == endpoint) {
+            vendor.field_policies.push((endpoint, FieldPolicy::default()));
         }
-        let screens = vendor.screens.iter_mut().filter(|(e, _)| *e == endpoint);
+        let screens = vendor.field_policies.iter_mut().filter(|(e, _)| *e == endpoint);
         for (_, screen) in screens {
             if let Err(why) = screen.add(refusal.clone()) {
-                faults.push(place.fault(why));
+                faults.push(place.error(why));
             }
         }
     }
 }
 
-fn unless_price(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<OptionalPrice> {
+fn parse_unless_price(
+    row: &mut TableReader,
+    faults: &mut Vec<ConfigError>,
+) -> Option<OptionalPrice> {
     let name = row.text("unless_price", faults)?;
-    let known = OptionalPrice::named(&name);
+    let known = OptionalPrice::from_name(&name);
     if known.is_none() {
-        faults.push(row.place.fault("'unless_price' must be \"cache_write_1h\""));
+        faults.push(row.location.error("'unless_price' must be \"cache_write_1h\""));
     }
     known
 }
 
 /// The endpoints of these names, if any are given.
-fn endpoints(
+fn parse_endpoints(
     names: Option<&[String]>,
     otherwise: &[Endpoint],
     place: &SourceLocation,
@@ -297,39 +307,47 @@ fn endpoints(
     let Some(names) = names else { return otherwise.to_vec() };
     let known = |name: &String| Endpoint::ALL.into_iter().find(|e| e.name() == name);
     for name in names.iter().filter(|name| known(name).is_none()) {
-        let near = closest(name, Endpoint::ALL.iter().map(|e| e.name())).unwrap_or("chat");
-        faults.push(place.fault(format!("unknown endpoint '{name}'; closest is '{near}'")));
+        let near = closest_word(name, Endpoint::ALL.iter().map(|e| e.name())).unwrap_or("chat");
+        faults.push(place.error(format!("unknown endpoint '{name}'; closest is '{near}'")));
     }
     names.iter().filter_map(known).collect()
 }
 
-fn rewrite(node: SpannedValue, known: &[String], faults: &mut Vec<ConfigError>) -> RewriteRule {
+fn parse_rewrite(
+    node: SpannedValue,
+    known: &[String],
+    faults: &mut Vec<ConfigError>,
+) -> RewriteRule {
     let mut row = TableReader::open(node, faults);
     let named = row.texts("endpoints", faults);
     let rewrite = RewriteRule {
         models: row.texts("models", faults).unwrap_or_default(),
-        endpoints: endpoints(named.as_deref(), &[Endpoint::Chat], &row.place, faults),
+        endpoints: parse_endpoints(named.as_deref(), &[Endpoint::Chat], &row.location, faults),
         drop: row.texts("drop", faults).unwrap_or_default(),
-        either: either(&mut row, faults),
-        rename: pairs(&mut row, "rename", faults, |n, _| match &n.value {
+        either: parse_either(&mut row, faults),
+        rename: parse_pairs(&mut row, "rename", faults, |n, _| match &n.value {
             TomlValue::Text(t) => Some(t.clone()),
             _ => None,
         }),
-        default: pairs(&mut row, "default", faults, json),
-        set: pairs(&mut row, "set", faults, json),
-        clamp: row.members("clamp", faults).into_iter().map(|m| clamp(m, faults)).collect(),
-        lower: row.members("lower", faults).into_iter().map(|m| lower(m, faults)).collect(),
+        default: parse_pairs(&mut row, "default", faults, to_json),
+        set: parse_pairs(&mut row, "set", faults, to_json),
+        clamp: row.members("clamp", faults).into_iter().map(|m| parse_clamp(m, faults)).collect(),
+        lower: row
+            .members("lower", faults)
+            .into_iter()
+            .map(|m| parse_fallback(m, faults))
+            .collect(),
     };
     for model in rewrite.models.iter().filter(|m| !known.contains(m)) {
-        let near = closest(model, known.iter().map(String::as_str));
+        let near = closest_word(model, known.iter().map(String::as_str));
         let hint = near.map_or_else(String::new, |n| format!("; closest is '{n}'"));
-        faults.push(row.place.fault(format!("unknown model '{model}'{hint}")));
+        faults.push(row.location.error(format!("unknown model '{model}'{hint}")));
     }
     let (models, endpoints) = (rewrite.models.clone(), rewrite.endpoints.clone());
     if rewrite == (RewriteRule { models, endpoints, ..RewriteRule::default() }) {
         faults.push(
-            row.place
-                .fault("a rewrite needs a verb: drop, either, rename, default, set, clamp, lower"),
+            row.location
+                .error("a rewrite needs a verb: drop, either, rename, default, set, clamp, lower"),
         );
     }
     row.finish(faults);
@@ -337,11 +355,11 @@ fn rewrite(node: SpannedValue, known: &[String], faults: &mut Vec<ConfigError>) 
 }
 
 /// Lists of fields of which only the first that is there stays.
-fn either(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<Vec<String>> {
+fn parse_either(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<Vec<String>> {
     let lists = row.list("either", faults);
     let fields = |node: SpannedValue, faults: &mut Vec<ConfigError>| {
         let TomlValue::List(items) = &node.value else {
-            faults.push(node.place.fault("'either' lists lists of fields"));
+            faults.push(node.location.error("'either' lists lists of fields"));
             return Vec::new();
         };
         let texts = items.iter().filter_map(|item| match &item.value {
@@ -353,7 +371,7 @@ fn either(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<Vec<Strin
     lists.into_iter().map(|node| fields(node, faults)).collect()
 }
 
-fn pairs(
+fn parse_pairs(
     row: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
@@ -363,7 +381,10 @@ fn pairs(
     members.into_iter().filter_map(|(name, node)| Some((name, read(&node, faults)?))).collect()
 }
 
-fn clamp((field, node): (String, SpannedValue), faults: &mut Vec<ConfigError>) -> NumberClamp {
+fn parse_clamp(
+    (field, node): (String, SpannedValue),
+    faults: &mut Vec<ConfigError>,
+) -> NumberClamp {
     let mut row = TableReader::open(node, faults);
     let min = row.number("min", faults).map(|(n, _)| n);
     let max = row.number("max", faults).map(|(n, _)| n);
@@ -371,38 +392,43 @@ fn clamp((field, node): (String, SpannedValue), faults: &mut Vec<ConfigError>) -
     NumberClamp { field, min, max }
 }
 
-fn lower((field, node): (String, SpannedValue), faults: &mut Vec<ConfigError>) -> FallbackValue {
+fn parse_fallback(
+    (field, node): (String, SpannedValue),
+    faults: &mut Vec<ConfigError>,
+) -> FallbackValue {
     let mut row = TableReader::open(node, faults);
-    let place = row.place.clone();
-    let to = row.take("to").and_then(|n| json(&n, faults));
+    let place = row.location.clone();
+    let to = row.take_value("to").and_then(|n| to_json(&n, faults));
     if to.is_none() {
-        faults.push(place.fault("'to' must be the value to lower to"));
+        faults.push(place.error("'to' must be the value to lower to"));
     }
-    let unless = row.list("unless", faults).iter().filter_map(|n| json(n, faults)).collect();
+    let unless = row.list("unless", faults).iter().filter_map(|n| to_json(n, faults)).collect();
     row.finish(faults);
     FallbackValue { field, to: to.unwrap_or_default(), unless }
 }
 
 /// A value of the rules as JSON text.
-fn json(node: &SpannedValue, faults: &mut Vec<ConfigError>) -> Option<String> {
+fn to_json(node: &SpannedValue, faults: &mut Vec<ConfigError>) -> Option<String> {
     match &node.value {
-        TomlValue::Text(text) => Some(quoted(text)),
+        TomlValue::Text(text) => Some(json_string(text)),
         TomlValue::Bool(b) => Some(b.to_string()),
-        TomlValue::Number(n) if crate::dialect::json::scan::any(n.as_bytes()).is_ok() => {
+        TomlValue::Number(n)
+            if crate::dialect::json::scan::validate_value(n.as_bytes()).is_ok() =>
+        {
             Some(n.clone())
         }
         TomlValue::Number(n) => {
-            faults.push(node.place.fault(format!("{n} is no number in JSON")));
+            faults.push(node.location.error(format!("{n} is no number in JSON")));
             None
         }
         TomlValue::List(items) => {
-            let read: Vec<String> = items.iter().filter_map(|i| json(i, faults)).collect();
+            let read: Vec<String> = items.iter().filter_map(|i| to_json(i, faults)).collect();
             Some(format!("[{}]", read.join(",")))
         }
         TomlValue::Table(members) => {
             let read = members
                 .iter()
-                .filter_map(|(k, n)| json(n, faults).map(|v| format!("{}:{v}", quoted(k))));
+                .filter_map(|(k, n)| to_json(n, faults).map(|v| format!("{}:{v}", json_string(k))));
             Some(format!("{{{}}}", read.collect::<Vec<_>>().join(",")))
         }
     }

@@ -45,7 +45,7 @@ fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
     let used = match line.usage {
         BilledUnits::Tokens(tokens) => format!("{}+{}", tokens.input, tokens.output),
         BilledUnits::Characters { characters } => format!("{characters} characters"),
-        BilledUnits::Billed { images, .. } | BilledUnits::Images { images } => {
+        BilledUnits::BilledImages { images, .. } | BilledUnits::Images { images } => {
             format!("{images} image")
         }
         BilledUnits::Video { seconds, resolution, .. } => {

@@ -23,7 +23,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
         let told = serde_json::json!({
             "models": models.len(),
             "kinds": kinds,
-            "examples": catalogue.examples,
+            "examples": catalogue.example_count,
             "routes": routes,
             "price_version": &*catalogue.version,
         });
@@ -32,7 +32,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     }
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
     super::print_line(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
-    super::print_line(format_args!("examples  {} passed", catalogue.examples))?;
+    super::print_line(format_args!("examples  {} passed", catalogue.example_count))?;
     for (vendor, count) in routes {
         super::print_line(format_args!("routes    {vendor}: {count}"))?;
     }

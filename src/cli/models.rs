@@ -11,7 +11,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
         if out.json {
             super::print_line(format_args!("{listing}"))?;
         } else {
-            let vendor = &model.vendor.token;
+            let vendor = &model.vendor.name;
             super::print_line(format_args!(
                 "{:<44} {:<9} {:<11} {}",
                 model.id,

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
-use crate::sheet::{ConfigError, SourceLocation};
+use crate::toml_reader::{ConfigError, SourceLocation};
 
 /// The rules files of a folder, by name.
 pub(super) fn read_sources(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
@@ -58,7 +58,7 @@ fn find_truncated(file: &str, text: &str) -> Option<ConfigError> {
     } else {
         "the file does not end with a line break: it may be cut short"
     };
-    Some(SourceLocation::whole(file).fault(what))
+    Some(SourceLocation::whole_source(file).error(what))
 }
 
 /// The catalogue of a configuration.

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use crate::catalogue::route::KeySource;
 use crate::gateway::client_address::{ProxyMode, TrustedProxies};
-use crate::sheet::{ConfigError, SpannedValue, TableReader, TomlValue};
+use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 
 /// The `[listen]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,17 +53,17 @@ impl AdminAddress {
 impl ListenSection {
     /// Reads the section.
     pub fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ListenSection {
-        let http = match table.take("http") {
+        let http = match table.take_value("http") {
             Some(node) => parse_tcp_address(node, "http", "127.0.0.1:8080", faults),
             None => "127.0.0.1:8080".to_owned(),
         };
-        let admin = parse_admin(table.take("admin"), faults);
+        let admin = parse_admin(table.take_value("admin"), faults);
         // The server would bind it once, and answer clients with either; any free port is one
         // address to it too.
         let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
         if matches!(&admin, AdminAddress::Tcp(admin) if socket(&http) == socket(admin)) {
             let what = format!("'http' and 'admin' are both {http}; they must differ");
-            faults.push(table.place.fault(what));
+            faults.push(table.location.error(what));
         }
         let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
         let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
@@ -82,7 +82,7 @@ fn parse_tcp_address(
         TomlValue::Text(text) if text.parse::<std::net::SocketAddr>().is_ok() => text,
         _ => {
             let what = format!("'{key}' must be an address such as \"{default}\"");
-            faults.push(node.place.fault(what));
+            faults.push(node.location.error(what));
             default.to_owned()
         }
     }
@@ -102,23 +102,23 @@ fn parse_admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> Adm
 }
 
 fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> ListenTlsSection {
-    let place = tls.place.clone();
+    let place = tls.location.clone();
     let files = (tls.text("cert", faults), tls.text("key", faults));
     tls.finish(faults);
     if files.0.is_none() || files.1.is_none() {
-        faults.push(place.fault("'tls' needs 'cert' and 'key', two PEM files"));
+        faults.push(place.error("'tls' needs 'cert' and 'key', two PEM files"));
     }
     ListenTlsSection { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
 }
 
 fn parse_proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<TrustedProxies> {
-    let place = table.place.clone();
+    let place = table.location.clone();
     let mode = table.text("proxy", faults).and_then(|text| match text.as_str() {
         "protocol" => Some(ProxyMode::Protocol),
         "header" => Some(ProxyMode::Header),
         _ => {
             let what = format!("'proxy' must be \"protocol\" or \"header\", not \"{text}\"");
-            faults.push(place.fault(what));
+            faults.push(place.error(what));
             None
         }
     });
@@ -127,15 +127,15 @@ fn parse_proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Opti
         let found = parse_network(&node.value);
         if found.is_none() {
             let what = "a trusted proxy must be an address or a network such as \"10.0.0.0/8\"";
-            faults.push(node.place.fault(what));
+            faults.push(node.location.error(what));
         }
         networks.extend(found);
     }
     if mode.is_some() && networks.is_empty() {
-        faults.push(place.fault("'proxy' needs 'trusted', the addresses of the proxies"));
+        faults.push(place.error("'proxy' needs 'trusted', the addresses of the proxies"));
     }
     if mode.is_none() && !networks.is_empty() {
-        faults.push(place.fault("'trusted' needs 'proxy', \"protocol\" or \"header\""));
+        faults.push(place.error("'trusted' needs 'proxy', \"protocol\" or \"header\""));
     }
     mode.map(|mode| TrustedProxies { mode, networks })
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::embeddings::EmbeddingInputs;
 use super::images::SourceImage;
 use super::json::{JsonDocument, JsonKind, JsonValue};
-use super::meter::counted;
+use super::meter::estimate_tokens;
 use super::responses::ResponsesRequest;
 use super::{
     CallError, Endpoint, chat, embeddings, images, messages, moderations, responses, speech, videos,
@@ -30,9 +30,9 @@ impl ParsedBody {
     ///
     /// # Errors
     /// [`CallFault`] tells what is unsound, or that no model is named.
-    pub fn parse(body: Bytes, unnamed: Option<&str>) -> Result<ParsedBody, CallError> {
+    pub fn parse(body: Bytes, default_model: Option<&str>) -> Result<ParsedBody, CallError> {
         let document = JsonDocument::parse(body)?;
-        let model = model_of(&document, unnamed)?;
+        let model = requested_model(&document, default_model)?;
         Ok(ParsedBody { document, model, file: None })
     }
 
@@ -41,28 +41,31 @@ impl ParsedBody {
     ///
     /// # Errors
     /// [`CallFault`] if no model is named.
-    pub fn form(
+    pub fn from_form(
         document: JsonDocument,
         file: Option<SourceImage>,
-        unnamed: Option<&str>,
+        default_model: Option<&str>,
     ) -> Result<ParsedBody, CallError> {
-        let model = model_of(&document, unnamed)?;
+        let model = requested_model(&document, default_model)?;
         Ok(ParsedBody { document, model, file })
     }
 }
 
 /// The model that a body names, or else the one that is for calls which name none.
-fn model_of(document: &JsonDocument, unnamed: Option<&str>) -> Result<String, CallError> {
-    match (present(document, "model"), unnamed) {
+fn requested_model(
+    document: &JsonDocument,
+    default_model: Option<&str>,
+) -> Result<String, CallError> {
+    match (non_null_member(document, "model"), default_model) {
         (None, Some(unnamed)) => Ok(unnamed.to_owned()),
-        (named, _) => name(named),
+        (named, _) => parse_model_name(named),
     }
 }
 
-fn name(value: Option<JsonValue<'_>>) -> Result<String, CallError> {
+fn parse_model_name(value: Option<JsonValue<'_>>) -> Result<String, CallError> {
     let missing = || CallError::missing("model", "the id of a model");
     let value = value.ok_or_else(missing)?;
-    let model = value.text().ok_or_else(|| wrong("model", "a string", value))?;
+    let model = value.text().ok_or_else(|| invalid_value("model", "a string", value))?;
     if model.is_empty() { Err(missing()) } else { Ok(model.into_owned()) }
 }
 
@@ -76,7 +79,7 @@ pub struct ModelCall {
     /// Whether the reply is to come in events.
     pub stream: bool,
     /// What is asked for.
-    pub asked: RequestKind,
+    pub kind: RequestKind,
 }
 
 /// What a call asks for, as far as it bears on its price or on the way of its answer.
@@ -85,7 +88,7 @@ pub enum RequestKind {
     /// Text, in the chat format.
     Chat {
         /// Whether the client wants to see usage in a stream.
-        usage_asked: bool,
+        include_usage: bool,
         /// What it may come to.
         text: TextRequest,
     },
@@ -124,9 +127,9 @@ pub struct TextRequest {
     /// How many choices.
     pub choices: u64,
     /// Output tokens of one choice that the vendor may bill beyond that limit, and nobody sees.
-    pub hidden_max: u64,
+    pub hidden_output_max: u64,
     /// What the messages hold.
-    pub content: InputSize,
+    pub input_size: InputSize,
 }
 
 /// What of a call's messages decides how many tokens they may be.
@@ -138,25 +141,25 @@ pub struct InputSize {
     pub documents: u64,
     /// Tools that are the vendor's own, and come with words of the vendor's; all tools together
     /// come with some and count as one more.
-    pub tools: u64,
+    pub tool_prompts: u64,
     /// Bytes of the body without images and documents.
     pub text_bytes: u64,
     /// Whether something may be read that is neither in the body nor counted above.
-    pub reads_elsewhere: bool,
+    pub has_external_input: bool,
 }
 
 impl InputSize {
     /// Whether the vendor reads nothing but the bytes of the body, so that they count its input.
     #[must_use]
     pub fn is_all_text(&self) -> bool {
-        let InputSize { images, documents, reads_elsewhere, .. } = *self;
+        let InputSize { images, documents, has_external_input: reads_elsewhere, .. } = *self;
         images == 0 && documents == 0 && !reads_elsewhere && !self.has_hosted_tools()
     }
 
     /// Whether a tool is the vendor's own. (Tools that are not count as one.)
     #[must_use]
     pub fn has_hosted_tools(&self) -> bool {
-        self.tools > 1
+        self.tool_prompts > 1
     }
 }
 
@@ -172,37 +175,39 @@ impl ModelCall {
     pub fn parse(opened: ParsedBody, endpoint: Endpoint) -> Result<ModelCall, CallError> {
         let ParsedBody { document, model, file } = opened;
         let streams = matches!(endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::Responses);
-        let stream = streams && boolean(&document, "stream")?;
-        let asked = match endpoint {
-            Endpoint::Chat => chat::read(&document)?,
-            Endpoint::Messages => RequestKind::Messages(messages::read(&document)?),
-            Endpoint::Responses => RequestKind::Responses(responses::read(&document)?),
-            Endpoint::Embeddings => RequestKind::Embeddings(embeddings::read(&document)?),
-            Endpoint::Speech => RequestKind::Speech { characters: speech::read(&document)? },
+        let stream = streams && read_bool(&document, "stream")?;
+        let kind = match endpoint {
+            Endpoint::Chat => chat::parse_request(&document)?,
+            Endpoint::Messages => RequestKind::Messages(messages::parse_request(&document)?),
+            Endpoint::Responses => RequestKind::Responses(responses::parse_request(&document)?),
+            Endpoint::Embeddings => RequestKind::Embeddings(embeddings::parse_request(&document)?),
+            Endpoint::Speech => {
+                RequestKind::Speech { characters: speech::count_characters(&document)? }
+            }
             Endpoint::Images | Endpoint::ImageEdits => {
-                images::read(&document)?;
+                images::check_request(&document)?;
                 RequestKind::Image { file }
             }
             Endpoint::Videos => {
-                let ask = videos::read(&document, file.as_ref())?;
+                let ask = videos::parse_request(&document, file.as_ref())?;
                 RequestKind::Video { ask, file }
             }
             Endpoint::Moderations => {
-                moderations::read(&document)?;
+                moderations::check_request(&document)?;
                 RequestKind::Moderation
             }
         };
-        Ok(ModelCall { document, model, stream, asked })
+        Ok(ModelCall { document, model, stream, kind })
     }
 
     /// Its input in tokens, as counted where the vendor reports none.
     #[must_use]
-    pub fn input_counted(&self) -> u64 {
-        match &self.asked {
+    pub fn estimated_input_tokens(&self) -> u64 {
+        match &self.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
-                counted(text.content.text_bytes)
+                estimate_tokens(text.input_size.text_bytes)
             }
-            RequestKind::Responses(ask) => counted(ask.content.text_bytes),
+            RequestKind::Responses(ask) => estimate_tokens(ask.input_size.text_bytes),
             RequestKind::Embeddings(inputs) => inputs.tokens,
             RequestKind::Speech { .. }
             | RequestKind::Image { .. }
@@ -212,8 +217,8 @@ impl ModelCall {
     }
 
     /// What a chat call may come to.
-    pub fn chat_text(&mut self) -> Option<&mut TextRequest> {
-        match &mut self.asked {
+    pub fn chat_text_mut(&mut self) -> Option<&mut TextRequest> {
+        match &mut self.kind {
             RequestKind::Chat { text, .. } => Some(text),
             _ => None,
         }
@@ -221,20 +226,24 @@ impl ModelCall {
 }
 
 /// Checks the shape of the messages, and shows the content of each to `see`.
-pub(super) fn messages<'a>(
+pub(super) fn visit_messages<'a>(
     document: &'a JsonDocument,
     roles: &str,
     mut see: impl FnMut(JsonValue<'a>),
 ) -> Result<(), CallError> {
     let expected = "a non-empty array of {role, content}";
-    let Some(messages) = present(document, "messages") else {
+    let Some(messages) = non_null_member(document, "messages") else {
         return Err(CallError::missing("messages", expected));
     };
     let mut count = 0;
     for (i, message) in messages.elements().enumerate() {
         count += 1;
         if message.kind() != JsonKind::Object {
-            return Err(wrong(&format!("messages[{i}]"), "an object {role, content}", message));
+            return Err(invalid_value(
+                &format!("messages[{i}]"),
+                "an object {role, content}",
+                message,
+            ));
         }
         let mut role = None;
         for (name, value) in message.members() {
@@ -250,7 +259,7 @@ pub(super) fn messages<'a>(
     }
     if count == 0 {
         // Elements of anything but a list are none.
-        return Err(wrong("messages", expected, messages));
+        return Err(invalid_value("messages", expected, messages));
     }
     if count > MESSAGES_MAX {
         return Err(CallError::invalid("messages", &format!("at most {MESSAGES_MAX} messages")));
@@ -260,9 +269,9 @@ pub(super) fn messages<'a>(
 
 /// How many of a call's tools come with words of the vendor's (see [`Content::tools`]); `custom` is
 /// the type of those that do not.
-pub(super) fn tools(document: &JsonDocument, custom: &str) -> u64 {
+pub(super) fn count_tool_prompts(document: &JsonDocument, custom: &str) -> u64 {
     let mut count = 0;
-    for tool in present(document, "tools").into_iter().flat_map(JsonValue::elements) {
+    for tool in non_null_member(document, "tools").into_iter().flat_map(JsonValue::elements) {
         let kind = tool.get("type").and_then(JsonValue::text);
         count += u64::from(count == 0) + u64::from(kind.is_some_and(|kind| kind != custom));
     }
@@ -270,29 +279,32 @@ pub(super) fn tools(document: &JsonDocument, custom: &str) -> u64 {
 }
 
 /// A member that is there and not null.
-pub(super) fn present<'a>(document: &'a JsonDocument, field: &str) -> Option<JsonValue<'a>> {
+pub(super) fn non_null_member<'a>(
+    document: &'a JsonDocument,
+    field: &str,
+) -> Option<JsonValue<'a>> {
     document.get(field).filter(|v| !v.is_null())
 }
 
-pub(super) fn boolean(document: &JsonDocument, field: &str) -> Result<bool, CallError> {
-    let Some(value) = present(document, field) else { return Ok(false) };
-    value.bool().ok_or_else(|| wrong(field, "true or false", value))
+pub(super) fn read_bool(document: &JsonDocument, field: &str) -> Result<bool, CallError> {
+    let Some(value) = non_null_member(document, field) else { return Ok(false) };
+    value.bool().ok_or_else(|| invalid_value(field, "true or false", value))
 }
 
 /// A whole number of at least `least`.
-pub(super) fn whole(
+pub(super) fn read_integer(
     document: &JsonDocument,
     field: &str,
     least: u64,
 ) -> Result<Option<u64>, CallError> {
-    let Some(value) = present(document, field) else { return Ok(None) };
-    let read = value.whole().filter(|n| *n >= least);
+    let Some(value) = non_null_member(document, field) else { return Ok(None) };
+    let read = value.integer().filter(|n| *n >= least);
     let right = || format!("a whole number from {least} to 9007199254740991");
-    read.map(Some).ok_or_else(|| wrong(field, &right(), value))
+    read.map(Some).ok_or_else(|| invalid_value(field, &right(), value))
 }
 
 /// What is wrong with a value, with its beginning.
-pub(super) fn wrong(field: &str, right: &str, found: JsonValue<'_>) -> CallError {
+pub(super) fn invalid_value(field: &str, right: &str, found: JsonValue<'_>) -> CallError {
     let shown: String = String::from_utf8_lossy(found.raw()).chars().take(40).collect();
-    CallError::invalid(field, &format!("{right}, not {} ({shown})", found.kind().words()))
+    CallError::invalid(field, &format!("{right}, not {} ({shown})", found.kind().description()))
 }

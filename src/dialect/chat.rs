@@ -4,7 +4,10 @@
 use bytes::Bytes;
 
 use super::CallError;
-use super::call::{InputSize, RequestKind, TextRequest, messages, present, tools, whole, wrong};
+use super::call::{
+    InputSize, RequestKind, TextRequest, count_tool_prompts, invalid_value, non_null_member,
+    read_integer, visit_messages,
+};
 use super::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
@@ -12,46 +15,54 @@ const CHOICES_MAX: u64 = 128;
 
 /// How the media types of texts begin. Of a file of any other nobody can tell by its bytes how much
 /// there is to be read in it: many are compressed.
-pub(super) const TEXTS: [&str; 3] = ["text/", "application/json", "application/xml"];
+pub(super) const TEXT_MEDIA_TYPES: [&str; 3] = ["text/", "application/json", "application/xml"];
 
 /// So much of a string is looked at to tell what it holds; the rest may be megabytes.
-const BEGINNING_BYTES: usize = 256;
+const DATA_URI_PREFIX_BYTES: usize = 256;
 
 /// Reads a body.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub(super) fn read(document: &JsonDocument) -> Result<RequestKind, CallError> {
-    let usage_asked = match present(document, "stream_options") {
+pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, CallError> {
+    let usage_asked = match non_null_member(document, "stream_options") {
         None => false,
         Some(options) if options.kind() == JsonKind::Object => {
             match options.get("include_usage").filter(|v| !v.is_null()) {
                 None => false,
-                Some(v) => v
-                    .bool()
-                    .ok_or_else(|| wrong("stream_options.include_usage", "true or false", v))?,
+                Some(v) => v.bool().ok_or_else(|| {
+                    invalid_value("stream_options.include_usage", "true or false", v)
+                })?,
             }
         }
-        Some(other) => return Err(wrong("stream_options", "an object", other)),
+        Some(other) => return Err(invalid_value("stream_options", "an object", other)),
     };
-    let limits = [whole(document, "max_tokens", 1)?, whole(document, "max_completion_tokens", 1)?];
+    let limits = [
+        read_integer(document, "max_tokens", 1)?,
+        read_integer(document, "max_completion_tokens", 1)?,
+    ];
     let output_max = limits.into_iter().flatten().max();
-    let choices = whole(document, "n", 1)?.unwrap_or(1);
+    let choices = read_integer(document, "n", 1)?.unwrap_or(1);
     if choices > CHOICES_MAX {
         return Err(CallError::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
-    let content = content(document)?;
+    let content = measure_input(document)?;
     // What was predicted and did not come is billed as output, whatever the limit.
-    let hidden_max = present(document, "prediction").map_or(0, |p| p.raw().len() as u64);
+    let hidden_max = non_null_member(document, "prediction").map_or(0, |p| p.raw().len() as u64);
     Ok(RequestKind::Chat {
-        usage_asked,
-        text: TextRequest { output_max, choices, hidden_max, content },
+        include_usage: usage_asked,
+        text: TextRequest {
+            output_max,
+            choices,
+            hidden_output_max: hidden_max,
+            input_size: content,
+        },
     })
 }
 
 /// Asks the vendor for usage at the end of a stream, whether the client did or not: without it,
 /// nobody could say what the call cost.
-pub fn ask_for_usage(draft: &mut JsonPatch<'_>) {
+pub fn set_include_usage(draft: &mut JsonPatch<'_>) {
     let options = draft.get("stream_options").filter(|v| v.kind() == JsonKind::Object);
     let asked = match options.map(|v| Bytes::copy_from_slice(v.raw())).map(JsonDocument::parse) {
         Some(Ok(document)) => {
@@ -65,18 +76,21 @@ pub fn ask_for_usage(draft: &mut JsonPatch<'_>) {
 }
 
 /// Checks the messages' shape; counts what is not text.
-fn content(document: &JsonDocument) -> Result<InputSize, CallError> {
-    let mut content = InputSize { tools: tools(document, "function"), ..InputSize::default() };
+fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
+    let mut content = InputSize {
+        tool_prompts: count_tool_prompts(document, "function"),
+        ..InputSize::default()
+    };
     let mut other_bytes = 0;
-    messages(document, "system, user, assistant or tool", |parts| {
+    visit_messages(document, "system, user, assistant or tool", |parts| {
         for part in parts.elements() {
-            let Some((kind, address)) = attached(part) else {
-                content.reads_elsewhere |= !is_text(part);
+            let Some((kind, address)) = find_attachment(part) else {
+                content.has_external_input |= !is_text_part(part);
                 continue;
             };
             let counted = match kind {
                 AttachmentKind::Image => &mut content.images,
-                AttachmentKind::Pages => &mut content.documents,
+                AttachmentKind::Document => &mut content.documents,
                 AttachmentKind::Text => continue,
             };
             *counted += 1;
@@ -92,41 +106,41 @@ fn content(document: &JsonDocument) -> Result<InputSize, CallError> {
 enum AttachmentKind {
     Image,
     /// A document that is looked at page by page, or that the vendor unpacks.
-    Pages,
+    Document,
     /// Something that is read as text.
     Text,
 }
 
 /// Whether a part is a text of its own.
-fn is_text(part: JsonValue<'_>) -> bool {
+fn is_text_part(part: JsonValue<'_>) -> bool {
     let kind = part.get("type").and_then(JsonValue::text);
     matches!(kind.as_deref(), Some("text" | "refusal"))
 }
 
 /// What a part attaches, and the string that holds it or its address.
-fn attached(part: JsonValue<'_>) -> Option<(AttachmentKind, JsonValue<'_>)> {
+fn find_attachment(part: JsonValue<'_>) -> Option<(AttachmentKind, JsonValue<'_>)> {
     let (address, is_file) = match part.get("image_url") {
         Some(image) if image.kind() == JsonKind::Object => (image.get("url")?, false),
         Some(image) => (image, false),
         None => (part.get("file")?.get("file_data")?, true),
     };
-    if address.kind() != JsonKind::Text {
+    if address.kind() != JsonKind::String {
         return None;
     }
     let kind = match () {
-        () if is_data(address, &["application/pdf"]) => AttachmentKind::Pages,
-        () if is_data(address, &["image/"]) => AttachmentKind::Image,
-        () if is_file && is_data(address, &TEXTS) => AttachmentKind::Text,
-        () if is_file => AttachmentKind::Pages,
+        () if is_data_uri(address, &["application/pdf"]) => AttachmentKind::Document,
+        () if is_data_uri(address, &["image/"]) => AttachmentKind::Image,
+        () if is_file && is_data_uri(address, &TEXT_MEDIA_TYPES) => AttachmentKind::Text,
+        () if is_file => AttachmentKind::Document,
         () => AttachmentKind::Image,
     };
     Some((kind, address))
 }
 
 /// Whether a string holds data, and of which media.
-pub(super) fn is_data(value: JsonValue<'_>, media: &[&str]) -> bool {
-    let beginning = &value.raw()[..value.raw().len().min(BEGINNING_BYTES)];
-    let Some(text) = JsonValue::trusted(beginning).text() else { return false };
+pub(super) fn is_data_uri(value: JsonValue<'_>, media: &[&str]) -> bool {
+    let beginning = &value.raw()[..value.raw().len().min(DATA_URI_PREFIX_BYTES)];
+    let Some(text) = JsonValue::from_validated(beginning).text() else { return false };
     let begins = |from: usize, with: &str| {
         text.get(from..from + with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with))
     };
@@ -145,8 +159,10 @@ mod tests {
             r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
         );
         let document = JsonDocument::parse(body.into()).expect("sound");
-        let Ok(RequestKind::Chat { text, .. }) = read(&document) else { panic!("no chat") };
-        text.content
+        let Ok(RequestKind::Chat { text, .. }) = parse_request(&document) else {
+            panic!("no chat")
+        };
+        text.input_size
     }
 
     #[rstest]
@@ -180,8 +196,8 @@ mod tests {
         #[case] images: u64,
         #[case] documents: u64,
     ) {
-        let InputSize { images: i, documents: d, tools, .. } = content_with(part);
-        assert_eq!((i, d, tools), (images, documents, 1));
+        let InputSize { images: i, documents: d, tool_prompts, .. } = content_with(part);
+        assert_eq!((i, d, tool_prompts), (images, documents, 1));
     }
 
     #[rstest]

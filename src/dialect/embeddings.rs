@@ -3,14 +3,14 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{present, wrong};
+use super::call::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonKind, JsonValue};
-use super::speech::code_points;
+use super::speech::count_code_points;
 
 mod entries;
 mod reply;
 
-pub use reply::{EmbeddingsReader, EmbeddingsReply, EmbeddingsReplyError, reply};
+pub use reply::{EmbeddingsReader, EmbeddingsReply, EmbeddingsReplyError, convert_reply};
 
 /// Inputs of one call, at most (`vendor_b`'s limit).
 const INPUTS_MAX: u64 = 2_048;
@@ -25,11 +25,11 @@ pub const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points of text that stand for one token where nobody counted.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
 
-const INPUT: &str = "a non-empty string, or a non-empty array of strings, of token ids or of \
+const INPUT_EXPECTED: &str = "a non-empty string, or a non-empty array of strings, of token ids or of \
     arrays of token ids";
-const TEXT: &str = "a non-empty string";
-const TOKEN: &str = "a token id, a whole number from 0";
-const TOKENS: &str = "a non-empty array of token ids";
+const TEXT_EXPECTED: &str = "a non-empty string";
+const TOKEN_EXPECTED: &str = "a token id, a whole number from 0";
+const TOKENS_EXPECTED: &str = "a non-empty array of token ids";
 
 /// What a call wants embedded, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,25 +46,25 @@ pub struct EmbeddingInputs {
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &JsonDocument) -> Result<EmbeddingInputs, CallError> {
-    let Some(input) = present(document, "input") else {
-        return Err(CallError::missing("input", INPUT));
+pub fn parse_request(document: &JsonDocument) -> Result<EmbeddingInputs, CallError> {
+    let Some(input) = non_null_member(document, "input") else {
+        return Err(CallError::missing("input", INPUT_EXPECTED));
     };
-    let TokenCount { inputs, tokens, tokens_max } = count(input)?;
-    let dimensions = match present(document, "dimensions") {
+    let TokenCount { inputs, tokens, tokens_max } = count_input_tokens(input)?;
+    let dimensions = match non_null_member(document, "dimensions") {
         None => DIMENSIONS_MAX,
         Some(told) => {
             let right = format!("a whole number from 1 to {DIMENSIONS_MAX}");
-            let known = told.whole().filter(|n| (1..=DIMENSIONS_MAX).contains(n));
-            known.ok_or_else(|| wrong("dimensions", &right, told))?
+            let known = told.integer().filter(|n| (1..=DIMENSIONS_MAX).contains(n));
+            known.ok_or_else(|| invalid_value("dimensions", &right, told))?
         }
     };
-    let base64 = match present(document, "encoding_format") {
+    let base64 = match non_null_member(document, "encoding_format") {
         None => false,
         Some(format) => match format.text().as_deref() {
             Some("float") => false,
             Some("base64") => true,
-            _ => return Err(wrong("encoding_format", "float or base64", format)),
+            _ => return Err(invalid_value("encoding_format", "float or base64", format)),
         },
     };
     if !base64 && inputs.saturating_mul(dimensions) > NUMBERS_MAX {
@@ -87,23 +87,25 @@ struct TokenCount {
 
 impl TokenCount {
     /// Counts a text. A vendor splits it into bytes at worst, and may add a token of its own.
-    fn text(&mut self, text: JsonValue<'_>) -> Option<()> {
-        let code_points = code_points(text).filter(|n| *n > 0)?;
+    fn count_text(&mut self, text: JsonValue<'_>) -> Option<()> {
+        let code_points = count_code_points(text).filter(|n| *n > 0)?;
         self.tokens += code_points.div_ceil(CODE_POINTS_PER_TOKEN);
-        self.tokens_max += text.inside().map_or(0, <[u8]>::len) as u64 + 1;
+        self.tokens_max += text.string_bytes().map_or(0, <[u8]>::len) as u64 + 1;
         Some(())
     }
 
     /// Counts the tokens of a list that is there under a name.
-    fn list(&mut self, name: &str, list: JsonValue<'_>) -> Result<(), CallError> {
+    fn count_token_list(&mut self, name: &str, list: JsonValue<'_>) -> Result<(), CallError> {
         let mut count = 0;
         for (i, token) in list.elements().enumerate() {
-            token.whole().ok_or_else(|| wrong(&format!("{name}[{i}]"), TOKEN, token))?;
+            token
+                .integer()
+                .ok_or_else(|| invalid_value(&format!("{name}[{i}]"), TOKEN_EXPECTED, token))?;
             count += 1;
         }
         if count == 0 {
             // Elements of anything but a list are none.
-            return Err(wrong(name, TOKENS, list));
+            return Err(invalid_value(name, TOKENS_EXPECTED, list));
         }
         self.tokens += count;
         self.tokens_max += count;
@@ -111,12 +113,14 @@ impl TokenCount {
     }
 }
 
-fn count(input: JsonValue<'_>) -> Result<TokenCount, CallError> {
+fn count_input_tokens(input: JsonValue<'_>) -> Result<TokenCount, CallError> {
     let mut count = TokenCount { inputs: 1, ..TokenCount::default() };
     let first = input.elements().next().map(JsonValue::kind);
     match (input.kind(), first) {
-        (JsonKind::Text, _) => count.text(input).ok_or_else(|| wrong("input", TEXT, input))?,
-        (_, Some(JsonKind::Number)) => count.list("input", input)?,
+        (JsonKind::String, _) => {
+            count.count_text(input).ok_or_else(|| invalid_value("input", TEXT_EXPECTED, input))?
+        }
+        (_, Some(JsonKind::Number)) => count.count_token_list("input", input)?,
         (_, Some(first)) => {
             let inputs = input.elements().count() as u64;
             if inputs > INPUTS_MAX {
@@ -127,13 +131,15 @@ fn count(input: JsonValue<'_>) -> Result<TokenCount, CallError> {
             for (i, one) in input.elements().enumerate() {
                 let name = format!("input[{i}]");
                 match first {
-                    JsonKind::List => count.list(&name, one)?,
-                    JsonKind::Text => count.text(one).ok_or_else(|| wrong(&name, TEXT, one))?,
-                    _ => return Err(wrong(&name, "a string or token ids", one)),
+                    JsonKind::Array => count.count_token_list(&name, one)?,
+                    JsonKind::String => count
+                        .count_text(one)
+                        .ok_or_else(|| invalid_value(&name, TEXT_EXPECTED, one))?,
+                    _ => return Err(invalid_value(&name, "a string or token ids", one)),
                 }
             }
         }
-        (_, None) => return Err(wrong("input", INPUT, input)),
+        (_, None) => return Err(invalid_value("input", INPUT_EXPECTED, input)),
     }
     Ok(count)
 }

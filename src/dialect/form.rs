@@ -17,7 +17,7 @@ mod head;
 mod parameters;
 
 use content::{BoundaryMatcher, PartBody};
-pub(super) use fields::{FormFields, check_name};
+pub(super) use fields::{FormFields, check_field_name};
 use head::PartHeadReader;
 use parameters::HeaderParameters;
 
@@ -88,7 +88,7 @@ pub enum FormError {
     NotForm(String),
     /// The form is malformed, or can be read in more than one way.
     #[error("the form is not sound: {what}, at byte {offset}")]
-    Broken {
+    Malformed {
         /// Where, from 0.
         offset: usize,
         /// What is wrong there.
@@ -104,15 +104,15 @@ pub enum FormError {
     },
     /// The text fields are larger than all of them together may be.
     #[error("the text fields together are larger than {0} bytes")]
-    TooLarge(usize),
+    TextTooLarge(usize),
 }
 
 impl From<FormError> for CallError {
     fn from(fault: FormError) -> CallError {
         let (code, param) = match &fault {
-            FormError::NotForm(_) | FormError::Broken { .. } => ("invalid_form", None),
+            FormError::NotForm(_) | FormError::Malformed { .. } => ("invalid_form", None),
             FormError::FileTooLarge { name, .. } => ("request_too_large", Some(name.clone())),
-            FormError::TooLarge(_) => ("request_too_large", None),
+            FormError::TextTooLarge(_) => ("request_too_large", None),
         };
         CallError { code, param, message: fault.to_string() }
     }
@@ -121,37 +121,37 @@ impl From<FormError> for CallError {
 /// Reads a form from pieces of any size.
 #[derive(Debug)]
 pub struct FormReader {
-    seam: BoundaryMatcher,
+    boundary: BoundaryMatcher,
     limits: FormLimits,
     /// Whether the form is declared to be in an encoding that agrees with UTF-8 only in ASCII.
-    ascii: bool,
+    is_ascii_only: bool,
     state: FormState,
     parts: Vec<FormPart>,
     text_bytes: usize,
     /// How many bytes have been read.
     offset: usize,
     /// What was wrong; nothing is read after it.
-    fault: Option<FormError>,
+    error: Option<FormError>,
 }
 
 #[derive(Debug)]
 enum FormState {
     /// Before the first boundary, of which so many bytes have come, the line break included.
-    Opening(usize),
+    FirstBoundary(usize),
     /// After a boundary, with the byte that came after it.
-    Bounded(Option<u8>),
+    AfterBoundary(Option<u8>),
     Head(PartHeadReader),
     Content(PartBody),
     /// After the last boundary.
-    Closed,
+    Epilogue,
 }
 
 /// What is wrong, and at which byte of those that were looked at.
 #[derive(Debug)]
 enum FormViolation {
-    Form(usize, String),
-    File(String),
-    Texts,
+    Malformed(usize, String),
+    FileTooLarge(String),
+    TextTooLarge,
 }
 
 /// Names and values of clients are shown only so far.
@@ -163,16 +163,16 @@ impl FormReader {
     /// # Errors
     /// [`FormFault::NotForm`] if it is not exactly one sound description of a form.
     pub fn new(content_type: &str, limits: FormLimits) -> Result<FormReader, FormError> {
-        let (boundary, ascii) = boundary(content_type).map_err(FormError::NotForm)?;
+        let (boundary, ascii) = parse_content_type(content_type).map_err(FormError::NotForm)?;
         Ok(FormReader {
-            seam: BoundaryMatcher::new(&boundary),
+            boundary: BoundaryMatcher::new(&boundary),
             limits,
-            ascii,
-            state: FormState::Opening(0),
+            is_ascii_only: ascii,
+            state: FormState::FirstBoundary(0),
             parts: Vec::new(),
             text_bytes: 0,
             offset: 0,
-            fault: None,
+            error: None,
         })
     }
 
@@ -181,16 +181,16 @@ impl FormReader {
     /// # Errors
     /// [`FormFault`] as soon as the form can't become a sound one any more, and ever after.
     pub fn push(&mut self, mut piece: Bytes) -> Result<(), FormError> {
-        while !piece.is_empty() && self.fault.is_none() {
+        while !piece.is_empty() && self.error.is_none() {
             match self.step(&piece) {
                 Ok(used) => {
                     self.offset += used;
                     piece.advance(used);
                 }
-                Err(wrong) => self.stop(wrong),
+                Err(wrong) => self.fail(wrong),
             }
         }
-        self.fault.clone().map_or(Ok(()), Err)
+        self.error.clone().map_or(Ok(()), Err)
     }
 
     /// The form, after its last piece.
@@ -198,44 +198,49 @@ impl FormReader {
     /// # Errors
     /// [`FormFault`] as before, or since the form ended before its last boundary.
     pub fn finish(self) -> Result<Form, FormError> {
-        match (self.fault, self.state) {
+        match (self.error, self.state) {
             (Some(fault), _) => Err(fault),
-            (None, FormState::Closed) => Ok(Form { parts: self.parts }),
-            (None, _) => Err(FormError::Broken {
+            (None, FormState::Epilogue) => Ok(Form { parts: self.parts }),
+            (None, _) => Err(FormError::Malformed {
                 offset: self.offset,
                 what: "it ends before its last boundary".to_owned(),
             }),
         }
     }
 
-    fn stop(&mut self, wrong: FormViolation) {
-        self.fault = Some(match wrong {
-            FormViolation::Form(at, what) => FormError::Broken { offset: self.offset + at, what },
-            FormViolation::File(name) => {
+    fn fail(&mut self, wrong: FormViolation) {
+        self.error = Some(match wrong {
+            FormViolation::Malformed(at, what) => {
+                FormError::Malformed { offset: self.offset + at, what }
+            }
+            FormViolation::FileTooLarge(name) => {
                 FormError::FileTooLarge { name, most: self.limits.file_bytes_max }
             }
-            FormViolation::Texts => FormError::TooLarge(self.limits.text_bytes_max),
+            FormViolation::TextTooLarge => FormError::TextTooLarge(self.limits.text_bytes_max),
         });
         self.parts = Vec::new();
-        self.state = FormState::Closed;
+        self.state = FormState::Epilogue;
     }
 
     /// Reads a piece as far as the state does not change; gives how far that was.
     fn step(&mut self, piece: &Bytes) -> Result<usize, FormViolation> {
         match &mut self.state {
-            FormState::Opening(matched) => {
-                let used = self.seam.open(matched, piece)?;
-                if self.seam.is_whole(*matched) {
-                    self.state = FormState::Bounded(None);
+            FormState::FirstBoundary(matched) => {
+                let used = self.boundary.match_first(matched, piece)?;
+                if self.boundary.is_complete(*matched) {
+                    self.state = FormState::AfterBoundary(None);
                 }
                 Ok(used)
             }
-            FormState::Bounded(before) => {
-                self.state = bounded(*before, piece[0])?;
+            FormState::AfterBoundary(before) => {
+                self.state = state_after_boundary(*before, piece[0])?;
                 if matches!(self.state, FormState::Head(_))
                     && self.parts.len() == self.limits.parts_max
                 {
-                    return Err(wrong(0, format!("more than {} parts", self.limits.parts_max)));
+                    return Err(violation_at(
+                        0,
+                        format!("more than {} parts", self.limits.parts_max),
+                    ));
                 }
                 Ok(1)
             }
@@ -249,19 +254,19 @@ impl FormReader {
                 Ok(used)
             }
             FormState::Content(content) => {
-                let (used, is_whole) = content.push(&self.seam, piece)?;
+                let (used, is_whole) = content.push(&self.boundary, piece)?;
                 if is_whole {
-                    let part = content.finish(used - 1, self.ascii)?;
+                    let part = content.finish(used - 1, self.is_ascii_only)?;
                     if let PartContent::Text(text) = &part.content {
                         self.text_bytes += text.len();
                     }
                     self.parts.push(part);
-                    self.state = FormState::Bounded(None);
+                    self.state = FormState::AfterBoundary(None);
                 }
                 Ok(used)
             }
-            FormState::Closed => match piece.iter().position(|b| !b" \t\r\n".contains(b)) {
-                Some(at) => Err(wrong(at, "bytes after the last boundary")),
+            FormState::Epilogue => match piece.iter().position(|b| !b" \t\r\n".contains(b)) {
+                Some(at) => Err(violation_at(at, "bytes after the last boundary")),
                 None => Ok(piece.len()),
             },
         }
@@ -269,31 +274,31 @@ impl FormReader {
 }
 
 /// The state after a boundary and one or two more bytes.
-fn bounded(before: Option<u8>, byte: u8) -> Result<FormState, FormViolation> {
+fn state_after_boundary(before: Option<u8>, byte: u8) -> Result<FormState, FormViolation> {
     match (before, byte) {
-        (None, b'\r' | b'-') => Ok(FormState::Bounded(Some(byte))),
+        (None, b'\r' | b'-') => Ok(FormState::AfterBoundary(Some(byte))),
         (Some(b'\r'), b'\n') => Ok(FormState::Head(PartHeadReader::default())),
-        (Some(b'-'), b'-') => Ok(FormState::Closed),
-        _ => Err(wrong(0, "a boundary must be followed by a line break or by '--'")),
+        (Some(b'-'), b'-') => Ok(FormState::Epilogue),
+        _ => Err(violation_at(0, "a boundary must be followed by a line break or by '--'")),
     }
 }
 
-fn wrong(at: usize, what: impl Into<String>) -> FormViolation {
-    FormViolation::Form(at, what.into())
+fn violation_at(at: usize, what: impl Into<String>) -> FormViolation {
+    FormViolation::Malformed(at, what.into())
 }
 
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
 /// The boundary that a content-type names, and whether the charset it names is another than UTF-8.
-fn boundary(content_type: &str) -> Result<(String, bool), String> {
+fn parse_content_type(content_type: &str) -> Result<(String, bool), String> {
     let read = HeaderParameters::parse(content_type)?;
-    if !read.first.eq_ignore_ascii_case("multipart/form-data") {
-        return Err(format!("it is '{}'", shown(read.first)));
+    if !read.main_value.eq_ignore_ascii_case("multipart/form-data") {
+        return Err(format!("it is '{}'", excerpt(read.main_value)));
     }
     if let Some(name) = read.names().find(|name| name.contains('*')) {
-        return Err(format!("it has the parameter '{}'", shown(name)));
+        return Err(format!("it has the parameter '{}'", excerpt(name)));
     }
     let boundary = read.get("boundary").ok_or("it has no boundary")?.raw();
     let is_of_boundary = |b: u8| b.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&b);
@@ -301,9 +306,9 @@ fn boundary(content_type: &str) -> Result<(String, bool), String> {
         && boundary.bytes().all(is_of_boundary)
         && !boundary.ends_with(' ');
     if !is_sound {
-        return Err(format!("'{}' is no boundary", shown(boundary)));
+        return Err(format!("'{}' is no boundary", excerpt(boundary)));
     }
-    Ok((boundary.to_owned(), read.is_only_ascii()?))
+    Ok((boundary.to_owned(), read.is_ascii_only()?))
 }
 
 #[cfg(test)]

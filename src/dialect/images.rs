@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::CallError;
-use super::call::{present, wrong};
+use super::call::{invalid_value, non_null_member};
 use super::form::UploadedFile;
 use super::json::{JsonDocument, JsonKind};
 use super::payload::RequestPayload;
@@ -14,8 +14,8 @@ use super::payload::RequestPayload;
 mod edit;
 mod reply;
 
-pub use edit::{edit, edit_form, edit_json};
-pub use reply::{ImagesReply, WithheldImage, reply};
+pub use edit::{build_edit_form, build_edit_json, parse_edit_form};
+pub use reply::{ImagesReply, WithheldImage, convert_reply};
 
 /// An image that a client sent to be edited, or to begin a video.
 #[derive(Clone)]
@@ -31,15 +31,15 @@ pub struct SourceImage {
 impl SourceImage {
     /// An image that was uploaded as the field `field`. What it is, its first bytes tell, and only
     /// if they are of no known kind, the client.
-    pub(super) fn read(field: &str, upload: UploadedFile) -> Result<SourceImage, CallError> {
+    pub(super) fn from_upload(field: &str, upload: UploadedFile) -> Result<SourceImage, CallError> {
         let UploadedFile { content_type, content, length, .. } = upload;
         if length == 0 {
             return Err(CallError::invalid(field, "a file that is not empty"));
         }
-        let start: Vec<u8> = content.iter().flatten().copied().take(START_BYTES).collect();
-        let media_type = match known(&start) {
+        let start: Vec<u8> = content.iter().flatten().copied().take(SNIFF_BYTES).collect();
+        let media_type = match sniff_media_type(&start) {
             Some(known) => known.to_owned(),
-            None => content_type.as_deref().and_then(declared).ok_or_else(|| {
+            None => content_type.as_deref().and_then(parse_declared_type).ok_or_else(|| {
                 CallError::invalid(field, "an image: a PNG, JPEG, WebP or GIF file")
             })?,
         };
@@ -47,13 +47,13 @@ impl SourceImage {
     }
 
     /// Adds the image as a data URI, which has no character that JSON would escape.
-    pub(super) fn add_to(&self, payload: &mut RequestPayload) {
-        payload.plain(Bytes::from(format!("data:{};base64,", self.media_type)));
-        payload.base64(self.content.clone());
+    pub(super) fn append_data_uri(&self, payload: &mut RequestPayload) {
+        payload.push_bytes(Bytes::from(format!("data:{};base64,", self.media_type)));
+        payload.push_base64(self.content.clone());
     }
 
     /// What a file of this kind is called.
-    fn name(&self) -> String {
+    fn file_name(&self) -> String {
         let kind = self.media_type.strip_prefix("image/").unwrap_or_default();
         let ending = match kind.split('+').next() {
             Some("jpeg" | "jpg") => "jpg",
@@ -74,10 +74,10 @@ impl fmt::Debug for SourceImage {
 }
 
 /// As many bytes tell what kind of image a file is.
-const START_BYTES: usize = 12;
+const SNIFF_BYTES: usize = 12;
 
 /// The media type of an image that begins so.
-fn known(start: &[u8]) -> Option<&'static str> {
+fn sniff_media_type(start: &[u8]) -> Option<&'static str> {
     if start.starts_with(b"\x89PNG\r\n\x1a\n") {
         Some("image/png")
     } else if start.starts_with(b"\xff\xd8\xff") {
@@ -92,7 +92,7 @@ fn known(start: &[u8]) -> Option<&'static str> {
 }
 
 /// The media type of an image that a client declares, if it is one that can stand anywhere.
-fn declared(content_type: &str) -> Option<String> {
+fn parse_declared_type(content_type: &str) -> Option<String> {
     let media_type = content_type.split(';').next()?.trim_ascii().to_ascii_lowercase();
     let kind = media_type.strip_prefix("image/")?;
     let is_of_kind = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
@@ -101,33 +101,35 @@ fn declared(content_type: &str) -> Option<String> {
 }
 
 /// Fields that say which part of an image to draw, which no vendor here is asked for.
-const REGIONS: [&str; 2] = ["mask", "markup"];
+const REGION_FIELDS: [&str; 2] = ["mask", "markup"];
 
 /// Checks the fields of a call that makes an image, from text or from an image.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &JsonDocument) -> Result<(), CallError> {
-    if let Some(region) = REGIONS.iter().find(|field| present(document, field).is_some()) {
-        return Err(no_region(region));
+pub fn check_request(document: &JsonDocument) -> Result<(), CallError> {
+    if let Some(region) =
+        REGION_FIELDS.iter().find(|field| non_null_member(document, field).is_some())
+    {
+        return Err(unsupported_region(region));
     }
-    match present(document, "prompt") {
+    match non_null_member(document, "prompt") {
         None => return Err(CallError::missing("prompt", "a text that says what to draw")),
-        Some(prompt) if prompt.inside().is_none_or(<[u8]>::is_empty) => {
-            return Err(wrong("prompt", "a non-empty string", prompt));
+        Some(prompt) if prompt.string_bytes().is_none_or(<[u8]>::is_empty) => {
+            return Err(invalid_value("prompt", "a non-empty string", prompt));
         }
         Some(_) => {}
     }
-    if let Some(n) = present(document, "n").filter(|n| n.whole() != Some(1)) {
-        return Err(wrong("n", "1, since a call makes one image", n));
+    if let Some(n) = non_null_member(document, "n").filter(|n| n.integer() != Some(1)) {
+        return Err(invalid_value("n", "1, since a call makes one image", n));
     }
-    match present(document, "size").filter(|size| size.kind() != JsonKind::Text) {
-        Some(size) => Err(wrong("size", "a string", size)),
+    match non_null_member(document, "size").filter(|size| size.kind() != JsonKind::String) {
+        Some(size) => Err(invalid_value("size", "a string", size)),
         None => Ok(()),
     }
 }
 
-fn no_region(field: &str) -> CallError {
+fn unsupported_region(field: &str) -> CallError {
     CallError {
         code: "unsupported_parameter",
         param: Some(field.to_owned()),
@@ -148,7 +150,7 @@ mod tests {
     #[case::all(r#"{"prompt":"a cat","n":1,"size":"1024x1024","quality":"high"}"#)]
     #[case::null(r#"{"prompt":"a cat","n":null,"size":null,"mask":null,"markup":null}"#)]
     fn a_sound_call_is_taken(#[case] body: &'static str) {
-        assert_eq!(read(&JsonDocument::parse(body.into()).expect("sound")), Ok(()));
+        assert_eq!(check_request(&JsonDocument::parse(body.into()).expect("sound")), Ok(()));
     }
 
     #[rstest]
@@ -175,7 +177,8 @@ mod tests {
         #[case] param: &str,
         #[case] says: &str,
     ) {
-        let fault = read(&JsonDocument::parse(body.into()).expect("sound")).expect_err("wrong");
+        let fault =
+            check_request(&JsonDocument::parse(body.into()).expect("sound")).expect_err("wrong");
         assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)));
         assert!(fault.message.contains(says), "{fault}");
     }
@@ -214,10 +217,10 @@ mod tests {
         #[case] expected: Option<&str>,
         #[case] name: &str,
     ) {
-        let read = SourceImage::read("image", upload(content, content_type));
+        let read = SourceImage::from_upload("image", upload(content, content_type));
         assert_eq!(read.as_ref().ok().map(|file| &*file.media_type), expected);
         match read {
-            Ok(file) => assert_eq!(file.name(), name),
+            Ok(file) => assert_eq!(file.file_name(), name),
             Err(fault) => assert_eq!(fault.param.as_deref(), Some("image")),
         }
     }

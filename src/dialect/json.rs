@@ -11,11 +11,11 @@ use std::ops::Range;
 use bytes::Bytes;
 
 pub mod compact;
-pub mod draft;
+pub mod patch;
 pub mod scan;
 pub mod value;
 
-pub use draft::JsonPatch;
+pub use patch::JsonPatch;
 pub use value::{JsonKind, JsonValue};
 
 /// Members of one object, at most: what reads a body costs their number, and no vendor has more.
@@ -48,7 +48,7 @@ struct MemberName {
 
 impl MemberName {
     /// The name as it reads.
-    fn read<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
+    fn decode<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
         let raw = &body[self.range.clone()];
         if self.escaped { value::unescape(raw).into_bytes().into() } else { raw.into() }
     }
@@ -69,9 +69,9 @@ pub struct JsonDocument {
     body: Bytes,
     members: Vec<JsonMember>,
     /// The byte after the opening brace.
-    inside: usize,
+    content_start: usize,
     /// Where long values end, so that nobody who walks through the body reads them again.
-    long: Vec<value::LongValue>,
+    long_values: Vec<value::LongValue>,
 }
 
 impl JsonDocument {
@@ -82,7 +82,7 @@ impl JsonDocument {
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
     pub fn parse(body: Bytes) -> Result<JsonDocument, JsonError> {
-        JsonDocument::scanned(body, scan::ScanStrictness::Sent, 0)
+        JsonDocument::scan_body(body, scan::ScanStrictness::FromClient, 0)
     }
 
     /// The same for what a vendor sent. Numbers may be of any size there: nobody here computes with
@@ -90,8 +90,8 @@ impl JsonDocument {
     ///
     /// # Errors
     /// [`JsonFault`] as [`Document::parse`], but for numbers.
-    pub fn received(body: Bytes) -> Result<JsonDocument, JsonError> {
-        JsonDocument::received_within(body, 0)
+    pub fn parse_from_vendor(body: Bytes) -> Result<JsonDocument, JsonError> {
+        JsonDocument::parse_from_vendor_within(body, 0)
     }
 
     /// The same for an object that stands inside `outer` other objects and lists, all of which
@@ -99,17 +99,18 @@ impl JsonDocument {
     ///
     /// # Errors
     /// [`JsonFault`] as [`Document::received`].
-    pub fn received_within(body: Bytes, outer: usize) -> Result<JsonDocument, JsonError> {
-        JsonDocument::scanned(body, scan::ScanStrictness::Received, outer)
+    pub fn parse_from_vendor_within(body: Bytes, outer: usize) -> Result<JsonDocument, JsonError> {
+        JsonDocument::scan_body(body, scan::ScanStrictness::FromVendor, outer)
     }
 
-    fn scanned(
+    fn scan_body(
         body: Bytes,
         strictness: scan::ScanStrictness,
         outer: usize,
     ) -> Result<JsonDocument, JsonError> {
-        let scan::ScannedObject { inside, members, long } = scan::object(&body, strictness, outer)?;
-        Ok(JsonDocument { body, members, inside, long })
+        let scan::ScannedObject { content_start, members, long_values } =
+            scan::scan_object(&body, strictness, outer)?;
+        Ok(JsonDocument { body, members, content_start, long_values })
     }
 
     /// The bytes as they came.
@@ -127,7 +128,7 @@ impl JsonDocument {
     /// The names of the members and their values, in order.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
         self.members.iter().map(|member| {
-            let name = match member.name.read(&self.body) {
+            let name = match member.name.decode(&self.body) {
                 Cow::Borrowed(raw) => String::from_utf8_lossy(raw),
                 Cow::Owned(read) => Cow::Owned(String::from_utf8_lossy(&read).into_owned()),
             };
@@ -140,13 +141,17 @@ impl JsonDocument {
         let range = &member.name.range;
         let raw = &self.body[range.clone()];
         if member.name.escaped {
-            range.len() > name.len() && *member.name.read(&self.body) == *name.as_bytes()
+            range.len() > name.len() && *member.name.decode(&self.body) == *name.as_bytes()
         } else {
             raw == name.as_bytes()
         }
     }
 
     fn value(&self, member: &JsonMember) -> JsonValue<'_> {
-        JsonValue::within(&self.body[member.value.clone()], &self.long, member.value.start)
+        JsonValue::at_offset(
+            &self.body[member.value.clone()],
+            &self.long_values,
+            member.value.start,
+        )
     }
 }

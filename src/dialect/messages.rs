@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{InputSize, TextRequest, messages, tools, whole};
+use super::call::{InputSize, TextRequest, count_tool_prompts, read_integer, visit_messages};
 use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;
@@ -11,27 +11,34 @@ use crate::money::TokenUsage;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub(super) fn read(document: &JsonDocument) -> Result<TextRequest, CallError> {
+pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, CallError> {
     // Zero warms the vendor's cache and generates nothing.
-    let Some(output_max) = whole(document, "max_tokens", 0)? else {
+    let Some(output_max) = read_integer(document, "max_tokens", 0)? else {
         let right = "the most tokens to generate, a whole number; nothing is filled in here";
         return Err(CallError::missing("max_tokens", right));
     };
     // Interleaved with calls of tools the model may think beyond the limit of the answer.
-    let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.whole());
+    let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());
     let hidden_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
-    let content = content(document)?;
-    Ok(TextRequest { output_max: Some(output_max), choices: 1, hidden_max, content })
+    let content = measure_input(document)?;
+    Ok(TextRequest {
+        output_max: Some(output_max),
+        choices: 1,
+        hidden_output_max: hidden_max,
+        input_size: content,
+    })
 }
 
 /// Checks the messages' shape; counts what is not text.
-fn content(document: &JsonDocument) -> Result<InputSize, CallError> {
+fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
     let mut blocks = ContentBlocks::default();
-    messages(document, "user or assistant", |content| blocks.count(content, BLOCKS_DEPTH_MAX))?;
-    let text_bytes = (document.body().len() as u64).saturating_sub(blocks.other_bytes);
+    visit_messages(document, "user or assistant", |content| {
+        blocks.count(content, BLOCKS_DEPTH_MAX)
+    })?;
+    let text_bytes = (document.body().len() as u64).saturating_sub(blocks.non_text_bytes);
     let ContentBlocks { images, documents, .. } = blocks;
-    let tools = tools(document, "custom");
-    Ok(InputSize { images, documents, tools, text_bytes, reads_elsewhere: false })
+    let tools = count_tool_prompts(document, "custom");
+    Ok(InputSize { images, documents, tool_prompts: tools, text_bytes, has_external_input: false })
 }
 
 /// Blocks inside of blocks, at most: a fetched page inside its result inside the result's block
@@ -43,7 +50,7 @@ struct ContentBlocks {
     images: u64,
     documents: u64,
     /// Bytes of both.
-    other_bytes: u64,
+    non_text_bytes: u64,
 }
 
 impl ContentBlocks {
@@ -53,12 +60,12 @@ impl ContentBlocks {
             return;
         }
         if content.kind() == JsonKind::Object {
-            return self.block(content, depth);
+            return self.count_block(content, depth);
         }
-        content.elements().for_each(|block| self.block(block, depth));
+        content.elements().for_each(|block| self.count_block(block, depth));
     }
 
-    fn block(&mut self, block: JsonValue<'_>, depth: usize) {
+    fn count_block(&mut self, block: JsonValue<'_>, depth: usize) {
         let (mut kind, mut source, mut inner) = (None, None, None);
         for (name, value) in block.members() {
             match &*name {
@@ -73,7 +80,7 @@ impl ContentBlocks {
         match kind.as_deref() {
             Some("image") => {
                 self.images += 1;
-                self.other_bytes += data_bytes();
+                self.non_text_bytes += data_bytes();
             }
             Some("document") => match from("type").and_then(JsonValue::text).as_deref() {
                 Some("text") => {}
@@ -82,7 +89,7 @@ impl ContentBlocks {
                 }
                 _ => {
                     self.documents += 1;
-                    self.other_bytes += data_bytes();
+                    self.non_text_bytes += data_bytes();
                 }
             },
             _ => {}
@@ -99,13 +106,13 @@ pub struct ReportedUsage {
     input: Option<u64>,
     cache_write: Option<u64>,
     /// Of what was written, what is kept for five minutes, and for an hour.
-    cache_lives: [Option<u64>; 2],
+    cache_write_by_ttl: [Option<u64>; 2],
     cache_read: Option<u64>,
     output: Option<u64>,
     /// Of the output, what the model thought.
     pub thinking: u64,
     /// The sum over the steps that the vendor took, where it tells them apart.
-    steps: (u64, u64),
+    iteration_totals: (u64, u64),
 }
 
 impl ReportedUsage {
@@ -114,37 +121,41 @@ impl ReportedUsage {
     /// it no report.
     pub fn merge(&mut self, usage: JsonValue<'_>) -> bool {
         let before = *self;
-        let sound = self.read(usage).is_some();
+        let sound = self.read_usage(usage).is_some();
         if !sound {
             *self = before;
         }
         sound && usage.get("output_tokens").is_some_and(|output| !output.is_null())
     }
 
-    fn read(&mut self, usage: JsonValue<'_>) -> Option<()> {
+    fn read_usage(&mut self, usage: JsonValue<'_>) -> Option<()> {
         for (name, value) in usage.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
-                "input_tokens" => self.input = Some(sane(value)?),
-                "cache_creation_input_tokens" => self.cache_write = Some(sane(value)?),
-                "cache_creation" => self.read_cache_lives(value)?,
-                "cache_read_input_tokens" => self.cache_read = Some(sane(value)?),
-                "output_tokens" => self.output = Some(sane(value)?),
+                "input_tokens" => self.input = Some(plausible_count(value)?),
+                "cache_creation_input_tokens" => self.cache_write = Some(plausible_count(value)?),
+                "cache_creation" => self.read_cache_ttls(value)?,
+                "cache_read_input_tokens" => self.cache_read = Some(plausible_count(value)?),
+                "output_tokens" => self.output = Some(plausible_count(value)?),
                 "output_tokens_details" => {
                     let thinking = value.get("thinking_tokens").filter(|v| !v.is_null());
-                    self.thinking = thinking.and_then(sane).unwrap_or(self.thinking);
+                    self.thinking = thinking.and_then(plausible_count).unwrap_or(self.thinking);
                 }
-                "iterations" => self.steps = steps(value)?,
+                "iterations" => self.iteration_totals = sum_iterations(value)?,
                 _ => {}
             }
         }
         Some(())
     }
 
-    fn read_cache_lives(&mut self, split: JsonValue<'_>) -> Option<()> {
+    fn read_cache_ttls(&mut self, split: JsonValue<'_>) -> Option<()> {
         for (name, value) in split.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
-                "ephemeral_5m_input_tokens" => self.cache_lives[0] = Some(sane(value)?),
-                "ephemeral_1h_input_tokens" => self.cache_lives[1] = Some(sane(value)?),
+                "ephemeral_5m_input_tokens" => {
+                    self.cache_write_by_ttl[0] = Some(plausible_count(value)?)
+                }
+                "ephemeral_1h_input_tokens" => {
+                    self.cache_write_by_ttl[1] = Some(plausible_count(value)?)
+                }
                 _ => {}
             }
         }
@@ -155,14 +166,14 @@ impl ReportedUsage {
     /// what was read from it as well.
     #[must_use]
     pub fn tokens(&self) -> Option<TokenUsage> {
-        let [five_minutes, hour] = self.cache_lives.map(Option::unwrap_or_default);
+        let [five_minutes, hour] = self.cache_write_by_ttl.map(Option::unwrap_or_default);
         let lives = five_minutes.saturating_add(hour);
         let cache_write = self.cache_write.unwrap_or(0).max(lives);
         let cache_read = self.cache_read.unwrap_or(0);
         let input = self.input?.saturating_add(cache_write).saturating_add(cache_read);
         Some(TokenUsage {
-            input: input.max(self.steps.0),
-            output: self.output?.max(self.steps.1),
+            input: input.max(self.iteration_totals.0),
+            output: self.output?.max(self.iteration_totals.1),
             cache_read,
             cache_write,
             cache_write_1h: hour,
@@ -170,17 +181,17 @@ impl ReportedUsage {
     }
 }
 
-fn sane(value: JsonValue<'_>) -> Option<u64> {
-    value.whole().filter(|n| *n <= TOKENS_MAX)
+fn plausible_count(value: JsonValue<'_>) -> Option<u64> {
+    value.integer().filter(|n| *n <= TOKENS_MAX)
 }
 
 /// Input and output of all steps together. A step may be missing in the sums that stand beside
 /// them, but it is billed.
-fn steps(list: JsonValue<'_>) -> Option<(u64, u64)> {
+fn sum_iterations(list: JsonValue<'_>) -> Option<(u64, u64)> {
     let mut sums = (0u64, 0u64);
     for step in list.elements() {
         let mut one = ReportedUsage::default();
-        one.read(step)?;
+        one.read_usage(step)?;
         let tokens = one.tokens().unwrap_or_default();
         sums.0 = sums.0.checked_add(tokens.input).filter(|n| *n <= TOKENS_MAX)?;
         sums.1 = sums.1.checked_add(tokens.output).filter(|n| *n <= TOKENS_MAX)?;
@@ -226,7 +237,7 @@ mod tests {
     ) {
         let mut reported = ReportedUsage::default();
         for json in reports {
-            reported.merge(JsonValue::trusted(json.as_bytes()));
+            reported.merge(JsonValue::from_validated(json.as_bytes()));
         }
         assert_eq!(reported.tokens().map(|t| (t.input, t.output)), expected);
     }
@@ -262,7 +273,7 @@ mod tests {
     ) {
         let mut reported = ReportedUsage::default();
         for json in reports {
-            reported.merge(JsonValue::trusted(json.as_bytes()));
+            reported.merge(JsonValue::from_validated(json.as_bytes()));
         }
         let tokens = reported.tokens().expect("a report");
         assert_eq!((tokens.input, tokens.cache_write, tokens.cache_write_1h), expected);
@@ -300,11 +311,13 @@ mod tests {
             r#"{{"model":"m","max_tokens":5,"tools":[{{"name":"f"}},{{"type":"bash_1"}}],"messages":[{{"role":"user","content":{content}}}]}}"#
         );
         let length = body.len() as u64;
-        let text = read(&JsonDocument::parse(body.into()).expect("sound")).expect("a call");
+        let text =
+            parse_request(&JsonDocument::parse(body.into()).expect("sound")).expect("a call");
         let text_bytes = length - other_bytes;
-        let reads_elsewhere = false;
-        let expected = InputSize { images, documents, tools: 2, text_bytes, reads_elsewhere };
-        assert_eq!(text.content, expected);
+        let has_external_input = false;
+        let expected =
+            InputSize { images, documents, tool_prompts: 2, text_bytes, has_external_input };
+        assert_eq!(text.input_size, expected);
     }
 
     #[test]
@@ -314,10 +327,10 @@ mod tests {
         let body = format!(
             r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":{deep}}}]}}"#
         );
-        assert!(read(&JsonDocument::parse(body.into()).expect("sound")).is_ok());
+        assert!(parse_request(&JsonDocument::parse(body.into()).expect("sound")).is_ok());
         let mut blocks = ContentBlocks::default();
         let image = r#"[{"content":[{"content":[{"content":[{"content":[{"content":[{"type":"image"}]}]}]}]}]}]"#;
-        blocks.count(JsonValue::trusted(image.as_bytes()), BLOCKS_DEPTH_MAX);
+        blocks.count(JsonValue::from_validated(image.as_bytes()), BLOCKS_DEPTH_MAX);
         assert_eq!(blocks.images, 0, "what lies so deep is looked at by nobody");
     }
 }

@@ -24,7 +24,7 @@ enum ReportQuality {
     Early,
     /// The vendor reports as it goes, and may have more to report.
     #[default]
-    Running,
+    Partial,
     /// It is for all of the reply.
     Final,
 }
@@ -46,13 +46,13 @@ impl From<MeteredTokens> for Usage {
 
 /// So many bytes of text in tokens, where nobody counted them.
 #[must_use]
-pub fn counted(bytes: u64) -> u64 {
+pub fn estimate_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
 /// The cost that a `usage` reports, in ticks (ten to a nano-USD), if it does and it is sound.
-pub(super) fn ticks(usage: JsonValue<'_>) -> Option<u64> {
-    let told = usage.get("cost_in_usd_ticks").and_then(JsonValue::whole);
+pub(super) fn read_cost_ticks(usage: JsonValue<'_>) -> Option<u64> {
+    let told = usage.get("cost_in_usd_ticks").and_then(JsonValue::integer);
     told.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
 }
 
@@ -60,11 +60,11 @@ pub(super) fn ticks(usage: JsonValue<'_>) -> Option<u64> {
 #[derive(Debug, Clone, Default)]
 pub struct UsageMeter {
     reported: Option<TokenUsage>,
-    standing: ReportQuality,
+    quality: ReportQuality,
     /// Bytes of text that the vendor generated.
     text_bytes: u64,
     /// Pieces in which the text came; most vendors send about a token in each.
-    pieces: u64,
+    text_chunks: u64,
     /// What is above them is no report.
     bounds: UsageBounds,
 }
@@ -77,35 +77,35 @@ impl UsageMeter {
 
     /// What the vendor reported that is no report, since it is above the bounds.
     #[must_use]
-    pub fn rejected(&self) -> Option<TokenUsage> {
-        self.reported.filter(|tokens| !self.bounds.admit(*tokens, self.counted_output()))
+    pub fn rejected_report(&self) -> Option<TokenUsage> {
+        self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.estimated_output()))
     }
 
     /// What the vendor reported, if it is within the bounds.
-    fn believed(&self) -> Option<TokenUsage> {
-        self.reported.filter(|tokens| self.bounds.admit(*tokens, self.counted_output()))
+    fn accepted_report(&self) -> Option<TokenUsage> {
+        self.reported.filter(|tokens| self.bounds.admits_tokens(*tokens, self.estimated_output()))
     }
 
     /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
     /// vendors that repeat it count up.
-    pub fn report(&mut self, usage: JsonValue<'_>) {
-        if let Some(tokens) = tokens(usage, CHAT) {
+    pub fn record_chat_usage(&mut self, usage: JsonValue<'_>) {
+        if let Some(tokens) = read_tokens(usage, CHAT_FIELDS) {
             self.reported = Some(tokens);
         }
     }
 
     /// Takes tokens that the vendor reported, `early` or for all of the reply.
-    pub fn take(&mut self, tokens: TokenUsage, early: bool) {
+    pub fn record_tokens(&mut self, tokens: TokenUsage, early: bool) {
         self.reported = Some(tokens);
-        self.standing = if early { ReportQuality::Early } else { ReportQuality::Final };
+        self.quality = if early { ReportQuality::Early } else { ReportQuality::Final };
     }
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
     /// Tells how many of them ended in it.
-    pub fn count(&mut self, choices: JsonValue<'_>, part: &str) -> u64 {
+    pub fn count_choices(&mut self, choices: JsonValue<'_>, part: &str) -> u64 {
         let mut finished = 0;
         for choice in choices.elements() {
-            for (name, value) in choice.entries() {
+            for (name, value) in choice.raw_members() {
                 if *name == *part.as_bytes() {
                     self.count_message(value);
                 } else if *name == *b"finish_reason" && !value.is_null() {
@@ -121,32 +121,32 @@ impl UsageMeter {
     #[must_use]
     pub fn usage_so_far(&self, input: u64) -> MeteredTokens {
         let usage = self.usage(input);
-        if usage.tokens.output >= self.counted_output() || self.standing == ReportQuality::Final {
+        if usage.tokens.output >= self.estimated_output() || self.quality == ReportQuality::Final {
             return usage;
         }
-        let tokens = TokenUsage { output: self.counted_output(), ..usage.tokens };
+        let tokens = TokenUsage { output: self.estimated_output(), ..usage.tokens };
         MeteredTokens { tokens, basis: UsageBasis::Counted }
     }
 
     /// Whether the vendor has reported usage that is believed, whatever was not counted yet.
     #[must_use]
     pub fn is_reported(&self) -> bool {
-        self.believed().is_some()
+        self.accepted_report().is_some()
     }
 
     /// Whether the vendor generated anything.
     #[must_use]
-    pub fn any_output(&self) -> bool {
-        let reported = self.believed().is_some_and(|t| t.output > 0);
-        self.text_bytes > 0 || (reported && self.standing != ReportQuality::Early)
+    pub fn has_output(&self) -> bool {
+        let reported = self.accepted_report().is_some_and(|t| t.output > 0);
+        self.text_bytes > 0 || (reported && self.quality != ReportQuality::Early)
     }
 
     /// The usage: as reported, else counted from what passed, the input being so many tokens.
     #[must_use]
     pub fn usage(&self, input: u64) -> MeteredTokens {
-        let output = self.counted_output();
-        if let Some(tokens) = self.believed() {
-            if self.standing == ReportQuality::Early {
+        let output = self.estimated_output();
+        if let Some(tokens) = self.accepted_report() {
+            if self.quality == ReportQuality::Early {
                 let tokens = TokenUsage { output: output.max(tokens.output), ..tokens };
                 return MeteredTokens { tokens, basis: UsageBasis::Counted };
             }
@@ -159,45 +159,47 @@ impl UsageMeter {
     }
 
     /// What was counted of the output so far, whatever is reported.
-    fn counted_output(&self) -> u64 {
-        counted(self.text_bytes).max(self.pieces)
+    fn estimated_output(&self) -> u64 {
+        estimate_tokens(self.text_bytes).max(self.text_chunks)
     }
 
     fn count_message(&mut self, message: JsonValue<'_>) {
-        for (name, value) in message.entries() {
+        for (name, value) in message.raw_members() {
             match &*name {
                 b"content" | b"reasoning_content" | b"reasoning" | b"refusal" => {
                     self.count_text(value);
                 }
                 b"tool_calls" => {
                     for call in value.elements() {
-                        self.count_call(call.get("function").or_else(|| call.get("custom")));
+                        self.count_tool_call(call.get("function").or_else(|| call.get("custom")));
                     }
                 }
                 // The older form of a call.
-                b"function_call" => self.count_call(Some(value)),
+                b"function_call" => self.count_tool_call(Some(value)),
                 _ => {}
             }
         }
     }
 
-    fn count_call(&mut self, call: Option<JsonValue<'_>>) {
-        call.into_iter().flat_map(JsonValue::entries).for_each(|(_, value)| self.count_text(value));
+    fn count_tool_call(&mut self, call: Option<JsonValue<'_>>) {
+        call.into_iter()
+            .flat_map(JsonValue::raw_members)
+            .for_each(|(_, value)| self.count_text(value));
     }
 
     /// Takes a string that the vendor generated, to count it.
     pub fn count_text(&mut self, value: JsonValue<'_>) {
-        self.count_bytes(value.inside().map_or(0, <[u8]>::len));
+        self.count_bytes(value.string_bytes().map_or(0, <[u8]>::len));
     }
 
     /// Takes the length of something that the vendor generated, to count it.
     pub fn count_bytes(&mut self, bytes: usize) {
         if bytes > 0 {
-            if self.standing == ReportQuality::Final {
-                self.standing = ReportQuality::Running;
+            if self.quality == ReportQuality::Final {
+                self.quality = ReportQuality::Partial;
             }
             self.text_bytes += bytes as u64;
-            self.pieces += 1;
+            self.text_chunks += 1;
         }
     }
 }
@@ -205,10 +207,10 @@ impl UsageMeter {
 /// The names of what a `usage` tells: input, output, both, and the parts of the input.
 pub(super) type UsageFieldNames = [&'static str; 4];
 /// In the chat format.
-const CHAT: UsageFieldNames =
+const CHAT_FIELDS: UsageFieldNames =
     ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"];
 /// In the formats of responses and of images.
-pub(super) const RESPONSES: UsageFieldNames =
+pub(super) const RESPONSES_FIELDS: UsageFieldNames =
     ["input_tokens", "output_tokens", "total_tokens", "input_tokens_details"];
 
 /// Reads a `usage` under the names of its format. What is null is not told.
@@ -216,11 +218,11 @@ pub(super) const RESPONSES: UsageFieldNames =
 /// Some vendors leave reasoning out of the output but not out of the total, so the billable output
 /// is the larger of the output and the total − the input. Numbers that are negative, fractional or
 /// absurd are no report.
-pub(super) fn tokens(usage: JsonValue<'_>, names: UsageFieldNames) -> Option<TokenUsage> {
-    let sane = |value: JsonValue<'_>| value.whole().filter(|n| *n <= TOKENS_MAX);
+pub(super) fn read_tokens(usage: JsonValue<'_>, names: UsageFieldNames) -> Option<TokenUsage> {
+    let sane = |value: JsonValue<'_>| value.integer().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
     let mut tokens = TokenUsage::default();
-    for (name, value) in usage.entries().filter(|(_, value)| !value.is_null()) {
+    for (name, value) in usage.raw_members().filter(|(_, value)| !value.is_null()) {
         match names.iter().position(|known| *known.as_bytes() == *name) {
             Some(0) => input = Some(sane(value)?),
             Some(1) => output = Some(sane(value)?),
@@ -266,7 +268,7 @@ mod tests {
     #[case::text(r#"{"prompt_tokens":"10","completion_tokens":5}"#, None)]
     #[case::nothing_but_input(r#"{"prompt_tokens":10}"#, None)]
     fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
-        let read = super::tokens(JsonValue::trusted(json.as_bytes()), CHAT);
+        let read = super::read_tokens(JsonValue::from_validated(json.as_bytes()), CHAT_FIELDS);
         assert_eq!(read.map(|t| (t.input, t.output)), expected);
     }
 
@@ -275,9 +277,9 @@ mod tests {
         let mut meter = UsageMeter::default();
         for n in [1, 5, 9] {
             let json = format!(r#"{{"prompt_tokens":7,"completion_tokens":{n}}}"#);
-            meter.report(JsonValue::trusted(json.as_bytes()));
+            meter.record_chat_usage(JsonValue::from_validated(json.as_bytes()));
         }
-        meter.report(JsonValue::trusted(b"null"));
+        meter.record_chat_usage(JsonValue::from_validated(b"null"));
         assert_eq!(meter.usage(0).tokens.output, 9);
         assert_eq!(meter.usage(0).basis, UsageBasis::Reported);
     }

@@ -2,26 +2,26 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{present, wrong};
+use super::call::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonKind};
 
 /// Reads an opened body. What the parts of the input are is the vendor's to check.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &JsonDocument) -> Result<(), CallError> {
+pub fn check_request(document: &JsonDocument) -> Result<(), CallError> {
     let right = "a string, or a non-empty array of strings or of parts";
-    let Some(input) = present(document, "input") else {
+    let Some(input) = non_null_member(document, "input") else {
         return Err(CallError::missing("input", right));
     };
-    let is_right = input.kind() == JsonKind::Text || input.elements().next().is_some();
-    if is_right { Ok(()) } else { Err(wrong("input", right, input)) }
+    let is_right = input.kind() == JsonKind::String || input.elements().next().is_some();
+    if is_right { Ok(()) } else { Err(invalid_value("input", right, input)) }
 }
 
 /// Whether a vendor's reply is a verdict.
 #[must_use]
-pub fn is_verdict(document: &JsonDocument) -> bool {
-    document.get("results").is_some_and(|results| results.kind() == JsonKind::List)
+pub fn is_moderation_result(document: &JsonDocument) -> bool {
+    document.get("results").is_some_and(|results| results.kind() == JsonKind::Array)
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
     #[case::object(r#"{"input":{"text":"a"}}"#, Some("invalid_value"))]
     #[case::number(r#"{"input":1}"#, Some("invalid_value"))]
     fn there_is_an_input(#[case] body: &'static str, #[case] code: Option<&str>) {
-        let fault = read(&document(body)).err();
+        let fault = check_request(&document(body)).err();
         assert_eq!(fault.as_ref().map(|fault| fault.code), code);
         assert!(fault.is_none_or(|fault| fault.param.as_deref() == Some("input")));
     }
@@ -58,6 +58,6 @@ mod tests {
     #[case::object(r#"{"results":{"flagged":true}}"#, false)]
     #[case::error(r#"{"error":{"message":"no"}}"#, false)]
     fn a_verdict_has_results(#[case] reply: &'static str, #[case] expected: bool) {
-        assert_eq!(is_verdict(&document(reply)), expected);
+        assert_eq!(is_moderation_result(&document(reply)), expected);
     }
 }

@@ -26,13 +26,13 @@ enum PayloadPiece {
 
 impl RequestPayload {
     /// Adds bytes as they are.
-    pub fn plain(&mut self, bytes: Bytes) {
+    pub fn push_bytes(&mut self, bytes: Bytes) {
         self.length += bytes.len();
         self.pieces.push(PayloadPiece::Plain(bytes));
     }
 
     /// Adds the base64 of bytes, which are one content in pieces.
-    pub fn base64(&mut self, content: Vec<Bytes>) {
+    pub fn push_base64(&mut self, content: Vec<Bytes>) {
         let length: usize = content.iter().map(Bytes::len).sum();
         self.length += length.div_ceil(3) * 4;
         self.pieces.push(PayloadPiece::Base64(content));
@@ -47,7 +47,7 @@ impl RequestPayload {
     /// The body from its beginning, in chunks of at most 256 KiB, none of them empty. Plain bytes
     /// are slices of what was added.
     pub fn chunks(&self) -> impl Iterator<Item = Bytes> + '_ {
-        PayloadChunks { pieces: self.pieces.iter(), open: OpenPiece::Plain(Bytes::new()) }
+        PayloadChunks { pieces: self.pieces.iter(), current: OpenPiece::Plain(Bytes::new()) }
     }
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for RequestPayload {
 
 struct PayloadChunks<'a> {
     pieces: std::slice::Iter<'a, PayloadPiece>,
-    open: OpenPiece<'a>,
+    current: OpenPiece<'a>,
 }
 
 /// The piece that is being given out.
@@ -80,14 +80,14 @@ impl Iterator for PayloadChunks<'_> {
 
     fn next(&mut self) -> Option<Bytes> {
         loop {
-            let chunk = match &mut self.open {
+            let chunk = match &mut self.current {
                 OpenPiece::Plain(bytes) => bytes.split_to(bytes.len().min(CHUNK_BYTES_MAX)),
-                OpenPiece::Base64(raw) => raw.encoded(),
+                OpenPiece::Base64(raw) => raw.encode_chunk(),
             };
             if !chunk.is_empty() {
                 return Some(chunk);
             }
-            self.open = match self.pieces.next()? {
+            self.current = match self.pieces.next()? {
                 PayloadPiece::Plain(bytes) => OpenPiece::Plain(bytes.clone()),
                 PayloadPiece::Base64(content) => OpenPiece::Base64(UnencodedContent::new(content)),
             };
@@ -98,26 +98,26 @@ impl Iterator for PayloadChunks<'_> {
 /// Content that has not been encoded yet.
 struct UnencodedContent<'a> {
     slice: Bytes,
-    rest: std::slice::Iter<'a, Bytes>,
-    left: usize,
+    remaining: std::slice::Iter<'a, Bytes>,
+    bytes_left: usize,
 }
 
 impl UnencodedContent<'_> {
     fn new(content: &[Bytes]) -> UnencodedContent<'_> {
-        let left = content.iter().map(Bytes::len).sum();
-        UnencodedContent { slice: Bytes::new(), rest: content.iter(), left }
+        let bytes_left = content.iter().map(Bytes::len).sum();
+        UnencodedContent { slice: Bytes::new(), remaining: content.iter(), bytes_left }
     }
 
     /// The base64 of as much as goes into one chunk; empty after the end.
-    fn encoded(&mut self) -> Bytes {
-        let mut out = String::with_capacity(CHUNK_BYTES_MAX.min(self.left.div_ceil(3) * 4));
-        while self.left > 0 && out.len() < CHUNK_BYTES_MAX {
+    fn encode_chunk(&mut self) -> Bytes {
+        let mut out = String::with_capacity(CHUNK_BYTES_MAX.min(self.bytes_left.div_ceil(3) * 4));
+        while self.bytes_left > 0 && out.len() < CHUNK_BYTES_MAX {
             self.refill();
             // Whole groups of three as they lie; a group that lies in two slices, or the last one,
             // by itself.
             let groups = (self.slice.len() / 3).min((CHUNK_BYTES_MAX - out.len()) / 4);
             if groups > 0 {
-                self.encode(groups * 3, &mut out);
+                self.encode_bytes(groups * 3, &mut out);
             } else {
                 self.encode_group(&mut out);
             }
@@ -125,26 +125,26 @@ impl UnencodedContent<'_> {
         Bytes::from(out)
     }
 
-    fn encode(&mut self, length: usize, out: &mut String) {
+    fn encode_bytes(&mut self, length: usize, out: &mut String) {
         STANDARD.encode_string(&self.slice[..length], out);
         self.slice.advance(length);
-        self.left -= length;
+        self.bytes_left -= length;
     }
 
     fn encode_group(&mut self, out: &mut String) {
-        let (mut group, length) = ([0; 3], self.left.min(3));
+        let (mut group, length) = ([0; 3], self.bytes_left.min(3));
         for byte in &mut group[..length] {
             self.refill();
             *byte = self.slice.get_u8();
         }
-        self.left -= length;
+        self.bytes_left -= length;
         STANDARD.encode_string(&group[..length], out);
     }
 
     /// Goes to the next slice that has a byte.
     fn refill(&mut self) {
         while self.slice.is_empty() {
-            let Some(next) = self.rest.next() else { return };
+            let Some(next) = self.remaining.next() else { return };
             self.slice = next.clone();
         }
     }
@@ -170,9 +170,9 @@ mod tests {
             cuts in proptest::collection::vec(0..5usize, 0..20),
         ) {
             let mut payload = RequestPayload::default();
-            payload.plain(Bytes::from_static(b"<"));
-            payload.base64(cut(&content, &cuts));
-            payload.plain(Bytes::from_static(b">"));
+            payload.push_bytes(Bytes::from_static(b"<"));
+            payload.push_base64(cut(&content, &cuts));
+            payload.push_bytes(Bytes::from_static(b">"));
             let sent: Vec<_> = payload.chunks().collect();
             let expected = format!("<{}>", STANDARD.encode(&content));
             prop_assert_eq!(sent.concat(), expected.as_bytes());
@@ -187,7 +187,7 @@ mod tests {
         let expected = STANDARD.encode(&content);
         for sizes in [vec![], vec![196_607, 1, 1, 300_000], vec![65_536; 15], vec![7; 140_000]] {
             let mut payload = RequestPayload::default();
-            payload.base64(cut(&content, &sizes));
+            payload.push_base64(cut(&content, &sizes));
             let sent: Vec<_> = payload.chunks().collect();
             assert_eq!(payload.length(), expected.len());
             assert_eq!(sent.len(), expected.len().div_ceil(CHUNK_BYTES_MAX));
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn a_body_of_nothing_has_no_chunks() {
         let mut payload = RequestPayload::from(vec![Bytes::new()]);
-        payload.base64(vec![Bytes::new()]);
-        payload.plain(Bytes::new());
+        payload.push_base64(vec![Bytes::new()]);
+        payload.push_bytes(Bytes::new());
         assert_eq!((payload.length(), payload.chunks().count()), (0, 0));
         assert_eq!(RequestPayload::default().chunks().count(), 0);
     }

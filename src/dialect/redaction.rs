@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use super::json::draft::quoted;
+use super::json::patch::json_string;
 use super::json::{JsonKind, JsonValue};
 
 /// What stands in the place of what was taken out.
@@ -24,12 +24,12 @@ const DIGITS_MIN: usize = 9;
 const SECRET_BYTES_MIN: usize = 6;
 
 /// How keys begin, and ids of accounts.
-const SECRETS: [&str; 19] = [
+const SECRET_PREFIXES: [&str; 19] = [
     "sk-", "sk_", "pk-", "pk_", "rk_", "aiza", "gsk_", "ya29", "hf_", "ghp_", "akia", "org-",
     "org_", "proj_", "proj-", "acct_", "team-", "team_", "wrkspc_",
 ];
 /// How ids begin of what clients are given, or give themselves.
-const OF_CLIENTS: [&str; 14] = [
+const CLIENT_ID_PREFIXES: [&str; 14] = [
     "call_",
     "toolu_",
     "srvtoolu_",
@@ -46,7 +46,7 @@ const OF_CLIENTS: [&str; 14] = [
     "req_",
 ];
 /// After these an account is named.
-const OWNERS: [&str; 14] = [
+const ACCOUNT_WORDS: [&str; 14] = [
     "project",
     "projects",
     "organization",
@@ -63,9 +63,9 @@ const OWNERS: [&str; 14] = [
     "project_number",
 ];
 /// These may stand between.
-const BETWEEN: [&str; 5] = ["id", "number", "named", "name", "ids"];
+const LINKING_WORDS: [&str; 5] = ["id", "number", "named", "name", "ids"];
 /// The last parts of names of hosts.
-const DOMAINS: [&str; 20] = [
+const TOP_LEVEL_DOMAINS: [&str; 20] = [
     "com",
     "net",
     "org",
@@ -111,16 +111,16 @@ fn redact_in_passes(text: &str) -> (Cow<'_, str>, usize) {
 fn redact_once(text: &str) -> Option<String> {
     let mut clean = String::new();
     let (mut copied, mut context) = (0, WordContext::None);
-    for (start, word) in words(text) {
+    for (start, word) in split_words(text) {
         let is_bound = text[..start].ends_with(['\'', '"', '`']);
-        let (core, ends) = core(word);
-        let is_known = context == WordContext::Owner && (is_bound || is_name(core));
+        let (core, ends) = trim_punctuation(word);
+        let is_known = context == WordContext::Owner && (is_bound || looks_like_name(core));
         let taken = if is_secret(core) || (is_known && !core.is_empty()) {
             vec![(0, core.len())]
         } else {
-            owned(core)
+            account_name_ranges(core)
         };
-        context = context.after(core, ends);
+        context = context.after_word(core, ends);
         for (from, to) in taken.into_iter().filter(|(from, to)| to - from >= PLACEHOLDER.len()) {
             clean.push_str(&text[copied..start + from]);
             clean.push_str(PLACEHOLDER);
@@ -136,14 +136,14 @@ fn redact_once(text: &str) -> Option<String> {
 #[must_use]
 pub fn redact_json(value: JsonValue<'_>) -> String {
     match value.kind() {
-        JsonKind::Text => quoted(&redact(&value.text().unwrap_or_default())),
-        JsonKind::List => {
+        JsonKind::String => json_string(&redact(&value.text().unwrap_or_default())),
+        JsonKind::Array => {
             let elements: Vec<_> = value.elements().map(redact_json).collect();
             format!("[{}]", elements.join(","))
         }
         JsonKind::Object => {
             let member = |(name, value): (Cow<'_, str>, _)| {
-                format!("{}:{}", quoted(&redact(&name)), redact_json(value))
+                format!("{}:{}", json_string(&redact(&name)), redact_json(value))
             };
             let members: Vec<_> = value.members().map(member).collect();
             format!("{{{}}}", members.join(","))
@@ -162,17 +162,17 @@ enum WordContext {
 }
 
 impl WordContext {
-    fn after(self, core: &str, ends: bool) -> WordContext {
+    fn after_word(self, core: &str, ends: bool) -> WordContext {
         let lower = core.to_ascii_lowercase();
-        let is_owner = OWNERS.contains(&lower.as_str());
-        let goes_on = self == WordContext::Owner && BETWEEN.contains(&lower.as_str());
+        let is_owner = ACCOUNT_WORDS.contains(&lower.as_str());
+        let goes_on = self == WordContext::Owner && LINKING_WORDS.contains(&lower.as_str());
         if (is_owner || goes_on) && !ends { WordContext::Owner } else { WordContext::None }
     }
 }
 
 /// The words of a text and where they begin. What quotes, brackets and lists divide are words of
 /// their own; an address is one.
-fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn split_words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_between = |c: char| {
         c.is_whitespace() || c.is_control() || "\"'`()[]{}<>,;|\\\u{201c}\u{201d}".contains(c)
     };
@@ -182,21 +182,21 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// A word without the marks at its end, and whether these end a sentence or a part of it.
-fn core(word: &str) -> (&str, bool) {
+fn trim_punctuation(word: &str) -> (&str, bool) {
     let core = word.trim_end_matches(['.', ':', '!', '?']);
     (core, word[core.len()..].contains(['.', '!', '?']))
 }
 
 /// Whether a word as a whole is nobody's but the operator's.
 fn is_secret(word: &str) -> bool {
-    is_address(word) || is_key(word)
+    is_address(word) || contains_key(word)
 }
 
 fn is_address(word: &str) -> bool {
     let is_mail = |(name, host): (&str, &str)| !name.is_empty() && host.contains('.');
     word.contains("://")
-        || starts_with(word, "www.")
-        || starts_with(word, "arn:")
+        || starts_with_ignore_case(word, "www.")
+        || starts_with_ignore_case(word, "arn:")
         || word.split_once('@').is_some_and(is_mail)
         || begins_with_host(word)
 }
@@ -220,23 +220,25 @@ fn is_host(host: &str) -> bool {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         !label.is_empty() && label.bytes().all(fits)
     };
-    DOMAINS.contains(&last.to_ascii_lowercase().as_str()) && rest.split('.').all(is_label)
+    TOP_LEVEL_DOMAINS.contains(&last.to_ascii_lowercase().as_str()) && rest.split('.').all(is_label)
 }
 
-fn starts_with(word: &str, start: &str) -> bool {
+fn starts_with_ignore_case(word: &str, start: &str) -> bool {
     word.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start))
 }
 
 /// Whether a word holds what has the shape of a key or of an account's id.
-fn is_key(word: &str) -> bool {
+fn contains_key(word: &str) -> bool {
     let is_of_run = |c: char| c.is_ascii_alphanumeric() || "_-+*".contains(c);
     let mut runs = word.split(|c| !is_of_run(c));
-    word.contains("***") || runs.any(|run| is_known_secret(run) || is_uuid(run) || is_random(run))
+    word.contains("***") || runs.any(|run| has_secret_prefix(run) || is_uuid(run) || is_random(run))
 }
 
-fn is_known_secret(run: &str) -> bool {
-    let rest =
-        SECRETS.iter().find(|start| starts_with(run, start)).map(|start| &run[start.len()..]);
+fn has_secret_prefix(run: &str) -> bool {
+    let rest = SECRET_PREFIXES
+        .iter()
+        .find(|start| starts_with_ignore_case(run, start))
+        .map(|start| &run[start.len()..]);
     rest.is_some_and(|rest| {
         rest.len() >= SECRET_BYTES_MIN && rest.bytes().any(|b| b.is_ascii_digit() || b == b'*')
     })
@@ -249,7 +251,7 @@ fn is_uuid(run: &str) -> bool {
 }
 
 fn is_random(run: &str) -> bool {
-    let of_client = OF_CLIENTS.iter().any(|start| run.starts_with(start));
+    let of_client = CLIENT_ID_PREFIXES.iter().any(|start| run.starts_with(start));
     let is_piece = |piece: &str| {
         let digits = piece.bytes().filter(u8::is_ascii_digit).count();
         let is_mixed = digits > 0 && digits < piece.len() && piece.len() >= MIXED_BYTES_MIN;
@@ -259,13 +261,13 @@ fn is_random(run: &str) -> bool {
 }
 
 /// Whether a word after that of an owner may be a name.
-fn is_name(word: &str) -> bool {
+fn looks_like_name(word: &str) -> bool {
     word.bytes().any(|b| b.is_ascii_digit() || b == b'-' || b == b'_')
 }
 
 /// The owners' names in a path such as `projects/NAME/places`, and its end if that is an address
 /// behind a name.
-fn owned(word: &str) -> Vec<(usize, usize)> {
+fn account_name_ranges(word: &str) -> Vec<(usize, usize)> {
     let mut taken = Vec::new();
     let mut at = 0;
     let mut is_owner = false;
@@ -281,7 +283,7 @@ fn owned(word: &str) -> Vec<(usize, usize)> {
                 break;
             }
         } else {
-            is_owner = OWNERS.iter().any(|owner| part.eq_ignore_ascii_case(owner));
+            is_owner = ACCOUNT_WORDS.iter().any(|owner| part.eq_ignore_ascii_case(owner));
         }
         at = end + 1;
     }
@@ -373,7 +375,7 @@ mod tests {
     fn json_keeps_its_shape() {
         let json =
             r#"{ "a": [1, true, null, "key sk-0123abcd"], "sk-0123abcd" : {"\u0062": "x\ny"} }"#;
-        let clean = redact_json(JsonValue::trusted(json.as_bytes()));
+        let clean = redact_json(JsonValue::from_validated(json.as_bytes()));
         assert_eq!(clean, r#"{"a":[1,true,null,"key [...]"],"[...]":{"b":"x\ny"}}"#);
     }
 

@@ -14,20 +14,20 @@ use super::meter::bounds::UsageBounds;
 use super::responses::IssuedIds;
 use super::translate::reply::ReplyMetadata;
 use super::translate::thinking::SavedThinking;
-use super::vendor_error::{VendorError, chat_body, messages_body};
+use super::vendor_error::{VendorError, chat_error_body, messages_error_body};
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
-mod pieces;
-mod raw;
+mod buffered;
+mod passthrough;
+mod piecewise;
 mod stream;
-mod whole;
 
-use pieces::PiecewiseRelay;
-use raw::PassthroughRelay;
+use buffered::BufferedRelay;
+use passthrough::PassthroughRelay;
+use piecewise::PiecewiseRelay;
 use stream::StreamRelay;
-use whole::BufferedRelay;
 
-pub use whole::WHOLE_BYTES_MAX;
+pub use buffered::BUFFERED_BYTES_MAX;
 
 /// What the vendor speaks, and what the client is to hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum RelayMode {
     /// Chat on both sides.
     Chat {
         /// Whether the client wants to see usage in a stream.
-        usage_asked: bool,
+        include_usage: bool,
         /// How many choices there will be.
         choices: u64,
     },
@@ -55,10 +55,10 @@ pub enum RelayMode {
         /// When the call arrived, in unix seconds.
         created: i64,
         /// Whether the vendor's bill is the price, and not the tokens.
-        billed: bool,
+        uses_vendor_cost: bool,
     },
     /// A verdict on input, for nothing.
-    Verdict,
+    Moderation,
     /// Sound: bytes that nobody here reads.
     Speech {
         /// Unicode code points of the text that is spoken.
@@ -74,7 +74,7 @@ pub enum RelayProgress {
     /// All of it came.
     Complete,
     /// It will never be complete.
-    Broken(RelayError),
+    Failed(RelayError),
 }
 
 /// Why a reply is not complete.
@@ -82,19 +82,19 @@ pub enum RelayProgress {
 pub enum RelayError {
     /// It ended or failed before its end.
     #[error("the vendor's reply ended before it was complete")]
-    Cut,
+    Truncated,
     /// It is not what the dialect says.
     #[error("the vendor's reply could not be read")]
-    Garbage,
+    Malformed,
     /// It outgrew what one reply may be.
     #[error("the vendor's reply is too large")]
     TooLarge,
     /// There was no room for more of it in time: replies that clients have not taken have it all.
     #[error("there is no room for the vendor's reply: too much of others was not read yet")]
-    NoRoom,
+    NoBufferSpace,
     /// The same, since its own account has taken too little of its other replies for too long.
     #[error("too much of this account's answers was not read; this one is charged all the same")]
-    Unread,
+    SlowReader,
     /// Nothing came for too long.
     #[error("the vendor stopped answering")]
     Stalled,
@@ -103,28 +103,28 @@ pub enum RelayError {
     Abandoned,
     /// The balance does not cover more of it.
     #[error("the balance does not cover more of the reply")]
-    Insufficient,
+    InsufficientCredits,
     /// Nobody could tell whether the balance covers more of it.
     #[error("balances cannot be checked at the moment, and what is held covers no more")]
-    NoLedger,
+    LedgerUnavailable,
     /// It was made, but the vendor keeps it back.
     #[error("the vendor's safety rules keep back what was made")]
-    Withheld,
+    ContentFiltered,
     /// The vendor said so itself.
     #[error("the vendor reported an error")]
-    Told(VendorError),
+    Vendor(VendorError),
 }
 
 impl RelayError {
     /// The body of an error that tells the client, in the chat dialect.
     #[must_use]
     pub fn chat_body(&self) -> String {
-        let (kind, code) = self.named();
+        let (kind, code) = self.type_and_code();
         let code = match self {
-            RelayError::Told(VendorError { code: Some(code), .. }) => code,
+            RelayError::Vendor(VendorError { code: Some(code), .. }) => code,
             _ => code,
         };
-        chat_body(kind, code, None, &self.said())
+        chat_error_body(kind, code, None, &self.message())
     }
 
     /// The body of an error that tells the client, in the messages dialect. The vendor's own type
@@ -132,39 +132,39 @@ impl RelayError {
     #[must_use]
     pub fn messages_body(&self, request_id: &str) -> String {
         let (kind, details) = match self {
-            RelayError::Told(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
-            RelayError::Insufficient => ("billing_error", &None),
+            RelayError::Vendor(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
+            RelayError::InsufficientCredits => ("billing_error", &None),
             _ => ("api_error", &None),
         };
-        messages_body(kind, &self.said(), details.as_deref(), request_id)
+        messages_error_body(kind, &self.message(), details.as_deref(), request_id)
     }
 
     /// Whether it is not the vendor that broke it.
     #[must_use]
-    pub fn is_ours(&self) -> bool {
+    pub fn is_gateway_side(&self) -> bool {
         matches!(
             self,
-            RelayError::Insufficient
-                | RelayError::NoLedger
-                | RelayError::NoRoom
-                | RelayError::Unread
+            RelayError::InsufficientCredits
+                | RelayError::LedgerUnavailable
+                | RelayError::NoBufferSpace
+                | RelayError::SlowReader
         )
     }
 
     /// The type and the code of an error that tells, in the chat dialect.
-    fn named(&self) -> (&'static str, &'static str) {
+    fn type_and_code(&self) -> (&'static str, &'static str) {
         match self {
-            RelayError::Insufficient => ("insufficient_credits", "insufficient_credits"),
-            RelayError::NoLedger => ("server_error", "ledger_unavailable"),
-            RelayError::NoRoom => ("server_error", "overloaded"),
-            RelayError::Unread => ("server_error", "answers_unread"),
+            RelayError::InsufficientCredits => ("insufficient_credits", "insufficient_credits"),
+            RelayError::LedgerUnavailable => ("server_error", "ledger_unavailable"),
+            RelayError::NoBufferSpace => ("server_error", "overloaded"),
+            RelayError::SlowReader => ("server_error", "answers_unread"),
             _ => ("server_error", "upstream_error"),
         }
     }
 
-    fn said(&self) -> String {
+    fn message(&self) -> String {
         match self {
-            RelayError::Told(VendorError { message: Some(message), .. }) => message.clone(),
+            RelayError::Vendor(VendorError { message: Some(message), .. }) => message.clone(),
             other => other.to_string(),
         }
     }
@@ -172,82 +172,86 @@ impl RelayError {
 
 /// What is to be remembered of a complete answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Remember {
+pub enum RetainedData {
     /// What the model thought before it called tools.
     Thinking(SavedThinking),
     /// Ids of objects at the vendor's that the client was given.
-    Given(IssuedIds),
+    IssuedIds(IssuedIds),
 }
 
 /// A reply being passed on.
 #[derive(Debug)]
 pub enum Relay {
     /// One body.
-    Whole(BufferedRelay),
+    Buffered(BufferedRelay),
     /// One body, part by part.
-    Pieces(PiecewiseRelay),
+    Piecewise(PiecewiseRelay),
     /// Events.
     Stream(StreamRelay),
     /// Bytes as they come.
-    Raw(PassthroughRelay),
+    Passthrough(PassthroughRelay),
 }
 
 impl Relay {
     /// A relay for a reply in one body, or in events.
     #[must_use]
-    pub fn new(passage: RelayMode, stream: bool) -> Relay {
-        match passage {
-            RelayMode::Speech { characters } => Relay::Raw(PassthroughRelay::new(characters)),
-            RelayMode::Embeddings(inputs) => Relay::Pieces(PiecewiseRelay::new(inputs)),
-            passage if stream => Relay::Stream(StreamRelay::new(passage)),
-            passage => Relay::Whole(BufferedRelay::new(passage)),
+    pub fn new(mode: RelayMode, stream: bool) -> Relay {
+        match mode {
+            RelayMode::Speech { characters } => {
+                Relay::Passthrough(PassthroughRelay::new(characters))
+            }
+            RelayMode::Embeddings(inputs) => Relay::Piecewise(PiecewiseRelay::new(inputs)),
+            mode if stream => Relay::Stream(StreamRelay::new(mode)),
+            mode => Relay::Buffered(BufferedRelay::new(mode)),
         }
     }
 
     /// The same, for a call of which no more than this is believed.
     #[must_use]
-    pub fn bounded(mut self, bounds: UsageBounds) -> Relay {
+    pub fn with_bounds(mut self, bounds: UsageBounds) -> Relay {
         match &mut self {
-            Relay::Whole(whole) => {
+            Relay::Buffered(whole) => {
                 whole.meter.set_bounds(bounds);
                 whole.bounds = bounds;
             }
-            Relay::Pieces(pieces) => pieces.meter.set_bounds(bounds),
+            Relay::Piecewise(pieces) => pieces.meter.set_bounds(bounds),
             Relay::Stream(stream) => stream.meter.set_bounds(bounds),
-            Relay::Raw(_) => {}
+            Relay::Passthrough(_) => {}
         }
         self
     }
 
     /// What the vendor reported that was not believed, if anything; then [`Relay::due`] is counted.
     #[must_use]
-    pub fn rejected(&self) -> Option<BilledUnits> {
+    pub fn rejected_usage(&self) -> Option<BilledUnits> {
         match self {
-            Relay::Whole(BufferedRelay { image_rejected: Some(units), .. }) => Some(*units),
-            _ => self.meter().and_then(UsageMeter::rejected).map(BilledUnits::Tokens),
+            Relay::Buffered(BufferedRelay { rejected_image_units: Some(units), .. }) => {
+                Some(*units)
+            }
+            _ => self.meter().and_then(UsageMeter::rejected_report).map(BilledUnits::Tokens),
         }
     }
 
     /// Takes bytes of the vendor's, gives bytes for the client.
     pub fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
         match self {
-            Relay::Whole(whole) => {
+            Relay::Buffered(whole) => {
                 whole.push(bytes);
                 None
             }
-            Relay::Pieces(pieces) => pieces.push(&bytes),
+            Relay::Piecewise(pieces) => pieces.push(&bytes),
             Relay::Stream(stream) => stream.push(bytes),
-            Relay::Raw(raw) => raw.push(bytes),
+            Relay::Passthrough(raw) => raw.push(bytes),
         }
     }
 
     /// The vendor's bytes have ended; gives what is still due to the client.
     pub fn finish(&mut self) -> Option<Bytes> {
         match self {
-            Relay::Whole(whole) => whole.finish(),
-            Relay::Pieces(pieces) => pieces.finish(),
+            Relay::Buffered(whole) => whole.finish(),
+            Relay::Piecewise(pieces) => pieces.finish(),
             Relay::Stream(stream) => stream.finish(),
-            Relay::Raw(raw) => {
+            Relay::Passthrough(raw) => {
                 raw.finish();
                 None
             }
@@ -257,17 +261,17 @@ impl Relay {
     /// The vendor's bytes will not go on; gives what tells the client so, inside a stream.
     pub fn fail(&mut self, why: RelayError) -> Option<Bytes> {
         match self {
-            Relay::Whole(whole) => {
+            Relay::Buffered(whole) => {
                 whole.fail(why);
                 None
             }
-            Relay::Pieces(pieces) => {
+            Relay::Piecewise(pieces) => {
                 pieces.fail(why);
                 None
             }
             Relay::Stream(stream) => stream.fail(why),
-            Relay::Raw(raw) => {
-                raw.progress = RelayProgress::Broken(why);
+            Relay::Passthrough(raw) => {
+                raw.progress = RelayProgress::Failed(why);
                 None
             }
         }
@@ -277,54 +281,54 @@ impl Relay {
     #[must_use]
     pub fn progress(&self) -> &RelayProgress {
         match self {
-            Relay::Whole(whole) => &whole.progress,
-            Relay::Pieces(pieces) => &pieces.progress,
+            Relay::Buffered(whole) => &whole.progress,
+            Relay::Piecewise(pieces) => &pieces.progress,
             Relay::Stream(stream) => &stream.progress,
-            Relay::Raw(raw) => &raw.progress,
+            Relay::Passthrough(raw) => &raw.progress,
         }
     }
 
     /// How many bytes of it are held: what came and was not given out.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         match self {
-            Relay::Whole(whole) => whole.held(),
-            Relay::Pieces(pieces) => pieces.held(),
-            Relay::Stream(stream) => stream.held(),
-            Relay::Raw(_) => 0,
+            Relay::Buffered(whole) => whole.buffered_bytes(),
+            Relay::Piecewise(pieces) => pieces.buffered_bytes(),
+            Relay::Stream(stream) => stream.buffered_bytes(),
+            Relay::Passthrough(_) => 0,
         }
     }
 
     /// Whether what it gives when it breaks says so. Nothing in sound could, nor in a part of a
     /// body.
     #[must_use]
-    pub fn tells_breaks(&self) -> bool {
-        !matches!(self, Relay::Raw(_) | Relay::Pieces(_))
+    pub fn reports_errors_inline(&self) -> bool {
+        !matches!(self, Relay::Passthrough(_) | Relay::Piecewise(_))
     }
 
     /// What has to be paid for by now, the input being so many tokens where the vendor says
     /// nothing of it; `None` if nothing is due.
     #[must_use]
-    pub fn due(&self, input: u64) -> Option<Usage> {
+    pub fn billable_usage(&self, input: u64) -> Option<Usage> {
         let complete = *self.progress() == RelayProgress::Complete;
         // What the gateway stopped waiting for on account of the client is billed all the same.
         let ended = complete || self.is_abandoned();
-        let (meter, unpaid) = match self {
-            Relay::Raw(raw) => return ended.then(|| raw.usage()),
-            Relay::Whole(BufferedRelay { passage: RelayMode::Verdict, .. }) => return None,
-            Relay::Whole(BufferedRelay {
-                passage: RelayMode::Image { .. },
-                image,
-                image_rejected,
+        let (meter, is_unbilled) = match self {
+            Relay::Passthrough(raw) => return ended.then(|| raw.usage()),
+            Relay::Buffered(BufferedRelay { mode: RelayMode::Moderation, .. }) => return None,
+            Relay::Buffered(BufferedRelay {
+                mode: RelayMode::Image { .. },
+                image_usage: image,
+                rejected_image_units: image_rejected,
                 ..
             }) => {
-                return ended.then(|| image.unwrap_or(counted_image(*image_rejected)));
+                return ended.then(|| image.unwrap_or(fallback_image_usage(*image_rejected)));
             }
-            Relay::Whole(whole) => (&whole.meter, whole.told.is_unpaid()),
-            Relay::Pieces(pieces) => (&pieces.meter, false),
-            Relay::Stream(stream) => (&stream.meter, stream.is_unpaid()),
+            Relay::Buffered(whole) => (&whole.meter, whole.response_state.is_unbilled()),
+            Relay::Piecewise(pieces) => (&pieces.meter, false),
+            Relay::Stream(stream) => (&stream.meter, stream.is_unbilled()),
         };
-        if unpaid || (!ended && !meter.any_output()) {
+        if is_unbilled || (!ended && !meter.has_output()) {
             return None;
         }
         let usage = if complete { meter.usage(input) } else { meter.usage_so_far(input) };
@@ -332,41 +336,44 @@ impl Relay {
     }
 
     /// Its vendor has told how many bytes it has, which it may never be read to.
-    pub fn note_length(&mut self, bytes: usize) {
-        if let Relay::Whole(whole) = self {
-            whole.note_length(bytes);
+    pub fn set_expected_length(&mut self, bytes: usize) {
+        if let Relay::Buffered(whole) = self {
+            whole.set_expected_length(bytes);
         }
     }
 
     /// Whether it was given up on account of the client: it had gone, or does not read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        matches!(self.progress(), RelayProgress::Broken(RelayError::Abandoned | RelayError::Unread))
+        matches!(
+            self.progress(),
+            RelayProgress::Failed(RelayError::Abandoned | RelayError::SlowReader)
+        )
     }
 
     /// What is known of the tokens of a text.
     #[must_use]
     pub fn meter(&self) -> Option<&UsageMeter> {
         match self {
-            Relay::Whole(whole) => Some(&whole.meter),
-            Relay::Pieces(pieces) => Some(&pieces.meter),
+            Relay::Buffered(whole) => Some(&whole.meter),
+            Relay::Piecewise(pieces) => Some(&pieces.meter),
             Relay::Stream(stream) => Some(&stream.meter),
-            Relay::Raw(_) => None,
+            Relay::Passthrough(_) => None,
         }
     }
 
     /// What is to be remembered of a complete answer, if anything.
-    pub fn keep(&mut self) -> Option<Remember> {
+    pub fn take_retained(&mut self) -> Option<RetainedData> {
         match self {
-            Relay::Whole(whole) => whole.keep(),
-            Relay::Stream(stream) => stream.keep(),
-            Relay::Pieces(_) | Relay::Raw(_) => None,
+            Relay::Buffered(whole) => whole.take_retained(),
+            Relay::Stream(stream) => stream.take_retained(),
+            Relay::Piecewise(_) | Relay::Passthrough(_) => None,
         }
     }
 }
 
 /// An image of which the vendor says neither tokens nor a price, or what cannot be.
-fn counted_image(rejected: Option<BilledUnits>) -> Usage {
+fn fallback_image_usage(rejected: Option<BilledUnits>) -> Usage {
     let basis = if rejected.is_some() { UsageBasis::Counted } else { UsageBasis::Fixed };
     Usage { units: BilledUnits::Images { images: 1 }, basis }
 }

@@ -3,13 +3,13 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{InputSize, present, whole, wrong};
+use super::call::{InputSize, invalid_value, non_null_member, read_integer};
 use super::json::{JsonDocument, JsonKind, JsonValue};
 
 mod input;
-mod told;
+mod reply;
 
-pub use told::{EventStep, IssuedIds, ResponseState, error_event, without_secrets};
+pub use reply::{EventStep, IssuedIds, ResponseState, error_event, redact_error};
 
 use input::ResponsesInput;
 
@@ -19,9 +19,9 @@ pub struct ResponsesRequest {
     /// The most output tokens, if the client set a limit.
     pub output_max: Option<u64>,
     /// What the input holds.
-    pub content: InputSize,
+    pub input_size: InputSize,
     /// The stored objects that the call names, in the order of the body.
-    pub names: Vec<StoredObjectId>,
+    pub references: Vec<StoredObjectId>,
 }
 
 /// An object at the vendor's that a call names. All accounts here are one there, so it must have
@@ -35,7 +35,7 @@ pub struct StoredObjectId {
 }
 
 /// Stored objects in one call, at most: each of them is looked up.
-const NAMES_MAX: usize = 256;
+const REFERENCES_MAX: usize = 256;
 
 /// An id has so many bytes, at most; no vendor makes longer ones.
 const ID_BYTES_MAX: usize = 256;
@@ -45,10 +45,10 @@ const ID_BYTES_MAX: usize = 256;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
-    let output_max = whole(document, "max_output_tokens", 1)?;
+pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
+    let output_max = read_integer(document, "max_output_tokens", 1)?;
     let expected = "a string or a non-empty array of items";
-    if present(document, "input").is_none() {
+    if non_null_member(document, "input").is_none() {
         return Err(CallError::missing("input", expected));
     }
     let mut names = ReferencedObjects::default();
@@ -59,28 +59,28 @@ pub fn read(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
             ("conversation", JsonKind::Object) => {
                 let inside = "conversation.id";
                 let id = value.get("id").ok_or_else(|| CallError::missing(inside, "an id"))?;
-                names.push(&name, id_of(inside, id)?)?;
+                names.push(&name, parse_id(inside, id)?)?;
             }
             ("previous_response_id" | "conversation", _) => names.add(&name, value)?,
-            ("input", JsonKind::Text) => {}
-            ("input", JsonKind::List) => {
+            ("input", JsonKind::String) => {}
+            ("input", JsonKind::Array) => {
                 let mut input = ResponsesInput::default();
-                if input.read(value, &mut names)? == 0 {
-                    return Err(wrong("input", expected, value));
+                if input.read_items(value, &mut names)? == 0 {
+                    return Err(invalid_value("input", expected, value));
                 }
                 (content.images, content.documents) = (input.images, input.documents);
-                other_bytes = input.other_bytes;
+                other_bytes = input.non_text_bytes;
             }
-            ("input", _) => return Err(wrong("input", expected, value)),
-            ("tools", JsonKind::List) => content.tools = tools(value),
-            ("tools", _) => return Err(wrong("tools", "an array", value)),
+            ("input", _) => return Err(invalid_value("input", expected, value)),
+            ("tools", JsonKind::Array) => content.tool_prompts = count_tool_prompts(value),
+            ("tools", _) => return Err(invalid_value("tools", "an array", value)),
             // A text that the vendor keeps.
-            ("prompt", _) => content.reads_elsewhere = true,
+            ("prompt", _) => content.has_external_input = true,
             _ => {}
         }
     }
     content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
-    Ok(ResponsesRequest { output_max, content, names: names.0 })
+    Ok(ResponsesRequest { output_max, input_size: content, references: names.0 })
 }
 
 /// The objects that were named so far.
@@ -90,12 +90,12 @@ struct ReferencedObjects(Vec<StoredObjectId>);
 impl ReferencedObjects {
     /// Takes the id that a field holds.
     fn add(&mut self, param: &str, id: JsonValue<'_>) -> Result<(), CallError> {
-        self.push(param, id_of(param, id)?)
+        self.push(param, parse_id(param, id)?)
     }
 
     fn push(&mut self, param: &str, id: String) -> Result<(), CallError> {
-        if self.0.len() == NAMES_MAX {
-            let right = format!("one of at most {NAMES_MAX} ids of stored objects in a call");
+        if self.0.len() == REFERENCES_MAX {
+            let right = format!("one of at most {REFERENCES_MAX} ids of stored objects in a call");
             return Err(CallError::invalid(param, &right));
         }
         self.0.push(StoredObjectId { param: param.to_owned(), id });
@@ -103,14 +103,14 @@ impl ReferencedObjects {
     }
 }
 
-fn id_of(param: &str, value: JsonValue<'_>) -> Result<String, CallError> {
+fn parse_id(param: &str, value: JsonValue<'_>) -> Result<String, CallError> {
     let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
     let id = value.text().filter(|id| fits(id)).map(std::borrow::Cow::into_owned);
-    id.ok_or_else(|| wrong(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
+    id.ok_or_else(|| invalid_value(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
 }
 
 /// See [`Content::tools`]: functions and custom tools come without words of the vendor's.
-fn tools(tools: JsonValue<'_>) -> u64 {
+fn count_tool_prompts(tools: JsonValue<'_>) -> u64 {
     let mut count = 0;
     for tool in tools.elements() {
         let kind = tool.get("type").and_then(JsonValue::text);
@@ -128,12 +128,12 @@ mod tests {
 
     fn ask(members: &str) -> Result<ResponsesRequest, CallError> {
         let body = format!(r#"{{"model":"m",{members}}}"#);
-        read(&JsonDocument::parse(body.into()).expect("sound"))
+        parse_request(&JsonDocument::parse(body.into()).expect("sound"))
     }
 
     /// What a body of these members names, as `param=id`.
     fn named(members: &str) -> Vec<String> {
-        let names = ask(members).expect("a call").names;
+        let names = ask(members).expect("a call").references;
         names.into_iter().map(|named| format!("{}={}", named.param, named.id)).collect()
     }
 
@@ -186,8 +186,11 @@ mod tests {
     #[case::easy(r#""input":[{"role":"user","content":"hi"}],"previous_response_id":null,"conversation":null"#, None)]
     fn a_call_need_not_say_much(#[case] members: &str, #[case] output_max: Option<u64>) {
         let body = format!(r#"{{"model":"m",{members}}}"#);
-        let content = InputSize { text_bytes: body.len() as u64, ..InputSize::default() };
-        assert_eq!(ask(members), Ok(ResponsesRequest { output_max, content, names: Vec::new() }));
+        let input_size = InputSize { text_bytes: body.len() as u64, ..InputSize::default() };
+        assert_eq!(
+            ask(members),
+            Ok(ResponsesRequest { output_max, input_size, references: Vec::new() })
+        );
     }
 
     #[rstest]
@@ -280,17 +283,18 @@ mod tests {
         let tools = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"web_search"}]"#;
         let members = format!(r#""input":[{}],{tools}"#, item.replace("PART", part));
         let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - other_bytes;
-        let content = ask(&members).expect("a call").content;
-        let reads_elsewhere = false;
-        let expected = InputSize { images, documents, tools: 2, text_bytes, reads_elsewhere };
+        let content = ask(&members).expect("a call").input_size;
+        let has_external_input = false;
+        let expected =
+            InputSize { images, documents, tool_prompts: 2, text_bytes, has_external_input };
         assert_eq!(content, expected);
     }
 
     #[test]
     fn calls_are_bounded() {
         let items = |item: &str, n| format!(r#""input":[{}]"#, vec![item; n].join(","));
-        assert_eq!(named(&items(r#"{"id":"i"}"#, NAMES_MAX)).len(), NAMES_MAX);
-        let fault = ask(&items(r#"{"id":"i"}"#, NAMES_MAX + 1)).expect_err("a fault");
+        assert_eq!(named(&items(r#"{"id":"i"}"#, REFERENCES_MAX)).len(), REFERENCES_MAX);
+        let fault = ask(&items(r#"{"id":"i"}"#, REFERENCES_MAX + 1)).expect_err("a fault");
         assert_eq!(fault.param.as_deref(), Some("input[256].id"));
         assert!(ask(&items("{}", 100_000)).is_ok());
         let fault = ask(&items("{}", 100_001)).expect_err("a fault");
@@ -300,7 +304,7 @@ mod tests {
         let part = |depth: usize| {
             let image = r#"{"type":"input_image"}"#;
             let inner = (0..depth).fold(image.to_owned(), |p, _| format!(r#"{{"content":[{p}]}}"#));
-            ask(&format!(r#""input":[{inner}]"#)).expect("a call").content.images
+            ask(&format!(r#""input":[{inner}]"#)).expect("a call").input_size.images
         };
         assert_eq!([part(4), part(5)], [1, 0], "what lies so deep is looked at by nobody");
     }

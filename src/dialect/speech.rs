@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{present, wrong};
+use super::call::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonValue};
 
 /// Characters of one input, at most (`vendor_b`'s limit).
@@ -12,12 +12,13 @@ const CHARACTERS_MAX: u64 = 4_096;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(document: &JsonDocument) -> Result<u64, CallError> {
+pub fn count_characters(document: &JsonDocument) -> Result<u64, CallError> {
     let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
-    let Some(input) = present(document, "input") else {
+    let Some(input) = non_null_member(document, "input") else {
         return Err(CallError::missing("input", &right));
     };
-    let characters = code_points(input).ok_or_else(|| wrong("input", &right, input))?;
+    let characters =
+        count_code_points(input).ok_or_else(|| invalid_value("input", &right, input))?;
     if !(1..=CHARACTERS_MAX).contains(&characters) {
         return Err(CallError::invalid("input", &format!("{right}, not of {characters}")));
     }
@@ -25,19 +26,19 @@ pub fn read(document: &JsonDocument) -> Result<u64, CallError> {
 }
 
 /// The Unicode code points of a string's text, whichever way they are written.
-pub(super) fn code_points(value: JsonValue<'_>) -> Option<u64> {
-    let mut rest = value.inside()?;
+pub(super) fn count_code_points(value: JsonValue<'_>) -> Option<u64> {
+    let mut rest = value.string_bytes()?;
     let mut count = 0;
     while let Some(backslash) = memchr::memchr(b'\\', rest) {
-        count += begun(&rest[..backslash]) + 1;
+        count += count_char_starts(&rest[..backslash]) + 1;
         let escape = &rest[backslash..];
         rest = escape.get(escape_length(escape)..).unwrap_or_default();
     }
-    Some(count + begun(rest))
+    Some(count + count_char_starts(rest))
 }
 
 /// The code points that begin in some UTF-8.
-fn begun(text: &[u8]) -> u64 {
+fn count_char_starts(text: &[u8]) -> u64 {
     text.iter().filter(|byte| !matches!(byte, 0x80..=0xBF)).count() as u64
 }
 
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     fn read_json(json: &str) -> Result<u64, CallError> {
-        read(&JsonDocument::parse(Bytes::from(json.to_owned())).expect("sound"))
+        count_characters(&JsonDocument::parse(Bytes::from(json.to_owned())).expect("sound"))
     }
 
     #[rstest]
@@ -133,12 +134,12 @@ mod tests {
             let json = format!("\"{}\"", parts.iter().map(written).collect::<String>());
             prop_assert_eq!(serde_json::from_str::<String>(&json).expect("sound"), text.clone());
             let expected = text.chars().count() as u64;
-            prop_assert_eq!(code_points(JsonValue::trusted(json.as_bytes())), Some(expected));
+            prop_assert_eq!(count_code_points(JsonValue::from_validated(json.as_bytes())), Some(expected));
         }
 
         #[test]
         fn unsound_bytes_are_counted_without_a_panic(bytes: Vec<u8>) {
-            code_points(JsonValue::trusted(&bytes));
+            count_code_points(JsonValue::from_validated(&bytes));
         }
     }
 }

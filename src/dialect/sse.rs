@@ -22,7 +22,7 @@ impl SseEvent {
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         let mut found: Option<Cow<'_, [u8]>> = None;
-        for line in lines(&self.0) {
+        for line in split_lines(&self.0) {
             let Some(rest) = line.strip_prefix(b"data:") else { continue };
             let rest = rest.strip_prefix(b" ").unwrap_or(rest);
             found = Some(match found {
@@ -43,7 +43,7 @@ impl SseEvent {
     pub fn is_well_formed(&self) -> bool {
         const FIELDS: [&[u8]; 4] = [b":", b"event:", b"id:", b"retry:"];
         let known = |line: &[u8]| line.is_empty() || FIELDS.iter().any(|f| line.starts_with(f));
-        std::str::from_utf8(&self.0).is_ok() && lines(&self.0).all(known)
+        std::str::from_utf8(&self.0).is_ok() && split_lines(&self.0).all(known)
     }
 
     /// Where a single line of data stands in the event's bytes, so that it can be sliced.
@@ -56,7 +56,7 @@ impl SseEvent {
     }
 }
 
-fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -89,46 +89,46 @@ impl SseSplitter {
         let mut whole = bytes;
         if !self.pending.is_empty() {
             self.pending.extend_from_slice(&whole);
-            let Some(end) = event_end(&self.pending, self.searched) else {
+            let Some(end) = find_event_end(&self.pending, self.searched) else {
                 self.searched = self.pending.len().saturating_sub(3);
-                return self.bounded(events);
+                return self.check_size(events);
             };
             events.push(SseEvent(self.pending.split_to(end).freeze()));
             whole = self.pending.split().freeze();
         }
-        while let Some(end) = event_end(&whole, 0) {
+        while let Some(end) = find_event_end(&whole, 0) {
             events.push(SseEvent(whole.split_to(end)));
         }
         self.searched = whole.len().saturating_sub(3);
         self.pending.extend_from_slice(&whole);
-        self.bounded(events)
+        self.check_size(events)
     }
 
     /// How many bytes there are of an event that has not ended.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.pending.len()
     }
 
     /// What remains when the stream has ended: an event that nothing finished.
     #[must_use]
-    pub fn rest(&mut self) -> Bytes {
+    pub fn take_rest(&mut self) -> Bytes {
         self.searched = 0;
         self.pending.split().freeze()
     }
 
-    fn bounded(&self, events: Vec<SseEvent>) -> Result<Vec<SseEvent>, EventTooLong> {
+    fn check_size(&self, events: Vec<SseEvent>) -> Result<Vec<SseEvent>, EventTooLong> {
         if self.pending.len() > EVENT_BYTES_MAX { Err(EventTooLong) } else { Ok(events) }
     }
 }
 
 /// The byte after the blank line that ends the first event, looking from `from` on.
-fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
+fn find_event_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
         at += memchr::memchr2(b'\n', b'\r', bytes.get(at..)?)?;
-        let first = line_break(&bytes[at..]);
-        let second = line_break(&bytes[at + first..]);
+        let first = line_break_length(&bytes[at..]);
+        let second = line_break_length(&bytes[at + first..]);
         // A carriage return at the very end may be half of a pair: wait for what follows.
         if second > 0 && !(bytes[at + first..].len() == 1 && bytes[at + first] == b'\r') {
             return Some(at + first + second);
@@ -138,7 +138,7 @@ fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
 }
 
 /// The length of the line break that the bytes begin with, 0 if they begin with none.
-fn line_break(bytes: &[u8]) -> usize {
+fn line_break_length(bytes: &[u8]) -> usize {
     match bytes {
         [b'\r', b'\n', ..] => 2,
         [b'\r' | b'\n', ..] => 1,
@@ -157,7 +157,7 @@ mod tests {
         for chunk in bytes.chunks(size) {
             events.extend(splitter.push(Bytes::copy_from_slice(chunk)).expect("short"));
         }
-        (events, splitter.rest())
+        (events, splitter.take_rest())
     }
 
     #[test]

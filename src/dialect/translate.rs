@@ -6,13 +6,13 @@
 //! place for is dropped and named; what would change the meaning of a call is refused.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-mod ids;
 mod parts;
 pub mod reply;
 pub mod request;
 mod settings;
 pub mod stream;
 pub mod thinking;
+mod tool_call_ids;
 mod tools;
 mod turns;
 mod writer;

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{JsonDocument, JsonKind, JsonValue, draft::quoted, scan};
+use super::json::{JsonDocument, JsonKind, JsonValue, patch::json_string, scan};
 use super::redaction::{redact, redact_json};
 
 /// Longer messages are cut: they are for people.
@@ -33,43 +33,45 @@ impl VendorError {
     /// Known are `{"error":{"message",…}}`, the same in a list, `{"code","error":"text"}`,
     /// `{"error":"text"}`, `{"message"}` and `{"detail"}`.
     #[must_use]
-    pub fn read(body: &[u8]) -> VendorError {
-        if scan::any(body).is_err() {
+    pub fn parse(body: &[u8]) -> VendorError {
+        if scan::validate_value(body).is_err() {
             return VendorError::default();
         }
         let trimmed = body.trim_ascii();
-        let value = JsonValue::trusted(trimmed);
+        let value = JsonValue::from_validated(trimmed);
         match value.kind() {
-            JsonKind::List => value.elements().next().map(VendorError::of).unwrap_or_default(),
-            JsonKind::Object => VendorError::of(value),
+            JsonKind::Array => {
+                value.elements().next().map(VendorError::from_object).unwrap_or_default()
+            }
+            JsonKind::Object => VendorError::from_object(value),
             _ => VendorError::default(),
         }
     }
 
     /// Reads an `error` member out of a reply or a stream's event, if it has one.
     #[must_use]
-    pub fn in_event(event: &JsonDocument) -> Option<VendorError> {
+    pub fn from_event(event: &JsonDocument) -> Option<VendorError> {
         event.get("error").filter(|e| !e.is_null())?;
-        Some(VendorError::of(JsonValue::trusted(event.body().trim_ascii())))
+        Some(VendorError::from_object(JsonValue::from_validated(event.body().trim_ascii())))
     }
 
-    fn of(object: JsonValue<'_>) -> VendorError {
-        let outer = |name: &str| object.get(name).and_then(word);
-        let outer_name = |label: &str| object.get(label).and_then(name);
+    fn from_object(object: JsonValue<'_>) -> VendorError {
+        let outer = |name: &str| object.get(name).and_then(clean_message);
+        let outer_name = |label: &str| object.get(label).and_then(clean_identifier);
         match object.get("error") {
             Some(error) if error.kind() == JsonKind::Object => {
-                let inner = |label: &str| error.get(label).and_then(name);
+                let inner = |label: &str| error.get(label).and_then(clean_identifier);
                 VendorError {
-                    message: error.get("message").and_then(word),
+                    message: error.get("message").and_then(clean_message),
                     code: inner("code").or_else(|| inner("status")),
                     param: inner("param"),
                     kind: inner("type"),
-                    details: error.get("details").and_then(details),
+                    details: error.get("details").and_then(clean_details),
                 }
             }
             Some(error) => {
                 let code = outer_name("code");
-                VendorError { message: word(error), code, ..VendorError::default() }
+                VendorError { message: clean_message(error), code, ..VendorError::default() }
             }
             None => VendorError {
                 message: outer("message").or_else(|| outer("detail")),
@@ -82,7 +84,7 @@ impl VendorError {
 
 /// What a vendor said, without our key: some repeat the head of the request that they refuse.
 #[must_use]
-pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
+pub fn redact_key<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
     // A shorter one is a placeholder, and may be a word of the answer.
     if key.len() < KEY_BYTES_MIN || memchr::memmem::find(said, key.as_bytes()).is_none() {
         return Cow::Borrowed(said);
@@ -98,7 +100,7 @@ pub fn redacted<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
     Cow::Owned(clean)
 }
 
-fn details(value: JsonValue<'_>) -> Option<String> {
+fn clean_details(value: JsonValue<'_>) -> Option<String> {
     (is_short(value) && value.kind() == JsonKind::Object).then(|| redact_json(value))
 }
 
@@ -108,7 +110,7 @@ pub(super) fn is_short(value: JsonValue<'_>) -> bool {
 }
 
 /// Words for people, without what is the operator's.
-pub(super) fn word(value: JsonValue<'_>) -> Option<String> {
+pub(super) fn clean_message(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
     // Of what is cut off in the middle nobody could tell what it is.
     let shown = match text.char_indices().nth(2 * MESSAGE_CHARS_MAX) {
@@ -119,7 +121,7 @@ pub(super) fn word(value: JsonValue<'_>) -> Option<String> {
 }
 
 /// A word for programs. One that has anything of the operator's in it is none.
-pub(super) fn name(value: JsonValue<'_>) -> Option<String> {
+pub(super) fn clean_identifier(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
     let is_clean = text.len() <= MESSAGE_CHARS_MAX && matches!(redact(&text), Cow::Borrowed(_));
     is_clean.then(|| text.into_owned())
@@ -127,25 +129,30 @@ pub(super) fn name(value: JsonValue<'_>) -> Option<String> {
 
 /// An error body in the chat dialect.
 #[must_use]
-pub fn chat_body(kind: &str, code: &str, param: Option<&str>, message: &str) -> String {
-    let param = param.map_or_else(|| "null".to_owned(), quoted);
+pub fn chat_error_body(kind: &str, code: &str, param: Option<&str>, message: &str) -> String {
+    let param = param.map_or_else(|| "null".to_owned(), json_string);
     format!(
         r#"{{"error":{{"message":{},"type":{},"param":{param},"code":{}}}}}"#,
-        quoted(message),
-        quoted(kind),
-        quoted(code),
+        json_string(message),
+        json_string(kind),
+        json_string(code),
     )
 }
 
 /// An error body in the messages dialect; `details` are JSON.
 #[must_use]
-pub fn messages_body(kind: &str, message: &str, details: Option<&str>, request_id: &str) -> String {
+pub fn messages_error_body(
+    kind: &str,
+    message: &str,
+    details: Option<&str>,
+    request_id: &str,
+) -> String {
     let details = details.map_or_else(String::new, |json| format!(",\"details\":{json}"));
     format!(
         r#"{{"type":"error","error":{{"type":{},"message":{}{details}}},"request_id":{}}}"#,
-        quoted(kind),
-        quoted(message),
-        quoted(request_id),
+        json_string(kind),
+        json_string(message),
+        json_string(request_id),
     )
 }
 
@@ -165,14 +172,14 @@ mod tests {
         #[case] key: &str,
         #[case] expected: &str,
     ) {
-        assert_eq!(&*redacted(said.as_bytes(), key), expected.as_bytes());
+        assert_eq!(&*redact_key(said.as_bytes(), key), expected.as_bytes());
     }
 
     #[test]
     fn what_a_vendor_tells_programs_is_clean_too() {
         let body = r#"{"error":{"message":"no sk-0123abcd","type":"t","param":"org-abc1234",
             "code":"sk-0123abcd","details":{"a": "at 10.0.0.1", "b": [1]}}}"#;
-        let read = VendorError::read(body.as_bytes());
+        let read = VendorError::parse(body.as_bytes());
         assert_eq!(read.message.as_deref(), Some("no [...]"));
         assert_eq!((read.kind.as_deref(), read.code, read.param), (Some("t"), None, None));
         assert_eq!(read.details.as_deref(), Some(r#"{"a":"at [...]","b":[1]}"#));
@@ -183,7 +190,7 @@ mod tests {
         for length in 3_900..4_010 {
             let text = format!("{} sk-0123456789abcdef and on", "é ".repeat(length / 2));
             let body = format!(r#"{{"error":{{"message":"{text}"}}}}"#);
-            let said = VendorError::read(body.as_bytes()).message.unwrap_or_default();
+            let said = VendorError::parse(body.as_bytes()).message.unwrap_or_default();
             assert!(!said.contains("sk-") && said.chars().count() <= MESSAGE_CHARS_MAX);
         }
     }
@@ -202,7 +209,7 @@ mod tests {
     #[case::number("7", "", "")]
     #[case::empty("", "", "")]
     fn every_shape_is_read(#[case] body: &str, #[case] message: &str, #[case] code: &str) {
-        let read = VendorError::read(body.as_bytes());
+        let read = VendorError::parse(body.as_bytes());
         assert_eq!(read.message.unwrap_or_default(), message);
         assert_eq!(read.code.unwrap_or_default(), code);
     }

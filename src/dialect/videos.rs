@@ -2,21 +2,21 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{present, wrong};
+use super::call::{invalid_value, non_null_member};
 use super::images::SourceImage;
 use super::json::{JsonDocument, JsonValue};
-use super::speech::code_points;
+use super::speech::count_code_points;
 use crate::money::VideoResolution;
 
-mod answer;
 mod body;
 mod form;
-mod frame;
+mod reply;
 mod shape;
+mod start_frame;
 
-pub use answer::{VideoProgress, VideoRefusal, accepted, polled, refused};
-pub use body::body;
-pub use form::form;
+pub use body::build_body;
+pub use form::parse_form;
+pub use reply::{VideoProgress, VideoRefusal, parse_progress, parse_refusal, parse_submitted_id};
 
 /// What a call asks for, as far as it bears on the price and on the vendor's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,11 +26,11 @@ pub struct VideoRequest {
     /// What it is sold as.
     pub resolution: VideoResolution,
     /// The aspect ratio that the vendor is told; `None` leaves it to the start frame.
-    pub ratio: Option<&'static str>,
+    pub aspect_ratio: Option<&'static str>,
     /// `<width>x<height>`, as the job tells it.
     pub size: String,
     /// The field that says the resolution.
-    pub named_by: &'static str,
+    pub resolution_field: &'static str,
     /// Whether the video is to have sound.
     pub audio: bool,
 }
@@ -38,14 +38,14 @@ pub struct VideoRequest {
 impl VideoRequest {
     /// What is wrong if the model is sold in these resolutions only.
     #[must_use]
-    pub fn unsold(&self, model: &str, sold: &[VideoResolution]) -> CallError {
+    pub fn unsupported_resolution(&self, model: &str, sold: &[VideoResolution]) -> CallError {
         let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
         let right = format!(
             "of a resolution that '{model}' makes ({}), not of {}",
             sold.join(", "),
             self.resolution.name()
         );
-        CallError::invalid(self.named_by, &right)
+        CallError::invalid(self.resolution_field, &right)
     }
 }
 
@@ -65,7 +65,7 @@ const FIELDS: [&str; 9] = [
 const CHARACTERS_MAX: u64 = 32_000;
 /// The length of a video, at most, and where the call names none.
 const SECONDS_MAX: u64 = 15;
-const SECONDS: u64 = 4;
+const SECONDS_DEFAULT: u64 = 4;
 /// So much is shown of the name of a field.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -73,24 +73,32 @@ const NAME_CHARS_MAX: usize = 64;
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn read(
+pub fn parse_request(
     document: &JsonDocument,
     file: Option<&SourceImage>,
 ) -> Result<VideoRequest, CallError> {
     let mut others = document.members().filter(|(_, value)| !value.is_null());
     if let Some((name, _)) = others.find(|(name, _)| !FIELDS.contains(&&**name)) {
-        return Err(unknown(&name));
+        return Err(unknown_field(&name));
     }
     check_prompt(document)?;
-    let seconds = seconds(document)?;
-    let has_frame = frame::address(document, file)?.is_some() || file.is_some();
-    let shape = shape::read(document, has_frame)?;
-    let audio = audio(document)?;
-    let shape::VideoShape { resolution, ratio, size, named_by } = shape;
-    Ok(VideoRequest { seconds, resolution, ratio, size, named_by, audio })
+    let seconds = read_seconds(document)?;
+    let has_frame = start_frame::find_url(document, file)?.is_some() || file.is_some();
+    let shape = shape::parse_shape(document, has_frame)?;
+    let audio = read_audio(document)?;
+    let shape::VideoShape { resolution, aspect_ratio: ratio, size, resolution_field: named_by } =
+        shape;
+    Ok(VideoRequest {
+        seconds,
+        resolution,
+        aspect_ratio: ratio,
+        size,
+        resolution_field: named_by,
+        audio,
+    })
 }
 
-fn unknown(name: &str) -> CallError {
+fn unknown_field(name: &str) -> CallError {
     let name: String = name.chars().take(NAME_CHARS_MAX).collect();
     let message = format!("'{name}' is not taken: the fields are {}", FIELDS.join(", "));
     CallError { code: "unknown_parameter", param: Some(name), message }
@@ -98,50 +106,51 @@ fn unknown(name: &str) -> CallError {
 
 fn check_prompt(document: &JsonDocument) -> Result<(), CallError> {
     let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
-    let Some(prompt) = present(document, "prompt") else {
+    let Some(prompt) = non_null_member(document, "prompt") else {
         return Err(CallError::missing("prompt", &right));
     };
-    let characters = code_points(prompt).ok_or_else(|| wrong("prompt", &right, prompt))?;
+    let characters =
+        count_code_points(prompt).ok_or_else(|| invalid_value("prompt", &right, prompt))?;
     if (1..=CHARACTERS_MAX).contains(&characters) {
         return Ok(());
     }
     Err(CallError::invalid("prompt", &format!("{right}, not of {characters}")))
 }
 
-fn seconds(document: &JsonDocument) -> Result<u64, CallError> {
-    let Some(value) = present(document, "seconds") else { return Ok(SECONDS) };
-    let read = value.whole().or_else(|| {
+fn read_seconds(document: &JsonDocument) -> Result<u64, CallError> {
+    let Some(value) = non_null_member(document, "seconds") else { return Ok(SECONDS_DEFAULT) };
+    let read = value.integer().or_else(|| {
         let text = value.text()?;
         text.parse().ok().filter(|seconds: &u64| seconds.to_string() == text)
     });
     let right = format!("a whole number from 1 to {SECONDS_MAX}, as a number or a string");
     let sound = read.filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
-    sound.ok_or_else(|| wrong("seconds", &right, value))
+    sound.ok_or_else(|| invalid_value("seconds", &right, value))
 }
 
 /// Forms have no booleans but words.
-fn audio(document: &JsonDocument) -> Result<bool, CallError> {
-    let Some(value) = present(document, "generate_audio") else { return Ok(true) };
+fn read_audio(document: &JsonDocument) -> Result<bool, CallError> {
+    let Some(value) = non_null_member(document, "generate_audio") else { return Ok(true) };
     match (value.bool(), value.text().as_deref()) {
         (Some(audio), _) => Ok(audio),
         (_, Some("true")) => Ok(true),
         (_, Some("false")) => Ok(false),
-        _ => Err(wrong("generate_audio", "true or false", value)),
+        _ => Err(invalid_value("generate_audio", "true or false", value)),
     }
 }
 
 /// A field that is one of a few words.
-fn choice<T: Copy>(
+fn read_choice<T: Copy>(
     document: &JsonDocument,
     field: &str,
     known: &[(&'static str, T)],
 ) -> Result<Option<(&'static str, T)>, CallError> {
-    let Some(value) = present(document, field) else { return Ok(None) };
+    let Some(value) = non_null_member(document, field) else { return Ok(None) };
     let text = value.text();
     let found = known.iter().find(|(name, _)| text.as_deref() == Some(*name)).copied();
     found.map(Some).ok_or_else(|| {
         let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-        wrong(field, &format!("one of {}", names.join(", ")), value)
+        invalid_value(field, &format!("one of {}", names.join(", ")), value)
     })
 }
 

@@ -1,7 +1,7 @@
 //! The `[files]` section: which folder or bucket.
 
 use super::link_secret::LinkSecret;
-use crate::sheet::{ConfigError, SourceLocation as At, TableReader, TomlValue};
+use crate::toml_reader::{ConfigError, SourceLocation as At, TableReader, TomlValue};
 
 /// Bytes of bodies that are kept, unless the section says otherwise.
 const DEFAULT_KEPT_BYTES_MAX: u64 = 2 << 30;
@@ -43,20 +43,20 @@ impl FilesSection {
         let default = FilesSection::default();
         let url = take_text(sheet, "url", faults).map_or(default.url, |(url, at)| {
             if parse_location(&url).is_none() {
-                faults.push(at.fault(URL_FORMS));
+                faults.push(at.error(URL_FORMS));
             }
             url
         });
         let public_base = take_text(sheet, "public_base", faults).map(|(base, at)| {
             if !is_base_url(&base) {
-                faults.push(at.fault(
+                faults.push(at.error(
                     "files.public_base must be an address such as \"https://video.example\", \
                      without a query",
                 ));
             }
             base.trim_end_matches('/').to_owned()
         });
-        let kept_bytes_max = sheet.whole("kept_bytes_max", faults);
+        let kept_bytes_max = sheet.integer("kept_bytes_max", faults);
         let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
         let link_secrets = parse_link_secrets(sheet, faults);
         FilesSection { url, public_base, kept_bytes_max, link_secrets }
@@ -91,21 +91,23 @@ fn take_text(
     key: &'static str,
     faults: &mut Vec<ConfigError>,
 ) -> Option<(String, At)> {
-    let node = sheet.take(key)?;
+    let node = sheet.take_value(key)?;
     if let TomlValue::Text(text) = node.value {
-        return Some((text, node.place));
+        return Some((text, node.location));
     }
-    faults.push(node.place.fault(format!("'{key}' must be a text, not {}", node.value.kind())));
+    faults.push(
+        node.location.error(format!("'{key}' must be a text, not {}", node.value.kind_name())),
+    );
     None
 }
 
 fn parse_link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
     if !sheet.has("link_secrets") {
         // So that it is a known key.
-        sheet.take("link_secrets");
+        sheet.take_value("link_secrets");
         return vec![LinkSecret::Store];
     }
-    let at = sheet.place.clone();
+    let at = sheet.location.clone();
     let mut secrets = Vec::new();
     for node in sheet.list("link_secrets", faults) {
         let read = match &node.value {
@@ -114,7 +116,7 @@ fn parse_link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) ->
         };
         match read {
             Some(secret) => secrets.push(secret),
-            None => faults.push(node.place.fault(
+            None => faults.push(node.location.error(
                 "a secret of addresses is \"store\", \"env:NAME\" or \"file:PATH\"; it does not \
                  stand here itself",
             )),
@@ -122,7 +124,7 @@ fn parse_link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) ->
     }
     if secrets.is_empty() || secrets.len() > 2 {
         faults.push(
-            at.fault("files.link_secrets has one secret, or two: the new one, and the one before"),
+            at.error("files.link_secrets has one secret, or two: the new one, and the one before"),
         );
     }
     secrets
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (FilesSection, Vec<String>) {
-        let (root, mut faults) = crate::sheet::parse("t.toml", text);
+        let (root, mut faults) = crate::toml_reader::parse("t.toml", text);
         let mut sheet = TableReader::open(root, &mut faults);
         let section = FilesSection::parse(&mut sheet, &mut faults);
         sheet.finish(&mut faults);

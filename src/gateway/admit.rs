@@ -34,18 +34,18 @@ pub async fn admit(
     exchange.record.model = Some(model.clone());
     let call = ModelCall::parse(taken.opened, endpoint).map_err(ApiError::Call)?;
     screen(&model, &call, endpoint)?;
-    let vendor = &model.vendor.token;
+    let vendor = &model.vendor.name;
     let translation = translation(&caller, &model, &call, endpoint)?;
     let Some(line) = gateway.routes.of(vendor) else {
         return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
     };
     // A call that continues a tool loop may turn out longer: the least is held until that is known.
-    let is_continued = |t: &Translation| model.thinking && !t.loop_ids().is_empty();
+    let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
     let at = exchange.arrived_ms / 1_000;
-    let earlier = match &call.asked {
+    let earlier = match &call.kind {
         RequestKind::Responses(ask) => {
-            given::check(gateway, &caller.key.account, &ask.names).await?
+            given::check(gateway, &caller.key.account, &ask.references).await?
         }
         _ => ReferencedContext::default(),
     };
@@ -62,15 +62,15 @@ pub async fn admit(
     // What is made should find room, and be read.
     let answer_permit = gateway.answers.admit(&caller.tenant, endpoint)?;
     let funds = fund(gateway, &exchange.id, caller, quote).await?;
-    let way = match (&translation, model.vendor.dialect) {
+    let way = match (&translation, model.vendor.text_api) {
         (Some(translation), _) => {
-            BodyTransform::Translated { body: translation.finish(), thinking: None }
+            BodyTransform::Translated { body: translation.build_call(), thinking: None }
         }
         (None, TextApi::Messages) => BodyTransform::Unchanged,
         (None, TextApi::Chat) => BodyTransform::Spliced,
     };
-    let input_tokens = call.input_counted().saturating_add(earlier.tokens);
-    let input_tokens = model.context.map_or(input_tokens, |most| input_tokens.min(most));
+    let input_tokens = call.estimated_input_tokens().saturating_add(earlier.tokens);
+    let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
     let price_version = catalogue.version.clone();
     exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
         call,
@@ -113,20 +113,24 @@ fn translation(
     call: &ModelCall,
     endpoint: Endpoint,
 ) -> Result<Option<Translation>, ApiError> {
-    if (model.vendor.dialect, endpoint) != (TextApi::Messages, Endpoint::Chat) {
+    if (model.vendor.text_api, endpoint) != (TextApi::Messages, Endpoint::Chat) {
         return Ok(None);
     }
     let mut draft = JsonPatch::new(&call.document);
     model.rewrite(endpoint, &mut draft);
     let account = caller.key.account.as_str();
-    let json_schema = model.json_schema;
+    let json_schema = model.supports_json_schema;
     let manner = TranslationContext { model: &call.model, account, json_schema };
-    Translation::read(&call.document, &draft, manner).map(Some).map_err(ApiError::Call)
+    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::Call)
 }
 
 /// Refuses what has no price.
 pub(super) fn screen(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), ApiError> {
-    match model.vendor.screen(endpoint).and_then(|s| s.check(&call.document, &model.price)) {
+    match model
+        .vendor
+        .field_policy(endpoint)
+        .and_then(|s| s.find_refusal(&call.document, &model.price))
+    {
         Some(refusal) => Err(ApiError::Unpriced(refusal.clone())),
         None => Ok(()),
     }
@@ -139,7 +143,7 @@ pub(super) fn model(
     endpoint: Endpoint,
 ) -> Result<Arc<Model>, ApiError> {
     let Some(model) = catalogue.find(asked) else {
-        let closest = catalogue.closest(asked, Some(endpoint)).map(str::to_owned);
+        let closest = catalogue.closest_model_id(asked, Some(endpoint)).map(str::to_owned);
         return Err(ApiError::NoModel { asked: asked.to_owned(), closest });
     };
     let sold_on = model.endpoints();

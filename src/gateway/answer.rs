@@ -21,7 +21,7 @@ use super::failure;
 use super::growth::{self, CHECKPOINT_EVERY};
 use super::refusal::ApiError;
 use super::{close, repeat, reply, upstream};
-use crate::dialect::relay::{Relay, RelayError, RelayProgress, WHOLE_BYTES_MAX};
+use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
 
 mod client;
 
@@ -44,7 +44,7 @@ pub(super) async fn relay(
     if !call.is_some_and(|call| upstream::readable(&head, call)) {
         upstream::note_lost_answer(exchange, failure::UNREADABLE);
         vendor.up.shutdown().await;
-        return Err(ApiError::Broken(RelayError::Garbage));
+        return Err(ApiError::Broken(RelayError::Malformed));
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| ApiError::Internal)?;
     let told = vendor.up.response_header().and_then(told_length);
@@ -97,7 +97,7 @@ pub(super) async fn relay(
                 Box::pin(tail(gateway, vendor, peer)).await;
                 break;
             }
-            Some(RelayProgress::Broken(why)) => {
+            Some(RelayProgress::Failed(why)) => {
                 vendor.up.shutdown().await;
                 note_break(exchange, &why, stream, is_late);
                 broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
@@ -124,7 +124,9 @@ fn note_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_
     match failure::of_answer(why, stream) {
         // How long an answer is its call decides.
         Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
-        _ if !why.is_ours() || *why == RelayError::NoRoom => upstream::note_loss(exchange),
+        _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
+            upstream::note_loss(exchange)
+        }
         _ => {}
     }
 }
@@ -138,12 +140,12 @@ async fn broken(
     (why, out): (RelayError, OutputChunks),
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
-    let input = |r: &mut RelayedCall| r.relay.due(r.terms.input_tokens);
+    let input = |r: &mut RelayedCall| r.relay.billable_usage(r.terms.input_tokens);
     let due = exchange.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
         return Err(ApiError::Broken(why));
     }
-    if client.head.is_some() && why == RelayError::Unread {
+    if client.head.is_some() && why == RelayError::SlowReader {
         settle(gateway, exchange, client).await;
         repeat::spoil(exchange);
         repeat::promise(gateway, exchange).await;
@@ -151,7 +153,7 @@ async fn broken(
         return Err(ApiError::Broken(why));
     }
     exchange.record.code = Some(why.to_string());
-    let tells = exchange.relaying().is_some_and(|r| r.relay.tells_breaks());
+    let tells = exchange.relaying().is_some_and(|r| r.relay.reports_errors_inline());
     settle(gateway, exchange, client).await;
     last(gateway, session, exchange, client, (out, tells), vendor).await;
     if !tells && client.gone.is_none() {
@@ -222,10 +224,10 @@ async fn make_room(
     client: &mut Downstream<'_>,
     told: Option<usize>,
 ) -> Result<(), RelayError> {
-    let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Whole(_)));
+    let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Buffered(_)));
     let Some(bytes) = told.filter(|bytes| is_held && *bytes > FREE_BYTES) else { return Ok(()) };
     if let Some(relaying) = exchange.relaying() {
-        relaying.relay.note_length(bytes);
+        relaying.relay.set_expected_length(bytes);
     }
     let tenant = exchange.tenant.clone();
     let covering = client.permit.cover(&gateway.answers, tenant.as_ref(), bytes);
@@ -233,24 +235,24 @@ async fn make_room(
 }
 
 fn lacks_room(read: &UpstreamRead) -> bool {
-    matches!(read, UpstreamRead::Failed(RelayError::Unread | RelayError::NoRoom))
+    matches!(read, UpstreamRead::Failed(RelayError::SlowReader | RelayError::NoBufferSpace))
 }
 
 /// The length that a vendor tells of an answer, up to what is read of one.
 fn told_length(head: &ResponseHeader) -> Option<usize> {
     let told = head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
-    Some(told.min(WHOLE_BYTES_MAX))
+    Some(told.min(BUFFERED_BYTES_MAX))
 }
 
 impl From<NoAnswerRoom> for RelayError {
     fn from(no_room: NoAnswerRoom) -> RelayError {
-        if no_room.is_own_doing { RelayError::Unread } else { RelayError::NoRoom }
+        if no_room.is_own_doing { RelayError::SlowReader } else { RelayError::NoBufferSpace }
     }
 }
 
 /// How much of an answer is held that was not given out.
 fn held(exchange: &mut RequestContext) -> usize {
-    exchange.relaying().map_or(0, |relaying| relaying.relay.held())
+    exchange.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
 }
 
 /// Passes the last bytes on of an answer whose money side is over. What they are worth to whoever
@@ -413,7 +415,7 @@ impl UpstreamResponse {
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 UpstreamRead::Failed(RelayError::Stalled)
             }
-            Err(_) => UpstreamRead::Failed(RelayError::Cut),
+            Err(_) => UpstreamRead::Failed(RelayError::Truncated),
         }
     }
 }

@@ -11,7 +11,7 @@ use futures_util::poll;
 use super::exchange::{AccessLogRecord, RelayedCall, RequestContext, RequestStage, unix_ms};
 use super::funds::Funding;
 use super::{Gateway, given, thinking, usage_bounds};
-use crate::dialect::relay::{RelayError, RelayProgress, Remember};
+use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::ledger::{
     AccountName, Hold, JournalLine, KeyRecord, Ledger, Operation, Outcome, Unavailable,
 };
@@ -35,7 +35,8 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut RequestContext, cli
     note_rejected(exchange, &relaying);
     let input_tokens = relaying.terms.input_tokens;
     let cut = relaying.growth.cut(input_tokens);
-    let due = || relaying.relay.due(input_tokens).map(|usage| relaying.growth.charged(usage));
+    let due =
+        || relaying.relay.billable_usage(input_tokens).map(|usage| relaying.growth.charged(usage));
     let Some(usage) = cut.or_else(due) else {
         void(gateway, relaying.funds).await;
         return;
@@ -65,9 +66,9 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut RequestContext, cli
     })
     .await;
     drop(lease);
-    match relay.keep() {
-        Some(Remember::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
-        Some(Remember::Given(ids)) => {
+    match relay.take_retained() {
+        Some(RetainedData::Thinking(kept)) => thinking::keep(gateway, &account, kept).await,
+        Some(RetainedData::IssuedIds(ids)) => {
             given::keep(gateway, &account, ids, (usage.tokens(), &route.name)).await;
         }
         None => {}
@@ -78,15 +79,15 @@ pub(super) async fn settle(gateway: &Gateway, exchange: &mut RequestContext, cli
 /// report was not believed, or an answer was given up that the client did not read, it is what was
 /// held at most.
 pub(super) fn charge(relaying: &RelayedCall, usage: Usage) -> Option<Money> {
-    let is_unread = *relaying.relay.progress() == RelayProgress::Broken(RelayError::Unread);
-    let is_bounded = is_unread || relaying.relay.rejected().is_some();
+    let is_unread = *relaying.relay.progress() == RelayProgress::Failed(RelayError::SlowReader);
+    let is_bounded = is_unread || relaying.relay.rejected_usage().is_some();
     usage_bounds::charge(&relaying.terms, usage.units, is_bounded, relaying.funds.held())
 }
 
 /// Tells of a report that cannot be: the vendor errs, and may bill what nobody pays.
 fn note_rejected(exchange: &RequestContext, relaying: &RelayedCall) {
-    let Some(reported) = relaying.relay.rejected() else { return };
-    let (vendor, route) = (&relaying.terms.model.vendor.token, &relaying.route.name);
+    let Some(reported) = relaying.relay.rejected_usage() else { return };
+    let (vendor, route) = (&relaying.terms.model.vendor.name, &relaying.route.name);
     METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
     log::error!(
         event = "usage_rejected",
@@ -114,12 +115,12 @@ pub(super) fn line(
         key_prefix: key.prefix.clone(),
         endpoint: terms.endpoint.name().to_owned(),
         model: terms.model.id.clone(),
-        vendor: terms.model.vendor.token.clone(),
+        vendor: terms.model.vendor.name.clone(),
         route: relaying.route.name.clone(),
         depth: relaying.depth,
         usage: usage.units,
         basis: usage.basis,
-        rejected_usage: relaying.relay.rejected(),
+        rejected_usage: relaying.relay.rejected_usage(),
         price_version: terms.price_version.to_string(),
         vendor_request_id: relaying.vendor_request_id.clone(),
     }

@@ -284,13 +284,13 @@ async fn refused(
     let is_cut = !whole && matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
     let admitted = exchange.admitted()?;
     let body = admitted.route.as_ref().map_or_else(|| body.clone(), |r| r.redacted(body.clone()));
-    let rules = &admitted.terms.model.vendor.blocked;
-    let error = VendorError::read(&body);
-    let block = if rules.has(status) {
+    let rules = &admitted.terms.model.vendor.failover;
+    let error = VendorError::parse(&body);
+    let block = if rules.matches_status(status) {
         // A server error may come after the work was done; the other blocks come instead of it.
         let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
         AttemptFailure { status: Some(status), retry_after, work_begun }
-    } else if rules.says(status, &body) {
+    } else if rules.matches_body(status, &body) {
         // As if it had said so by its status: it does not take our key or our money.
         AttemptFailure { status: Some(402), retry_after: None, work_begun: false }
     } else if is_about_the_call(status, &error, is_cut) {
@@ -329,7 +329,7 @@ async fn no_work(
     if upstream::is_page(head) {
         return Some(failure::HTML);
     }
-    let is_sound = matches!(call.asked, RequestKind::Speech { .. });
+    let is_sound = matches!(call.kind, RequestKind::Speech { .. });
     // A stream begins when its first event does, and its beginning is not waited for here.
     if call.stream {
         return upstream::is_empty(vendor.up.response_header()?).then_some(failure::EMPTY);

@@ -111,7 +111,7 @@ impl AdmittedCall {
     /// Forgets a large body, which the vendor has by now: no other route can be tried any more.
     pub fn forget_body(&mut self) {
         self.body = RequestPayload::default();
-        if let RequestKind::Image { file } = &mut self.call.asked {
+        if let RequestKind::Image { file } = &mut self.call.kind {
             *file = None;
         }
         self.untried.clear();

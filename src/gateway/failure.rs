@@ -37,20 +37,20 @@ pub fn of_status(status: u16) -> &'static str {
 #[must_use]
 pub fn of_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
     match why {
-        RelayError::Cut => Some("cut"),
-        RelayError::Garbage => Some("garbage"),
+        RelayError::Truncated => Some("cut"),
+        RelayError::Malformed => Some("garbage"),
         RelayError::Stalled => Some("stalled"),
         // What is wrong with a call, be it found late, says nothing of the route.
-        RelayError::Told(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
-        RelayError::Told(_) => Some("error"),
+        RelayError::Vendor(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
+        RelayError::Vendor(_) => Some("error"),
         // How long an answer is its call decides.
         RelayError::TooLarge
         | RelayError::Abandoned
-        | RelayError::Unread
-        | RelayError::Insufficient
-        | RelayError::NoLedger
-        | RelayError::NoRoom
-        | RelayError::Withheld => None,
+        | RelayError::SlowReader
+        | RelayError::InsufficientCredits
+        | RelayError::LedgerUnavailable
+        | RelayError::NoBufferSpace
+        | RelayError::ContentFiltered => None,
     }
 }
 

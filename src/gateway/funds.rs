@@ -68,18 +68,19 @@ pub(super) fn quote(
 ) -> Result<Option<Quote>, ApiError> {
     let bound = |content: &InputSize| input_bound(content, &model.vendor).saturating_add(earlier);
     let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
-        let input = model.context.map_or(input, |most| input.min(most));
-        let output = output_max.unwrap_or(model.vendor.output_tokens).saturating_mul(choices);
+        let input = model.context_length.map_or(input, |most| input.min(most));
+        let output =
+            output_max.unwrap_or(model.vendor.output_tokens_default).saturating_mul(choices);
         price.quote(input, output, at)
     };
-    match (&model.price, &call.asked) {
+    match (&model.price, &call.kind) {
         (Price::Free, _) => return Ok(None),
         (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
-            let quote = text(price, bound(&t.content), t.output_max, t.choices);
+            let quote = text(price, bound(&t.input_size), t.output_max, t.choices);
             quote.map_err(|_| too_many("max_tokens"))
         }
         (Price::Tokens(price), RequestKind::Responses(ask)) => {
-            let quote = text(price, bound(&ask.content), ask.output_max, 1);
+            let quote = text(price, bound(&ask.input_size), ask.output_max, 1);
             quote.map_err(|_| too_many("max_output_tokens"))
         }
         (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
@@ -89,14 +90,14 @@ pub(super) fn quote(
             Ok(Quote::exactly(*reservation))
         }
         (Price::Speech(rate), RequestKind::Speech { characters }) => {
-            rate.times(*characters).map(Quote::exactly).map_err(|_| too_many("input"))
+            rate.checked_mul(*characters).map(Quote::exactly).map_err(|_| too_many("input"))
         }
         (price @ Price::Video(rates), RequestKind::Video { ask, .. }) => {
             let VideoRequest { seconds, resolution, .. } = *ask;
             let cost = price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, at);
             let sold: Vec<VideoResolution> =
                 rates.iter().map(|(resolution, _)| *resolution).collect();
-            let unsold = |_| ApiError::Call(ask.unsold(&model.id, &sold));
+            let unsold = |_| ApiError::Call(ask.unsupported_resolution(&model.id, &sold));
             cost.map(Quote::exactly).map_err(unsold)
         }
         // A model is not sold on an endpoint that its price is not for.
@@ -113,12 +114,12 @@ fn too_many(field: &str) -> ApiError {
 /// document of pages and what a vendor adds for tools are as much as its rules say. The JSON around
 /// the text makes up for the vendor's own framing.
 fn input_bound(content: &InputSize, vendor: &Vendor) -> u64 {
-    let InputSize { images, documents, tools, text_bytes, .. } = *content;
+    let InputSize { images, documents, tool_prompts: tools, text_bytes, .. } = *content;
     let tokens = [
         text_bytes,
-        images.saturating_mul(vendor.image_tokens),
-        documents.saturating_mul(vendor.document_tokens),
-        tools.saturating_mul(vendor.tool_tokens),
+        images.saturating_mul(vendor.image_tokens_max),
+        documents.saturating_mul(vendor.document_tokens_max),
+        tools.saturating_mul(vendor.tool_tokens_max),
     ];
     tokens.into_iter().fold(0, u64::saturating_add)
 }

@@ -65,9 +65,9 @@ pub(super) async fn keep(
     (used, route): (TokenUsage, &str),
 ) {
     let life_ms = u64::try_from(LIFE.as_millis()).unwrap_or(u64::MAX);
-    let answer = given.whole.first().cloned().unwrap_or_default();
+    let answer = given.response_ids.first().cloned().unwrap_or_default();
     let all = used.input.saturating_add(used.output);
-    let kept = [(given.whole, all), (given.items, used.output)].map(|(ids, tokens)| {
+    let kept = [(given.response_ids, all), (given.item_ids, used.output)].map(|(ids, tokens)| {
         let names: Vec<String> = ids.iter().map(|id| note(id)).collect();
         let record = IssuedRecord { tokens, answer: answer.clone(), route: route.to_owned() };
         async move {

@@ -41,7 +41,7 @@ impl StreamBudget {
     #[must_use]
     pub fn of(admitted: &AdmittedCall) -> StreamBudget {
         let Funding::Held { hold, .. } = &admitted.funds else { return StreamBudget::default() };
-        let (one_max, choices) = match &admitted.call.asked {
+        let (one_max, choices) = match &admitted.call.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
                 (text.output_max, text.choices)
             }
@@ -93,7 +93,7 @@ impl StreamBudget {
 
 /// More is asked for at three quarters of what is held.
 fn early(held: Money) -> Money {
-    held.above(part(held, 4))
+    held.saturating_sub(part(held, 4))
 }
 
 /// A part of a sum, rounded down.
@@ -104,7 +104,7 @@ fn part(sum: Money, of: i64) -> Money {
 /// Sees to it that the answer so far is covered. Gives why it must end if nothing covers it.
 pub(super) async fn cover(gateway: &Gateway, exchange: &mut RequestContext) -> Option<RelayError> {
     let RelayedCall { growth, relay, terms, funds, .. } = exchange.relaying()?;
-    let usage = relay.due(terms.input_tokens)?;
+    let usage = relay.billable_usage(terms.input_tokens)?;
     if growth.is_beyond(usage) {
         return Some(RelayError::TooLarge);
     }
@@ -118,12 +118,16 @@ pub(super) async fn cover(gateway: &Gateway, exchange: &mut RequestContext) -> O
     }
     // Half as much again: a stream that goes on asks seldom, and one that ends blocks little.
     let base = funds.held().max(cost);
-    let wanted = base.plus(part(base, 2)).unwrap_or(base);
+    let wanted = base.checked_add(part(base, 2)).unwrap_or(base);
     let asked = gateway.extend(funds, wanted).await;
     let held = funds.held();
     if cost > held {
         growth.cut = true;
-        return Some(if asked.is_ok() { RelayError::Insufficient } else { RelayError::NoLedger });
+        return Some(if asked.is_ok() {
+            RelayError::InsufficientCredits
+        } else {
+            RelayError::LedgerUnavailable
+        });
     }
     growth.covered = Some(usage);
     let next = early(held);
@@ -134,8 +138,8 @@ pub(super) async fn cover(gateway: &Gateway, exchange: &mut RequestContext) -> O
 
 /// Above the first, halfway to the second, rounded up.
 fn middle(cost: Money, held: Money) -> Money {
-    let half = part(held.above(cost), 2);
-    held.above(half).max(cost)
+    let half = part(held.saturating_sub(cost), 2);
+    held.saturating_sub(half).max(cost)
 }
 
 /// Tells the ledger what the answer has cost so far: should this process die, that is what is
@@ -143,7 +147,7 @@ fn middle(cost: Money, held: Money) -> Money {
 pub(super) async fn checkpoint(gateway: &Gateway, exchange: &mut RequestContext) {
     let request_id = exchange.id.clone();
     let Some(relaying) = exchange.relaying() else { return };
-    let Some(usage) = relaying.relay.due(relaying.terms.input_tokens) else { return };
+    let Some(usage) = relaying.relay.billable_usage(relaying.terms.input_tokens) else { return };
     let usage = relaying.growth.charged(usage);
     let Some(charge) = close::charge(relaying, usage) else { return };
     if charge <= relaying.growth.noted {

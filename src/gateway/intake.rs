@@ -59,7 +59,7 @@ pub async fn take(
     }
     let (body, weight) = body(gateway, session, payer).await?;
     let opened = if endpoint == Endpoint::Moderations {
-        ParsedBody::parse(body, gateway.catalogue.load().unnamed(ModelKind::Moderation))
+        ParsedBody::parse(body, gateway.catalogue.load().default_model(ModelKind::Moderation))
     } else {
         ParsedBody::parse(body, None)
     };

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::sheet::{ConfigError, TableReader};
+use crate::toml_reader::{ConfigError, TableReader};
 
 /// The `[limits]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Limits {
     pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Limits {
         let mut limits = Limits::default();
         let mut read = |key, bytes: &mut usize| {
-            let told = sheet.whole(key, faults).and_then(|n| n.try_into().ok());
+            let told = sheet.integer(key, faults).and_then(|n| n.try_into().ok());
             *bytes = told.unwrap_or(*bytes);
         };
         read("json_bytes_max", &mut limits.json_bytes_max);
@@ -96,11 +96,12 @@ impl Limits {
         read("requests_max", &mut limits.requests_max);
         read("requests_per_account_max", &mut limits.requests_per_account_max);
         read("requests_per_address_max", &mut limits.requests_per_address_max);
-        limits.body_rate_min = sheet.whole("body_rate_min", faults).unwrap_or(limits.body_rate_min);
+        limits.body_rate_min =
+            sheet.integer("body_rate_min", faults).unwrap_or(limits.body_rate_min);
         if !HEAD_BYTES.contains(&limits.head_bytes_max) {
             let (least, most) = (HEAD_BYTES.start(), HEAD_BYTES.end());
             let told = format!("'head_bytes_max' must be between {least} and {most}");
-            faults.push(sheet.place.fault(told));
+            faults.push(sheet.location.error(told));
         }
         limits
     }
@@ -169,9 +170,10 @@ impl Timeouts {
     pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Timeouts {
         let mut times = Timeouts::default();
         let mut read = |key, time: &mut Duration| {
-            let Some(ms) = sheet.whole(key, faults) else { return };
+            let Some(ms) = sheet.integer(key, faults) else { return };
             if ms > TIMEOUT_MS_MAX {
-                faults.push(sheet.place.fault(format!("'{key}' may be {TIMEOUT_MS_MAX} at most")));
+                faults
+                    .push(sheet.location.error(format!("'{key}' may be {TIMEOUT_MS_MAX} at most")));
             }
             *time = Duration::from_millis(ms.min(TIMEOUT_MS_MAX));
         };
@@ -189,11 +191,11 @@ impl Timeouts {
         read("shed_lag_ms", &mut times.shed_lag);
         read("lease_ms", &mut times.lease);
         if times.head.is_zero() {
-            faults.push(sheet.place.fault("'head_ms' must be 1 at least"));
+            faults.push(sheet.location.error("'head_ms' must be 1 at least"));
         }
         if !LEASE.contains(&times.lease) {
             let (least, most) = (LEASE.start().as_millis(), LEASE.end().as_millis());
-            faults.push(sheet.place.fault(format!("'lease_ms' may be {least} to {most}")));
+            faults.push(sheet.location.error(format!("'lease_ms' may be {least} to {most}")));
         }
         times
     }

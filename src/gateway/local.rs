@@ -151,7 +151,7 @@ impl LocalRequest {
 
     fn has(&self, model: &Model) -> bool {
         let of_type = self.types.is_empty() || self.types.contains(&model.kind);
-        of_type && (self.owners.is_empty() || self.owners.contains(&model.vendor.token))
+        of_type && (self.owners.is_empty() || self.owners.contains(&model.vendor.name))
     }
 }
 
@@ -208,8 +208,8 @@ impl ModelListing {
 /// An owner is wanted that owns nothing here.
 pub fn models(catalogue: &Catalogue, wanted: &LocalRequest, at: i64) -> Result<String, ApiError> {
     let all = catalogue.models();
-    if wanted.owners.iter().any(|owner| all.iter().all(|m| m.vendor.token != *owner)) {
-        let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.token).collect();
+    if wanted.owners.iter().any(|owner| all.iter().all(|m| m.vendor.name != *owner)) {
+        let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.name).collect();
         owners.dedup();
         return Err(not_one_of("owned_by", &owners.join(", ")));
     }
@@ -232,7 +232,7 @@ pub fn models(catalogue: &Catalogue, wanted: &LocalRequest, at: i64) -> Result<S
 /// No such model; the refusal names the closest one.
 pub fn model(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
     let Some(model) = catalogue.find(id) else {
-        let closest = catalogue.closest(id, None).map(str::to_owned);
+        let closest = catalogue.closest_model_id(id, None).map(str::to_owned);
         return Err(ApiError::NoModel { asked: id.to_owned(), closest });
     };
     Ok(model.listing(at).to_string())

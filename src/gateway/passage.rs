@@ -19,27 +19,29 @@ const SOUND: HeaderValue = HeaderValue::from_static("audio/mpeg");
 pub(super) fn of(exchange: &RequestContext, admitted: &AdmittedCall) -> RelayMode {
     let call = &admitted.call;
     let created = exchange.arrived_ms / 1_000;
-    match (&call.asked, &admitted.way) {
-        (RequestKind::Chat { usage_asked, .. }, BodyTransform::Translated { .. }) => {
-            RelayMode::Translated(ReplyMetadata {
-                model: call.model.clone(),
-                created,
-                input_tokens: admitted.terms.input_tokens,
-                usage_asked: *usage_asked,
-                keep: admitted.terms.model.thinking,
-            })
-        }
-        (RequestKind::Chat { usage_asked, text }, _) => {
-            RelayMode::Chat { usage_asked: *usage_asked, choices: text.choices }
+    match (&call.kind, &admitted.way) {
+        (
+            RequestKind::Chat { include_usage: usage_asked, .. },
+            BodyTransform::Translated { .. },
+        ) => RelayMode::Translated(ReplyMetadata {
+            model: call.model.clone(),
+            created,
+            input_tokens: admitted.terms.input_tokens,
+            include_usage: *usage_asked,
+            save_thinking: admitted.terms.model.thinking,
+        }),
+        (RequestKind::Chat { include_usage: usage_asked, text }, _) => {
+            RelayMode::Chat { include_usage: *usage_asked, choices: text.choices }
         }
         (RequestKind::Messages(_), _) => RelayMode::Messages { request_id: exchange.id.clone() },
         (RequestKind::Responses(_), _) => RelayMode::Responses,
         (RequestKind::Embeddings(inputs), _) => RelayMode::Embeddings(*inputs),
-        (RequestKind::Image { .. }, _) => {
-            RelayMode::Image { created, billed: admitted.terms.model.price.is_billed() }
-        }
+        (RequestKind::Image { .. }, _) => RelayMode::Image {
+            created,
+            uses_vendor_cost: admitted.terms.model.price.is_vendor_billed(),
+        },
         // Of a video the gateway itself answers.
-        (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Verdict,
+        (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Moderation,
         (RequestKind::Speech { characters }, _) => RelayMode::Speech { characters: *characters },
     }
 }
@@ -53,7 +55,7 @@ pub(super) fn head(
 ) -> pingora_core::Result<ResponseHeader> {
     let stream = admitted.call.stream;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
-    match &admitted.call.asked {
+    match &admitted.call.kind {
         RequestKind::Speech { characters } => {
             let kind = theirs.headers.get(CONTENT_TYPE).cloned();
             head.insert_header(CONTENT_TYPE, kind.unwrap_or(SOUND))?;
@@ -78,8 +80,8 @@ pub(super) fn head(
     identify(&mut head, exchange)?;
     head.insert_header("x-gateway-fallback-depth", exchange.record.depth)?;
     if let BodyTransform::Translated { body, thinking } = &admitted.way {
-        if !body.dropped.is_empty() {
-            head.insert_header("x-gateway-dropped-params", body.dropped.join(","))?;
+        if !body.dropped_fields.is_empty() {
+            head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
         }
         if let Some(thinking) = thinking {
             head.insert_header("x-gateway-thinking", thinking.name())?;

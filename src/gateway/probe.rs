@@ -45,7 +45,7 @@ impl RouteProber<'_> {
         let due = routes.all().filter(|route| route.health.take_probe(now_ms));
         join_all(due.map(|route| async {
             let of_vendor =
-                |m: &&std::sync::Arc<crate::catalogue::Model>| m.vendor.token == route.vendor;
+                |m: &&std::sync::Arc<crate::catalogue::Model>| m.vendor.name == route.vendor;
             let Some(model) = catalogue.models().iter().find(of_vendor) else { return };
             let line = routes.of(&route.vendor);
             let probed = self.probe(&model.vendor, line, route).await;
@@ -169,8 +169,8 @@ fn judge(answer: &ProbeAnswer, vendor: &Vendor) -> ProbeOutcome {
         // The list is not there, or not for this key, or is asked for in another way: the vendor
         // itself says so, and a page does not.
         400 | 403 | 404 | 405 | 501 => {
-            let is_ours = vendor.blocked.says(*status, body);
-            let is_said = body.is_empty() || scan::any(body).is_ok();
+            let is_ours = vendor.failover.matches_body(*status, body);
+            let is_said = body.is_empty() || scan::validate_value(body).is_ok();
             if is_ours {
                 failed(failure::of_status(402))
             } else if is_said && !answer.is_page {
@@ -189,8 +189,8 @@ fn of_list(body: &[u8], is_whole: bool) -> ProbeOutcome {
         None => failed(failure::EMPTY),
         Some(b'<') => failed(failure::HTML),
         Some(b'{' | b'[') if !is_whole => ProbeOutcome::Healthy,
-        Some(b'{' | b'[') if scan::any(body).is_ok() => {
-            let error = VendorError::read(body);
+        Some(b'{' | b'[') if scan::validate_value(body).is_ok() => {
+            let error = VendorError::parse(body);
             let is_error = error.message.is_some() || error.code.is_some();
             if is_error { failed("error") } else { ProbeOutcome::Healthy }
         }

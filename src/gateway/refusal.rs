@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::edge::head;
 use super::reply::LocalResponse;
-use crate::catalogue::screen;
+use crate::catalogue::field_policy;
 use crate::dialect::relay::RelayError;
-use crate::dialect::vendor_error::{VendorError, chat_body, messages_body};
+use crate::dialect::vendor_error::{VendorError, chat_error_body, messages_error_body};
 use crate::dialect::{CallError, Endpoint};
 use crate::money::Money;
 
@@ -99,7 +99,7 @@ pub enum ApiError {
     /// An id that this account was never given, in this field.
     NotGiven(String),
     /// A field that has no price.
-    Unpriced(screen::FieldRefusal),
+    Unpriced(field_policy::FieldRefusal),
     /// The balance does not cover the call.
     Insufficient {
         /// What it needs, at least.
@@ -156,7 +156,7 @@ impl ApiError {
         let said = self.said();
         let (status, body) = match tongue {
             ErrorFormat::Chat => {
-                (said.status, chat_body(said.kind, said.code, said.param, &said.message))
+                (said.status, chat_error_body(said.kind, said.code, said.param, &said.message))
             }
             ErrorFormat::Messages => {
                 let status = self.messages_status(said.status);
@@ -166,7 +166,7 @@ impl ApiError {
                     ApiError::Vendor { error, .. } => error.details.as_deref(),
                     _ => None,
                 };
-                (status, messages_body(kind, &said.message, details, request_id))
+                (status, messages_error_body(kind, &said.message, details, request_id))
             }
         };
         let mut headers = Vec::new();
@@ -252,7 +252,7 @@ impl ApiError {
             | ApiError::Overloaded
             | ApiError::AnswersUnread
             | ApiError::TooManyRequests(_)
-            | ApiError::Broken(RelayError::NoRoom) => Some(RETRY_AFTER_S),
+            | ApiError::Broken(RelayError::NoBufferSpace) => Some(RETRY_AFTER_S),
             ApiError::TooManyVideos(_) => Some(RETRY_AFTER_VIDEO_S),
             ApiError::Blocked(block) if block.overloaded() => {
                 let asked = block.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
@@ -265,7 +265,7 @@ impl ApiError {
     fn no_retry(&self) -> bool {
         match self {
             // Nothing was charged, and there may be room by then.
-            ApiError::Broken(RelayError::NoRoom) => false,
+            ApiError::Broken(RelayError::NoBufferSpace) => false,
             ApiError::NoAnswer
             | ApiError::Broken(_)
             | ApiError::NoRoute(_)

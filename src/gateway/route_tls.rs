@@ -11,7 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::catalogue::route_tls::{ClientCertificateFiles, RouteTlsFiles};
-use crate::sheet::ConfigError;
+use crate::toml_reader::ConfigError;
 
 /// Whom a route trusts, and what it shows of itself.
 pub struct RouteTls {
@@ -27,7 +27,7 @@ impl RouteTls {
     /// # Errors
     /// A file cannot be read, or is not what it should be: which, and where it is configured.
     pub fn load(files: &RouteTlsFiles) -> Result<RouteTls, ConfigError> {
-        RouteTls::read(files).map_err(|why| files.place.fault(why))
+        RouteTls::read(files).map_err(|why| files.location.error(why))
     }
 
     fn read(files: &RouteTlsFiles) -> Result<RouteTls, String> {

@@ -18,7 +18,7 @@ use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
 use crate::dialect::vendor_error;
 use crate::ledger::AccountName;
 use crate::metrics::METRICS;
-use crate::sheet::ConfigError;
+use crate::toml_reader::ConfigError;
 
 /// One way to a vendor.
 pub struct VendorRoute {
@@ -51,7 +51,7 @@ impl VendorRoute {
     /// What this route calls a model.
     #[must_use]
     pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
-        self.section.upstream(&self.naming, id)
+        self.section.vendor_model_name(&self.naming, id)
     }
 
     /// It as configured, with what its vendor calls the models.
@@ -64,7 +64,7 @@ impl VendorRoute {
     #[must_use]
     pub fn redacted(&self, mut said: Bytes) -> Bytes {
         for key in self.key.secrets() {
-            if let Cow::Owned(clean) = vendor_error::redacted(&said, &key) {
+            if let Cow::Owned(clean) = vendor_error::redact_key(&said, &key) {
                 said = clean.into();
             }
         }
@@ -264,14 +264,14 @@ impl VendorRoute {
         naming: &VendorModelNames,
         key: String,
     ) -> VendorRoute {
-        let literal: Option<std::net::IpAddr> = section.base.host.parse().ok();
-        let address = literal.map(|ip| SocketAddr::new(ip, section.base.port));
+        let literal: Option<std::net::IpAddr> = section.base_url.host.parse().ok();
+        let address = literal.map(|ip| SocketAddr::new(ip, section.base_url.port));
         let route = VendorRoute {
             vendor: vendor.to_owned(),
             name: section.name.clone(),
             rank,
-            base: section.base.clone(),
-            authority: section.base.authority(),
+            base: section.base_url.clone(),
+            authority: section.base_url.authority(),
             key: VendorKey::new(key),
             tls: None,
             section: section.clone(),
@@ -295,7 +295,7 @@ mod tests {
     fn line() -> VendorReadiness {
         let section = |name: &str| RouteSection {
             name: name.to_owned(),
-            base: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
+            base_url: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
             key: KeySource::Literal("k".to_owned()),
             names: ModelPatterns::default(),
             requests_max: 0,

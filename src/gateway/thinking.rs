@@ -48,14 +48,14 @@ pub(super) async fn restore(
     exchange: &mut RequestContext,
     mut translation: Translation,
 ) {
-    let ids = translation.loop_ids();
+    let ids = translation.tool_loop_ids();
     let Some(admitted) = exchange.admitted() else { return };
     let found = if ids.len() > TURNS_MAX { None } else { find(gateway, admitted, &ids).await };
-    let restored = found.and_then(|kept| translation.restored(&kept));
-    let bytes = restored.as_ref().map_or(0, RestoredThinking::bytes);
+    let restored = found.and_then(|kept| translation.match_saved_thinking(&kept));
+    let bytes = restored.as_ref().map_or(0, RestoredThinking::saved_bytes);
     let thinking = match restored {
         Some(restored) if afford(gateway, admitted, bytes).await || bytes == 0 => {
-            translation.put_back(restored);
+            translation.apply_thinking(restored);
             ReasoningState::Restored
         }
         _ => {
@@ -64,7 +64,7 @@ pub(super) async fn restore(
         }
     };
     admitted.way =
-        BodyTransform::Translated { body: translation.finish(), thinking: Some(thinking) };
+        BodyTransform::Translated { body: translation.build_call(), thinking: Some(thinking) };
 }
 
 async fn find(
@@ -88,8 +88,8 @@ async fn find(
 /// Holds money for an input that is so many bytes longer.
 async fn afford(gateway: &Gateway, admitted: &mut AdmittedCall, bytes: u64) -> bool {
     let longer = |call: &mut ModelCall, text_bytes: u64| {
-        let text = call.chat_text();
-        text.map_or(0, |text| std::mem::replace(&mut text.content.text_bytes, text_bytes))
+        let text = call.chat_text_mut();
+        text.map_or(0, |text| std::mem::replace(&mut text.input_size.text_bytes, text_bytes))
     };
     let (terms, call) = (&mut admitted.terms, &mut admitted.call);
     let before = longer(call, 0);
@@ -106,7 +106,7 @@ async fn afford(gateway: &Gateway, admitted: &mut AdmittedCall, bytes: u64) -> b
         return false;
     };
     terms.wanted = wanted;
-    terms.input_tokens = call.input_counted();
+    terms.input_tokens = call.estimated_input_tokens();
     true
 }
 

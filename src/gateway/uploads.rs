@@ -375,9 +375,10 @@ pub(super) async fn edit(
         rest_bytes_max: FORM_BYTES_MAX,
     };
     let (form, room) = wanted.take(gateway, session, payer).await?;
-    let (document, file) = images::edit(form).map_err(ApiError::Call)?;
+    let (document, file) = images::parse_edit_form(form).map_err(ApiError::Call)?;
     let catalogue = gateway.catalogue.load();
-    let edited = ParsedBody::form(document, Some(file), catalogue.unnamed(ModelKind::Image));
+    let edited =
+        ParsedBody::from_form(document, Some(file), catalogue.default_model(ModelKind::Image));
     Ok(taken(gateway, edited.map_err(ApiError::Call)?, room))
 }
 
@@ -395,8 +396,8 @@ pub(super) async fn video(
     let rest_bytes_max = FORM_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
     let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
     let (form, room) = wanted.take(gateway, session, payer).await?;
-    let (document, file) = videos::form(form).map_err(ApiError::Call)?;
-    let opened = ParsedBody::form(document, file, None).map_err(ApiError::Call)?;
+    let (document, file) = videos::parse_form(form).map_err(ApiError::Call)?;
+    let opened = ParsedBody::from_form(document, file, None).map_err(ApiError::Call)?;
     Ok(taken(gateway, opened, room))
 }
 
@@ -440,7 +441,7 @@ impl FileForm {
     fn refused(&self, fault: FormError) -> ApiError {
         match fault {
             FormError::FileTooLarge { most, .. } => ApiError::FileTooLarge(self.field, most),
-            FormError::TooLarge(most) => ApiError::TooLarge(most),
+            FormError::TextTooLarge(most) => ApiError::TooLarge(most),
             unsound => ApiError::Call(unsound.into()),
         }
     }

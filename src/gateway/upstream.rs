@@ -23,7 +23,7 @@ use super::routes::{VendorReadiness, VendorRoute};
 use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
 use crate::dialect::call::{ModelCall, RequestKind};
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
@@ -89,26 +89,26 @@ pub(super) fn body(
     let mut draft = JsonPatch::new(&call.document);
     match &admitted.way {
         BodyTransform::Translated { body, .. } => {
-            return Some(in_one(body.with_model(&name)).into());
+            return Some(in_one(body.body_with_model(&name)).into());
         }
         BodyTransform::Unchanged => {}
         BodyTransform::Spliced => {
             model.rewrite(*endpoint, &mut draft);
-            if call.stream && matches!(call.asked, RequestKind::Chat { usage_asked: false, .. }) {
-                chat::ask_for_usage(&mut draft);
+            if call.stream && matches!(call.kind, RequestKind::Chat { include_usage: false, .. }) {
+                chat::set_include_usage(&mut draft);
             }
         }
     }
     // Of a call that names no model this adds it.
     if name != call.model || call.document.get("model").is_none_or(JsonValue::is_null) {
-        draft.set("model", quoted(&name));
+        draft.set("model", json_string(&name));
     }
     let pieces = in_one(draft.finish());
-    let RequestKind::Image { file: Some(file) } = &call.asked else { return Some(pieces.into()) };
+    let RequestKind::Image { file: Some(file) } = &call.kind else { return Some(pieces.into()) };
     let fields = JsonDocument::parse(Bytes::from(pieces.concat())).ok()?;
-    Some(match model.vendor.edits {
-        ImageEditFormat::Form => images::edit_form(&fields, file, boundary),
-        ImageEditFormat::Json => images::edit_json(&fields, file),
+    Some(match model.vendor.image_edits {
+        ImageEditFormat::Form => images::build_edit_form(&fields, file, boundary),
+        ImageEditFormat::Json => images::build_edit_json(&fields, file),
     })
 }
 
@@ -145,13 +145,13 @@ pub(super) fn head(
     route: &VendorRoute,
 ) -> pingora_core::Result<()> {
     let vendor = &admitted.terms.model.vendor;
-    let accept = match &admitted.call.asked {
+    let accept = match &admitted.call.kind {
         RequestKind::Speech { .. } => "*/*",
         _ if admitted.call.stream => "text/event-stream",
         _ => "application/json",
     };
     head.insert_header(HOST, route.authority.as_str())?;
-    match (&admitted.call.asked, vendor.edits) {
+    match (&admitted.call.kind, vendor.image_edits) {
         (RequestKind::Image { file: Some(_) }, ImageEditFormat::Form) => {
             head.insert_header(CONTENT_TYPE, format!("multipart/form-data; boundary={id}"))?;
         }
@@ -163,7 +163,7 @@ pub(super) fn head(
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, AGENT)?;
     authorize(head, vendor, route)?;
-    let line = gateway.routes.of(&vendor.token);
+    let line = gateway.routes.of(&vendor.name);
     manners(session, head, admitted, vendor, line)
 }
 
@@ -236,7 +236,7 @@ pub(super) fn manners_of(
         return Vec::new();
     };
     let vendor = &model.vendor;
-    said(session, vendor, endpoint, gateway.routes.of(&vendor.token))
+    said(session, vendor, endpoint, gateway.routes.of(&vendor.name))
 }
 
 /// The client's headers that go on to a vendor, by the names that the rules have for them, in the
@@ -248,7 +248,7 @@ fn said(
     line: Option<&VendorReadiness>,
 ) -> Vec<(String, Vec<u8>)> {
     let mut said: Vec<(String, Vec<u8>)> = Vec::new();
-    if !(vendor.dialect == TextApi::Chat || endpoint != Endpoint::Chat) {
+    if !(vendor.text_api == TextApi::Chat || endpoint != Endpoint::Chat) {
         return said;
     }
     let theirs = &session.req_header().headers;
@@ -310,7 +310,7 @@ pub(super) fn readable(head: &ResponseHeader, call: &ModelCall) -> bool {
     let kind = kind.trim_start().to_ascii_lowercase();
     let is_one_of = |kinds: &[&str]| kinds.iter().any(|known| kind.starts_with(known));
     plain
-        && match &call.asked {
+        && match &call.kind {
             RequestKind::Speech { .. } => kind.is_empty() || is_one_of(&SOUND),
             _ => is_one_of(&["text/event-stream"]) == call.stream,
         }

@@ -6,7 +6,7 @@
 use super::exchange::PricedModel;
 use crate::catalogue::Model;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind};
-use crate::dialect::meter::bounds::{UsageBounds, believed_of};
+use crate::dialect::meter::bounds::{UsageBounds, plausible_max};
 use crate::money::price::Price;
 use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
 
@@ -25,31 +25,33 @@ const RESERVATION_TIMES: u64 = 8;
 
 /// The bounds of what is reported for an admitted call.
 pub(super) fn of(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
-    let (model, counted) = (&*terms.model, call.input_counted());
+    let (model, counted) = (&*terms.model, call.estimated_input_tokens());
     let text = |content: &InputSize, output: OutputRequest| UsageBounds {
         input_max: input_max(model, content, counted, output.is_continued),
         output_max: output.most(model),
-        counts_output: !model.reasoning && output.hidden_max == 0 && !content.has_hosted_tools(),
+        output_is_visible: !model.hidden_reasoning
+            && output.hidden_max == 0
+            && !content.has_hosted_tools(),
         ..UsageBounds::default()
     };
-    match (&model.price, &call.asked) {
+    match (&model.price, &call.kind) {
         (Price::Image { tokens, reservation }, _) => {
-            let base = tokens.base_at(terms.at);
+            let base = tokens.base_rates_at(terms.at);
             image(*reservation, base.input, base.output)
         }
         (_, RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
-            let filled_in = || model.filled_in(terms.endpoint, "max_tokens");
+            let filled_in = || model.default_number(terms.endpoint, "max_tokens");
             let limit = t.output_max.or_else(filled_in);
-            let (choices, hidden_max) = (t.choices, t.hidden_max);
-            text(&t.content, OutputRequest { limit, choices, hidden_max, is_continued: false })
+            let (choices, hidden_max) = (t.choices, t.hidden_output_max);
+            text(&t.input_size, OutputRequest { limit, choices, hidden_max, is_continued: false })
         }
         (_, RequestKind::Responses(ask)) => {
-            let is_continued = !ask.names.is_empty();
+            let is_continued = !ask.references.is_empty();
             let limit = ask.output_max;
-            text(&ask.content, OutputRequest { limit, choices: 1, hidden_max: 0, is_continued })
+            text(&ask.input_size, OutputRequest { limit, choices: 1, hidden_max: 0, is_continued })
         }
         (_, RequestKind::Embeddings(_)) => {
-            let input_max = believed_of(counted);
+            let input_max = plausible_max(counted);
             UsageBounds { input_max, ..UsageBounds::default() }
         }
         _ => UsageBounds::default(),
@@ -68,13 +70,14 @@ struct OutputRequest {
 impl OutputRequest {
     /// The most tokens of output.
     fn most(&self, model: &Model) -> u64 {
-        let own = model.output_max.or(model.context).unwrap_or(CONTEXT_MAX);
+        let own = model.output_max.or(model.context_length).unwrap_or(CONTEXT_MAX);
         let one = match self.limit {
             // Who asks for more than there can be does not get more.
-            Some(limit) => limit.min(own.max(model.context.unwrap_or(own))),
+            Some(limit) => limit.min(own.max(model.context_length.unwrap_or(own))),
             None => own,
         };
-        let beyond = self.limit.is_some() && model.reasoning && !model.vendor.limits_reasoning;
+        let beyond =
+            self.limit.is_some() && model.hidden_reasoning && !model.vendor.limit_covers_reasoning;
         let hidden = self.hidden_max.saturating_add(if beyond { own } else { 0 });
         with_slack(one.saturating_add(hidden).saturating_mul(self.choices))
             .saturating_add(SLACK_TOKENS)
@@ -99,14 +102,14 @@ fn with_slack(tokens: u64) -> u64 {
 
 /// The most tokens of input, of which so many were counted in the body.
 fn input_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
-    let most_context = with_slack(model.context.unwrap_or(CONTEXT_MAX));
+    let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_MAX));
     if content.has_hosted_tools() {
         return most_context.saturating_mul(HOSTED_STEPS_MAX);
     }
     // A vendor that takes more than the list says is believed what was sent.
     let most = most_context.max(counted);
     let is_alone = content.is_all_text() && !is_continued;
-    if is_alone { most.min(believed_of(counted)) } else { most }
+    if is_alone { most.min(plausible_max(counted)) } else { most }
 }
 
 /// The bounds of an image: each part of its price may come to some reservations.
@@ -116,7 +119,7 @@ fn image(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
     UsageBounds {
         input_max: tokens(input),
         output_max: tokens(output),
-        counts_output: false,
+        output_is_visible: false,
         ticks_max: most.saturating_mul(TICKS_PER_NANO),
     }
 }
@@ -152,7 +155,7 @@ mod tests {
         let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
         let call = ModelCall::parse(opened, endpoint).expect("a call");
         let model = CATALOGUE.find(model).expect("a model").clone();
-        let input_tokens = call.input_counted();
+        let input_tokens = call.estimated_input_tokens();
         let (price_version, wanted) = ("".into(), Money::ZERO);
         (call, PricedModel { model, price_version, at: 0, endpoint, input_tokens, wanted })
     }
@@ -191,7 +194,8 @@ mod tests {
         #[case] most: u64,
     ) {
         let bounds = bounds(model, Endpoint::Chat, &format!("{HI}{members}"));
-        let admits = |output| bounds.admit(TokenUsage { output, ..TokenUsage::default() }, counted);
+        let admits =
+            |output| bounds.admits_tokens(TokenUsage { output, ..TokenUsage::default() }, counted);
         assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
     }
 
@@ -252,7 +256,7 @@ mod tests {
         #[case] most: u64,
     ) {
         let bounds = bounds(model, endpoint, members);
-        let admits = |input| bounds.admit(TokenUsage { input, ..TokenUsage::default() }, 0);
+        let admits = |input| bounds.admits_tokens(TokenUsage { input, ..TokenUsage::default() }, 0);
         assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
     }
 
@@ -300,10 +304,10 @@ mod tests {
             meter.set_bounds(of(&call, &terms));
             meter.count_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };
-            meter.take(reported, false);
+            meter.record_tokens(reported, false);
             let usage = meter.usage(terms.input_tokens);
             let held = Money::from_nano(held).expect("not negative");
-            let rejected = meter.rejected();
+            let rejected = meter.rejected_report();
             let units = BilledUnits::Tokens(usage.tokens);
             let charge = charge(&terms, units, rejected.is_some(), held).expect("a price");
             if let Some(figures) = rejected {

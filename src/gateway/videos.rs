@@ -324,8 +324,8 @@ pub(super) async fn create(
     exchange.record.model = Some(model.clone());
     let call = ModelCall::parse(taken.opened, Endpoint::Videos).map_err(ApiError::Call)?;
     admit::screen(&model, &call, Endpoint::Videos)?;
-    let RequestKind::Video { ask, file } = &call.asked else { return Err(ApiError::Internal) };
-    let vendor = &model.vendor.token;
+    let RequestKind::Video { ask, file } = &call.kind else { return Err(ApiError::Internal) };
+    let vendor = &model.vendor.name;
     if gateway.routes.of(vendor).is_none() {
         return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
     }
@@ -349,7 +349,7 @@ pub(super) async fn create(
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     };
-    let whole = rewritten(&model, videos::body(&call.document, ask, file.as_ref()))?;
+    let whole = rewritten(&model, videos::build_body(&call.document, ask, file.as_ref()))?;
     // While nothing can be placed nothing is kept for it.
     let admitting = gateway.in_time("video_place", gateway.ledger.accepts_holds()).await;
     admitting.map_err(|_| ApiError::NoLedger)?;

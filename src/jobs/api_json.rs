@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::schedule::JobSchedule;
 use super::{Job, JobList, JobOutcome, JobStage};
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 
 impl Job {
     /// The video job object of the interface, as JSON.
@@ -24,12 +24,12 @@ impl Job {
             time(ended.filter(|_| completed).map(|(_, at)| at.saturating_add(keep_ms)));
         let mut view = format!(
             r#"{{"id":{},"object":"video","model":{},"status":"{}","progress":{},"seconds":"{}","size":{},"created_at":{},"completed_at":{completed_at},"expires_at":{expires_at}"#,
-            quoted(&self.id),
-            quoted(&self.model),
+            json_string(&self.id),
+            json_string(&self.model),
             self.status().name(),
             if completed { 100 } else { self.progress },
             self.seconds,
-            quoted(&self.size),
+            json_string(&self.size),
             seconds_of(self.created_ms),
         );
         // Writing to a string does not fail.
@@ -45,7 +45,7 @@ impl Job {
                 view,
                 r#","error":{{"code":"{}","message":{}}},"usage":{{"seconds":{},"resolution":"{}","cost_usd":0}}"#,
                 code.name(),
-                quoted(message),
+                json_string(message),
                 self.seconds,
                 self.resolution.name(),
             ),
@@ -60,7 +60,7 @@ impl JobList {
     #[must_use]
     pub fn to_api_json(&self, schedule: &JobSchedule) -> String {
         let data: Vec<String> = self.jobs.iter().map(|job| job.to_api_json(schedule)).collect();
-        let id = |job: Option<&Job>| job.map_or("null".to_owned(), |job| quoted(&job.id));
+        let id = |job: Option<&Job>| job.map_or("null".to_owned(), |job| json_string(&job.id));
         format!(
             r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
             data.join(","),
@@ -74,7 +74,7 @@ impl JobList {
 /// What a client gets that deleted a job, as JSON.
 #[must_use]
 pub fn deleted_json(id: &str) -> String {
-    format!(r#"{{"id":{},"object":"video.deleted","deleted":true}}"#, quoted(id))
+    format!(r#"{{"id":{},"object":"video.deleted","deleted":true}}"#, json_string(id))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! When jobs are looked at, and how long anything about them may take, from the configuration.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use crate::sheet::{ConfigError, TableReader};
+use crate::toml_reader::{ConfigError, TableReader};
 
 /// No time is longer than a year, in ms.
 const MS_MAX: u64 = 365 * DAY_MS;
@@ -61,9 +61,9 @@ impl JobSchedule {
     pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> JobSchedule {
         let mut schedule = JobSchedule::default();
         let mut read = |key, most: u64, value: &mut u64| {
-            let Some(told) = sheet.whole(key, faults) else { return };
+            let Some(told) = sheet.integer(key, faults) else { return };
             if !(1..=most).contains(&told) {
-                faults.push(sheet.place.fault(format!("'{key}' must be from 1 to {most}")));
+                faults.push(sheet.location.error(format!("'{key}' must be from 1 to {most}")));
             }
             *value = told.clamp(1, most);
         };
@@ -83,10 +83,10 @@ impl JobSchedule {
         schedule.worker = sheet.bool("worker", faults).unwrap_or(true);
         if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&schedule.lease_ms) {
             let right = format!("'lease_ms' must be from {LEASE_MS_MIN} to {LEASE_MS_MAX}");
-            faults.push(sheet.place.fault(right));
+            faults.push(sheet.location.error(right));
         }
         if schedule.poll_ms >= schedule.timeout_ms {
-            faults.push(sheet.place.fault("'poll_ms' must be below 'timeout_ms'"));
+            faults.push(sheet.location.error("'poll_ms' must be below 'timeout_ms'"));
         }
         schedule
     }
@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_time_of_nothing_is_refused() {
-        let (root, mut faults) = crate::sheet::parse("t.toml", "poll_ms = 0\ncopies_max = 5\n");
+        let (root, mut faults) =
+            crate::toml_reader::parse("t.toml", "poll_ms = 0\ncopies_max = 5\n");
         let mut sheet = TableReader::open(root, &mut faults);
         let schedule = JobSchedule::parse(&mut sheet, &mut faults);
         sheet.finish(&mut faults);

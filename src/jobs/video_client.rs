@@ -56,7 +56,7 @@ impl VideoRoute {
         VideoRoute {
             vendor: naming.vendor.clone(),
             name: section.name.clone(),
-            base: section.base.clone(),
+            base: section.base_url.clone(),
             key,
             section: section.clone(),
             model_names: naming.clone(),
@@ -68,7 +68,7 @@ impl VideoRoute {
     /// What this route calls a model.
     #[must_use]
     pub fn vendor_model<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
-        self.section.upstream(&self.model_names, id)
+        self.section.vendor_model_name(&self.model_names, id)
     }
 
     fn url(&self, path: &str) -> String {
@@ -85,7 +85,7 @@ impl VideoRoute {
         let host = host.trim_matches(['[', ']']).trim_end_matches('.');
         let usual = url.scheme() == "https" && url.port().is_none();
         let port = usual || url.port_or_known_default() == Some(self.base.port);
-        let is_near = port && route::is_near(host, &self.base.host.to_ascii_lowercase());
+        let is_near = port && route::is_same_domain(host, &self.base.host.to_ascii_lowercase());
         secure && plain && (is_near || self.file_hosts.iter().any(|known| known == host))
     }
 }
@@ -247,17 +247,17 @@ impl VideoClient {
         let (status, wait) = (response.status(), retry_after(&response));
         let body = read_response(response, route).await.unwrap_or_default();
         match status.as_u16() {
-            200..=299 => match videos::accepted(&body) {
+            200..=299 => match videos::parse_submitted_id(&body) {
                 Some(id) => SubmitOutcome::Accepted(id),
                 None => SubmitOutcome::Unknown(format!("{status} without an id")),
             },
             429 | 503 | 529 => SubmitOutcome::Busy(wait),
             // Of our key, whatever its status is.
-            status if vendor.blocked.says(status, &body) => {
+            status if vendor.failover.matches_body(status, &body) => {
                 SubmitOutcome::Denied(StatusCode::UNAUTHORIZED)
             }
             400 | 403 | 404 | 413 | 415 | 422 => {
-                let refused = videos::refused(status.as_u16(), &body);
+                let refused = videos::parse_refusal(status.as_u16(), &body);
                 let is_denied = status == StatusCode::FORBIDDEN && !refused.is_blocked;
                 if is_denied {
                     SubmitOutcome::Denied(status)
@@ -293,7 +293,7 @@ impl VideoClient {
             return PollOutcome::NotFound;
         }
         let body = read_response(response, route).await.unwrap_or_default();
-        if let Some(polled) = videos::polled(status.as_u16(), &body) {
+        if let Some(polled) = videos::parse_progress(status.as_u16(), &body) {
             return PollOutcome::Progress(polled);
         }
         log::warn!(
@@ -378,7 +378,7 @@ async fn read_response(mut response: Response, route: &VideoRoute) -> Option<Vec
         body.extend_from_slice(&piece);
     }
     for key in route.key.secrets() {
-        body = vendor_error::redacted(&body, &key).into_owned();
+        body = vendor_error::redact_key(&body, &key).into_owned();
     }
     Some(body)
 }

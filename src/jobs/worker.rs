@@ -18,7 +18,7 @@ use super::transitions::{JobStep, JobTransition};
 use super::video_client::{PollOutcome, SubmitOutcome, VideoClient};
 use super::{ClaimUpdate, JobClaim, JobFailCode, JobOutcome, JobQueue, RunningJob};
 use crate::catalogue::{Catalogue, Vendor};
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::files::VideoFiles;
 use crate::files::bodies::BodyFiles;
@@ -261,7 +261,7 @@ impl JobWorker {
                 return self.save(claim, pause_ms).await;
             }
             let mut draft = JsonPatch::new(&document);
-            draft.set("model", quoted(&route.vendor_model(&claim.job.model)));
+            draft.set("model", json_string(&route.vendor_model(&claim.job.model)));
             let body = draft.finish().concat().into();
             let reason = match self
                 .while_renewing(claim, self.video_client.submit(route, &vendor, body))
@@ -478,7 +478,7 @@ impl JobWorker {
     /// How a vendor is spoken to, as its rules say.
     fn find_vendor(&self, token: &str) -> Option<Arc<Vendor>> {
         let catalogue = self.catalogue.load();
-        let model = catalogue.models().iter().find(|model| model.vendor.token == token);
+        let model = catalogue.models().iter().find(|model| model.vendor.name == token);
         model.map(|model| model.vendor.clone())
     }
 

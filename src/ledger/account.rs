@@ -35,9 +35,9 @@ impl Balances {
     /// Takes a sum from what is available, the rest as a loss; gives the loss.
     fn charge_available(&mut self, amount: Money) -> Result<Money, MoneyError> {
         let paid = amount.min(self.available);
-        let lost = amount.minus(paid)?;
-        self.available = self.available.minus(paid)?;
-        self.written_off = self.written_off.plus(lost)?;
+        let lost = amount.checked_sub(paid)?;
+        self.available = self.available.checked_sub(paid)?;
+        self.written_off = self.written_off.checked_add(lost)?;
         Ok(lost)
     }
 }
@@ -128,7 +128,8 @@ pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> O
     match known {
         Some(earlier) if earlier == amount => Outcome::AlreadyDone,
         Some(_) => Outcome::Conflict,
-        None => match (balances.credit.plus(amount), balances.available.plus(amount)) {
+        None => match (balances.credit.checked_add(amount), balances.available.checked_add(amount))
+        {
             (Ok(credit), Ok(available)) => {
                 balances.credit = credit;
                 balances.available = available;
@@ -241,8 +242,8 @@ fn open_hold(
         return Ok(Transition::unchanged(Outcome::Insufficient(balances.available)));
     }
     let held = wanted.min(balances.available);
-    balances.available = balances.available.minus(held)?;
-    balances.held = balances.held.plus(held)?;
+    balances.available = balances.available.checked_sub(held)?;
+    balances.held = balances.held.checked_add(held)?;
     let state = HoldState::Open { checkpoint: None };
     Ok(with_record(Outcome::Held(held), HoldRecord { wanted, least, held, lease_until, state }))
 }
@@ -252,13 +253,13 @@ fn extend_hold(
     known: &HoldRecord,
     wanted: Money,
 ) -> Result<Transition, MoneyError> {
-    let more = wanted.above(known.held).min(balances.available);
+    let more = wanted.saturating_sub(known.held).min(balances.available);
     if more == Money::ZERO {
         return Ok(Transition::unchanged(Outcome::Held(known.held)));
     }
-    let held = known.held.plus(more)?;
-    balances.available = balances.available.minus(more)?;
-    balances.held = balances.held.plus(more)?;
+    let held = known.held.checked_add(more)?;
+    balances.available = balances.available.checked_sub(more)?;
+    balances.held = balances.held.checked_add(more)?;
     Ok(with_record(Outcome::Held(held), HoldRecord { held, ..known.clone() }))
 }
 
@@ -283,10 +284,10 @@ fn settle_hold(
         HoldState::Voided | HoldState::Tombstone => Ok(Transition::unchanged(Outcome::Voided)),
         HoldState::Expired(before) => {
             // The rest was released long ago: what is still due comes from what is available now.
-            let due = charge.above(before);
+            let due = charge.saturating_sub(before);
             let written_off = balances.charge_available(due)?;
-            balances.posted = balances.posted.plus(due)?;
-            Ok(with_posting(known, before.plus(due)?, due, written_off, line))
+            balances.posted = balances.posted.checked_add(due)?;
+            Ok(with_posting(known, before.checked_add(due)?, due, written_off, line))
         }
     }
 }
@@ -298,10 +299,10 @@ fn post_charge(
     charge: Money,
     line: &str,
 ) -> Result<Transition, MoneyError> {
-    balances.held = balances.held.minus(known.held)?;
-    balances.available = balances.available.plus(known.held.above(charge))?;
-    let written_off = balances.charge_available(charge.above(known.held))?;
-    balances.posted = balances.posted.plus(charge)?;
+    balances.held = balances.held.checked_sub(known.held)?;
+    balances.available = balances.available.checked_add(known.held.saturating_sub(charge))?;
+    let written_off = balances.charge_available(charge.saturating_sub(known.held))?;
+    balances.posted = balances.posted.checked_add(charge)?;
     Ok(with_posting(known, charge, charge, written_off, line))
 }
 
@@ -322,8 +323,8 @@ fn with_posting(
 fn void_hold(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, MoneyError> {
     match known.state {
         HoldState::Open { .. } => {
-            balances.held = balances.held.minus(known.held)?;
-            balances.available = balances.available.plus(known.held)?;
+            balances.held = balances.held.checked_sub(known.held)?;
+            balances.available = balances.available.checked_add(known.held)?;
             Ok(with_record(
                 Outcome::Voided,
                 HoldRecord { state: HoldState::Voided, ..known.clone() },

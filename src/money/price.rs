@@ -28,11 +28,11 @@ impl TokenRates {
         let hour = tokens.cache_write_1h.min(write);
         let written = self.cache_write.unwrap_or(self.input);
         self.input
-            .times(plain)?
-            .plus(self.cache_read.unwrap_or(self.input).times(read)?)?
-            .plus(written.times(write - hour)?)?
-            .plus(self.cache_write_1h.unwrap_or(written).times(hour)?)?
-            .plus(self.output.times(tokens.output)?)
+            .checked_mul(plain)?
+            .checked_add(self.cache_read.unwrap_or(self.input).checked_mul(read)?)?
+            .checked_add(written.checked_mul(write - hour)?)?
+            .checked_add(self.cache_write_1h.unwrap_or(written).checked_mul(hour)?)?
+            .checked_add(self.output.checked_mul(tokens.output)?)
     }
 }
 
@@ -42,9 +42,9 @@ pub struct TokenPrice {
     /// What holds where nothing below does.
     pub base: TokenRates,
     /// Rates of the whole request once its input is above so many tokens, ascending.
-    pub above: Vec<(u64, TokenRates)>,
+    pub input_tiers: Vec<(u64, TokenRates)>,
     /// Base rates from a moment on (unix seconds, UTC), ascending.
-    pub from: Vec<(i64, TokenRates)>,
+    pub dated_rates: Vec<(i64, TokenRates)>,
 }
 
 impl TokenPrice {
@@ -53,10 +53,10 @@ impl TokenPrice {
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
     pub fn cost(&self, tokens: TokenUsage, at: i64) -> Result<Money, MoneyError> {
-        let tier = self.above.iter().rev().find(|(over, _)| tokens.input > *over);
+        let tier = self.input_tiers.iter().rev().find(|(over, _)| tokens.input > *over);
         match tier {
             Some((_, rates)) => rates.cost(tokens),
-            None => self.base_at(at).cost(tokens),
+            None => self.base_rates_at(at).cost(tokens),
         }
     }
 
@@ -67,11 +67,11 @@ impl TokenPrice {
     pub fn quote(&self, input: u64, output: u64, at: i64) -> Result<Quote, MoneyError> {
         let dearest = |output| {
             let tokens = TokenUsage { input, output, ..TokenUsage::default() };
-            let tiers = self.above.iter().filter(|(over, _)| input > *over).map(|(_, r)| *r);
+            let tiers = self.input_tiers.iter().filter(|(over, _)| input > *over).map(|(_, r)| *r);
             // The input is an upper bound, so the call may still end in a lower tier.
             tiers
-                .chain([self.base_at(at)])
-                .try_fold(Money::ZERO, |most, rates| Ok(most.max(rates.cost_at_most(tokens)?)))
+                .chain([self.base_rates_at(at)])
+                .try_fold(Money::ZERO, |most, rates| Ok(most.max(rates.cost_max(tokens)?)))
         };
         Ok(Quote { wanted: dearest(output)?, least: dearest(output.min(1))? })
     }
@@ -79,25 +79,25 @@ impl TokenPrice {
     /// Whether there is a price for what is kept in a prompt cache for an hour, at each level.
     #[must_use]
     pub fn has_cache_write_1h(&self) -> bool {
-        let above = self.above.iter().map(|(_, rates)| rates);
-        let from = self.from.iter().map(|(_, rates)| rates);
+        let above = self.input_tiers.iter().map(|(_, rates)| rates);
+        let from = self.dated_rates.iter().map(|(_, rates)| rates);
         [&self.base].into_iter().chain(above).chain(from).all(|r| r.cache_write_1h.is_some())
     }
 
     /// The rates of the moment `at` (unix seconds), where no tier by input applies.
     #[must_use]
-    pub fn base_at(&self, at: i64) -> TokenRates {
-        let dated = self.from.iter().rev().find(|(since, _)| at >= *since);
+    pub fn base_rates_at(&self, at: i64) -> TokenRates {
+        let dated = self.dated_rates.iter().rev().find(|(since, _)| at >= *since);
         dated.map_or(self.base, |(_, rates)| *rates)
     }
 }
 
 impl TokenRates {
     /// The cost if every input token were of the dearest kind.
-    fn cost_at_most(&self, tokens: TokenUsage) -> Result<Money, MoneyError> {
+    fn cost_max(&self, tokens: TokenUsage) -> Result<Money, MoneyError> {
         let input = [Some(self.input), self.cache_read, self.cache_write, self.cache_write_1h];
         let dearest = input.into_iter().flatten().max().unwrap_or_default();
-        dearest.times(tokens.input)?.plus(self.output.times(tokens.output)?)
+        dearest.checked_mul(tokens.input)?.checked_add(self.output.checked_mul(tokens.output)?)
     }
 }
 
@@ -130,28 +130,34 @@ impl Price {
     pub fn cost(&self, units: BilledUnits, at: i64) -> Result<Money, MoneyError> {
         match (self, units) {
             (Price::Tokens(price), BilledUnits::Tokens(used)) => price.cost(used, at),
-            (Price::Image { tokens, .. }, BilledUnits::Tokens(used)) if !self.is_billed() => {
+            (Price::Image { tokens, .. }, BilledUnits::Tokens(used))
+                if !self.is_vendor_billed() =>
+            {
                 tokens.cost(used, at)
             }
-            (Price::Image { .. }, BilledUnits::Billed { ticks, .. }) if self.is_billed() => {
+            (Price::Image { .. }, BilledUnits::BilledImages { ticks, .. })
+                if self.is_vendor_billed() =>
+            {
                 Money::from_ticks(ticks)
             }
             (Price::Image { reservation, .. }, BilledUnits::Images { images }) => {
-                reservation.times(images)
+                reservation.checked_mul(images)
             }
-            (Price::Speech(rate), BilledUnits::Characters { characters }) => rate.times(characters),
+            (Price::Speech(rate), BilledUnits::Characters { characters }) => {
+                rate.checked_mul(characters)
+            }
             (Price::Video(rates), BilledUnits::Video { seconds, resolution, ticks }) => {
                 let sold = rates.iter().find(|(r, _)| *r == resolution);
-                let (_, rate) = sold.ok_or(MoneyError::OtherUnits)?;
-                ticks.map_or_else(|| rate.times(seconds), Money::from_ticks)
+                let (_, rate) = sold.ok_or(MoneyError::WrongUnits)?;
+                ticks.map_or_else(|| rate.checked_mul(seconds), Money::from_ticks)
             }
-            _ => Err(MoneyError::OtherUnits),
+            _ => Err(MoneyError::WrongUnits),
         }
     }
 
     /// Whether the vendor's bill is the price: images whose tokens are listed at nothing.
     #[must_use]
-    pub fn is_billed(&self) -> bool {
+    pub fn is_vendor_billed(&self) -> bool {
         matches!(self, Price::Image { tokens, .. } if *tokens == TokenPrice::default())
     }
 }
@@ -192,8 +198,8 @@ mod tests {
     fn tiered() -> TokenPrice {
         TokenPrice {
             base: rates(5_000, 30_000),
-            above: vec![(272_000, rates(10_000, 45_000))],
-            from: vec![],
+            input_tiers: vec![(272_000, rates(10_000, 45_000))],
+            dated_rates: vec![],
         }
     }
 
@@ -201,8 +207,8 @@ mod tests {
     fn dated() -> TokenPrice {
         TokenPrice {
             base: rates(750, 3_750),
-            above: vec![],
-            from: vec![(JANUARY_2027, rates(1_500, 7_500))],
+            input_tiers: vec![],
+            dated_rates: vec![(JANUARY_2027, rates(1_500, 7_500))],
         }
     }
 
@@ -266,7 +272,7 @@ mod tests {
         let price = TokenPrice { base, ..TokenPrice::default() };
         assert_eq!(price.cost(more, 0).map(Money::nano), Ok(2 * 5_000 + 7 * 10_000));
         assert_eq!(price.quote(9, 0, 0).map(|q| q.wanted.nano()), Ok(9 * 10_000));
-        let tier = TokenPrice { above: vec![(5, rates(1, 1))], ..price };
+        let tier = TokenPrice { input_tiers: vec![(5, rates(1, 1))], ..price };
         assert!(!tier.has_cache_write_1h(), "a tier without it is sold below what it costs");
     }
 
@@ -336,25 +342,25 @@ mod tests {
     )]
     #[case::image_of_a_bill(
         image(0, 0),
-        BilledUnits::Billed { images: 1, ticks: 220_000_001 },
+        BilledUnits::BilledImages { images: 1, ticks: 220_000_001 },
         Ok(22_000_001)
     )]
     #[case::bill_where_tokens_count(
         image(5_000, 30_000),
-        BilledUnits::Billed { images: 1, ticks: 5 },
-        Err(MoneyError::OtherUnits)
+        BilledUnits::BilledImages { images: 1, ticks: 5 },
+        Err(MoneyError::WrongUnits)
     )]
     #[case::tokens_where_the_bill_counts(
         image(0, 0),
         BilledUnits::Tokens(tokens(50, 50)),
-        Err(MoneyError::OtherUnits)
+        Err(MoneyError::WrongUnits)
     )]
     #[case::nothing_is_known(image(0, 0), BilledUnits::Images { images: 1 }, Ok(280_000_000))]
     #[case::hello(Price::Speech(Rate(15_000)), BilledUnits::Characters { characters: 5 }, Ok(75_000))]
     #[case::speech_by_tokens(
         Price::Speech(Rate(15_000)),
         BilledUnits::Tokens(tokens(1, 1)),
-        Err(MoneyError::OtherUnits)
+        Err(MoneyError::WrongUnits)
     )]
     #[case::video(videos(), video(4, VideoResolution::P720, None), Ok(280_000_000))]
     #[case::longest_video(videos(), video(15, VideoResolution::P480, None), Ok(750_000_000))]
@@ -366,14 +372,14 @@ mod tests {
     #[case::video_not_made(
         videos(),
         video(4, VideoResolution::P1080, Some(5)),
-        Err(MoneyError::OtherUnits)
+        Err(MoneyError::WrongUnits)
     )]
     #[case::video_by_tokens(
         videos(),
         BilledUnits::Tokens(tokens(1, 1)),
-        Err(MoneyError::OtherUnits)
+        Err(MoneyError::WrongUnits)
     )]
-    #[case::free(Price::Free, BilledUnits::Tokens(tokens(1, 1)), Err(MoneyError::OtherUnits))]
+    #[case::free(Price::Free, BilledUnits::Tokens(tokens(1, 1)), Err(MoneyError::WrongUnits))]
     #[case::tokens(Price::Tokens(tiered()), BilledUnits::Tokens(tokens(11, 2)), Ok(115_000))]
     fn a_price_is_for_units_of_its_kind(
         #[case] price: Price,

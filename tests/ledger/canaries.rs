@@ -72,8 +72,8 @@ impl Canary {
     fn charge(&mut self, amount: Money, line: &str) {
         let balances = &mut self.account.balances;
         let paid = amount.min(balances.available);
-        let lost = amount.above(paid);
-        balances.available = balances.available.above(paid);
+        let lost = amount.saturating_sub(paid);
+        balances.available = balances.available.saturating_sub(paid);
         balances.posted = more(balances.posted, amount);
         balances.written_off = more(balances.written_off, lost);
         let seq = self.account.journal.len() as u64 + 1;
@@ -107,7 +107,7 @@ impl Canary {
             (_, Outcome::Posted { written_off, .. }) if self.is(F::LossBecomesCredit) => {
                 let balances = &mut self.account.balances;
                 balances.credit = more(balances.credit, *written_off);
-                balances.written_off = balances.written_off.above(*written_off);
+                balances.written_off = balances.written_off.saturating_sub(*written_off);
             }
             (Operation::Credit { tx, amount }, Outcome::AlreadyDone)
                 if self.is(F::RepeatedCreditAddsAgain) =>
@@ -180,15 +180,15 @@ impl Canary {
         };
         if self.is(F::ExtensionTakesWhatIsNotThere) {
             let tx = format!("out of nothing {now}");
-            self.account.apply(&Operation::Credit { tx, amount: wanted.above(held) }, now);
+            self.account.apply(&Operation::Credit { tx, amount: wanted.saturating_sub(held) }, now);
         }
         if self.is(F::ExtensionIsAllOrNothing) && held < wanted {
             return Some(Outcome::Held(before));
         }
         if self.is(F::ExtensionShrinks) && wanted < before {
             let balances = &mut self.account.balances;
-            balances.held = balances.held.above(before.above(wanted));
-            balances.available = more(balances.available, before.above(wanted));
+            balances.held = balances.held.saturating_sub(before.saturating_sub(wanted));
+            balances.available = more(balances.available, before.saturating_sub(wanted));
             return Some(Outcome::Held(wanted));
         }
         if self.is(F::ExtensionLengthensTheLease) {
@@ -211,7 +211,7 @@ impl Canary {
             }
             Outcome::AlreadyPosted(amount) if self.is(F::VoidOfAnExpiredChargeRefunds) => {
                 let balances = &mut self.account.balances;
-                balances.posted = balances.posted.above(amount);
+                balances.posted = balances.posted.saturating_sub(amount);
                 balances.available = more(balances.available, amount);
                 None
             }
@@ -246,7 +246,7 @@ impl Canary {
                 let before = self.account.balances.available;
                 let answer = self.account.apply(op, now);
                 let balances = &mut self.account.balances;
-                let paid = before.above(balances.available);
+                let paid = before.saturating_sub(balances.available);
                 balances.available = before;
                 balances.written_off = more(balances.written_off, paid);
                 Some(answer)
@@ -283,7 +283,7 @@ impl Canary {
                 if self.is(F::ExtensionLosesTheOldPart) {
                     let balances = &mut self.account.balances;
                     let stuck = first.min(balances.available);
-                    balances.available = balances.available.above(stuck);
+                    balances.available = balances.available.saturating_sub(stuck);
                     balances.held = more(balances.held, stuck);
                 }
                 self.held.remove(id);
@@ -352,7 +352,7 @@ fn money(nano: i64) -> Money {
 }
 
 fn more(a: Money, b: Money) -> Money {
-    a.plus(b).unwrap_or(a)
+    a.checked_add(b).unwrap_or(a)
 }
 
 fn machine(fault: Option<Fault>) -> Canary {

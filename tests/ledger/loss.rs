@@ -115,7 +115,7 @@ fn nano(nano: i64) -> Money {
 }
 
 fn sum(a: Money, b: Money) -> Money {
-    a.plus(b).unwrap_or(a)
+    a.checked_add(b).unwrap_or(a)
 }
 
 impl World {

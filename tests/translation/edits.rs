@@ -42,26 +42,26 @@ fn take(content_type: &str, form: &[u8], size: usize) -> Result<ParsedBody, Call
     for piece in form.chunks(size.min(form.len().max(1))) {
         reader.push(Bytes::copy_from_slice(piece))?;
     }
-    let (document, file) = images::edit(reader.finish()?)?;
-    ParsedBody::form(document, Some(file), None)
+    let (document, file) = images::parse_edit_form(reader.finish()?)?;
+    ParsedBody::from_form(document, Some(file), None)
 }
 
 /// The body for a model's vendor, made the way that the gateway makes it.
 fn body(model: &Model, opened: ParsedBody) -> Result<Vec<u8>, CallError> {
     let call = ModelCall::parse(opened, Endpoint::ImageEdits)?;
-    let screen = model.vendor.screen(Endpoint::ImageEdits).expect("rules for edits");
-    if let Some(refusal) = screen.check(&call.document, &model.price) {
-        let (param, message) = (Some(refusal.field.clone()), refusal.because.clone());
+    let screen = model.vendor.field_policy(Endpoint::ImageEdits).expect("rules for edits");
+    if let Some(refusal) = screen.find_refusal(&call.document, &model.price) {
+        let (param, message) = (Some(refusal.field.clone()), refusal.reason.clone());
         return Err(CallError { code: "unsupported_parameter", param, message });
     }
     let mut draft = JsonPatch::new(&call.document);
     model.rewrite(Endpoint::ImageEdits, &mut draft);
     draft.set("model", Json::from(&*model.id).to_string());
     let fields = JsonDocument::parse(Bytes::from(draft.finish().concat()))?;
-    let RequestKind::Image { file: Some(file) } = &call.asked else { panic!("no file") };
-    let payload = match model.vendor.edits {
-        ImageEditFormat::Form => images::edit_form(&fields, file, BOUNDARY),
-        ImageEditFormat::Json => images::edit_json(&fields, file),
+    let RequestKind::Image { file: Some(file) } = &call.kind else { panic!("no file") };
+    let payload = match model.vendor.image_edits {
+        ImageEditFormat::Form => images::build_edit_form(&fields, file, BOUNDARY),
+        ImageEditFormat::Json => images::build_edit_json(&fields, file),
     };
     let body = payload.chunks().collect::<Vec<_>>().concat();
     assert_eq!(body.len(), payload.length(), "the length that is announced");

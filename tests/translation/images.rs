@@ -10,7 +10,7 @@ fn every_golden_image_becomes_what_is_expected_however_it_is_cut() {
     judge(&goldens("images_replies", 53), |golden| {
         for size in CHUNK_SIZES {
             let billed = golden.json("billed").as_bool().expect("a flag");
-            let passage = RelayMode::Image { created: CREATED, billed };
+            let passage = RelayMode::Image { created: CREATED, uses_vendor_cost: billed };
             let passed = pass_whole(passage, golden, size, 0);
             passed.ended_rightly(golden)?;
             passed.costs_rightly(golden)?;

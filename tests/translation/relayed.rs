@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value as Json;
 use tollgate::dialect::json::{JsonDocument, JsonValue};
-use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, Remember};
+use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, RetainedData};
 use tollgate::dialect::responses::IssuedIds;
 use tollgate::money::Usage;
 
@@ -28,7 +28,7 @@ pub(super) fn pass(relay: Relay, reply: &[u8], size: usize, input: u64) -> Relay
     }
     out.extend(relay.finish().unwrap_or_default());
     take_ids(&mut relay, &mut given);
-    let (progress, due) = (relay.progress().clone(), relay.due(input));
+    let (progress, due) = (relay.progress().clone(), relay.billable_usage(input));
     Relayed { out, progress, due, given }
 }
 
@@ -47,9 +47,9 @@ pub(super) fn given(golden: &Golden) -> Vec<u8> {
 
 /// As the gateway does it: whatever is new goes to those that are known.
 fn take_ids(relay: &mut Relay, given: &mut IssuedIds) {
-    if let Some(Remember::Given(new)) = relay.keep() {
-        given.whole.extend(new.whole);
-        given.items.extend(new.items);
+    if let Some(RetainedData::IssuedIds(new)) = relay.take_retained() {
+        given.response_ids.extend(new.response_ids);
+        given.item_ids.extend(new.item_ids);
     }
 }
 
@@ -63,7 +63,7 @@ impl Relayed {
         let Some(expected) = golden.bytes("expect") else { return self.is(&given(golden)) };
         let made = JsonDocument::parse(Bytes::from(self.out.clone()));
         let made = made.map_err(|fault| fault.to_string())?;
-        same_members(JsonValue::trusted(&expected), JsonValue::trusted(made.body()))
+        same_members(JsonValue::from_validated(&expected), JsonValue::from_validated(made.body()))
     }
 
     /// The body or the events, as a text.
@@ -83,7 +83,7 @@ impl Relayed {
     pub(super) fn ended_rightly(&self, golden: &Golden) -> Result<(), String> {
         let expected = golden.json("why");
         let why = match &self.progress {
-            RelayProgress::Broken(why) => {
+            RelayProgress::Failed(why) => {
                 let body: Json = serde_json::from_str(&why.chat_body()).expect("an error body");
                 body["error"]["message"].clone()
             }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, Remember};
+use tollgate::dialect::relay::{Relay, RelayMode, RelayProgress, RetainedData};
 use tollgate::dialect::translate::reply::ReplyMetadata;
 use tollgate::dialect::translate::thinking::SavedThinking;
 use tollgate::money::{TokenUsage, UsageBasis};
@@ -22,7 +22,7 @@ pub(super) struct Passed {
 impl Passed {
     /// What the client is told of a break.
     pub(super) fn broken(&self) -> Option<String> {
-        let RelayProgress::Broken(why) = &self.progress else { return None };
+        let RelayProgress::Failed(why) = &self.progress else { return None };
         let body: Json = serde_json::from_str(&why.chat_body()).expect("an error body");
         body["error"]["message"].as_str().map(str::to_owned)
     }
@@ -36,8 +36,8 @@ pub(super) fn pass(passage: RelayMode, stream: bool, reply: &[u8], size: usize) 
         out.extend(relay.push(Bytes::copy_from_slice(piece)).unwrap_or_default());
     }
     out.extend(relay.finish().unwrap_or_default());
-    let kept = match relay.keep() {
-        Some(Remember::Thinking(SavedThinking { id, record })) => Some((id, record)),
+    let kept = match relay.take_retained() {
+        Some(RetainedData::Thinking(SavedThinking { id, record })) => Some((id, record)),
         _ => None,
     };
     let usage = relay.meter().expect("a text").usage(0);
@@ -56,8 +56,8 @@ pub(super) fn translated(model: &str, usage_asked: bool, keep: bool) -> RelayMod
         model: model.to_owned(),
         created: CREATED,
         input_tokens: 0,
-        usage_asked,
-        keep,
+        include_usage: usage_asked,
+        save_thinking: keep,
     })
 }
 

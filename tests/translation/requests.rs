@@ -34,15 +34,18 @@ pub(super) fn translate_with(
     between: impl FnOnce(&mut Translation),
 ) -> Outcome {
     let document = JsonDocument::parse(body).expect("a sound body");
-    let screen = model.vendor.screen(Endpoint::Chat).expect("rules for chat");
-    if let Some(refusal) = screen.check(&document, &model.price) {
+    let screen = model.vendor.field_policy(Endpoint::Chat).expect("rules for chat");
+    if let Some(refusal) = screen.find_refusal(&document, &model.price) {
         return Outcome::Refused("unsupported_parameter".to_owned(), refusal.field.clone());
     }
     let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Chat, &mut draft);
-    let manner =
-        TranslationContext { model: &model.id, account: ACCOUNT, json_schema: model.json_schema };
-    let mut translation = match Translation::read(&document, &draft, manner) {
+    let manner = TranslationContext {
+        model: &model.id,
+        account: ACCOUNT,
+        json_schema: model.supports_json_schema,
+    };
+    let mut translation = match Translation::parse_chat(&document, &draft, manner) {
         Ok(translation) => translation,
         Err(fault) => {
             assert!(!fault.message.is_empty(), "a refusal says why");
@@ -50,8 +53,8 @@ pub(super) fn translate_with(
         }
     };
     between(&mut translation);
-    let translated = translation.finish();
-    Outcome::Body(translated.with_model(&model.id).concat(), translated.dropped.clone())
+    let translated = translation.build_call();
+    Outcome::Body(translated.body_with_model(&model.id).concat(), translated.dropped_fields.clone())
 }
 
 #[test]
@@ -99,7 +102,10 @@ fn refused_rightly(golden: &Golden, code: &str, param: &str) -> Result<(), Strin
 
 fn made_rightly(golden: &Golden, body: &str) -> Result<(), String> {
     if let Some(expected) = golden.bytes("expect_text") {
-        return same_members(JsonValue::trusted(&expected), JsonValue::trusted(body.as_bytes()));
+        return same_members(
+            JsonValue::from_validated(&expected),
+            JsonValue::from_validated(body.as_bytes()),
+        );
     }
     let made: Json = serde_json::from_str(body).map_err(|e| format!("{e}: {body}"))?;
     let expected = golden.json("expect");
@@ -125,10 +131,10 @@ fn another_account_gives_a_user_another_name() {
     let document = JsonDocument::parse(Bytes::from_static(body)).expect("sound");
     let of = |account| {
         let manner = TranslationContext { model: "m", account, json_schema: true };
-        let read =
-            Translation::read(&document, &JsonPatch::new(&document), manner).expect("no fault");
+        let read = Translation::parse_chat(&document, &JsonPatch::new(&document), manner)
+            .expect("no fault");
         let made: Json =
-            serde_json::from_slice(&read.finish().with_model("m").concat()).expect("JSON");
+            serde_json::from_slice(&read.build_call().body_with_model("m").concat()).expect("JSON");
         made["metadata"]["user_id"].as_str().expect("a user").to_owned()
     };
     assert_ne!(of("a"), of("b"));
@@ -140,11 +146,12 @@ fn the_model_is_named_as_the_route_names_it() {
     let body = br#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}"#;
     let document = JsonDocument::parse(Bytes::from_static(body)).expect("sound");
     let manner = TranslationContext { model: "m", account: ACCOUNT, json_schema: true };
-    let read = Translation::read(&document, &JsonPatch::new(&document), manner).expect("no fault");
-    let translated = read.finish();
+    let read =
+        Translation::parse_chat(&document, &JsonPatch::new(&document), manner).expect("no fault");
+    let translated = read.build_call();
     for name in ["first-route", "second/route"] {
         let made: Json =
-            serde_json::from_slice(&translated.with_model(name).concat()).expect("JSON");
+            serde_json::from_slice(&translated.body_with_model(name).concat()).expect("JSON");
         assert_eq!(made["model"], name);
     }
 }

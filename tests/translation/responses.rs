@@ -42,7 +42,7 @@ fn every_golden_reply_passes_unchanged_or_not_at_all() {
         let body = given(golden);
         for size in CHUNK_SIZES {
             let passed = pass_body(&body, size);
-            let is_broken = matches!(passed.progress, RelayProgress::Broken(_));
+            let is_broken = matches!(passed.progress, RelayProgress::Failed(_));
             passed.is(if is_broken { b"" } else { &body })?;
             is_right(golden, &passed)?;
         }
@@ -54,8 +54,8 @@ fn is_right(golden: &Golden, passed: &Relayed) -> Result<(), String> {
     passed.ended_rightly(golden)?;
     passed.costs_rightly(golden)?;
     let ids = golden.json("ids");
-    if ids["whole"] == Json::from(passed.given.whole.clone())
-        && ids["items"] == Json::from(passed.given.items.clone())
+    if ids["whole"] == Json::from(passed.given.response_ids.clone())
+        && ids["items"] == Json::from(passed.given.item_ids.clone())
     {
         return Ok(());
     }
@@ -113,12 +113,13 @@ fn a_stream_cut_after_any_event_says_so_in_the_next_event() {
             }
             let any_output = out.iter().any(|event| event.contains(".delta\",\"sequence_number"));
             let none_due = passed.due.is_none();
-            if passed.progress != RelayProgress::Broken(RelayError::Cut) || (any_output && none_due)
+            if passed.progress != RelayProgress::Failed(RelayError::Truncated)
+                || (any_output && none_due)
             {
                 return Err(format!("after {kept} events: {passed:?}"));
             }
-            let known = |id: &String| uncut.given.whole.contains(id);
-            if !passed.given.whole.iter().all(known) {
+            let known = |id: &String| uncut.given.response_ids.contains(id);
+            if !passed.given.response_ids.iter().all(known) {
                 return Err(format!("after {kept} events {:?} are given", passed.given));
             }
         }
@@ -157,8 +158,8 @@ fn what_ends_a_stream_is_worth_the_same_as_a_reply_in_one_body() {
             return Err(format!("due is {due} instead of {expected}"));
         }
         let (mut given, mut expected) = (passed.given, uncut.given.clone());
-        given.items.sort();
-        expected.items.sort();
+        given.item_ids.sort();
+        expected.item_ids.sort();
         if given == expected { Ok(()) } else { Err(format!("{given:?} not {expected:?}")) }
     });
 }
@@ -182,6 +183,6 @@ fn a_vendor_that_stalls_is_told_to_the_client_in_the_next_event() {
     assert_eq!(error["message"], "the vendor stopped answering");
     assert_eq!((&error["sequence_number"], &error["code"]), (&1.into(), &"upstream_error".into()));
     assert_eq!(relay.push(Bytes::from_static(created.as_bytes())), None);
-    assert_eq!((relay.finish(), relay.due(INPUT)), (None, None));
-    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Stalled));
+    assert_eq!((relay.finish(), relay.billable_usage(INPUT)), (None, None));
+    assert_eq!(relay.progress(), &RelayProgress::Failed(RelayError::Stalled));
 }

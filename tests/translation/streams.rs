@@ -36,7 +36,7 @@ pub(super) fn ended_rightly(golden: &Golden, passed: &Passed) -> Result<(), Stri
         "complete" => {
             passed.progress == RelayProgress::Complete && passed.basis == UsageBasis::Reported
         }
-        _ => matches!(passed.progress, RelayProgress::Broken(_)),
+        _ => matches!(passed.progress, RelayProgress::Failed(_)),
     };
     if right { Ok(()) } else { Err(format!("ended as {:?}", passed.progress)) }
 }
@@ -66,7 +66,7 @@ fn a_stream_cut_after_any_event_says_so_and_is_never_done() {
             let Some(before) = passed.out.strip_suffix(&format!("{CUT}\n\n")) else {
                 return Err(format!("after {kept} events it ends otherwise:\n{}", passed.out));
             };
-            if passed.progress != RelayProgress::Broken(RelayError::Cut)
+            if passed.progress != RelayProgress::Failed(RelayError::Truncated)
                 || !uncut.starts_with(before)
             {
                 return Err(format!("after {kept} events: {passed:?}"));
@@ -128,6 +128,6 @@ fn a_vendor_that_stalls_is_told_to_the_client() {
     assert!(told.ends_with("}\n\n"), "{told}");
     assert_eq!(relay.push(Bytes::from_static(start.as_bytes())), None);
     assert_eq!(relay.finish(), None);
-    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Stalled));
+    assert_eq!(relay.progress(), &RelayProgress::Failed(RelayError::Stalled));
     assert_eq!(relay.meter().expect("a text").usage(0).tokens.input, 3);
 }

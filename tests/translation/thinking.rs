@@ -110,10 +110,10 @@ fn one_step(id: &str, message: &Json) -> Vec<Json> {
 fn restore(on: &str, messages: &[Json], ids: &[&str], kept: &[Option<Bytes>]) -> (bool, String) {
     let mut restored = false;
     let outcome = translate_with(model(on), request(messages), |translation| {
-        assert_eq!(translation.loop_ids(), ids);
-        let found = translation.restored(kept);
+        assert_eq!(translation.tool_loop_ids(), ids);
+        let found = translation.match_saved_thinking(kept);
         restored = found.is_some();
-        found.into_iter().for_each(|found| translation.put_back(found));
+        found.into_iter().for_each(|found| translation.apply_thinking(found));
     });
     let Outcome::Body(body, _) = outcome else { panic!("{outcome:?}") };
     (restored, String::from_utf8(body).expect("text"))
@@ -193,11 +193,11 @@ fn who_sends_no_results_has_no_loop() {
     messages.push(json!({"role": "assistant", "content": "It is warm."}));
     messages.push(json!({"role": "user", "content": "Thanks"}));
     let outcome = translate_with(model(MODEL), request(&messages), |translation| {
-        assert!(translation.loop_ids().is_empty());
+        assert!(translation.tool_loop_ids().is_empty());
     });
     assert!(matches!(outcome, Outcome::Body(..)), "{outcome:?}");
     let outcome = translate_with(model(MODEL), request(&[question()]), |translation| {
-        assert!(translation.loop_ids().is_empty());
+        assert!(translation.tool_loop_ids().is_empty());
     });
     assert!(matches!(outcome, Outcome::Body(..)), "{outcome:?}");
 }

@@ -28,9 +28,9 @@ fn take(golden: &Golden, size: usize) -> Result<Taken, CallError> {
         for piece in form.chunks(size.min(form.len().max(1))) {
             reader.push(Bytes::copy_from_slice(piece))?;
         }
-        videos::form(reader.finish()?)?
+        videos::parse_form(reader.finish()?)?
     };
-    let ask = videos::read(&document, file.as_ref())?;
+    let ask = videos::parse_request(&document, file.as_ref())?;
     Ok((document, file, ask))
 }
 
@@ -45,7 +45,7 @@ fn every_golden_video_becomes_what_is_expected_however_it_is_cut() {
             }
             let (document, file, ask) = taken.map_err(|fault| format!("refused: {fault}"))?;
             is_asked(&ask, &golden.json("asked"))?;
-            let made = videos::body(&document, &ask, file.as_ref());
+            let made = videos::build_body(&document, &ask, file.as_ref());
             JsonDocument::parse(made.clone()).map_err(|fault| fault.to_string())?;
             let expected = golden.bytes("body").expect("a body");
             if made == expected {
@@ -70,7 +70,7 @@ fn is_refused(taken: Result<Taken, CallError>, expected: &Json) -> Result<(), St
 }
 
 fn is_asked(ask: &VideoRequest, expected: &Json) -> Result<(), String> {
-    let VideoRequest { seconds, resolution, size, named_by, .. } = ask;
+    let VideoRequest { seconds, resolution, size, resolution_field: named_by, .. } = ask;
     let found = json!({
         "seconds": seconds, "resolution": resolution.name(), "size": size, "named_by": named_by,
     });
@@ -84,12 +84,12 @@ fn every_golden_answer_on_a_video_is_read_as_it_is_meant() {
         let status = golden.json("status").as_u64().and_then(|status| u16::try_from(status).ok());
         let status = status.expect("a status");
         let found = match &*golden.text("to") {
-            "submission" if status == 200 => json!(videos::accepted(&body)),
+            "submission" if status == 200 => json!(videos::parse_submitted_id(&body)),
             "submission" => {
-                let VideoRefusal { is_blocked, message } = videos::refused(status, &body);
+                let VideoRefusal { is_blocked, message } = videos::parse_refusal(status, &body);
                 json!({ "blocked": is_blocked, "message": message })
             }
-            "question" => videos::polled(status, &body).map_or(Json::Null, told),
+            "question" => videos::parse_progress(status, &body).map_or(Json::Null, told),
             other => return Err(format!("an answer to a {other}")),
         };
         let expected = golden.json("expect");

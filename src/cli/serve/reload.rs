@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use super::super::rules;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
-use crate::sheet::ConfigError;
+use crate::toml_reader::ConfigError;
 
 /// What a look at the folder finds: its files, or why they cannot be read.
 type FolderScan = Result<Vec<RulesSource>, String>;

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::EmbeddingInputs;
 use super::entries::{EntryListFinder, ObjectEndFinder};
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::meter::TOKENS_MAX;
 use crate::dialect::vendor_error::VendorError;
@@ -17,9 +17,9 @@ use crate::dialect::vendor_error::VendorError;
 /// An entry may have so many bytes, at most: the longest vector, and what a vendor says of it.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// The same of what stands before the entries, and of what stands behind them.
-const AROUND_BYTES_MAX: usize = 1 << 20;
+const ENVELOPE_BYTES_MAX: usize = 1 << 20;
 /// Objects and lists that an entry stands in.
-const OUTER: usize = 2;
+const OUTER_DEPTH: usize = 2;
 
 /// A whole reply, for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,20 +35,20 @@ pub struct EmbeddingsReply {
 pub enum EmbeddingsReplyError {
     /// It is not what the dialect says.
     #[error("it is no list of embeddings")]
-    Unsound,
+    Malformed,
     /// A part of it outgrew what such a part may be.
     #[error("a part of it is too large")]
     TooLarge,
     /// The vendor says that it failed.
     #[error("the vendor reported an error")]
-    Told(VendorError),
+    VendorFailed(VendorError),
 }
 
 /// Makes of a vendor's reply what the client wants.
 ///
 /// # Errors
 /// It has no embeddings.
-pub fn reply(
+pub fn convert_reply(
     body: &[u8],
     inputs: EmbeddingInputs,
 ) -> Result<EmbeddingsReply, EmbeddingsReplyError> {
@@ -62,7 +62,7 @@ pub fn reply(
 #[derive(Debug)]
 pub struct EmbeddingsReader {
     inputs: EmbeddingInputs,
-    at: ReadPosition,
+    position: ReadPosition,
     /// What stands before the first entry.
     head: BytesMut,
     /// What came and was not passed on: of an entry, or behind the last.
@@ -76,7 +76,7 @@ pub struct EmbeddingsReader {
 enum HeadUsage {
     Absent,
     /// It was passed on; the tokens, if it is sound.
-    Passed {
+    Forwarded {
         tokens: Option<u64>,
     },
 }
@@ -86,10 +86,10 @@ enum HeadUsage {
 enum ReadPosition {
     Head(EntryListFinder),
     /// Before an entry, which may be the first, and there may be none.
-    Entry,
-    Inside(ObjectEndFinder),
+    BeforeEntry,
+    InEntry(ObjectEndFinder),
     /// Behind an entry.
-    Comma,
+    AfterEntry,
     Tail,
 }
 
@@ -100,7 +100,7 @@ impl EmbeddingsReader {
         let (head, pending) = (BytesMut::new(), BytesMut::new());
         EmbeddingsReader {
             inputs,
-            at: ReadPosition::Head(EntryListFinder::default()),
+            position: ReadPosition::Head(EntryListFinder::default()),
             head,
             pending,
             usage: HeadUsage::Absent,
@@ -109,7 +109,7 @@ impl EmbeddingsReader {
 
     /// How many bytes it holds.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.head.len() + self.pending.len()
     }
 
@@ -118,21 +118,21 @@ impl EmbeddingsReader {
     /// # Errors
     /// It can no more be a list of embeddings. What was given out before is to be forgotten.
     pub fn push(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
-        let ReadPosition::Head(finder) = &mut self.at else {
+        let ReadPosition::Head(finder) = &mut self.position else {
             self.pending.extend_from_slice(bytes);
             return self.read_entries(out);
         };
         let before = self.head.len();
         self.head.extend_from_slice(bytes);
-        match finder.list_start(&self.head) {
+        match finder.find_list_start(&self.head) {
             Some(start) => {
                 self.head.truncate(start);
                 self.pending.extend_from_slice(&bytes[start - before..]);
-                self.at = ReadPosition::Entry;
+                self.position = ReadPosition::BeforeEntry;
                 self.read_head(out)?;
                 self.read_entries(out)
             }
-            None if self.head.len() > AROUND_BYTES_MAX => Err(EmbeddingsReplyError::TooLarge),
+            None if self.head.len() > ENVELOPE_BYTES_MAX => Err(EmbeddingsReplyError::TooLarge),
             None => Ok(()),
         }
     }
@@ -143,26 +143,26 @@ impl EmbeddingsReader {
     /// # Errors
     /// As of [`ReplyReader::push`].
     pub fn finish(&mut self, out: &mut BytesMut) -> Result<Option<u64>, EmbeddingsReplyError> {
-        match self.at {
+        match self.position {
             ReadPosition::Tail => self.read_tail(out),
             ReadPosition::Head(_) => {
                 // It may say why there are none.
-                document(self.head.split().freeze())?;
-                Err(EmbeddingsReplyError::Unsound)
+                parse_envelope(self.head.split().freeze())?;
+                Err(EmbeddingsReplyError::Malformed)
             }
-            _ => Err(EmbeddingsReplyError::Unsound),
+            _ => Err(EmbeddingsReplyError::Malformed),
         }
     }
 
     fn read_head(&mut self, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
         const REST: &[u8] = b"]}";
-        let skeleton = document(Bytes::from([&self.head[..], REST].concat()))?;
+        let skeleton = parse_envelope(Bytes::from([&self.head[..], REST].concat()))?;
         let Some(usage) = skeleton.get("usage") else {
             out.extend_from_slice(&self.head);
             return Ok(());
         };
-        let tokens = tokens(usage);
-        self.usage = HeadUsage::Passed { tokens };
+        let tokens = input_tokens(usage);
+        self.usage = HeadUsage::Forwarded { tokens };
         let made = self.with_usage(&skeleton, tokens);
         out.extend_from_slice(made.strip_suffix(REST).unwrap_or(&made));
         Ok(())
@@ -170,66 +170,66 @@ impl EmbeddingsReader {
 
     fn read_entries(&mut self, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
         loop {
-            if let ReadPosition::Inside(finder) = &mut self.at {
-                let Some(end) = finder.object_end(&self.pending) else {
-                    return bounded(&self.pending, ENTRY_BYTES_MAX);
+            if let ReadPosition::InEntry(finder) = &mut self.position {
+                let Some(end) = finder.find_object_end(&self.pending) else {
+                    return check_size(&self.pending, ENTRY_BYTES_MAX);
                 };
                 let entry = self.pending.split_to(end).freeze();
                 self.read_entry(entry, out)?;
-                self.at = ReadPosition::Comma;
+                self.position = ReadPosition::AfterEntry;
                 continue;
             }
-            if let ReadPosition::Tail = self.at {
-                return bounded(&self.pending, AROUND_BYTES_MAX);
+            if let ReadPosition::Tail = self.position {
+                return check_size(&self.pending, ENVELOPE_BYTES_MAX);
             }
             let is_space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
             let space = self.pending.iter().take_while(|b| is_space(b)).count();
             out.extend_from_slice(&self.pending.split_to(space));
-            self.at = match (&self.at, self.pending.first()) {
+            self.position = match (&self.position, self.pending.first()) {
                 (_, None) => return Ok(()),
-                (ReadPosition::Entry, Some(b'{')) => {
-                    ReadPosition::Inside(ObjectEndFinder::default())
+                (ReadPosition::BeforeEntry, Some(b'{')) => {
+                    ReadPosition::InEntry(ObjectEndFinder::default())
                 }
-                (ReadPosition::Comma, Some(b',')) => {
+                (ReadPosition::AfterEntry, Some(b',')) => {
                     out.extend_from_slice(&self.pending.split_to(1));
-                    ReadPosition::Entry
+                    ReadPosition::BeforeEntry
                 }
-                (ReadPosition::Comma, Some(b']')) => ReadPosition::Tail,
+                (ReadPosition::AfterEntry, Some(b']')) => ReadPosition::Tail,
                 // A reply without any entry among them.
-                _ => return Err(EmbeddingsReplyError::Unsound),
+                _ => return Err(EmbeddingsReplyError::Malformed),
             };
         }
     }
 
     fn read_entry(&self, entry: Bytes, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
-        let entry = JsonDocument::received_within(entry, OUTER)
-            .map_err(|_| EmbeddingsReplyError::Unsound)?;
-        let vector = entry.get("embedding").ok_or(EmbeddingsReplyError::Unsound)?;
-        if self.inputs.base64 && vector.kind() == JsonKind::List {
-            return in_base64(&entry, out).ok_or(EmbeddingsReplyError::Unsound);
+        let entry = JsonDocument::parse_from_vendor_within(entry, OUTER_DEPTH)
+            .map_err(|_| EmbeddingsReplyError::Malformed)?;
+        let vector = entry.get("embedding").ok_or(EmbeddingsReplyError::Malformed)?;
+        if self.inputs.base64 && vector.kind() == JsonKind::Array {
+            return write_with_base64(&entry, out).ok_or(EmbeddingsReplyError::Malformed);
         }
         if !is_vector(vector) {
-            return Err(EmbeddingsReplyError::Unsound);
+            return Err(EmbeddingsReplyError::Malformed);
         }
         out.extend_from_slice(entry.body());
         Ok(())
     }
 
     fn read_tail(&mut self, out: &mut BytesMut) -> Result<Option<u64>, EmbeddingsReplyError> {
-        let skeleton = document(Bytes::from([&self.head[..], &self.pending].concat()))?;
-        if let HeadUsage::Passed { tokens } = self.usage {
+        let skeleton = parse_envelope(Bytes::from([&self.head[..], &self.pending].concat()))?;
+        if let HeadUsage::Forwarded { tokens } = self.usage {
             out.extend_from_slice(&self.pending);
             return Ok(tokens);
         }
         if let Some(usage) = skeleton.get("usage") {
-            let tokens = tokens(usage);
+            let tokens = input_tokens(usage);
             out.extend_from_slice(&self.with_usage(&skeleton, tokens)[self.head.len()..]);
             return Ok(tokens);
         }
         let brace =
-            self.pending.iter().rposition(|b| *b == b'}').ok_or(EmbeddingsReplyError::Unsound)?;
+            self.pending.iter().rposition(|b| *b == b'}').ok_or(EmbeddingsReplyError::Malformed)?;
         out.extend_from_slice(&self.pending[..brace]);
-        out.extend_from_slice(format!(r#","usage":{}"#, self.counted()).as_bytes());
+        out.extend_from_slice(format!(r#","usage":{}"#, self.estimated_usage_json()).as_bytes());
         out.extend_from_slice(&self.pending[brace..]);
         Ok(None)
     }
@@ -238,33 +238,34 @@ impl EmbeddingsReader {
     fn with_usage(&self, skeleton: &JsonDocument, tokens: Option<u64>) -> Vec<u8> {
         let mut draft = JsonPatch::new(skeleton);
         if tokens.is_none() {
-            draft.set("usage", self.counted());
+            draft.set("usage", self.estimated_usage_json());
         }
         draft.finish().concat()
     }
 
-    fn counted(&self) -> String {
+    fn estimated_usage_json(&self) -> String {
         let counted = self.inputs.tokens;
         format!(r#"{{"prompt_tokens":{counted},"total_tokens":{counted}}}"#)
     }
 }
 
-fn bounded(pending: &BytesMut, most: usize) -> Result<(), EmbeddingsReplyError> {
+fn check_size(pending: &BytesMut, most: usize) -> Result<(), EmbeddingsReplyError> {
     if pending.len() > most { Err(EmbeddingsReplyError::TooLarge) } else { Ok(()) }
 }
 
 /// A reply, or what stands around its entries, unless it tells of an error.
-fn document(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
-    let document = JsonDocument::received(body).map_err(|_| EmbeddingsReplyError::Unsound)?;
-    match VendorError::in_event(&document) {
-        Some(error) => Err(EmbeddingsReplyError::Told(error)),
+fn parse_envelope(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
+    let document =
+        JsonDocument::parse_from_vendor(body).map_err(|_| EmbeddingsReplyError::Malformed)?;
+    match VendorError::from_event(&document) {
+        Some(error) => Err(EmbeddingsReplyError::VendorFailed(error)),
         None => Ok(document),
     }
 }
 
 /// The input's tokens, if the report of them is sound.
-fn tokens(usage: JsonValue<'_>) -> Option<u64> {
-    let reported = usage.get("prompt_tokens").and_then(JsonValue::whole);
+fn input_tokens(usage: JsonValue<'_>) -> Option<u64> {
+    let reported = usage.get("prompt_tokens").and_then(JsonValue::integer);
     // No input comes to nothing, so neither does its report.
     reported.filter(|n| (1..=TOKENS_MAX).contains(n))
 }
@@ -272,23 +273,23 @@ fn tokens(usage: JsonValue<'_>) -> Option<u64> {
 fn is_vector(value: JsonValue<'_>) -> bool {
     let mut kinds = value.elements().map(JsonValue::kind).peekable();
     let is_list = kinds.peek().is_some();
-    is_packed(value) || (is_list && kinds.all(|kind| kind == JsonKind::Number))
+    is_base64_vector(value) || (is_list && kinds.all(|kind| kind == JsonKind::Number))
 }
 
 /// Whether a vector is in base64 already.
-fn is_packed(value: JsonValue<'_>) -> bool {
-    value.inside().is_some_and(|text| !text.is_empty())
+fn is_base64_vector(value: JsonValue<'_>) -> bool {
+    value.string_bytes().is_some_and(|text| !text.is_empty())
 }
 
 /// Writes an entry with its vector in base64.
-fn in_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
+fn write_with_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
     let mut opening: &[u8] = b"{";
     for (name, value) in entry.members() {
         out.extend_from_slice(opening);
-        out.extend_from_slice(quoted(&name).as_bytes());
+        out.extend_from_slice(json_string(&name).as_bytes());
         if name == "embedding" {
             out.extend_from_slice(b":\"");
-            out.extend_from_slice(STANDARD.encode(pack(value)?).as_bytes());
+            out.extend_from_slice(STANDARD.encode(encode_f32s(value)?).as_bytes());
             out.extend_from_slice(b"\"");
         } else {
             out.extend_from_slice(b":");
@@ -302,7 +303,7 @@ fn in_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
 
 /// The numbers of a list as little-endian `f32`s. Each is read from its decimals at once: by way of
 /// a longer number it would be rounded twice.
-fn pack(list: JsonValue<'_>) -> Option<Vec<u8>> {
+fn encode_f32s(list: JsonValue<'_>) -> Option<Vec<u8>> {
     let mut packed = Vec::new();
     for number in list.elements() {
         let text = std::str::from_utf8(number.raw()).ok()?;

@@ -13,16 +13,16 @@ use super::*;
 const ASKED: EmbeddingInputs = EmbeddingInputs { base64: true, tokens: 7, tokens_max: 9 };
 
 fn document(json: &str) -> JsonDocument {
-    JsonDocument::received(Bytes::from(json.to_owned())).expect("sound")
+    JsonDocument::parse_from_vendor(Bytes::from(json.to_owned())).expect("sound")
 }
 
 fn read_json(body: &Json) -> Result<EmbeddingInputs, CallError> {
-    read(&document(&body.to_string()))
+    parse_request(&document(&body.to_string()))
 }
 
 /// The reply to a call that asked for base64.
 fn replied(json: &str) -> Option<(Json, Option<u64>)> {
-    let EmbeddingsReply { body, tokens } = reply(json.as_bytes(), ASKED).ok()?;
+    let EmbeddingsReply { body, tokens } = convert_reply(json.as_bytes(), ASKED).ok()?;
     Some((serde_json::from_slice(&body).expect("sound"), tokens))
 }
 
@@ -154,9 +154,10 @@ fn a_number_becomes_the_nearest_f32(#[case] number: &str, #[case] bits: u32) {
 #[case::error(r#"{"error":{"message":"no","code":500}}"#)]
 fn what_is_no_embedding_is_not_taken_for_one(#[case] json: &'static str) {
     for base64 in [true, false] {
-        let read = reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
-        let is_told = matches!(read, Err(EmbeddingsReplyError::Told(_))) && json.contains("error");
-        assert!(is_told || read == Err(EmbeddingsReplyError::Unsound), "{read:?}");
+        let read = convert_reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
+        let is_told =
+            matches!(read, Err(EmbeddingsReplyError::VendorFailed(_))) && json.contains("error");
+        assert!(is_told || read == Err(EmbeddingsReplyError::Malformed), "{read:?}");
     }
 }
 
@@ -202,7 +203,7 @@ fn usage_is_counted_where_none_is_reported(#[case] usage: &str, #[case] tokens: 
 #[case::numbers_as_asked(false, r#"{"usage":{"prompt_tokens":1},"data":[{"embedding":[ 1.0 ]}]}"#)]
 #[case::packed_unasked(false, r#"{"data":[{"embedding":"AACAPw=="}],"usage":{"prompt_tokens":1}}"#)]
 fn where_nothing_has_to_change_the_bytes_pass(#[case] base64: bool, #[case] json: &'static str) {
-    let read = reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
+    let read = convert_reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
     assert_eq!(read, Ok(EmbeddingsReply { body: Bytes::from(json), tokens: Some(1) }));
 }
 
@@ -210,7 +211,7 @@ fn where_nothing_has_to_change_the_bytes_pass(#[case] base64: bool, #[case] json
 fn all_else_in_a_reply_stays() {
     let json = r#"{ "id" : 1.50, "data" : [ {"object":"embedding", "index" : 0, "a\"b":"\u0041",
         "embedding" :[1, 2] } , {"embedding":"AACAPw==","index":1} ] , "z":[ ]}"#;
-    let EmbeddingsReply { body, .. } = reply(json.as_ref(), ASKED).expect("embeddings");
+    let EmbeddingsReply { body, .. } = convert_reply(json.as_ref(), ASKED).expect("embeddings");
     let expected = r#"{ "id" : 1.50, "data" : [ {"object":"embedding","index":0,"a\"b":"\u0041","embedding":"AACAPwAAAEA="} , {"embedding":"AACAPw==","index":1} ] , "z":[ ],"usage":{"prompt_tokens":7,"total_tokens":7}}"#;
     assert_eq!(std::str::from_utf8(&body), Ok(expected));
 }
@@ -282,7 +283,7 @@ fn more_numbers_than_an_answer_holds_are_refused(
     #[case] fits: bool,
 ) {
     let texts = vec![r#""a""#; inputs].join(",");
-    let read = read(&document(&format!(r#"{{"input":[{texts}]{members}}}"#)));
+    let read = parse_request(&document(&format!(r#"{{"input":[{texts}]{members}}}"#)));
     match read {
         Ok(_) => assert!(fits),
         Err(fault) => assert_eq!((fault.param.as_deref(), fits), (Some("encoding_format"), false)),
@@ -313,24 +314,24 @@ fn in_pieces(
 fn scanned_whole(json: &[u8]) -> Result<Option<u64>, ()> {
     proved(json).ok_or(()).map(|document| {
         let told = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
-        told.and_then(JsonValue::whole).filter(|n| (1..=1_000_000_000).contains(n))
+        told.and_then(JsonValue::integer).filter(|n| (1..=1_000_000_000).contains(n))
     })
 }
 
 /// A reply of which all entries are sound.
 fn proved(json: &[u8]) -> Option<JsonDocument> {
-    let document = JsonDocument::received(Bytes::copy_from_slice(json)).ok()?;
+    let document = JsonDocument::parse_from_vendor(Bytes::copy_from_slice(json)).ok()?;
     let data =
         document.get("data").filter(|_| document.get("error").is_none_or(JsonValue::is_null))?;
     let is_entry = |entry: JsonValue<'_>| {
         let vector = entry.get("embedding").filter(|_| entry.kind() == JsonKind::Object)?;
-        let is_text = vector.inside().is_some_and(|text| !text.is_empty());
+        let is_text = vector.string_bytes().is_some_and(|text| !text.is_empty());
         let mut numbers = vector.elements().map(JsonValue::kind).peekable();
         let is_list = numbers.peek().is_some() && numbers.all(|kind| kind == JsonKind::Number);
         (is_text || is_list).then_some(())
     };
     let entries: Vec<_> = data.elements().map(is_entry).collect();
-    if data.kind() != JsonKind::List || entries.is_empty() || entries.contains(&None) {
+    if data.kind() != JsonKind::Array || entries.is_empty() || entries.contains(&None) {
         return None;
     }
     Some(document)
@@ -386,7 +387,7 @@ proptest! {
             let expected = scanned_whole(&json);
             prop_assert_eq!(whole.as_ref().map(|reply| reply.tokens).map_err(|_| ()), expected);
             let Ok(EmbeddingsReply { body, tokens }) = whole else { continue };
-            prop_assert!(JsonDocument::received(body.clone()).is_ok());
+            prop_assert!(JsonDocument::parse_from_vendor(body.clone()).is_ok());
             if tokens.is_some() && !base64 {
                 prop_assert_eq!(&body[..], &json[..]);
             }
@@ -402,7 +403,7 @@ fn of_a_long_reply_no_more_than_an_entry_is_held() {
     let (mut reader, mut out) = (EmbeddingsReader::new(ASKED), BytesMut::new());
     for piece in json.as_bytes().chunks(1_000) {
         reader.push(piece, &mut out).expect("sound");
-        assert!(reader.held() < entry.len() + 2_000);
+        assert!(reader.buffered_bytes() < entry.len() + 2_000);
     }
     assert_eq!(reader.finish(&mut out), Ok(Some(1)));
 }
@@ -418,7 +419,7 @@ fn a_part_that_does_not_end_is_given_up(#[case] start: &str, #[case] more: &str)
     let more = more.repeat(10_000);
     let fault = (0..1_000).find_map(|_| reader.push(more.as_bytes(), &mut out).err());
     assert_eq!(fault, Some(EmbeddingsReplyError::TooLarge));
-    assert!(reader.held() < 2 << 20);
+    assert!(reader.buffered_bytes() < 2 << 20);
 }
 
 #[rstest]
@@ -426,7 +427,8 @@ fn a_part_that_does_not_end_is_given_up(#[case] start: &str, #[case] more: &str)
 #[case::behind(r#"{"data":[{"embedding":[1]}],"usage":null}"#)]
 fn a_usage_that_says_nothing_is_replaced_where_it_stands(#[case] json: &'static str) {
     let EmbeddingsReply { body, tokens } =
-        reply(json.as_ref(), EmbeddingInputs { base64: false, ..ASKED }).expect("embeddings");
+        convert_reply(json.as_ref(), EmbeddingInputs { base64: false, ..ASKED })
+            .expect("embeddings");
     let counted = r#"{"prompt_tokens":7,"total_tokens":7}"#;
     let expected = json.replace("null", counted);
     assert_eq!((std::str::from_utf8(&body), tokens), (Ok(&*expected), None));

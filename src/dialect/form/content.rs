@@ -7,42 +7,46 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use super::head::{PartHead, PartKind};
-use super::{FormPart, FormViolation, PartContent, UploadedFile, shown, wrong};
+use super::{FormPart, FormViolation, PartContent, UploadedFile, excerpt, violation_at};
 
 /// Slices smaller than this are copied together, since each costs some bytes of its own.
 const SLICE_BYTES_MIN: usize = 4 * 1_024;
 /// Up to so much is copied together.
-const GATHERED_BYTES_MAX: usize = 64 * 1_024;
+const COPY_BUFFER_BYTES_MAX: usize = 64 * 1_024;
 
 /// What separates parts: a line break, two dashes and the boundary.
 #[derive(Debug)]
 pub(super) struct BoundaryMatcher {
-    whole: Bytes,
+    delimiter: Bytes,
     /// Finds it without its line break. There is no line break in the rest, so that what turns out
     /// to be none has no beginning of another one inside.
-    dashes: Finder<'static>,
+    dash_boundary: Finder<'static>,
 }
 
 impl BoundaryMatcher {
     pub(super) fn new(boundary: &str) -> BoundaryMatcher {
-        let whole = Bytes::from(format!("\r\n--{boundary}"));
-        BoundaryMatcher { dashes: Finder::new(&whole[2..]).into_owned(), whole }
+        let delimiter = Bytes::from(format!("\r\n--{boundary}"));
+        BoundaryMatcher { dash_boundary: Finder::new(&delimiter[2..]).into_owned(), delimiter }
     }
 
     /// Whether this is all of it.
-    pub(super) fn is_whole(&self, matched: usize) -> bool {
-        matched == self.whole.len()
+    pub(super) fn is_complete(&self, matched: usize) -> bool {
+        matched == self.delimiter.len()
     }
 
     /// Goes on matching the first one, whose line break may be left out.
-    pub(super) fn open(&self, matched: &mut usize, piece: &[u8]) -> Result<usize, FormViolation> {
+    pub(super) fn match_first(
+        &self,
+        matched: &mut usize,
+        piece: &[u8],
+    ) -> Result<usize, FormViolation> {
         if *matched == 0 && piece[0] == b'-' {
             *matched = 2;
         }
-        let expected = &self.whole[*matched..];
+        let expected = &self.delimiter[*matched..];
         let used = expected.len().min(piece.len());
         if let Some(at) = (0..used).find(|i| piece[*i] != expected[*i]) {
-            return Err(wrong(at, "a form must begin with its boundary"));
+            return Err(violation_at(at, "a form must begin with its boundary"));
         }
         *matched += used;
         Ok(used)
@@ -53,9 +57,9 @@ impl BoundaryMatcher {
 #[derive(Debug)]
 pub(super) struct PartBody {
     head: PartHead,
-    body: PartStorage,
+    storage: PartStorage,
     bytes_max: usize,
-    held: PartialBoundary,
+    partial: PartialBoundary,
 }
 
 /// Bytes at the end of the last piece that may belong to the next seam.
@@ -75,89 +79,93 @@ enum PartStorage {
 
 impl PartBody {
     pub(super) fn new(head: PartHead, text_bytes_max: usize, file_bytes_max: usize) -> PartBody {
-        let (body, bytes_max) = match head.kind {
+        let (storage, bytes_max) = match head.kind {
             PartKind::Text => (PartStorage::Text(TextBuffer::default()), text_bytes_max),
             PartKind::File(_) => (PartStorage::File(FileSlices::default()), file_bytes_max),
         };
-        PartBody { head, body, bytes_max, held: PartialBoundary::default() }
+        PartBody { head, storage, bytes_max, partial: PartialBoundary::default() }
     }
 
     /// Takes bytes up to the end of the next seam at most; gives how many, and whether it ended.
     pub(super) fn push(
         &mut self,
-        seam: &BoundaryMatcher,
+        boundary: &BoundaryMatcher,
         piece: &Bytes,
     ) -> Result<(usize, bool), FormViolation> {
-        let (from, is_whole) = self.resume(seam, piece)?;
+        let (from, is_whole) = self.resume_match(boundary, piece)?;
         if is_whole || from == piece.len() {
             return Ok((from, is_whole));
         }
         // What is before `from` was no seam, and no seam begins there.
         let fresh = piece.slice(from..);
-        for hit in seam.dashes.find_iter(&fresh) {
+        for hit in boundary.dash_boundary.find_iter(&fresh) {
             let before = &fresh[..hit];
             if let Some(content) = before.strip_suffix(b"\r\n") {
                 self.add(fresh.slice(..content.len()))?;
-                return Ok((from + hit + seam.whole.len() - 2, true));
+                return Ok((from + hit + boundary.delimiter.len() - 2, true));
             }
             if before.ends_with(b"\n") || before.ends_with(b"\r") {
                 self.add(fresh.slice(..hit - 1))?;
-                return Err(half_break(from + hit + seam.whole.len() - 3));
+                return Err(half_line_break(from + hit + boundary.delimiter.len() - 3));
             }
         }
-        self.held = PartialBoundary::of(seam, &fresh);
-        self.add(fresh.slice(..fresh.len() - self.held.length()))?;
+        self.partial = PartialBoundary::at_end_of(boundary, &fresh);
+        self.add(fresh.slice(..fresh.len() - self.partial.length()))?;
         Ok((piece.len(), false))
     }
 
     /// Goes on with what is held, until it is a seam or is not.
-    fn resume(
+    fn resume_match(
         &mut self,
-        seam: &BoundaryMatcher,
+        boundary: &BoundaryMatcher,
         piece: &[u8],
     ) -> Result<(usize, bool), FormViolation> {
-        let dashes = &seam.whole[2..];
-        if self.held.length() == 0 {
+        let dashes = &boundary.delimiter[2..];
+        if self.partial.length() == 0 {
             return Ok((0, false));
         }
         for (at, byte) in piece.iter().enumerate() {
-            let held = &mut self.held;
+            let held = &mut self.partial;
             if held.matched == 0 && !held.lf && *byte == b'\n' {
                 held.lf = true;
             } else if *byte == dashes[held.matched] {
                 held.matched += 1;
             } else {
-                self.release(seam)?;
+                self.release_partial(boundary)?;
                 return Ok((at, false));
             }
             if held.matched == dashes.len() {
-                return if held.cr && held.lf { Ok((at + 1, true)) } else { Err(half_break(at)) };
+                return if held.cr && held.lf {
+                    Ok((at + 1, true))
+                } else {
+                    Err(half_line_break(at))
+                };
             }
         }
         Ok((piece.len(), false))
     }
 
     /// What was held is content.
-    fn release(&mut self, seam: &BoundaryMatcher) -> Result<(), FormViolation> {
-        let held = std::mem::take(&mut self.held);
+    fn release_partial(&mut self, boundary: &BoundaryMatcher) -> Result<(), FormViolation> {
+        let held = std::mem::take(&mut self.partial);
         let begin = usize::from(!held.cr);
         let end = if held.lf { 2 } else { 1 };
-        self.add(seam.whole.slice(begin..end))?;
-        self.add(seam.whole.slice(2..2 + held.matched))
+        self.add(boundary.delimiter.slice(begin..end))?;
+        self.add(boundary.delimiter.slice(2..2 + held.matched))
     }
 
     fn add(&mut self, slice: Bytes) -> Result<(), FormViolation> {
-        let length = match &self.body {
+        let length = match &self.storage {
             PartStorage::Text(text) => text.0.len(),
             PartStorage::File(file) => file.length,
         };
         if slice.len() > self.bytes_max - length {
-            return Err(match self.body {
-                PartStorage::Text(_) => FormViolation::Texts,
-                PartStorage::File(_) => FormViolation::File(shown(&self.head.name)),
+            return Err(match self.storage {
+                PartStorage::Text(_) => FormViolation::TextTooLarge,
+                PartStorage::File(_) => FormViolation::FileTooLarge(excerpt(&self.head.name)),
             });
         }
-        match &mut self.body {
+        match &mut self.storage {
             PartStorage::Text(text) => text.0.extend_from_slice(&slice),
             PartStorage::File(file) => file.add(slice),
         }
@@ -168,13 +176,13 @@ impl PartBody {
     pub(super) fn finish(&mut self, at: usize, ascii: bool) -> Result<FormPart, FormViolation> {
         let name = std::mem::take(&mut self.head.name);
         let kind = std::mem::replace(&mut self.head.kind, PartKind::Text);
-        let content = match &mut self.body {
+        let content = match &mut self.storage {
             PartStorage::Text(text) => {
-                let ascii = ascii || self.head.ascii;
+                let ascii = ascii || self.head.is_ascii_only;
                 let text = String::from_utf8(std::mem::take(&mut text.0)).ok();
                 let text = text.filter(|text| !ascii || text.is_ascii());
-                let what = || format!("the text of '{}' is not UTF-8", shown(&name));
-                PartContent::Text(text.ok_or_else(|| wrong(at, what()))?)
+                let what = || format!("the text of '{}' is not UTF-8", excerpt(&name));
+                PartContent::Text(text.ok_or_else(|| violation_at(at, what()))?)
             }
             PartStorage::File(file) => PartContent::File(UploadedFile {
                 name: match kind {
@@ -190,14 +198,14 @@ impl PartBody {
     }
 }
 
-fn half_break(at: usize) -> FormViolation {
-    wrong(at, "a boundary must stand after CR and LF, not after one of them")
+fn half_line_break(at: usize) -> FormViolation {
+    violation_at(at, "a boundary must stand after CR and LF, not after one of them")
 }
 
 impl PartialBoundary {
     /// What at the end of these bytes may belong to a seam. No whole one is in them.
-    fn of(seam: &BoundaryMatcher, bytes: &[u8]) -> PartialBoundary {
-        let dashes = &seam.whole[2..];
+    fn at_end_of(boundary: &BoundaryMatcher, bytes: &[u8]) -> PartialBoundary {
+        let dashes = &boundary.delimiter[2..];
         let last = bytes.len().saturating_sub(dashes.len());
         let Some(at) = memchr::memrchr2(b'\r', b'\n', &bytes[last..]) else {
             return PartialBoundary::default();
@@ -228,8 +236,8 @@ impl fmt::Debug for TextBuffer {
 /// A file as slices of what came in.
 #[derive(Default)]
 struct FileSlices {
-    whole: Vec<Bytes>,
-    gathered: TextBuffer,
+    slices: Vec<Bytes>,
+    buffer: TextBuffer,
     length: usize,
 }
 
@@ -243,24 +251,24 @@ impl FileSlices {
     fn add(&mut self, slice: Bytes) {
         self.length += slice.len();
         if slice.len() < SLICE_BYTES_MIN {
-            self.gathered.0.extend_from_slice(&slice);
-            if self.gathered.0.len() >= GATHERED_BYTES_MAX {
+            self.buffer.0.extend_from_slice(&slice);
+            if self.buffer.0.len() >= COPY_BUFFER_BYTES_MAX {
                 self.flush();
             }
         } else {
             self.flush();
-            self.whole.push(slice);
+            self.slices.push(slice);
         }
     }
 
     fn flush(&mut self) {
-        if !self.gathered.0.is_empty() {
-            self.whole.push(Bytes::from(std::mem::take(&mut self.gathered.0)));
+        if !self.buffer.0.is_empty() {
+            self.slices.push(Bytes::from(std::mem::take(&mut self.buffer.0)));
         }
     }
 
     fn finish(mut self) -> Vec<Bytes> {
         self.flush();
-        self.whole
+        self.slices
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::dialect::CallError;
 use crate::dialect::json::JsonDocument;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 
 /// The fields of a form that were read so far.
 #[derive(Debug, Default)]
@@ -19,16 +19,16 @@ pub(in crate::dialect) struct FormFields {
 impl FormFields {
     /// Adds a field with its value, which is JSON. Its name must be one, and stand once.
     pub(in crate::dialect) fn add(&mut self, name: &str, json: &str) -> Result<(), CallError> {
-        check_name(name)?;
+        check_field_name(name)?;
         if !self.names.insert(name.to_owned()) {
-            return Err(unsound(name, format!("the field '{name}' stands twice in the form")));
+            return Err(invalid_form(name, format!("the field '{name}' stands twice in the form")));
         }
-        self.members.push(format!("{}:{json}", quoted(name)));
+        self.members.push(format!("{}:{json}", json_string(name)));
         Ok(())
     }
 
     /// The object, with its members in the order of the fields.
-    pub(in crate::dialect) fn document(self) -> Result<JsonDocument, CallError> {
+    pub(in crate::dialect) fn into_document(self) -> Result<JsonDocument, CallError> {
         Ok(JsonDocument::parse(Bytes::from(format!("{{{}}}", self.members.join(","))))?)
     }
 }
@@ -37,7 +37,7 @@ impl FormFields {
 const NAME_BYTES_MAX: usize = 64;
 
 /// A field's name must be one, so that nobody can read another in it.
-pub(in crate::dialect) fn check_name(name: &str) -> Result<(), CallError> {
+pub(in crate::dialect) fn check_field_name(name: &str) -> Result<(), CallError> {
     // Brackets mean a list to some readers, and a first underscore a setting of the form itself.
     let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     let plain = name.bytes().all(is_of_name) && !name.starts_with('_');
@@ -45,9 +45,9 @@ pub(in crate::dialect) fn check_name(name: &str) -> Result<(), CallError> {
         return Ok(());
     }
     let shown: String = name.chars().take(40).collect();
-    Err(unsound(&shown, format!("'{shown}' is no name of a field")))
+    Err(invalid_form(&shown, format!("'{shown}' is no name of a field")))
 }
 
-fn unsound(field: &str, message: String) -> CallError {
+fn invalid_form(field: &str, message: String) -> CallError {
     CallError { code: "invalid_form", param: Some(field.to_owned()), message }
 }

@@ -1,8 +1,10 @@
 //! The headers of a part.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::parameters::{HeaderParameters, ParameterValue, SPACE, extended, token_length};
-use super::{FormViolation, shown, wrong};
+use super::parameters::{
+    HeaderParameters, ParameterValue, WHITESPACE, decode_extended, token_length,
+};
+use super::{FormViolation, excerpt, violation_at};
 
 /// Bytes of one part's headers, at most.
 const HEAD_BYTES_MAX: usize = 8 * 1_024;
@@ -16,7 +18,7 @@ pub(super) struct PartHead {
     pub(super) kind: PartKind,
     pub(super) content_type: Option<String>,
     /// Whether the content's charset reads as UTF-8 only if all of it is ASCII.
-    pub(super) ascii: bool,
+    pub(super) is_ascii_only: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +33,8 @@ pub(super) enum PartKind {
 pub(super) struct PartHeadReader {
     /// The line that has not ended yet.
     line: Vec<u8>,
-    bytes: usize,
-    is_whole: bool,
+    bytes_read: usize,
+    is_complete: bool,
     /// Names in lower case, and values.
     headers: Vec<(String, String)>,
 }
@@ -41,37 +43,37 @@ impl PartHeadReader {
     /// Takes bytes up to the end of a line at most; gives how many.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, FormViolation> {
         let used = memchr::memchr(b'\n', piece).map_or(piece.len(), |at| at + 1);
-        let room = HEAD_BYTES_MAX - self.bytes;
+        let room = HEAD_BYTES_MAX - self.bytes_read;
         if used > room {
-            return Err(wrong(room, format!("more than {HEAD_BYTES_MAX} bytes of headers")));
+            return Err(violation_at(room, format!("more than {HEAD_BYTES_MAX} bytes of headers")));
         }
-        self.bytes += used;
+        self.bytes_read += used;
         self.line.extend_from_slice(&piece[..used]);
         if self.line.ends_with(b"\n") {
             let line = std::mem::take(&mut self.line);
-            self.take_line(&line).map_err(|what| wrong(used - 1, what))?;
+            self.parse_line(&line).map_err(|what| violation_at(used - 1, what))?;
         }
         Ok(used)
     }
 
     /// What the headers say, once all have come.
     pub(super) fn finish(&self, at: usize) -> Result<Option<PartHead>, FormViolation> {
-        if !self.is_whole {
+        if !self.is_complete {
             return Ok(None);
         }
-        self.read().map(Some).map_err(|what| wrong(at, what))
+        self.parse_head().map(Some).map_err(|what| violation_at(at, what))
     }
 
-    fn take_line(&mut self, line: &[u8]) -> Result<(), String> {
+    fn parse_line(&mut self, line: &[u8]) -> Result<(), String> {
         let line = line.strip_suffix(b"\r\n").ok_or("a header ends with a lone line feed")?;
         let Ok(line) = std::str::from_utf8(line) else {
             return Err("a header is not UTF-8".to_owned());
         };
         if line.is_empty() {
-            self.is_whole = true;
+            self.is_complete = true;
             return Ok(());
         }
-        if line.starts_with(SPACE) {
+        if line.starts_with(WHITESPACE) {
             return Err("a header goes on in the next line".to_owned());
         }
         if line.contains(|c: char| c.is_control() && c != '\t') {
@@ -79,34 +81,34 @@ impl PartHeadReader {
         }
         let (name, value) = line.split_at(token_length(line));
         let Some(value) = value.strip_prefix(':').filter(|_| !name.is_empty()) else {
-            return Err(format!("'{}' is no header", shown(line)));
+            return Err(format!("'{}' is no header", excerpt(line)));
         };
         let name = name.to_ascii_lowercase();
-        if self.get(&name).is_some() {
-            return Err(format!("the header '{}' stands twice", shown(&name)));
+        if self.header(&name).is_some() {
+            return Err(format!("the header '{}' stands twice", excerpt(&name)));
         }
-        self.headers.push((name, value.trim_matches(SPACE).to_owned()));
+        self.headers.push((name, value.trim_matches(WHITESPACE).to_owned()));
         if self.headers.len() > HEADERS_MAX {
             return Err(format!("more than {HEADERS_MAX} headers"));
         }
         Ok(())
     }
 
-    fn get(&self, name: &str) -> Option<&str> {
+    fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| &**value)
     }
 
-    fn read(&self) -> Result<PartHead, String> {
-        let disposition = self.get("content-disposition").ok_or("a part has no name")?;
-        let (name, kind) = named(disposition)?;
-        if let Some(encoding) = self.get("content-transfer-encoding") {
+    fn parse_head(&self) -> Result<PartHead, String> {
+        let disposition = self.header("content-disposition").ok_or("a part has no name")?;
+        let (name, kind) = parse_disposition(disposition)?;
+        if let Some(encoding) = self.header("content-transfer-encoding") {
             let plain = ["binary", "8bit", "7bit"];
             if !plain.iter().any(|p| encoding.eq_ignore_ascii_case(p)) {
-                return Err(format!("the content-transfer-encoding is '{}'", shown(encoding)));
+                return Err(format!("the content-transfer-encoding is '{}'", excerpt(encoding)));
             }
         }
         // Some clients send an empty one for a file of a type that they don't know.
-        let content_type = self.get("content-type").filter(|v| !v.is_empty());
+        let content_type = self.header("content-type").filter(|v| !v.is_empty());
         let mut ascii = false;
         if let Some(content_type) = content_type {
             let start = content_type.get(.."multipart/".len());
@@ -114,22 +116,30 @@ impl PartHeadReader {
                 return Err("a part has parts of its own".to_owned());
             }
             if kind == PartKind::Text {
-                ascii = HeaderParameters::parse(content_type)?.is_only_ascii()?;
+                ascii = HeaderParameters::parse(content_type)?.is_ascii_only()?;
             }
         }
-        Ok(PartHead { name, kind, content_type: content_type.map(str::to_owned), ascii })
+        Ok(PartHead {
+            name,
+            kind,
+            content_type: content_type.map(str::to_owned),
+            is_ascii_only: ascii,
+        })
     }
 }
 
 /// The name of a part, and what part it is.
-fn named(disposition: &str) -> Result<(String, PartKind), String> {
+fn parse_disposition(disposition: &str) -> Result<(String, PartKind), String> {
     let read = HeaderParameters::parse(disposition)?;
-    if !read.first.eq_ignore_ascii_case("form-data") {
-        return Err(format!("the content-disposition is '{}', not form-data", shown(read.first)));
+    if !read.main_value.eq_ignore_ascii_case("form-data") {
+        return Err(format!(
+            "the content-disposition is '{}', not form-data",
+            excerpt(read.main_value)
+        ));
     }
     // Some read these as the parameter without what follows the star, and some don't.
     if let Some(name) = read.names().find(|name| name.contains('*') && *name != "filename*") {
-        return Err(format!("the content-disposition has the parameter '{}'", shown(name)));
+        return Err(format!("the content-disposition has the parameter '{}'", excerpt(name)));
     }
     let name = read.get("name").ok_or("a part has no name")?;
     let text = name.text().into_owned();
@@ -137,15 +147,15 @@ fn named(disposition: &str) -> Result<(String, PartKind), String> {
         return Err("a part has an empty name".to_owned());
     }
     // Before anything else a backslash may stand for itself, or for nothing.
-    if name.raw().matches('\\').count() != escaping(name.raw()) {
-        return Err(format!("the name '{}' has a lone backslash", shown(&text)));
+    if name.raw().matches('\\').count() != count_escape_backslashes(name.raw()) {
+        return Err(format!("the name '{}' has a lone backslash", excerpt(&text)));
     }
     let file_name = read.get("filename").map(|written| written.text().into_owned());
     let kind = match (read.get("filename*"), file_name) {
         (None, None) => PartKind::Text,
         (None, file_name) => PartKind::File(file_name),
         (Some(ParameterValue::Token(value)), file_name) => {
-            PartKind::File(extended(value)?.or(file_name))
+            PartKind::File(decode_extended(value)?.or(file_name))
         }
         (Some(ParameterValue::Quoted(_)), _) => return Err("filename* is in quotes".to_owned()),
     };
@@ -153,7 +163,7 @@ fn named(disposition: &str) -> Result<(String, PartKind), String> {
 }
 
 /// How many backslashes escape something or are escaped.
-fn escaping(raw: &str) -> usize {
+fn count_escape_backslashes(raw: &str) -> usize {
     let (mut count, mut rest) = (0, raw);
     while let Some(at) = rest.find('\\') {
         rest = &rest[at + 1..];

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::shown;
+use super::excerpt;
 
 /// A value as it stands in a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +52,9 @@ const ESCAPES: [(&str, &str); 5] =
 #[derive(Debug)]
 pub(super) struct HeaderParameters<'a> {
     /// What stands before the first parameter.
-    pub(super) first: &'a str,
+    pub(super) main_value: &'a str,
     /// In lower case.
-    named: Vec<(String, ParameterValue<'a>)>,
+    parameters: Vec<(String, ParameterValue<'a>)>,
 }
 
 /// No header that means well has more.
@@ -64,28 +64,29 @@ impl<'a> HeaderParameters<'a> {
     /// Reads the value of a header.
     pub(super) fn parse(value: &'a str) -> Result<HeaderParameters<'a>, String> {
         let (first, mut rest) = value.split_at(value.find(';').unwrap_or(value.len()));
-        let mut read = HeaderParameters { first: first.trim_matches(SPACE), named: Vec::new() };
+        let mut read =
+            HeaderParameters { main_value: first.trim_matches(WHITESPACE), parameters: Vec::new() };
         while let Some(after) = rest.strip_prefix(';') {
-            rest = after.trim_start_matches(SPACE);
+            rest = after.trim_start_matches(WHITESPACE);
             if rest.is_empty() || rest.starts_with(';') {
                 continue;
             }
             let (name, value) = rest.split_at(token_length(rest));
             let Some(value) = value.strip_prefix('=').filter(|_| !name.is_empty()) else {
-                return Err(format!("'{}' is no parameter", shown(rest)));
+                return Err(format!("'{}' is no parameter", excerpt(rest)));
             };
             let name = name.to_ascii_lowercase();
             if read.get(&name).is_some() {
-                return Err(format!("the parameter '{}' stands twice", shown(&name)));
+                return Err(format!("the parameter '{}' stands twice", excerpt(&name)));
             }
-            let (written, after) = written(value)
-                .ok_or_else(|| format!("'{}' is no value of a parameter", shown(value)))?;
-            read.named.push((name, written));
-            rest = after.trim_start_matches(SPACE);
+            let (written, after) = parse_value(value)
+                .ok_or_else(|| format!("'{}' is no value of a parameter", excerpt(value)))?;
+            read.parameters.push((name, written));
+            rest = after.trim_start_matches(WHITESPACE);
             if !(rest.is_empty() || rest.starts_with(';')) {
-                return Err(format!("'{}' stands after a parameter", shown(rest)));
+                return Err(format!("'{}' stands after a parameter", excerpt(rest)));
             }
-            if read.named.len() > PARAMETERS_MAX {
+            if read.parameters.len() > PARAMETERS_MAX {
                 return Err(format!("more than {PARAMETERS_MAX} parameters"));
             }
         }
@@ -94,27 +95,27 @@ impl<'a> HeaderParameters<'a> {
 
     /// A parameter, by its name in lower case.
     pub(super) fn get(&self, name: &str) -> Option<ParameterValue<'a>> {
-        self.named.iter().find(|(n, _)| n == name).map(|(_, written)| *written)
+        self.parameters.iter().find(|(n, _)| n == name).map(|(_, written)| *written)
     }
 
     /// The names of the parameters, in lower case.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.named.iter().map(|(name, _)| &**name)
+        self.parameters.iter().map(|(name, _)| &**name)
     }
 
     /// Whether the charset, if one is named, is one that reads as UTF-8 only if all of it is ASCII.
     /// (Some clients name theirs whatever they send.)
-    pub(super) fn is_only_ascii(&self) -> Result<bool, String> {
+    pub(super) fn is_ascii_only(&self) -> Result<bool, String> {
         let Some(charset) = self.get("charset") else { return Ok(false) };
         match &*charset.raw().to_ascii_lowercase() {
             "utf-8" | "utf8" => Ok(false),
             "us-ascii" | "ascii" | "iso-8859-1" | "latin1" | "windows-1252" => Ok(true),
-            other => Err(format!("the charset is '{}', not utf-8", shown(other))),
+            other => Err(format!("the charset is '{}', not utf-8", excerpt(other))),
         }
     }
 }
 
-pub(super) const SPACE: [char; 2] = [' ', '\t'];
+pub(super) const WHITESPACE: [char; 2] = [' ', '\t'];
 
 /// How many characters of a token (RFC 9110) a text begins with.
 pub(super) fn token_length(text: &str) -> usize {
@@ -123,7 +124,7 @@ pub(super) fn token_length(text: &str) -> usize {
 }
 
 /// The value that a text begins with, and what is after it.
-fn written(text: &str) -> Option<(ParameterValue<'_>, &str)> {
+fn parse_value(text: &str) -> Option<(ParameterValue<'_>, &str)> {
     let Some(inside) = text.strip_prefix('"') else {
         let (token, rest) = text.split_at(token_length(text));
         return (!token.is_empty()).then_some((ParameterValue::Token(token), rest));
@@ -141,8 +142,8 @@ fn written(text: &str) -> Option<(ParameterValue<'_>, &str)> {
 }
 
 /// The text of a value with its charset before it (RFC 5987); `None` if that is not UTF-8.
-pub(super) fn extended(value: &str) -> Result<Option<String>, String> {
-    let wrong = || format!("'{}' is no value with a charset", shown(value));
+pub(super) fn decode_extended(value: &str) -> Result<Option<String>, String> {
+    let wrong = || format!("'{}' is no value with a charset", excerpt(value));
     let (charset, rest) = value.split_once('\'').ok_or_else(wrong)?;
     let (_, encoded) = rest.split_once('\'').ok_or_else(wrong)?;
     if !charset.eq_ignore_ascii_case("utf-8") {
@@ -184,7 +185,7 @@ mod tests {
     #[case::empty("a; x=\"\"", "x", "")]
     fn a_parameter_is_read(#[case] value: &str, #[case] name: &str, #[case] expected: &str) {
         let read = HeaderParameters::parse(value).expect("sound");
-        assert_eq!(read.first, "a");
+        assert_eq!(read.main_value, "a");
         assert_eq!(read.get(name).map(ParameterValue::text).as_deref(), Some(expected));
     }
 
@@ -217,7 +218,7 @@ mod tests {
         #[case] value: &str,
         #[case] expected: Result<Option<&str>, ()>,
     ) {
-        let read = extended(value).map_err(|_| ());
+        let read = decode_extended(value).map_err(|_| ());
         assert_eq!(read.as_ref().map(Option::as_deref), expected.as_ref().map(|e| *e));
     }
 }

@@ -208,7 +208,7 @@ fn headed(headers: &str) -> String {
 fn headers_that_can_be_read_in_two_ways_are_refused(#[case] headers: &str, #[case] says: &str) {
     for size in [1, 5, 1_000] {
         let fault = read_in(TYPE, headed(headers).as_bytes(), size).expect_err("unsound");
-        assert!(matches!(fault, FormError::Broken { .. }), "{fault}");
+        assert!(matches!(fault, FormError::Malformed { .. }), "{fault}");
         assert!(fault.to_string().contains(says), "{fault}");
     }
 }
@@ -234,7 +234,7 @@ fn a_frame_that_can_be_read_in_two_ways_is_refused(
 ) {
     for size in [1, 3, 100] {
         match read_in(TYPE, body.as_bytes(), size) {
-            Err(FormError::Broken { offset, what }) => {
+            Err(FormError::Malformed { offset, what }) => {
                 assert_eq!(offset, at, "{what}");
                 assert!(what.contains(says), "{what}");
             }
@@ -295,7 +295,7 @@ fn limits_hold_to_the_byte() {
         assert!(read_in(TYPE, &file(100), size).is_ok());
         assert_eq!(read_in(TYPE, &file(101), size).err(), Some(too_large.clone()));
         assert!(read_in(TYPE, &text(4_096), size).is_ok());
-        assert_eq!(read_in(TYPE, &text(4_097), size).err(), Some(FormError::TooLarge(4_096)));
+        assert_eq!(read_in(TYPE, &text(4_097), size).err(), Some(FormError::TextTooLarge(4_096)));
         assert!(read_in(TYPE, &form_of(&[("name=a", &b""[..]); 16]), size).is_ok());
         let parts =
             read_in(TYPE, &form_of(&[("name=a", &b""[..]); 17]), size).expect_err("too many");
@@ -316,7 +316,7 @@ fn the_headers_of_a_part_have_a_limit_to_the_byte() {
         assert!(read_in(TYPE, headed(8_192).as_bytes(), size).is_ok());
         let fault = read_in(TYPE, headed(8_193).as_bytes(), size).expect_err("too long");
         assert!(
-            matches!(fault, FormError::Broken { offset, .. } if offset == 6 + 8_192),
+            matches!(fault, FormError::Malformed { offset, .. } if offset == 6 + 8_192),
             "{fault}"
         );
     }

@@ -5,15 +5,15 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{REGIONS, SourceImage, no_region};
+use super::{REGION_FIELDS, SourceImage, unsupported_region};
 use crate::dialect::CallError;
-use crate::dialect::form::{Form, FormFields, PartContent, check_name};
-use crate::dialect::json::draft::quoted;
+use crate::dialect::form::{Form, FormFields, PartContent, check_field_name};
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::payload::RequestPayload;
 
 /// The field that the image is sent in.
-const IMAGE: &str = "image";
+const IMAGE_FIELD: &str = "image";
 
 /// Reads a form as the JSON object of its text fields, and its one file.
 ///
@@ -22,50 +22,53 @@ const IMAGE: &str = "image";
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn edit(form: Form) -> Result<(JsonDocument, SourceImage), CallError> {
+pub fn parse_edit_form(form: Form) -> Result<(JsonDocument, SourceImage), CallError> {
     let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {
         let name = part.name;
         check_region(&name)?;
         match part.content {
-            PartContent::File(upload) if is_image(&name) => {
+            PartContent::File(upload) if is_image_field(&name) => {
                 if file.replace(upload).is_some() {
-                    return Err(CallError::invalid(IMAGE, "one file, since one image is edited"));
+                    return Err(CallError::invalid(
+                        IMAGE_FIELD,
+                        "one file, since one image is edited",
+                    ));
                 }
             }
-            PartContent::Text(_) if is_image(&name) => {
-                return Err(CallError::invalid(IMAGE, "a file: a part that has a file name"));
+            PartContent::Text(_) if is_image_field(&name) => {
+                return Err(CallError::invalid(IMAGE_FIELD, "a file: a part that has a file name"));
             }
             PartContent::File(_) => {
-                check_name(&name)?;
+                check_field_name(&name)?;
                 let right = "a text: the one file of an edit is 'image'";
                 return Err(CallError::invalid(&name, right));
             }
-            PartContent::Text(text) => fields.add(&name, &json_of(&name, text))?,
+            PartContent::Text(text) => fields.add(&name, &field_json(&name, text))?,
         }
     }
     let Some(upload) = file else {
-        return Err(CallError::missing(IMAGE, "the image to edit, as a file"));
+        return Err(CallError::missing(IMAGE_FIELD, "the image to edit, as a file"));
     };
-    let file = SourceImage::read(IMAGE, upload)?;
-    Ok((fields.document()?, file))
+    let file = SourceImage::from_upload(IMAGE_FIELD, upload)?;
+    Ok((fields.into_document()?, file))
 }
 
-fn is_image(name: &str) -> bool {
+fn is_image_field(name: &str) -> bool {
     matches!(name, "image" | "image[]")
 }
 
 /// A field must not be of a region, however its name goes on.
 fn check_region(name: &str) -> Result<(), CallError> {
     let stem = name.split('[').next().unwrap_or_default();
-    match REGIONS.iter().find(|region| **region == stem) {
-        Some(region) => Err(no_region(region)),
+    match REGION_FIELDS.iter().find(|region| **region == stem) {
+        Some(region) => Err(unsupported_region(region)),
         None => Ok(()),
     }
 }
 
 /// The value of a field of a form.
-fn json_of(name: &str, text: String) -> String {
+fn field_json(name: &str, text: String) -> String {
     let is_bare = match name {
         // Written in any other way it is no number in JSON, or another one to another reader.
         "n" | "output_compression" | "partial_images" => {
@@ -74,24 +77,24 @@ fn json_of(name: &str, text: String) -> String {
         "stream" => matches!(&*text, "true" | "false"),
         _ => false,
     };
-    if is_bare { text } else { quoted(&text) }
+    if is_bare { text } else { json_string(&text) }
 }
 
 /// A vendor's body: the members of an object, and the image as a data URI in `image.url`.
 #[must_use]
-pub fn edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayload {
+pub fn build_edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayload {
     let mut text = "{".to_owned();
-    for (name, value) in others(fields) {
-        text.push_str(&quoted(&name));
+    for (name, value) in members_except_image(fields) {
+        text.push_str(&json_string(&name));
         text.push(':');
         text.push_str(&String::from_utf8_lossy(value.raw()));
         text.push(',');
     }
     text.push_str(r#""image":{"url":""#);
     let mut payload = RequestPayload::default();
-    payload.plain(Bytes::from(text));
-    file.add_to(&mut payload);
-    payload.plain(Bytes::from_static(br#""}}"#));
+    payload.push_bytes(Bytes::from(text));
+    file.append_data_uri(&mut payload);
+    payload.push_bytes(Bytes::from_static(br#""}}"#));
     payload
 }
 
@@ -100,7 +103,11 @@ pub fn edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayload {
 ///
 /// Nobody who writes the fields may know or guess the boundary.
 #[must_use]
-pub fn edit_form(fields: &JsonDocument, file: &SourceImage, boundary: &str) -> RequestPayload {
+pub fn build_edit_form(
+    fields: &JsonDocument,
+    file: &SourceImage,
+    boundary: &str,
+) -> RequestPayload {
     let mut text = String::new();
     let part = |name: &str| {
         // As browsers do, and with backslashes as all but they read them.
@@ -108,7 +115,7 @@ pub fn edit_form(fields: &JsonDocument, file: &SourceImage, boundary: &str) -> R
         let name = name.replace('\r', "%0D").replace('\n', "%0A");
         format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"")
     };
-    for (name, value) in others(fields).filter(|(_, value)| !value.is_null()) {
+    for (name, value) in members_except_image(fields).filter(|(_, value)| !value.is_null()) {
         text.push_str(&part(&name));
         text.push_str("\r\n\r\n");
         match value.text() {
@@ -117,20 +124,22 @@ pub fn edit_form(fields: &JsonDocument, file: &SourceImage, boundary: &str) -> R
         }
         text.push_str("\r\n");
     }
-    text.push_str(&part(IMAGE));
-    let (name, media_type) = (file.name(), &file.media_type);
+    text.push_str(&part(IMAGE_FIELD));
+    let (name, media_type) = (file.file_name(), &file.media_type);
     let rest = format!("; filename=\"{name}\"\r\nContent-Type: {media_type}\r\n\r\n");
     text.push_str(&rest);
     let mut payload = RequestPayload::default();
-    payload.plain(Bytes::from(text));
-    file.content.iter().for_each(|slice| payload.plain(slice.clone()));
-    payload.plain(Bytes::from(format!("\r\n--{boundary}--\r\n")));
+    payload.push_bytes(Bytes::from(text));
+    file.content.iter().for_each(|slice| payload.push_bytes(slice.clone()));
+    payload.push_bytes(Bytes::from(format!("\r\n--{boundary}--\r\n")));
     payload
 }
 
 /// All members but the image.
-fn others(fields: &JsonDocument) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
-    fields.members().filter(|(name, _)| name != IMAGE)
+fn members_except_image(
+    fields: &JsonDocument,
+) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
+    fields.members().filter(|(name, _)| name != IMAGE_FIELD)
 }
 
 #[cfg(test)]
@@ -161,7 +170,7 @@ mod tests {
     }
 
     fn read(parts: Vec<FormPart>) -> Result<(JsonDocument, SourceImage), CallError> {
-        edit(Form { parts })
+        parse_edit_form(Form { parts })
     }
 
     #[rstest]
@@ -266,9 +275,9 @@ mod tests {
     fn a_body_of_json_has_the_image_as_a_data_uri() {
         let (fields, file) = golden();
         let expected = r#"{"model":"m","prompt":"a \"\u00e9\"","n":1,"seed":1.50,"user":null,"x":{"a": [true]},"image":{"url":"data:image/png;base64,iVBORw0KGgoA/w=="}}"#;
-        let sent = sent(&edit_json(&fields, &file));
+        let sent = sent(&build_edit_json(&fields, &file));
         assert_eq!(String::from_utf8_lossy(&sent), expected);
-        let alone = edit_json(&JsonDocument::parse("{}".into()).expect("sound"), &file);
+        let alone = build_edit_json(&JsonDocument::parse("{}".into()).expect("sound"), &file);
         assert!(JsonDocument::parse(alone.chunks().collect::<Vec<_>>().concat().into()).is_ok());
     }
 
@@ -291,7 +300,7 @@ mod tests {
         expected.extend_from_slice(head.as_bytes());
         expected.extend_from_slice(PNG);
         expected.extend_from_slice(b"\r\n--b--\r\n");
-        let sent = sent(&edit_form(&fields, &file, "b"));
+        let sent = sent(&build_edit_form(&fields, &file, "b"));
         assert_eq!(sent.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 
@@ -314,7 +323,7 @@ mod tests {
             content in proptest::collection::vec(any::<u8>(), 1..50),
             cut in 0..50usize,
         ) {
-            prop_assume!(!fields.contains_key(IMAGE));
+            prop_assume!(!fields.contains_key(IMAGE_FIELD));
             let document = JsonDocument::parse(Json::from(fields.clone()).to_string().into());
             let document = document.expect("sound");
             let (head, tail) = content.split_at(cut.min(content.len()));
@@ -326,8 +335,8 @@ mod tests {
 
             let mut expected = fields.clone();
             let address = format!("data:image/webp;base64,{}", STANDARD.encode(&content));
-            expected.insert(IMAGE.to_owned(), json!({"url": address}));
-            let body = Bytes::from(sent(&edit_json(&document, &file)));
+            expected.insert(IMAGE_FIELD.to_owned(), json!({"url": address}));
+            let body = Bytes::from(sent(&build_edit_json(&document, &file)));
             prop_assert!(JsonDocument::parse(body.clone()).is_ok());
             let read: Json = serde_json::from_slice(&body).expect("JSON");
             prop_assert_eq!(read, Json::from(expected));
@@ -336,13 +345,13 @@ mod tests {
                 FormLimits { parts_max: 16, text_bytes_max: 1 << 16, file_bytes_max: 1 << 16 };
             let mut reader =
                 FormReader::new("multipart/form-data; boundary=0aZ9", limits).expect("a form");
-            for chunk in edit_form(&document, &file, "0aZ9").chunks() {
+            for chunk in build_edit_form(&document, &file, "0aZ9").chunks() {
                 reader.push(chunk).expect("sound");
             }
             let mut parts = reader.finish().expect("sound").parts;
             let last = parts.pop().expect("a file");
             let PartContent::File(read) = last.content else { panic!("no file") };
-            prop_assert_eq!((&*last.name, read.name.as_deref()), (IMAGE, Some("image.webp")));
+            prop_assert_eq!((&*last.name, read.name.as_deref()), (IMAGE_FIELD, Some("image.webp")));
             prop_assert_eq!(read.content_type.as_deref(), Some("image/webp"));
             prop_assert_eq!(read.content.concat(), content);
             let told = parts.into_iter().map(|part| match part.content {

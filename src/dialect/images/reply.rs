@@ -34,25 +34,25 @@ pub enum WithheldImage {
 ///
 /// # Errors
 /// [`Withheld`] if there is not an image in each of its entries, or no entry.
-pub fn reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
+pub fn convert_reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
     let told = document.get("respect_moderation").and_then(JsonValue::bool);
     let data = document.get("data").ok_or(WithheldImage::Unreadable)?;
-    if !matches!(data.kind(), JsonKind::List | JsonKind::Null) {
+    if !matches!(data.kind(), JsonKind::Array | JsonKind::Null) {
         return Err(WithheldImage::Unreadable);
     }
-    let entries = data.elements().map(ImageEntry::read).collect::<Result<Vec<_>, _>>()?;
+    let entries = data.elements().map(ImageEntry::parse).collect::<Result<Vec<_>, _>>()?;
     if entries.is_empty() || told == Some(false) {
         return Err(WithheldImage::Moderated);
     }
     let body = match document.get("created").map(JsonValue::kind) {
         Some(JsonKind::Number) => vec![document.body().clone()],
-        _ => rewritten(document.body(), &entries, created),
+        _ => rewrite_reply(document.body(), &entries, created),
     };
     let usage = document.get("usage");
     Ok(ImagesReply {
         body,
-        tokens: usage.and_then(|usage| meter::tokens(usage, meter::RESPONSES)),
-        ticks: usage.and_then(meter::ticks),
+        tokens: usage.and_then(|usage| meter::read_tokens(usage, meter::RESPONSES_FIELDS)),
+        ticks: usage.and_then(meter::read_cost_ticks),
     })
 }
 
@@ -63,7 +63,7 @@ struct ImageEntry<'a> {
 }
 
 impl<'a> ImageEntry<'a> {
-    fn read(entry: JsonValue<'a>) -> Result<ImageEntry<'a>, WithheldImage> {
+    fn parse(entry: JsonValue<'a>) -> Result<ImageEntry<'a>, WithheldImage> {
         if entry.kind() != JsonKind::Object {
             return Err(WithheldImage::Unreadable);
         }
@@ -71,19 +71,19 @@ impl<'a> ImageEntry<'a> {
         for (name, value) in entry.members() {
             match &*name {
                 "b64_json" => image = Some(value),
-                "revised_prompt" if value.kind() == JsonKind::Text => prompt = Some(value),
+                "revised_prompt" if value.kind() == JsonKind::String => prompt = Some(value),
                 "respect_moderation" if value.bool() == Some(false) => {
                     return Err(WithheldImage::Moderated);
                 }
                 _ => {}
             }
         }
-        let image = image.filter(|image| image.inside().is_some_and(|text| !text.is_empty()));
+        let image = image.filter(|image| image.string_bytes().is_some_and(|text| !text.is_empty()));
         Ok(ImageEntry { image: image.ok_or(WithheldImage::Moderated)?, prompt })
     }
 }
 
-fn rewritten(original: &Bytes, entries: &[ImageEntry<'_>], created: i64) -> Vec<Bytes> {
+fn rewrite_reply(original: &Bytes, entries: &[ImageEntry<'_>], created: i64) -> Vec<Bytes> {
     let mut body = vec![Bytes::from(format!(r#"{{"created":{created},"data":["#))];
     for (i, entry) in entries.iter().enumerate() {
         let opening: &[u8] = if i == 0 { br#"{"b64_json":"# } else { br#",{"b64_json":"# };
@@ -105,7 +105,7 @@ mod tests {
     use rstest::rstest;
 
     fn document(body: impl Into<Bytes>) -> JsonDocument {
-        JsonDocument::received(body.into()).expect("sound")
+        JsonDocument::parse_from_vendor(body.into()).expect("sound")
     }
 
     #[rstest]
@@ -115,7 +115,7 @@ mod tests {
     )]
     #[case::allowed(r#"{"data":[{"respect_moderation":true,"b64_json":"a"}],"created":1.5}"#)]
     fn a_reply_that_has_all_passes_as_it_came(#[case] body: &'static str) {
-        let read = reply(&document(body), 7).expect("an image");
+        let read = convert_reply(&document(body), 7).expect("an image");
         assert_eq!(read.body, [body]);
     }
 
@@ -136,7 +136,7 @@ mod tests {
         #[case] body: &'static str,
         #[case] expected: &str,
     ) {
-        let read = reply(&document(body), 7).expect("an image");
+        let read = convert_reply(&document(body), 7).expect("an image");
         assert_eq!(String::from_utf8_lossy(&read.body.concat()), expected);
         document(read.body.concat());
     }
@@ -163,7 +163,7 @@ mod tests {
         #[case] body: &'static str,
         #[case] why: WithheldImage,
     ) {
-        assert_eq!(reply(&document(body), 7).err(), Some(why));
+        assert_eq!(convert_reply(&document(body), 7).err(), Some(why));
     }
 
     #[rstest]
@@ -201,7 +201,7 @@ mod tests {
         #[case] ticks: Option<u64>,
     ) {
         let body = format!(r#"{{"data":[{{"b64_json":"a"}}],"usage":{usage}}}"#);
-        let read = reply(&document(body), 7).expect("an image");
+        let read = convert_reply(&document(body), 7).expect("an image");
         assert_eq!((read.tokens.map(|t| (t.input, t.output)), read.ticks), (tokens, ticks));
     }
 
@@ -209,7 +209,7 @@ mod tests {
     fn images_are_not_copied() {
         let image = "A".repeat(1 << 20);
         let original = document(format!(r#"{{"data":[{{"b64_json":"{image}"}}]}}"#));
-        let read = reply(&original, 7).expect("an image");
+        let read = convert_reply(&original, 7).expect("an image");
         let within = original.body().as_ptr_range();
         let slices = read.body.iter().filter(|slice| slice.len() >= image.len());
         assert!(slices.clone().all(|slice| within.contains(&slice.as_ptr())));

@@ -6,20 +6,20 @@ use std::borrow::Cow;
 /// Takes the white space out of sound JSON that is not inside its strings.
 #[must_use]
 pub fn compact(json: &[u8]) -> Cow<'_, [u8]> {
-    let space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
-    if !json.iter().any(space) {
+    let is_space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
+    if !json.iter().any(is_space) {
         return Cow::Borrowed(json);
     }
     let mut out = Vec::with_capacity(json.len());
-    let (mut inside, mut escaped) = (false, false);
+    let (mut in_string, mut escaped) = (false, false);
     for byte in json {
-        if inside {
+        if in_string {
             out.push(*byte);
-            inside = escaped || *byte != b'"';
+            in_string = escaped || *byte != b'"';
             escaped = !escaped && *byte == b'\\';
-        } else if !space(byte) {
+        } else if !is_space(byte) {
             out.push(*byte);
-            inside = *byte == b'"';
+            in_string = *byte == b'"';
         }
     }
     Cow::Owned(out)

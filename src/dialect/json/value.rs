@@ -13,9 +13,9 @@ pub enum JsonKind {
     /// A number.
     Number,
     /// A string.
-    Text,
+    String,
     /// A list.
-    List,
+    Array,
     /// An object.
     Object,
 }
@@ -23,13 +23,13 @@ pub enum JsonKind {
 impl JsonKind {
     /// The kind in words, for messages to clients.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             JsonKind::Null => "null",
             JsonKind::Bool => "a boolean",
             JsonKind::Number => "a number",
-            JsonKind::Text => "a string",
-            JsonKind::List => "an array",
+            JsonKind::String => "a string",
+            JsonKind::Array => "an array",
             JsonKind::Object => "an object",
         }
     }
@@ -40,8 +40,8 @@ impl JsonKind {
 pub struct JsonValue<'a> {
     raw: &'a [u8],
     /// What is known of the bytes around it, and where it stands in them.
-    long: &'a [LongValue],
-    at: usize,
+    long_values: &'a [LongValue],
+    offset: usize,
 }
 
 impl PartialEq for JsonValue<'_> {
@@ -61,19 +61,23 @@ pub(super) struct LongValue {
 
 impl LongValue {
     /// From so many bytes on a value is long: there are not many then, whoever sends them.
-    pub(super) const BYTES: usize = 16 << 10;
+    pub(super) const BYTES_MIN: usize = 16 << 10;
 }
 
 impl<'a> JsonValue<'a> {
     /// Bytes that a scan has passed. On others nothing panics, but answers mean nothing.
     #[must_use]
-    pub fn trusted(raw: &'a [u8]) -> JsonValue<'a> {
-        JsonValue::within(raw, &[], 0)
+    pub fn from_validated(raw: &'a [u8]) -> JsonValue<'a> {
+        JsonValue::at_offset(raw, &[], 0)
     }
 
     /// The same, at such a place in bytes of which it is known where long values end.
-    pub(super) fn within(raw: &'a [u8], long: &'a [LongValue], at: usize) -> JsonValue<'a> {
-        JsonValue { raw, long, at }
+    pub(super) fn at_offset(
+        raw: &'a [u8],
+        long_values: &'a [LongValue],
+        offset: usize,
+    ) -> JsonValue<'a> {
+        JsonValue { raw, long_values, offset }
     }
 
     /// The bytes of the value.
@@ -86,9 +90,9 @@ impl<'a> JsonValue<'a> {
     #[must_use]
     pub fn kind(self) -> JsonKind {
         match self.raw.first() {
-            Some(b'"') => JsonKind::Text,
+            Some(b'"') => JsonKind::String,
             Some(b'{') => JsonKind::Object,
-            Some(b'[') => JsonKind::List,
+            Some(b'[') => JsonKind::Array,
             Some(b't' | b'f') => JsonKind::Bool,
             Some(b'-' | b'0'..=b'9') => JsonKind::Number,
             _ => JsonKind::Null,
@@ -104,7 +108,7 @@ impl<'a> JsonValue<'a> {
     /// The text of a string.
     #[must_use]
     pub fn text(self) -> Option<Cow<'a, str>> {
-        let inside = self.inside()?;
+        let inside = self.string_bytes()?;
         Some(match std::str::from_utf8(inside) {
             Ok(plain) if memchr::memchr(b'\\', inside).is_none() => Cow::Borrowed(plain),
             _ => Cow::Owned(unescape(inside)),
@@ -113,8 +117,8 @@ impl<'a> JsonValue<'a> {
 
     /// The bytes between the quotes of a string, escapes as they stand.
     #[must_use]
-    pub fn inside(self) -> Option<&'a [u8]> {
-        (self.kind() == JsonKind::Text).then(|| &self.raw[1..self.raw.len().max(2) - 1])
+    pub fn string_bytes(self) -> Option<&'a [u8]> {
+        (self.kind() == JsonKind::String).then(|| &self.raw[1..self.raw.len().max(2) - 1])
     }
 
     /// `true` or `false`.
@@ -126,20 +130,20 @@ impl<'a> JsonValue<'a> {
     /// A whole number from 0 to 2^53 - 1 that is written as one, without sign, point or exponent.
     /// Larger ones are not the same number to every reader of JSON.
     #[must_use]
-    pub fn whole(self) -> Option<u64> {
-        let is_written_as_one = self.raw.first().is_some_and(u8::is_ascii_digit);
+    pub fn integer(self) -> Option<u64> {
+        let starts_with_digit = self.raw.first().is_some_and(u8::is_ascii_digit);
         let read = std::str::from_utf8(self.raw).ok()?.parse().ok();
-        read.filter(|n| is_written_as_one && *n < 1 << 53)
+        read.filter(|n| starts_with_digit && *n < 1 << 53)
     }
 
     /// The members of an object, in order; of anything else, none.
     pub fn members(self) -> impl Iterator<Item = (Cow<'a, str>, JsonValue<'a>)> {
-        self.entries().map(|(name, value)| {
+        self.raw_members().map(|(name, value)| {
             let name = match name {
                 // The second is for bytes that are no document of ours; it takes longer.
                 Cow::Borrowed(raw) => std::str::from_utf8(raw)
                     .map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed),
-                Cow::Owned(read) => Cow::Owned(text_of(read)),
+                Cow::Owned(read) => Cow::Owned(into_utf8_lossy(read)),
             };
             (name, value)
         })
@@ -147,10 +151,10 @@ impl<'a> JsonValue<'a> {
 
     /// The same with names as bytes, for whoever only compares them: that needs no proof that they
     /// are text.
-    pub fn entries(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
-        let mut walk = ValueWalk::into(self, b'{');
+    pub fn raw_members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
+        let mut walk = ValueWalk::new(self, b'{');
         std::iter::from_fn(move || {
-            let name = walk.next()?.inside().unwrap_or_default();
+            let name = walk.next()?.string_bytes().unwrap_or_default();
             let value = walk.next()?;
             let name = if name.contains(&b'\\') {
                 unescape(name).into_bytes().into()
@@ -164,12 +168,12 @@ impl<'a> JsonValue<'a> {
     /// A member of an object.
     #[must_use]
     pub fn get(self, name: &str) -> Option<JsonValue<'a>> {
-        self.entries().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| v)
+        self.raw_members().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| v)
     }
 
     /// The elements of a list, in order; of anything else, none.
     pub fn elements(self) -> impl Iterator<Item = JsonValue<'a>> {
-        let mut walk = ValueWalk::into(self, b'[');
+        let mut walk = ValueWalk::new(self, b'[');
         std::iter::from_fn(move || walk.next())
     }
 }
@@ -177,18 +181,18 @@ impl<'a> JsonValue<'a> {
 /// Goes over the values directly inside an object or list.
 struct ValueWalk<'a> {
     /// The object or list.
-    around: JsonValue<'a>,
+    container: JsonValue<'a>,
     at: usize,
 }
 
 impl<'a> ValueWalk<'a> {
-    fn into(around: JsonValue<'a>, open: u8) -> ValueWalk<'a> {
-        let at = if around.raw.first() == Some(&open) { 1 } else { around.raw.len() };
-        ValueWalk { around, at }
+    fn new(container: JsonValue<'a>, open: u8) -> ValueWalk<'a> {
+        let at = if container.raw.first() == Some(&open) { 1 } else { container.raw.len() };
+        ValueWalk { container, at }
     }
 
     fn next(&mut self) -> Option<JsonValue<'a>> {
-        let JsonValue { raw, long, at: around } = self.around;
+        let JsonValue { raw, long_values: long, offset: base_offset } = self.container;
         while let Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b':') = raw.get(self.at) {
             self.at += 1;
         }
@@ -198,16 +202,16 @@ impl<'a> ValueWalk<'a> {
             _ if let Some(end) = self.known_end(start) => end,
             b'"' => string_end(raw, start),
             b'{' | b'[' => nested_end(raw, start),
-            _ => plain_end(raw, start),
+            _ => scalar_end(raw, start),
         };
         let raw = raw.get(start..self.at)?;
-        Some(JsonValue { raw, long, at: around + start })
+        Some(JsonValue { raw, long_values: long, offset: base_offset + start })
     }
 
     /// Where the value ends that begins there, if it is known to be long.
     fn known_end(&self, start: usize) -> Option<usize> {
-        let JsonValue { raw, long, at } = self.around;
-        if long.is_empty() || raw.len() - start < LongValue::BYTES {
+        let JsonValue { raw, long_values: long, offset: at } = self.container;
+        if long.is_empty() || raw.len() - start < LongValue::BYTES_MIN {
             return None;
         }
         let found = long.binary_search_by_key(&(at + start), |long| long.start).ok()?;
@@ -215,7 +219,7 @@ impl<'a> ValueWalk<'a> {
     }
 }
 
-fn plain_end(bytes: &[u8], start: usize) -> usize {
+fn scalar_end(bytes: &[u8], start: usize) -> usize {
     let stops = |b: &u8| matches!(b, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
     bytes[start..].iter().position(stops).map_or(bytes.len(), |n| start + n)
 }
@@ -224,7 +228,7 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     loop {
         // Sound strings have no control characters.
-        at = special(bytes, at);
+        at = find_special(bytes, at);
         match bytes.get(at) {
             Some(b'"') => return at + 1,
             Some(b'\\') => at += 2,
@@ -259,18 +263,18 @@ fn nested_end(bytes: &[u8], start: usize) -> usize {
 
 /// Strings are looked through eight bytes at a time up to so many, which most do not have, and
 /// then by the block.
-const SHORT: usize = 64;
+const SHORT_STRING_BYTES: usize = 64;
 /// A block, of which the compiler sees to it that many bytes are looked at together.
-const BLOCK: usize = 64;
+const BLOCK_BYTES: usize = 64;
 
 /// From `at` on, where the first quote, backslash or control character stands.
 #[must_use]
-pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn find_special(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
     // Marks the lowest zero byte for certain; marks above it may be false, and are not looked at.
     let zero = |w: u64| w.wrapping_sub(ONES) & !w;
-    let mut short_until = at + SHORT;
+    let mut short_until = at + SHORT_STRING_BYTES;
     while let Some(Ok(eight)) = bytes.get(at..at + 8).map(<[u8; 8]>::try_from) {
         let word = u64::from_le_bytes(eight);
         let quote = zero(word ^ u64::from_le_bytes([b'"'; 8]));
@@ -282,34 +286,35 @@ pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
         }
         at += 8;
         if at >= short_until {
-            at = plain_blocks_end(bytes, at);
+            at = skip_plain_blocks(bytes, at);
             // What is special stands in the next block, or there is none.
-            short_until = at + BLOCK;
+            short_until = at + BLOCK_BYTES;
         }
     }
-    let is_special = |byte: &u8| special_byte(*byte) != 0;
+    let is_special = |byte: &u8| special_mask(*byte) != 0;
     bytes[at.min(bytes.len())..].iter().position(is_special).map_or(bytes.len(), |n| at + n)
 }
 
 /// From `at` on, where the first block begins that has something special in it, or is none.
-fn plain_blocks_end(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(Ok(block)) = bytes.get(at..at + BLOCK).map(<&[u8; BLOCK]>::try_from) {
-        if block.iter().fold(0, |found, byte| found | special_byte(*byte)) != 0 {
+fn skip_plain_blocks(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(Ok(block)) = bytes.get(at..at + BLOCK_BYTES).map(<&[u8; BLOCK_BYTES]>::try_from)
+    {
+        if block.iter().fold(0, |found, byte| found | special_mask(*byte)) != 0 {
             break;
         }
-        at += BLOCK;
+        at += BLOCK_BYTES;
     }
     at
 }
 
 /// Not 0 of a byte that is special; without a branch, so that a block is no row of them.
-fn special_byte(byte: u8) -> u8 {
+fn special_mask(byte: u8) -> u8 {
     u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)
 }
 
 /// Four hex digits from `at`.
 #[must_use]
-pub(super) fn hex4(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn parse_hex4(bytes: &[u8], at: usize) -> Option<u32> {
     let digits = bytes.get(at..at + 4)?;
     digits.iter().try_fold(0, |n, b| Some(n * 16 + char::from(*b).to_digit(16)?))
 }
@@ -332,10 +337,10 @@ pub(super) fn unescape(raw: &[u8]) -> String {
             b'r' => '\r',
             b't' => '\t',
             b'u' => {
-                let first = hex4(raw, at).unwrap_or(0xFFFD);
+                let first = parse_hex4(raw, at).unwrap_or(0xFFFD);
                 at += 4;
                 let code = if (0xD800..0xDC00).contains(&first) {
-                    let second = hex4(raw, at + 2).unwrap_or(0xDC00);
+                    let second = parse_hex4(raw, at + 2).unwrap_or(0xDC00);
                     at += 6;
                     0x10000 + ((first - 0xD800) << 10) + (second.wrapping_sub(0xDC00) & 0x3FF)
                 } else {
@@ -347,11 +352,11 @@ pub(super) fn unescape(raw: &[u8]) -> String {
         };
         text.extend_from_slice(plain.encode_utf8(&mut [0; 4]).as_bytes());
     }
-    text_of(text)
+    into_utf8_lossy(text)
 }
 
 /// What is no UTF-8 is replaced; a document that was read strictly has none.
-fn text_of(bytes: Vec<u8>) -> String {
+fn into_utf8_lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|why| String::from_utf8_lossy(why.as_bytes()).into_owned())
 }
@@ -369,7 +374,8 @@ mod tests {
     }
 
     fn nested() -> impl Strategy<Value = String> {
-        let sizes = prop_oneof![0..40usize, (LongValue::BYTES - 40)..(LongValue::BYTES + 40)];
+        let sizes =
+            prop_oneof![0..40usize, (LongValue::BYTES_MIN - 40)..(LongValue::BYTES_MIN + 40)];
         let leaf =
             prop_oneof![sizes.prop_map(text), Just("-1.5".to_owned()), Just("{}".to_owned())];
         leaf.prop_recursive(4, 24, 4, |inner| {
@@ -386,10 +392,10 @@ mod tests {
     }
 
     /// All values inside a value, in order, as their bytes.
-    fn walked<'a>(value: JsonValue<'a>, seen: &mut Vec<&'a [u8]>) {
+    fn collect_values<'a>(value: JsonValue<'a>, seen: &mut Vec<&'a [u8]>) {
         seen.push(value.raw());
-        value.elements().for_each(|element| walked(element, seen));
-        value.entries().for_each(|(_, value)| walked(value, seen));
+        value.elements().for_each(|element| collect_values(element, seen));
+        value.raw_members().for_each(|(_, value)| collect_values(value, seen));
     }
 
     proptest! {
@@ -398,8 +404,8 @@ mod tests {
             let body = Bytes::from(format!("{{\"v\": {json}}}"));
             let document = JsonDocument::parse(body).expect("sound");
             let (mut known, mut read) = (Vec::new(), Vec::new());
-            walked(document.get("v").expect("it is there"), &mut known);
-            walked(JsonValue::trusted(json.as_bytes()), &mut read);
+            collect_values(document.get("v").expect("it is there"), &mut known);
+            collect_values(JsonValue::from_validated(json.as_bytes()), &mut read);
             prop_assert_eq!(known, read);
         }
 
@@ -416,7 +422,7 @@ mod tests {
             }
             let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
             let found = bytes.iter().skip(from).position(is_special).map(|n| from + n);
-            prop_assert_eq!(special(&bytes, from), found.unwrap_or(bytes.len()));
+            prop_assert_eq!(find_special(&bytes, from), found.unwrap_or(bytes.len()));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{RelayError, RelayMode, RelayProgress, Remember};
+use super::{RelayError, RelayMode, RelayProgress, RetainedData};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::messages::ReportedUsage;
@@ -13,12 +13,12 @@ use crate::dialect::sse::{SseEvent, SseSplitter};
 use crate::dialect::translate::stream::{StreamStep, StreamTranslator};
 use crate::dialect::vendor_error::VendorError;
 
-const DONE: &[u8] = b"[DONE]";
+const DONE_MARKER: &[u8] = b"[DONE]";
 
 /// See the module.
 #[derive(Debug)]
 pub struct StreamRelay {
-    voice: StreamFormat,
+    format: StreamFormat,
     splitter: SseSplitter,
     pub(super) meter: UsageMeter,
     pub(super) progress: RelayProgress,
@@ -28,7 +28,7 @@ pub struct StreamRelay {
 #[derive(Debug)]
 enum StreamFormat {
     /// How many choices have not said that they ended; a stream may end after the last.
-    Chat { usage_asked: bool, unfinished: u64 },
+    Chat { include_usage: bool, unfinished_choices: u64 },
     /// What was reported so far, and the id that an error names.
     Messages { reported: ReportedUsage, request_id: String },
     /// What was told so far, and an error that came as an event of its own: the response itself may
@@ -40,20 +40,20 @@ enum StreamFormat {
 
 /// What becomes of an event.
 enum EventAction {
-    Keep,
+    Forward,
     Drop,
-    Replace(Vec<Bytes>),
+    ReplaceData(Vec<Bytes>),
     /// It is the last one, and is kept.
-    Last,
+    ForwardLast,
     /// It became this, and may be the last one.
-    Became(Bytes, StreamStep),
+    ReplaceEvent(Bytes, StreamStep),
 }
 
 impl StreamRelay {
-    pub(super) fn new(passage: RelayMode) -> StreamRelay {
-        let voice = match passage {
-            RelayMode::Chat { usage_asked, choices } => {
-                StreamFormat::Chat { usage_asked, unfinished: choices }
+    pub(super) fn new(mode: RelayMode) -> StreamRelay {
+        let format = match mode {
+            RelayMode::Chat { include_usage: usage_asked, choices } => {
+                StreamFormat::Chat { include_usage: usage_asked, unfinished_choices: choices }
             }
             RelayMode::Messages { request_id } => {
                 StreamFormat::Messages { reported: ReportedUsage::default(), request_id }
@@ -65,11 +65,11 @@ impl StreamRelay {
             _ => StreamFormat::Responses(ResponseState::default(), None),
         };
         let (meter, progress) = (UsageMeter::default(), RelayProgress::Open);
-        StreamRelay { voice, splitter: SseSplitter::default(), meter, progress }
+        StreamRelay { format, splitter: SseSplitter::default(), meter, progress }
     }
 
-    pub(super) fn held(&self) -> usize {
-        self.splitter.held()
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.splitter.buffered_bytes()
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
@@ -81,9 +81,9 @@ impl StreamRelay {
         };
         let mut out = OutputPieces::default();
         for event in events {
-            self.pass(event, &mut out);
+            self.relay_event(event, &mut out);
         }
-        out.join()
+        out.into_bytes()
     }
 
     pub(super) fn finish(&mut self) -> Option<Bytes> {
@@ -93,81 +93,85 @@ impl StreamRelay {
         let mut out = OutputPieces::default();
         // The last event may lack its blank line; it is whole all the same if it can be read. One
         // without data was cut off before there was anything to read.
-        let rest = SseEvent(Bytes::from([&self.splitter.rest(), &b"\n\n"[..]].concat()));
+        let rest = SseEvent(Bytes::from([&self.splitter.take_rest(), &b"\n\n"[..]].concat()));
         if rest.data_slice().is_some_and(|data| !data.trim_ascii().is_empty()) {
-            self.pass(rest, &mut out);
+            self.relay_event(rest, &mut out);
         }
         if self.progress == RelayProgress::Open {
-            if let StreamFormat::Chat { unfinished: 0, .. } = self.voice {
+            if let StreamFormat::Chat { unfinished_choices: 0, .. } = self.format {
                 self.progress = RelayProgress::Complete;
                 out.push(Bytes::from_static(b"data: [DONE]\n\n"));
             } else {
-                out.push(self.fail(RelayError::Cut).unwrap_or_default());
+                out.push(self.fail(RelayError::Truncated).unwrap_or_default());
             }
         }
-        out.join()
+        out.into_bytes()
     }
 
     pub(super) fn fail(&mut self, why: RelayError) -> Option<Bytes> {
         if self.progress != RelayProgress::Open {
             return None;
         }
-        let why = match &mut self.voice {
-            StreamFormat::Responses(_, told) if !why.is_ours() => {
-                told.take().map_or(why, RelayError::Told)
+        let why = match &mut self.format {
+            StreamFormat::Responses(_, told) if !why.is_gateway_side() => {
+                told.take().map_or(why, RelayError::Vendor)
             }
             _ => why,
         };
-        let event = self.voice.error_event(&why);
-        self.progress = RelayProgress::Broken(why);
+        let event = self.format.error_event(&why);
+        self.progress = RelayProgress::Failed(why);
         Some(Bytes::from(event))
     }
 
-    pub(super) fn keep(&mut self) -> Option<Remember> {
-        match &mut self.voice {
-            StreamFormat::Translated(translator) => translator.kept().map(Remember::Thinking),
-            StreamFormat::Responses(told, _) => Some(Remember::Given(told.given())),
+    pub(super) fn take_retained(&mut self) -> Option<RetainedData> {
+        match &mut self.format {
+            StreamFormat::Translated(translator) => {
+                translator.take_saved_thinking().map(RetainedData::Thinking)
+            }
+            StreamFormat::Responses(told, _) => {
+                Some(RetainedData::IssuedIds(told.take_issued_ids()))
+            }
             StreamFormat::Chat { .. } | StreamFormat::Messages { .. } => None,
         }
     }
 
     /// Whether it ended in a way that costs nothing.
-    pub(super) fn is_unpaid(&self) -> bool {
-        matches!(&self.voice, StreamFormat::Responses(told, _) if told.is_unpaid())
+    pub(super) fn is_unbilled(&self) -> bool {
+        matches!(&self.format, StreamFormat::Responses(told, _) if told.is_unbilled())
     }
 
     /// Reads one event and puts what the client is to see into `out`.
-    fn pass(&mut self, event: SseEvent, out: &mut OutputPieces) {
+    fn relay_event(&mut self, event: SseEvent, out: &mut OutputPieces) {
         if self.progress != RelayProgress::Open {
             return;
         }
-        let fate = match event.data_slice() {
-            None if event.is_well_formed() => Ok(self.silent(&event)),
-            None => Err(RelayError::Garbage),
+        let action = match event.data_slice() {
+            None if event.is_well_formed() => Ok(self.action_without_data(&event)),
+            None => Err(RelayError::Malformed),
             // Nothing in it: as good as a comment.
-            Some(data) if data.trim_ascii().is_empty() => match self.voice {
+            Some(data) if data.trim_ascii().is_empty() => match self.format {
                 StreamFormat::Translated(_) => Ok(EventAction::Drop),
-                _ => Ok(EventAction::Keep),
+                _ => Ok(EventAction::Forward),
             },
-            Some(data) if &data[..] == DONE => match self.voice {
-                StreamFormat::Chat { .. } => Ok(EventAction::Last),
-                _ => Err(RelayError::Garbage),
+            Some(data) if &data[..] == DONE_MARKER => match self.format {
+                StreamFormat::Chat { .. } => Ok(EventAction::ForwardLast),
+                _ => Err(RelayError::Malformed),
             },
-            Some(data) => self.read(data),
+            Some(data) => self.handle_data(data),
         };
-        match fate {
-            Ok(EventAction::Keep) => out.push(event.0),
+        match action {
+            Ok(EventAction::Forward) => out.push(event.0),
             Ok(EventAction::Drop) => {}
-            Ok(EventAction::Replace(pieces)) => {
+            Ok(EventAction::ReplaceData(pieces)) => {
                 out.push(Bytes::from_static(b"data: "));
                 pieces.into_iter().for_each(|piece| out.push(piece));
                 out.push(Bytes::from_static(b"\n\n"));
             }
-            Ok(EventAction::Last) => {
+            Ok(EventAction::ForwardLast) => {
                 self.progress = RelayProgress::Complete;
                 out.push(event.0);
             }
-            Ok(EventAction::Became(bytes, step)) => {
+            Ok(EventAction::ReplaceEvent(bytes, step)) => {
                 if step == StreamStep::Last {
                     self.progress = RelayProgress::Complete;
                 }
@@ -178,32 +182,34 @@ impl StreamRelay {
     }
 
     /// An event without data. In another format only comments mean the same.
-    fn silent(&self, event: &SseEvent) -> EventAction {
-        match self.voice {
+    fn action_without_data(&self, event: &SseEvent) -> EventAction {
+        match self.format {
             StreamFormat::Translated(_) if !event.0.starts_with(b":") => EventAction::Drop,
-            _ => EventAction::Keep,
+            _ => EventAction::Forward,
         }
     }
 
-    fn read(&mut self, data: Bytes) -> Result<EventAction, RelayError> {
-        let event = JsonDocument::received(data).map_err(|_| RelayError::Garbage)?;
+    fn handle_data(&mut self, data: Bytes) -> Result<EventAction, RelayError> {
+        let event = JsonDocument::parse_from_vendor(data).map_err(|_| RelayError::Malformed)?;
         // A response's own events say how they went wrong.
-        let events_tell = matches!(self.voice, StreamFormat::Responses(..));
-        if let Some(error) = VendorError::in_event(&event).filter(|_| !events_tell) {
-            return Err(RelayError::Told(error));
+        let has_own_errors = matches!(self.format, StreamFormat::Responses(..));
+        if let Some(error) = VendorError::from_event(&event).filter(|_| !has_own_errors) {
+            return Err(RelayError::Vendor(error));
         }
-        match &mut self.voice {
-            StreamFormat::Chat { usage_asked, unfinished } => {
-                Ok(chat(&event, *usage_asked, unfinished, &mut self.meter))
+        match &mut self.format {
+            StreamFormat::Chat { include_usage: usage_asked, unfinished_choices: unfinished } => {
+                Ok(handle_chat_chunk(&event, *usage_asked, unfinished, &mut self.meter))
             }
-            StreamFormat::Messages { reported, .. } => messages(&event, reported, &mut self.meter),
+            StreamFormat::Messages { reported, .. } => {
+                handle_messages_event(&event, reported, &mut self.meter)
+            }
             StreamFormat::Responses(told, error) => {
-                response(&event, (told, error), &mut self.meter)
+                handle_response_event(&event, (told, error), &mut self.meter)
             }
             StreamFormat::Translated(translator) => {
                 let mut out = BytesMut::new();
-                let step = translator.event(&event, &mut self.meter, &mut out);
-                Ok(EventAction::Became(out.freeze(), step.ok_or(RelayError::Garbage)?))
+                let step = translator.handle_event(&event, &mut self.meter, &mut out);
+                Ok(EventAction::ReplaceEvent(out.freeze(), step.ok_or(RelayError::Malformed)?))
             }
         }
     }
@@ -216,9 +222,11 @@ impl StreamFormat {
             StreamFormat::Messages { request_id, .. } => {
                 format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
             }
-            StreamFormat::Responses(told, _) => {
-                responses::error_event(why.named(), &why.said(), told.next_sequence_number())
-            }
+            StreamFormat::Responses(told, _) => responses::error_event(
+                why.type_and_code(),
+                &why.message(),
+                told.next_sequence_number(),
+            ),
             StreamFormat::Chat { .. } | StreamFormat::Translated(_) => {
                 format!("data: {}\n\n", why.chat_body())
             }
@@ -227,7 +235,7 @@ impl StreamFormat {
 }
 
 /// A chunk of a chat stream.
-fn chat(
+fn handle_chat_chunk(
     chunk: &JsonDocument,
     usage_asked: bool,
     unfinished: &mut u64,
@@ -235,50 +243,50 @@ fn chat(
 ) -> EventAction {
     let choices = chunk.get("choices");
     if let Some(choices) = choices {
-        let finished = meter.count(choices, "delta");
+        let finished = meter.count_choices(choices, "delta");
         *unfinished = unfinished.saturating_sub(finished);
     }
-    let Some(usage) = chunk.get("usage") else { return EventAction::Keep };
-    meter.report(usage);
+    let Some(usage) = chunk.get("usage") else { return EventAction::Forward };
+    meter.record_chat_usage(usage);
     if usage_asked {
-        return EventAction::Keep;
+        return EventAction::Forward;
     }
     let usage_only = choices.is_none_or(|c| c.elements().next().is_none());
     if usage_only && usage.kind() == JsonKind::Object {
         return EventAction::Drop;
     }
-    let mut draft = JsonPatch::new(chunk);
-    draft.remove("usage");
-    let pieces = draft.finish();
+    let mut patch = JsonPatch::new(chunk);
+    patch.remove("usage");
+    let pieces = patch.finish();
     if chunk.body().contains(&b'\n') || chunk.body().contains(&b'\r') {
         // Data that came on several lines goes on one.
-        return EventAction::Replace(vec![Bytes::from(compact(&pieces.concat()).into_owned())]);
+        return EventAction::ReplaceData(vec![Bytes::from(compact(&pieces.concat()).into_owned())]);
     }
-    EventAction::Replace(pieces)
+    EventAction::ReplaceData(pieces)
 }
 
 /// An event of a response, which goes on as it came. After an error only the response's own end is
 /// waited for, which says the same.
-fn response(
+fn handle_response_event(
     event: &JsonDocument,
     (told, error): (&mut ResponseState, &mut Option<VendorError>),
     meter: &mut UsageMeter,
 ) -> Result<EventAction, RelayError> {
-    match (told.event(event, meter).ok_or(RelayError::Garbage)?, error.take()) {
-        (responses::EventStep::Last, _) => Ok(match responses::without_secrets(event) {
+    match (told.read_event(event, meter).ok_or(RelayError::Malformed)?, error.take()) {
+        (responses::EventStep::Last, _) => Ok(match responses::redact_error(event) {
             Some(clean) => {
                 let kind = event.get("type").and_then(JsonValue::text).unwrap_or_default();
                 let head = format!("event: {kind}\ndata: ");
                 let data = compact(&clean);
-                EventAction::Became(
+                EventAction::ReplaceEvent(
                     [head.as_bytes(), &data, b"\n\n"].concat().into(),
                     StreamStep::Last,
                 )
             }
-            None => EventAction::Last,
+            None => EventAction::ForwardLast,
         }),
-        (_, Some(told)) => Err(RelayError::Told(told)),
-        (responses::EventStep::More, None) => Ok(EventAction::Keep),
+        (_, Some(told)) => Err(RelayError::Vendor(told)),
+        (responses::EventStep::Continue, None) => Ok(EventAction::Forward),
         (responses::EventStep::Error(told), None) => {
             *error = Some(told);
             Ok(EventAction::Drop)
@@ -287,20 +295,20 @@ fn response(
 }
 
 /// An event of a messages stream, which goes on as it came.
-fn messages(
+fn handle_messages_event(
     event: &JsonDocument,
     reported: &mut ReportedUsage,
     meter: &mut UsageMeter,
 ) -> Result<EventAction, RelayError> {
-    let kind = event.get("type").and_then(JsonValue::text).ok_or(RelayError::Garbage)?;
+    let kind = event.get("type").and_then(JsonValue::text).ok_or(RelayError::Malformed)?;
     let mut report = |usage: Option<JsonValue<'_>>, early, meter: &mut UsageMeter| {
         let counts = usage.is_some_and(|usage| reported.merge(usage));
         if let (true, Some(tokens)) = (counts, reported.tokens()) {
-            meter.take(tokens, early);
+            meter.record_tokens(tokens, early);
         }
     };
     let count = |part: &str, of: &[&str], meter: &mut UsageMeter| {
-        let entries = event.get(part).into_iter().flat_map(JsonValue::entries);
+        let entries = event.get(part).into_iter().flat_map(JsonValue::raw_members);
         let counts = |name: &[u8]| of.iter().any(|known| *known.as_bytes() == *name);
         entries.filter(|(name, _)| counts(name)).for_each(|(_, v)| meter.count_text(v));
     };
@@ -311,10 +319,10 @@ fn messages(
             count("content_block", &["text", "thinking", "data", "name"], meter);
         }
         "content_block_delta" => count("delta", &["text", "thinking", "partial_json"], meter),
-        "message_stop" => return Ok(EventAction::Last),
+        "message_stop" => return Ok(EventAction::ForwardLast),
         _ => {}
     }
-    Ok(EventAction::Keep)
+    Ok(EventAction::Forward)
 }
 
 /// Pieces for the client; neighbours in one buffer are joined without a copy.
@@ -330,7 +338,7 @@ impl OutputPieces {
         }
     }
 
-    fn join(mut self) -> Option<Bytes> {
+    fn into_bytes(mut self) -> Option<Bytes> {
         if self.pieces.len() <= 1 {
             return self.pieces.pop();
         }

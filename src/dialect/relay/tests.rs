@@ -4,16 +4,16 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Relay, RelayError, RelayMode, RelayProgress, Remember};
+use super::{Relay, RelayError, RelayMode, RelayProgress, RetainedData};
 use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::translate::reply::ReplyMetadata;
 use crate::money::{BilledUnits, UsageBasis};
 
 fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
-    Relay::new(RelayMode::Chat { usage_asked, choices }, true)
+    Relay::new(RelayMode::Chat { include_usage: usage_asked, choices }, true)
 }
 
-fn run(mut relay: Relay, reply: &str, size: usize) -> (String, Relay) {
+fn run_relay(mut relay: Relay, reply: &str, size: usize) -> (String, Relay) {
     let mut out = Vec::new();
     for chunk in reply.as_bytes().chunks(size.max(1)) {
         out.extend(relay.push(Bytes::copy_from_slice(chunk)));
@@ -35,7 +35,7 @@ const USAGE: &str =
 #[case::at_once(10_000)]
 fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n: ping\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
-    let (out, relay) = run(chat_stream(true, 1), &stream, size);
+    let (out, relay) = run_relay(chat_stream(true, 1), &stream, size);
     assert_eq!(out, stream);
     assert_eq!(relay.progress(), &RelayProgress::Complete);
     assert_eq!(relay.meter().expect("a text").usage(0).tokens.input, 9);
@@ -47,7 +47,7 @@ fn a_stream_passes_unchanged_to_who_asked_for_usage(#[case] size: usize) {
 #[case::at_once(10_000)]
 fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
     let stream = format!("{TEXT}\n\n{END}\n\n{USAGE}\n\ndata: [DONE]\n\n");
-    let (out, relay) = run(chat_stream(false, 1), &stream, size);
+    let (out, relay) = run_relay(chat_stream(false, 1), &stream, size);
     let text = TEXT.replace(r#","usage":null"#, "");
     assert_eq!(out, format!("{text}\n\n{END}\n\ndata: [DONE]\n\n"));
     assert_eq!(relay.meter().expect("a text").usage(0).basis, UsageBasis::Reported);
@@ -56,7 +56,8 @@ fn who_did_not_ask_sees_no_usage(#[case] size: usize) {
 #[test]
 fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
     let finish = r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
-    let (out, relay) = run(chat_stream(false, 1), &format!("{finish}\n\ndata: [DONE]\n\n"), 10_000);
+    let (out, relay) =
+        run_relay(chat_stream(false, 1), &format!("{finish}\n\ndata: [DONE]\n\n"), 10_000);
     assert_eq!(
         out,
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
@@ -65,24 +66,24 @@ fn usage_on_the_finish_chunk_is_taken_off_it_and_counted() {
 }
 
 #[rstest]
-#[case::cut_between_events(&format!("{TEXT}\n\n"), RelayError::Cut)]
-#[case::cut_inside_an_event(&TEXT[..40], RelayError::Garbage)]
-#[case::garbage("data: <html>\n\n", RelayError::Garbage)]
+#[case::cut_between_events(&format!("{TEXT}\n\n"), RelayError::Truncated)]
+#[case::cut_inside_an_event(&TEXT[..40], RelayError::Malformed)]
+#[case::garbage("data: <html>\n\n", RelayError::Malformed)]
 fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: RelayError) {
-    let (out, relay) = run(chat_stream(true, 1), stream, 7);
+    let (out, relay) = run_relay(chat_stream(true, 1), stream, 7);
     let last = out.trim_end().rsplit("\n\n").next().expect("an event");
     assert!(last.starts_with(r#"data: {"error":{"message":"the vendor"#), "{out}");
     assert!(!out.contains("[DONE]"));
-    assert_eq!(relay.progress(), &RelayProgress::Broken(why));
+    assert_eq!(relay.progress(), &RelayProgress::Failed(why));
 }
 
 #[test]
 fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let stream = format!("{TEXT}\n\ndata: {{\"code\":\"x\",\"error\":\"busy\"}}\n\n{TEXT}\n\n");
-    let (out, relay) = run(chat_stream(true, 1), &stream, 10_000);
+    let (out, relay) = run_relay(chat_stream(true, 1), &stream, 10_000);
     let error = r#"{"error":{"message":"busy","type":"server_error","param":null,"code":"x"}}"#;
     assert_eq!(out, format!("{TEXT}\n\ndata: {error}\n\n"));
-    assert!(matches!(relay.progress(), RelayProgress::Broken(RelayError::Told(_))));
+    assert!(matches!(relay.progress(), RelayProgress::Failed(RelayError::Vendor(_))));
     assert_eq!(relay.meter().expect("a text").usage(10).basis, UsageBasis::Counted);
     assert_eq!(relay.meter().expect("a text").usage(10).tokens.input, 10);
     assert_eq!(relay.meter().expect("a text").usage(10).tokens.output, 1);
@@ -90,22 +91,23 @@ fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
 
 #[test]
 fn a_stream_that_finished_but_was_not_closed_with_done_is_closed() {
-    let (out, relay) = run(chat_stream(true, 1), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
+    let (out, relay) = run_relay(chat_stream(true, 1), &format!("{END}\n\n{USAGE}\n\n"), 10_000);
     assert!(out.ends_with("data: [DONE]\n\n"));
     assert_eq!(relay.progress(), &RelayProgress::Complete);
 }
 
 #[test]
 fn a_stream_of_two_choices_is_not_complete_when_one_has_ended() {
-    let (out, relay) = run(chat_stream(true, 2), &format!("{TEXT}\n\n{END}\n\n"), 64);
+    let (out, relay) = run_relay(chat_stream(true, 2), &format!("{TEXT}\n\n{END}\n\n"), 64);
     assert!(!out.contains("[DONE]"), "{out}");
-    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Cut));
+    assert_eq!(relay.progress(), &RelayProgress::Failed(RelayError::Truncated));
 }
 
 #[test]
 fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low() {
     let early = r#"data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":9,"completion_tokens":0}}"#;
-    let (_, relay) = run(chat_stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
+    let (_, relay) =
+        run_relay(chat_stream(true, 1), &format!("{early}\n\n{TEXT}\n\n{TEXT}\n\n"), 64);
     let usage = relay.meter().expect("a text").usage_so_far(400);
     assert_eq!((usage.tokens.input, usage.tokens.output, usage.basis), (9, 3, UsageBasis::Counted));
 }
@@ -116,9 +118,9 @@ fn a_cut_stream_is_not_charged_less_than_it_sent_because_an_early_report_was_low
 #[case::two(r#"{"usage":null}{"usage":null}"#)]
 fn half_a_reply_is_never_passed_on(#[case] reply: &str) {
     let (out, relay) =
-        run(Relay::new(RelayMode::Chat { usage_asked: true, choices: 1 }, false), reply, 3);
+        run_relay(Relay::new(RelayMode::Chat { include_usage: true, choices: 1 }, false), reply, 3);
     assert_eq!(out, "");
-    assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Garbage));
+    assert_eq!(relay.progress(), &RelayProgress::Failed(RelayError::Malformed));
 }
 
 #[test]
@@ -126,7 +128,7 @@ fn a_whole_reply_without_usage_is_counted() {
     let reply =
         r#"{"choices":[{"message":{"role":"assistant","content":"12345678"}}],"usage":null}"#;
     let (out, relay) =
-        run(Relay::new(RelayMode::Chat { usage_asked: true, choices: 1 }, false), reply, 9);
+        run_relay(Relay::new(RelayMode::Chat { include_usage: true, choices: 1 }, false), reply, 9);
     assert_eq!(out, reply);
     let usage = relay.meter().expect("a text").usage(1_000);
     assert_eq!(
@@ -139,13 +141,13 @@ fn a_whole_reply_without_usage_is_counted() {
 fn data_on_several_lines_lost_its_line_names_when_usage_was_taken_out() {
     let lines = [r#"{"choices":[{"index":0,"#, r#""delta":{"content":"x"}}],"#, r#""usage":null}"#];
     let chunk = format!("data: {}", lines.join("\ndata: "));
-    let (out, _) = run(chat_stream(false, 1), &format!("{chunk}\n\n"), 10_000);
+    let (out, _) = run_relay(chat_stream(false, 1), &format!("{chunk}\n\n"), 10_000);
     let one = r#"data: {"choices":[{"index":0,"delta":{"content":"x"}}]}"#;
     assert!(out.starts_with(&format!("{one}\n\n")), "{out}");
 }
 
 /// A messages stream of these events.
-fn messages(events: &[(&str, &str)]) -> String {
+fn messages_stream(events: &[(&str, &str)]) -> String {
     let event = |(kind, rest): &(&str, &str)| {
         format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
     };
@@ -162,17 +164,17 @@ const WORDS: (&str, &str) =
     ("content_block_delta", r#","index":0,"delta":{"type":"text_delta","text":"twelve bytes"}"#);
 const STOP: (&str, &str) = ("message_stop", "");
 
-fn both(events: &[(&str, &str)]) -> [Relay; 2] {
+fn run_both_formats(events: &[(&str, &str)]) -> [Relay; 2] {
     let stamp = ReplyMetadata {
         model: "m".to_owned(),
         created: 1,
         input_tokens: 0,
-        usage_asked: true,
-        keep: true,
+        include_usage: true,
+        save_thinking: true,
     };
     let native = RelayMode::Messages { request_id: "r".to_owned() };
     [native, RelayMode::Translated(stamp)]
-        .map(|passage| run(Relay::new(passage, true), &messages(events), 50).1)
+        .map(|passage| run_relay(Relay::new(passage, true), &messages_stream(events), 50).1)
 }
 
 #[rstest]
@@ -181,7 +183,9 @@ fn both(events: &[(&str, &str)]) -> [Relay; 2] {
 #[case::null_output(r#","delta":{},"usage":{"output_tokens":null}"#)]
 #[case::only_input(r#","delta":{},"usage":{"input_tokens":100}"#)]
 fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
-    for relay in both(&[START, BLOCK, WORDS, WORDS, WORDS, ("message_delta", delta), STOP]) {
+    for relay in
+        run_both_formats(&[START, BLOCK, WORDS, WORDS, WORDS, ("message_delta", delta), STOP])
+    {
         assert_eq!(relay.progress(), &RelayProgress::Complete);
         let usage = relay.meter().expect("a text").usage(0);
         assert_eq!((usage.tokens.output, usage.basis), (9, UsageBasis::Counted));
@@ -191,8 +195,8 @@ fn a_report_without_output_made_the_early_count_final(#[case] delta: &str) {
 #[test]
 fn what_came_after_a_report_was_free_if_the_stream_was_cut() {
     let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":1}"#);
-    for relay in both(&[START, BLOCK, report, WORDS, WORDS, WORDS]) {
-        assert_eq!(relay.progress(), &RelayProgress::Broken(RelayError::Cut));
+    for relay in run_both_formats(&[START, BLOCK, report, WORDS, WORDS, WORDS]) {
+        assert_eq!(relay.progress(), &RelayProgress::Failed(RelayError::Truncated));
         assert_eq!(relay.meter().expect("a text").usage_so_far(0).tokens.output, 9);
     }
 }
@@ -200,7 +204,7 @@ fn what_came_after_a_report_was_free_if_the_stream_was_cut() {
 #[test]
 fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
     let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":2}"#);
-    for relay in both(&[START, BLOCK, WORDS, report]) {
+    for relay in run_both_formats(&[START, BLOCK, WORDS, report]) {
         let usage = relay.meter().expect("a text").usage_so_far(0);
         assert_eq!((usage.tokens.output, usage.basis), (2, UsageBasis::Reported));
     }
@@ -208,8 +212,8 @@ fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
 
 #[test]
 fn text_of_a_block_that_never_began_was_paid_and_not_heard() {
-    let [_, translated] = both(&[START, WORDS, STOP]);
-    assert_eq!(translated.progress(), &RelayProgress::Broken(RelayError::Garbage));
+    let [_, translated] = run_both_formats(&[START, WORDS, STOP]);
+    assert_eq!(translated.progress(), &RelayProgress::Failed(RelayError::Malformed));
 }
 
 #[test]
@@ -219,7 +223,7 @@ fn a_reply_with_a_number_beyond_a_double_was_paid_and_not_passed_on() {
         r#"{{"id":"msg_1","content":[{{"type":"tool_use","id":"t","name":"f","input":{{"n":{number}}}}}],"stop_reason":"tool_use","usage":{{"input_tokens":1,"output_tokens":2}}}}"#
     );
     let native = RelayMode::Messages { request_id: "r".to_owned() };
-    let (out, relay) = run(Relay::new(native, false), &reply, 100);
+    let (out, relay) = run_relay(Relay::new(native, false), &reply, 100);
     assert_eq!(out, reply);
     assert_eq!(relay.meter().expect("a text").usage(0).tokens.output, 2);
 }
@@ -251,10 +255,10 @@ fn what_the_vendor_does_not_take_back_is_not_kept(
     events.push(("content_block_start", call));
     events.push(("content_block_delta", &piece));
     events.extend([("content_block_stop", r#","index":2"#), STOP]);
-    let [_, mut translated] = both(&events);
+    let [_, mut translated] = run_both_formats(&events);
     assert_eq!(translated.progress(), &RelayProgress::Complete);
-    let record = match translated.keep() {
-        Some(Remember::Thinking(kept)) => Some(String::from_utf8(kept.record.to_vec())),
+    let record = match translated.take_retained() {
+        Some(RetainedData::Thinking(kept)) => Some(String::from_utf8(kept.record.to_vec())),
         _ => None,
     };
     let expected = concat!(
@@ -276,18 +280,18 @@ proptest! {
         size in 1..200usize,
     ) {
         let stream: String = events.iter().map(|e| format!("{e}\n\n")).collect();
-        let (once, whole) = run(chat_stream(asked, 1), &stream, usize::MAX);
-        let (cut, pieces) = run(chat_stream(asked, 1), &stream, size);
+        let (once, whole) = run_relay(chat_stream(asked, 1), &stream, usize::MAX);
+        let (cut, pieces) = run_relay(chat_stream(asked, 1), &stream, size);
         prop_assert_eq!(once, cut);
         prop_assert_eq!(whole.progress(), pieces.progress());
-        prop_assert_eq!(whole.due(8), pieces.due(8));
+        prop_assert_eq!(whole.billable_usage(8), pieces.billable_usage(8));
     }
 }
 
 /// Replies of models that hide nothing, with texts of so many bytes.
 fn long_replies(bytes: usize, output: u64, status: &str) -> [(RelayMode, bool, String); 6] {
     let text = "a".repeat(bytes);
-    let chat = RelayMode::Chat { usage_asked: true, choices: 1 };
+    let chat = RelayMode::Chat { include_usage: true, choices: 1 };
     let usage = format!(r#"{{"prompt_tokens":9,"completion_tokens":{output}}}"#);
     let native = format!(r#"{{"input_tokens":9,"output_tokens":{output}}}"#);
     let response = format!(
@@ -329,10 +333,10 @@ fn where_all_output_is_seen_a_report_is_held_to_it(
     #[values("completed", "failed")] status: &str,
 ) {
     for (passage, stream, reply) in long_replies(bytes, output, status) {
-        let bounds = UsageBounds { counts_output: true, ..UsageBounds::default() };
+        let bounds = UsageBounds { output_is_visible: true, ..UsageBounds::default() };
         let is_response = passage == RelayMode::Responses;
-        let (_, relay) = run(Relay::new(passage, stream).bounded(bounds), &reply, 10_000);
-        let due = relay.due(7);
+        let (_, relay) = run_relay(Relay::new(passage, stream).with_bounds(bounds), &reply, 10_000);
+        let due = relay.billable_usage(7);
         if is_response && status == "failed" && !is_believed {
             assert_eq!(due, None, "it failed, and no report of it is believed");
             continue;
@@ -341,7 +345,7 @@ fn where_all_output_is_seen_a_report_is_held_to_it(
         let expected = if is_believed { UsageBasis::Reported } else { UsageBasis::Counted };
         assert_eq!(usage.basis, expected, "{reply:.80}");
         let rejected = relay
-            .rejected()
+            .rejected_usage()
             .map(|units| matches!(units, BilledUnits::Tokens(t) if t.output == output));
         assert_eq!(rejected, (!is_believed).then_some(true), "{reply:.80}");
         let tokens = usage.tokens();

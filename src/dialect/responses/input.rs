@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use super::{CallError, JsonKind, JsonValue, ReferencedObjects, wrong};
-use crate::dialect::chat::{TEXTS, is_data};
+use super::{CallError, JsonKind, JsonValue, ReferencedObjects, invalid_value};
+use crate::dialect::chat::{TEXT_MEDIA_TYPES, is_data_uri};
 
 /// Items of one input, at most: what one costs here is far more than its bytes.
 const ITEMS_MAX: usize = 100_000;
@@ -19,12 +19,12 @@ pub(super) struct ResponsesInput {
     pub(super) images: u64,
     pub(super) documents: u64,
     /// Bytes of both.
-    pub(super) other_bytes: u64,
+    pub(super) non_text_bytes: u64,
 }
 
 impl ResponsesInput {
     /// Reads a list of items, and tells how many there are.
-    pub(super) fn read(
+    pub(super) fn read_items(
         &mut self,
         list: JsonValue<'_>,
         names: &mut ReferencedObjects,
@@ -36,27 +36,27 @@ impl ResponsesInput {
                 return Err(CallError::invalid("input", &format!("at most {ITEMS_MAX} items")));
             }
             if item.kind() != JsonKind::Object {
-                return Err(wrong(&format!("input[{i}]"), "an object", item));
+                return Err(invalid_value(&format!("input[{i}]"), "an object", item));
             }
-            named(item, i, names)?;
-            parts(item, i)?;
-            self.part(item, PARTS_DEPTH_MAX);
+            collect_references(item, i, names)?;
+            check_parts(item, i)?;
+            self.count_part(item, PARTS_DEPTH_MAX);
         }
         Ok(count)
     }
 
     /// Counts the parts of a content or an output.
-    fn count(&mut self, parts: JsonValue<'_>, depth: usize) {
+    fn count_parts(&mut self, parts: JsonValue<'_>, depth: usize) {
         if depth == 0 {
             return;
         }
         if parts.kind() == JsonKind::Object {
-            return self.part(parts, depth);
+            return self.count_part(parts, depth);
         }
-        parts.elements().for_each(|part| self.part(part, depth));
+        parts.elements().for_each(|part| self.count_part(part, depth));
     }
 
-    fn part(&mut self, part: JsonValue<'_>, depth: usize) {
+    fn count_part(&mut self, part: JsonValue<'_>, depth: usize) {
         let (mut kind, mut image, mut file, mut result) = (None, None, None, None);
         for (name, value) in part.members() {
             match &*name {
@@ -64,39 +64,43 @@ impl ResponsesInput {
                 "image_url" => image = Some(value),
                 "file_data" => file = Some(value),
                 "result" => result = Some(value),
-                "content" | "output" => self.count(value, depth - 1),
+                "content" | "output" => self.count_parts(value, depth - 1),
                 _ => {}
             }
         }
         match kind.as_deref() {
             Some("input_image" | "computer_screenshot") => {
-                let is_pages = image.is_some_and(|image| is_data(image, &["application/pdf"]));
-                self.attach(!is_pages, image);
+                let is_pages = image.is_some_and(|image| is_data_uri(image, &["application/pdf"]));
+                self.count_attachment(!is_pages, image);
             }
             // A file that is read as text stays text.
-            Some("input_file") if file.is_some_and(|file| is_data(file, &TEXTS)) => {}
-            Some("input_file") => {
-                self.attach(file.is_some_and(|file| is_data(file, &["image/"])), file);
+            Some("input_file") if file.is_some_and(|file| is_data_uri(file, &TEXT_MEDIA_TYPES)) => {
             }
-            Some("image_generation_call") => self.attach(true, result),
+            Some("input_file") => {
+                self.count_attachment(
+                    file.is_some_and(|file| is_data_uri(file, &["image/"])),
+                    file,
+                );
+            }
+            Some("image_generation_call") => self.count_attachment(true, result),
             _ => {}
         }
     }
 
     /// Counts an image or a document, and what holds it or its address.
-    fn attach(&mut self, is_image: bool, data: Option<JsonValue<'_>>) {
+    fn count_attachment(&mut self, is_image: bool, data: Option<JsonValue<'_>>) {
         let counted = if is_image { &mut self.images } else { &mut self.documents };
         *counted += 1;
-        self.other_bytes += data.map_or(0, |data| data.raw().len() as u64);
+        self.non_text_bytes += data.map_or(0, |data| data.raw().len() as u64);
     }
 }
 
 /// Checks that parts are objects: the rules look at these, and at nothing deeper.
-fn parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
+fn check_parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
     for (name, list) in item.members().filter(|(name, _)| matches!(&**name, "content" | "output")) {
         for (j, part) in list.elements().enumerate() {
             if part.kind() != JsonKind::Object {
-                return Err(wrong(&format!("input[{i}].{name}[{j}]"), "an object", part));
+                return Err(invalid_value(&format!("input[{i}].{name}[{j}]"), "an object", part));
             }
         }
     }
@@ -104,7 +108,11 @@ fn parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
 }
 
 /// Takes the ids by which the vendor would look up an item, or what it belongs to.
-fn named(item: JsonValue<'_>, i: usize, names: &mut ReferencedObjects) -> Result<(), CallError> {
+fn collect_references(
+    item: JsonValue<'_>,
+    i: usize,
+    names: &mut ReferencedObjects,
+) -> Result<(), CallError> {
     let members: Vec<(Cow<'_, str>, JsonValue<'_>)> = item.members().collect();
     let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
     let there = |name: &str| get(name).filter(|value| !value.is_null());
@@ -113,9 +121,9 @@ fn named(item: JsonValue<'_>, i: usize, names: &mut ReferencedObjects) -> Result
         None if there("role").is_some() => Cow::Borrowed("message"),
         None => Cow::Borrowed("item_reference"),
     };
-    let own = whole_by(&kind);
-    let is_whole =
-        !own.is_empty() && own.iter().all(|name| get(name).is_some_and(|value| holds(name, value)));
+    let own = required_members(&kind);
+    let is_whole = !own.is_empty()
+        && own.iter().all(|name| get(name).is_some_and(|value| has_content(name, value)));
     if let Some(id) = there("id").filter(|_| !is_whole) {
         names.add(&format!("input[{i}].id"), id)?;
     }
@@ -127,7 +135,7 @@ fn named(item: JsonValue<'_>, i: usize, names: &mut ReferencedObjects) -> Result
 
 /// The members that make an item of a type whole, so that nothing is left to be looked up; none if
 /// its id counts whatever is sent with it.
-fn whole_by(kind: &str) -> &'static [&'static str] {
+fn required_members(kind: &str) -> &'static [&'static str] {
     match kind {
         "message" => &["content"],
         "function_call" => &["name", "arguments"],
@@ -144,13 +152,13 @@ fn whole_by(kind: &str) -> &'static [&'static str] {
 
 /// Whether a member holds what it should. A message with an empty list says no more than its id; a
 /// tool may have had nothing to say.
-fn holds(name: &str, value: JsonValue<'_>) -> bool {
+fn has_content(name: &str, value: JsonValue<'_>) -> bool {
     match (name, value.kind()) {
-        ("encrypted_content", JsonKind::Text) => {
-            value.inside().is_some_and(|sealed| !sealed.is_empty())
+        ("encrypted_content", JsonKind::String) => {
+            value.string_bytes().is_some_and(|sealed| !sealed.is_empty())
         }
-        (_, JsonKind::Text) | ("output", JsonKind::Object | JsonKind::List) => true,
-        ("content", JsonKind::List) => value.elements().next().is_some(),
+        (_, JsonKind::String) | ("output", JsonKind::Object | JsonKind::Array) => true,
+        ("content", JsonKind::Array) => value.elements().next().is_some(),
         _ => false,
     }
 }

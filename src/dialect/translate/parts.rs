@@ -7,16 +7,16 @@ use bytes::Bytes;
 
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::wrong;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::call::invalid_value;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonKind, JsonValue};
 
 /// A block of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ContentBlock {
-    pub(super) what: BlockKind,
+    pub(super) kind: BlockKind,
     /// The value of `cache_control`.
-    pub(super) cache: Option<Bytes>,
+    pub(super) cache_control: Option<Bytes>,
 }
 
 /// What a block is.
@@ -27,11 +27,11 @@ pub(super) enum BlockKind {
     /// An image or a document.
     Media(MediaSource),
     /// A tool call: its id, its name as a JSON string, its input as a JSON object.
-    Use { id: String, name: Bytes, input: Bytes },
+    ToolUse { id: String, name: Bytes, input: Bytes },
     /// The result of a tool call.
-    Result { id: String, content: ToolResultContent },
+    ToolResult { id: String, content: ToolResultContent },
     /// A block as the vendor sent it: an object in JSON.
-    Kept(Bytes),
+    Verbatim(Bytes),
 }
 
 /// An image or a document: its type and its source.
@@ -39,78 +39,81 @@ pub(super) enum BlockKind {
 pub(super) struct MediaSource {
     kind: &'static str,
     /// The source up to its last string, that string, and a title to come after it.
-    source: String,
-    last: Bytes,
+    source_prefix: String,
+    source_value: Bytes,
     title: Option<Bytes>,
 }
 
 /// The content of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ToolResultContent {
-    None,
+    Empty,
     Text(Bytes),
     Blocks(Vec<ContentBlock>),
 }
 
 impl ContentBlock {
-    pub(super) fn of(what: BlockKind) -> ContentBlock {
-        ContentBlock { what, cache: None }
+    pub(super) fn new(kind: BlockKind) -> ContentBlock {
+        ContentBlock { kind, cache_control: None }
     }
 
     /// Whether it is a kept block of thinking.
     pub(super) fn is_thinking(&self) -> bool {
-        let BlockKind::Kept(raw) = &self.what else { return false };
-        let kind = JsonValue::trusted(raw).get("type").and_then(JsonValue::text);
+        let BlockKind::Verbatim(raw) = &self.kind else { return false };
+        let kind = JsonValue::from_validated(raw).get("type").and_then(JsonValue::text);
         kind.is_some_and(|kind| matches!(&*kind, "thinking" | "redacted_thinking"))
     }
 
     pub(super) fn write(&self, out: &mut MessagesWriter) {
-        match &self.what {
+        match &self.kind {
             BlockKind::Text(text) => {
-                out.text(r#"{"type":"text","text":"#);
-                out.bytes(text);
+                out.write_str(r#"{"type":"text","text":"#);
+                out.write_bytes(text);
             }
             BlockKind::Media(media) => media.write(out),
-            BlockKind::Use { id, name, input } => {
-                out.text(&format!(r#"{{"type":"tool_use","id":{},"name":"#, quoted(id)));
-                out.bytes(name);
-                out.text(r#","input":"#);
-                out.bytes(input);
+            BlockKind::ToolUse { id, name, input } => {
+                out.write_str(&format!(r#"{{"type":"tool_use","id":{},"name":"#, json_string(id)));
+                out.write_bytes(name);
+                out.write_str(r#","input":"#);
+                out.write_bytes(input);
             }
-            BlockKind::Result { id, content } => {
-                out.text(&format!(r#"{{"type":"tool_result","tool_use_id":{}"#, quoted(id)));
+            BlockKind::ToolResult { id, content } => {
+                out.write_str(&format!(
+                    r#"{{"type":"tool_result","tool_use_id":{}"#,
+                    json_string(id)
+                ));
                 match content {
-                    ToolResultContent::None => {}
+                    ToolResultContent::Empty => {}
                     ToolResultContent::Text(text) => {
-                        out.text(r#","content":"#);
-                        out.bytes(text);
+                        out.write_str(r#","content":"#);
+                        out.write_bytes(text);
                     }
                     ToolResultContent::Blocks(blocks) => {
-                        out.text(r#","content":["#);
-                        out.list(blocks, |out, block| block.write(out));
-                        out.text("]");
+                        out.write_str(r#","content":["#);
+                        out.write_list(blocks, |out, block| block.write(out));
+                        out.write_str("]");
                     }
                 }
             }
             // What was kept is whole but for its last brace, which follows below.
-            BlockKind::Kept(raw) => out.bytes(&raw.slice(..raw.len().saturating_sub(1))),
+            BlockKind::Verbatim(raw) => out.write_bytes(&raw.slice(..raw.len().saturating_sub(1))),
         }
-        if let Some(cache) = &self.cache {
-            out.text(r#","cache_control":"#);
-            out.bytes(cache);
+        if let Some(cache) = &self.cache_control {
+            out.write_str(r#","cache_control":"#);
+            out.write_bytes(cache);
         }
-        out.text("}");
+        out.write_str("}");
     }
 }
 
 impl MediaSource {
     fn write(&self, out: &mut MessagesWriter) {
-        out.text(&format!(r#"{{"type":"{}","source":{}"#, self.kind, self.source));
-        out.bytes(&self.last);
-        out.text("}");
+        out.write_str(&format!(r#"{{"type":"{}","source":{}"#, self.kind, self.source_prefix));
+        out.write_bytes(&self.source_value);
+        out.write_str("}");
         if let Some(title) = &self.title {
-            out.text(r#","title":"#);
-            out.bytes(title);
+            out.write_str(r#","title":"#);
+            out.write_bytes(title);
         }
     }
 }
@@ -119,7 +122,7 @@ impl MediaSource {
 pub(super) const BLOCKS_MAX: usize = 100_000;
 
 /// A conversation has more than [`BLOCKS_MAX`].
-pub(super) fn too_many() -> CallError {
+pub(super) fn too_many_blocks() -> CallError {
     CallError::invalid("messages", &format!("of {BLOCKS_MAX} parts, calls and results at most"))
 }
 
@@ -128,63 +131,73 @@ pub(super) type FieldPath<'a> = &'a dyn Fn(&str) -> String;
 
 /// Where parts stand, and which kinds may stand there.
 #[derive(Clone, Copy)]
-pub(super) struct PartPosition<'a> {
+pub(super) struct ContentParser<'a> {
     pub(super) source: SourceBytes<'a>,
     /// Whose content it is, among the messages.
-    pub(super) message: usize,
+    pub(super) message_index: usize,
     /// The kinds of parts that make sense there.
-    pub(super) kinds: &'a [&'a str],
+    pub(super) allowed_kinds: &'a [&'a str],
 }
 
-impl PartPosition<'_> {
+impl ContentParser<'_> {
     /// Reads a content: a string, or a list of parts. What is empty gives no block.
-    pub(super) fn blocks(self, content: JsonValue<'_>) -> Result<Vec<ContentBlock>, CallError> {
+    pub(super) fn parse_content(
+        self,
+        content: JsonValue<'_>,
+    ) -> Result<Vec<ContentBlock>, CallError> {
         match content.kind() {
-            JsonKind::Text => Ok(self.text(content).into_iter().collect()),
-            JsonKind::List => {
+            JsonKind::String => Ok(self.text_block(content).into_iter().collect()),
+            JsonKind::Array => {
                 let mut blocks = Vec::new();
                 for (i, part) in content.elements().enumerate() {
                     if i >= BLOCKS_MAX {
-                        return Err(too_many());
+                        return Err(too_many_blocks());
                     }
-                    blocks.extend(self.part(i, part)?);
+                    blocks.extend(self.parse_part(i, part)?);
                 }
                 Ok(blocks)
             }
             _ => {
-                let field = format!("messages[{}].content", self.message);
-                Err(wrong(&field, "a string or an array of parts", content))
+                let field = format!("messages[{}].content", self.message_index);
+                Err(invalid_value(&field, "a string or an array of parts", content))
             }
         }
     }
 
-    fn text(self, text: JsonValue<'_>) -> Option<ContentBlock> {
-        (!is_blank(text)).then(|| ContentBlock::of(BlockKind::Text(self.source.keep(text))))
+    fn text_block(self, text: JsonValue<'_>) -> Option<ContentBlock> {
+        (!is_blank(text)).then(|| ContentBlock::new(BlockKind::Text(self.source.slice_value(text))))
     }
 
-    fn part(self, i: usize, part: JsonValue<'_>) -> Result<Option<ContentBlock>, CallError> {
+    fn parse_part(self, i: usize, part: JsonValue<'_>) -> Result<Option<ContentBlock>, CallError> {
         // Said only when something is wrong.
-        let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message);
+        let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message_index);
         let kind = part.get("type").and_then(JsonValue::text).unwrap_or_default();
-        let Some(kind) = self.kinds.iter().find(|k| **k == kind) else {
-            let right = format!("one of {} here", self.kinds.join(", "));
+        let Some(kind) = self.allowed_kinds.iter().find(|k| **k == kind) else {
+            let right = format!("one of {} here", self.allowed_kinds.join(", "));
             return Err(CallError::invalid(&at(".type"), &right));
         };
         let Some(value) = part.get(kind).filter(|v| !v.is_null()) else {
             return Err(CallError::missing(&at(&format!(".{kind}")), "the content of the part"));
         };
         let block = match *kind {
-            "image_url" => Some(ContentBlock::of(BlockKind::Media(self.image(&at, value)?))),
-            "file" => Some(ContentBlock::of(BlockKind::Media(self.file(&at, value)?))),
-            _ if value.kind() == JsonKind::Text => self.text(value),
-            _ => return Err(wrong(&at(&format!(".{kind}")), "a string", value)),
+            "image_url" => Some(ContentBlock::new(BlockKind::Media(self.parse_image(&at, value)?))),
+            "file" => Some(ContentBlock::new(BlockKind::Media(self.parse_file(&at, value)?))),
+            _ if value.kind() == JsonKind::String => self.text_block(value),
+            _ => return Err(invalid_value(&at(&format!(".{kind}")), "a string", value)),
         };
         let cache = part.get("cache_control").filter(|v| !v.is_null());
-        Ok(block.map(|block| ContentBlock { cache: cache.map(|c| self.source.keep(c)), ..block }))
+        Ok(block.map(|block| ContentBlock {
+            cache_control: cache.map(|c| self.source.slice_value(c)),
+            ..block
+        }))
     }
 
     /// An image by its address: inside a data URI, or elsewhere, which is never fetched from here.
-    fn image(self, at: FieldPath<'_>, image: JsonValue<'_>) -> Result<MediaSource, CallError> {
+    fn parse_image(
+        self,
+        at: FieldPath<'_>,
+        image: JsonValue<'_>,
+    ) -> Result<MediaSource, CallError> {
         let (name, url) = match image.kind() {
             JsonKind::Object => (".image_url.url", image.get("url")),
             _ => (".image_url", Some(image)),
@@ -192,37 +205,42 @@ impl PartPosition<'_> {
         let right = "a data URI or an http or https address";
         let url = url.filter(|u| !u.is_null());
         let url = url.ok_or_else(|| CallError::missing(&at(name), right))?;
-        let text = url.inside().ok_or_else(|| wrong(&at(name), right, url))?;
+        let text = url.string_bytes().ok_or_else(|| invalid_value(&at(name), right, url))?;
         // An escape may hide the scheme, so the text is looked at as it reads.
         let read = if text.contains(&b'\\') { url.text() } else { None };
         let text = read.as_ref().map_or(text, |read| read.as_bytes());
-        if starts_with(text, b"data:") {
-            return self.data(at, name, url);
+        if has_scheme(text, b"data:") {
+            return self.parse_data_uri(at, name, url);
         }
-        if !starts_with(text, b"http://") && !starts_with(text, b"https://") {
-            return Err(wrong(&at(name), right, url));
+        if !has_scheme(text, b"http://") && !has_scheme(text, b"https://") {
+            return Err(invalid_value(&at(name), right, url));
         }
         let source = r#"{"type":"url","url":"#.to_owned();
-        Ok(MediaSource { kind: "image", source, last: self.source.keep(url), title: None })
+        Ok(MediaSource {
+            kind: "image",
+            source_prefix: source,
+            source_value: self.source.slice_value(url),
+            title: None,
+        })
     }
 
-    fn file(self, at: FieldPath<'_>, file: JsonValue<'_>) -> Result<MediaSource, CallError> {
+    fn parse_file(self, at: FieldPath<'_>, file: JsonValue<'_>) -> Result<MediaSource, CallError> {
         let name = ".file.file_data";
         let right = "a data URI such as data:application/pdf;base64,...";
         let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
             return Err(CallError::missing(&at(name), right));
         };
-        if !data.text().is_some_and(|text| starts_with(text.as_bytes(), b"data:")) {
-            return Err(wrong(&at(name), right, data));
+        if !data.text().is_some_and(|text| has_scheme(text.as_bytes(), b"data:")) {
+            return Err(invalid_value(&at(name), right, data));
         }
-        let media = self.data(at, name, data)?;
-        let title = file.get("filename").filter(|v| v.kind() == JsonKind::Text && !is_blank(*v));
-        let title = title.filter(|_| media.kind == "document").map(|t| self.source.keep(t));
+        let media = self.parse_data_uri(at, name, data)?;
+        let title = file.get("filename").filter(|v| v.kind() == JsonKind::String && !is_blank(*v));
+        let title = title.filter(|_| media.kind == "document").map(|t| self.source.slice_value(t));
         Ok(MediaSource { title, ..media })
     }
 
     /// What a data URI holds.
-    fn data(
+    fn parse_data_uri(
         self,
         at: FieldPath<'_>,
         name: &str,
@@ -230,7 +248,7 @@ impl PartPosition<'_> {
     ) -> Result<MediaSource, CallError> {
         let text = uri.text().unwrap_or_default();
         let right = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
-        let fault = || wrong(&at(name), right, uri);
+        let fault = || invalid_value(&at(name), right, uri);
         let (head, data) = text.split_once(',').ok_or_else(fault)?;
         let kind = head.get("data:".len()..).and_then(|h| h.strip_suffix(";base64"));
         // Parameters between the type and the encoding say nothing that matters here.
@@ -242,12 +260,12 @@ impl PartPosition<'_> {
         let base64 = |kind: &'static str, media_type: &str| {
             let source = format!(r#"{{"type":"base64","media_type":"{media_type}","data":"#);
             // Base64 without escapes goes on as it stands.
-            let raw = uri.inside().unwrap_or_default();
+            let raw = uri.string_bytes().unwrap_or_default();
             let data = match raw.strip_suffix(data.as_bytes()) {
                 Some(_) => self.source.slice(&uri.raw()[uri.raw().len() - data.len() - 1..]),
                 None => Bytes::from(format!("{data}\"")),
             };
-            MediaSource { kind, source: source + "\"", last: data, title: None }
+            MediaSource { kind, source_prefix: source + "\"", source_value: data, title: None }
         };
         match kind.as_str() {
             "image/jpeg" | "image/png" | "image/gif" | "image/webp" => Ok(base64("image", &kind)),
@@ -257,8 +275,13 @@ impl PartPosition<'_> {
                 let text = STANDARD.decode(data).ok().and_then(|d| String::from_utf8(d).ok());
                 let text = text.ok_or_else(|| CallError::invalid(&at(name), "text in UTF-8"))?;
                 let source = r#"{"type":"text","media_type":"text/plain","data":"#.to_owned();
-                let last = Bytes::from(quoted(&text));
-                Ok(MediaSource { kind: "document", source, last, title: None })
+                let last = Bytes::from(json_string(&text));
+                Ok(MediaSource {
+                    kind: "document",
+                    source_prefix: source,
+                    source_value: last,
+                    title: None,
+                })
             }
             _ => Err(fault()),
         }
@@ -268,21 +291,21 @@ impl PartPosition<'_> {
 /// Whether bytes are base64, padded, of at least one byte. Checked by the piece, since images are
 /// large and nobody here needs what is in them.
 fn is_base64(data: &[u8]) -> bool {
-    const PIECE: usize = 4 << 10;
+    const CHUNK_BYTES: usize = 4 << 10;
     let padding = memchr::memchr(b'=', data).unwrap_or(data.len());
-    let mut decoded = [0; PIECE];
-    let mut pieces = data.chunks(PIECE);
+    let mut decoded = [0; CHUNK_BYTES];
+    let mut pieces = data.chunks(CHUNK_BYTES);
     let sound = pieces.all(|piece| STANDARD.decode_slice(piece, &mut decoded).is_ok());
     !data.is_empty() && data.len() - padding <= 2 && sound
 }
 
-fn starts_with(text: &[u8], scheme: &[u8]) -> bool {
+fn has_scheme(text: &[u8], scheme: &[u8]) -> bool {
     text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
 /// Whether a string is nothing but white space, which the vendor refuses as text.
 pub(super) fn is_blank(text: JsonValue<'_>) -> bool {
-    match text.inside().unwrap_or_default().first() {
+    match text.string_bytes().unwrap_or_default().first() {
         None => true,
         // The quick way for nearly all text.
         Some(b'!'..=b'[' | b']'..=b'~') => false,

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::thinking::{SavedThinking, ThinkingRecorder};
 use crate::dialect::json::compact::compact;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
@@ -21,53 +21,54 @@ pub struct ReplyMetadata {
     /// Input tokens as counted, to tell the same usage as is charged where the vendor reports none.
     pub input_tokens: u64,
     /// Whether a stream is to end with usage.
-    pub usage_asked: bool,
+    pub include_usage: bool,
     /// Whether the blocks of an answer that calls tools are kept.
-    pub keep: bool,
+    pub save_thinking: bool,
 }
 
 /// A reply, translated.
 pub(in crate::dialect) struct TranslatedReply {
     pub(in crate::dialect) body: Bytes,
-    pub(in crate::dialect) kept: Option<SavedThinking>,
+    pub(in crate::dialect) saved_thinking: Option<SavedThinking>,
 }
 
 /// Translates a reply, and meters it. `None` if it is no messages reply.
-pub(in crate::dialect) fn translate(
+pub(in crate::dialect) fn translate_reply(
     document: &JsonDocument,
-    stamp: &ReplyMetadata,
+    metadata: &ReplyMetadata,
     meter: &mut UsageMeter,
 ) -> Option<TranslatedReply> {
     let id = document.get("id")?.text()?;
     let content = document.get("content")?;
-    let keeper = stamp.keep.then(|| ThinkingRecorder::new(&stamp.model));
-    let mut message = ReplyMessage { keeper, ..ReplyMessage::default() };
-    content.elements().for_each(|block| message.block(block, meter));
+    let recorder = metadata.save_thinking.then(|| ThinkingRecorder::new(&metadata.model));
+    let mut message = ReplyMessage { recorder, ..ReplyMessage::default() };
+    content.elements().for_each(|block| message.add_block(block, meter));
     let mut usage = ReportedUsage::default();
     if let Some(tokens) =
         document.get("usage").filter(|u| usage.merge(*u)).and_then(|_| usage.tokens())
     {
-        meter.take(tokens, false);
+        meter.record_tokens(tokens, false);
     }
     let stop = document.get("stop_reason").and_then(JsonValue::text).unwrap_or_default();
-    let refusal = document.get("stop_details").filter(|_| stop == "refusal").and_then(explanation);
+    let refusal =
+        document.get("stop_details").filter(|_| stop == "refusal").and_then(refusal_explanation);
     let mut out = BytesMut::with_capacity(document.body().len() + 512);
     out.put_slice(br#"{"id":"#);
-    out.put_slice(quoted(&chat_id(&id)).as_bytes());
+    out.put_slice(json_string(&chat_id(&id)).as_bytes());
     out.put_slice(br#","object":"chat.completion","created":"#);
-    out.put_slice(stamp.created.to_string().as_bytes());
+    out.put_slice(metadata.created.to_string().as_bytes());
     out.put_slice(br#","model":"#);
-    out.put_slice(quoted(&stamp.model).as_bytes());
+    out.put_slice(json_string(&metadata.model).as_bytes());
     out.put_slice(br#","choices":[{"index":0,"message":{"role":"assistant","content":"#);
     message.write(&mut out, refusal);
     out.put_slice(br#","annotations":[]},"logprobs":null,"finish_reason":""#);
     out.put_slice(finish_reason(&stop).as_bytes());
     out.put_slice(br#""}],"usage":"#);
-    let tokens = meter.usage(stamp.input_tokens).tokens;
+    let tokens = meter.usage(metadata.input_tokens).tokens;
     write_usage(&mut out, tokens, usage.thinking);
     out.put_slice(br#","system_fingerprint":null}"#);
-    let kept = message.keeper.and_then(|keeper| keeper.finish(&stamp.model));
-    Some(TranslatedReply { body: out.freeze(), kept })
+    let saved_thinking = message.recorder.and_then(|keeper| keeper.finish(&metadata.model));
+    Some(TranslatedReply { body: out.freeze(), saved_thinking })
 }
 
 /// The message of a reply: its strings without their quotes, as they stand.
@@ -75,20 +76,21 @@ pub(in crate::dialect) fn translate(
 struct ReplyMessage {
     text: Vec<u8>,
     thinking: Vec<u8>,
-    calls: Vec<u8>,
-    keeper: Option<ThinkingRecorder>,
+    tool_calls: Vec<u8>,
+    recorder: Option<ThinkingRecorder>,
 }
 
 impl ReplyMessage {
-    fn block(&mut self, block: JsonValue<'_>, meter: &mut UsageMeter) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.block(block.raw());
+    fn add_block(&mut self, block: JsonValue<'_>, meter: &mut UsageMeter) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.add_block(block.raw());
         }
-        let inside = |name: &str| block.get(name).and_then(JsonValue::inside).unwrap_or_default();
+        let inside =
+            |name: &str| block.get(name).and_then(JsonValue::string_bytes).unwrap_or_default();
         match block.get("type").and_then(JsonValue::text).as_deref() {
             Some("text") => self.text.extend_from_slice(inside("text")),
             Some("thinking") => self.thinking.extend_from_slice(inside("thinking")),
-            Some("tool_use") => self.call(block),
+            Some("tool_use") => self.add_tool_call(block),
             _ => {}
         }
         for name in ["text", "thinking", "input"] {
@@ -96,17 +98,17 @@ impl ReplyMessage {
         }
     }
 
-    fn call(&mut self, block: JsonValue<'_>) {
-        let word = |name: &str| block.get(name).filter(|v| v.inside().is_some());
+    fn add_tool_call(&mut self, block: JsonValue<'_>) {
+        let word = |name: &str| block.get(name).filter(|v| v.string_bytes().is_some());
         let raw = |name: &str| word(name).map_or(&b"\"\""[..], JsonValue::raw);
-        self.calls.extend_from_slice(if self.calls.is_empty() { b"" } else { b"," });
-        self.calls.extend_from_slice(br#"{"id":"#);
-        self.calls.extend_from_slice(raw("id"));
-        self.calls.extend_from_slice(br#","type":"function","function":{"name":"#);
-        self.calls.extend_from_slice(raw("name"));
-        self.calls.extend_from_slice(br#","arguments":"#);
-        self.calls.extend_from_slice(arguments(block.get("input")).as_bytes());
-        self.calls.extend_from_slice(b"}}");
+        self.tool_calls.extend_from_slice(if self.tool_calls.is_empty() { b"" } else { b"," });
+        self.tool_calls.extend_from_slice(br#"{"id":"#);
+        self.tool_calls.extend_from_slice(raw("id"));
+        self.tool_calls.extend_from_slice(br#","type":"function","function":{"name":"#);
+        self.tool_calls.extend_from_slice(raw("name"));
+        self.tool_calls.extend_from_slice(br#","arguments":"#);
+        self.tool_calls.extend_from_slice(encode_arguments(block.get("input")).as_bytes());
+        self.tool_calls.extend_from_slice(b"}}");
     }
 
     /// Writes everything from the value of `content` on.
@@ -122,18 +124,18 @@ impl ReplyMessage {
             out.put_slice(br#","reasoning_content":"#);
             put_string(out, &self.thinking);
         }
-        if !self.calls.is_empty() {
+        if !self.tool_calls.is_empty() {
             out.put_slice(br#","tool_calls":["#);
-            out.put_slice(&self.calls);
+            out.put_slice(&self.tool_calls);
             out.put_slice(b"]");
         }
     }
 }
 
 /// The arguments of a call: a JSON string that holds its input.
-pub(super) fn arguments(input: Option<JsonValue<'_>>) -> String {
+pub(super) fn encode_arguments(input: Option<JsonValue<'_>>) -> String {
     let input = input.filter(|i| !i.is_null()).map_or(&b"{}"[..], JsonValue::raw);
-    quoted(&String::from_utf8_lossy(&compact(input)))
+    json_string(&String::from_utf8_lossy(&compact(input)))
 }
 
 fn put_string(out: &mut BytesMut, inside: &[u8]) {
@@ -148,9 +150,9 @@ pub(super) fn chat_id(id: &str) -> String {
 }
 
 /// Why a reply was refused, in the vendor's words.
-pub(super) fn explanation(details: JsonValue<'_>) -> Option<JsonValue<'_>> {
-    let told = details.get("explanation")?;
-    told.inside().filter(|text| !text.is_empty()).map(|_| told)
+pub(super) fn refusal_explanation(details: JsonValue<'_>) -> Option<JsonValue<'_>> {
+    let explanation = details.get("explanation")?;
+    explanation.string_bytes().filter(|text| !text.is_empty()).map(|_| explanation)
 }
 
 /// What the chat format calls a stop (spec: chat completion response, and two that came later).

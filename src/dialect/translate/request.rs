@@ -10,7 +10,7 @@ use super::tools::CallTools;
 use super::turns::{Conversation, ConversationTurn};
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 
 /// What a translation depends on besides the call.
@@ -37,36 +37,36 @@ impl Translation {
     ///
     /// # Errors
     /// [`CallFault`] names what has no counterpart in the messages format, or is no sound chat.
-    pub fn read(
+    pub fn parse_chat(
         document: &JsonDocument,
-        draft: &JsonPatch<'_>,
-        manner: TranslationContext<'_>,
+        patch: &JsonPatch<'_>,
+        context: TranslationContext<'_>,
     ) -> Result<Translation, CallError> {
-        let messages = draft.get("messages").unwrap_or(JsonValue::trusted(b"[]"));
-        let conversation = Conversation::read(document, messages)?;
-        let tools =
-            CallTools::read(SourceBytes(document.body()), draft)?.complete(&conversation.turns);
-        let settings = CallSettings::read(document, draft, manner)?;
-        Ok(Translation { model: manner.model.to_owned(), settings, conversation, tools })
+        let messages = patch.get("messages").unwrap_or(JsonValue::from_validated(b"[]"));
+        let conversation = Conversation::parse(document, messages)?;
+        let tools = CallTools::parse(SourceBytes(document.body()), patch)?
+            .define_called_tools(&conversation.turns);
+        let settings = CallSettings::parse(document, patch, context)?;
+        Ok(Translation { model: context.model.to_owned(), settings, conversation, tools })
     }
 
     /// The first tool call's id in each turn of the vendor's that the results at the end of the
     /// call continue, oldest first; empty if the call does not end in results.
     #[must_use]
-    pub fn loop_ids(&self) -> Vec<String> {
-        let turns = self.loop_turns().map(|at| &self.conversation.turns[at]);
-        turns.filter_map(ConversationTurn::first_call).map(str::to_owned).collect()
+    pub fn tool_loop_ids(&self) -> Vec<String> {
+        let turns = self.tool_loop_turns().map(|at| &self.conversation.turns[at]);
+        turns.filter_map(ConversationTurn::first_tool_call_id).map(str::to_owned).collect()
     }
 
     /// Where those turns stand.
-    fn loop_turns(&self) -> impl Iterator<Item = usize> + use<> {
+    fn tool_loop_turns(&self) -> impl Iterator<Item = usize> + use<> {
         let turns = &self.conversation.turns;
         let mut first = turns.len();
         // Sides alternate, so each pair is a turn of the vendor's and the client's answer to it.
         while first >= 2
-            && !turns[first - 1].assistant
-            && !turns[first - 1].results.is_empty()
-            && turns[first - 2].first_call().is_some()
+            && !turns[first - 1].is_assistant
+            && !turns[first - 1].tool_results.is_empty()
+            && turns[first - 2].first_tool_call_id().is_some()
         {
             first -= 2;
         }
@@ -77,20 +77,20 @@ impl Translation {
     /// [`Translation::loop_ids`]. All of them or none, and only if the client left what it saw of
     /// them as it was.
     #[must_use]
-    pub fn restored(&self, kept: &[Option<Bytes>]) -> Option<RestoredThinking> {
-        let places: Vec<usize> = self.loop_turns().collect();
+    pub fn match_saved_thinking(&self, kept: &[Option<Bytes>]) -> Option<RestoredThinking> {
+        let places: Vec<usize> = self.tool_loop_turns().collect();
         if places.is_empty() || places.len() != kept.len() {
             return None;
         }
         let turns = places.into_iter().zip(kept).map(|(at, kept)| {
             let sent = &self.conversation.turns[at].blocks;
-            Some((at, thinking::restored(&self.model, sent, kept.as_ref()?)?))
+            Some((at, thinking::restore_blocks(&self.model, sent, kept.as_ref()?)?))
         });
         turns.collect::<Option<Vec<_>>>().map(RestoredThinking)
     }
 
     /// Puts it back.
-    pub fn put_back(&mut self, restored: RestoredThinking) {
+    pub fn apply_thinking(&mut self, restored: RestoredThinking) {
         for (at, blocks) in restored.0 {
             self.conversation.turns[at].blocks = blocks;
         }
@@ -98,20 +98,23 @@ impl Translation {
 
     /// The body of the messages call.
     #[must_use]
-    pub fn finish(&self) -> TranslatedCall {
+    pub fn build_call(&self) -> TranslatedCall {
         let mut out = MessagesWriter::default();
         self.settings.write(&mut out);
         if !self.conversation.system.is_empty() {
-            out.text(r#","system":["#);
-            out.list(&self.conversation.system, |out, block| block.write(out));
-            out.text("]");
+            out.write_str(r#","system":["#);
+            out.write_list(&self.conversation.system, |out, block| block.write(out));
+            out.write_str("]");
         }
-        out.text(r#","messages":["#);
-        out.list(&self.conversation.turns, |out, turn| turn.write(out));
-        out.text("]");
+        out.write_str(r#","messages":["#);
+        out.write_list(&self.conversation.turns, |out, turn| turn.write(out));
+        out.write_str("]");
         self.tools.write(&mut out);
-        out.text("}");
-        TranslatedCall { rest: out.finish(), dropped: self.settings.dropped.clone() }
+        out.write_str("}");
+        TranslatedCall {
+            body_after_model: out.finish(),
+            dropped_fields: self.settings.dropped_fields.clone(),
+        }
     }
 }
 
@@ -121,10 +124,10 @@ pub struct RestoredThinking(Vec<(usize, Vec<ContentBlock>)>);
 impl RestoredThinking {
     /// How many bytes of it come out of what was kept.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn saved_bytes(&self) -> u64 {
         let blocks = self.0.iter().flat_map(|(_, blocks)| blocks);
-        let kept = blocks.map(|block| match &block.what {
-            BlockKind::Kept(raw) => raw.len() as u64,
+        let kept = blocks.map(|block| match &block.kind {
+            BlockKind::Verbatim(raw) => raw.len() as u64,
             _ => 0,
         });
         kept.sum()
@@ -134,18 +137,18 @@ impl RestoredThinking {
 /// A messages call but for the name of its model, which each route has its own for.
 #[derive(Debug)]
 pub struct TranslatedCall {
-    rest: Vec<Bytes>,
+    body_after_model: Vec<Bytes>,
     /// The fields of the chat call that are not in it, in their order.
-    pub dropped: Vec<String>,
+    pub dropped_fields: Vec<String>,
 }
 
 impl TranslatedCall {
     /// The body, in pieces.
     #[must_use]
-    pub fn with_model(&self, name: &str) -> Vec<Bytes> {
-        let mut pieces = Vec::with_capacity(self.rest.len() + 1);
-        pieces.push(Bytes::from(format!(r#"{{"model":{}"#, quoted(name))));
-        pieces.extend(self.rest.iter().cloned());
+    pub fn body_with_model(&self, name: &str) -> Vec<Bytes> {
+        let mut pieces = Vec::with_capacity(self.body_after_model.len() + 1);
+        pieces.push(Bytes::from(format!(r#"{{"model":{}"#, json_string(name))));
+        pieces.extend(self.body_after_model.iter().cloned());
         pieces
     }
 }

@@ -10,11 +10,11 @@ use super::parts::is_blank;
 use super::request::TranslationContext;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::wrong;
+use crate::dialect::call::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// What is carried, if the rules have left it in.
-const CARRIED: [&str; 13] = [
+const TRANSLATED_FIELDS: [&str; 13] = [
     "temperature",
     "top_p",
     "stop",
@@ -30,11 +30,11 @@ const CARRIED: [&str; 13] = [
     "safety_identifier",
 ];
 /// What has its effect without being carried under its own name.
-const SERVED: [&str; 6] =
+const HANDLED_FIELDS: [&str; 6] =
     ["model", "messages", "max_tokens", "max_completion_tokens", "stream_options", "n"];
 /// Names of dropped fields that are told, at most, and how long they may be.
-const NAMES_MAX: usize = 32;
-const NAME_BYTES_MAX: usize = 64;
+const DROPPED_NAMES_MAX: usize = 32;
+const DROPPED_NAME_BYTES_MAX: usize = 64;
 
 /// See the module. What is not there stays away.
 #[derive(Default)]
@@ -43,146 +43,156 @@ pub(super) struct CallSettings {
     stream: bool,
     temperature: Option<Bytes>,
     top_p: Option<Bytes>,
-    stop: Vec<Bytes>,
+    stop_sequences: Vec<Bytes>,
     effort: Option<Bytes>,
-    schema: Option<Bytes>,
-    user: Option<String>,
+    output_schema: Option<Bytes>,
+    user_id: Option<String>,
     /// Fields of the call that are not carried.
-    pub(super) dropped: Vec<String>,
+    pub(super) dropped_fields: Vec<String>,
 }
 
 impl CallSettings {
-    pub(super) fn read(
+    pub(super) fn parse(
         document: &JsonDocument,
-        draft: &JsonPatch<'_>,
-        manner: TranslationContext<'_>,
+        patch: &JsonPatch<'_>,
+        context: TranslationContext<'_>,
     ) -> Result<CallSettings, CallError> {
         let source = SourceBytes(document.body());
-        let present = |name: &str| draft.get(name).filter(|v| !v.is_null());
+        let present = |name: &str| patch.get(name).filter(|v| !v.is_null());
         let number = |name: &str| match present(name) {
-            Some(value) if value.kind() != JsonKind::Number => Err(wrong(name, "a number", value)),
-            value => Ok(value.map(|v| source.keep(v))),
+            Some(value) if value.kind() != JsonKind::Number => {
+                Err(invalid_value(name, "a number", value))
+            }
+            value => Ok(value.map(|v| source.slice_value(v))),
         };
         let mut settings = CallSettings {
             max_tokens: number("max_tokens")?,
             stream: present("stream").and_then(JsonValue::bool).unwrap_or(false),
             temperature: number("temperature")?,
             top_p: number("top_p")?,
-            stop: present("stop").map_or_else(|| Ok(Vec::new()), |s| stop(source, s))?,
-            effort: present("reasoning_effort").map(|e| effort(source, e)).transpose()?,
-            user: user(draft, manner.account)?,
+            stop_sequences: present("stop")
+                .map_or_else(|| Ok(Vec::new()), |s| parse_stop(source, s))?,
+            effort: present("reasoning_effort").map(|e| parse_effort(source, e)).transpose()?,
+            user_id: hashed_user_id(patch, context.account)?,
             ..CallSettings::default()
         };
-        let format = present("response_format").map(schema).transpose()?;
-        let mut lost_format = false;
+        let format = present("response_format").map(parse_response_format).transpose()?;
+        let mut format_dropped = false;
         match format {
-            Some(OutputSchema::Schema(schema)) if manner.json_schema => {
-                settings.schema = Some(source.keep(schema));
+            Some(ResponseFormat::Schema(schema)) if context.json_schema => {
+                settings.output_schema = Some(source.slice_value(schema));
             }
-            Some(OutputSchema::Schema(_) | OutputSchema::Object) => lost_format = true,
-            Some(OutputSchema::Text) | None => {}
+            Some(ResponseFormat::Schema(_) | ResponseFormat::Object) => format_dropped = true,
+            Some(ResponseFormat::Text) | None => {}
         }
-        let lost = |name: &str| {
-            let carried = CARRIED.contains(&name) && present(name).is_some();
-            !(carried || SERVED.contains(&name)) || (name == "response_format" && lost_format)
+        let is_dropped = |name: &str| {
+            let carried = TRANSLATED_FIELDS.contains(&name) && present(name).is_some();
+            !(carried || HANDLED_FIELDS.contains(&name))
+                || (name == "response_format" && format_dropped)
         };
-        let told = |name: &str| {
+        let is_reportable = |name: &str| {
             let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-            (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+            (1..=DROPPED_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
         };
         let names = document.members().filter(|(_, v)| !v.is_null()).map(|(name, _)| name);
-        let dropped = names.filter(|name| lost(name) && told(name)).take(NAMES_MAX);
-        settings.dropped = dropped.map(std::borrow::Cow::into_owned).collect();
+        let dropped =
+            names.filter(|name| is_dropped(name) && is_reportable(name)).take(DROPPED_NAMES_MAX);
+        settings.dropped_fields = dropped.map(std::borrow::Cow::into_owned).collect();
         Ok(settings)
     }
 
     pub(super) fn write(&self, out: &mut MessagesWriter) {
         let mut raw = |name: &str, value: &Option<Bytes>| {
             if let Some(value) = value {
-                out.text(&format!(",\"{name}\":"));
-                out.bytes(value);
+                out.write_str(&format!(",\"{name}\":"));
+                out.write_bytes(value);
             }
         };
         raw("max_tokens", &self.max_tokens);
         raw("temperature", &self.temperature);
         raw("top_p", &self.top_p);
         if self.stream {
-            out.text(r#","stream":true"#);
+            out.write_str(r#","stream":true"#);
         }
-        if !self.stop.is_empty() {
-            out.text(r#","stop_sequences":["#);
-            out.list(&self.stop, MessagesWriter::bytes);
-            out.text("]");
+        if !self.stop_sequences.is_empty() {
+            out.write_str(r#","stop_sequences":["#);
+            out.write_list(&self.stop_sequences, MessagesWriter::write_bytes);
+            out.write_str("]");
         }
-        if self.effort.is_some() || self.schema.is_some() {
-            out.text(r#","output_config":{"#);
+        if self.effort.is_some() || self.output_schema.is_some() {
+            out.write_str(r#","output_config":{"#);
             if let Some(effort) = &self.effort {
-                out.text(r#""effort":"#);
-                out.bytes(effort);
+                out.write_str(r#""effort":"#);
+                out.write_bytes(effort);
             }
-            if let Some(schema) = &self.schema {
-                out.text(if self.effort.is_some() { "," } else { "" });
-                out.text(r#""format":{"type":"json_schema","schema":"#);
-                out.bytes(schema);
-                out.text("}");
+            if let Some(schema) = &self.output_schema {
+                out.write_str(if self.effort.is_some() { "," } else { "" });
+                out.write_str(r#""format":{"type":"json_schema","schema":"#);
+                out.write_bytes(schema);
+                out.write_str("}");
             }
-            out.text("}");
+            out.write_str("}");
         }
-        if let Some(user) = &self.user {
-            out.text(&format!(r#","metadata":{{"user_id":"{user}"}}"#));
+        if let Some(user) = &self.user_id {
+            out.write_str(&format!(r#","metadata":{{"user_id":"{user}"}}"#));
         }
     }
 }
 
 /// Where to stop. The vendor refuses white space alone, which then has no effect.
-fn stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>, CallError> {
+fn parse_stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>, CallError> {
     let right = "a string or an array of strings";
     let entries = match stop.kind() {
-        JsonKind::Text => vec![stop],
-        JsonKind::List => stop.elements().collect(),
-        _ => return Err(wrong("stop", right, stop)),
+        JsonKind::String => vec![stop],
+        JsonKind::Array => stop.elements().collect(),
+        _ => return Err(invalid_value("stop", right, stop)),
     };
-    if let Some(other) = entries.iter().find(|e| e.kind() != JsonKind::Text) {
-        return Err(wrong("stop", right, *other));
+    if let Some(other) = entries.iter().find(|e| e.kind() != JsonKind::String) {
+        return Err(invalid_value("stop", right, *other));
     }
-    Ok(entries.into_iter().filter(|e| !is_blank(*e)).map(|e| source.keep(e)).collect())
+    Ok(entries.into_iter().filter(|e| !is_blank(*e)).map(|e| source.slice_value(e)).collect())
 }
 
-fn effort(source: SourceBytes<'_>, effort: JsonValue<'_>) -> Result<Bytes, CallError> {
-    if effort.kind() != JsonKind::Text {
-        return Err(wrong("reasoning_effort", "low, medium or high", effort));
+fn parse_effort(source: SourceBytes<'_>, effort: JsonValue<'_>) -> Result<Bytes, CallError> {
+    if effort.kind() != JsonKind::String {
+        return Err(invalid_value("reasoning_effort", "low, medium or high", effort));
     }
-    Ok(source.keep(effort))
+    Ok(source.slice_value(effort))
 }
 
-enum OutputSchema<'a> {
+enum ResponseFormat<'a> {
     Text,
     Object,
     Schema(JsonValue<'a>),
 }
 
-fn schema(format: JsonValue<'_>) -> Result<OutputSchema<'_>, CallError> {
+fn parse_response_format(format: JsonValue<'_>) -> Result<ResponseFormat<'_>, CallError> {
     match format.get("type").and_then(JsonValue::text).as_deref() {
-        Some("text") => Ok(OutputSchema::Text),
-        Some("json_object") => Ok(OutputSchema::Object),
+        Some("text") => Ok(ResponseFormat::Text),
+        Some("json_object") => Ok(ResponseFormat::Object),
         Some("json_schema") => {
             let field = "response_format.json_schema.schema";
             let schema = format.get("json_schema").and_then(|s| s.get("schema"));
             match schema.filter(|s| s.kind() == JsonKind::Object) {
-                Some(schema) => Ok(OutputSchema::Schema(schema)),
+                Some(schema) => Ok(ResponseFormat::Schema(schema)),
                 None => Err(CallError::missing(field, "a JSON schema, an object")),
             }
         }
-        _ => Err(wrong("response_format", "{type: text, json_object or json_schema}", format)),
+        _ => Err(invalid_value(
+            "response_format",
+            "{type: text, json_object or json_schema}",
+            format,
+        )),
     }
 }
 
 /// Who the client's user is: a digest, so that the vendor can tell users apart and nothing more.
-fn user(draft: &JsonPatch<'_>, account: &str) -> Result<Option<String>, CallError> {
+fn hashed_user_id(patch: &JsonPatch<'_>, account: &str) -> Result<Option<String>, CallError> {
     let mut found = None;
     for name in ["safety_identifier", "user"] {
-        if let Some(value) = draft.get(name).filter(|v| !v.is_null()) {
-            let text = value.text().ok_or_else(|| wrong(name, "a string", value))?.into_owned();
+        if let Some(value) = patch.get(name).filter(|v| !v.is_null()) {
+            let text =
+                value.text().ok_or_else(|| invalid_value(name, "a string", value))?.into_owned();
             found = Some(text).filter(|t| !t.is_empty()).or(found);
         }
     }

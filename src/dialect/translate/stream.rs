@@ -3,37 +3,39 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::reply::{ReplyMetadata, arguments, chat_id, explanation, finish_reason, write_usage};
+use super::reply::{
+    ReplyMetadata, chat_id, encode_arguments, finish_reason, refusal_explanation, write_usage,
+};
 use super::thinking::{RECORD_BYTES_MAX, SavedThinking, ThinkingRecorder};
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue, scan};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 
 /// Blocks that are open at a time, at most; vendors have one.
-const OPEN_MAX: usize = 256;
+const OPEN_BLOCKS_MAX: usize = 256;
 
 /// The state of a stream.
 #[derive(Debug)]
 pub struct StreamTranslator {
-    stamp: ReplyMetadata,
+    metadata: ReplyMetadata,
     /// What every chunk begins with, up to its delta, once the stream has begun.
-    head: Option<Bytes>,
-    open: Vec<(u64, OpenBlock)>,
-    calls: u64,
+    chunk_prefix: Option<Bytes>,
+    open_blocks: Vec<(u64, OpenBlock)>,
+    call_count: u64,
     usage: ReportedUsage,
-    finish: &'static str,
-    keeper: Option<ThinkingRecorder>,
-    kept: Option<SavedThinking>,
+    finish_reason: &'static str,
+    recorder: Option<ThinkingRecorder>,
+    saved_thinking: Option<SavedThinking>,
 }
 
 /// A block that is open.
 #[derive(Debug)]
 enum OpenBlock {
     /// Text or thinking: as kept, up to the end of its text, and the signature.
-    Spoken { kept: Option<BytesMut>, signature: BytesMut },
+    Text { recorded: Option<BytesMut>, signature: BytesMut },
     /// A tool call.
-    Call(Box<OpenToolCall>),
+    ToolCall(Box<OpenToolCall>),
     /// Nothing that a chat client could be told of.
     Other,
 }
@@ -43,77 +45,77 @@ struct OpenToolCall {
     /// Its place among the calls.
     index: u64,
     /// The input that the block began with.
-    input: Bytes,
+    initial_input: Bytes,
     /// Whether any of its arguments came.
-    any: bool,
+    has_arguments: bool,
     /// As kept, up to its input, and the input so far.
-    kept: Option<(BytesMut, BytesMut)>,
+    recorded: Option<(BytesMut, BytesMut)>,
 }
 
 /// How far an event has brought the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dialect) enum StreamStep {
-    More,
+    Continue,
     Last,
 }
 
 impl StreamTranslator {
-    pub(in crate::dialect) fn new(stamp: ReplyMetadata) -> StreamTranslator {
-        let keeper = stamp.keep.then(|| ThinkingRecorder::new(&stamp.model));
+    pub(in crate::dialect) fn new(metadata: ReplyMetadata) -> StreamTranslator {
+        let recorder = metadata.save_thinking.then(|| ThinkingRecorder::new(&metadata.model));
         StreamTranslator {
-            stamp,
-            head: None,
-            open: Vec::new(),
-            calls: 0,
+            metadata,
+            chunk_prefix: None,
+            open_blocks: Vec::new(),
+            call_count: 0,
             usage: ReportedUsage::default(),
-            finish: "stop",
-            keeper,
-            kept: None,
+            finish_reason: "stop",
+            recorder,
+            saved_thinking: None,
         }
     }
 
     /// What is to be kept of the answer, once it is complete.
-    pub(in crate::dialect) fn kept(&mut self) -> Option<SavedThinking> {
-        self.kept.take()
+    pub(in crate::dialect) fn take_saved_thinking(&mut self) -> Option<SavedThinking> {
+        self.saved_thinking.take()
     }
 
     /// Takes an event; what the client is to see goes to `out`. `None` if it cannot be read.
-    pub(in crate::dialect) fn event(
+    pub(in crate::dialect) fn handle_event(
         &mut self,
         event: &JsonDocument,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<StreamStep> {
         match &*event.get("type")?.text()? {
-            "message_start" => self.start(event.get("message")?, meter, out)?,
+            "message_start" => self.on_message_start(event.get("message")?, meter, out)?,
             "content_block_start" => {
-                let index = event.get("index")?.whole()?;
-                self.block_start(index, event.get("content_block")?, meter, out)?;
+                let index = event.get("index")?.integer()?;
+                self.on_block_start(index, event.get("content_block")?, meter, out)?;
             }
             "content_block_delta" => {
-                let index = event.get("index")?.whole()?;
-                self.delta(index, event.get("delta")?, meter, out)?;
+                let index = event.get("index")?.integer()?;
+                self.on_block_delta(index, event.get("delta")?, meter, out)?;
             }
-            "content_block_stop" => self.block_stop(event.get("index")?.whole()?, out)?,
-            "message_delta" => self.message_delta(event, meter, out)?,
+            "content_block_stop" => self.on_block_stop(event.get("index")?.integer()?, out)?,
+            "message_delta" => self.on_message_delta(event, meter, out)?,
             "message_stop" => {
-                self.stop(meter, out)?;
+                self.on_message_stop(meter, out)?;
                 return Some(StreamStep::Last);
             }
             "ping" => out.put_slice(b": ping\n\n"),
             // The format grows: what is new has no counterpart here.
             _ => {}
         }
-        Some(StreamStep::More)
+        Some(StreamStep::Continue)
     }
 
-    fn start(
+    fn on_message_start(
         &mut self,
         message: JsonValue<'_>,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        if self.head.is_some() {
+        if self.chunk_prefix.is_some() {
             return Some(());
         }
         let id = message.get("id")?.text()?;
@@ -122,70 +124,71 @@ impl StreamTranslator {
                 r#"data: {{"id":{},"object":"chat.completion.chunk","created":{},"model":{},"#,
                 r#""system_fingerprint":null,"choices":["#
             ),
-            quoted(&chat_id(&id)),
-            self.stamp.created,
-            quoted(&self.stamp.model),
+            json_string(&chat_id(&id)),
+            self.metadata.created,
+            json_string(&self.metadata.model),
         );
-        self.head = Some(Bytes::from(head));
-        self.report(message.get("usage"), meter, true);
-        self.chunk(out, |out| out.put_slice(br#""role":"assistant","content":"""#))
+        self.chunk_prefix = Some(Bytes::from(head));
+        self.record_usage(message.get("usage"), meter, true);
+        self.write_chunk(out, |out| out.put_slice(br#""role":"assistant","content":"""#))
     }
 
-    fn report(&mut self, usage: Option<JsonValue<'_>>, meter: &mut UsageMeter, early: bool) {
+    fn record_usage(&mut self, usage: Option<JsonValue<'_>>, meter: &mut UsageMeter, early: bool) {
         let counts = usage.is_some_and(|usage| self.usage.merge(usage));
         if let (true, Some(tokens)) = (counts, self.usage.tokens()) {
-            meter.take(tokens, early);
+            meter.record_tokens(tokens, early);
         }
     }
 
-    fn block_start(
+    fn on_block_start(
         &mut self,
         index: u64,
         block: JsonValue<'_>,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        let keeps = self.keeper.is_some();
-        let inside = |name: &str| block.get(name).and_then(JsonValue::inside).unwrap_or_default();
+        let keeps = self.recorder.is_some();
+        let inside =
+            |name: &str| block.get(name).and_then(JsonValue::string_bytes).unwrap_or_default();
         let opened = match &*block.get("type")?.text()? {
             kind @ ("text" | "thinking") => {
                 let first = inside(kind);
                 if !first.is_empty() {
                     meter.count_bytes(first.len());
-                    self.spoken(kind, first, out)?;
+                    self.write_text_chunk(kind, first, out)?;
                 }
                 let start = || BytesMut::from(format!(r#"{{"type":"{kind}","{kind}":""#).as_str());
                 let mut kept = keeps.then(start);
-                kept.iter_mut().for_each(|kept| keep(kept, first));
-                OpenBlock::Spoken { kept, signature: inside("signature").into() }
+                kept.iter_mut().for_each(|kept| append_recorded(kept, first));
+                OpenBlock::Text { recorded: kept, signature: inside("signature").into() }
             }
             "tool_use" => {
-                let call = self.call_start(block, keeps, out)?;
-                OpenBlock::Call(Box::new(call))
+                let call = self.start_tool_call(block, keeps, out)?;
+                OpenBlock::ToolCall(Box::new(call))
             }
             _ => {
-                self.keeper.iter_mut().for_each(|keeper| keeper.block(block.raw()));
+                self.recorder.iter_mut().for_each(|keeper| keeper.add_block(block.raw()));
                 OpenBlock::Other
             }
         };
-        if self.open.len() >= OPEN_MAX {
+        if self.open_blocks.len() >= OPEN_BLOCKS_MAX {
             return None;
         }
-        self.open.push((index, opened));
+        self.open_blocks.push((index, opened));
         Some(())
     }
 
-    fn call_start(
+    fn start_tool_call(
         &mut self,
         block: JsonValue<'_>,
         keeps: bool,
         out: &mut BytesMut,
     ) -> Option<OpenToolCall> {
-        let word = |name: &str| block.get(name).filter(|v| v.inside().is_some());
+        let word = |name: &str| block.get(name).filter(|v| v.string_bytes().is_some());
         let (id, name) = (word("id")?, word("name")?);
-        let index = self.calls;
-        self.calls += 1;
-        self.chunk(out, |out| {
+        let index = self.call_count;
+        self.call_count += 1;
+        self.write_chunk(out, |out| {
             out.put_slice(format!(r#""tool_calls":[{{"index":{index},"id":"#).as_bytes());
             out.put_slice(id.raw());
             out.put_slice(br#","type":"function","function":{"name":"#);
@@ -200,45 +203,51 @@ impl StreamTranslator {
             (kept, BytesMut::new())
         });
         let input = block.get("input").map_or(&b"{}"[..], JsonValue::raw);
-        Some(OpenToolCall { index, input: Bytes::copy_from_slice(input), any: false, kept })
+        Some(OpenToolCall {
+            index,
+            initial_input: Bytes::copy_from_slice(input),
+            has_arguments: false,
+            recorded: kept,
+        })
     }
 
-    fn delta(
+    fn on_block_delta(
         &mut self,
         index: u64,
         delta: JsonValue<'_>,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        let at = self.open.iter().rposition(|(open, _)| *open == index);
+        let at = self.open_blocks.iter().rposition(|(open, _)| *open == index);
         let kind = delta.get("type")?.text()?;
-        let inside = |name: &str| delta.get(name).and_then(JsonValue::inside).unwrap_or_default();
-        match (&*kind, at.map(|at| &mut self.open[at].1)) {
-            ("text_delta" | "thinking_delta", Some(OpenBlock::Spoken { kept, .. })) => {
+        let inside =
+            |name: &str| delta.get(name).and_then(JsonValue::string_bytes).unwrap_or_default();
+        match (&*kind, at.map(|at| &mut self.open_blocks[at].1)) {
+            ("text_delta" | "thinking_delta", Some(OpenBlock::Text { recorded: kept, .. })) => {
                 let kind = if kind == "text_delta" { "text" } else { "thinking" };
                 let piece = inside(kind);
-                kept.iter_mut().for_each(|kept| keep(kept, piece));
+                kept.iter_mut().for_each(|kept| append_recorded(kept, piece));
                 if !piece.is_empty() {
                     meter.count_bytes(piece.len());
-                    self.spoken(kind, piece, out)?;
+                    self.write_text_chunk(kind, piece, out)?;
                 }
             }
-            ("signature_delta", Some(OpenBlock::Spoken { signature, .. })) => {
-                keep(signature, inside("signature"));
+            ("signature_delta", Some(OpenBlock::Text { signature, .. })) => {
+                append_recorded(signature, inside("signature"));
             }
-            ("input_json_delta", Some(OpenBlock::Call(call))) => {
+            ("input_json_delta", Some(OpenBlock::ToolCall(call))) => {
                 let piece = delta.get("partial_json")?;
-                let raw = piece.inside()?;
+                let raw = piece.string_bytes()?;
                 if raw.is_empty() {
                     return Some(());
                 }
-                call.any = true;
+                call.has_arguments = true;
                 meter.count_bytes(raw.len());
-                if let Some((_, input)) = &mut call.kept {
-                    keep(input, piece.text()?.as_bytes());
+                if let Some((_, input)) = &mut call.recorded {
+                    append_recorded(input, piece.text()?.as_bytes());
                 }
                 let index = call.index;
-                self.arguments(index, piece.raw(), out)?;
+                self.write_arguments_chunk(index, piece.raw(), out)?;
             }
             // What is said in a block that never began belongs nowhere.
             ("text_delta" | "thinking_delta" | "input_json_delta", None) => return None,
@@ -247,13 +256,13 @@ impl StreamTranslator {
         Some(())
     }
 
-    fn block_stop(&mut self, index: u64, out: &mut BytesMut) -> Option<()> {
-        let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else {
+    fn on_block_stop(&mut self, index: u64, out: &mut BytesMut) -> Option<()> {
+        let Some(at) = self.open_blocks.iter().rposition(|(open, _)| *open == index) else {
             return Some(());
         };
         let mut whole = None;
-        match self.open.remove(at).1 {
-            OpenBlock::Spoken { kept, signature } => {
+        match self.open_blocks.remove(at).1 {
+            OpenBlock::Text { recorded: kept, signature } => {
                 whole = kept.map(|mut kept| {
                     kept.put_u8(b'"');
                     if !signature.is_empty() {
@@ -264,47 +273,54 @@ impl StreamTranslator {
                     kept
                 });
             }
-            OpenBlock::Call(call) => {
-                if !call.any {
+            OpenBlock::ToolCall(call) => {
+                if !call.has_arguments {
                     // Without arguments a client would read an empty string, which is no JSON.
-                    let arguments = arguments(Some(JsonValue::trusted(&call.input)));
-                    self.arguments(call.index, arguments.as_bytes(), out)?;
+                    let arguments =
+                        encode_arguments(Some(JsonValue::from_validated(&call.initial_input)));
+                    self.write_arguments_chunk(call.index, arguments.as_bytes(), out)?;
                 }
-                if let Some((mut kept, input)) = call.kept {
-                    let input = if call.any { input.freeze() } else { call.input.clone() };
+                if let Some((mut kept, input)) = call.recorded {
+                    let input = if call.has_arguments {
+                        input.freeze()
+                    } else {
+                        call.initial_input.clone()
+                    };
                     kept.put_slice(br#","input":"#);
                     kept.put_slice(&input);
-                    if input.starts_with(b"{") && scan::any(&input).is_ok() {
+                    if input.starts_with(b"{") && scan::validate_value(&input).is_ok() {
                         whole = Some(kept);
                     } else {
-                        self.keeper.iter_mut().for_each(ThinkingRecorder::spoil);
+                        self.recorder.iter_mut().for_each(ThinkingRecorder::discard);
                     }
                 }
             }
             OpenBlock::Other => {}
         }
-        if let (Some(mut whole), Some(keeper)) = (whole, &mut self.keeper) {
+        if let (Some(mut whole), Some(keeper)) = (whole, &mut self.recorder) {
             whole.put_u8(b'}');
-            keeper.block(&whole);
+            keeper.add_block(&whole);
         }
         Some(())
     }
 
-    fn message_delta(
+    fn on_message_delta(
         &mut self,
         event: &JsonDocument,
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        self.report(event.get("usage"), meter, false);
+        self.record_usage(event.get("usage"), meter, false);
         let Some(delta) = event.get("delta") else { return Some(()) };
         let Some(stop) = delta.get("stop_reason").and_then(JsonValue::text) else {
             return Some(());
         };
-        let before = std::mem::replace(&mut self.finish, finish_reason(&stop));
-        let refused = stop == "refusal" && before != self.finish;
-        if let Some(told) = delta.get("stop_details").filter(|_| refused).and_then(explanation) {
-            self.chunk(out, |out| {
+        let before = std::mem::replace(&mut self.finish_reason, finish_reason(&stop));
+        let refused = stop == "refusal" && before != self.finish_reason;
+        if let Some(told) =
+            delta.get("stop_details").filter(|_| refused).and_then(refusal_explanation)
+        {
+            self.write_chunk(out, |out| {
                 out.put_slice(br#""refusal":"#);
                 out.put_slice(told.raw());
             })?;
@@ -312,29 +328,30 @@ impl StreamTranslator {
         Some(())
     }
 
-    fn stop(&mut self, meter: &UsageMeter, out: &mut BytesMut) -> Option<()> {
-        let head = self.head.clone()?;
-        while let Some(index) = self.open.first().map(|(index, _)| *index) {
-            self.block_stop(index, out)?;
+    fn on_message_stop(&mut self, meter: &UsageMeter, out: &mut BytesMut) -> Option<()> {
+        let head = self.chunk_prefix.clone()?;
+        while let Some(index) = self.open_blocks.first().map(|(index, _)| *index) {
+            self.on_block_stop(index, out)?;
         }
-        let finish = self.finish;
+        let finish = self.finish_reason;
         out.put_slice(&head);
         out.put_slice(br#"{"index":0,"delta":{},"logprobs":null,"finish_reason":""#);
         out.put_slice(finish.as_bytes());
         out.put_slice(br#""}]"#);
-        if self.stamp.usage_asked {
+        if self.metadata.include_usage {
             out.put_slice(b",\"usage\":null}\n\n");
             out.put_slice(&head);
             out.put_slice(br#"],"usage":"#);
-            write_usage(out, meter.usage(self.stamp.input_tokens).tokens, self.usage.thinking);
+            write_usage(out, meter.usage(self.metadata.input_tokens).tokens, self.usage.thinking);
         }
         out.put_slice(b"}\n\ndata: [DONE]\n\n");
-        self.kept = self.keeper.take().and_then(|keeper| keeper.finish(&self.stamp.model));
+        self.saved_thinking =
+            self.recorder.take().and_then(|keeper| keeper.finish(&self.metadata.model));
         Some(())
     }
 
-    fn spoken(&self, kind: &str, piece: &[u8], out: &mut BytesMut) -> Option<()> {
-        self.chunk(out, |out| {
+    fn write_text_chunk(&self, kind: &str, piece: &[u8], out: &mut BytesMut) -> Option<()> {
+        self.write_chunk(out, |out| {
             let name: &[u8] =
                 if kind == "text" { br#""content":""# } else { br#""reasoning_content":""# };
             out.put_slice(name);
@@ -344,8 +361,8 @@ impl StreamTranslator {
     }
 
     /// A piece of a call's arguments, as a JSON string.
-    fn arguments(&self, index: u64, piece: &[u8], out: &mut BytesMut) -> Option<()> {
-        self.chunk(out, |out| {
+    fn write_arguments_chunk(&self, index: u64, piece: &[u8], out: &mut BytesMut) -> Option<()> {
+        self.write_chunk(out, |out| {
             out.put_slice(format!(r#""tool_calls":[{{"index":{index},"#).as_bytes());
             out.put_slice(br#""function":{"arguments":"#);
             out.put_slice(piece);
@@ -354,19 +371,20 @@ impl StreamTranslator {
     }
 
     /// A chunk with a delta; `None` before the stream has begun.
-    fn chunk(&self, out: &mut BytesMut, delta: impl FnOnce(&mut BytesMut)) -> Option<()> {
-        out.put_slice(self.head.as_ref()?);
+    fn write_chunk(&self, out: &mut BytesMut, delta: impl FnOnce(&mut BytesMut)) -> Option<()> {
+        out.put_slice(self.chunk_prefix.as_ref()?);
         out.put_slice(br#"{"index":0,"delta":{"#);
         delta(out);
         out.put_slice(br#"},"logprobs":null,"finish_reason":null}]"#);
-        let end: &[u8] = if self.stamp.usage_asked { b",\"usage\":null}\n\n" } else { b"}\n\n" };
+        let end: &[u8] =
+            if self.metadata.include_usage { b",\"usage\":null}\n\n" } else { b"}\n\n" };
         out.put_slice(end);
         Some(())
     }
 }
 
 /// Adds to what is kept of a block. What is too long stays too long or unsound, and is not kept.
-fn keep(kept: &mut BytesMut, piece: &[u8]) {
+fn append_recorded(kept: &mut BytesMut, piece: &[u8]) {
     if kept.len() + piece.len() > RECORD_BYTES_MAX {
         kept.resize(RECORD_BYTES_MAX + 1, b' ');
     } else {

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::parts::{BlockKind, ContentBlock, is_blank};
 use super::writer::SourceBytes;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 
 /// Longer answers are not kept.
@@ -28,43 +28,44 @@ pub struct SavedThinking {
 /// Collects the blocks of an answer as they come.
 #[derive(Debug)]
 pub(super) struct ThinkingRecorder {
-    first_call: Option<String>,
+    first_call_id: Option<String>,
     record: BytesMut,
     any_thinking: bool,
     /// Whether there is more than can be kept, or something that cannot be put back.
-    spoilt: bool,
+    is_discarded: bool,
 }
 
 impl ThinkingRecorder {
     pub(super) fn new(model: &str) -> ThinkingRecorder {
-        let record = BytesMut::from(format!(r#"{{"model":{},"content":["#, quoted(model)).as_str());
-        ThinkingRecorder { first_call: None, record, any_thinking: false, spoilt: false }
+        let record =
+            BytesMut::from(format!(r#"{{"model":{},"content":["#, json_string(model)).as_str());
+        ThinkingRecorder { first_call_id: None, record, any_thinking: false, is_discarded: false }
     }
 
     /// Takes a whole block.
-    pub(super) fn block(&mut self, block: &[u8]) {
-        let value = JsonValue::trusted(block);
+    pub(super) fn add_block(&mut self, block: &[u8]) {
+        let value = JsonValue::from_validated(block);
         match value.get("type").and_then(JsonValue::text).as_deref() {
             // The vendor may write blank text, but does not take it back.
             Some("text") if value.get("text").is_none_or(is_blank) => return,
             Some("text") => {}
             Some("thinking") => {
                 self.any_thinking = true;
-                let signature = value.get("signature").and_then(JsonValue::inside);
-                self.spoilt |= signature.is_none_or(<[u8]>::is_empty);
+                let signature = value.get("signature").and_then(JsonValue::string_bytes);
+                self.is_discarded |= signature.is_none_or(<[u8]>::is_empty);
             }
             Some("redacted_thinking") => self.any_thinking = true,
             Some("tool_use") => {
                 let id = value.get("id").and_then(JsonValue::text);
-                self.first_call =
-                    self.first_call.take().or_else(|| id.map(std::borrow::Cow::into_owned));
+                self.first_call_id =
+                    self.first_call_id.take().or_else(|| id.map(std::borrow::Cow::into_owned));
             }
-            _ => self.spoilt = true,
+            _ => self.is_discarded = true,
         }
         if self.record.len() + block.len() + 3 > RECORD_BYTES_MAX {
-            self.spoilt = true;
+            self.is_discarded = true;
         }
-        if !self.spoilt {
+        if !self.is_discarded {
             if !self.record.ends_with(b"[") {
                 self.record.put_u8(b',');
             }
@@ -73,19 +74,19 @@ impl ThinkingRecorder {
     }
 
     /// Takes the knowledge that a block could not be put together.
-    pub(super) fn spoil(&mut self) {
-        self.spoilt = true;
+    pub(super) fn discard(&mut self) {
+        self.is_discarded = true;
     }
 
     /// What is to be kept, if the answer called a tool. That there was no thinking is worth
     /// keeping too: then nothing is missing.
     pub(super) fn finish(self, model: &str) -> Option<SavedThinking> {
-        let id = self.first_call?;
-        if self.spoilt {
+        let id = self.first_call_id?;
+        if self.is_discarded {
             return None;
         }
         if !self.any_thinking {
-            let record = Bytes::from(format!(r#"{{"model":{},"content":[]}}"#, quoted(model)));
+            let record = Bytes::from(format!(r#"{{"model":{},"content":[]}}"#, json_string(model)));
             return Some(SavedThinking { id, record });
         }
         let mut record = self.record;
@@ -96,12 +97,12 @@ impl ThinkingRecorder {
 
 /// The blocks of a turn with the thinking that was kept of it; `None` if it is another model's, or
 /// if the client changed what it had seen.
-pub(super) fn restored(
+pub(super) fn restore_blocks(
     model: &str,
     sent: &[ContentBlock],
     record: &Bytes,
 ) -> Option<Vec<ContentBlock>> {
-    let record = JsonDocument::received(record.clone()).ok()?;
+    let record = JsonDocument::parse_from_vendor(record.clone()).ok()?;
     if record.get("model")?.text()? != model {
         return None;
     }
@@ -109,18 +110,18 @@ pub(super) fn restored(
     if kept.is_empty() {
         return Some(sent.to_vec());
     }
-    if VisibleTurn::kept(&kept)? != VisibleTurn::sent(sent)? {
+    if VisibleTurn::from_saved(&kept)? != VisibleTurn::from_sent(sent)? {
         return None;
     }
     let source = SourceBytes(record.body());
     let mut blocks: Vec<ContentBlock> = kept
         .into_iter()
-        .map(|block| ContentBlock::of(BlockKind::Kept(source.keep(block))))
+        .map(|block| ContentBlock::new(BlockKind::Verbatim(source.slice_value(block))))
         .collect();
     // What the client marked for the cache is its last block or near it; thinking takes no mark.
-    let cache = sent.iter().rev().find_map(|block| block.cache.clone());
+    let cache = sent.iter().rev().find_map(|block| block.cache_control.clone());
     let marked = blocks.iter_mut().rev().find(|block| !block.is_thinking());
-    marked?.cache = cache;
+    marked?.cache_control = cache;
     Some(blocks)
 }
 
@@ -132,7 +133,7 @@ struct VisibleTurn {
 }
 
 impl VisibleTurn {
-    fn kept(blocks: &[JsonValue<'_>]) -> Option<VisibleTurn> {
+    fn from_saved(blocks: &[JsonValue<'_>]) -> Option<VisibleTurn> {
         let mut visible = VisibleTurn { text: String::new(), calls: Vec::new() };
         for block in blocks {
             match block.get("type")?.text()?.as_ref() {
@@ -145,27 +146,31 @@ impl VisibleTurn {
                 _ => {}
             }
         }
-        Some(visible.trimmed())
+        Some(visible.trim_text())
     }
 
-    fn sent(blocks: &[ContentBlock]) -> Option<VisibleTurn> {
+    fn from_sent(blocks: &[ContentBlock]) -> Option<VisibleTurn> {
         let mut visible = VisibleTurn { text: String::new(), calls: Vec::new() };
         for block in blocks {
-            match &block.what {
-                BlockKind::Text(text) => visible.text.push_str(&JsonValue::trusted(text).text()?),
-                BlockKind::Use { id, name, input } => visible.calls.push((
+            match &block.kind {
+                BlockKind::Text(text) => {
+                    visible.text.push_str(&JsonValue::from_validated(text).text()?)
+                }
+                BlockKind::ToolUse { id, name, input } => visible.calls.push((
                     id.clone(),
-                    JsonValue::trusted(name).text()?.into_owned(),
+                    JsonValue::from_validated(name).text()?.into_owned(),
                     serde_json::from_slice(input).ok()?,
                 )),
-                BlockKind::Media(_) | BlockKind::Result { .. } | BlockKind::Kept(_) => return None,
+                BlockKind::Media(_) | BlockKind::ToolResult { .. } | BlockKind::Verbatim(_) => {
+                    return None;
+                }
             }
         }
-        Some(visible.trimmed())
+        Some(visible.trim_text())
     }
 
     /// Some clients trim what they keep.
-    fn trimmed(mut self) -> VisibleTurn {
+    fn trim_text(mut self) -> VisibleTurn {
         self.text = self.text.trim().to_owned();
         self
     }

@@ -9,18 +9,18 @@ use super::parts::BlockKind;
 use super::turns::ConversationTurn;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::wrong;
+use crate::dialect::call::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// The schema of a tool that takes anything.
-const ANY: &[u8] = br#"{"type":"object","properties":{}}"#;
+const ANY_OBJECT_SCHEMA: &[u8] = br#"{"type":"object","properties":{}}"#;
 
 /// A tool.
 struct ToolDefinition {
     name: Bytes,
     description: Option<Bytes>,
-    schema: Bytes,
-    cache: Option<Bytes>,
+    input_schema: Bytes,
+    cache_control: Option<Bytes>,
 }
 
 /// Which tools may or must be called.
@@ -34,99 +34,108 @@ enum ToolChoice {
 /// The tools of a call.
 #[derive(Default)]
 pub(super) struct CallTools {
-    defined: Vec<ToolDefinition>,
+    definitions: Vec<ToolDefinition>,
     choice: Option<ToolChoice>,
     /// Whether at most one may be called at a time.
-    single: bool,
+    disable_parallel: bool,
 }
 
 impl CallTools {
-    pub(super) fn read(
+    pub(super) fn parse(
         source: SourceBytes<'_>,
-        draft: &JsonPatch<'_>,
+        patch: &JsonPatch<'_>,
     ) -> Result<CallTools, CallError> {
         let mut all = CallTools::default();
-        for (i, tool) in list(draft, "tools")?.into_iter().enumerate() {
+        for (i, tool) in array_elements(patch, "tools")?.into_iter().enumerate() {
             let path = format!("tools[{i}]");
             let Some(function) = tool.get("function").filter(|f| f.kind() == JsonKind::Object)
             else {
                 let field = format!("{path}.function");
                 return Err(CallError::missing(&field, "an object {name, parameters}"));
             };
-            let mut read = ToolDefinition::read(source, &format!("{path}.function"), function)?;
+            let mut read = ToolDefinition::parse(source, &format!("{path}.function"), function)?;
             let cache = tool.get("cache_control").filter(|v| !v.is_null());
-            read.cache = cache.map(|c| source.keep(c)).or(read.cache);
-            all.defined.push(read);
+            read.cache_control = cache.map(|c| source.slice_value(c)).or(read.cache_control);
+            all.definitions.push(read);
         }
-        for (i, function) in list(draft, "functions")?.into_iter().enumerate() {
-            all.defined.push(ToolDefinition::read(source, &format!("functions[{i}]"), function)?);
+        for (i, function) in array_elements(patch, "functions")?.into_iter().enumerate() {
+            all.definitions.push(ToolDefinition::parse(
+                source,
+                &format!("functions[{i}]"),
+                function,
+            )?);
         }
-        let present = |name: &str| draft.get(name).filter(|v| !v.is_null());
+        let present = |name: &str| patch.get(name).filter(|v| !v.is_null());
         all.choice = match (present("tool_choice"), present("function_call")) {
-            (Some(choice), _) => Some(ToolChoice::read(source, choice)?),
-            (None, Some(call)) => Some(ToolChoice::read_old(source, call)?),
+            (Some(choice), _) => Some(ToolChoice::parse(source, choice)?),
+            (None, Some(call)) => Some(ToolChoice::parse_legacy(source, call)?),
             (None, None) => None,
         };
         if let Some(parallel) = present("parallel_tool_calls") {
             let parallel = parallel
                 .bool()
-                .ok_or_else(|| wrong("parallel_tool_calls", "true or false", parallel))?;
-            all.single = !parallel;
+                .ok_or_else(|| invalid_value("parallel_tool_calls", "true or false", parallel))?;
+            all.disable_parallel = !parallel;
         }
         Ok(all)
     }
 
     /// Defines what was called earlier, where a client offers no tools any more: the vendor wants
     /// them defined all the same, and none of them is to be called.
-    pub(super) fn complete(mut self, turns: &[ConversationTurn]) -> CallTools {
-        if !self.defined.is_empty() {
-            if self.single && self.choice.is_none() {
+    pub(super) fn define_called_tools(mut self, turns: &[ConversationTurn]) -> CallTools {
+        if !self.definitions.is_empty() {
+            if self.disable_parallel && self.choice.is_none() {
                 self.choice = Some(ToolChoice::Auto);
             }
             return self;
         }
         let mut known = HashSet::new();
         for block in turns.iter().flat_map(|turn| &turn.blocks) {
-            if let BlockKind::Use { name, .. } = &block.what
+            if let BlockKind::ToolUse { name, .. } = &block.kind
                 && known.insert(name.clone())
             {
-                let schema = Bytes::from_static(ANY);
+                let schema = Bytes::from_static(ANY_OBJECT_SCHEMA);
                 let name = name.clone();
-                self.defined.push(ToolDefinition { name, description: None, schema, cache: None });
+                self.definitions.push(ToolDefinition {
+                    name,
+                    description: None,
+                    input_schema: schema,
+                    cache_control: None,
+                });
             }
         }
-        self.choice = (!self.defined.is_empty()).then_some(ToolChoice::None);
+        self.choice = (!self.definitions.is_empty()).then_some(ToolChoice::None);
         self
     }
 
     pub(super) fn write(&self, out: &mut MessagesWriter) {
         if let Some(choice) = &self.choice {
-            out.text(r#","tool_choice":{"type":"#);
+            out.write_str(r#","tool_choice":{"type":"#);
             match choice {
-                ToolChoice::Auto => out.text(r#""auto""#),
-                ToolChoice::Any => out.text(r#""any""#),
-                ToolChoice::None => out.text(r#""none""#),
+                ToolChoice::Auto => out.write_str(r#""auto""#),
+                ToolChoice::Any => out.write_str(r#""any""#),
+                ToolChoice::None => out.write_str(r#""none""#),
                 ToolChoice::Named(name) => {
-                    out.text(r#""tool","name":"#);
-                    out.bytes(name);
+                    out.write_str(r#""tool","name":"#);
+                    out.write_bytes(name);
                 }
             }
-            if self.single && !matches!(choice, ToolChoice::None) {
-                out.text(r#","disable_parallel_tool_use":true"#);
+            if self.disable_parallel && !matches!(choice, ToolChoice::None) {
+                out.write_str(r#","disable_parallel_tool_use":true"#);
             }
-            out.text("}");
+            out.write_str("}");
         }
-        if self.defined.is_empty() {
+        if self.definitions.is_empty() {
             return;
         }
-        out.text(r#","tools":["#);
-        out.list(&self.defined, |out, tool| tool.write(out));
-        out.text("]");
+        out.write_str(r#","tools":["#);
+        out.write_list(&self.definitions, |out, tool| tool.write(out));
+        out.write_str("]");
     }
 }
 
 impl ToolDefinition {
-    fn read(
+    fn parse(
         source: SourceBytes<'_>,
         path: &str,
         function: JsonValue<'_>,
@@ -136,63 +145,67 @@ impl ToolDefinition {
         let Some(name) = present("name") else {
             return Err(CallError::missing(&field, "the name of the function"));
         };
-        if name.kind() != JsonKind::Text {
-            return Err(wrong(&field, "a string", name));
+        if name.kind() != JsonKind::String {
+            return Err(invalid_value(&field, "a string", name));
         }
         let description = present("description");
-        if let Some(other) = description.filter(|d| d.kind() != JsonKind::Text) {
-            return Err(wrong(&format!("{path}.description"), "a string", other));
+        if let Some(other) = description.filter(|d| d.kind() != JsonKind::String) {
+            return Err(invalid_value(&format!("{path}.description"), "a string", other));
         }
         Ok(ToolDefinition {
-            name: source.keep(name),
-            description: description.map(|d| source.keep(d)),
-            schema: schema(source, &format!("{path}.parameters"), present("parameters"))?,
-            cache: present("cache_control").map(|c| source.keep(c)),
+            name: source.slice_value(name),
+            description: description.map(|d| source.slice_value(d)),
+            input_schema: parse_input_schema(
+                source,
+                &format!("{path}.parameters"),
+                present("parameters"),
+            )?,
+            cache_control: present("cache_control").map(|c| source.slice_value(c)),
         })
     }
 
     fn write(&self, out: &mut MessagesWriter) {
-        out.text(r#"{"name":"#);
-        out.bytes(&self.name);
+        out.write_str(r#"{"name":"#);
+        out.write_bytes(&self.name);
         if let Some(description) = &self.description {
-            out.text(r#","description":"#);
-            out.bytes(description);
+            out.write_str(r#","description":"#);
+            out.write_bytes(description);
         }
-        out.text(r#","input_schema":"#);
-        out.bytes(&self.schema);
-        if let Some(cache) = &self.cache {
-            out.text(r#","cache_control":"#);
-            out.bytes(cache);
+        out.write_str(r#","input_schema":"#);
+        out.write_bytes(&self.input_schema);
+        if let Some(cache) = &self.cache_control {
+            out.write_str(r#","cache_control":"#);
+            out.write_bytes(cache);
         }
-        out.text("}");
+        out.write_str("}");
     }
 }
 
 /// The schema of a tool's input, whose type is an object whatever else it says.
-fn schema(
+fn parse_input_schema(
     source: SourceBytes<'_>,
     field: &str,
     parameters: Option<JsonValue<'_>>,
 ) -> Result<Bytes, CallError> {
-    let Some(parameters) = parameters else { return Ok(Bytes::from_static(ANY)) };
+    let Some(parameters) = parameters else { return Ok(Bytes::from_static(ANY_OBJECT_SCHEMA)) };
     if parameters.kind() != JsonKind::Object {
-        return Err(wrong(field, "a JSON schema, an object", parameters));
+        return Err(invalid_value(field, "a JSON schema, an object", parameters));
     }
     if parameters.members().next().is_none() {
-        return Ok(Bytes::from_static(ANY));
+        return Ok(Bytes::from_static(ANY_OBJECT_SCHEMA));
     }
-    let kept = source.keep(parameters);
+    let kept = source.slice_value(parameters);
     if parameters.get("type").and_then(JsonValue::text).is_some_and(|t| t == "object") {
         return Ok(kept);
     }
     let document = JsonDocument::parse(kept)?;
-    let mut draft = JsonPatch::new(&document);
-    draft.set("type", r#""object""#.to_owned());
-    Ok(Bytes::from(draft.finish().concat()))
+    let mut patch = JsonPatch::new(&document);
+    patch.set("type", r#""object""#.to_owned());
+    Ok(Bytes::from(patch.finish().concat()))
 }
 
 impl ToolChoice {
-    fn read(source: SourceBytes<'_>, choice: JsonValue<'_>) -> Result<ToolChoice, CallError> {
+    fn parse(source: SourceBytes<'_>, choice: JsonValue<'_>) -> Result<ToolChoice, CallError> {
         let right = "none, auto, required or {type: function, function: {name}}";
         match choice.text().as_deref() {
             Some("none") => return Ok(ToolChoice::None),
@@ -202,33 +215,36 @@ impl ToolChoice {
         }
         let kind = choice.get("type").and_then(JsonValue::text);
         let name = choice.get("function").and_then(|f| f.get("name"));
-        match name.filter(|n| n.kind() == JsonKind::Text) {
+        match name.filter(|n| n.kind() == JsonKind::String) {
             Some(name) if kind.is_some_and(|k| k == "function") => {
-                Ok(ToolChoice::Named(source.keep(name)))
+                Ok(ToolChoice::Named(source.slice_value(name)))
             }
-            _ => Err(wrong("tool_choice", right, choice)),
+            _ => Err(invalid_value("tool_choice", right, choice)),
         }
     }
 
     /// The older form: `none`, `auto` or `{name}`.
-    fn read_old(source: SourceBytes<'_>, call: JsonValue<'_>) -> Result<ToolChoice, CallError> {
+    fn parse_legacy(source: SourceBytes<'_>, call: JsonValue<'_>) -> Result<ToolChoice, CallError> {
         match call.text().as_deref() {
             Some("none") => return Ok(ToolChoice::None),
             Some("auto") => return Ok(ToolChoice::Auto),
             _ => {}
         }
-        match call.get("name").filter(|n| n.kind() == JsonKind::Text) {
-            Some(name) => Ok(ToolChoice::Named(source.keep(name))),
-            None => Err(wrong("function_call", "none, auto or {name}", call)),
+        match call.get("name").filter(|n| n.kind() == JsonKind::String) {
+            Some(name) => Ok(ToolChoice::Named(source.slice_value(name))),
+            None => Err(invalid_value("function_call", "none, auto or {name}", call)),
         }
     }
 }
 
 /// The elements of a member that is a list, if it is there.
-fn list<'a>(draft: &'a JsonPatch<'_>, name: &str) -> Result<Vec<JsonValue<'a>>, CallError> {
-    let Some(list) = draft.get(name).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
-    if list.kind() != JsonKind::List {
-        return Err(wrong(name, "an array", list));
+fn array_elements<'a>(
+    patch: &'a JsonPatch<'_>,
+    name: &str,
+) -> Result<Vec<JsonValue<'a>>, CallError> {
+    let Some(list) = patch.get(name).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
+    if list.kind() != JsonKind::Array {
+        return Err(invalid_value(name, "an array", list));
     }
     Ok(list.elements().collect())
 }

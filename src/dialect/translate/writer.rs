@@ -6,23 +6,23 @@ use bytes::{Bytes, BytesMut};
 use crate::dialect::json::JsonValue;
 
 /// Parts from this length on are not copied.
-const LONG_BYTES_MIN: usize = 4 << 10;
+const ZERO_COPY_BYTES_MIN: usize = 4 << 10;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct MessagesWriter {
     pieces: Vec<Bytes>,
-    tail: BytesMut,
+    buffer: BytesMut,
 }
 
 impl MessagesWriter {
-    pub(super) fn text(&mut self, text: &str) {
-        self.tail.extend_from_slice(text.as_bytes());
+    pub(super) fn write_str(&mut self, text: &str) {
+        self.buffer.extend_from_slice(text.as_bytes());
     }
 
-    pub(super) fn bytes(&mut self, bytes: &Bytes) {
-        if bytes.len() < LONG_BYTES_MIN {
-            self.tail.extend_from_slice(bytes);
+    pub(super) fn write_bytes(&mut self, bytes: &Bytes) {
+        if bytes.len() < ZERO_COPY_BYTES_MIN {
+            self.buffer.extend_from_slice(bytes);
             return;
         }
         self.flush();
@@ -30,14 +30,14 @@ impl MessagesWriter {
     }
 
     /// Items with commas between them.
-    pub(super) fn list<T>(
+    pub(super) fn write_list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
         mut each: impl FnMut(&mut MessagesWriter, T),
     ) {
         for (i, item) in items.into_iter().enumerate() {
             if i > 0 {
-                self.text(",");
+                self.write_str(",");
             }
             each(self, item);
         }
@@ -49,8 +49,8 @@ impl MessagesWriter {
     }
 
     fn flush(&mut self) {
-        if !self.tail.is_empty() {
-            self.pieces.push(self.tail.split().freeze());
+        if !self.buffer.is_empty() {
+            self.pieces.push(self.buffer.split().freeze());
         }
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct SourceBytes<'a>(pub(super) &'a Bytes);
 
 impl SourceBytes<'_> {
     /// The bytes of a value, to keep: a slice of the source if it lies there, else a copy.
-    pub(super) fn keep(self, value: JsonValue<'_>) -> Bytes {
+    pub(super) fn slice_value(self, value: JsonValue<'_>) -> Bytes {
         self.slice(value.raw())
     }
 

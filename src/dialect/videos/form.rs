@@ -1,46 +1,49 @@
 //! Calls for a video that come as forms, as the vendors' own clients always send them.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::frame::{ADDRESS, REFERENCE};
+use super::start_frame::{REFERENCE_FIELD, URL_FIELD};
 use crate::dialect::CallError;
-use crate::dialect::form::{Form, FormFields, PartContent, check_name};
+use crate::dialect::form::{Form, FormFields, PartContent, check_field_name};
 use crate::dialect::images::SourceImage;
 use crate::dialect::json::JsonDocument;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 
 /// Reads a form as the JSON object of its text fields, all of them strings, and its start frame.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.
-pub fn form(form: Form) -> Result<(JsonDocument, Option<SourceImage>), CallError> {
+pub fn parse_form(form: Form) -> Result<(JsonDocument, Option<SourceImage>), CallError> {
     let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {
         let name = match &*part.name {
             // So the clients write an object.
-            "input_reference[image_url]" => ADDRESS,
-            "input_reference[]" => REFERENCE,
+            "input_reference[image_url]" => URL_FIELD,
+            "input_reference[]" => REFERENCE_FIELD,
             name => name,
         };
         match part.content {
-            PartContent::File(upload) if name == REFERENCE => {
+            PartContent::File(upload) if name == REFERENCE_FIELD => {
                 if file.replace(upload).is_some() {
-                    return Err(CallError::invalid(REFERENCE, "one file: a video has one start"));
+                    return Err(CallError::invalid(
+                        REFERENCE_FIELD,
+                        "one file: a video has one start",
+                    ));
                 }
             }
-            PartContent::Text(_) if name == REFERENCE => {
+            PartContent::Text(_) if name == REFERENCE_FIELD => {
                 let right = "a file: a part that has a file name; an address goes into 'image_url'";
-                return Err(CallError::invalid(REFERENCE, right));
+                return Err(CallError::invalid(REFERENCE_FIELD, right));
             }
             PartContent::File(_) => {
-                check_name(name)?;
+                check_field_name(name)?;
                 let right = "a text: the one file of a video is 'input_reference'";
                 return Err(CallError::invalid(name, right));
             }
-            PartContent::Text(text) => fields.add(name, &quoted(&text))?,
+            PartContent::Text(text) => fields.add(name, &json_string(&text))?,
         }
     }
-    let file = file.map(|upload| SourceImage::read(REFERENCE, upload)).transpose()?;
-    Ok((fields.document()?, file))
+    let file = file.map(|upload| SourceImage::from_upload(REFERENCE_FIELD, upload)).transpose()?;
+    Ok((fields.into_document()?, file))
 }
 
 #[cfg(test)]
@@ -50,7 +53,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::Value as Json;
 
-    use super::super::read;
+    use super::super::parse_request;
     use super::*;
     use crate::dialect::form::{FormPart, UploadedFile};
 
@@ -75,7 +78,7 @@ mod tests {
     #[case::list_of_one("input_reference[]")]
     fn a_form_reads_as_an_object_and_a_file(#[case] name: &str) {
         let parts = vec![text("prompt", "a \"cat\"\r\n"), upload(name, PNG), text("seconds", "8")];
-        let (document, file) = form(Form { parts }).expect("sound");
+        let (document, file) = parse_form(Form { parts }).expect("sound");
         assert_eq!(document.body(), r#"{"prompt":"a \"cat\"\r\n","seconds":"8"}"#);
         let file = file.expect("a file");
         assert_eq!((&*file.media_type, file.content.concat()), ("image/png", PNG.to_vec()));
@@ -84,10 +87,10 @@ mod tests {
     #[test]
     fn an_object_in_a_form_is_an_address() {
         let parts = vec![text("input_reference[image_url]", "https://a.example/")];
-        let (document, file) = form(Form { parts }).expect("sound");
+        let (document, file) = parse_form(Form { parts }).expect("sound");
         assert_eq!(document.body(), r#"{"image_url":"https://a.example/"}"#);
         assert!(file.is_none());
-        let (document, file) = form(Form::default()).expect("sound");
+        let (document, file) = parse_form(Form::default()).expect("sound");
         assert!(document.body() == "{}" && file.is_none());
     }
 
@@ -133,7 +136,7 @@ mod tests {
         #[case] code: &str,
         #[case] param: &str,
     ) {
-        let fault = form(Form { parts }).expect_err("wrong");
+        let fault = parse_form(Form { parts }).expect_err("wrong");
         assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)), "{fault}");
     }
 
@@ -147,10 +150,10 @@ mod tests {
             ),
         ) {
             let parts = texts.iter().map(|(name, value)| text(name, value)).collect();
-            let (of_form, file) = form(Form { parts }).expect("sound");
+            let (of_form, file) = parse_form(Form { parts }).expect("sound");
             prop_assert!(file.is_none());
             let object = JsonDocument::parse(Json::from_iter(texts).to_string().into()).expect("sound");
-            prop_assert_eq!(read(&of_form, None), read(&object, None));
+            prop_assert_eq!(parse_request(&of_form, None), parse_request(&object, None));
         }
 
         #[test]
@@ -167,8 +170,8 @@ mod tests {
             } else {
                 PartContent::Text(lossy)
             };
-            if let Ok((document, file)) = form(Form { parts: vec![FormPart { name, content }] }) {
-                prop_assert!(read(&document, file.as_ref()).is_err(), "there is no prompt");
+            if let Ok((document, file)) = parse_form(Form { parts: vec![FormPart { name, content }] }) {
+                prop_assert!(parse_request(&document, file.as_ref()).is_err(), "there is no prompt");
             }
         }
     }

@@ -2,7 +2,7 @@
 //! told.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::choice;
+use super::read_choice;
 use crate::dialect::CallError;
 use crate::dialect::json::JsonDocument;
 use crate::money::VideoResolution::{self, P480, P720, P1080};
@@ -10,9 +10,9 @@ use crate::money::VideoResolution::{self, P480, P720, P1080};
 /// The shape that a call asks for.
 pub(super) struct VideoShape {
     pub(super) resolution: VideoResolution,
-    pub(super) ratio: Option<&'static str>,
+    pub(super) aspect_ratio: Option<&'static str>,
     pub(super) size: String,
-    pub(super) named_by: &'static str,
+    pub(super) resolution_field: &'static str,
 }
 
 /// A name, with the width and height that it stands for.
@@ -41,28 +41,31 @@ const SIZES: [(&str, (VideoResolution, &str)); 9] = [
 
 /// Reads the fields that say a shape. A size wins over the others, which have to be sound all the
 /// same. With a start frame and no word on the shape, the vendor takes the frame's.
-pub(super) fn read(document: &JsonDocument, has_frame: bool) -> Result<VideoShape, CallError> {
-    let size = choice(document, "size", &SIZES)?;
+pub(super) fn parse_shape(
+    document: &JsonDocument,
+    has_frame: bool,
+) -> Result<VideoShape, CallError> {
+    let size = read_choice(document, "size", &SIZES)?;
     let sold = VideoResolution::ALL.map(|resolution| (resolution.name(), resolution));
-    let resolution = choice(document, "resolution", &sold)?;
-    let ratio = choice(document, "aspect_ratio", &RATIOS)?;
+    let resolution = read_choice(document, "resolution", &sold)?;
+    let ratio = read_choice(document, "aspect_ratio", &RATIOS)?;
     if let Some((name, (resolution, ratio))) = size {
         let (ratio, size) = (Some(ratio), name.to_owned());
-        return Ok(VideoShape { resolution, ratio, size, named_by: "size" });
+        return Ok(VideoShape { resolution, aspect_ratio: ratio, size, resolution_field: "size" });
     }
     let resolution = resolution.map_or(P720, |(_, resolution)| resolution);
     let (name, sides) = ratio.unwrap_or(WIDE);
     let is_told = ratio.is_some() || !has_frame;
     Ok(VideoShape {
         resolution,
-        ratio: is_told.then_some(name),
-        size: size_of(resolution, sides),
-        named_by: "resolution",
+        aspect_ratio: is_told.then_some(name),
+        size: frame_size(resolution, sides),
+        resolution_field: "resolution",
     })
 }
 
 /// The shorter side is the resolution's, the longer one the even number next to the ratio's.
-fn size_of(resolution: VideoResolution, (width, height): (u64, u64)) -> String {
+fn frame_size(resolution: VideoResolution, (width, height): (u64, u64)) -> String {
     let short = match resolution {
         P480 => 480,
         P720 => 720,
@@ -82,7 +85,7 @@ mod tests {
     fn every_size_that_has_a_name_is_that_of_its_resolution_and_ratio() {
         for (name, (resolution, ratio)) in SIZES {
             let (_, sides) = RATIOS.into_iter().find(|(name, _)| *name == ratio).expect("known");
-            assert_eq!(size_of(resolution, sides), name);
+            assert_eq!(frame_size(resolution, sides), name);
         }
     }
 
@@ -106,6 +109,6 @@ mod tests {
         #[case] sides: (u64, u64),
         #[case] expected: &str,
     ) {
-        assert_eq!(size_of(resolution, sides), expected);
+        assert_eq!(frame_size(resolution, sides), expected);
     }
 }

@@ -35,10 +35,10 @@ fn file() -> SourceImage {
 #[case::most_as_text(r#""seconds":"15""#, 15)]
 #[case::escaped(r#""seconds":"\u0038""#, 8)]
 fn seconds_are_read(#[case] members: &str, #[case] expected: u64) {
-    let ask = read(&call(members), None).expect("sound");
+    let ask = parse_request(&call(members), None).expect("sound");
     assert_eq!(ask.seconds, expected);
-    let body = document(body(&call(members), &ask, None));
-    assert_eq!(body.get("duration").and_then(JsonValue::whole), Some(expected));
+    let body = document(build_body(&call(members), &ask, None));
+    assert_eq!(body.get("duration").and_then(JsonValue::integer), Some(expected));
 }
 
 #[rstest]
@@ -61,7 +61,7 @@ fn seconds_are_read(#[case] members: &str, #[case] expected: u64) {
 #[case(r#""4s""#)]
 #[case(r#""16""#)]
 fn other_seconds_are_refused(#[case] written: &str) {
-    let fault = read(&call(&format!(r#""seconds":{written}"#)), None).expect_err("wrong");
+    let fault = parse_request(&call(&format!(r#""seconds":{written}"#)), None).expect_err("wrong");
     assert_eq!((fault.code, fault.param.as_deref()), ("invalid_value", Some("seconds")));
     assert!(fault.message.contains("from 1 to 15"), "{fault}");
 }
@@ -96,18 +96,22 @@ fn other_seconds_are_refused(#[case] written: &str) {
     "720p 3:2 1080x720 by resolution"
 )]
 fn the_shape_is_read(#[case] members: &str, #[case] expected: &str) {
-    let ask = read(&call(members), None).expect("sound");
-    let VideoRequest { resolution, ratio, size, named_by, .. } = &ask;
-    let found = format!("{} {} {size} by {named_by}", resolution.name(), ratio.unwrap_or("-"));
+    let ask = parse_request(&call(members), None).expect("sound");
+    let VideoRequest { resolution, aspect_ratio, size, resolution_field, .. } = &ask;
+    let found = format!(
+        "{} {} {size} by {resolution_field}",
+        resolution.name(),
+        aspect_ratio.unwrap_or("-")
+    );
     assert_eq!(found, expected);
 }
 
 #[test]
 fn the_shape_is_left_to_a_frame_that_is_a_file() {
-    let ask = read(&call(""), Some(&file())).expect("sound");
-    assert_eq!((ask.ratio, &*ask.size), (None, "1280x720"));
-    let ask = read(&call(r#""size":"720x720""#), Some(&file())).expect("sound");
-    assert_eq!((ask.ratio, &*ask.size), (Some("1:1"), "720x720"));
+    let ask = parse_request(&call(""), Some(&file())).expect("sound");
+    assert_eq!((ask.aspect_ratio, &*ask.size), (None, "1280x720"));
+    let ask = parse_request(&call(r#""size":"720x720""#), Some(&file())).expect("sound");
+    assert_eq!((ask.aspect_ratio, &*ask.size), (Some("1:1"), "720x720"));
 }
 
 #[rstest]
@@ -118,9 +122,9 @@ fn the_shape_is_left_to_a_frame_that_is_a_file() {
 #[case::on_in_a_form(r#""generate_audio":"true""#, true)]
 #[case::off_in_a_form(r#""generate_audio":"false""#, false)]
 fn sound_is_on_unless_it_is_turned_off(#[case] members: &str, #[case] expected: bool) {
-    let ask = read(&call(members), None).expect("sound");
+    let ask = parse_request(&call(members), None).expect("sound");
     assert_eq!(ask.audio, expected);
-    let body = document(body(&call(members), &ask, None));
+    let body = document(build_body(&call(members), &ask, None));
     let told = body.get("generate_audio").and_then(JsonValue::bool);
     assert_eq!(told, (!expected).then_some(false));
 }
@@ -163,7 +167,7 @@ fn sound_is_on_unless_it_is_turned_off(#[case] members: &str, #[case] expected: 
     "left out where 'input_reference' is given"
 )]
 fn the_field_at_fault_is_named(#[case] members: &str, #[case] param: &str, #[case] says: &str) {
-    let fault = read(&call(members), None).expect_err("wrong");
+    let fault = parse_request(&call(members), None).expect_err("wrong");
     assert_eq!((fault.code, fault.param.as_deref()), ("invalid_value", Some(param)));
     assert!(fault.message.contains(says), "{fault}");
 }
@@ -173,11 +177,11 @@ fn a_file_and_an_address_are_one_frame_too_many() {
     for members in
         [r#""image_url":"https://a.example/""#, r#""input_reference":{"image_url":"https://a/"}"#]
     {
-        let fault = read(&call(members), Some(&file())).expect_err("two frames");
+        let fault = parse_request(&call(members), Some(&file())).expect_err("two frames");
         assert_eq!((fault.code, fault.param.as_deref()), ("invalid_value", Some("image_url")));
     }
     let null = r#""image_url":null,"input_reference":null"#;
-    assert!(read(&call(null), Some(&file())).is_ok());
+    assert!(parse_request(&call(null), Some(&file())).is_ok());
 }
 
 #[rstest]
@@ -186,7 +190,7 @@ fn a_file_and_an_address_are_one_frame_too_many() {
 #[case::empty(r#"{"prompt":""}"#, "invalid_value")]
 #[case::list(r#"{"prompt":["a"]}"#, "invalid_value")]
 fn a_prompt_is_required(#[case] body: &'static str, #[case] code: &str) {
-    let fault = read(&document(body), None).expect_err("wrong");
+    let fault = parse_request(&document(body), None).expect_err("wrong");
     assert_eq!((fault.code, fault.param.as_deref()), (code, Some("prompt")));
     assert!(fault.message.contains("1 to 32000 characters"), "{fault}");
 }
@@ -197,8 +201,8 @@ fn a_prompt_is_required(#[case] body: &'static str, #[case] code: &str) {
 #[case::escaped_pairs(r"\ud83d\ude00")]
 fn a_prompt_is_as_long_as_may_be(#[case] character: &str) {
     let of = |n| document(format!(r#"{{"prompt":"{}"}}"#, character.repeat(n)));
-    assert!(read(&of(32_000), None).is_ok());
-    let fault = read(&of(32_001), None).expect_err("too long");
+    assert!(parse_request(&of(32_000), None).is_ok());
+    let fault = parse_request(&of(32_001), None).expect_err("too long");
     assert_eq!((fault.code, fault.param.as_deref()), ("invalid_value", Some("prompt")));
     assert!(fault.message.ends_with("not of 32001"), "{fault}");
 }
@@ -210,7 +214,7 @@ fn a_prompt_is_as_long_as_may_be(#[case] character: &str) {
 #[case::capitals("Seconds", "4")]
 fn unknown_fields_are_refused_before_all(#[case] name: &str, #[case] value: &str) {
     let body = format!(r#"{{"seconds":99,"{name}":{value}}}"#);
-    let fault = read(&document(body), None).expect_err("unknown");
+    let fault = parse_request(&document(body), None).expect_err("unknown");
     assert_eq!((fault.code, fault.param.as_deref()), ("unknown_parameter", Some(name)));
     let all = "the fields are model, prompt, seconds, size, resolution, aspect_ratio, \
         input_reference, image_url, generate_audio";
@@ -219,8 +223,9 @@ fn unknown_fields_are_refused_before_all(#[case] name: &str, #[case] value: &str
 
 #[test]
 fn unknown_fields_that_are_null_are_absent_and_long_ones_are_cut() {
-    assert!(read(&call(r#""user":null"#), None).is_ok());
-    let fault = read(&call(&format!(r#""{}":1"#, "ä".repeat(9_000))), None).expect_err("unknown");
+    assert!(parse_request(&call(r#""user":null"#), None).is_ok());
+    let fault =
+        parse_request(&call(&format!(r#""{}":1"#, "ä".repeat(9_000))), None).expect_err("unknown");
     assert_eq!(fault.param.map(|param| param.chars().count()), Some(NAME_CHARS_MAX));
 }
 
@@ -230,7 +235,8 @@ fn a_resolution_that_is_not_sold_is_blamed_on_the_field_that_says_it() {
     for (members, param) in
         [(r#""size":"1920x1080""#, "size"), (r#""resolution":"1080p""#, "resolution")]
     {
-        let fault = read(&call(members), None).expect("sound").unsold("v", &sold);
+        let fault =
+            parse_request(&call(members), None).expect("sound").unsupported_resolution("v", &sold);
         assert_eq!((fault.code, fault.param.as_deref()), ("invalid_value", Some(param)));
         let expected =
             format!("'{param}' must be of a resolution that 'v' makes (480p, 720p), not of 1080p");
@@ -241,13 +247,13 @@ fn a_resolution_that_is_not_sold_is_blamed_on_the_field_that_says_it() {
 #[test]
 fn what_was_asked_for_holds_no_copy_of_the_call() {
     let members = format!(r#""image_url":"data:image/png;base64,{}""#, "A".repeat(100_000));
-    let ask = read(&call(&members), None).expect("sound");
+    let ask = parse_request(&call(&members), None).expect("sound");
     assert!(format!("{ask:?}").len() < 200);
 }
 
 fn sent(document: &JsonDocument, file: Option<&SourceImage>) -> String {
-    let ask = read(document, file).expect("sound");
-    String::from_utf8(body(document, &ask, file).to_vec()).expect("a text")
+    let ask = parse_request(document, file).expect("sound");
+    String::from_utf8(build_body(document, &ask, file).to_vec()).expect("a text")
 }
 
 #[test]
@@ -317,8 +323,8 @@ proptest! {
             content: content.chunks(7).map(Bytes::copy_from_slice).collect(),
             length: content.len(),
         });
-        let Ok(ask) = read(&given, file.as_ref()) else { return Ok(()) };
-        let body = body(&given, &ask, file.as_ref());
+        let Ok(ask) = parse_request(&given, file.as_ref()) else { return Ok(()) };
+        let body = build_body(&given, &ask, file.as_ref());
         prop_assert!(JsonDocument::parse(body.clone()).is_ok());
         let body: Map<String, Json> = serde_json::from_slice(&body).expect("JSON");
 
@@ -327,7 +333,7 @@ proptest! {
             "model": "m", "prompt": told("prompt"), "duration": ask.seconds,
             "resolution": ask.resolution.name(),
         });
-        if let Some(ratio) = ask.ratio {
+        if let Some(ratio) = ask.aspect_ratio {
             expected["aspect_ratio"] = ratio.into();
         }
         let address = match (&content, told("input_reference")) {
@@ -357,10 +363,10 @@ proptest! {
     fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
         let lossy = Json::from(String::from_utf8_lossy(&bytes));
         if let Ok(document) = JsonDocument::parse(Bytes::from(bytes)) {
-            let _ = read(&document, None).map(|ask| body(&document, &ask, None));
+            let _ = parse_request(&document, None).map(|ask| build_body(&document, &ask, None));
         }
         for field in ["image_url", "seconds", "size", "generate_audio"] {
-            let _ = read(&call(&format!("\"{field}\":{lossy}")), None);
+            let _ = parse_request(&call(&format!("\"{field}\":{lossy}")), None);
         }
     }
 }

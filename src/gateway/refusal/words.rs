@@ -1,7 +1,7 @@
 //! What the gateway says when it says no.
 
 use super::{ApiError, AttemptFailure, INVALID, SERVER};
-use crate::catalogue::screen;
+use crate::catalogue::field_policy;
 use crate::dialect::relay::RelayError;
 
 impl ApiError {
@@ -57,7 +57,7 @@ impl ApiError {
                 "not_found",
                 format!("'{field}' names nothing that this account was given lately"),
             ),
-            ApiError::Unpriced(screen::FieldRefusal { field, because, .. }) => (
+            ApiError::Unpriced(field_policy::FieldRefusal { field, reason: because, .. }) => (
                 400,
                 INVALID,
                 "unsupported_parameter",
@@ -69,8 +69,8 @@ impl ApiError {
                 "insufficient_credits",
                 format!("the call needs {least} USD at least, {available} USD are available"),
             ),
-            ApiError::Broken(RelayError::Withheld) => {
-                (400, INVALID, "content_policy_violation", RelayError::Withheld.to_string())
+            ApiError::Broken(RelayError::ContentFiltered) => {
+                (400, INVALID, "content_policy_violation", RelayError::ContentFiltered.to_string())
             }
             _ => self.at_the_edge(),
         }
@@ -158,10 +158,10 @@ impl ApiError {
                      all the memory it may have; read them first",
                 ),
             ),
-            ApiError::Broken(why @ RelayError::NoRoom) => {
+            ApiError::Broken(why @ RelayError::NoBufferSpace) => {
                 (503, SERVER, "overloaded", why.to_string())
             }
-            ApiError::Broken(why @ RelayError::Unread) => {
+            ApiError::Broken(why @ RelayError::SlowReader) => {
                 (502, SERVER, "answers_unread", why.to_string())
             }
             ApiError::Broken(why) => (502, SERVER, "upstream_error", why.to_string()),

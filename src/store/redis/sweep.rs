@@ -26,7 +26,7 @@ impl RedisStore {
                 let one = self.sweep_account(&name).await?;
                 all.expired += one.expired;
                 all.open += one.open;
-                all.held = all.held.plus(one.held).unwrap_or(all.held);
+                all.held = all.held.checked_add(one.held).unwrap_or(all.held);
                 swept.insert(name);
             }
             if next == 0 {

@@ -4,7 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{RelayError, RelayMode, RelayProgress, Remember};
+use super::{RelayError, RelayMode, RelayProgress, RetainedData};
 use crate::dialect::images::{self, WithheldImage};
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
@@ -18,56 +18,56 @@ use crate::dialect::vendor_error::VendorError;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
 /// A reply that is kept until it is complete has so many bytes, at most.
-pub const WHOLE_BYTES_MAX: usize = 64 << 20;
+pub const BUFFERED_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
 pub struct BufferedRelay {
-    pub(super) passage: RelayMode,
-    pieces: Vec<Bytes>,
-    bytes: usize,
+    pub(super) mode: RelayMode,
+    chunks: Vec<Bytes>,
+    received_bytes: usize,
     /// What it has in all, if its vendor told.
-    length: Option<usize>,
+    expected_length: Option<usize>,
     pub(super) meter: UsageMeter,
     pub(super) bounds: UsageBounds,
     pub(super) progress: RelayProgress,
     /// What the vendor says that an image comes to.
-    pub(super) image: Option<Usage>,
+    pub(super) image_usage: Option<Usage>,
     /// The same, if that cannot be.
-    pub(super) image_rejected: Option<BilledUnits>,
+    pub(super) rejected_image_units: Option<BilledUnits>,
     /// What a response says of itself.
-    pub(super) told: ResponseState,
-    kept: Option<SavedThinking>,
+    pub(super) response_state: ResponseState,
+    saved_thinking: Option<SavedThinking>,
 }
 
 impl BufferedRelay {
-    pub(super) fn new(passage: RelayMode) -> BufferedRelay {
+    pub(super) fn new(mode: RelayMode) -> BufferedRelay {
         BufferedRelay {
-            passage,
-            pieces: Vec::new(),
-            bytes: 0,
-            length: None,
+            mode,
+            chunks: Vec::new(),
+            received_bytes: 0,
+            expected_length: None,
             meter: UsageMeter::default(),
             bounds: UsageBounds::default(),
             progress: RelayProgress::Open,
-            image: None,
-            image_rejected: None,
-            told: ResponseState::default(),
-            kept: None,
+            image_usage: None,
+            rejected_image_units: None,
+            response_state: ResponseState::default(),
+            saved_thinking: None,
         }
     }
 
-    pub(super) fn held(&self) -> usize {
-        if self.pieces.is_empty() { 0 } else { self.bytes }
+    pub(super) fn buffered_bytes(&self) -> usize {
+        if self.chunks.is_empty() { 0 } else { self.received_bytes }
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) {
-        self.bytes += bytes.len();
-        if self.bytes > WHOLE_BYTES_MAX {
-            self.pieces.clear();
-            self.progress = RelayProgress::Broken(RelayError::TooLarge);
+        self.received_bytes += bytes.len();
+        if self.received_bytes > BUFFERED_BYTES_MAX {
+            self.chunks.clear();
+            self.progress = RelayProgress::Failed(RelayError::TooLarge);
         } else if self.progress == RelayProgress::Open {
-            self.pieces.push(bytes);
+            self.chunks.push(bytes);
         }
     }
 
@@ -75,91 +75,96 @@ impl BufferedRelay {
         if self.progress != RelayProgress::Open {
             return None;
         }
-        let body = join(std::mem::take(&mut self.pieces));
-        match self.read(body) {
+        let body = concat_chunks(std::mem::take(&mut self.chunks));
+        match self.process_body(body) {
             Ok(body) => {
                 self.progress = RelayProgress::Complete;
                 Some(body)
             }
             Err(why) => {
-                self.progress = RelayProgress::Broken(why);
+                self.progress = RelayProgress::Failed(why);
                 None
             }
         }
     }
 
-    pub(super) fn note_length(&mut self, bytes: usize) {
-        self.length = Some(bytes);
+    pub(super) fn set_expected_length(&mut self, bytes: usize) {
+        self.expected_length = Some(bytes);
     }
 
     /// Ends it. Of what its account left no room for nobody knows what it says of its usage, so
     /// what came, or was to come, is counted: up to what is held, and so for no other end.
     pub(super) fn fail(&mut self, why: RelayError) {
-        if why == RelayError::Unread {
-            self.meter.count_bytes(self.length.unwrap_or(0).max(self.bytes));
+        if why == RelayError::SlowReader {
+            self.meter.count_bytes(self.expected_length.unwrap_or(0).max(self.received_bytes));
         }
-        self.pieces.clear();
-        self.progress = RelayProgress::Broken(why);
+        self.chunks.clear();
+        self.progress = RelayProgress::Failed(why);
     }
 
-    pub(super) fn keep(&mut self) -> Option<Remember> {
-        match self.passage {
-            RelayMode::Responses => Some(Remember::Given(self.told.given())),
-            _ => self.kept.take().map(Remember::Thinking),
+    pub(super) fn take_retained(&mut self) -> Option<RetainedData> {
+        match self.mode {
+            RelayMode::Responses => {
+                Some(RetainedData::IssuedIds(self.response_state.take_issued_ids()))
+            }
+            _ => self.saved_thinking.take().map(RetainedData::Thinking),
         }
     }
 
     /// Meters a body, and gives what the client is to have of it.
-    fn read(&mut self, body: Bytes) -> Result<Bytes, RelayError> {
-        let document = JsonDocument::received(body.clone()).map_err(|_| RelayError::Garbage)?;
-        if let RelayMode::Responses = self.passage {
+    fn process_body(&mut self, body: Bytes) -> Result<Bytes, RelayError> {
+        let document =
+            JsonDocument::parse_from_vendor(body.clone()).map_err(|_| RelayError::Malformed)?;
+        if let RelayMode::Responses = self.mode {
             // One that failed says why, and is a response all the same.
-            if self.told.whole(&document, &mut self.meter).is_some() {
-                return Ok(responses::without_secrets(&document).map_or(body, Bytes::from));
+            if self.response_state.read_reply(&document, &mut self.meter).is_some() {
+                return Ok(responses::redact_error(&document).map_or(body, Bytes::from));
             }
         }
-        if let Some(error) = VendorError::in_event(&document) {
-            return Err(RelayError::Told(error));
+        if let Some(error) = VendorError::from_event(&document) {
+            return Err(RelayError::Vendor(error));
         }
-        match &self.passage {
+        match &self.mode {
             RelayMode::Chat { .. } => {
                 meter_chat(&document, &mut self.meter);
                 Ok(body)
             }
             RelayMode::Messages { .. } => {
-                document.get("content").ok_or(RelayError::Garbage)?;
+                document.get("content").ok_or(RelayError::Malformed)?;
                 meter_messages(&document, &mut self.meter);
                 Ok(body)
             }
             RelayMode::Translated(stamp) => {
-                let reply = reply::translate(&document, stamp, &mut self.meter);
-                let reply = reply.ok_or(RelayError::Garbage)?;
-                self.kept = reply.kept;
+                let reply = reply::translate_reply(&document, stamp, &mut self.meter);
+                let reply = reply.ok_or(RelayError::Malformed)?;
+                self.saved_thinking = reply.saved_thinking;
                 Ok(reply.body)
             }
-            RelayMode::Image { created, billed } => {
-                let reply = images::reply(&document, *created).map_err(|why| match why {
-                    WithheldImage::Moderated => RelayError::Withheld,
-                    WithheldImage::Unreadable => RelayError::Garbage,
-                })?;
-                let told = image(&reply, *billed);
-                let is_believed = |usage: &Usage| self.bounds.admit_image(usage.units);
-                self.image = told.filter(is_believed);
-                self.image_rejected = told.filter(|t| !is_believed(t)).map(|usage| usage.units);
-                Ok(join(reply.body))
+            RelayMode::Image { created, uses_vendor_cost: billed } => {
+                let reply =
+                    images::convert_reply(&document, *created).map_err(|why| match why {
+                        WithheldImage::Moderated => RelayError::ContentFiltered,
+                        WithheldImage::Unreadable => RelayError::Malformed,
+                    })?;
+                let reported = reported_image_usage(&reply, *billed);
+                let is_believed = |usage: &Usage| self.bounds.admits_image(usage.units);
+                self.image_usage = reported.filter(is_believed);
+                self.rejected_image_units =
+                    reported.filter(|t| !is_believed(t)).map(|usage| usage.units);
+                Ok(concat_chunks(reply.body))
             }
-            RelayMode::Verdict if moderations::is_verdict(&document) => Ok(body),
+            RelayMode::Moderation if moderations::is_moderation_result(&document) => Ok(body),
             // What is not given whole has a relay of its own.
-            RelayMode::Verdict
+            RelayMode::Moderation
             | RelayMode::Responses
             | RelayMode::Speech { .. }
-            | RelayMode::Embeddings(_) => Err(RelayError::Garbage),
+            | RelayMode::Embeddings(_) => Err(RelayError::Malformed),
         }
     }
 }
 
 /// Pieces as one; a single one is not copied. Each goes as soon as it is copied: an image has many.
-fn join(mut pieces: Vec<Bytes>) -> Bytes {
+fn concat_chunks(mut pieces: Vec<Bytes>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.remove(0);
     }
@@ -169,9 +174,9 @@ fn join(mut pieces: Vec<Bytes>) -> Bytes {
 }
 
 /// What an image comes to, if the vendor says so in the units of its price.
-fn image(reply: &images::ImagesReply, billed: bool) -> Option<Usage> {
+fn reported_image_usage(reply: &images::ImagesReply, billed: bool) -> Option<Usage> {
     let units = if billed {
-        BilledUnits::Billed { images: 1, ticks: reply.ticks? }
+        BilledUnits::BilledImages { images: 1, ticks: reply.ticks? }
     } else {
         // No image is made of nothing.
         BilledUnits::Tokens(reply.tokens.filter(|tokens| tokens.output > 0)?)
@@ -181,12 +186,12 @@ fn image(reply: &images::ImagesReply, billed: bool) -> Option<Usage> {
 
 fn meter_chat(document: &JsonDocument, meter: &mut UsageMeter) {
     if let Some(usage) = document.get("usage") {
-        meter.report(usage);
+        meter.record_chat_usage(usage);
     }
     if !meter.is_reported()
         && let Some(choices) = document.get("choices")
     {
-        meter.count(choices, "message");
+        meter.count_choices(choices, "message");
     }
 }
 
@@ -194,7 +199,7 @@ fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
     let mut usage = ReportedUsage::default();
     let counts = document.get("usage").is_some_and(|reported| usage.merge(reported));
     if let (true, Some(tokens)) = (counts, usage.tokens()) {
-        meter.take(tokens, false);
+        meter.record_tokens(tokens, false);
     }
     if meter.is_reported() {
         return;

@@ -16,15 +16,15 @@ use crate::dialect::meter::UsageMeter;
 use crate::money::TokenUsage;
 
 /// So many bytes are held back at first.
-const HELD_BACK_BYTES: usize = 256 << 10;
+const INITIAL_BUFFER_BYTES: usize = 256 << 10;
 
 /// See the module.
 #[derive(Debug)]
 pub struct PiecewiseRelay {
     reader: EmbeddingsReader,
     out: BytesMut,
-    bytes: usize,
-    has_begun: bool,
+    received_bytes: usize,
+    has_sent_bytes: bool,
     pub(super) meter: UsageMeter,
     pub(super) progress: RelayProgress,
 }
@@ -34,28 +34,28 @@ impl PiecewiseRelay {
         PiecewiseRelay {
             reader: EmbeddingsReader::new(inputs),
             out: BytesMut::new(),
-            bytes: 0,
-            has_begun: false,
+            received_bytes: 0,
+            has_sent_bytes: false,
             meter: UsageMeter::default(),
             progress: RelayProgress::Open,
         }
     }
 
-    pub(super) fn held(&self) -> usize {
-        self.reader.held() + self.out.len()
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.reader.buffered_bytes() + self.out.len()
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) -> Option<Bytes> {
         if self.progress != RelayProgress::Open {
             return None;
         }
-        self.bytes += bytes.len();
-        if self.bytes > REPLY_BYTES_MAX {
+        self.received_bytes += bytes.len();
+        if self.received_bytes > REPLY_BYTES_MAX {
             self.fail(RelayError::TooLarge);
         } else if let Err(why) = self.reader.push(bytes, &mut self.out) {
             self.fail(why.into());
-        } else if self.has_begun || self.out.len() > HELD_BACK_BYTES {
-            self.has_begun = true;
+        } else if self.has_sent_bytes || self.out.len() > INITIAL_BUFFER_BYTES {
+            self.has_sent_bytes = true;
             return Some(self.out.split().freeze()).filter(|out| !out.is_empty());
         }
         None
@@ -68,7 +68,7 @@ impl PiecewiseRelay {
         match self.reader.finish(&mut self.out) {
             Ok(tokens) => {
                 if let Some(input) = tokens {
-                    self.meter.take(TokenUsage { input, ..TokenUsage::default() }, false);
+                    self.meter.record_tokens(TokenUsage { input, ..TokenUsage::default() }, false);
                 }
                 self.progress = RelayProgress::Complete;
                 Some(self.out.split().freeze())
@@ -82,16 +82,16 @@ impl PiecewiseRelay {
 
     pub(super) fn fail(&mut self, why: RelayError) {
         self.out = BytesMut::new();
-        self.progress = RelayProgress::Broken(why);
+        self.progress = RelayProgress::Failed(why);
     }
 }
 
 impl From<EmbeddingsReplyError> for RelayError {
     fn from(fault: EmbeddingsReplyError) -> RelayError {
         match fault {
-            EmbeddingsReplyError::Unsound => RelayError::Garbage,
+            EmbeddingsReplyError::Malformed => RelayError::Malformed,
             EmbeddingsReplyError::TooLarge => RelayError::TooLarge,
-            EmbeddingsReplyError::Told(error) => RelayError::Told(error),
+            EmbeddingsReplyError::VendorFailed(error) => RelayError::Vendor(error),
         }
     }
 }

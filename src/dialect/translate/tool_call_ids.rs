@@ -7,36 +7,36 @@ use std::collections::{HashMap, HashSet};
 #[derive(Default)]
 pub(super) struct ToolCallIds {
     /// The name that an id last got.
-    names: HashMap<String, String>,
+    assigned: HashMap<String, String>,
     used: HashSet<String>,
     /// How many ids came out as a name, so that the next one need not try them all.
-    alike: HashMap<String, u64>,
+    base_counts: HashMap<String, u64>,
 }
 
 impl ToolCallIds {
     /// The name of a call in a new turn: what is wished, if it fits and is free. An id that an
     /// earlier turn had becomes another one.
-    pub(super) fn call(&mut self, id: &str, wish: &str) -> String {
-        let name = self.unused(wish);
-        self.names.insert(id.to_owned(), name.clone());
+    pub(super) fn assign_id(&mut self, id: &str, preferred_id: &str) -> String {
+        let name = self.make_unique(preferred_id);
+        self.assigned.insert(id.to_owned(), name.clone());
         name
     }
 
     /// The name of a call that a result is for.
-    pub(super) fn result(&mut self, id: &str, wish: &str) -> String {
-        match self.names.get(id) {
+    pub(super) fn id_for_result(&mut self, id: &str, preferred_id: &str) -> String {
+        match self.assigned.get(id) {
             Some(name) => name.clone(),
-            None => self.call(id, wish),
+            None => self.assign_id(id, preferred_id),
         }
     }
 
-    fn unused(&mut self, id: &str) -> String {
+    fn make_unique(&mut self, id: &str) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let clean: String = id.chars().map(|c| if fits(c) { c } else { '_' }).collect();
-        let alike = self.alike.entry(clean.clone()).or_insert(0);
+        let count = self.base_counts.entry(clean.clone()).or_insert(0);
         loop {
-            *alike += 1;
-            let name = if *alike == 1 { clean.clone() } else { format!("{clean}_{alike}") };
+            *count += 1;
+            let name = if *count == 1 { clean.clone() } else { format!("{clean}_{count}") };
             if self.used.insert(name.clone()) {
                 return name;
             }
@@ -65,7 +65,7 @@ mod tests {
             (false, "call_2", "call_2", "call_2_2"),
         ];
         for (calls, id, wish, name) in cases {
-            let named = if calls { ids.call(id, wish) } else { ids.result(id, wish) };
+            let named = if calls { ids.assign_id(id, wish) } else { ids.id_for_result(id, wish) };
             assert_eq!(named, name, "{id}");
         }
     }

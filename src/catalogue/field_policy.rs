@@ -12,7 +12,7 @@ pub struct FieldRefusal {
     /// Its path as the rules write it, such as `tools[].type`.
     pub field: String,
     /// What a client is told.
-    pub because: String,
+    pub reason: String,
     /// Values that are allowed all the same, as JSON.
     pub unless: Vec<String>,
     /// The price by which a model takes the field all the same.
@@ -31,7 +31,7 @@ pub enum OptionalPrice {
 impl OptionalPrice {
     /// Reads a name as the rules write it.
     #[must_use]
-    pub fn named(name: &str) -> Option<OptionalPrice> {
+    pub fn from_name(name: &str) -> Option<OptionalPrice> {
         (name == "cache_write_1h").then_some(OptionalPrice::CacheWrite1h)
     }
 
@@ -68,7 +68,7 @@ impl FieldPolicy {
             if name.is_empty() || name.contains(['[', ']']) {
                 return Err(format!("'{}' is no path such as tools[].type", refusal.field));
             }
-            branch = branch.member(name);
+            branch = branch.member_mut(name);
             for _ in 0..(part.len() - name.len()) / 2 {
                 branch = branch.elements.get_or_insert_default();
             }
@@ -79,13 +79,16 @@ impl FieldPolicy {
 
     /// The first refused field that a body has, for a model of that price.
     #[must_use]
-    pub fn check(&self, document: &JsonDocument, price: &Price) -> Option<&FieldRefusal> {
-        self.root.members.iter().find_map(|(name, branch)| branch.check(document.get(name)?, price))
+    pub fn find_refusal(&self, document: &JsonDocument, price: &Price) -> Option<&FieldRefusal> {
+        self.root
+            .members
+            .iter()
+            .find_map(|(name, branch)| branch.find_refusal(document.get(name)?, price))
     }
 }
 
 impl FieldNode {
-    fn member(&mut self, name: &str) -> &mut FieldNode {
+    fn member_mut(&mut self, name: &str) -> &mut FieldNode {
         let known = self.members.iter().position(|(n, _)| n == name);
         let at = known.unwrap_or_else(|| {
             self.members.push((name.to_owned(), FieldNode::default()));
@@ -94,7 +97,7 @@ impl FieldNode {
         &mut self.members[at].1
     }
 
-    fn check(&self, value: JsonValue<'_>, price: &Price) -> Option<&FieldRefusal> {
+    fn find_refusal(&self, value: JsonValue<'_>, price: &Price) -> Option<&FieldRefusal> {
         if value.is_null() {
             return None;
         }
@@ -102,15 +105,15 @@ impl FieldNode {
             return Some(refusal);
         }
         // A rule may look into a list and another into an object of the same name.
-        if let (JsonKind::List, Some(each)) = (value.kind(), &self.elements) {
-            return value.elements().find_map(|element| each.check(element, price));
+        if let (JsonKind::Array, Some(each)) = (value.kind(), &self.elements) {
+            return value.elements().find_map(|element| each.find_refusal(element, price));
         }
         if self.members.is_empty() {
             return None;
         }
         value.members().find_map(|(name, inner)| {
             let (_, branch) = self.members.iter().find(|(n, _)| *n == name)?;
-            branch.check(inner, price)
+            branch.find_refusal(inner, price)
         })
     }
 }
@@ -122,7 +125,9 @@ impl FieldRefusal {
         }
         self.unless.iter().any(|allowed| match value.text() {
             // An escaped string reads the same as a plain one.
-            Some(text) => JsonValue::trusted(allowed.as_bytes()).text().is_some_and(|a| a == text),
+            Some(text) => {
+                JsonValue::from_validated(allowed.as_bytes()).text().is_some_and(|a| a == text)
+            }
             None => allowed.as_bytes() == value.raw(),
         })
     }

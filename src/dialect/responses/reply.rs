@@ -5,33 +5,33 @@ use std::borrow::Cow;
 
 use super::{ID_BYTES_MAX, JsonDocument, JsonValue};
 use crate::dialect::json::JsonKind;
-use crate::dialect::json::draft::quoted;
+use crate::dialect::json::patch::json_string;
 use crate::dialect::meter::{self, UsageMeter};
 use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};
 use crate::money::TokenUsage;
 
 /// Output items whose ids are taken, at most.
-const ITEMS_MAX: usize = 128;
+const ITEM_IDS_MAX: usize = 128;
 
 /// Members of a long error that are kept, at most, and the bytes of their names.
 const ERROR_MEMBERS_MAX: usize = 16;
-const NAME_BYTES_MAX: usize = 64;
+const ERROR_NAME_BYTES_MAX: usize = 64;
 
 /// What a reply says, whole, or in a stream so far.
 #[derive(Debug, Default)]
 pub struct ResponseState {
     /// The ids of the response and of its conversation.
-    ids: Vec<String>,
+    response_ids: Vec<String>,
     /// The ids of its items.
     item_ids: Vec<String>,
     /// How many of both were handed out.
-    handed: [usize; 2],
+    issued_counts: [usize; 2],
     /// Whether the vendor says that it keeps nothing.
-    is_unkept: bool,
-    is_unpaid: bool,
+    is_unstored: bool,
+    is_unbilled: bool,
     /// Bytes that were counted out of deltas.
-    counted: usize,
+    counted_bytes: usize,
     sequence_number: u64,
 }
 
@@ -39,34 +39,40 @@ pub struct ResponseState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuedIds {
     /// Of a response and its conversation: all that was read and written stands behind them.
-    pub whole: Vec<String>,
+    pub response_ids: Vec<String>,
     /// Of items: nothing but what was written stands behind them.
-    pub items: Vec<String>,
+    pub item_ids: Vec<String>,
 }
 
 impl ResponseState {
     /// Reads a reply in one body. `None` if that is no response.
-    pub fn whole(&mut self, reply: &JsonDocument, meter: &mut UsageMeter) -> Option<()> {
-        let response = ResponseMembers::read(JsonValue::trusted(reply.body().trim_ascii()));
+    pub fn read_reply(&mut self, reply: &JsonDocument, meter: &mut UsageMeter) -> Option<()> {
+        let response =
+            ResponseMembers::from_object(JsonValue::from_validated(reply.body().trim_ascii()));
         response.id.and_then(JsonValue::text)?;
         response.status.and_then(JsonValue::text)?;
-        self.end(&response, false, meter);
+        self.finish(&response, false, meter);
         Some(())
     }
 
     /// Reads an event. `None` if that is none.
-    pub fn event(&mut self, event: &JsonDocument, meter: &mut UsageMeter) -> Option<EventStep> {
+    pub fn read_event(
+        &mut self,
+        event: &JsonDocument,
+        meter: &mut UsageMeter,
+    ) -> Option<EventStep> {
         let Some(kind) = event.get("type").and_then(JsonValue::text) else {
-            return VendorError::in_event(event).map(EventStep::Error);
+            return VendorError::from_event(event).map(EventStep::Error);
         };
         if kind == "error" {
             // Its number is not taken: the client sees another event in its place.
-            return Some(EventStep::Error(error(event)));
+            return Some(EventStep::Error(parse_error_event(event)));
         }
-        if let Some(number) = event.get("sequence_number").and_then(JsonValue::whole) {
+        if let Some(number) = event.get("sequence_number").and_then(JsonValue::integer) {
             self.sequence_number = number.saturating_add(1);
         }
-        let response = || event.get("response").map(ResponseMembers::read).unwrap_or_default();
+        let response =
+            || event.get("response").map(ResponseMembers::from_object).unwrap_or_default();
         match &*kind {
             "response.output_text.delta"
             | "response.refusal.delta"
@@ -74,44 +80,47 @@ impl ResponseState {
             | "response.custom_tool_call_input.delta"
             | "response.reasoning_text.delta"
             | "response.reasoning_summary_text.delta" => {
-                let delta = event.get("delta").map_or(0, length);
-                self.counted += delta;
+                let delta = event.get("delta").map_or(0, string_length);
+                self.counted_bytes += delta;
                 meter.count_bytes(delta);
             }
             "response.output_item.added" | "response.output_item.done" => {
-                event.get("item").into_iter().for_each(|item| self.give_item(item));
+                event.get("item").into_iter().for_each(|item| self.record_item_id(item));
             }
             "response.created" | "response.queued" | "response.in_progress" => {
                 let response = response();
-                self.give(&response);
-                if let Some(tokens) = response.usage.and_then(tokens) {
-                    meter.take(tokens, true);
+                self.record_ids(&response);
+                if let Some(tokens) = response.usage.and_then(read_tokens) {
+                    meter.record_tokens(tokens, true);
                 }
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
-                self.end(&response(), kind == "response.failed", meter);
+                self.finish(&response(), kind == "response.failed", meter);
                 return Some(EventStep::Last);
             }
             _ => {}
         }
-        Some(EventStep::More)
+        Some(EventStep::Continue)
     }
 
     /// The ids that went to the client since this was last asked, each of them once. None if the
     /// vendor keeps nothing.
-    pub fn given(&mut self) -> IssuedIds {
-        if self.is_unkept {
+    pub fn take_issued_ids(&mut self) -> IssuedIds {
+        if self.is_unstored {
             return IssuedIds::default();
         }
-        let [ids, items] = self.handed;
-        self.handed = [self.ids.len(), self.item_ids.len()];
-        IssuedIds { whole: self.ids[ids..].to_vec(), items: self.item_ids[items..].to_vec() }
+        let [ids, items] = self.issued_counts;
+        self.issued_counts = [self.response_ids.len(), self.item_ids.len()];
+        IssuedIds {
+            response_ids: self.response_ids[ids..].to_vec(),
+            item_ids: self.item_ids[items..].to_vec(),
+        }
     }
 
     /// Whether it ended as failed and no usage was reported: then nothing is due.
     #[must_use]
-    pub fn is_unpaid(&self) -> bool {
-        self.is_unpaid
+    pub fn is_unbilled(&self) -> bool {
+        self.is_unbilled
     }
 
     /// The number that an event would have which comes next.
@@ -121,46 +130,46 @@ impl ResponseState {
     }
 
     /// Takes the response as it ended.
-    fn end(&mut self, response: &ResponseMembers<'_>, has_failed: bool, meter: &mut UsageMeter) {
-        self.give(response);
-        let reported = response.usage.and_then(tokens);
+    fn finish(&mut self, response: &ResponseMembers<'_>, has_failed: bool, meter: &mut UsageMeter) {
+        self.record_ids(response);
+        let reported = response.usage.and_then(read_tokens);
         if let Some(tokens) = reported {
-            meter.take(tokens, false);
+            meter.record_tokens(tokens, false);
             if meter.is_reported() {
                 return;
             }
         }
         // What came in no delta was generated all the same.
         let items = response.output.into_iter().flat_map(JsonValue::elements);
-        let bytes = items.map(generated).fold(0, usize::saturating_add);
-        meter.count_bytes(bytes.saturating_sub(self.counted));
+        let bytes = items.map(generated_bytes).fold(0, usize::saturating_add);
+        meter.count_bytes(bytes.saturating_sub(self.counted_bytes));
         // What was counted may make a report credible.
         let is_billed = reported.is_some() && meter.is_reported();
         let status = response.status.and_then(JsonValue::text);
-        self.is_unpaid = !is_billed && (has_failed || status.as_deref() == Some("failed"));
+        self.is_unbilled = !is_billed && (has_failed || status.as_deref() == Some("failed"));
     }
 
-    fn give(&mut self, response: &ResponseMembers<'_>) {
-        self.is_unkept |= response.store.and_then(JsonValue::bool) == Some(false);
+    fn record_ids(&mut self, response: &ResponseMembers<'_>) {
+        self.is_unstored |= response.store.and_then(JsonValue::bool) == Some(false);
         let conversation = response.conversation.and_then(|conversation| conversation.get("id"));
         for id in [response.id, conversation].into_iter().flatten() {
-            self.push(id, false);
+            self.push_id(id, false);
         }
         let items = response.output.into_iter().flat_map(JsonValue::elements);
-        items.take(ITEMS_MAX).for_each(|item| self.give_item(item));
+        items.take(ITEM_IDS_MAX).for_each(|item| self.record_item_id(item));
     }
 
-    fn give_item(&mut self, item: JsonValue<'_>) {
-        item.get("id").into_iter().for_each(|id| self.push(id, true));
+    fn record_item_id(&mut self, item: JsonValue<'_>) {
+        item.get("id").into_iter().for_each(|id| self.push_id(id, true));
     }
 
     /// Takes an id that is not there yet.
-    fn push(&mut self, id: JsonValue<'_>, is_item: bool) {
+    fn push_id(&mut self, id: JsonValue<'_>, is_item: bool) {
         let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
         let Some(id) = id.text().filter(|id| fits(id)) else { return };
-        let is_known = self.ids.iter().chain(&self.item_ids).any(|known| *known == id);
+        let is_known = self.response_ids.iter().chain(&self.item_ids).any(|known| *known == id);
         let (ids, most) =
-            if is_item { (&mut self.item_ids, ITEMS_MAX) } else { (&mut self.ids, 2) };
+            if is_item { (&mut self.item_ids, ITEM_IDS_MAX) } else { (&mut self.response_ids, 2) };
         if !is_known && ids.len() < most {
             ids.push(id.into_owned());
         }
@@ -171,7 +180,7 @@ impl ResponseState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventStep {
     /// It goes on.
-    More,
+    Continue,
     /// This was its last event.
     Last,
     /// It ends with an error of the vendor's.
@@ -182,7 +191,7 @@ pub enum EventStep {
 /// event are what the format knows, and clients raise what is in `error`.
 #[must_use]
 pub fn error_event((kind, code): (&str, &str), message: &str, sequence_number: u64) -> String {
-    let message = quoted(message);
+    let message = json_string(message);
     let error = format!(r#"{{"message":{message},"type":"{kind}","param":null,"code":"{code}"}}"#);
     format!(
         "event: error\ndata: {{\"type\":\"error\",\"code\":\"{code}\",\
@@ -203,7 +212,7 @@ struct ResponseMembers<'a> {
 }
 
 impl<'a> ResponseMembers<'a> {
-    fn read(object: JsonValue<'a>) -> ResponseMembers<'a> {
+    fn from_object(object: JsonValue<'a>) -> ResponseMembers<'a> {
         let mut response = ResponseMembers::default();
         for (name, value) in object.members() {
             let place = match &*name {
@@ -222,20 +231,20 @@ impl<'a> ResponseMembers<'a> {
 }
 
 /// Reads a usage. No input comes to nothing, so neither does its report.
-fn tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
-    meter::tokens(usage, meter::RESPONSES).filter(|tokens| tokens.input > 0)
+fn read_tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
+    meter::read_tokens(usage, meter::RESPONSES_FIELDS).filter(|tokens| tokens.input > 0)
 }
 
 /// How many bytes of an output item the model wrote.
-fn generated(item: JsonValue<'_>) -> usize {
+fn generated_bytes(item: JsonValue<'_>) -> usize {
     let mut bytes = 0;
     for (name, value) in item.members() {
         bytes += match &*name {
-            "arguments" | "input" => length(value),
+            "arguments" | "input" => string_length(value),
             "content" | "summary" => {
                 let inside = value.elements().flat_map(JsonValue::members);
                 let texts = inside.filter(|(name, _)| matches!(&**name, "text" | "refusal"));
-                texts.map(|(_, text)| length(text)).sum()
+                texts.map(|(_, text)| string_length(text)).sum()
             }
             _ => 0,
         };
@@ -244,19 +253,19 @@ fn generated(item: JsonValue<'_>) -> usize {
 }
 
 /// The bytes of a string, escapes as they stand.
-fn length(text: JsonValue<'_>) -> usize {
-    text.inside().map_or(0, <[u8]>::len)
+fn string_length(text: JsonValue<'_>) -> usize {
+    text.string_bytes().map_or(0, <[u8]>::len)
 }
 
 /// The error that an event tells, in a member or as its own.
-fn error(event: &JsonDocument) -> VendorError {
-    if let Some(error) = VendorError::in_event(event).filter(|error| error.message.is_some()) {
+fn parse_error_event(event: &JsonDocument) -> VendorError {
+    if let Some(error) = VendorError::from_event(event).filter(|error| error.message.is_some()) {
         return error;
     }
     VendorError {
-        message: event.get("message").and_then(vendor_error::word),
-        code: event.get("code").and_then(vendor_error::name),
-        param: event.get("param").and_then(vendor_error::name),
+        message: event.get("message").and_then(vendor_error::clean_message),
+        code: event.get("code").and_then(vendor_error::clean_identifier),
+        param: event.get("param").and_then(vendor_error::clean_identifier),
         ..VendorError::default()
     }
 }
@@ -264,13 +273,13 @@ fn error(event: &JsonDocument) -> VendorError {
 /// A reply, or an event with one, whose error speaks of what is the operator's, without that; of a
 /// long error as much as people read. `None` if it is short and does not.
 #[must_use]
-pub fn without_secrets(document: &JsonDocument) -> Option<Vec<u8>> {
+pub fn redact_error(document: &JsonDocument) -> Option<Vec<u8>> {
     let response = document.get("response").filter(|response| response.kind() == JsonKind::Object);
     let error = response.map_or_else(|| document.get("error"), |response| response.get("error"))?;
     let clean = if vendor_error::is_short(error) {
-        tells_secrets(error).then(|| redact_json(error))?
+        contains_secrets(error).then(|| redact_json(error))?
     } else {
-        shortened(error)
+        shorten_error(error)
     };
     let body = document.body();
     let start = error.raw().as_ptr() as usize - body.as_ptr() as usize;
@@ -279,35 +288,36 @@ pub fn without_secrets(document: &JsonDocument) -> Option<Vec<u8>> {
 }
 
 /// A long error without secrets: nobody looks for them in more than is shown.
-fn shortened(error: JsonValue<'_>) -> String {
+fn shorten_error(error: JsonValue<'_>) -> String {
     if error.kind() != JsonKind::Object {
-        return shown(error).unwrap_or_else(|| "null".to_owned());
+        return shorten_value(error).unwrap_or_else(|| "null".to_owned());
     }
     let member = |(name, value): (Cow<'_, str>, JsonValue<'_>)| {
-        let is_fit = name.len() <= NAME_BYTES_MAX && matches!(redact(&name), Cow::Borrowed(_));
-        let shown = shown(value).filter(|_| is_fit)?;
-        Some(format!("{}:{shown}", quoted(&name)))
+        let is_fit =
+            name.len() <= ERROR_NAME_BYTES_MAX && matches!(redact(&name), Cow::Borrowed(_));
+        let shown = shorten_value(value).filter(|_| is_fit)?;
+        Some(format!("{}:{shown}", json_string(&name)))
     };
     let members: Vec<_> = error.members().take(ERROR_MEMBERS_MAX).filter_map(member).collect();
     format!("{{{}}}", members.join(","))
 }
 
 /// What is shown of a long error's part: of a text its beginning, of anything else all or nothing.
-fn shown(value: JsonValue<'_>) -> Option<String> {
-    if value.kind() == JsonKind::Text {
-        return Some(quoted(&vendor_error::word(value).unwrap_or_default()));
+fn shorten_value(value: JsonValue<'_>) -> Option<String> {
+    if value.kind() == JsonKind::String {
+        return Some(json_string(&vendor_error::clean_message(value).unwrap_or_default()));
     }
     vendor_error::is_short(value).then(|| redact_json(value))
 }
 
 /// Whether any text of a value would be changed.
-fn tells_secrets(value: JsonValue<'_>) -> bool {
+fn contains_secrets(value: JsonValue<'_>) -> bool {
     match value.kind() {
-        JsonKind::Text => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
-        JsonKind::List => value.elements().any(tells_secrets),
+        JsonKind::String => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
+        JsonKind::Array => value.elements().any(contains_secrets),
         JsonKind::Object => value
             .members()
-            .any(|(name, value)| matches!(redact(&name), Cow::Owned(_)) || tells_secrets(value)),
+            .any(|(name, value)| matches!(redact(&name), Cow::Owned(_)) || contains_secrets(value)),
         JsonKind::Bool | JsonKind::Number | JsonKind::Null => false,
     }
 }
@@ -322,18 +332,18 @@ mod tests {
     use rstest::rstest;
 
     fn document(json: &str) -> JsonDocument {
-        JsonDocument::received(json.to_owned().into()).expect("sound")
+        JsonDocument::parse_from_vendor(json.to_owned().into()).expect("sound")
     }
 
     /// The ids that are new, those of items last.
     fn ids(told: &mut ResponseState) -> Vec<String> {
-        let IssuedIds { whole, items } = told.given();
+        let IssuedIds { response_ids: whole, item_ids: items } = told.take_issued_ids();
         [whole, items].concat()
     }
 
     fn read_whole(json: &str) -> Option<(ResponseState, UsageMeter)> {
         let (mut told, mut meter) = (ResponseState::default(), UsageMeter::default());
-        told.whole(&document(json), &mut meter).map(|()| (told, meter))
+        told.read_reply(&document(json), &mut meter).map(|()| (told, meter))
     }
 
     /// All events and what became of the last of them.
@@ -341,7 +351,7 @@ mod tests {
         let (mut told, mut meter, mut step) =
             (ResponseState::default(), UsageMeter::default(), None);
         for event in events {
-            step = told.event(&document(event.as_ref()), &mut meter);
+            step = told.read_event(&document(event.as_ref()), &mut meter);
         }
         (told, meter, step)
     }
@@ -374,7 +384,7 @@ mod tests {
     )]
     #[case::text(r#"{"input_tokens":"80","output_tokens":310}"#, None)]
     fn usage_is_read_or_is_no_report(#[case] json: &str, #[case] expected: Option<(u64, u64)>) {
-        let read = tokens(JsonValue::trusted(json.as_bytes()));
+        let read = read_tokens(JsonValue::from_validated(json.as_bytes()));
         assert_eq!(read.map(|t| (t.input, t.output)), expected);
     }
 
@@ -386,7 +396,7 @@ mod tests {
     fn the_cache_is_part_of_the_input(#[case] details: &str, #[case] expected: (u64, u64)) {
         let json =
             format!(r#"{{"input_tokens":80,"input_tokens_details":{details},"output_tokens":1}}"#);
-        let read = tokens(JsonValue::trusted(json.as_bytes())).expect("a report");
+        let read = read_tokens(JsonValue::from_validated(json.as_bytes())).expect("a report");
         assert_eq!((read.cache_read, read.cache_write, read.input), (expected.0, expected.1, 80));
     }
 
@@ -427,7 +437,7 @@ mod tests {
         #[case] is_unpaid: bool,
     ) {
         let (told, meter) = read_whole(&format!(" {{\"id\":\"r\",{members}}}\n")).expect("read");
-        assert_eq!((meter.usage(25), told.is_unpaid()), (usage, is_unpaid));
+        assert_eq!((meter.usage(25), told.is_unbilled()), (usage, is_unpaid));
     }
 
     #[rstest]
@@ -456,7 +466,7 @@ mod tests {
     fn ids_are_given_as_they_come() {
         let (mut told, mut meter) = (ResponseState::default(), UsageMeter::default());
         let mut after = |json: &str| {
-            told.event(&document(json), &mut meter);
+            told.read_event(&document(json), &mut meter);
             ids(&mut told)
         };
         let created = r#"{"type":"response.created","response":{"conversation":{"id":"c"},"id":"r","output":[]}}"#;
@@ -492,7 +502,7 @@ mod tests {
     #[case::odd_type(r#"{"type":1}"#, None)]
     #[case::unknown(
         r#"{"type":"response.dreamt","error":{"message":"no"}}"#,
-        Some(EventStep::More)
+        Some(EventStep::Continue)
     )]
     #[case::completed(
         r#"{"type":"response.completed","response":{"error":null}}"#,
@@ -554,8 +564,8 @@ mod tests {
             .map(|delta| format!(r#"{{"type":"response.output_text.delta","delta":"{delta}"}}"#));
         let events: Vec<_> = [created].into_iter().chain(deltas).collect();
         let (mut told, meter, _) = read_events(&events);
-        assert_eq!((meter.usage_so_far(25), meter.any_output()), (expected, any_output));
-        assert_eq!((ids(&mut told), told.is_unpaid()), (vec!["r".to_owned()], false));
+        assert_eq!((meter.usage_so_far(25), meter.has_output()), (expected, any_output));
+        assert_eq!((ids(&mut told), told.is_unbilled()), (vec!["r".to_owned()], false));
     }
 
     /// What becomes of the error of a failed response, alone and in an event.
@@ -563,12 +573,12 @@ mod tests {
         let response = format!(r#"{{"id":"r","error":{error},"status":"failed"}}"#);
         let event = format!(r#"{{"type":"response.failed","response":{response},"error":1}}"#);
         let clean = |json: &str| {
-            let clean = without_secrets(&document(json))?;
+            let clean = redact_error(&document(json))?;
             Some(String::from_utf8(clean).expect("text"))
         };
         let (alone, inside) = (clean(&response), clean(&event));
         assert_eq!(alone.as_ref().map(|clean| event.replace(&response, clean)), inside);
-        let clean = JsonDocument::received(alone?.into()).expect("sound");
+        let clean = JsonDocument::parse_from_vendor(alone?.into()).expect("sound");
         let error = clean.get("error").expect("an error").raw();
         Some(String::from_utf8_lossy(error).into_owned())
     }
@@ -590,7 +600,7 @@ mod tests {
     fn a_message_of_a_megabyte_was_searched_to_its_end() {
         let long = "sk-0123abcd is bad, ".repeat(50_000);
         let cut: String = "[...] is bad, ".repeat(200).chars().take(2_000).collect();
-        let name = "n".repeat(NAME_BYTES_MAX + 1);
+        let name = "n".repeat(ERROR_NAME_BYTES_MAX + 1);
         let error = format!(
             r#"{{"code":"c","message":"{long}","more":["{long}"],"at":["10.0.0.1"],"sk-0123abcd":1,"{name}":1,"n":null,"e":""}}"#
         );
@@ -612,8 +622,8 @@ mod tests {
     fn what_a_failed_stream_reported_at_its_beginning_is_no_bill() {
         let created = r#"{"type":"response.created","response":{"usage":{"input_tokens":8,"output_tokens":0}}}"#;
         let failed = r#"{"type":"response.failed","response":{"status":"failed","usage":null}}"#;
-        assert!(read_events(&[created, failed]).0.is_unpaid());
-        assert!(read_events(&[r#"{"type":"response.failed"}"#]).0.is_unpaid());
+        assert!(read_events(&[created, failed]).0.is_unbilled());
+        assert!(read_events(&[r#"{"type":"response.failed"}"#]).0.is_unbilled());
     }
 
     /// An output item, the text of each of its deltas, and their type.
@@ -654,7 +664,7 @@ mod tests {
         let mut events = vec![begun.to_owned()];
         for (item, pieces, kind) in made {
             events.push(format!(r#"{{"type":"response.output_item.added","item":{item}}}"#));
-            let text = quoted(&pieces.concat());
+            let text = json_string(&pieces.concat());
             let pieces = pieces.iter().filter(|_| with_deltas);
             events.extend(pieces.map(|p| format!(r#"{{"type":"{kind}","delta":"{p}"}}"#)));
             events.push(format!(r#"{{"type":"response.output_text.done","text":{text}}}"#));
@@ -689,8 +699,8 @@ mod tests {
             let all = events(&response, &made, &status, with_deltas);
             let (mut stream, meter, step) = read_events(&all);
             prop_assert_eq!(step, Some(EventStep::Last));
-            prop_assert_eq!(stream.is_unpaid(), whole.is_unpaid());
-            prop_assert_eq!(stream.is_unpaid(), status == "failed" && usage == "null");
+            prop_assert_eq!(stream.is_unbilled(), whole.is_unbilled());
+            prop_assert_eq!(stream.is_unbilled(), status == "failed" && usage == "null");
             prop_assert_eq!(stream.next_sequence_number(), all.len() as u64);
             let (mut given, mut expected) = (ids(&mut stream), ids(&mut whole));
             given.sort();

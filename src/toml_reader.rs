@@ -19,14 +19,14 @@ pub use table::TableReader;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// Where it stands.
-    pub place: SourceLocation,
+    pub location: SourceLocation,
     /// What is wrong, and what would be right.
-    pub what: String,
+    pub message: String,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
+        write!(f, "{}: {}", self.location, self.message)
     }
 }
 
@@ -40,14 +40,14 @@ pub struct SourceLocation {
 impl SourceLocation {
     /// A file as a whole, or a variable of the environment.
     #[must_use]
-    pub fn whole(name: &str) -> SourceLocation {
+    pub fn whole_source(name: &str) -> SourceLocation {
         SourceLocation { file: name.into(), line: None }
     }
 
     /// Something is wrong here.
     #[must_use]
-    pub fn fault(&self, what: impl Into<String>) -> ConfigError {
-        ConfigError { place: self.clone(), what: what.into() }
+    pub fn error(&self, what: impl Into<String>) -> ConfigError {
+        ConfigError { location: self.clone(), message: what.into() }
     }
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for SourceLocation {
 #[derive(Debug, Clone)]
 pub struct SpannedValue {
     /// Where.
-    pub place: SourceLocation,
+    pub location: SourceLocation,
     /// What.
     pub value: TomlValue,
 }
@@ -87,7 +87,7 @@ pub enum TomlValue {
 impl TomlValue {
     /// The kind in words, for faults.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn kind_name(&self) -> &'static str {
         match self {
             TomlValue::Text(_) => "a text",
             TomlValue::Number(_) => "a number",
@@ -104,31 +104,31 @@ pub fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) {
     let source = TextSource::new(file, text);
     let (root, errors) = DeTable::parse_recoverable(text);
     let fault = |e: &toml::de::Error| {
-        source.place(e.span().map_or(0, |s| s.start)).fault(e.message().to_owned())
+        source.location_at(e.span().map_or(0, |s| s.start)).error(e.message().to_owned())
     };
     let mut faults: Vec<ConfigError> = errors.iter().map(fault).collect();
-    let mut node = source.table(root.get_ref(), 0, &mut faults);
-    node.place = SourceLocation::whole(file);
+    let mut node = source.read_table(root.get_ref(), 0, &mut faults);
+    node.location = SourceLocation::whole_source(file);
     (node, faults)
 }
 
 /// Reads the value of a variable: TOML if it is TOML, else the text itself.
 #[must_use]
 pub fn parse_value(name: &str, text: &str) -> SpannedValue {
-    let place = SourceLocation::whole(name);
+    let place = SourceLocation::whole_source(name);
     let wrapped = format!("v = {text}");
     let (node, faults) = parse(name, &wrapped);
     let single = match node.value {
         TomlValue::Table(members) if faults.is_empty() && members.len() == 1 => members,
-        _ => return SpannedValue { place, value: TomlValue::Text(text.to_owned()) },
+        _ => return SpannedValue { location: place, value: TomlValue::Text(text.to_owned()) },
     };
     let value = single.into_iter().next().map(|(_, n)| n.value);
-    SpannedValue { place, value: value.unwrap_or(TomlValue::Text(text.to_owned())) }
+    SpannedValue { location: place, value: value.unwrap_or(TomlValue::Text(text.to_owned())) }
 }
 
 /// The known word nearest to `word`, if one is near enough to have been meant.
 #[must_use]
-pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let scored =
         known.into_iter().map(|k| (strsim::damerau_levenshtein(&lower, &k.to_lowercase()), k));
@@ -147,12 +147,12 @@ impl TextSource {
         TextSource { file: file.into(), line_starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    fn place(&self, offset: usize) -> SourceLocation {
+    fn location_at(&self, offset: usize) -> SourceLocation {
         let line = self.line_starts.partition_point(|start| *start <= offset);
         SourceLocation { file: self.file.clone(), line: Some(line) }
     }
 
-    fn table(
+    fn read_table(
         &self,
         table: &DeTable<'_>,
         offset: usize,
@@ -160,34 +160,38 @@ impl TextSource {
     ) -> SpannedValue {
         let mut members: Vec<(usize, String, SpannedValue)> = Vec::new();
         for (key, value) in table {
-            let mut node = self.node(value, faults);
+            let mut node = self.read_value(value, faults);
             // The key's line, not the value's: that is where one looks.
-            node.place = self.place(key.span().start);
+            node.location = self.location_at(key.span().start);
             members.push((key.span().start, key.get_ref().to_string(), node));
         }
         members.sort_by_key(|(start, ..)| *start);
         let members = members.into_iter().map(|(_, key, node)| (key, node)).collect();
-        SpannedValue { place: self.place(offset), value: TomlValue::Table(members) }
+        SpannedValue { location: self.location_at(offset), value: TomlValue::Table(members) }
     }
 
-    fn node(&self, value: &Spanned<DeValue<'_>>, faults: &mut Vec<ConfigError>) -> SpannedValue {
-        let place = self.place(value.span().start);
+    fn read_value(
+        &self,
+        value: &Spanned<DeValue<'_>>,
+        faults: &mut Vec<ConfigError>,
+    ) -> SpannedValue {
+        let place = self.location_at(value.span().start);
         let read = match value.get_ref() {
             DeValue::String(text) => TomlValue::Text(text.to_string()),
             DeValue::Integer(n) if n.radix() == 10 => TomlValue::Number(n.as_str().to_owned()),
             DeValue::Integer(_) => {
-                faults.push(place.fault("write the number in decimal"));
+                faults.push(place.error("write the number in decimal"));
                 TomlValue::Number("0".to_owned())
             }
             DeValue::Float(n) => TomlValue::Number(n.as_str().to_owned()),
             DeValue::Boolean(b) => TomlValue::Bool(*b),
             DeValue::Datetime(d) => TomlValue::Text(d.to_string()),
             DeValue::Array(items) => {
-                TomlValue::List(items.iter().map(|item| self.node(item, faults)).collect())
+                TomlValue::List(items.iter().map(|item| self.read_value(item, faults)).collect())
             }
-            DeValue::Table(t) => return self.table(t, value.span().start, faults),
+            DeValue::Table(t) => return self.read_table(t, value.span().start, faults),
         };
-        SpannedValue { place, value: read }
+        SpannedValue { location: place, value: read }
     }
 }
 
@@ -205,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_word_far_from_all_is_not_guessed() {
-        assert_eq!(closest("inptu", ["input", "output"]), Some("input"));
-        assert_eq!(closest("zzz", ["input", "output"]), None);
+        assert_eq!(closest_word("inptu", ["input", "output"]), Some("input"));
+        assert_eq!(closest_word("zzz", ["input", "output"]), None);
     }
 
     #[test]
@@ -216,7 +220,7 @@ mod tests {
         for text in ["redis://h/0", "1 2", "1\nw = 2", "[1", ""] {
             let node = parse_value("V", text);
             assert!(matches!(node.value, TomlValue::Text(found) if found == text), "{text}");
-            assert_eq!(node.place, SourceLocation::whole("V"));
+            assert_eq!(node.location, SourceLocation::whole_source("V"));
         }
     }
 
@@ -243,8 +247,8 @@ mod tests {
     fn members_stand_in_the_order_and_on_the_lines_of_the_file() {
         let (node, faults) = parse("f", "b = 1\n\na = [\n2]\n[c]\nd = 3\n");
         let TomlValue::Table(members) = node.value else { panic!("a table") };
-        let told = members.iter().map(|(key, node)| format!("{key} {}", node.place));
+        let told = members.iter().map(|(key, node)| format!("{key} {}", node.location));
         assert_eq!(told.collect::<Vec<_>>(), ["b f:1", "a f:3", "c f:5"]);
-        assert_eq!((node.place.to_string().as_str(), faults), ("f", vec![]));
+        assert_eq!((node.location.to_string().as_str(), faults), ("f", vec![]));
     }
 }

@@ -8,7 +8,7 @@ use super::{JsonDocument, JsonValue};
 /// What has become of a member.
 #[derive(Debug, Clone)]
 enum MemberPatch {
-    Kept,
+    Unchanged,
     Removed,
     /// Another name, or another value, or both.
     Changed {
@@ -21,7 +21,7 @@ enum MemberPatch {
 #[derive(Debug)]
 pub struct JsonPatch<'a> {
     document: &'a JsonDocument,
-    slots: Vec<MemberPatch>,
+    patches: Vec<MemberPatch>,
     added: Vec<(String, String)>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> JsonPatch<'a> {
     pub fn new(document: &'a JsonDocument) -> JsonPatch<'a> {
         JsonPatch {
             document,
-            slots: vec![MemberPatch::Kept; document.members.len()],
+            patches: vec![MemberPatch::Unchanged; document.members.len()],
             added: Vec::new(),
         }
     }
@@ -40,12 +40,12 @@ impl<'a> JsonPatch<'a> {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
         if let Some((_, json)) = self.added.iter().find(|(n, _)| n == name) {
-            return Some(JsonValue::trusted(json.as_bytes()));
+            return Some(JsonValue::from_validated(json.as_bytes()));
         }
         let at = self.position(name)?;
-        match &self.slots[at] {
+        match &self.patches[at] {
             MemberPatch::Changed { value: Some(json), .. } => {
-                Some(JsonValue::trusted(json.as_bytes()))
+                Some(JsonValue::from_validated(json.as_bytes()))
             }
             _ => Some(self.document.value(&self.document.members[at])),
         }
@@ -56,7 +56,7 @@ impl<'a> JsonPatch<'a> {
         if let Some(added) = self.added.iter_mut().find(|(n, _)| n == name) {
             added.1 = json;
         } else if let Some(at) = self.position(name) {
-            self.slots[at] = MemberPatch::Changed { name: name.to_owned(), value: Some(json) };
+            self.patches[at] = MemberPatch::Changed { name: name.to_owned(), value: Some(json) };
         } else {
             self.added.push((name.to_owned(), json));
         }
@@ -66,7 +66,7 @@ impl<'a> JsonPatch<'a> {
     pub fn remove(&mut self, name: &str) {
         self.added.retain(|(n, _)| n != name);
         if let Some(at) = self.position(name) {
-            self.slots[at] = MemberPatch::Removed;
+            self.patches[at] = MemberPatch::Removed;
         }
     }
 
@@ -79,11 +79,11 @@ impl<'a> JsonPatch<'a> {
         if let Some(added) = self.added.iter_mut().find(|(n, _)| n == old) {
             new.clone_into(&mut added.0);
         } else if let Some(at) = self.position(old) {
-            let value = match std::mem::replace(&mut self.slots[at], MemberPatch::Removed) {
+            let value = match std::mem::replace(&mut self.patches[at], MemberPatch::Removed) {
                 MemberPatch::Changed { value, .. } => value,
-                MemberPatch::Kept | MemberPatch::Removed => None,
+                MemberPatch::Unchanged | MemberPatch::Removed => None,
             };
-            self.slots[at] = MemberPatch::Changed { name: new.to_owned(), value };
+            self.patches[at] = MemberPatch::Changed { name: new.to_owned(), value };
         }
     }
 
@@ -91,25 +91,29 @@ impl<'a> JsonPatch<'a> {
     #[must_use]
     pub fn finish(self) -> Vec<Bytes> {
         let body = &self.document.body;
-        if self.added.is_empty() && self.slots.iter().all(|s| matches!(s, MemberPatch::Kept)) {
+        if self.added.is_empty() && self.patches.iter().all(|s| matches!(s, MemberPatch::Unchanged))
+        {
             return vec![body.clone()];
         }
-        let mut pieces = PatchPieces { body, out: Vec::new(), done: 0 };
+        let mut pieces = PatchPieces { body, out: Vec::new(), copied_until: 0 };
         let mut any_before = !self.added.is_empty();
         if any_before {
-            let members: Vec<String> =
-                self.added.iter().map(|(name, json)| format!("{}:{json}", quoted(name))).collect();
-            pieces.keep_to(self.document.inside);
+            let members: Vec<String> = self
+                .added
+                .iter()
+                .map(|(name, json)| format!("{}:{json}", json_string(name)))
+                .collect();
+            pieces.copy_until(self.document.content_start);
             pieces.out.push(Bytes::from(members.join(",")));
         }
-        let mut end_of_previous = self.document.inside;
-        for (member, slot) in self.document.members.iter().zip(&self.slots) {
+        let mut end_of_previous = self.document.content_start;
+        for (member, slot) in self.document.members.iter().zip(&self.patches) {
             if matches!(slot, MemberPatch::Removed) {
                 // A member goes with the comma before it.
                 pieces.skip(end_of_previous, member.value.end);
             } else {
                 // The comma before a member stays only if something stands before the comma.
-                let comma_stands = end_of_previous != self.document.inside;
+                let comma_stands = end_of_previous != self.document.content_start;
                 if comma_stands != any_before {
                     pieces.skip(end_of_previous, member.name.range.start - 1);
                     if any_before {
@@ -120,7 +124,7 @@ impl<'a> JsonPatch<'a> {
             }
             if let MemberPatch::Changed { name, value } = slot {
                 pieces.skip(member.name.range.start - 1, member.value.start);
-                pieces.out.push(Bytes::from(format!("{}:", quoted(name))));
+                pieces.out.push(Bytes::from(format!("{}:", json_string(name))));
                 if let Some(json) = value {
                     pieces.skip(member.value.start, member.value.end);
                     pieces.out.push(Bytes::from(json.clone()));
@@ -128,23 +132,23 @@ impl<'a> JsonPatch<'a> {
             }
             end_of_previous = member.value.end;
         }
-        pieces.keep_to(body.len());
+        pieces.copy_until(body.len());
         pieces.out
     }
 
     fn position(&self, name: &str) -> Option<usize> {
         let named = |(member, slot): (&super::JsonMember, &MemberPatch)| match slot {
-            MemberPatch::Kept => self.document.is_named(member, name),
+            MemberPatch::Unchanged => self.document.is_named(member, name),
             MemberPatch::Removed => false,
-            MemberPatch::Changed { name: now, .. } => now == name,
+            MemberPatch::Changed { name: new_name, .. } => new_name == name,
         };
-        self.document.members.iter().zip(&self.slots).position(named)
+        self.document.members.iter().zip(&self.patches).position(named)
     }
 }
 
 /// A JSON string of a text.
 #[must_use]
-pub fn quoted(text: &str) -> String {
+pub fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
@@ -152,20 +156,20 @@ struct PatchPieces<'a> {
     body: &'a Bytes,
     out: Vec<Bytes>,
     /// How far the original has been dealt with.
-    done: usize,
+    copied_until: usize,
 }
 
 impl PatchPieces<'_> {
-    fn keep_to(&mut self, end: usize) {
-        if end > self.done {
-            self.out.push(self.body.slice(self.done..end));
-            self.done = end;
+    fn copy_until(&mut self, end: usize) {
+        if end > self.copied_until {
+            self.out.push(self.body.slice(self.copied_until..end));
+            self.copied_until = end;
         }
     }
 
     fn skip(&mut self, from: usize, to: usize) {
-        self.keep_to(from);
-        self.done = self.done.max(to);
+        self.copy_until(from);
+        self.copied_until = self.copied_until.max(to);
     }
 }
 

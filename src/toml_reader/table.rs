@@ -1,15 +1,15 @@
 //! Reading a table key by key: what was not asked for is a fault that names the closest known key.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest};
+use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest_word};
 
 /// A table being read. Call [`Table::finish`] when every known key was asked for.
 #[derive(Debug)]
 pub struct TableReader {
     /// Where the table stands.
-    pub place: SourceLocation,
+    pub location: SourceLocation,
     members: Vec<(String, SpannedValue)>,
-    known: Vec<&'static str>,
+    known_keys: Vec<&'static str>,
 }
 
 impl TableReader {
@@ -18,24 +18,26 @@ impl TableReader {
         let members = match node.value {
             TomlValue::Table(members) => members,
             other => {
-                faults.push(node.place.fault(format!("expected a table, found {}", other.kind())));
+                faults.push(
+                    node.location.error(format!("expected a table, found {}", other.kind_name())),
+                );
                 Vec::new()
             }
         };
-        TableReader { place: node.place, members, known: Vec::new() }
+        TableReader { location: node.location, members, known_keys: Vec::new() }
     }
 
     /// The raw value of a key.
-    pub fn take(&mut self, key: &'static str) -> Option<SpannedValue> {
-        self.known.push(key);
+    pub fn take_value(&mut self, key: &'static str) -> Option<SpannedValue> {
+        self.known_keys.push(key);
         let at = self.members.iter().position(|(k, _)| k == key)?;
         Some(self.members.remove(at).1)
     }
 
     /// A text.
     pub fn text(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<String> {
-        let node = self.take(key)?;
-        text(node, key, faults)
+        let node = self.take_value(key)?;
+        read_text(node, key, faults)
     }
 
     /// A number, as its digits.
@@ -44,33 +46,33 @@ impl TableReader {
         key: &'static str,
         faults: &mut Vec<ConfigError>,
     ) -> Option<(String, SourceLocation)> {
-        let node = self.take(key)?;
+        let node = self.take_value(key)?;
         match node.value {
-            TomlValue::Number(digits) => Some((digits, node.place)),
+            TomlValue::Number(digits) => Some((digits, node.location)),
             other => {
-                faults.push(node.place.fault(expected(key, "a number", &other)));
+                faults.push(node.location.error(wrong_kind(key, "a number", &other)));
                 None
             }
         }
     }
 
     /// A whole number from 0.
-    pub fn whole(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<u64> {
+    pub fn integer(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<u64> {
         let (digits, place) = self.number(key, faults)?;
         let read = digits.parse().ok();
         if read.is_none() {
-            faults.push(place.fault(format!("'{key}' must be a whole number, not {digits}")));
+            faults.push(place.error(format!("'{key}' must be a whole number, not {digits}")));
         }
         read
     }
 
     /// `true` or `false`.
     pub fn bool(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<bool> {
-        let node = self.take(key)?;
+        let node = self.take_value(key)?;
         match node.value {
             TomlValue::Bool(b) => Some(b),
             other => {
-                faults.push(node.place.fault(expected(key, "true or false", &other)));
+                faults.push(node.location.error(wrong_kind(key, "true or false", &other)));
                 None
             }
         }
@@ -78,11 +80,11 @@ impl TableReader {
 
     /// A list of nodes; an absent one is empty.
     pub fn list(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Vec<SpannedValue> {
-        let Some(node) = self.take(key) else { return Vec::new() };
+        let Some(node) = self.take_value(key) else { return Vec::new() };
         match node.value {
             TomlValue::List(items) => items,
             other => {
-                faults.push(node.place.fault(expected(key, "a list", &other)));
+                faults.push(node.location.error(wrong_kind(key, "a list", &other)));
                 Vec::new()
             }
         }
@@ -95,11 +97,11 @@ impl TableReader {
         faults: &mut Vec<ConfigError>,
     ) -> Option<Vec<String>> {
         if !self.has(key) {
-            self.known.push(key);
+            self.known_keys.push(key);
             return None;
         }
         let items = self.list(key, faults);
-        Some(items.into_iter().filter_map(|n| text(n, key, faults)).collect())
+        Some(items.into_iter().filter_map(|n| read_text(n, key, faults)).collect())
     }
 
     /// A table's members, whatever they are called; an absent one is empty.
@@ -108,7 +110,7 @@ impl TableReader {
         key: &'static str,
         faults: &mut Vec<ConfigError>,
     ) -> Vec<(String, SpannedValue)> {
-        self.take(key).map_or_else(Vec::new, |node| TableReader::open(node, faults).members)
+        self.take_value(key).map_or_else(Vec::new, |node| TableReader::open(node, faults).members)
     }
 
     /// An inner table.
@@ -117,7 +119,7 @@ impl TableReader {
         key: &'static str,
         faults: &mut Vec<ConfigError>,
     ) -> Option<TableReader> {
-        self.take(key).map(|node| TableReader::open(node, faults))
+        self.take_value(key).map(|node| TableReader::open(node, faults))
     }
 
     /// Whether a key stands there and was not taken yet.
@@ -129,37 +131,37 @@ impl TableReader {
     /// Every key that nobody asked for is a fault.
     pub fn finish(self, faults: &mut Vec<ConfigError>) {
         for (key, node) in &self.members {
-            let hint = match closest(key, self.known.iter().copied()) {
+            let hint = match closest_word(key, self.known_keys.iter().copied()) {
                 Some(near) => format!("closest is '{near}'"),
-                None => format!("known are {}", self.known.join(", ")),
+                None => format!("known are {}", self.known_keys.join(", ")),
             };
-            faults.push(node.place.fault(format!("unknown key '{key}'; {hint}")));
+            faults.push(node.location.error(format!("unknown key '{key}'; {hint}")));
         }
     }
 }
 
 /// A node as text.
-fn text(node: SpannedValue, key: &str, faults: &mut Vec<ConfigError>) -> Option<String> {
+fn read_text(node: SpannedValue, key: &str, faults: &mut Vec<ConfigError>) -> Option<String> {
     match node.value {
         TomlValue::Text(text) => Some(text),
         other => {
-            faults.push(node.place.fault(expected(key, "a text", &other)));
+            faults.push(node.location.error(wrong_kind(key, "a text", &other)));
             None
         }
     }
 }
 
-fn expected(key: &str, what: &str, found: &TomlValue) -> String {
-    format!("'{key}' must be {what}, not {}", found.kind())
+fn wrong_kind(key: &str, what: &str, found: &TomlValue) -> String {
+    format!("'{key}' must be {what}, not {}", found.kind_name())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sheet;
+    use crate::toml_reader;
 
     fn open(text: &str) -> (TableReader, Vec<ConfigError>) {
-        let (node, mut faults) = sheet::parse("f", text);
+        let (node, mut faults) = toml_reader::parse("f", text);
         (TableReader::open(node, &mut faults), faults)
     }
 
@@ -179,7 +181,7 @@ mod tests {
             assert_eq!(table.has("text"), !again);
             assert_eq!(table.text("text", faults), found("a"));
             assert_eq!(table.number("number", faults).map(|(digits, _)| digits), found("0.50"));
-            assert_eq!(table.whole("whole", faults), (!again).then_some(7));
+            assert_eq!(table.integer("whole", faults), (!again).then_some(7));
             assert_eq!(table.bool("yes", faults), (!again).then_some(true));
             assert_eq!(table.bool("no", faults), (!again).then_some(false));
             assert_eq!(table.list("list", faults).len(), if again { 0 } else { 2 });
@@ -215,7 +217,7 @@ mod tests {
         let expected = |wanted: &str| kinds.map(|kind| not(wanted, kind)).to_vec();
         assert_eq!(each(|t, f| t.text("k", f).is_some()), expected("a text"));
         assert_eq!(each(|t, f| t.number("k", f).is_some()), expected("a number"));
-        assert_eq!(each(|t, f| t.whole("k", f).is_some()), expected("a number"));
+        assert_eq!(each(|t, f| t.integer("k", f).is_some()), expected("a number"));
         assert_eq!(each(|t, f| t.bool("k", f).is_some()), expected("true or false"));
         let table = |kind: &str| format!("f:2: expected a table, found {kind}");
         let tables = kinds.map(|kind| (kind != "a table").then(|| table(kind)));
@@ -232,7 +234,7 @@ mod tests {
         let (mut table, mut faults) =
             open("a = -1\nb = 1.0\nc = 18446744073709551616\nd = ['e', 1]");
         for key in ["a", "b", "c"] {
-            assert_eq!(table.whole(key, &mut faults), None);
+            assert_eq!(table.integer(key, &mut faults), None);
         }
         assert_eq!(table.texts("d", &mut faults), Some(vec!["e".to_owned()]));
         let expected = [

@@ -56,15 +56,15 @@ const URL_BYTES_MAX: usize = 8_192;
 /// Longer messages are cut: they are for people, and stay with the job.
 const MESSAGE_CHARS_MAX: usize = 500;
 
-const BLOCKED: &str = "the vendor's safety rules do not allow this video";
-const FAILED: &str = "the vendor could not make this video";
-const EXPIRED: &str = "the vendor gave this video up, since it took too long";
-const NO_FILE: &str = "the vendor made this video, but does not tell where it is";
+const BLOCKED_MESSAGE: &str = "the vendor's safety rules do not allow this video";
+const FAILED_MESSAGE: &str = "the vendor could not make this video";
+const EXPIRED_MESSAGE: &str = "the vendor gave this video up, since it took too long";
+const NO_FILE_MESSAGE: &str = "the vendor made this video, but does not tell where it is";
 
 /// The vendor's id of a video that it took: one that can stand in a path as it is.
 #[must_use]
-pub fn accepted(body: &[u8]) -> Option<String> {
-    let document = received(body)?;
+pub fn parse_submitted_id(body: &[u8]) -> Option<String> {
+    let document = parse_json(body)?;
     let id = document.get("request_id")?.text()?;
     let is_of_id = |b: u8| b.is_ascii_alphanumeric() || b"_-.~:".contains(&b);
     // Dots alone lead elsewhere.
@@ -74,16 +74,16 @@ pub fn accepted(body: &[u8]) -> Option<String> {
 
 /// Reads how far a video is; `None` if the reply does not tell, and has to be asked for again.
 #[must_use]
-pub fn polled(status: u16, body: &[u8]) -> Option<VideoProgress> {
-    let document = received(body);
+pub fn parse_progress(status: u16, body: &[u8]) -> Option<VideoProgress> {
+    let document = parse_json(body);
     match (status, document) {
         (202, document) => Some(pending(document.as_ref())),
-        (200, Some(document)) => told(&document),
+        (200, Some(document)) => parse_final_status(&document),
         _ => None,
     }
 }
 
-fn told(document: &JsonDocument) -> Option<VideoProgress> {
+fn parse_final_status(document: &JsonDocument) -> Option<VideoProgress> {
     let video = document.get("video");
     let url = video.and_then(|video| video.get("url")).and_then(JsonValue::text);
     let url = url.filter(|url| (1..=URL_BYTES_MAX).contains(&url.len()));
@@ -97,54 +97,54 @@ fn told(document: &JsonDocument) -> Option<VideoProgress> {
     if !matches!(&*status, "done" | "failed" | "expired") {
         return Some(pending(Some(document)));
     }
-    let error = VendorError::read(document.body());
+    let error = VendorError::parse(document.body());
     let verdict = video.and_then(|video| video.get("respect_moderation"));
     let verdict = verdict.or_else(|| document.get("respect_moderation"));
     let is_withheld = verdict.and_then(JsonValue::bool) == Some(false);
-    let is_refusal = error.code.as_deref().is_some_and(is_refusal) && speaks_of_rules(&error);
-    let message = |fallback| message(&error, fallback);
+    let is_refusal = error.code.as_deref().is_some_and(is_refusal_code) && mentions_policy(&error);
+    let message = |fallback| redacted_message(&error, fallback);
     Some(match (&*status, url) {
-        _ if is_withheld => VideoProgress::Blocked { message: message(BLOCKED) },
+        _ if is_withheld => VideoProgress::Blocked { message: message(BLOCKED_MESSAGE) },
         ("done", Some(url)) => {
-            let ticks = document.get("usage").and_then(meter::ticks);
+            let ticks = document.get("usage").and_then(meter::read_cost_ticks);
             VideoProgress::Done { url: url.into_owned(), ticks }
         }
-        ("done", None) => VideoProgress::NoFile { message: message(NO_FILE) },
-        ("failed", _) if is_refusal => VideoProgress::Blocked { message: message(BLOCKED) },
-        ("failed", _) if is_about_the_call(&error) => {
-            VideoProgress::Failed { message: message(FAILED) }
+        ("done", None) => VideoProgress::NoFile { message: message(NO_FILE_MESSAGE) },
+        ("failed", _) if is_refusal => VideoProgress::Blocked { message: message(BLOCKED_MESSAGE) },
+        ("failed", _) if is_caller_error(&error) => {
+            VideoProgress::Failed { message: message(FAILED_MESSAGE) }
         }
-        ("failed", _) => VideoProgress::Failed { message: FAILED.to_owned() },
-        _ => VideoProgress::Failed { message: message(EXPIRED) },
+        ("failed", _) => VideoProgress::Failed { message: FAILED_MESSAGE.to_owned() },
+        _ => VideoProgress::Failed { message: message(EXPIRED_MESSAGE) },
     })
 }
 
 /// Reads why a vendor did not take a video.
 #[must_use]
-pub fn refused(status: u16, body: &[u8]) -> VideoRefusal {
-    let error = VendorError::read(body);
-    let is_blocked = matches!(status, 400 | 403 | 422) && speaks_of_rules(&error);
+pub fn parse_refusal(status: u16, body: &[u8]) -> VideoRefusal {
+    let error = VendorError::parse(body);
+    let is_blocked = matches!(status, 400 | 403 | 422) && mentions_policy(&error);
     let message = match status {
-        _ if is_blocked => message(&error, BLOCKED),
-        400 | 413 | 422 => message(&error, FAILED),
+        _ if is_blocked => redacted_message(&error, BLOCKED_MESSAGE),
+        400 | 413 | 422 => redacted_message(&error, FAILED_MESSAGE),
         // That is about the gateway's account, or its words to the vendor.
-        _ => FAILED.to_owned(),
+        _ => FAILED_MESSAGE.to_owned(),
     };
     VideoRefusal { is_blocked, message }
 }
 
 /// Whether an error is the caller's to mend. Others may speak of the gateway's account.
-fn is_about_the_call(error: &VendorError) -> bool {
+fn is_caller_error(error: &VendorError) -> bool {
     let code = error.code.as_deref().unwrap_or_default();
     code.to_ascii_lowercase().replace('-', "_") == "invalid_argument"
 }
 
-fn received(body: &[u8]) -> Option<JsonDocument> {
-    JsonDocument::received(Bytes::copy_from_slice(body)).ok()
+fn parse_json(body: &[u8]) -> Option<JsonDocument> {
+    JsonDocument::parse_from_vendor(Bytes::copy_from_slice(body)).ok()
 }
 
 /// Whether a code is one that refusals have; `_` and `-` are the same in one.
-fn is_refusal(code: &str) -> bool {
+fn is_refusal_code(code: &str) -> bool {
     matches!(
         &*code.to_ascii_lowercase().replace('-', "_"),
         "invalid_argument" | "permission_denied"
@@ -152,7 +152,7 @@ fn is_refusal(code: &str) -> bool {
 }
 
 /// Whether an error is about what may be made.
-fn speaks_of_rules(error: &VendorError) -> bool {
+fn mentions_policy(error: &VendorError) -> bool {
     let said = [&error.message, &error.code].into_iter().flatten();
     said.into_iter().any(|text| {
         let text = text.to_ascii_lowercase();
@@ -167,11 +167,11 @@ fn speaks_of_rules(error: &VendorError) -> bool {
 
 fn pending(document: Option<&JsonDocument>) -> VideoProgress {
     let progress = document.and_then(|document| document.get("progress"));
-    VideoProgress::Pending { progress: progress.and_then(percent) }
+    VideoProgress::Pending { progress: progress.and_then(parse_percent) }
 }
 
 /// A number as percent of what is not done yet; what stands after its point is cut off.
-fn percent(value: JsonValue<'_>) -> Option<u8> {
+fn parse_percent(value: JsonValue<'_>) -> Option<u8> {
     let number =
         std::str::from_utf8(value.raw()).ok().filter(|_| value.kind() == JsonKind::Number)?;
     if number.starts_with('-') {
@@ -185,7 +185,7 @@ fn percent(value: JsonValue<'_>) -> Option<u8> {
 }
 
 /// What a vendor said, without addresses and what may be a key or an id of ours.
-fn message(error: &VendorError, fallback: &str) -> String {
+fn redacted_message(error: &VendorError, fallback: &str) -> String {
     let said = error.message.as_deref().unwrap_or_default();
     let words = said.split(|c: char| c.is_whitespace() || c.is_control());
     let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
@@ -217,7 +217,7 @@ mod tests {
     #[case::twice(r#"{"request_id":"a","request_id":"b"}"#, None)]
     #[case::nothing("", None)]
     fn an_id_can_stand_in_a_path(#[case] body: &str, #[case] expected: Option<&str>) {
-        assert_eq!(accepted(body.as_bytes()).as_deref(), expected);
+        assert_eq!(parse_submitted_id(body.as_bytes()).as_deref(), expected);
     }
 
     #[rstest]
@@ -225,7 +225,7 @@ mod tests {
     #[case(257, false)]
     fn an_id_is_as_long_as_may_be(#[case] length: usize, #[case] is_taken: bool) {
         let body = format!(r#"{{"request_id":"{}"}}"#, "a".repeat(length));
-        assert_eq!(accepted(body.as_bytes()).is_some(), is_taken);
+        assert_eq!(parse_submitted_id(body.as_bytes()).is_some(), is_taken);
     }
 
     #[rstest]
@@ -247,7 +247,7 @@ mod tests {
             (202, format!(r#"{{"progress":{written}}}"#)),
         ] {
             let expected = Some(VideoProgress::Pending { progress: expected });
-            assert_eq!(polled(status, body.as_bytes()), expected, "{body}");
+            assert_eq!(parse_progress(status, body.as_bytes()), expected, "{body}");
         }
     }
 
@@ -260,17 +260,17 @@ mod tests {
     #[case::long_word("Unverhältnismäßigkeitsprinzipien", "Unverhältnismäßigkeitsprinzipien")]
     #[case::ratio("Use 16:9 and 1280x720", "Use 16:9 and 1280x720")]
     #[case::control("a\0b\u{7f}c", "a b c")]
-    #[case::only_an_address("https://a.example/", FAILED)]
-    #[case::blank(" \n", FAILED)]
+    #[case::only_an_address("https://a.example/", FAILED_MESSAGE)]
+    #[case::blank(" \n", FAILED_MESSAGE)]
     fn messages_hold_nothing_of_ours(#[case] said: &str, #[case] expected: &str) {
         let error = VendorError { message: Some(said.to_owned()), ..VendorError::default() };
-        assert_eq!(message(&error, FAILED), expected);
+        assert_eq!(redacted_message(&error, FAILED_MESSAGE), expected);
     }
 
     #[test]
     fn long_messages_are_cut() {
         let error = VendorError { message: Some("é ".repeat(900)), ..VendorError::default() };
-        assert_eq!(message(&error, FAILED).chars().count(), MESSAGE_CHARS_MAX);
+        assert_eq!(redacted_message(&error, FAILED_MESSAGE).chars().count(), MESSAGE_CHARS_MAX);
     }
 
     #[rstest]
@@ -287,8 +287,8 @@ mod tests {
     fn rules_are_told_by_words(#[case] said: &str, #[case] expected: bool) {
         let in_message = VendorError { message: Some(said.to_owned()), ..VendorError::default() };
         let in_code = VendorError { code: Some(said.to_owned()), ..VendorError::default() };
-        assert_eq!(speaks_of_rules(&in_message), expected);
-        assert_eq!(speaks_of_rules(&in_code), expected);
+        assert_eq!(mentions_policy(&in_message), expected);
+        assert_eq!(mentions_policy(&in_code), expected);
     }
 
     #[rstest]
@@ -296,17 +296,20 @@ mod tests {
     #[case(403, true, "No.")]
     #[case(422, true, "No.")]
     #[case(413, false, "No.")]
-    #[case(401, false, FAILED)]
-    #[case(404, false, FAILED)]
-    #[case(429, false, FAILED)]
-    #[case(500, false, FAILED)]
+    #[case(401, false, FAILED_MESSAGE)]
+    #[case(404, false, FAILED_MESSAGE)]
+    #[case(429, false, FAILED_MESSAGE)]
+    #[case(500, false, FAILED_MESSAGE)]
     fn only_some_refusals_are_those_of_rules(
         #[case] status: u16,
         #[case] is_blocked: bool,
         #[case] message: &str,
     ) {
         let body = br#"{"code":"content_policy_violation","error":"No."}"#;
-        assert_eq!(refused(status, body), VideoRefusal { is_blocked, message: message.to_owned() });
+        assert_eq!(
+            parse_refusal(status, body),
+            VideoRefusal { is_blocked, message: message.to_owned() }
+        );
     }
 
     /// The messages of a poll.
@@ -329,15 +332,15 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(status: u16, bytes: Vec<u8>) {
-            let id = accepted(&bytes);
+            let id = parse_submitted_id(&bytes);
             prop_assert!(id.is_none_or(|id| !id.is_empty()));
-            let polled_202 = polled(202, &bytes);
+            let polled_202 = parse_progress(202, &bytes);
             let is_pending = matches!(polled_202, Some(VideoProgress::Pending { .. }));
             prop_assert!(is_pending);
-            for polled in [polled(200, &bytes), polled(status, &bytes)] {
+            for polled in [parse_progress(200, &bytes), parse_progress(status, &bytes)] {
                 prop_assert!(said(polled.as_ref()).is_none_or(is_told));
             }
-            prop_assert!(is_told(&refused(status, &bytes).message));
+            prop_assert!(is_told(&parse_refusal(status, &bytes).message));
         }
 
         #[test]
@@ -352,7 +355,7 @@ mod tests {
                 "status": status, "video": {"url": url, "respect_moderation": !withheld},
                 "error": {"code": code, "message": text},
             });
-            let read = polled(200, body.to_string().as_bytes());
+            let read = parse_progress(200, body.to_string().as_bytes());
             prop_assert!(said(read.as_ref()).is_none_or(is_told));
             let is_over = matches!(&*status, "done" | "failed" | "expired");
             let is_pending = matches!(read, Some(VideoProgress::Pending { .. }));
@@ -361,7 +364,7 @@ mod tests {
                 let is_blocked = matches!(read, Some(VideoProgress::Blocked { .. }));
                 prop_assert!(is_blocked || !withheld);
             }
-            prop_assert!(is_told(&refused(400, body.to_string().as_bytes()).message));
+            prop_assert!(is_told(&parse_refusal(400, body.to_string().as_bytes()).message));
         }
     }
 }

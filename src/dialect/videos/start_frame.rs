@@ -1,91 +1,94 @@
 //! The frame that a video begins with: a file, or an address that only the vendor goes to.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{JsonValue, present, wrong};
+use super::{JsonValue, invalid_value, non_null_member};
 use crate::dialect::CallError;
 use crate::dialect::images::SourceImage;
 use crate::dialect::json::JsonDocument;
 
 /// The field of a file, and of an address in JSON.
-pub(super) const REFERENCE: &str = "input_reference";
+pub(super) const REFERENCE_FIELD: &str = "input_reference";
 /// The field of an address.
-pub(super) const ADDRESS: &str = "image_url";
+pub(super) const URL_FIELD: &str = "image_url";
 
 /// An address has so many bytes, at most.
-const ADDRESS_BYTES_MAX: usize = 8_192;
+const URL_BYTES_MAX: usize = 8_192;
 /// So does a data URI: as many as the largest file comes to, and what stands before it.
-const DATA_BYTES_MAX: usize = 5_592_600 + 100;
+const DATA_URI_BYTES_MAX: usize = 5_592_600 + 100;
 
 /// Escapes make what is written longer, but not by much where nobody means harm.
-const WRITTEN_BYTES_MAX: usize = 2 * DATA_BYTES_MAX;
+const ESCAPED_BYTES_MAX: usize = 2 * DATA_URI_BYTES_MAX;
 
-const OBJECT: &str = r#"an object {"image_url": "..."}, or a file in a form"#;
-const RIGHT: &str = "an https:// address or data:image/...;base64,...";
+const OBJECT_EXPECTED: &str = r#"an object {"image_url": "..."}, or a file in a form"#;
+const URL_EXPECTED: &str = "an https:// address or data:image/...;base64,...";
 
 /// The address of the start frame, as it stands in the call.
 ///
 /// # Errors
 /// [`CallFault`] if there is more than one frame, or this is no address.
-pub(super) fn address<'a>(
+pub(super) fn find_url<'a>(
     document: &'a JsonDocument,
     file: Option<&SourceImage>,
 ) -> Result<Option<JsonValue<'a>>, CallError> {
-    let (reference, address) = (present(document, REFERENCE), present(document, ADDRESS));
+    let (reference, address) =
+        (non_null_member(document, REFERENCE_FIELD), non_null_member(document, URL_FIELD));
     let frames = [reference.is_some(), address.is_some(), file.is_some()];
     if frames.into_iter().filter(|is_there| *is_there).count() > 1 {
-        return Err(CallError::invalid(ADDRESS, "left out where 'input_reference' is given"));
+        return Err(CallError::invalid(URL_FIELD, "left out where 'input_reference' is given"));
     }
     let (field, value) = match (reference, address) {
-        (Some(reference), _) => ("input_reference.image_url", inside(reference)?),
-        (None, Some(address)) => (ADDRESS, address),
+        (Some(reference), _) => ("input_reference.image_url", reference_url(reference)?),
+        (None, Some(address)) => (URL_FIELD, address),
         (None, None) => return Ok(None),
     };
-    if value.raw().len() > WRITTEN_BYTES_MAX {
-        return Err(wrong(field, &too_long(DATA_BYTES_MAX), value));
+    if value.raw().len() > ESCAPED_BYTES_MAX {
+        return Err(invalid_value(field, &at_most_bytes(DATA_URI_BYTES_MAX), value));
     }
-    let text = value.text().ok_or_else(|| wrong(field, RIGHT, value))?;
-    match fault(&text) {
-        Some(right) => Err(wrong(field, &right, value)),
+    let text = value.text().ok_or_else(|| invalid_value(field, URL_EXPECTED, value))?;
+    match check_url(&text) {
+        Some(right) => Err(invalid_value(field, &right, value)),
         None => Ok(Some(value)),
     }
 }
 
 /// The address in an object that has nothing else.
-fn inside(reference: JsonValue<'_>) -> Result<JsonValue<'_>, CallError> {
+fn reference_url(reference: JsonValue<'_>) -> Result<JsonValue<'_>, CallError> {
     let mut members = reference.members().filter(|(_, value)| !value.is_null());
     match (members.next(), members.next()) {
-        (Some((name, value)), None) if name == ADDRESS => Ok(value),
-        _ => Err(wrong(REFERENCE, OBJECT, reference)),
+        (Some((name, value)), None) if name == URL_FIELD => Ok(value),
+        _ => Err(invalid_value(REFERENCE_FIELD, OBJECT_EXPECTED, reference)),
     }
 }
 
 /// What an address would have to be that is none.
-fn fault(address: &str) -> Option<String> {
-    let bounded = |most| (address.len() > most).then(|| too_long(most));
-    if let Some(rest) = after(address, "https://") {
+fn check_url(address: &str) -> Option<String> {
+    let bounded = |most| (address.len() > most).then(|| at_most_bytes(most));
+    if let Some(rest) = strip_prefix_ignore_case(address, "https://") {
         let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
         let is_sound = rest.starts_with(|c: char| c.is_alphanumeric() || c == '[');
         let is_sound = is_sound && rest.chars().all(is_plain);
-        return if is_sound { bounded(ADDRESS_BYTES_MAX) } else { Some(RIGHT.to_owned()) };
+        return if is_sound { bounded(URL_BYTES_MAX) } else { Some(URL_EXPECTED.to_owned()) };
     }
-    match after(address, "data:image/").and_then(|rest| rest.split_once(',')) {
-        Some((kind, data)) if is_kind(kind) && is_base64(data) => bounded(DATA_BYTES_MAX),
-        _ => Some(RIGHT.to_owned()),
+    match strip_prefix_ignore_case(address, "data:image/").and_then(|rest| rest.split_once(',')) {
+        Some((kind, data)) if is_base64_image_type(kind) && is_base64(data) => {
+            bounded(DATA_URI_BYTES_MAX)
+        }
+        _ => Some(URL_EXPECTED.to_owned()),
     }
 }
 
-fn too_long(most: usize) -> String {
+fn at_most_bytes(most: usize) -> String {
     format!("of at most {most} bytes")
 }
 
 /// What stands after a beginning, which may be written in capitals.
-fn after<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
+fn strip_prefix_ignore_case<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
     let (first, rest) = text.split_at_checked(beginning.len())?;
     first.eq_ignore_ascii_case(beginning).then_some(rest)
 }
 
 /// Whether this is the kind of an image, in base64.
-fn is_kind(kind: &str) -> bool {
+fn is_base64_image_type(kind: &str) -> bool {
     let is_of_kind = |b: u8| b.is_ascii_alphanumeric() || b"+-.;=_".contains(&b);
     let end = kind.rsplit_once(';');
     end.is_some_and(|(kind, encoding)| {
@@ -139,17 +142,17 @@ mod tests {
     #[case::data_to_break_out("data:image/p\"ng;base64,YQ==", false)]
     #[case::cut_in_a_character("https:/é", false)]
     fn an_address_is_sound_or_not(#[case] address: &str, #[case] is_sound: bool) {
-        assert_eq!(fault(address).is_none(), is_sound, "{address}");
+        assert_eq!(check_url(address).is_none(), is_sound, "{address}");
     }
 
     #[test]
     fn addresses_are_as_long_as_may_be() {
         let address = |n: usize| format!("https://{}", "a".repeat(n - 8));
-        assert_eq!(fault(&address(8_192)), None);
-        assert!(fault(&address(8_193)).is_some_and(|right| right.ends_with("8192 bytes")));
+        assert_eq!(check_url(&address(8_192)), None);
+        assert!(check_url(&address(8_193)).is_some_and(|right| right.ends_with("8192 bytes")));
         let data = |n: usize| format!("data:image/png;base64,{}", "A".repeat(n - 22));
-        assert_eq!(fault(&data(5_592_700)), None);
-        assert!(fault(&data(5_592_701)).is_some_and(|right| right.ends_with("5592700 bytes")));
+        assert_eq!(check_url(&data(5_592_700)), None);
+        assert!(check_url(&data(5_592_701)).is_some_and(|right| right.ends_with("5592700 bytes")));
     }
 
     #[rstest]
@@ -159,6 +162,6 @@ mod tests {
         let data = r"\u0041".repeat(escaped);
         let body = format!(r#"{{"image_url":"data:image/png;base64,{data}"}}"#);
         let document = JsonDocument::parse(body.into()).expect("sound");
-        assert_eq!(address(&document, None).is_ok(), is_taken);
+        assert_eq!(find_url(&document, None).is_ok(), is_taken);
     }
 }
