@@ -25,62 +25,62 @@ use crate::ledger::{Leases, Ledger};
 pub mod admit;
 pub mod answer;
 pub mod answer_budget;
-pub mod bodies;
-pub mod busy;
+pub mod api_error;
+pub mod body_budget;
 pub mod client_address;
-pub mod close;
 pub mod concurrency;
-pub mod dial;
+pub mod context;
 pub mod download;
-pub mod drive;
 pub mod edge;
-pub mod exchange;
 pub mod failure;
-pub mod funds;
-pub mod given;
-pub mod growth;
 pub mod health;
-pub mod intake;
-pub mod known_keys;
+pub mod holds;
+pub mod idempotency;
+pub mod in_flight;
+pub mod key_cache;
 pub mod limits;
-pub mod load;
-pub mod local;
-pub mod passage;
+pub mod local_response;
+pub mod overload;
 pub mod probe;
-pub mod refusal;
-pub mod repeat;
-pub mod reply;
+pub mod proxy_loop;
+pub mod reasoning_cache;
+pub mod request_body;
+pub mod response_head;
 pub mod route_tls;
+pub mod router;
 pub mod routes;
+pub mod settlement;
 pub mod slow_bodies;
+pub mod stream_budget;
 pub mod tenant_budget;
-pub mod thinking;
 pub mod uploads;
 pub mod upstream;
+pub mod upstream_pool;
 mod usage_bounds;
+pub mod vendor_ids;
 pub mod vendor_key;
 pub mod videos;
-mod wire;
+mod wrapped_stream;
 
 use answer_budget::AnswerBudget;
-use busy::InFlight;
+use api_error::ApiError;
 use client_address::TrustedProxies;
 use concurrency::ConcurrencyLimits;
-use dial::PlainPool;
-use exchange::{RelayedCall, RequestContext, RequestStage};
-use growth::StreamBudget;
-use intake::RequestBody;
-use known_keys::{KnownCaller, KnownKeys};
+use context::{RelayedCall, RequestContext, RequestStage};
+use idempotency::{Admission, IdempotencySource};
+use in_flight::InFlight;
+use key_cache::{ApiKeyCache, AuthenticatedCaller};
 use limits::{Limits, Timeouts};
-use load::OverloadMonitor;
-use local::{ModelListing, RequestTarget};
-use refusal::ApiError;
-use repeat::{Admission, IdempotencySource};
-use reply::{LocalResponse, cut, linger, send};
+use local_response::{LocalResponse, abort_response, drain_request, send_response};
+use overload::OverloadMonitor;
+use request_body::RequestBody;
+use router::{ApiOperation, ModelListing};
 use routes::RouteTable;
 use slow_bodies::SlowBodies;
+use stream_budget::StreamBudget;
 use tenant_budget::{TenantBudget, TenantTable};
 use uploads::UploadBudget;
+use upstream_pool::UpstreamPool;
 use videos::{VideoAction, VideoService};
 
 /// Everything a request needs.
@@ -92,7 +92,7 @@ pub struct Gateway {
     /// The money.
     pub ledger: Arc<dyn Ledger>,
     /// What is kept for a while.
-    pub notes: Arc<dyn AccountCache>,
+    pub account_cache: Arc<dyn AccountCache>,
     /// The store's name in metrics.
     pub store_name: &'static str,
     /// Bounds of what is taken in.
@@ -100,23 +100,23 @@ pub struct Gateway {
     /// Bounds of what is waited for.
     pub timeouts: Timeouts,
     /// What is under way.
-    pub busy: InFlight,
+    pub in_flight: InFlight,
     /// How much there is to do.
-    pub load: OverloadMonitor,
+    pub overload: OverloadMonitor,
     /// How many requests may be under way.
     pub concurrency: ConcurrencyLimits,
     /// Calls that are over and whose holds are being ended.
-    pub settling: InFlight,
+    pub settlements: InFlight,
     /// The room for uploads.
-    pub uploads: UploadBudget,
+    pub upload_budget: UploadBudget,
     /// The room for all other bodies.
-    pub bodies: TenantBudget,
+    pub body_budget: TenantBudget,
     /// The room for answers.
-    pub answers: AnswerBudget,
+    pub answer_budget: AnswerBudget,
     /// Bodies that have to go when room runs short.
     pub slow_bodies: Arc<SlowBodies>,
     /// The listing of all models.
-    pub listing: ModelListing,
+    pub model_listing: ModelListing,
     /// Video jobs.
     pub videos: VideoService,
     /// Where calls are known by their names.
@@ -124,15 +124,15 @@ pub struct Gateway {
     /// What this process keeps alive.
     pub leases: Leases,
     /// The room for replies that may be asked for again.
-    pub replies: TenantBudget,
+    pub reply_budget: TenantBudget,
     /// Bodies that are too large for the ledger's store.
-    pub bodies_apart: Arc<BodyFiles>,
+    pub body_files: Arc<BodyFiles>,
     /// Connections to vendors.
-    pub dial: Arc<PlainPool>,
+    pub upstream_pool: Arc<UpstreamPool>,
     /// Who may speak for clients.
-    pub proxies: Option<Arc<TrustedProxies>>,
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Keys that were looked up.
-    pub keys: KnownKeys,
+    pub key_cache: ApiKeyCache,
     /// Everybody who uses anything of the gateway.
     pub tenants: Arc<TenantTable>,
 }
@@ -146,7 +146,7 @@ pub struct GatewayConfig {
     /// See [`Gateway::ledger`].
     pub ledger: Arc<dyn Ledger>,
     /// See [`Gateway::notes`].
-    pub notes: Arc<dyn AccountCache>,
+    pub account_cache: Arc<dyn AccountCache>,
     /// See [`Gateway::store_name`].
     pub store_name: &'static str,
     /// See [`Gateway::videos`].
@@ -156,15 +156,15 @@ pub struct GatewayConfig {
     /// See [`Gateway::leases`].
     pub leases: Leases,
     /// See [`Gateway::bodies_apart`].
-    pub bodies_apart: Arc<BodyFiles>,
+    pub body_files: Arc<BodyFiles>,
     /// See [`Gateway::limits`].
     pub limits: Limits,
     /// See [`Gateway::timeouts`].
     pub timeouts: Timeouts,
     /// See [`Gateway::dial`].
-    pub dial: PlainPool,
+    pub upstream_pool: UpstreamPool,
     /// See [`Gateway::proxies`].
-    pub proxies: Option<Arc<TrustedProxies>>,
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
 }
 
 impl Gateway {
@@ -176,137 +176,144 @@ impl Gateway {
             catalogue: parts.catalogue,
             routes: parts.routes,
             ledger: parts.ledger,
-            notes: parts.notes,
+            account_cache: parts.account_cache,
             store_name: parts.store_name,
-            load: OverloadMonitor::new(parts.timeouts.shed_lag),
+            overload: OverloadMonitor::new(parts.timeouts.shed_lag),
             concurrency: ConcurrencyLimits::new(&parts.limits),
-            uploads: uploads::room(&parts.limits),
-            bodies: bodies::budget(&parts.limits),
+            upload_budget: uploads::upload_budget(&parts.limits),
+            body_budget: body_budget::new_budget(&parts.limits),
             slow_bodies: Arc::default(),
-            listing: ModelListing::default(),
-            answers: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
+            model_listing: ModelListing::default(),
+            answer_budget: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
             videos: parts.videos,
             repeats: parts.repeats,
             leases: parts.leases,
-            replies: repeat::budget(),
-            bodies_apart: parts.bodies_apart,
+            reply_budget: idempotency::recording_budget(),
+            body_files: parts.body_files,
             limits: parts.limits,
             timeouts: parts.timeouts,
-            busy: InFlight::default(),
-            settling: InFlight::default(),
-            dial: Arc::new(parts.dial),
-            proxies: parts.proxies,
-            keys: KnownKeys::new(&tenants),
+            in_flight: InFlight::default(),
+            settlements: InFlight::default(),
+            upstream_pool: Arc::new(parts.upstream_pool),
+            trusted_proxies: parts.trusted_proxies,
+            key_cache: ApiKeyCache::new(&tenants),
             tenants,
         }
     }
 
-    async fn serve(&self, session: &mut Session, exchange: &mut RequestContext) -> ServedRequest {
-        exchange.tongue = local::tongue(session.req_header().uri.path());
-        exchange.client = client_address::of(session, self.proxies.as_deref())?;
-        self.load.check_lag()?;
-        exchange.place = Some(self.take_place(exchange.client).await?);
-        let target = local::target(session.req_header())?;
-        exchange.record.endpoint = target.name();
-        if let RequestTarget::Video(VideoAction::File { id, token }) = &target {
-            return Box::pin(videos::file(self, session, exchange, (id, token))).await;
+    async fn serve(&self, session: &mut Session, exchange: &mut RequestContext) -> ServeResult {
+        exchange.error_format = router::error_format(session.req_header().uri.path());
+        exchange.client_address =
+            client_address::resolve_address(session, self.trusted_proxies.as_deref())?;
+        self.overload.check_lag()?;
+        exchange.request_permit = Some(self.acquire_request_permit(exchange.client_address).await?);
+        let target = router::match_operation(session.req_header())?;
+        exchange.access_log.endpoint = target.name();
+        if let ApiOperation::Video(VideoAction::File { id, token }) = &target {
+            return Box::pin(videos::send_file(self, session, exchange, (id, token))).await;
         }
-        let caller = intake::caller(self, session, exchange.tongue, target.is_free()).await?;
-        exchange.record.account = Some(caller.key.account.clone());
-        exchange.record.key = Some(caller.key.clone());
+        let caller =
+            request_body::authenticate(self, session, exchange.error_format, target.is_free())
+                .await?;
+        exchange.access_log.account = Some(caller.key.account.clone());
+        exchange.access_log.key = Some(caller.key.clone());
         self.count_for_account(exchange, &caller.tenant)?;
         match target {
-            RequestTarget::Endpoint(endpoint) => {
-                let mut taken = self.take(session, exchange, &caller, endpoint).await?;
-                if self.repeats(session, exchange, (&caller, endpoint), &mut taken).await? {
+            ApiOperation::Endpoint(endpoint) => {
+                let mut body = self.read_body(session, exchange, &caller, endpoint).await?;
+                if self.claim_or_replay(session, exchange, (&caller, endpoint), &mut body).await? {
                     return Ok(());
                 }
                 // Boxed: an answer on its way would carry the room for it all the time.
-                Box::pin(admit::admit(self, exchange, caller, taken, endpoint)).await?;
-                repeat::named(self, exchange).await;
-                drive::run(self, session, exchange).await
+                Box::pin(admit::admit_call(self, exchange, caller, body, endpoint)).await?;
+                idempotency::await_claim(self, exchange).await;
+                proxy_loop::try_routes(self, session, exchange).await
             }
-            RequestTarget::Video(wanted) => {
+            ApiOperation::Video(wanted) => {
                 // Boxed: few requests are for videos, and all would grow by it.
-                let answer = Box::pin(self.video(session, exchange, caller, wanted)).await?;
+                let answer = Box::pin(self.serve_video(session, exchange, caller, wanted)).await?;
                 // Else it was a repeat, and is answered.
                 if let Some(reply) = answer {
-                    send(session, exchange, reply).await;
+                    send_response(session, exchange, reply).await;
                 }
                 Ok(())
             }
-            RequestTarget::Models(wanted) => {
+            ApiOperation::Models(wanted) => {
                 let at = exchange.arrived_ms / 1_000;
-                let body = self.listing.body(&self.catalogue.load_full(), &wanted, at)?;
-                send(session, exchange, LocalResponse::ok(body)).await;
+                let body =
+                    self.model_listing.response_body(&self.catalogue.load_full(), &wanted, at)?;
+                send_response(session, exchange, LocalResponse::ok(body)).await;
                 Ok(())
             }
-            RequestTarget::Model(id) => {
-                let body = local::model(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
-                send(session, exchange, LocalResponse::ok(body)).await;
+            ApiOperation::Model(id) => {
+                let body =
+                    router::model_json(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
+                send_response(session, exchange, LocalResponse::ok(body)).await;
                 Ok(())
             }
         }
     }
 
-    async fn video(
+    async fn serve_video(
         &self,
         session: &mut Session,
         exchange: &mut RequestContext,
-        caller: KnownCaller,
+        caller: AuthenticatedCaller,
         wanted: VideoAction,
     ) -> std::result::Result<Option<LocalResponse>, ApiError> {
         if wanted != VideoAction::Create {
-            return videos::answer(self, &caller.key.account, wanted).await.map(Some);
+            return videos::handle_request(self, &caller.key.account, wanted).await.map(Some);
         }
-        let mut taken = self.take(session, exchange, &caller, Endpoint::Videos).await?;
+        let mut body = self.read_body(session, exchange, &caller, Endpoint::Videos).await?;
         let at = (&caller, Endpoint::Videos);
-        if self.repeats(session, exchange, at, &mut taken).await? {
+        if self.claim_or_replay(session, exchange, at, &mut body).await? {
             return Ok(None);
         }
-        repeat::named(self, exchange).await;
-        let reply = videos::create(self, session, exchange, caller, taken).await?;
-        repeat::answered(self, exchange, &reply).await;
+        idempotency::await_claim(self, exchange).await;
+        let reply = videos::create_job(self, session, exchange, caller, body).await?;
+        idempotency::store_local_reply(self, exchange, &reply).await;
         Ok(Some(reply))
     }
 
     /// Answers a call that repeats another one; `false` if it does not.
-    async fn repeats(
+    async fn claim_or_replay(
         &self,
         session: &mut Session,
         exchange: &mut RequestContext,
-        (caller, endpoint): (&KnownCaller, Endpoint),
-        taken: &mut RequestBody,
+        (caller, endpoint): (&AuthenticatedCaller, Endpoint),
+        body: &mut RequestBody,
     ) -> std::result::Result<bool, ApiError> {
-        let Some(way) = IdempotencySource::read(session, endpoint)? else { return Ok(false) };
+        let Some(way) = IdempotencySource::from_headers(session, endpoint)? else {
+            return Ok(false);
+        };
         let (account, what) = (&caller.key.account, (way, endpoint));
         // Boxed: few calls say so, and all would grow by it.
-        let entering = repeat::enter(self, session, exchange, account, what, taken);
+        let entering = idempotency::claim_or_replay(self, session, exchange, account, what, body);
         Ok(Box::pin(entering).await? == Admission::Answered)
     }
 
-    async fn take(
+    async fn read_body(
         &self,
         session: &mut Session,
         exchange: &mut RequestContext,
-        caller: &KnownCaller,
+        caller: &AuthenticatedCaller,
         endpoint: Endpoint,
     ) -> std::result::Result<RequestBody, ApiError> {
         let began = Instant::now();
-        let taken = intake::take(self, session, caller, endpoint).await;
+        let body = request_body::read_body(self, session, caller, endpoint).await;
         exchange.client_time += began.elapsed();
-        taken
+        body
     }
 }
 
-type ServedRequest = std::result::Result<(), ApiError>;
+type ServeResult = std::result::Result<(), ApiError>;
 
 #[async_trait]
 impl ProxyHttp for Gateway {
     type CTX = RequestContext;
 
     fn new_ctx(&self) -> RequestContext {
-        RequestContext::awaited()
+        RequestContext::idle()
     }
 
     async fn request_filter(
@@ -315,7 +322,7 @@ impl ProxyHttp for Gateway {
         exchange: &mut RequestContext,
     ) -> Result<bool> {
         *exchange = RequestContext::begin();
-        let _busy = self.busy.enter();
+        let _busy = self.in_flight.begin();
         let staying = !session.is_process_shutting_down();
         // Where pingora has decided to close (a doubtful head, an old client), it stays decided.
         let reusable = session.downstream_session.get_keepalive().is_some() && staying;
@@ -323,22 +330,22 @@ impl ProxyHttp for Gateway {
         session.set_write_timeout(Some(self.timeouts.client_write));
         if let Err(refusal) = self.serve(session, exchange).await {
             exchange.leave_pool();
-            close::abandon(self, exchange).await;
-            repeat::close(self, exchange, false).await;
+            settlement::void_open_hold(self, exchange).await;
+            idempotency::finish_claim(self, exchange, false).await;
             let written = session.response_written();
             if written.is_some_and(|head| !head.status.is_informational()) {
                 // Too late to say so.
-                cut(session, exchange).await;
+                abort_response(session, exchange).await;
             } else {
-                let reply = refusal.reply(exchange.tongue, &exchange.id);
-                send(session, exchange, reply).await;
-                if !exchange.is_cut {
-                    linger(session, &refusal).await;
+                let reply = refusal.to_response(exchange.error_format, &exchange.id);
+                send_response(session, exchange, reply).await;
+                if !exchange.is_aborted {
+                    drain_request(session, &refusal).await;
                 }
             }
         }
-        exchange.place = None;
-        if exchange.is_cut {
+        exchange.request_permit = None;
+        if exchange.is_aborted {
             // pingora then drops the connection, or the stream, as it is.
             return Err(Error::new(ErrorType::WriteError));
         }
@@ -364,25 +371,25 @@ impl ProxyHttp for Gateway {
         exchange: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
         let none = || Error::new(ErrorType::Custom("no route"));
-        let RequestContext { id, stage, record, .. } = exchange;
+        let RequestContext { id, stage, access_log, .. } = exchange;
         let RequestStage::Admitted(admitted) = stage else { return Err(none()) };
         let (peer, route) = loop {
-            let route = admitted.untried.pop_front().ok_or_else(none)?;
-            admitted.lane = route.enter();
-            if admitted.lane.is_none() {
-                upstream::note_crowd(admitted, &route);
+            let route = admitted.untried_routes.pop_front().ok_or_else(none)?;
+            admitted.route_slot = route.acquire_slot();
+            if admitted.route_slot.is_none() {
+                upstream::record_route_full(admitted, &route);
                 continue;
             }
-            match upstream::peer(&self.timeouts, &route) {
+            match upstream::build_peer(&self.timeouts, &route) {
                 Some(peer) => break (peer, route),
-                None => upstream::note_unresolved(admitted, &route),
+                None => upstream::record_unresolved(admitted, &route),
             }
         };
-        admitted.body = upstream::body(admitted, &route, id).ok_or_else(none)?;
-        let depth = upstream::depth(admitted, &route);
+        admitted.vendor_body = upstream::build_body(admitted, &route, id).ok_or_else(none)?;
+        let depth = upstream::fallback_depth(admitted, &route);
         admitted.route = Some(route.clone());
-        record.route = Some(route);
-        record.depth = depth;
+        access_log.route = Some(route);
+        access_log.fallback_depth = depth;
         Ok(Box::new(peer))
     }
 
@@ -395,7 +402,7 @@ impl ProxyHttp for Gateway {
         let none = || Error::new(ErrorType::InternalError);
         let RequestStage::Admitted(admitted) = &exchange.stage else { return Err(none()) };
         let route = admitted.route.clone().ok_or_else(none)?;
-        upstream::head(self, session, head, (admitted, &exchange.id), &route)
+        upstream::fill_request_head(self, session, head, (admitted, &exchange.id), &route)
     }
 
     /// Turns the vendor's head into ours: nothing of the vendor's goes on but the content type.
@@ -406,7 +413,7 @@ impl ProxyHttp for Gateway {
         exchange: &mut RequestContext,
     ) -> Result<()> {
         let none = || Error::new(ErrorType::InternalError);
-        let vendor_request_id = passage::vendor_request_id(head);
+        let vendor_request_id = response_head::vendor_request_id(head);
         let admitted = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
             RequestStage::Admitted(admitted) => *admitted,
             other => {
@@ -418,28 +425,29 @@ impl ProxyHttp for Gateway {
             exchange.stage = RequestStage::Admitted(Box::new(admitted));
             return Err(none());
         };
-        upstream::note_success(exchange, false);
-        exchange.record.status = 200;
-        exchange.record.first_byte = Some(exchange.arrived.elapsed());
-        let ours = passage::head(session, exchange, &admitted, head);
-        let bounds = usage_bounds::of(&admitted.call, &admitted.terms);
-        let relay = Relay::new(passage::of(exchange, &admitted), admitted.call.stream);
+        upstream::record_success(exchange, false);
+        exchange.access_log.status = 200;
+        exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+        let ours = response_head::build_head(session, exchange, &admitted, head);
+        let bounds = usage_bounds::bounds_for_call(&admitted.call, &admitted.pricing);
+        let relay =
+            Relay::new(response_head::relay_mode(exchange, &admitted), admitted.call.stream);
         let relay = relay.with_bounds(bounds);
-        let growth = StreamBudget::of(&admitted);
+        let stream_budget = StreamBudget::for_call(&admitted);
         exchange.stage = RequestStage::Relaying(Box::new(RelayedCall {
-            funds: admitted.funds,
-            terms: admitted.terms,
+            funding: admitted.funding,
+            pricing: admitted.pricing,
             route,
-            lane: admitted.lane,
-            depth: exchange.record.depth,
-            room: admitted.room,
+            route_slot: admitted.route_slot,
+            fallback_depth: exchange.access_log.fallback_depth,
+            upload_permit: admitted.upload_permit,
             answer_permit: admitted.answer_permit,
             vendor_request_id,
             relay,
-            growth,
+            stream_budget,
         }));
         *head = ours?;
-        repeat::begin(exchange, head);
+        idempotency::record_head(exchange, head);
         Ok(())
     }
 
@@ -467,14 +475,14 @@ impl ProxyHttp for Gateway {
         why: Option<&Error>,
         exchange: &mut RequestContext,
     ) {
-        if exchange.stage.holds_money() {
+        if exchange.stage.has_open_hold() {
             log::error!(
                 event = "hold_not_released", request_id = exchange.id, why:?;
                 "a call ended with its money held"
             );
-            close::abandon(self, exchange).await;
+            settlement::void_open_hold(self, exchange).await;
         }
-        repeat::close(self, exchange, true).await;
-        close::tell(exchange);
+        idempotency::finish_claim(self, exchange, true).await;
+        settlement::log_request(exchange);
     }
 }

@@ -16,9 +16,9 @@ use crate::catalogue::Catalogue;
 use crate::conf::Config;
 use crate::files::VideoFiles;
 use crate::files::bodies::{BodyFiles, BodyStoreLimits};
-use crate::gateway::dial::{NO_CERTIFICATES, PlainPool};
-use crate::gateway::edge::crowd::ConnectionLimits;
-use crate::gateway::routes::{RouteTable, VendorReadiness};
+use crate::gateway::edge::connection_limits::ConnectionLimits;
+use crate::gateway::routes::{RouteTable, VendorRouteSet};
+use crate::gateway::upstream_pool::{NO_CERTIFICATES, UpstreamPool};
 use crate::gateway::videos::VideoService;
 use crate::gateway::{Gateway, GatewayConfig};
 use crate::idempotency::REPLIES_BYTES_MAX;
@@ -79,16 +79,16 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         catalogue: catalogue.clone(),
         routes: routes.clone(),
         ledger,
-        notes,
+        account_cache: notes,
         leases,
-        bodies_apart: bodies.clone(),
+        body_files: bodies.clone(),
         videos,
         repeats,
         store_name: store::kind_label(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
-        dial: build_pool(conf, &server.configuration),
-        proxies: conf.listen.proxies.clone().map(Arc::new),
+        upstream_pool: build_pool(conf, &server.configuration),
+        trusted_proxies: conf.listen.proxies.clone().map(Arc::new),
     });
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
@@ -98,10 +98,10 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         maintenance: maintenance.clone(),
         sweep_interval: background::SWEEP_INTERVAL.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
-        pool: gateway.dial.clone(),
-        in_flight: gateway.busy.clone(),
+        pool: gateway.upstream_pool.clone(),
+        in_flight: gateway.in_flight.clone(),
         connections: crowd.clone(),
-        settling: gateway.settling.clone(),
+        settling: gateway.settlements.clone(),
         worker_idle: worker.idle.clone(),
         catalogue: catalogue.clone(),
         timeouts: conf.timeouts,
@@ -197,7 +197,7 @@ fn build_worker(
     let mut video_routes = Vec::new();
     for vendor in &conf.vendors {
         let line = routes.of(&vendor.naming.vendor);
-        for route in line.into_iter().flat_map(VendorReadiness::routes) {
+        for route in line.into_iter().flat_map(VendorRouteSet::routes) {
             let (section, naming) = route.section();
             video_routes.push(VideoRoute::new(
                 section,
@@ -217,16 +217,16 @@ fn build_worker(
         video_client: VideoClient::new(video_routes, answer_wait)
             .context("cannot speak to the video vendors")?,
         schedule: conf.videos,
-        wakeup: videos.bell.clone(),
+        wakeup: videos.worker_wakeup.clone(),
         idle: Arc::new(AtomicBool::new(true)),
         capacity: WorkerCapacity::default(),
     })
 }
 
 /// The way to vendors. pingora's own is not used, and trusts nobody; this one does.
-fn build_pool(conf: &Config, server: &ServerConf) -> PlainPool {
+fn build_pool(conf: &Config, server: &ServerConf) -> UpstreamPool {
     let options = ConnectorOptions { ca_file: None, ..ConnectorOptions::from_server_conf(server) };
-    PlainPool::new(options, conf.timeouts.idle)
+    UpstreamPool::new(options, conf.timeouts.idle)
 }
 
 fn pingora_conf(conf: &Config) -> ServerConf {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::exchange::{AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage};
-use super::funds::{self, Funding};
-use super::given::ReferencedContext;
-use super::intake::RequestBody;
-use super::known_keys::KnownCaller;
-use super::refusal::ApiError;
-use super::{Gateway, given, thinking};
+use super::api_error::ApiError;
+use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage};
+use super::holds::{self, Funding};
+use super::key_cache::AuthenticatedCaller;
+use super::request_body::RequestBody;
+use super::vendor_ids::ReferencedContext;
+use super::{Gateway, reasoning_cache, vendor_ids};
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
@@ -22,20 +22,20 @@ use crate::money::price::Quote;
 ///
 /// # Errors
 /// Everything that can be wrong with it before a vendor hears of it.
-pub async fn admit(
+pub async fn admit_call(
     gateway: &Gateway,
     exchange: &mut RequestContext,
-    caller: KnownCaller,
-    taken: RequestBody,
+    caller: AuthenticatedCaller,
+    body: RequestBody,
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
     let catalogue = gateway.catalogue.load();
-    let model = model(&catalogue, &taken.opened.model, endpoint)?;
-    exchange.record.model = Some(model.clone());
-    let call = ModelCall::parse(taken.opened, endpoint).map_err(ApiError::Call)?;
-    screen(&model, &call, endpoint)?;
+    let model = find_model(&catalogue, &body.parsed.model, endpoint)?;
+    exchange.access_log.model = Some(model.clone());
+    let call = ModelCall::parse(body.parsed, endpoint).map_err(ApiError::InvalidCall)?;
+    check_field_policy(&model, &call, endpoint)?;
     let vendor = &model.vendor.name;
-    let translation = translation(&caller, &model, &call, endpoint)?;
+    let translation = build_translation(&caller, &model, &call, endpoint)?;
     let Some(line) = gateway.routes.of(vendor) else {
         return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
     };
@@ -45,70 +45,77 @@ pub async fn admit(
     let at = exchange.arrived_ms / 1_000;
     let earlier = match &call.kind {
         RequestKind::Responses(ask) => {
-            given::check(gateway, &caller.key.account, &ask.references).await?
+            vendor_ids::check_ownership(gateway, &caller.key.account, &ask.references).await?
         }
         _ => ReferencedContext::default(),
     };
-    let mut untried = line.plan(exchange.record.account.as_ref(), exchange.arrived_ms);
+    let mut untried = line.attempt_order(exchange.access_log.account.as_ref(), exchange.arrived_ms);
     // Another one may lead to another account of ours, where the vendor keeps nothing of it. One
     // that is not there any more may have another name now.
-    let pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
-    untried.retain(|r| !pinned || Some(&r.name) == earlier.route.as_ref());
-    let mut quote = funds::quote(&model, &call, earlier.tokens, at)?;
+    let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
+    untried.retain(|r| !is_pinned || Some(&r.name) == earlier.route.as_ref());
+    let mut quote = holds::quote_call(&model, &call, earlier.tokens, at)?;
     let wanted = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
     }
     // What is made should find room, and be read.
-    let answer_permit = gateway.answers.admit(&caller.tenant, endpoint)?;
-    let funds = fund(gateway, &exchange.id, caller, quote).await?;
-    let way = match (&translation, model.vendor.text_api) {
+    let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
+    let funding = fund_call(gateway, &exchange.id, caller, quote).await?;
+    let body_transform = match (&translation, model.vendor.text_api) {
         (Some(translation), _) => {
-            BodyTransform::Translated { body: translation.build_call(), thinking: None }
+            BodyTransform::Translate { body: translation.build_call(), reasoning: None }
         }
-        (None, TextApi::Messages) => BodyTransform::Unchanged,
-        (None, TextApi::Chat) => BodyTransform::Spliced,
+        (None, TextApi::Messages) => BodyTransform::PassThrough,
+        (None, TextApi::Chat) => BodyTransform::Patch,
     };
     let input_tokens = call.estimated_input_tokens().saturating_add(earlier.tokens);
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
     let price_version = catalogue.version.clone();
     exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
         call,
-        way,
-        funds,
-        terms: PricedModel { model, price_version, at, endpoint, input_tokens, wanted },
-        room: taken.room,
-        weight: taken.weight,
+        body_transform,
+        funding,
+        pricing: PricedModel {
+            model,
+            price_version,
+            priced_at: at,
+            endpoint,
+            input_tokens,
+            wanted,
+        },
+        upload_permit: body.upload_permit,
+        budget_permit: body.budget_permit,
         answer_permit,
-        untried: untried.into(),
-        pinned,
+        untried_routes: untried.into(),
+        is_pinned,
         route: None,
-        lane: None,
-        crowded: false,
-        body: RequestPayload::default(),
-        failed: Vec::new(),
-        block: None,
+        route_slot: None,
+        skipped_full_route: false,
+        vendor_body: RequestPayload::default(),
+        failed_routes: Vec::new(),
+        last_failure: None,
     }));
     if let Some(translation) = translation.filter(|_| continued) {
-        thinking::restore(gateway, exchange, translation).await;
+        reasoning_cache::restore_reasoning(gateway, exchange, translation).await;
     }
     Ok(())
 }
 
 /// Holds what a call may come to, unless that is nothing.
-async fn fund(
+async fn fund_call(
     gateway: &Gateway,
     id: &str,
-    caller: KnownCaller,
+    caller: AuthenticatedCaller,
     quote: Option<Quote>,
 ) -> Result<Funding, ApiError> {
     let Some(quote) = quote else { return Ok(Funding::Free) };
-    Ok(gateway.hold(&caller.key, id, quote).await?)
+    Ok(gateway.place_hold(&caller.key, id, quote).await?)
 }
 
 /// The call in the vendor's format, if that is another one.
-fn translation(
-    caller: &KnownCaller,
+fn build_translation(
+    caller: &AuthenticatedCaller,
     model: &Model,
     call: &ModelCall,
     endpoint: Endpoint,
@@ -121,30 +128,34 @@ fn translation(
     let account = caller.key.account.as_str();
     let json_schema = model.supports_json_schema;
     let manner = TranslationContext { model: &call.model, account, json_schema };
-    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::Call)
+    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::InvalidCall)
 }
 
 /// Refuses what has no price.
-pub(super) fn screen(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), ApiError> {
+pub(super) fn check_field_policy(
+    model: &Model,
+    call: &ModelCall,
+    endpoint: Endpoint,
+) -> Result<(), ApiError> {
     match model
         .vendor
         .field_policy(endpoint)
         .and_then(|s| s.find_refusal(&call.document, &model.price))
     {
-        Some(refusal) => Err(ApiError::Unpriced(refusal.clone())),
+        Some(refusal) => Err(ApiError::UnpricedField(refusal.clone())),
         None => Ok(()),
     }
 }
 
 /// The model asked for, if it is sold on the endpoint.
-pub(super) fn model(
+pub(super) fn find_model(
     catalogue: &Catalogue,
     asked: &str,
     endpoint: Endpoint,
 ) -> Result<Arc<Model>, ApiError> {
     let Some(model) = catalogue.find(asked) else {
         let closest = catalogue.closest_model_id(asked, Some(endpoint)).map(str::to_owned);
-        return Err(ApiError::NoModel { asked: asked.to_owned(), closest });
+        return Err(ApiError::ModelNotFound { asked: asked.to_owned(), closest });
     };
     let sold_on = model.endpoints();
     if !sold_on.contains(&endpoint) {

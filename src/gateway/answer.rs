@@ -15,23 +15,23 @@ use pingora_proxy::{ProxyHttp, Session};
 use tokio::time::{Sleep, sleep};
 
 use super::Gateway;
-use super::answer_budget::{FREE_BYTES, NoAnswerRoom};
-use super::exchange::{RelayedCall, RequestContext};
+use super::answer_budget::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
+use super::api_error::ApiError;
+use super::context::{RelayedCall, RequestContext};
 use super::failure;
-use super::growth::{self, CHECKPOINT_EVERY};
-use super::refusal::ApiError;
-use super::{close, repeat, reply, upstream};
+use super::stream_budget::{self, CHECKPOINT_INTERVAL};
+use super::{idempotency, local_response, settlement, upstream};
 use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
 
-mod client;
+mod downstream;
 
-use client::{Downstream, OutputChunks, WRITE_BYTES};
+use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 
 /// After its end an answer's connection is waited for so long, to be used again.
-const TAIL_WAIT: Duration = Duration::from_secs(1);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Passes a good answer on.
-pub(super) async fn relay(
+pub(super) async fn relay_response(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
@@ -41,98 +41,103 @@ pub(super) async fn relay(
 ) -> Result<(), ApiError> {
     let call = exchange.admitted().map(|a| &a.call);
     let stream = call.is_some_and(|call| call.stream);
-    if !call.is_some_and(|call| upstream::readable(&head, call)) {
-        upstream::note_lost_answer(exchange, failure::UNREADABLE);
-        vendor.up.shutdown().await;
-        return Err(ApiError::Broken(RelayError::Malformed));
+    if !call.is_some_and(|call| upstream::is_readable(&head, call)) {
+        upstream::record_lost_answer(exchange, failure::UNREADABLE);
+        vendor.connection.shutdown().await;
+        return Err(ApiError::RelayFailed(RelayError::Malformed));
     }
     gateway.response_filter(session, &mut head, exchange).await.map_err(|_| ApiError::Internal)?;
-    let told = vendor.up.response_header().and_then(told_length);
+    let length = vendor.connection.response_header().and_then(content_length);
     let is_old = session.req_header().version == http::Version::HTTP_10;
     let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Downstream {
         head: Some(head),
-        gone: None,
-        stream,
-        collected: (is_old && !stream).then(OutputChunks::default),
-        patience: gateway.timeouts.client_write,
-        patience_in_all: gateway.timeouts.total,
-        waited: Duration::ZERO,
+        disconnected: None,
+        is_stream: stream,
+        http10_buffer: (is_old && !stream).then(OutputChunks::default),
+        write_timeout: gateway.timeouts.client_write,
+        total_timeout: gateway.timeouts.total,
+        write_time: Duration::ZERO,
         permit: permit.unwrap_or_default(),
-        budget: &gateway.answers,
+        budget: &gateway.answer_budget,
     };
     let deadline = exchange.arrived + gateway.timeouts.total;
-    let mut notes = CheckpointTimer::of(stream);
-    let mut refused = make_room(gateway, exchange, &mut client, told).await.err();
+    let mut checkpoints = CheckpointTimer::for_stream(stream);
+    let mut refused = reserve_whole_body(gateway, exchange, &mut client, length).await.err();
     loop {
         let read = match refused.take() {
             Some(why) => UpstreamRead::Failed(why),
-            None => notes.beside(gateway, exchange, vendor.read()).await,
+            None => checkpoints.with_checkpoints(gateway, exchange, vendor.read_chunk()).await,
         };
-        let is_late = client.gone.is_none() && !lacks_room(&read) && Instant::now() >= deadline;
-        let read = match client.gone {
+        let is_late =
+            client.disconnected.is_none() && !is_over_budget(&read) && Instant::now() >= deadline;
+        let read = match client.disconnected {
             None if is_late => UpstreamRead::Failed(RelayError::Stalled),
-            Some(gone) if !gone.patient(vendor.read_bytes, gateway.timeouts.drain) => {
+            Some(gone) if !gone.should_drain(vendor.read_bytes, gateway.timeouts.drain) => {
                 UpstreamRead::Failed(RelayError::Abandoned)
             }
             _ => read,
         };
-        let out = passed(gateway, session, exchange, &mut vendor, read).await?;
-        let out = covered(gateway, session, exchange, &mut client, out).await?;
-        repeat::add(exchange, &out.0);
+        let out = collect_output(gateway, session, exchange, &mut vendor, read).await?;
+        let out = reserve_memory(gateway, session, exchange, &mut client, out).await?;
+        idempotency::record_body(exchange, &out.0);
         let progress = exchange.relaying().map(|r| r.relay.progress().clone());
         match progress {
             Some(RelayProgress::Open) => {
                 let is_held = out.len() == 0;
-                client.pass(session, out, false, vendor.read_bytes).await;
+                client.send_output(session, out, false, vendor.read_bytes).await;
                 // What was taken before the call was made stays for what is still to come.
-                if !is_held || client.gone.is_some() {
-                    client.permit.shrink_to(held(exchange) + client.held());
+                if !is_held || client.disconnected.is_some() {
+                    client.permit.shrink_to(buffered_bytes(exchange) + client.buffered_bytes());
                 }
             }
             Some(RelayProgress::Complete) => {
-                upstream::note_success(exchange, true);
-                settle(gateway, exchange, &client).await;
-                last(gateway, session, exchange, &mut client, (out, true), &vendor).await;
-                Box::pin(tail(gateway, vendor, peer)).await;
+                upstream::record_success(exchange, true);
+                settle_boxed(gateway, exchange, &client).await;
+                write_final(gateway, session, exchange, &mut client, (out, true), &vendor).await;
+                Box::pin(release_connection(gateway, vendor, peer)).await;
                 break;
             }
             Some(RelayProgress::Failed(why)) => {
-                vendor.up.shutdown().await;
-                note_break(exchange, &why, stream, is_late);
-                broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
+                vendor.connection.shutdown().await;
+                record_break(exchange, &why, stream, is_late);
+                end_broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
                 break;
             }
             None => return Err(ApiError::Internal),
         }
     }
-    leave(session, exchange, &client).await;
+    finish_downstream(session, exchange, &client).await;
     Ok(())
 }
 
 /// Notes how the client's side ended.
-async fn leave(session: &mut Session, exchange: &mut RequestContext, client: &Downstream<'_>) {
-    exchange.record.client_gone = client.gone.is_some();
-    exchange.client_time += client.waited;
-    if client.gone.is_some() {
-        reply::cut(session, exchange).await;
+async fn finish_downstream(
+    session: &mut Session,
+    exchange: &mut RequestContext,
+    client: &Downstream<'_>,
+) {
+    exchange.access_log.client_disconnected = client.disconnected.is_some();
+    exchange.client_time += client.write_time;
+    if client.disconnected.is_some() {
+        local_response::abort_response(session, exchange).await;
     }
 }
 
 /// Counts an answer that broke against its route, as far as that did it.
-fn note_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
-    match failure::of_answer(why, stream) {
+fn record_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
+    match failure::reason_for_answer(why, stream) {
         // How long an answer is its call decides.
-        Some(reason) if !is_late => upstream::note_lost_answer(exchange, reason),
+        Some(reason) if !is_late => upstream::record_lost_answer(exchange, reason),
         _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
-            upstream::note_loss(exchange)
+            upstream::record_lost_attempt(exchange)
         }
         _ => {}
     }
 }
 
 /// Ends an answer that broke: with an error in its place, or in its midst.
-async fn broken(
+async fn end_broken(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
@@ -140,124 +145,130 @@ async fn broken(
     (why, out): (RelayError, OutputChunks),
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
-    let input = |r: &mut RelayedCall| r.relay.billable_usage(r.terms.input_tokens);
+    let input = |r: &mut RelayedCall| r.relay.billable_usage(r.pricing.input_tokens);
     let due = exchange.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
-        return Err(ApiError::Broken(why));
+        return Err(ApiError::RelayFailed(why));
     }
     if client.head.is_some() && why == RelayError::SlowReader {
-        settle(gateway, exchange, client).await;
-        repeat::spoil(exchange);
-        repeat::promise(gateway, exchange).await;
-        repeat::close(gateway, exchange, false).await;
-        return Err(ApiError::Broken(why));
+        settle_boxed(gateway, exchange, client).await;
+        idempotency::discard_recording(exchange);
+        idempotency::store_before_last_byte(gateway, exchange).await;
+        idempotency::finish_claim(gateway, exchange, false).await;
+        return Err(ApiError::RelayFailed(why));
     }
-    exchange.record.code = Some(why.to_string());
+    exchange.access_log.code = Some(why.to_string());
     let tells = exchange.relaying().is_some_and(|r| r.relay.reports_errors_inline());
-    settle(gateway, exchange, client).await;
-    last(gateway, session, exchange, client, (out, tells), vendor).await;
-    if !tells && client.gone.is_none() {
-        reply::cut(session, exchange).await;
+    settle_boxed(gateway, exchange, client).await;
+    write_final(gateway, session, exchange, client, (out, tells), vendor).await;
+    if !tells && client.disconnected.is_none() {
+        local_response::abort_response(session, exchange).await;
     }
     Ok(())
 }
 
 /// Ends the money side. Boxed: a stream would carry the room for it all the time.
-async fn settle(gateway: &Gateway, exchange: &mut RequestContext, client: &Downstream<'_>) {
-    Box::pin(close::settle(gateway, exchange, client.gone.is_some())).await;
+async fn settle_boxed(gateway: &Gateway, exchange: &mut RequestContext, client: &Downstream<'_>) {
+    Box::pin(settlement::settle_call(gateway, exchange, client.disconnected.is_some())).await;
 }
 
 /// What the client is to see of what was read, and of what is there already: that goes out in the
 /// same write.
-async fn passed(
+async fn collect_output(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
     vendor: &mut UpstreamResponse,
     read: UpstreamRead,
 ) -> Result<OutputChunks, ApiError> {
-    let mut out = filter(gateway, session, exchange, read)?;
-    let before = held(exchange);
+    let mut out = run_body_filter(gateway, session, exchange, read)?;
+    let before = buffered_bytes(exchange);
     // Nor is more read at once of what is held.
-    while out.len() + held(exchange).saturating_sub(before) < WRITE_BYTES && open(exchange) {
-        let Some(read) = vendor.read_ready().await else { break };
-        out.append(filter(gateway, session, exchange, read)?);
+    while out.len() + buffered_bytes(exchange).saturating_sub(before) < WRITE_CHUNK_BYTES
+        && is_open(exchange)
+    {
+        let Some(read) = vendor.try_read_chunk().await else { break };
+        out.append(run_body_filter(gateway, session, exchange, read)?);
     }
-    if open(exchange)
-        && let Some(why) = growth::cover(gateway, exchange).await
+    if is_open(exchange)
+        && let Some(why) = stream_budget::ensure_covered(gateway, exchange).await
     {
         // What nothing covers is not passed on.
-        out = filter(gateway, session, exchange, UpstreamRead::Failed(why))?;
+        out = run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why))?;
     }
     Ok(out)
 }
 
 /// What was read, once what is held of the answer has its room; else why it ends.
-async fn covered(
+async fn reserve_memory(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
     client: &mut Downstream<'_>,
     out: OutputChunks,
 ) -> Result<OutputChunks, ApiError> {
-    let given = if client.gone.is_some() { 0 } else { out.len() };
-    let bytes = held(exchange) + client.held() + given;
+    let given = if client.disconnected.is_some() { 0 } else { out.len() };
+    let bytes = buffered_bytes(exchange) + client.buffered_bytes() + given;
     // What is complete was held as a whole before.
-    if bytes <= FREE_BYTES || !open(exchange) {
+    if bytes <= UNCOUNTED_BYTES_MAX || !is_open(exchange) {
         return Ok(out);
     }
     let tenant = exchange.tenant.clone();
-    let covering = Box::pin(client.permit.cover(&gateway.answers, tenant.as_ref(), bytes)).await;
+    let covering =
+        Box::pin(client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes)).await;
     if let Err(no_room) = covering {
         // Who has gone pays for what is not waited for.
-        let why = if client.gone.is_some() { RelayError::Abandoned } else { no_room.into() };
-        return filter(gateway, session, exchange, UpstreamRead::Failed(why));
+        let why =
+            if client.disconnected.is_some() { RelayError::Abandoned } else { no_room.into() };
+        return run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why));
     }
     Ok(out)
 }
 
 /// Makes room for an answer that is held as a whole, once its length is told and before any of it
 /// is read: many that each have a part of their room would wait for each other.
-async fn make_room(
+async fn reserve_whole_body(
     gateway: &Gateway,
     exchange: &mut RequestContext,
     client: &mut Downstream<'_>,
-    told: Option<usize>,
+    length: Option<usize>,
 ) -> Result<(), RelayError> {
     let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Buffered(_)));
-    let Some(bytes) = told.filter(|bytes| is_held && *bytes > FREE_BYTES) else { return Ok(()) };
+    let Some(bytes) = length.filter(|bytes| is_held && *bytes > UNCOUNTED_BYTES_MAX) else {
+        return Ok(());
+    };
     if let Some(relaying) = exchange.relaying() {
         relaying.relay.set_expected_length(bytes);
     }
     let tenant = exchange.tenant.clone();
-    let covering = client.permit.cover(&gateway.answers, tenant.as_ref(), bytes);
+    let covering = client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes);
     Box::pin(covering).await.map_err(RelayError::from)
 }
 
-fn lacks_room(read: &UpstreamRead) -> bool {
+fn is_over_budget(read: &UpstreamRead) -> bool {
     matches!(read, UpstreamRead::Failed(RelayError::SlowReader | RelayError::NoBufferSpace))
 }
 
 /// The length that a vendor tells of an answer, up to what is read of one.
-fn told_length(head: &ResponseHeader) -> Option<usize> {
-    let told = head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
-    Some(told.min(BUFFERED_BYTES_MAX))
+fn content_length(head: &ResponseHeader) -> Option<usize> {
+    let length = head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
+    Some(length.min(BUFFERED_BYTES_MAX))
 }
 
-impl From<NoAnswerRoom> for RelayError {
-    fn from(no_room: NoAnswerRoom) -> RelayError {
+impl From<AnswerBudgetExceeded> for RelayError {
+    fn from(no_room: AnswerBudgetExceeded) -> RelayError {
         if no_room.is_own_doing { RelayError::SlowReader } else { RelayError::NoBufferSpace }
     }
 }
 
 /// How much of an answer is held that was not given out.
-fn held(exchange: &mut RequestContext) -> usize {
+fn buffered_bytes(exchange: &mut RequestContext) -> usize {
     exchange.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
 }
 
 /// Passes the last bytes on of an answer whose money side is over. What they are worth to whoever
 /// asks again is known by then.
-async fn last(
+async fn write_final(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
@@ -265,20 +276,20 @@ async fn last(
     (out, end): (OutputChunks, bool),
     vendor: &UpstreamResponse,
 ) {
-    let broke = exchange.record.code.is_some();
-    if broke && !(client.stream && end) {
-        repeat::spoil(exchange);
+    let broke = exchange.access_log.code.is_some();
+    if broke && !(client.is_stream && end) {
+        idempotency::discard_recording(exchange);
     }
-    repeat::promise(gateway, exchange).await;
-    client.pass(session, out, end, vendor.read_bytes).await;
+    idempotency::store_before_last_byte(gateway, exchange).await;
+    client.send_output(session, out, end, vendor.read_bytes).await;
     drop(std::mem::take(&mut client.permit));
-    if client.gone.is_none() {
-        repeat::look_after(session, exchange).await;
+    if client.disconnected.is_none() {
+        idempotency::detect_undelivered(session, exchange).await;
     }
-    repeat::close(gateway, exchange, client.gone.is_some()).await;
+    idempotency::finish_claim(gateway, exchange, client.disconnected.is_some()).await;
 }
 
-fn open(exchange: &mut RequestContext) -> bool {
+fn is_open(exchange: &mut RequestContext) -> bool {
     exchange.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
 }
 
@@ -287,12 +298,12 @@ struct CheckpointTimer(Option<std::pin::Pin<Box<Sleep>>>);
 
 impl CheckpointTimer {
     /// Only of a stream the client has anything before it ends.
-    fn of(stream: bool) -> CheckpointTimer {
-        CheckpointTimer(stream.then(|| Box::pin(sleep(CHECKPOINT_EVERY))))
+    fn for_stream(stream: bool) -> CheckpointTimer {
+        CheckpointTimer(stream.then(|| Box::pin(sleep(CHECKPOINT_INTERVAL))))
     }
 
     /// Takes them while something else is waited for, be it for long.
-    async fn beside(
+    async fn with_checkpoints(
         &mut self,
         gateway: &Gateway,
         exchange: &mut RequestContext,
@@ -305,8 +316,8 @@ impl CheckpointTimer {
             tokio::select! {
                 biased;
                 () = due.as_mut() => {
-                    growth::checkpoint(gateway, exchange).await;
-                    due.as_mut().reset(tokio::time::Instant::now() + CHECKPOINT_EVERY);
+                    stream_budget::write_checkpoint(gateway, exchange).await;
+                    due.as_mut().reset(tokio::time::Instant::now() + CHECKPOINT_INTERVAL);
                 }
                 read = &mut reading => break read,
             }
@@ -317,7 +328,7 @@ impl CheckpointTimer {
 }
 
 /// Runs what was read through the body phase.
-fn filter(
+fn run_body_filter(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
@@ -327,16 +338,16 @@ fn filter(
         UpstreamRead::Piece(piece) => (Some(piece), false),
         UpstreamRead::End => (None, true),
         UpstreamRead::Failed(why) => {
-            let told = exchange.relaying().and_then(|r| r.relay.fail(why));
-            return Ok(OutputChunks(told.into_iter().collect()));
+            let error_event = exchange.relaying().and_then(|r| r.relay.fail(why));
+            return Ok(OutputChunks(error_event.into_iter().collect()));
         }
     };
     let filtered = gateway.response_body_filter(session, &mut body, end, exchange);
     filtered.map_err(|_| ApiError::Internal)?;
-    if !open(exchange) {
+    if !is_open(exchange) {
         // The end of an answer may be an error in the vendor's words.
-        let redact = |bytes: Bytes| match &exchange.record.route {
-            Some(route) => route.redacted(bytes),
+        let redact = |bytes: Bytes| match &exchange.access_log.route {
+            Some(route) => route.redact(bytes),
             None => bytes,
         };
         body = body.map(redact);
@@ -347,14 +358,14 @@ fn filter(
 /// The vendor's side of an answer.
 pub(super) struct UpstreamResponse {
     /// The connection.
-    pub(super) up: Upstream,
+    pub(super) connection: Upstream,
     /// Whether it has all of the request.
-    pub(super) sent_whole: bool,
+    pub(super) request_sent: bool,
     /// Whether all of it was read.
     ended: bool,
     read_bytes: u64,
     /// What was read ahead.
-    ahead: Option<UpstreamRead>,
+    peeked: Option<UpstreamRead>,
 }
 
 /// What came of a read.
@@ -365,44 +376,44 @@ enum UpstreamRead {
 }
 
 impl UpstreamResponse {
-    pub(super) fn new(up: Upstream, sent_whole: bool) -> UpstreamResponse {
-        UpstreamResponse { up, sent_whole, ended: false, read_bytes: 0, ahead: None }
+    pub(super) fn new(connection: Upstream, request_sent: bool) -> UpstreamResponse {
+        UpstreamResponse { connection, request_sent, ended: false, read_bytes: 0, peeked: None }
     }
 
     /// Looks at how the body begins, which is read again; `None` if it is empty.
-    pub(super) async fn look_ahead(&mut self) -> Option<&[u8]> {
-        let mut read = self.read().await;
+    pub(super) async fn peek_body(&mut self) -> Option<&[u8]> {
+        let mut read = self.read_chunk().await;
         while matches!(&read, UpstreamRead::Piece(piece) if piece.is_empty()) {
-            read = self.read().await;
+            read = self.read_chunk().await;
         }
-        match self.ahead.insert(read) {
+        match self.peeked.insert(read) {
             UpstreamRead::Piece(piece) => Some(piece),
             UpstreamRead::End => None,
             UpstreamRead::Failed(_) => Some(&[]),
         }
     }
 
-    async fn read(&mut self) -> UpstreamRead {
-        if let Some(read) = self.ahead.take() {
+    async fn read_chunk(&mut self) -> UpstreamRead {
+        if let Some(read) = self.peeked.take() {
             return read;
         }
-        let read = self.up.read_response_body().await;
-        self.count(read)
+        let read = self.connection.read_response_body().await;
+        self.classify_read(read)
     }
 
     /// What is there without waiting. A read that would wait is dropped, which loses nothing.
-    async fn read_ready(&mut self) -> Option<UpstreamRead> {
-        if let Some(read) = self.ahead.take() {
+    async fn try_read_chunk(&mut self) -> Option<UpstreamRead> {
+        if let Some(read) = self.peeked.take() {
             return Some(read);
         }
-        let read = match poll!(Box::pin(self.up.read_response_body())) {
+        let read = match poll!(Box::pin(self.connection.read_response_body())) {
             Poll::Ready(read) => read,
             Poll::Pending => return None,
         };
-        Some(self.count(read))
+        Some(self.classify_read(read))
     }
 
-    fn count(&mut self, read: pingora_core::Result<Option<Bytes>>) -> UpstreamRead {
+    fn classify_read(&mut self, read: pingora_core::Result<Option<Bytes>>) -> UpstreamRead {
         match read {
             Ok(Some(piece)) => {
                 self.read_bytes += piece.len() as u64;
@@ -422,26 +433,26 @@ impl UpstreamResponse {
 
 /// After its last event a stream's connection can be used again as soon as it says that it has
 /// ended; that is not waited for in the way of the client.
-async fn tail(gateway: &Gateway, mut vendor: Box<UpstreamResponse>, peer: &HttpPeer) {
+async fn release_connection(gateway: &Gateway, mut vendor: Box<UpstreamResponse>, peer: &HttpPeer) {
     let more = !vendor.ended
         && matches!(
-            vendor.read_ready().await,
+            vendor.try_read_chunk().await,
             Some(UpstreamRead::Piece(_) | UpstreamRead::Failed(_))
         );
     // Bytes after the end are nothing that anybody asked for.
-    if more || !vendor.sent_whole {
-        vendor.up.shutdown().await;
+    if more || !vendor.request_sent {
+        vendor.connection.shutdown().await;
         return;
     }
     if vendor.ended {
-        gateway.dial.release(vendor.up, peer).await;
+        gateway.upstream_pool.release(vendor.connection, peer).await;
         return;
     }
-    let (dial, peer) = (gateway.dial.clone(), peer.clone());
+    let (dial, peer) = (gateway.upstream_pool.clone(), peer.clone());
     tokio::spawn(async move {
-        match tokio::time::timeout(TAIL_WAIT, vendor.read()).await {
-            Ok(UpstreamRead::End) => dial.release(vendor.up, &peer).await,
-            _ => vendor.up.shutdown().await,
+        match tokio::time::timeout(RELEASE_TIMEOUT, vendor.read_chunk()).await {
+            Ok(UpstreamRead::End) => dial.release(vendor.connection, &peer).await,
+            _ => vendor.connection.shutdown().await,
         }
     });
 }

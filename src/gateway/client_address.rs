@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use pingora_core::protocols::l4::socket::SocketAddr as Peer;
 use pingora_proxy::Session;
 
-use super::refusal::ApiError;
+use super::api_error::ApiError;
 use crate::dialect::CallError;
 
 /// More hops than any chain of proxies has; a header with more is not read.
@@ -42,7 +42,7 @@ pub struct TrustedProxies {
 ///
 /// # Errors
 /// See [`TrustedProxies::client`].
-pub(super) fn of(
+pub(super) fn resolve_address(
     session: &Session,
     proxies: Option<&TrustedProxies>,
 ) -> Result<Option<IpAddr>, ApiError> {
@@ -51,9 +51,9 @@ pub(super) fn of(
     if proxies.mode == ProxyMode::Protocol {
         return Ok(Some(peer));
     }
-    let client = proxies.client(peer, &session.req_header().headers);
+    let client = proxies.resolve_client(peer, &session.req_header().headers);
     let wanted = "absent where there is x-forwarded-for as well";
-    client.map(Some).map_err(|_| ApiError::Call(CallError::invalid(FORWARDED, wanted)))
+    client.map(Some).map_err(|_| ApiError::InvalidCall(CallError::invalid(FORWARDED, wanted)))
 }
 
 /// What forwarded headers say, where nobody can tell what they mean.
@@ -72,12 +72,16 @@ impl TrustedProxies {
     ///
     /// # Errors
     /// There are both headers: one of them is the client's own, and nobody knows which.
-    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Result<IpAddr, AmbiguousForwarding> {
+    pub fn resolve_client(
+        &self,
+        peer: IpAddr,
+        headers: &HeaderMap,
+    ) -> Result<IpAddr, AmbiguousForwarding> {
         let peer = peer.to_canonical();
         let hops = match (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR)) {
             (true, true) => return Err(AmbiguousForwarding),
-            (true, false) => hops(headers, FORWARDED, forwarded_for),
-            (false, _) => hops(headers, X_FORWARDED_FOR, |hop| address(hop.trim())),
+            (true, false) => parse_hops(headers, FORWARDED, parse_forwarded),
+            (false, _) => parse_hops(headers, X_FORWARDED_FOR, |hop| parse_address(hop.trim())),
         };
         // Who last spoke, and whom we believe; its word counts for the hop before it.
         let mut client = peer;
@@ -94,21 +98,21 @@ impl TrustedProxies {
 }
 
 /// The hops that a header names on all of its lines, nearest to the client first.
-fn hops(
+fn parse_hops(
     headers: &HeaderMap,
     name: &str,
-    read: impl Fn(&str) -> Option<IpAddr>,
+    parse: impl Fn(&str) -> Option<IpAddr>,
 ) -> Vec<Option<IpAddr>> {
     let lines = headers.get_all(name).iter().map(HeaderValue::as_bytes);
     let all: Vec<&[u8]> = lines.flat_map(|line| line.split(|byte| *byte == b',')).collect();
     let last = all.len().saturating_sub(HOPS_MAX);
     // A hop that is no text says nothing of those that others wrote on its line.
     let text = all[last..].iter().map(|hop| std::str::from_utf8(hop).ok().filter(|t| t.is_ascii()));
-    text.map(|hop| hop.and_then(&read)).collect()
+    text.map(|hop| hop.and_then(&parse)).collect()
 }
 
 /// The `for` of one element of `forwarded` (RFC 7239, section 4).
-fn forwarded_for(element: &str) -> Option<IpAddr> {
+fn parse_forwarded(element: &str) -> Option<IpAddr> {
     let pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let mut named = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case("for"));
     let (_, node) = named.next()?;
@@ -118,11 +122,11 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
     }
     let node = node.trim();
     let node = node.strip_prefix('"').and_then(|node| node.strip_suffix('"')).unwrap_or(node);
-    address(node)
+    parse_address(node)
 }
 
 /// An address, alone or with a port; one of version 6 may stand in brackets.
-fn address(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let alone = || text.parse::<IpAddr>().ok();
     let with_port = || text.parse::<SocketAddr>().ok().map(|a| a.ip());
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
@@ -154,7 +158,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
             headers.append(name, HeaderValue::from_bytes(value.as_ref()).expect("a value"));
         }
-        proxies().client(ip(peer), &headers)
+        proxies().resolve_client(ip(peer), &headers)
     }
 
     #[test]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Gateway;
-use super::edge::crowd::client_network;
-use super::exchange::RequestContext;
+use super::api_error::ApiError;
+use super::context::RequestContext;
+use super::edge::connection_limits::client_network;
 use super::limits::Limits;
-use super::load::{shed, shed_tenant};
-use super::refusal::ApiError;
+use super::overload::{reject, reject_tenant};
 use super::slow_bodies::SlowBodies;
 use super::tenant_budget::{
     BudgetPermit, OverBudget, Resource, ResourcePool, Tenant, TenantBudget, TenantId, TenantShare,
@@ -18,12 +18,12 @@ use super::tenant_budget::{
 
 /// With up to this number of requests a tenant is not refused for the sake of newcomers.
 const TENANT_REQUESTS_MIN: usize = 16;
-const ADDRESS_REQUESTS: &str = "too many requests from this address are under way";
-const ACCOUNT_REQUESTS: &str = "too many requests of this account are under way";
+const ADDRESS_LIMIT_MESSAGE: &str = "too many requests from this address are under way";
+const ACCOUNT_LIMIT_MESSAGE: &str = "too many requests of this account are under way";
 /// Whoever makes room for others has to be gone within this.
-const EVICTION_WAIT: Duration = Duration::from_secs(1);
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The next one is evicted if nothing was given back within this.
-const EVICTION_EVERY: Duration = Duration::from_millis(50);
+const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The bounds of requests under way, and what is counted against them.
 #[derive(Debug)]
@@ -54,18 +54,20 @@ impl Gateway {
     /// # Errors
     /// There are too many requests, from this address or in all, and nobody is slow enough to make
     /// room.
-    pub(super) async fn take_place(
+    pub(super) async fn acquire_request_permit(
         &self,
         client: Option<IpAddr>,
     ) -> Result<BudgetPermit, ApiError> {
         // Clients whose address is not known are one.
         let address = client.map_or(Ipv4Addr::UNSPECIFIED.into(), client_network);
         let tenant = self.tenants.tenant(TenantId::Address(address));
-        let mut place = self.concurrency.by_address.permit(&tenant);
-        match grow_or_evict(&mut place, 1, &self.slow_bodies).await {
-            Ok(()) => Ok(place),
-            Err(OverBudget::Tenant) => Err(shed_tenant("address_requests", ADDRESS_REQUESTS)),
-            Err(OverBudget::Pool) => Err(shed("requests")),
+        let mut permit = self.concurrency.by_address.permit(&tenant);
+        match grow_or_evict(&mut permit, 1, &self.slow_bodies).await {
+            Ok(()) => Ok(permit),
+            Err(OverBudget::Tenant) => {
+                Err(reject_tenant("address_requests", ADDRESS_LIMIT_MESSAGE))
+            }
+            Err(OverBudget::Pool) => Err(reject("requests")),
         }
     }
 
@@ -79,9 +81,9 @@ impl Gateway {
         account: &Arc<Tenant>,
     ) -> Result<(), ApiError> {
         exchange.tenant = Some(account.clone());
-        let Some(place) = &mut exchange.place else { return Ok(()) };
-        let transferred = place.transfer(&self.concurrency.by_account, account);
-        transferred.map_err(|_| shed_tenant("account_requests", ACCOUNT_REQUESTS))
+        let Some(permit) = &mut exchange.request_permit else { return Ok(()) };
+        let transferred = permit.transfer(&self.concurrency.by_account, account);
+        transferred.map_err(|_| reject_tenant("account_requests", ACCOUNT_LIMIT_MESSAGE))
     }
 }
 
@@ -92,9 +94,9 @@ pub(super) async fn grow_or_evict(
     slow_bodies: &SlowBodies,
 ) -> Result<(), OverBudget> {
     let Err(mut over) = permit.grow(amount) else { return Ok(()) };
-    let (end, resource) = (Instant::now() + EVICTION_WAIT, permit.resource());
+    let (end, resource) = (Instant::now() + EVICTION_TIMEOUT, permit.resource());
     while over == OverBudget::Pool && Instant::now() < end && slow_bodies.evict_slowest(resource) {
-        permit.pool().wait_for_release(EVICTION_EVERY).await;
+        permit.pool().wait_for_release(EVICTION_INTERVAL).await;
         match permit.grow(amount) {
             Ok(()) => return Ok(()),
             Err(still) => over = still,

@@ -5,10 +5,10 @@ use http::header::RANGE;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::exchange::RequestContext;
-use super::passage;
-use super::refusal::ApiError;
-use super::reply::{self, LocalResponse};
+use super::api_error::ApiError;
+use super::context::RequestContext;
+use super::local_response::{self, LocalResponse};
+use super::response_head;
 use crate::files::range::{self, ByteRange};
 use crate::files::{FileReadError, VideoFiles};
 
@@ -16,20 +16,20 @@ use crate::files::{FileReadError, VideoFiles};
 ///
 /// # Errors
 /// There is no such file. A transfer that breaks ends the connection instead.
-pub(super) async fn send(
+pub(super) async fn send_file(
     files: &VideoFiles,
     name: &str,
     session: &mut Session,
     exchange: &mut RequestContext,
 ) -> Result<(), ApiError> {
     let unreadable = |why| match why {
-        FileReadError::Missing => ApiError::NoVideo,
+        FileReadError::Missing => ApiError::VideoNotFound,
         why @ FileReadError::Unavailable(_) => {
             log::error!(event = "file_read_failed", name, why:% = why; "a file cannot be read");
             ApiError::Internal
         }
     };
-    let length = files.length(name).await.map_err(unreadable)?.ok_or(ApiError::NoVideo)?;
+    let length = files.length(name).await.map_err(unreadable)?.ok_or(ApiError::VideoNotFound)?;
     // Whoever asks under a condition that cannot be told gets all of it.
     let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
     let asked = asked.filter(|_| session.get_header("if-range").is_none());
@@ -38,8 +38,8 @@ pub(super) async fn send(
         ByteRange::Part(part) => Some(part),
         ByteRange::Unsatisfiable => {
             let none = LocalResponse { status: 416, ..LocalResponse::ok(String::new()) };
-            let none = none.with("content-range", &format!("bytes */{length}"));
-            reply::send(session, exchange, none).await;
+            let none = none.with_header("content-range", &format!("bytes */{length}"));
+            local_response::send_response(session, exchange, none).await;
             return Ok(());
         }
     };
@@ -56,7 +56,7 @@ pub(super) async fn send(
             let (first, last) = (range.start, range.end.saturating_sub(1));
             head.insert_header("content-range", format!("bytes {first}-{last}/{length}"))?;
         }
-        passage::identify(&mut head, exchange)?;
+        response_head::add_request_id(&mut head, exchange)?;
         let down = &mut session.downstream_session;
         down.write_response_header(Box::new(head)).await?;
         let mut left = range.end - range.start;
@@ -74,11 +74,11 @@ pub(super) async fn send(
         Ok(left == 0)
     };
     let sent: pingora_core::Result<bool> = sending.await;
-    exchange.record.status = status;
-    exchange.record.first_byte = Some(exchange.arrived.elapsed());
+    exchange.access_log.status = status;
+    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     if !matches!(sent, Ok(true)) {
-        reply::cut(session, exchange).await;
-        exchange.record.client_gone = sent.is_err();
+        local_response::abort_response(session, exchange).await;
+        exchange.access_log.client_disconnected = sent.is_err();
     }
     Ok(())
 }

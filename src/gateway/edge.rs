@@ -19,45 +19,45 @@ use pingora_core::protocols::{ALPN, GetSocketDigest, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::busy::{InFlight, InFlightGuard};
 use super::client_address::{ProxyMode, TrustedProxies};
+use super::in_flight::{InFlight, InFlightGuard};
 use super::limits::{Limits, Timeouts};
-use super::load::{self, OverloadMonitor};
-use super::local;
+use super::overload::{self, OverloadMonitor};
+use super::router;
 
 pub mod chunks;
-pub mod crowd;
-mod ear;
+mod connection;
+pub mod connection_limits;
 pub mod head;
-mod line;
-mod many;
+mod head_reader;
+mod http2;
 mod proxy_protocol;
-mod turned_away;
+mod reject;
 
-use crowd::{ConnectionLimits, ConnectionPermit, LimitReached};
-use ear::{HeadOutcome, HeadReader};
-use line::EdgeConnection;
-use many::H2Connection;
-use proxy_protocol::{ProxiedClient, ProxyHeaderError};
+use connection::EdgeConnection;
+use connection_limits::{ConnectionLimits, ConnectionPermit, LimitReached};
+use head_reader::{HeadReader, ReceivedHead};
+use http2::H2Connection;
+use proxy_protocol::{ConnectionSource, ProxyHeaderError};
 
 /// Once the process stops, what a client has begun to say has to come within this.
-const LEAVING_WAIT: Duration = Duration::from_millis(500);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// See the module. `A` is what serves the requests.
 pub struct EdgeService<A> {
     app: Arc<A>,
     tls: Option<Acceptor>,
-    crowd: Arc<ConnectionLimits>,
-    load: OverloadMonitor,
+    connection_limits: Arc<ConnectionLimits>,
+    overload: OverloadMonitor,
     proxies: Option<Arc<TrustedProxies>>,
     /// Whether it was told that somebody connects who is no such proxy.
-    stranger_told: AtomicBool,
-    probed: Once,
-    patience: EdgeTimeouts,
+    untrusted_logged: AtomicBool,
+    probe_started: Once,
+    limits: EdgeLimits,
 }
 
 /// What a client is allowed.
-struct EdgeTimeouts {
+struct EdgeLimits {
     /// Before it has said what it wants.
     head_wait: Duration,
     head_bytes_max: usize,
@@ -66,7 +66,7 @@ struct EdgeTimeouts {
     /// To take something of what it is given.
     write_wait: Duration,
     /// Counts those who have begun to say it.
-    busy: InFlight,
+    in_flight: InFlight,
 }
 
 /// What an edge stands between, and what it counts.
@@ -76,11 +76,11 @@ pub struct EdgeConfig<A> {
     /// What TLS is spoken with, if it is.
     pub tls: Option<Acceptor>,
     /// Who is connected.
-    pub crowd: Arc<ConnectionLimits>,
+    pub connection_limits: Arc<ConnectionLimits>,
     /// What is under way.
-    pub busy: InFlight,
+    pub in_flight: InFlight,
     /// How much there is to do.
-    pub load: OverloadMonitor,
+    pub overload: OverloadMonitor,
     /// The only ones who may connect, for clients of theirs; none for everybody.
     pub proxies: Option<Arc<TrustedProxies>>,
 }
@@ -89,21 +89,21 @@ impl<A> EdgeService<A> {
     /// Puts an edge together.
     #[must_use]
     pub fn new(parts: EdgeConfig<A>, limits: &Limits, timeouts: &Timeouts) -> EdgeService<A> {
-        let EdgeConfig { app, tls, crowd, busy, load, proxies } = parts;
+        let EdgeConfig { app, tls, connection_limits, in_flight: busy, overload, proxies } = parts;
         EdgeService {
             app: Arc::new(app),
             tls,
-            crowd,
-            load,
+            connection_limits,
+            overload,
             proxies,
-            stranger_told: AtomicBool::new(false),
-            probed: Once::new(),
-            patience: EdgeTimeouts {
+            untrusted_logged: AtomicBool::new(false),
+            probe_started: Once::new(),
+            limits: EdgeLimits {
                 head_wait: timeouts.head,
                 head_bytes_max: limits.head_bytes_max,
                 idle_wait: timeouts.keepalive,
                 write_wait: timeouts.client_write,
-                busy,
+                in_flight: busy,
             },
         }
     }
@@ -116,31 +116,33 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for EdgeService<A> {
         stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let deadline = Instant::now() + self.patience.head_wait;
+        let deadline = Instant::now() + self.limits.head_wait;
         // It has to run where the requests do.
-        self.probed.call_once(|| drop(tokio::spawn(self.load.clone().probe())));
-        let peer = address(&*stream);
+        self.probe_started.call_once(|| drop(tokio::spawn(self.overload.clone().measure_lag())));
+        let peer = peer_ip(&*stream);
         if !self.may_connect(peer) {
             return None;
         }
         // A proxy's connections are those of its clients.
         let client = if self.proxies.is_none() { peer } else { None };
-        let mut seat = match self.crowd.enter(client) {
+        let mut permit = match self.connection_limits.acquire(client) {
             Ok(seat) => seat,
             Err(full) => {
-                self.turn_away(stream, full);
+                self.reject_connection(stream, full);
                 return None;
             }
         };
         // A connection that was taken is waited for before the process ends.
-        let busy = self.patience.busy.enter();
+        let in_flight = self.limits.in_flight.begin();
         let (edge, shutdown) = (self.clone(), shutdown.clone());
         // A task of its own: pingora's has room for all of a TLS handshake as long as it lives.
         tokio::spawn(async move {
-            if let Some(stream) = edge.learn_client(stream, &mut seat, &shutdown, deadline).await {
-                edge.serve(stream, shutdown, deadline, busy).await;
+            if let Some(stream) =
+                edge.read_proxy_header(stream, &mut permit, &shutdown, deadline).await
+            {
+                edge.serve_connection(stream, shutdown, deadline, in_flight).await;
             }
-            drop(seat);
+            drop(permit);
         });
         None
     }
@@ -151,7 +153,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for EdgeService<A> {
 }
 
 /// The connection, encrypted.
-async fn over_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
+async fn accept_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
     let socket = stream.into_any().downcast::<Socket>().ok()?;
     match acceptor.tls_handshake(*socket).await {
         Ok(stream) => Some(Box::new(stream)),
@@ -163,7 +165,7 @@ async fn over_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
 }
 
 /// Does something within the time that a client has for it, which is short once the process stops.
-async fn in_time<T>(
+async fn with_deadline<T>(
     doing: impl Future<Output = T>,
     deadline: Instant,
     shutdown: &mut ShutdownWatch,
@@ -173,18 +175,18 @@ async fn in_time<T>(
         biased;
         done = &mut doing => return Some(done),
         () = sleep_until(deadline) => return None,
-        () = stopped(shutdown) => {}
+        () = wait_for_shutdown(shutdown) => {}
     }
-    timeout_at(deadline.min(Instant::now() + LEAVING_WAIT), doing).await.ok()
+    timeout_at(deadline.min(Instant::now() + SHUTDOWN_GRACE), doing).await.ok()
 }
 
 /// Waits until the process is to stop.
-async fn stopped(shutdown: &mut ShutdownWatch) {
+async fn wait_for_shutdown(shutdown: &mut ShutdownWatch) {
     // Who could say so is gone only if the process is.
     let _ = shutdown.wait_for(|stopping| *stopping).await;
 }
 
-fn address(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
+fn peer_ip(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
     let digest = stream.get_socket_digest()?;
     digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
 }
@@ -195,9 +197,9 @@ impl<A> EdgeService<A> {
         let Some(proxies) = &self.proxies else { return true };
         let is_trusted = peer.is_some_and(|peer| proxies.contains(peer));
         if !is_trusted {
-            load::shed("untrusted");
+            overload::reject("untrusted");
             // Once: who else connects would write as many lines as he likes.
-            if !self.stranger_told.swap(true, Ordering::Relaxed) {
+            if !self.untrusted_logged.swap(true, Ordering::Relaxed) {
                 let peer = peer.map_or_else(String::new, |peer| peer.to_string());
                 let event = "untrusted_peer_closed";
                 log::warn!(event, peer; "connections that are not from a trusted proxy are closed");
@@ -206,23 +208,23 @@ impl<A> EdgeService<A> {
         is_trusted
     }
 
-    fn turn_away(&self, stream: Stream, full: LimitReached) {
+    fn reject_connection(&self, stream: Stream, full: LimitReached) {
         let reason = match full {
-            LimitReached::All => "connections",
+            LimitReached::Total => "connections",
             LimitReached::Client => "address",
         };
-        let refusal = load::shed(reason);
+        let refusal = overload::reject(reason);
         if self.tls.is_none() {
-            turned_away::at_once(stream, &refusal);
+            reject::try_send_error(stream, &refusal);
         }
     }
 
     /// Where proxies speak the PROXY protocol: reads for whom this one does. None if it does not
     /// say, or if its client has too many connections.
-    async fn learn_client(
+    async fn read_proxy_header(
         &self,
         stream: Stream,
-        seat: &mut ConnectionPermit,
+        permit: &mut ConnectionPermit,
         shutdown: &ShutdownWatch,
         deadline: Instant,
     ) -> Option<Stream> {
@@ -231,24 +233,25 @@ impl<A> EdgeService<A> {
         }
         let mut socket = stream.into_any().downcast::<Socket>().ok()?;
         let stopping = &mut shutdown.clone();
-        let speaker = in_time(proxy_protocol::read(&mut socket), deadline, stopping).await;
-        let client = match speaker {
-            Some(Ok(ProxiedClient::Proxy)) => None,
-            Some(Ok(ProxiedClient::Client(client))) => Some(client.ip()),
+        let source =
+            with_deadline(proxy_protocol::read_header(&mut socket), deadline, stopping).await;
+        let client = match source {
+            Some(Ok(ConnectionSource::Proxy)) => None,
+            Some(Ok(ConnectionSource::Client(client))) => Some(client.ip()),
             // Balancers look whether somebody is there, and go.
             Some(Err(ProxyHeaderError::Ended)) => return None,
             Some(Err(ProxyHeaderError::Malformed)) => {
-                load::shed("proxy_header");
+                overload::reject("proxy_header");
                 log::debug!(event = "proxy_header_malformed"; "no PROXY header");
                 return None;
             }
             None => {
-                load::shed("silence");
+                overload::reject("silence");
                 return None;
             }
         };
-        if let Some(full) = client.and_then(|client| seat.assign_client(client).err()) {
-            self.turn_away(socket, full);
+        if let Some(full) = client.and_then(|client| permit.assign_client(client).err()) {
+            self.reject_connection(socket, full);
             return None;
         }
         Some(socket)
@@ -257,65 +260,67 @@ impl<A> EdgeService<A> {
 
 impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
     /// Serves a connection that was taken.
-    async fn serve(
+    async fn serve_connection(
         &self,
         stream: Stream,
         shutdown: ShutdownWatch,
         deadline: Instant,
-        busy: InFlightGuard,
+        in_flight: InFlightGuard,
     ) {
         let stream = match &self.tls {
             None => stream,
             Some(acceptor) => {
-                let encrypting = Box::pin(over_tls(acceptor, stream));
+                let encrypting = Box::pin(accept_tls(acceptor, stream));
                 // By a receiver of its own: pingora waits for a change, which who saw it misses.
                 let stopping = &mut shutdown.clone();
-                let Some(done) = in_time(encrypting, deadline, stopping).await else {
-                    load::shed("silence");
+                let Some(done) = with_deadline(encrypting, deadline, stopping).await else {
+                    overload::reject("silence");
                     return;
                 };
                 let Some(encrypted) = done else { return };
                 encrypted
             }
         };
-        let line = Box::new(EdgeConnection::new(stream, self.patience.write_wait));
-        if matches!(line.selected_alpn_proto(), Some(ALPN::H2)) {
-            let many = Arc::new(H2Connection::new(self.app.clone(), busy));
-            many.serve(line, &shutdown, deadline).await;
+        let connection = Box::new(EdgeConnection::new(stream, self.limits.write_wait));
+        if matches!(connection.selected_alpn_proto(), Some(ALPN::H2)) {
+            let h2 = Arc::new(H2Connection::new(self.app.clone(), in_flight));
+            h2.serve(connection, &shutdown, deadline).await;
         } else {
-            self.one_by_one(line, shutdown, deadline, busy).await;
+            self.serve_http1(connection, shutdown, deadline, in_flight).await;
         }
     }
 
     /// Serves the requests of a connection, one after the other.
-    async fn one_by_one(
+    async fn serve_http1(
         &self,
-        mut line: Box<EdgeConnection>,
+        mut connection: Box<EdgeConnection>,
         mut shutdown: ShutdownWatch,
         deadline: Instant,
-        busy: InFlightGuard,
+        in_flight: InFlightGuard,
     ) {
-        let mut ear = HeadReader::of_new(busy, deadline);
+        let mut head_reader = HeadReader::for_new(in_flight, deadline);
         loop {
-            let heard = match ear.hear(&mut line, &mut shutdown, &self.patience).await {
-                Ok(Some(heard)) => heard,
-                Ok(None) => return,
-                Err(refusal) => {
-                    let tongue = local::tongue(&ear.path());
-                    // Boxed: few connections end so, and all would grow by it.
-                    return Box::pin(turned_away::with_reason(line, &refusal, tongue)).await;
-                }
-            };
-            let HeadOutcome { bytes, chunks, busy } = heard;
-            line.follow(chunks);
-            let mut session = ServerSession::new_http1(line);
+            let received =
+                match head_reader.next_head(&mut connection, &mut shutdown, &self.limits).await {
+                    Ok(Some(heard)) => heard,
+                    Ok(None) => return,
+                    Err(refusal) => {
+                        let error_format = router::error_format(&head_reader.path());
+                        // Boxed: few connections end so, and all would grow by it.
+                        return Box::pin(reject::send_error(connection, &refusal, error_format))
+                            .await;
+                    }
+                };
+            let ReceivedHead { bytes, chunks, in_flight } = received;
+            connection.track_chunks(chunks);
+            let mut session = ServerSession::new_http1(connection);
             session.set_pipelined_prefix(bytes);
             let served = self.app.process_new_http(session, &shutdown).await;
-            drop(busy);
-            let again = served.and_then(|reused| EdgeConnection::again(reused.consume().0));
+            drop(in_flight);
+            let again = served.and_then(|reused| EdgeConnection::reuse(reused.consume().0));
             let Some(again) = again else { return };
-            line = again;
-            ear = HeadReader::of_used(&self.patience);
+            connection = again;
+            head_reader = HeadReader::for_reused(&self.limits);
         }
     }
 }

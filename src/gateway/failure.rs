@@ -7,7 +7,7 @@ use crate::dialect::relay::RelayError;
 /// The head of an answer is that of something else, or its body is compressed.
 pub const UNREADABLE: &str = "unreadable";
 /// The vendor took a call and did not answer in time.
-pub const SILENT: &str = "silent";
+pub const NO_RESPONSE: &str = "silent";
 /// It broke before the first byte of an answer.
 pub const RESET: &str = "reset";
 /// An answer without a body.
@@ -18,11 +18,11 @@ pub const HTML: &str = "html";
 pub const DNS: &str = "dns";
 
 /// How vendors name what is wrong with a call.
-const INVALID: &str = "invalid_request_error";
+const INVALID_REQUEST_KIND: &str = "invalid_request_error";
 
 /// Why a status is no answer.
 #[must_use]
-pub fn of_status(status: u16) -> &'static str {
+pub fn reason_for_status(status: u16) -> &'static str {
     match status {
         300..=399 => "redirect",
         401..=403 => "auth",
@@ -35,13 +35,17 @@ pub fn of_status(status: u16) -> &'static str {
 
 /// Why an answer is lost; `None` where the vendor is not to blame.
 #[must_use]
-pub fn of_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
+pub fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
     match why {
         RelayError::Truncated => Some("cut"),
         RelayError::Malformed => Some("garbage"),
         RelayError::Stalled => Some("stalled"),
         // What is wrong with a call, be it found late, says nothing of the route.
-        RelayError::Vendor(error) if is_stream && error.kind.as_deref() == Some(INVALID) => None,
+        RelayError::Vendor(error)
+            if is_stream && error.kind.as_deref() == Some(INVALID_REQUEST_KIND) =>
+        {
+            None
+        }
         RelayError::Vendor(_) => Some("error"),
         // How long an answer is its call decides.
         RelayError::TooLarge
@@ -56,15 +60,15 @@ pub fn of_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
 
 /// Why a connection could not be made. Of TLS only the text of an error tells.
 #[must_use]
-pub fn of_connection(why: &Error) -> &'static str {
+pub fn reason_for_connect(why: &Error) -> &'static str {
     match why.etype() {
         ErrorType::ConnectRefused => "connect_refused",
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => "connect_timeout",
-        _ => of_handshake(&why.to_string()),
+        _ => reason_for_handshake(&why.to_string()),
     }
 }
 
-fn of_handshake(text: &str) -> &'static str {
+fn reason_for_handshake(text: &str) -> &'static str {
     // Names of hosts may be any words.
     let text = text.rsplit_once(", SNI: ").map_or(text, |(said, _)| said).to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -102,6 +106,6 @@ mod tests {
     #[case("TLS connect() failed: received fatal alert: BadCertificate, SNI: a", "tls")]
     #[case("no buffer space", "connect")]
     fn a_failed_connection_has_a_reason(#[case] text: &str, #[case] expected: &str) {
-        assert_eq!(of_handshake(text), expected);
+        assert_eq!(reason_for_handshake(text), expected);
     }
 }

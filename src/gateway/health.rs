@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::ledger::AccountName;
 
 /// So many failures in a row are enough.
-const FAILURES_MAX: u32 = 3;
+const FAILURE_THRESHOLD: u32 = 3;
 /// Accounts whose failures are remembered for a route; the one that failed longest ago goes first.
 const ACCOUNTS_MAX: usize = 64;
 /// The first while that a route is tried last, in ms; it doubles with every further failure.
@@ -23,10 +23,10 @@ const OPEN_MS_MAX: i64 = 30_000;
 /// A vendor's `retry-after` is honoured up to so long, in ms.
 const RETRY_AFTER_MS_MAX: i64 = 300_000;
 /// Failures that are older say nothing any more, in ms.
-const SUSPECT_MS: i64 = 60_000;
+const FAILURE_AGE_MS_MAX: i64 = 60_000;
 /// Between two probes, in ms; it doubles from one to the other.
-const PROBE_MS_MIN: i64 = 1_000;
-const PROBE_MS_MAX: i64 = 30_000;
+const PROBE_INTERVAL_MS_MIN: i64 = 1_000;
+const PROBE_INTERVAL_MS_MAX: i64 = 30_000;
 /// What a probe may take beyond that, in ms: a breaker that a probe opened stays open so long.
 const PROBE_SLACK_MS: i64 = 10_000;
 
@@ -55,11 +55,11 @@ pub enum ProbeOutcome {
 #[derive(Debug, Default)]
 pub struct RouteHealth {
     /// Whether anything is known against the route; ordinary calls look at nothing else.
-    is_watched: AtomicBool,
+    is_suspect: AtomicBool,
     /// Until when everybody tries it last.
     open_until: AtomicI64,
     /// Until when its vendor asked everybody not to call.
-    asked_until: AtomicI64,
+    retry_after_until: AtomicI64,
     record: Mutex<HealthRecord>,
 }
 
@@ -69,31 +69,31 @@ struct HealthRecord {
     /// When the breaker opened last.
     opened_at: i64,
     /// How often it opened since a call was answered.
-    opened: u32,
+    open_count: u32,
     is_open_by_probe: bool,
     /// Until when calls opened it, whatever probes say.
-    agreed_until: i64,
+    calls_open_until: i64,
     reason: &'static str,
     next_probe_at: i64,
-    probe_gap_ms: i64,
+    probe_interval_ms: i64,
 }
 
 /// The failures of an account since its last success.
 #[derive(Debug)]
 struct AccountHealth {
     account: Option<AccountName>,
-    blocked: u32,
-    lost: u32,
+    blocked_count: u32,
+    lost_count: u32,
     /// Whether they count for everybody: nobody's call was answered since.
-    is_recent: bool,
+    counts_for_all: bool,
     failed_at: i64,
-    avoids_until: i64,
-    asked_until: i64,
+    avoid_until: i64,
+    retry_after_until: i64,
 }
 
 impl AccountHealth {
-    fn is_enough(&self) -> bool {
-        self.lost > 0 || self.blocked >= FAILURES_MAX
+    fn reaches_threshold(&self) -> bool {
+        self.lost_count > 0 || self.blocked_count >= FAILURE_THRESHOLD
     }
 }
 
@@ -102,85 +102,92 @@ impl RouteHealth {
     #[must_use]
     pub fn is_open(&self, now_ms: i64) -> bool {
         let until = |moment: &AtomicI64| moment.load(Ordering::Relaxed);
-        until(&self.open_until).max(until(&self.asked_until)) > now_ms
+        until(&self.open_until).max(until(&self.retry_after_until)) > now_ms
     }
 
     /// Whether an account's calls try it last.
     #[must_use]
     pub fn is_avoided_by(&self, account: Option<&AccountName>, now_ms: i64) -> bool {
-        if !self.is_watched.load(Ordering::Relaxed) {
+        if !self.is_suspect.load(Ordering::Relaxed) {
             return false;
         }
-        let record = self.record();
+        let record = self.lock_record();
         let of_account = record.accounts.iter().find(|a| a.account.as_ref() == account);
-        let own = of_account.map_or(0, |a| a.avoids_until.max(a.asked_until));
+        let own = of_account.map_or(0, |a| a.avoid_until.max(a.retry_after_until));
         self.is_open(now_ms) || own > now_ms
     }
 
     /// Why it is tried last.
     #[must_use]
     pub fn reason(&self) -> &'static str {
-        self.record().reason
+        self.lock_record().reason
     }
 
     /// Takes the failure of an account's call.
-    pub fn fail(&self, account: Option<&AccountName>, failure: HealthFailure, now_ms: i64) {
-        let mut record = self.record();
-        self.is_watched.store(true, Ordering::Relaxed);
+    pub fn record_failure(
+        &self,
+        account: Option<&AccountName>,
+        failure: HealthFailure,
+        now_ms: i64,
+    ) {
+        let mut record = self.lock_record();
+        self.is_suspect.store(true, Ordering::Relaxed);
         record.reason = failure.reason;
         let known = record.accounts.iter().position(|a| a.account.as_ref() == account);
-        let at = known.unwrap_or_else(|| record.add(account, now_ms));
+        let at = known.unwrap_or_else(|| record.insert_account(account, now_ms));
         let one = &mut record.accounts[at];
-        (one.is_recent, one.failed_at) = (true, now_ms);
-        let count = if failure.is_lost { &mut one.lost } else { &mut one.blocked };
+        (one.counts_for_all, one.failed_at) = (true, now_ms);
+        let count = if failure.is_lost { &mut one.lost_count } else { &mut one.blocked_count };
         *count = count.saturating_add(1);
-        if one.is_enough() {
-            let beyond = one.lost + one.blocked.saturating_sub(FAILURES_MAX - 1);
-            one.avoids_until = now_ms + doubled(beyond.saturating_sub(1));
+        if one.reaches_threshold() {
+            let beyond = one.lost_count + one.blocked_count.saturating_sub(FAILURE_THRESHOLD - 1);
+            one.avoid_until = now_ms + backoff_ms(beyond.saturating_sub(1));
         }
         if let Some(asked) = failure.retry_after {
-            one.asked_until = one.asked_until.max(now_ms + asked_ms(asked));
-            self.agree_on_patience(&record);
+            one.retry_after_until = one.retry_after_until.max(now_ms + retry_after_ms(asked));
+            self.share_retry_after(&record);
         }
         self.open_if_agreed(&mut record, now_ms);
     }
 
     /// A call that arrived at `began_ms` is being answered, or was to its end.
-    pub fn succeed(&self, account: Option<&AccountName>, is_whole: bool, began_ms: i64) {
-        if !self.is_watched.load(Ordering::Relaxed) {
+    pub fn record_success(&self, account: Option<&AccountName>, is_whole: bool, began_ms: i64) {
+        if !self.is_suspect.load(Ordering::Relaxed) {
             return;
         }
-        let mut record = self.record();
+        let mut record = self.lock_record();
         // What was begun before it opened says nothing of what is now.
         let is_newer = began_ms >= record.opened_at;
         for one in record.accounts.iter_mut().filter(|a| began_ms >= a.failed_at) {
-            one.is_recent &= !is_whole;
+            one.counts_for_all &= !is_whole;
             if one.account.as_ref() == account {
-                one.blocked = 0;
+                one.blocked_count = 0;
                 if is_whole {
-                    (one.lost, one.avoids_until) = (0, 0);
+                    (one.lost_count, one.avoid_until) = (0, 0);
                 }
             }
         }
-        record.accounts.retain(|a| a.blocked + a.lost > 0 || a.asked_until > began_ms);
+        record
+            .accounts
+            .retain(|a| a.blocked_count + a.lost_count > 0 || a.retry_after_until > began_ms);
         if is_whole && is_newer {
-            (record.opened, record.is_open_by_probe, record.agreed_until) = (0, false, 0);
+            (record.open_count, record.is_open_by_probe, record.calls_open_until) = (0, false, 0);
             self.open_until.store(0, Ordering::Relaxed);
         }
-        self.watch_on(&record, began_ms);
+        self.update_suspect(&record, began_ms);
     }
 
     /// Whether the route is to be probed now; the next time is later then.
     #[must_use]
-    pub fn take_probe(&self, now_ms: i64) -> bool {
-        if !self.is_watched.load(Ordering::Relaxed) {
+    pub fn try_start_probe(&self, now_ms: i64) -> bool {
+        if !self.is_suspect.load(Ordering::Relaxed) {
             return false;
         }
-        let mut record = self.record();
-        let is_recent = |a: &AccountHealth| now_ms - a.failed_at < SUSPECT_MS;
-        record.accounts.retain(|a| is_recent(a) || a.asked_until > now_ms);
-        self.watch_on(&record, now_ms);
-        let suspected = record.accounts.iter().any(|a| a.is_enough() && is_recent(a));
+        let mut record = self.lock_record();
+        let is_recent = |a: &AccountHealth| now_ms - a.failed_at < FAILURE_AGE_MS_MAX;
+        record.accounts.retain(|a| is_recent(a) || a.retry_after_until > now_ms);
+        self.update_suspect(&record, now_ms);
+        let suspected = record.accounts.iter().any(|a| a.reaches_threshold() && is_recent(a));
         // Patience that was asked for needs no question.
         let is_open = self.open_until.load(Ordering::Relaxed) > now_ms;
         if !(suspected || record.is_open_by_probe || is_open) {
@@ -190,16 +197,20 @@ impl RouteHealth {
             return false;
         }
         // Who was not probed for long begins anew.
-        let rested = now_ms - record.next_probe_at > SUSPECT_MS;
-        let gap = if rested { PROBE_MS_MIN } else { record.probe_gap_ms.max(PROBE_MS_MIN) };
+        let rested = now_ms - record.next_probe_at > FAILURE_AGE_MS_MAX;
+        let gap = if rested {
+            PROBE_INTERVAL_MS_MIN
+        } else {
+            record.probe_interval_ms.max(PROBE_INTERVAL_MS_MIN)
+        };
         record.next_probe_at = now_ms + gap;
-        record.probe_gap_ms = (gap * 2).min(PROBE_MS_MAX);
+        record.probe_interval_ms = (gap * 2).min(PROBE_INTERVAL_MS_MAX);
         true
     }
 
     /// Takes what a probe found.
-    pub fn probed(&self, probed: ProbeOutcome, now_ms: i64) {
-        let mut record = self.record();
+    pub fn record_probe(&self, probed: ProbeOutcome, now_ms: i64) {
+        let mut record = self.lock_record();
         match probed {
             ProbeOutcome::Failed(failure) => {
                 if !self.is_open(now_ms) {
@@ -210,60 +221,62 @@ impl RouteHealth {
                 let until = record.next_probe_at + PROBE_SLACK_MS;
                 self.open_until.fetch_max(until, Ordering::Relaxed);
                 if let Some(asked) = failure.retry_after {
-                    let until = now_ms + asked_ms(asked);
-                    self.asked_until.fetch_max(until, Ordering::Relaxed);
+                    let until = now_ms + retry_after_ms(asked);
+                    self.retry_after_until.fetch_max(until, Ordering::Relaxed);
                 }
             }
             // What calls said stands until its time is over.
             ProbeOutcome::Healthy if record.is_open_by_probe => {
                 record.is_open_by_probe = false;
-                self.open_until.store(record.agreed_until, Ordering::Relaxed);
+                self.open_until.store(record.calls_open_until, Ordering::Relaxed);
             }
             ProbeOutcome::Healthy => {}
         }
-        self.watch_on(&record, now_ms);
+        self.update_suspect(&record, now_ms);
     }
 
     /// Everybody is as patient as two accounts were asked to be.
-    fn agree_on_patience(&self, record: &HealthRecord) {
-        let mut asked: Vec<i64> = record.accounts.iter().map(|a| a.asked_until).collect();
+    fn share_retry_after(&self, record: &HealthRecord) {
+        let mut asked: Vec<i64> = record.accounts.iter().map(|a| a.retry_after_until).collect();
         asked.sort_unstable_by(|one, other| other.cmp(one));
         if let Some(second) = asked.get(1) {
-            self.asked_until.fetch_max(*second, Ordering::Relaxed);
+            self.retry_after_until.fetch_max(*second, Ordering::Relaxed);
         }
     }
 
     fn open_if_agreed(&self, record: &mut HealthRecord, now_ms: i64) {
-        let is_recent = |a: &&mut AccountHealth| a.is_recent && now_ms - a.failed_at < SUSPECT_MS;
+        let is_recent =
+            |a: &&mut AccountHealth| a.counts_for_all && now_ms - a.failed_at < FAILURE_AGE_MS_MAX;
         let mut recent: Vec<_> = record.accounts.iter_mut().filter(is_recent).collect();
         // One account can fail as often as it likes: alone it never counts as enough.
-        let failures = |a: &&mut AccountHealth| (a.blocked + a.lost).min(FAILURES_MAX - 1);
+        let failures =
+            |a: &&mut AccountHealth| (a.blocked_count + a.lost_count).min(FAILURE_THRESHOLD - 1);
         let count: u32 = recent.iter().map(failures).sum();
-        let enough = recent.iter().filter(|a| a.is_enough()).count();
-        if enough < 2 && count < FAILURES_MAX {
+        let enough = recent.iter().filter(|a| a.reaches_threshold()).count();
+        if enough < 2 && count < FAILURE_THRESHOLD {
             return;
         }
         // The next time two have to agree again.
-        recent.iter_mut().for_each(|a| a.is_recent = false);
-        record.agreed_until = now_ms + doubled(record.opened);
-        self.open_until.fetch_max(record.agreed_until, Ordering::Relaxed);
-        record.opened = record.opened.saturating_add(1);
+        recent.iter_mut().for_each(|a| a.counts_for_all = false);
+        record.calls_open_until = now_ms + backoff_ms(record.open_count);
+        self.open_until.fetch_max(record.calls_open_until, Ordering::Relaxed);
+        record.open_count = record.open_count.saturating_add(1);
         record.opened_at = now_ms;
     }
 
     /// Goes on to look at the route, as long as there is anything to be looked at.
-    fn watch_on(&self, record: &HealthRecord, now_ms: i64) {
+    fn update_suspect(&self, record: &HealthRecord, now_ms: i64) {
         let is_over = record.accounts.is_empty() && !record.is_open_by_probe;
-        self.is_watched.store(!is_over || self.is_open(now_ms), Ordering::Relaxed);
+        self.is_suspect.store(!is_over || self.is_open(now_ms), Ordering::Relaxed);
     }
 
-    fn record(&self) -> MutexGuard<'_, HealthRecord> {
+    fn lock_record(&self) -> MutexGuard<'_, HealthRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HealthRecord {
-    fn add(&mut self, account: Option<&AccountName>, now_ms: i64) -> usize {
+    fn insert_account(&mut self, account: Option<&AccountName>, now_ms: i64) -> usize {
         let oldest = |accounts: &[AccountHealth]| {
             let ages = accounts.iter().enumerate().map(|(at, one)| (one.failed_at, at));
             ages.min().map(|(_, at)| at)
@@ -275,22 +288,22 @@ impl HealthRecord {
         }
         self.accounts.push(AccountHealth {
             account: account.cloned(),
-            blocked: 0,
-            lost: 0,
-            is_recent: true,
+            blocked_count: 0,
+            lost_count: 0,
+            counts_for_all: true,
             failed_at: now_ms,
-            avoids_until: 0,
-            asked_until: 0,
+            avoid_until: 0,
+            retry_after_until: 0,
         });
         self.accounts.len() - 1
     }
 }
 
-fn doubled(times: u32) -> i64 {
+fn backoff_ms(times: u32) -> i64 {
     (OPEN_MS_MIN << times.min(8)).min(OPEN_MS_MAX)
 }
 
-fn asked_ms(asked: Duration) -> i64 {
+fn retry_after_ms(asked: Duration) -> i64 {
     i64::try_from(asked.as_millis()).unwrap_or(i64::MAX).min(RETRY_AFTER_MS_MAX)
 }
 
@@ -314,7 +327,7 @@ mod tests {
     /// A route that these accounts failed on, one after the other.
     fn failed_by(accounts: &[&str], failure: HealthFailure) -> RouteHealth {
         let health = RouteHealth::default();
-        accounts.iter().for_each(|name| health.fail(account(name).as_ref(), failure, 0));
+        accounts.iter().for_each(|name| health.record_failure(account(name).as_ref(), failure, 0));
         health
     }
 
@@ -337,16 +350,16 @@ mod tests {
         let health = failed_by(&["a", "a", "b"], BLOCKED);
         assert!(avoids(&health, "c", 999) && !avoids(&health, "c", 1_000));
         for (at, until) in [(1_000, 3_000), (3_000, 7_000), (7_000, 15_000)] {
-            health.fail(account("a").as_ref(), BLOCKED, at);
+            health.record_failure(account("a").as_ref(), BLOCKED, at);
             assert!(!avoids(&health, "c", at), "one of them is not enough the next time either");
-            health.fail(account("a").as_ref(), BLOCKED, at);
-            health.fail(account("b").as_ref(), BLOCKED, at);
+            health.record_failure(account("a").as_ref(), BLOCKED, at);
+            health.record_failure(account("b").as_ref(), BLOCKED, at);
             assert!(avoids(&health, "c", until - 1) && !avoids(&health, "c", until), "{at}");
         }
         let health = failed_by(&["a", "b"], BLOCKED);
         assert!(!health.is_open(0), "two failures are not yet a row");
         let health = failed_by(&["a"], LOST);
-        health.fail(account("b").as_ref(), BLOCKED, 0);
+        health.record_failure(account("b").as_ref(), BLOCKED, 0);
         assert!(!health.is_open(0), "what one account lost made another's refusal enough");
         assert!(failed_by(&["a", "b"], LOST).is_open(0));
         assert!(!failed_by(&["a", "a", "a", "a"], BLOCKED).is_open(0));
@@ -356,30 +369,30 @@ mod tests {
     fn a_success_between_two_accounts_failures_is_one() {
         for (is_whole, expected) in [(true, false), (false, true)] {
             let health = failed_by(&["a"], LOST);
-            health.succeed(account("c").as_ref(), is_whole, 1);
-            health.fail(account("b").as_ref(), LOST, 2);
+            health.record_success(account("c").as_ref(), is_whole, 1);
+            health.record_failure(account("b").as_ref(), LOST, 2);
             assert_eq!(health.is_open(2), expected, "the head alone says nothing of an answer");
         }
         let health = failed_by(&["a", "a", "b"], BLOCKED);
-        health.succeed(account("c").as_ref(), true, -1);
+        health.record_success(account("c").as_ref(), true, -1);
         assert!(health.is_open(1), "a call from before it opened");
-        health.succeed(account("c").as_ref(), true, 1);
+        health.record_success(account("c").as_ref(), true, 1);
         assert!(!health.is_open(1));
     }
 
     #[test]
     fn a_probe_that_answered_opened_what_calls_had_closed() {
         let health = failed_by(&["a", "a", "b"], BLOCKED);
-        health.probed(ProbeOutcome::Failed(LOST), 10);
-        health.probed(ProbeOutcome::Healthy, 20);
+        health.record_probe(ProbeOutcome::Failed(LOST), 10);
+        health.record_probe(ProbeOutcome::Healthy, 20);
         assert!(health.is_open(999) && !health.is_open(1_000));
     }
 
     #[test]
     fn what_a_probe_found_was_forgotten_after_a_success_meanwhile() {
         let health = failed_by(&["a"], LOST);
-        health.succeed(account("a").as_ref(), true, 1);
-        health.probed(ProbeOutcome::Failed(LOST), 2);
+        health.record_success(account("a").as_ref(), true, 1);
+        health.record_probe(ProbeOutcome::Failed(LOST), 2);
         assert!(avoids(&health, "b", 3));
     }
 
@@ -387,63 +400,67 @@ mod tests {
     fn an_account_comes_back_by_itself_and_after_its_own_success() {
         let health = failed_by(&["a", "a"], BLOCKED);
         assert!(!avoids(&health, "a", 0));
-        health.fail(account("a").as_ref(), BLOCKED, 0);
+        health.record_failure(account("a").as_ref(), BLOCKED, 0);
         assert!(avoids(&health, "a", 999) && !avoids(&health, "a", 1_000));
-        health.fail(account("a").as_ref(), BLOCKED, 1_000);
+        health.record_failure(account("a").as_ref(), BLOCKED, 1_000);
         assert!(avoids(&health, "a", 2_999) && !avoids(&health, "a", 3_000));
-        health.succeed(account("b").as_ref(), true, 3_000);
+        health.record_success(account("b").as_ref(), true, 3_000);
         assert!(avoids(&health, "a", 2_999), "the success of another");
-        health.succeed(account("a").as_ref(), true, 3_000);
-        assert!(!avoids(&health, "a", 1_500) && !health.is_watched.load(Ordering::Relaxed));
+        health.record_success(account("a").as_ref(), true, 3_000);
+        assert!(!avoids(&health, "a", 1_500) && !health.is_suspect.load(Ordering::Relaxed));
     }
 
     #[test]
     fn patience_is_what_two_were_asked_for_and_no_success_cuts_it_short() {
         let health = failed_by(&["bad"], asked(1_000_000));
-        health.fail(account("a").as_ref(), asked(7), 0);
+        health.record_failure(account("a").as_ref(), asked(7), 0);
         assert!(avoids(&health, "c", 6_999) && !avoids(&health, "c", 7_000));
         assert!(avoids(&health, "bad", 299_999) && !avoids(&health, "bad", 300_000));
-        health.succeed(account("a").as_ref(), true, 1);
+        health.record_success(account("a").as_ref(), true, 1);
         assert!(avoids(&health, "c", 6_999) && avoids(&health, "a", 6_999));
-        assert!(!health.take_probe(2), "who asked for patience is not asked");
+        assert!(!health.try_start_probe(2), "who asked for patience is not asked");
     }
 
     #[test]
     fn a_gateway_of_one_account_had_no_breaker() {
         let health = failed_by(&["only"], LOST);
-        assert!(health.take_probe(10) && !health.take_probe(10), "one at a time");
-        health.probed(ProbeOutcome::Failed(BLOCKED), 20);
+        assert!(health.try_start_probe(10) && !health.try_start_probe(10), "one at a time");
+        health.record_probe(ProbeOutcome::Failed(BLOCKED), 20);
         assert!(health.is_open(20) && health.reason() == "status");
-        assert!(health.take_probe(1_010) && !health.take_probe(3_009) && health.take_probe(3_010));
-        health.probed(ProbeOutcome::Failed(BLOCKED), 3_020);
+        assert!(
+            health.try_start_probe(1_010)
+                && !health.try_start_probe(3_009)
+                && health.try_start_probe(3_010)
+        );
+        health.record_probe(ProbeOutcome::Failed(BLOCKED), 3_020);
         assert!(health.is_open(7_010), "until the next probe at least");
-        health.probed(ProbeOutcome::Healthy, 7_020);
+        health.record_probe(ProbeOutcome::Healthy, 7_020);
         assert!(!health.is_open(7_020));
     }
 
     #[test]
     fn probes_are_few_and_only_while_a_route_is_suspected() {
         let health = failed_by(&["a", "a"], BLOCKED);
-        assert!(!health.take_probe(0), "two blocks are nothing yet");
-        health.fail(account("a").as_ref(), BLOCKED, 0);
-        let probes = (0..3_600_000).step_by(100).filter(|now| health.take_probe(*now)).count();
+        assert!(!health.try_start_probe(0), "two blocks are nothing yet");
+        health.record_failure(account("a").as_ref(), BLOCKED, 0);
+        let probes = (0..3_600_000).step_by(100).filter(|now| health.try_start_probe(*now)).count();
         assert!((3..10).contains(&probes), "{probes}");
         let health = RouteHealth::default();
         let mut probes = 0;
         for now in (0..3_600_000).step_by(100) {
-            health.fail(account("a").as_ref(), LOST, now);
-            probes += usize::from(health.take_probe(now));
-            health.succeed(account("a").as_ref(), true, now);
+            health.record_failure(account("a").as_ref(), LOST, now);
+            probes += usize::from(health.try_start_probe(now));
+            health.record_success(account("a").as_ref(), true, now);
         }
         assert!(probes < 3_600 / 30 + 10, "{probes} in an hour");
-        assert!(!health.take_probe(i64::MAX / 2));
+        assert!(!health.try_start_probe(i64::MAX / 2));
     }
 
     #[test]
     fn a_healthy_probe_does_not_close_what_two_accounts_opened() {
         let health = failed_by(&["a", "b"], LOST);
-        assert!(health.take_probe(0));
-        health.probed(ProbeOutcome::Healthy, 1);
+        assert!(health.try_start_probe(0));
+        health.record_probe(ProbeOutcome::Healthy, 1);
         assert!(health.is_open(1));
     }
 
@@ -452,9 +469,9 @@ mod tests {
         let health = RouteHealth::default();
         for number in 0..10_000 {
             let name = account(&format!("a{number}"));
-            health.fail(name.as_ref(), LOST, i64::from(number));
+            health.record_failure(name.as_ref(), LOST, i64::from(number));
         }
-        assert_eq!(health.record().accounts.len(), ACCOUNTS_MAX);
+        assert_eq!(health.lock_record().accounts.len(), ACCOUNTS_MAX);
         assert!(avoids(&health, "a9999", 10_000));
     }
 }

@@ -46,7 +46,7 @@ pub struct Limits {
 
 /// The least and the most that a head may be allowed: below it no client gets in, and above it
 /// pingora refuses it.
-const HEAD_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
+const HEAD_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -74,11 +74,11 @@ impl Default for Limits {
 
 impl Limits {
     /// Reads the section.
-    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Limits {
+    pub fn parse(table: &mut TableReader, errors: &mut Vec<ConfigError>) -> Limits {
         let mut limits = Limits::default();
         let mut read = |key, bytes: &mut usize| {
-            let told = sheet.integer(key, faults).and_then(|n| n.try_into().ok());
-            *bytes = told.unwrap_or(*bytes);
+            let value = table.integer(key, errors).and_then(|n| n.try_into().ok());
+            *bytes = value.unwrap_or(*bytes);
         };
         read("json_bytes_max", &mut limits.json_bytes_max);
         read("image_bytes_max", &mut limits.image_bytes_max);
@@ -97,11 +97,11 @@ impl Limits {
         read("requests_per_account_max", &mut limits.requests_per_account_max);
         read("requests_per_address_max", &mut limits.requests_per_address_max);
         limits.body_rate_min =
-            sheet.integer("body_rate_min", faults).unwrap_or(limits.body_rate_min);
-        if !HEAD_BYTES.contains(&limits.head_bytes_max) {
-            let (least, most) = (HEAD_BYTES.start(), HEAD_BYTES.end());
-            let told = format!("'head_bytes_max' must be between {least} and {most}");
-            faults.push(sheet.location.error(told));
+            table.integer("body_rate_min", errors).unwrap_or(limits.body_rate_min);
+        if !HEAD_BYTES_RANGE.contains(&limits.head_bytes_max) {
+            let (least, most) = (HEAD_BYTES_RANGE.start(), HEAD_BYTES_RANGE.end());
+            let message = format!("'head_bytes_max' must be between {least} and {most}");
+            errors.push(table.location.error(message));
         }
         limits
     }
@@ -112,7 +112,7 @@ const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
 /// A hold that is renewed four times in its lease should not be so too often, and whoever lost its
 /// gateway wants its money back.
-const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
+const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
 /// The `[timeouts]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,13 +167,13 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Reads the section. Every value is in ms.
-    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Timeouts {
+    pub fn parse(table: &mut TableReader, errors: &mut Vec<ConfigError>) -> Timeouts {
         let mut times = Timeouts::default();
         let mut read = |key, time: &mut Duration| {
-            let Some(ms) = sheet.integer(key, faults) else { return };
+            let Some(ms) = table.integer(key, errors) else { return };
             if ms > TIMEOUT_MS_MAX {
-                faults
-                    .push(sheet.location.error(format!("'{key}' may be {TIMEOUT_MS_MAX} at most")));
+                errors
+                    .push(table.location.error(format!("'{key}' may be {TIMEOUT_MS_MAX} at most")));
             }
             *time = Duration::from_millis(ms.min(TIMEOUT_MS_MAX));
         };
@@ -191,11 +191,11 @@ impl Timeouts {
         read("shed_lag_ms", &mut times.shed_lag);
         read("lease_ms", &mut times.lease);
         if times.head.is_zero() {
-            faults.push(sheet.location.error("'head_ms' must be 1 at least"));
+            errors.push(table.location.error("'head_ms' must be 1 at least"));
         }
-        if !LEASE.contains(&times.lease) {
-            let (least, most) = (LEASE.start().as_millis(), LEASE.end().as_millis());
-            faults.push(sheet.location.error(format!("'lease_ms' may be {least} to {most}")));
+        if !LEASE_RANGE.contains(&times.lease) {
+            let (least, most) = (LEASE_RANGE.start().as_millis(), LEASE_RANGE.end().as_millis());
+            errors.push(table.location.error(format!("'lease_ms' may be {least} to {most}")));
         }
         times
     }

@@ -13,27 +13,27 @@ use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
 
-use super::dial::PlainPool;
-use super::exchange::unix_ms;
+use super::context::unix_ms;
 use super::health::{HealthFailure, ProbeOutcome};
 use super::limits::Timeouts;
-use super::routes::{RouteTable, VendorReadiness, VendorRoute};
+use super::routes::{RouteTable, VendorRoute, VendorRouteSet};
+use super::upstream_pool::UpstreamPool;
 use super::{failure, upstream};
 use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::scan;
 use crate::dialect::vendor_error::VendorError;
 
 /// A probe has so long, connection and all.
-const PROBE_WAIT: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of a list so many bytes are read.
-const LIST_BYTES_MAX: usize = 4 << 20;
+const MODEL_LIST_BYTES_MAX: usize = 4 << 20;
 /// Connections of probes are no others' (see [`HttpPeer::group_key`]).
-const OWN_CONNECTIONS: u64 = 1 << 63;
+const PROBE_GROUP_BIT: u64 = 1 << 63;
 
 /// What a probe needs.
 pub struct RouteProber<'a> {
     /// The way to vendors.
-    pub dial: &'a PlainPool,
+    pub dial: &'a UpstreamPool,
     /// How long they have.
     pub timeouts: &'a Timeouts,
 }
@@ -42,13 +42,13 @@ impl RouteProber<'_> {
     /// Probes every route whose time it is, all at once.
     pub async fn probe_suspected(&self, routes: &RouteTable, catalogue: &Catalogue) {
         let now_ms = unix_ms();
-        let due = routes.all().filter(|route| route.health.take_probe(now_ms));
+        let due = routes.all().filter(|route| route.health.try_start_probe(now_ms));
         join_all(due.map(|route| async {
             let of_vendor =
                 |m: &&std::sync::Arc<crate::catalogue::Model>| m.vendor.name == route.vendor;
             let Some(model) = catalogue.models().iter().find(of_vendor) else { return };
-            let line = routes.of(&route.vendor);
-            let probed = self.probe(&model.vendor, line, route).await;
+            let vendor_routes = routes.of(&route.vendor);
+            let probed = self.probe_route(&model.vendor, vendor_routes, route).await;
             let now_ms = unix_ms();
             let (vendor, name) = (&route.vendor, &route.name);
             match probed {
@@ -61,50 +61,54 @@ impl RouteProber<'_> {
                     log::warn!(event, vendor, route = name, reason; "probe failed");
                 }
             }
-            route.health.probed(probed, now_ms);
-            route.show(now_ms);
+            route.health.record_probe(probed, now_ms);
+            route.report_state(now_ms);
         }))
         .await;
     }
 
-    async fn probe(
+    async fn probe_route(
         &self,
         vendor: &Vendor,
-        line: Option<&VendorReadiness>,
+        vendor_routes: Option<&VendorRouteSet>,
         route: &VendorRoute,
     ) -> ProbeOutcome {
-        let Some(mut peer) = upstream::peer(self.timeouts, route) else {
-            return failed(failure::DNS);
+        let Some(mut peer) = upstream::build_peer(self.timeouts, route) else {
+            return probe_failed(failure::DNS);
         };
-        peer.group_key ^= OWN_CONNECTIONS;
-        let asked = self.ask(vendor, line, route, &peer);
-        tokio::time::timeout(PROBE_WAIT, asked).await.unwrap_or_else(|_| failed(failure::SILENT))
+        peer.group_key ^= PROBE_GROUP_BIT;
+        let asked = self.connect_and_probe(vendor, vendor_routes, route, &peer);
+        tokio::time::timeout(PROBE_TIMEOUT, asked)
+            .await
+            .unwrap_or_else(|_| probe_failed(failure::NO_RESPONSE))
     }
 
-    async fn ask(
+    async fn connect_and_probe(
         &self,
         vendor: &Vendor,
-        line: Option<&VendorReadiness>,
+        vendor_routes: Option<&VendorRouteSet>,
         route: &VendorRoute,
         peer: &HttpPeer,
     ) -> ProbeOutcome {
-        let Ok(head) = upstream::probe_head(vendor, line, route) else {
+        let Ok(head) = upstream::build_probe_head(vendor, vendor_routes, route) else {
             return ProbeOutcome::Healthy;
         };
         let mut up = match self.dial.connect(peer).await {
             Ok((mut up, _)) => {
-                up.set_read_timeout(Some(self.timeouts.stall.min(PROBE_WAIT)));
+                up.set_read_timeout(Some(self.timeouts.stall.min(PROBE_TIMEOUT)));
                 up
             }
             Err(why) => {
-                route.rotate();
-                return failed(failure::of_connection(&why));
+                route.rotate_address();
+                return probe_failed(failure::reason_for_connect(&why));
             }
         };
-        let probed = match answer(&mut up, head).await {
-            Ok(answer) => judge(&answer, vendor),
-            Err(why) if *why.etype() == ErrorType::ReadTimedout => failed(failure::SILENT),
-            Err(_) => failed(failure::RESET),
+        let probed = match fetch_model_list(&mut up, head).await {
+            Ok(answer) => classify_answer(&answer, vendor),
+            Err(why) if *why.etype() == ErrorType::ReadTimedout => {
+                probe_failed(failure::NO_RESPONSE)
+            }
+            Err(_) => probe_failed(failure::RESET),
         };
         up.shutdown().await;
         probed
@@ -114,14 +118,14 @@ impl RouteProber<'_> {
 /// What a route said to a probe.
 struct ProbeAnswer {
     status: u16,
-    is_page: bool,
-    is_plain: bool,
+    is_html: bool,
+    is_uncompressed: bool,
     retry_after: Option<Duration>,
     body: Vec<u8>,
-    is_whole: bool,
+    is_complete: bool,
 }
 
-async fn answer(
+async fn fetch_model_list(
     up: &mut Upstream,
     head: pingora_http::RequestHeader,
 ) -> pingora_core::Result<ProbeAnswer> {
@@ -137,17 +141,20 @@ async fn answer(
     let head = up.response_header().ok_or_else(none)?;
     let mut answer = ProbeAnswer {
         status: head.status.as_u16(),
-        is_page: upstream::is_page(head),
-        is_plain: head.headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity"),
+        is_html: upstream::is_html_page(head),
+        is_uncompressed: head
+            .headers
+            .get(CONTENT_ENCODING)
+            .is_none_or(|coding| coding == "identity"),
         retry_after: upstream::retry_after(head),
         body: Vec::new(),
-        is_whole: true,
+        is_complete: true,
     };
     let mut body = BytesMut::new();
     while let Some(piece) = up.read_response_body().await? {
         body.extend_from_slice(&piece);
-        if body.len() > LIST_BYTES_MAX {
-            answer.is_whole = false;
+        if body.len() > MODEL_LIST_BYTES_MAX {
+            answer.is_complete = false;
             break;
         }
     }
@@ -155,25 +162,25 @@ async fn answer(
     Ok(answer)
 }
 
-fn judge(answer: &ProbeAnswer, vendor: &Vendor) -> ProbeOutcome {
+fn classify_answer(answer: &ProbeAnswer, vendor: &Vendor) -> ProbeOutcome {
     let ProbeAnswer { status, body, .. } = answer;
     let refused = ProbeOutcome::Failed(HealthFailure {
-        reason: failure::of_status(*status),
+        reason: failure::reason_for_status(*status),
         is_lost: false,
         retry_after: answer.retry_after,
     });
     match status {
-        200..=299 if answer.is_page => failed(failure::HTML),
-        200..=299 if !answer.is_plain => failed(failure::UNREADABLE),
-        200..=299 => of_list(body, answer.is_whole),
+        200..=299 if answer.is_html => probe_failed(failure::HTML),
+        200..=299 if !answer.is_uncompressed => probe_failed(failure::UNREADABLE),
+        200..=299 => classify_model_list(body, answer.is_complete),
         // The list is not there, or not for this key, or is asked for in another way: the vendor
         // itself says so, and a page does not.
         400 | 403 | 404 | 405 | 501 => {
             let is_ours = vendor.failover.matches_body(*status, body);
             let is_said = body.is_empty() || scan::validate_value(body).is_ok();
             if is_ours {
-                failed(failure::of_status(402))
-            } else if is_said && !answer.is_page {
+                probe_failed(failure::reason_for_status(402))
+            } else if is_said && !answer.is_html {
                 ProbeOutcome::Healthy
             } else {
                 refused
@@ -183,22 +190,22 @@ fn judge(answer: &ProbeAnswer, vendor: &Vendor) -> ProbeOutcome {
     }
 }
 
-fn of_list(body: &[u8], is_whole: bool) -> ProbeOutcome {
+fn classify_model_list(body: &[u8], is_whole: bool) -> ProbeOutcome {
     let body = body.trim_ascii();
     match body.first() {
-        None => failed(failure::EMPTY),
-        Some(b'<') => failed(failure::HTML),
+        None => probe_failed(failure::EMPTY),
+        Some(b'<') => probe_failed(failure::HTML),
         Some(b'{' | b'[') if !is_whole => ProbeOutcome::Healthy,
         Some(b'{' | b'[') if scan::validate_value(body).is_ok() => {
             let error = VendorError::parse(body);
             let is_error = error.message.is_some() || error.code.is_some();
-            if is_error { failed("error") } else { ProbeOutcome::Healthy }
+            if is_error { probe_failed("error") } else { ProbeOutcome::Healthy }
         }
-        Some(_) => failed("garbage"),
+        Some(_) => probe_failed("garbage"),
     }
 }
 
-fn failed(reason: &'static str) -> ProbeOutcome {
+fn probe_failed(reason: &'static str) -> ProbeOutcome {
     ProbeOutcome::Failed(HealthFailure { reason, is_lost: false, retry_after: None })
 }
 
@@ -229,10 +236,16 @@ mod tests {
     #[case::overloaded(503, "", Some("overloaded"))]
     fn what_a_probe_proves(#[case] status: u16, #[case] body: &str, #[case] reason: Option<&str>) {
         let body = body.as_bytes().to_vec();
-        let (is_plain, is_whole) = (true, true);
-        let answer =
-            ProbeAnswer { status, is_page: false, is_plain, retry_after: None, body, is_whole };
-        let found = match judge(&answer, &Vendor::default()) {
+        let (is_uncompressed, is_complete) = (true, true);
+        let answer = ProbeAnswer {
+            status,
+            is_html: false,
+            is_uncompressed,
+            retry_after: None,
+            body,
+            is_complete,
+        };
+        let found = match classify_answer(&answer, &Vendor::default()) {
             ProbeOutcome::Healthy => None,
             ProbeOutcome::Failed(failure) => Some(failure.reason),
         };

@@ -16,9 +16,9 @@ use crate::toml_reader::ConfigError;
 /// Whom a route trusts, and what it shows of itself.
 pub struct RouteTls {
     ca: Option<Arc<[WrappedX509]>>,
-    client: Option<Arc<CertKey>>,
+    client_cert: Option<Arc<CertKey>>,
     /// Names both: connections made with others are not used for this route.
-    group: u64,
+    group_key: u64,
 }
 
 impl RouteTls {
@@ -27,18 +27,22 @@ impl RouteTls {
     /// # Errors
     /// A file cannot be read, or is not what it should be: which, and where it is configured.
     pub fn load(files: &RouteTlsFiles) -> Result<RouteTls, ConfigError> {
-        RouteTls::read(files).map_err(|why| files.location.error(why))
+        RouteTls::read_files(files).map_err(|why| files.location.error(why))
     }
 
-    fn read(files: &RouteTlsFiles) -> Result<RouteTls, String> {
+    fn read_files(files: &RouteTlsFiles) -> Result<RouteTls, String> {
         let mut group = DefaultHasher::new();
         let mut roots = RootCertStore::empty();
-        let ca = files.ca.as_deref().map(certificates).transpose()?;
+        let ca = files.ca.as_deref().map(read_certificates).transpose()?;
         for (der, path) in ca.iter().flatten().zip(files.ca.iter().cycle()) {
             roots.add(der.clone()).map_err(|why| format!("'{path}' is no authority: {why}"))?;
             der.as_ref().hash(&mut group);
         }
-        let client = files.client.as_ref().map(|files| client(files, &roots)).transpose()?;
+        let client = files
+            .client
+            .as_ref()
+            .map(|files| read_client_certificate(files, &roots))
+            .transpose()?;
         if let Some((chain, key)) = &client {
             chain.iter().for_each(|der| der.as_ref().hash(&mut group));
             key.secret_der().hash(&mut group);
@@ -49,19 +53,19 @@ impl RouteTls {
             Arc::new(CertKey::new(chain, key.secret_der().to_vec()))
         });
         let ca = ca.map(|list| list.into_iter().map(wrapped).collect());
-        Ok(RouteTls { ca, client, group: group.finish() })
+        Ok(RouteTls { ca, client_cert: client, group_key: group.finish() })
     }
 
     /// Has a connection made by it.
     pub(super) fn apply(&self, peer: &mut HttpPeer) {
         peer.options.ca.clone_from(&self.ca);
-        peer.client_cert_key.clone_from(&self.client);
-        peer.group_key = self.group;
+        peer.client_cert_key.clone_from(&self.client_cert);
+        peer.group_key = self.group_key;
     }
 }
 
 /// The certificates of a file: one at least, each of which can be read.
-fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+fn read_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let cannot = |why: rustls::pki_types::pem::Error| format!("cannot read '{path}': {why}");
     let list: Vec<_> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(cannot)?;
@@ -78,12 +82,12 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 type ClientCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// What the vendor is shown. The key has to be that of the certificate.
-fn client(
+fn read_client_certificate(
     files: &ClientCertificateFiles,
     roots: &RootCertStore,
 ) -> Result<ClientCertificate, String> {
     let ClientCertificateFiles { cert, key } = files;
-    let chain = certificates(cert)?;
+    let chain = read_certificates(cert)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|why| format!("'{key}': {why}"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);

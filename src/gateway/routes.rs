@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 
-use super::exchange::unix_ms;
+use super::context::unix_ms;
 use super::health::{HealthFailure, RouteHealth};
 use super::route_tls::RouteTls;
-use super::vendor_key::{is_plain, read_key};
+use super::vendor_key::{is_header_safe, read_key};
 use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
 use crate::dialect::vendor_error;
@@ -27,7 +27,7 @@ pub struct VendorRoute {
     /// Its name.
     pub name: String,
     /// Its place in the order of preference, from 0.
-    pub rank: usize,
+    pub preference: usize,
     /// Where.
     pub base: BaseUrl,
     /// What goes into the `host` header.
@@ -39,10 +39,10 @@ pub struct VendorRoute {
     /// Whether it is well.
     pub health: RouteHealth,
     /// Whether the metrics and the log tell that it is in use.
-    is_shown_up: AtomicBool,
+    was_reported_up: AtomicBool,
     section: RouteSection,
-    naming: VendorModelNames,
-    running: Arc<AtomicUsize>,
+    model_names: VendorModelNames,
+    in_flight: Arc<AtomicUsize>,
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
 }
@@ -50,34 +50,34 @@ pub struct VendorRoute {
 impl VendorRoute {
     /// What this route calls a model.
     #[must_use]
-    pub fn upstream<'a>(&self, id: &'a str) -> Cow<'a, str> {
-        self.section.vendor_model_name(&self.naming, id)
+    pub fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {
+        self.section.vendor_model_name(&self.model_names, id)
     }
 
     /// It as configured, with what its vendor calls the models.
     #[must_use]
     pub fn section(&self) -> (&RouteSection, &VendorModelNames) {
-        (&self.section, &self.naming)
+        (&self.section, &self.model_names)
     }
 
     /// What its vendor said, without the key, and without the one before it.
     #[must_use]
-    pub fn redacted(&self, mut said: Bytes) -> Bytes {
+    pub fn redact(&self, mut body: Bytes) -> Bytes {
         for key in self.key.secrets() {
-            if let Cow::Owned(clean) = vendor_error::redact_key(&said, &key) {
-                said = clean.into();
+            if let Cow::Owned(clean) = vendor_error::redact_key(&body, &key) {
+                body = clean.into();
             }
         }
-        said
+        body
     }
 
     /// A place for a call; `None` if as many are under way as may be.
     #[must_use]
-    pub fn enter(&self) -> Option<RouteSlot> {
-        let before = self.running.fetch_add(1, Ordering::Relaxed);
-        let lane = RouteSlot(self.running.clone());
+    pub fn acquire_slot(&self) -> Option<RouteSlot> {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let slot = RouteSlot(self.in_flight.clone());
         let most = self.section.requests_max;
-        (most == 0 || before < most).then_some(lane)
+        (most == 0 || before < most).then_some(slot)
     }
 
     /// An address to connect to; `None` while the name is not resolved.
@@ -89,14 +89,14 @@ impl VendorRoute {
     }
 
     /// Takes new addresses. An empty answer leaves the old ones: better stale than none.
-    pub fn resolved(&self, addresses: Vec<SocketAddr>) {
+    pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         if !addresses.is_empty() {
             self.addresses.store(Arc::new(addresses));
         }
     }
 
     /// The next connection goes to another address, if there is one.
-    pub fn rotate(&self) {
+    pub fn rotate_address(&self) {
         self.next_address.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -107,17 +107,17 @@ impl VendorRoute {
     }
 
     /// Takes the failure of an account's call.
-    pub fn fail(&self, account: Option<&AccountName>, failure: HealthFailure) {
+    pub fn record_failure(&self, account: Option<&AccountName>, failure: HealthFailure) {
         let now_ms = unix_ms();
-        self.health.fail(account, failure, now_ms);
-        self.show(now_ms);
+        self.health.record_failure(account, failure, now_ms);
+        self.report_state(now_ms);
     }
 
     /// Tells the metrics whether it is in use, and the log when that changes.
-    pub fn show(&self, now_ms: i64) {
+    pub fn report_state(&self, now_ms: i64) {
         let is_up = self.is_up(now_ms);
         METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(is_up));
-        if self.is_shown_up.swap(is_up, Ordering::Relaxed) == is_up {
+        if self.was_reported_up.swap(is_up, Ordering::Relaxed) == is_up {
             return;
         }
         let (vendor, route) = (&self.vendor, &self.name);
@@ -142,23 +142,29 @@ impl Drop for RouteSlot {
 /// All routes of all vendors.
 #[derive(Default)]
 pub struct RouteTable {
-    by_vendor: HashMap<String, VendorReadiness>,
+    by_vendor: HashMap<String, VendorRouteSet>,
 }
 
 /// A vendor's routes in order, and its header names.
 #[derive(Default)]
-pub struct VendorReadiness {
+pub struct VendorRouteSet {
     routes: Vec<Arc<VendorRoute>>,
     header_names: Vec<(String, String)>,
 }
 
-impl VendorReadiness {
+impl VendorRouteSet {
     /// The routes for a call of an account to try, in turn: those in use by preference, then those
     /// that fail.
     #[must_use]
-    pub fn plan(&self, account: Option<&AccountName>, now_ms: i64) -> Vec<Arc<VendorRoute>> {
+    pub fn attempt_order(
+        &self,
+        account: Option<&AccountName>,
+        now_ms: i64,
+    ) -> Vec<Arc<VendorRoute>> {
         let mut plan = self.routes.clone();
-        plan.sort_by_cached_key(|route| (route.health.is_avoided_by(account, now_ms), route.rank));
+        plan.sort_by_cached_key(|route| {
+            (route.health.is_avoided_by(account, now_ms), route.preference)
+        });
         plan
     }
 
@@ -193,9 +199,9 @@ impl RouteTable {
         let mut routes = RouteTable::default();
         for section in sections {
             let vendor = &section.naming.vendor;
-            let mut line = VendorReadiness {
+            let mut vendor_routes = VendorRouteSet {
                 header_names: section.header_names.clone(),
-                ..VendorReadiness::default()
+                ..VendorRouteSet::default()
             };
             for route in &section.routes {
                 let Some(key) = read_key(&route.key) else {
@@ -206,14 +212,14 @@ impl RouteTable {
                     continue;
                 };
                 let tls = route.tls.as_ref().map(RouteTls::load).transpose()?;
-                let rank = line.routes.len();
+                let rank = vendor_routes.routes.len();
                 let route = VendorRoute {
                     tls,
                     ..VendorRoute::new(vendor, rank, route, &section.naming, key)
                 };
-                line.routes.push(Arc::new(route));
+                vendor_routes.routes.push(Arc::new(route));
             }
-            routes.by_vendor.insert(vendor.clone(), line);
+            routes.by_vendor.insert(vendor.clone(), vendor_routes);
         }
         Ok(routes)
     }
@@ -225,7 +231,8 @@ impl RouteTable {
             let (vendor, name) = (&route.vendor, &route.name);
             let section = sections.iter().find(|section| section.naming.vendor == *vendor);
             let found = section.and_then(|section| section.routes.iter().find(|r| r.name == *name));
-            match found.and_then(|section| read_key(&section.key)).filter(|key| is_plain(key)) {
+            match found.and_then(|section| read_key(&section.key)).filter(|key| is_header_safe(key))
+            {
                 Some(key) if route.key.replace(&key) => {
                     let event = "vendor_key_reloaded";
                     log::info!(event, vendor, route = name; "vendor key reloaded");
@@ -241,7 +248,7 @@ impl RouteTable {
 
     /// A vendor's routes, if it has any that can be used.
     #[must_use]
-    pub fn of(&self, vendor: &str) -> Option<&VendorReadiness> {
+    pub fn of(&self, vendor: &str) -> Option<&VendorRouteSet> {
         self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
     }
 
@@ -269,18 +276,18 @@ impl VendorRoute {
         let route = VendorRoute {
             vendor: vendor.to_owned(),
             name: section.name.clone(),
-            rank,
+            preference: rank,
             base: section.base_url.clone(),
             authority: section.base_url.authority(),
             key: VendorKey::new(key),
             tls: None,
             section: section.clone(),
-            running: Arc::default(),
-            naming: naming.clone(),
+            in_flight: Arc::default(),
+            model_names: naming.clone(),
             addresses: ArcSwap::from_pointee(address.into_iter().collect()),
             next_address: AtomicUsize::new(0),
             health: RouteHealth::default(),
-            is_shown_up: AtomicBool::new(true),
+            was_reported_up: AtomicBool::new(true),
         };
         METRICS.route_up.with_label_values(&[vendor, &route.name]).set(1);
         route
@@ -292,7 +299,7 @@ mod tests {
     use super::*;
     use crate::catalogue::route::{KeySource, ModelPatterns};
 
-    fn line() -> VendorReadiness {
+    fn test_vendor() -> VendorRouteSet {
         let section = |name: &str| RouteSection {
             name: name.to_owned(),
             base_url: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
@@ -310,30 +317,31 @@ mod tests {
 
     #[test]
     fn a_route_that_fails_an_account_is_tried_last_by_that_account_alone() {
-        let line = line();
+        let line = test_vendor();
         let names = |account: Option<&AccountName>| {
-            line.plan(account, 0).iter().map(|r| r.name.clone()).collect::<Vec<_>>()
+            line.attempt_order(account, 0).iter().map(|r| r.name.clone()).collect::<Vec<_>>()
         };
         let [bad, good] = ["bad", "good"].map(AccountName::parse);
         let failure = HealthFailure { reason: "cut", is_lost: true, retry_after: None };
-        line.routes[0].health.fail(bad.as_ref(), failure, 0);
+        line.routes[0].health.record_failure(bad.as_ref(), failure, 0);
         assert_eq!(names(bad.as_ref()), ["two", "three", "one"]);
         assert_eq!(names(good.as_ref()), ["one", "two", "three"]);
-        line.routes[0].health.fail(good.as_ref(), failure, 0);
+        line.routes[0].health.record_failure(good.as_ref(), failure, 0);
         assert_eq!(names(None), ["two", "three", "one"]);
         assert!(!line.routes[0].is_up(0) && line.routes[0].is_up(1_000));
     }
 
     #[test]
     fn a_route_has_as_many_places_as_it_is_given() {
-        let mut route = Arc::into_inner(line().routes.remove(0)).expect("nobody else has it");
-        let endless: Vec<_> = (0..100).map_while(|_| route.enter()).collect();
+        let mut route =
+            Arc::into_inner(test_vendor().routes.remove(0)).expect("nobody else has it");
+        let endless: Vec<_> = (0..100).map_while(|_| route.acquire_slot()).collect();
         assert_eq!(endless.len(), 100);
         drop(endless);
         route.section.requests_max = 2;
-        let mut lanes: Vec<_> = (0..9).map_while(|_| route.enter()).collect();
+        let mut lanes: Vec<_> = (0..9).map_while(|_| route.acquire_slot()).collect();
         assert_eq!(lanes.len(), 2);
         lanes.pop();
-        assert!(route.enter().is_some());
+        assert!(route.acquire_slot().is_some());
     }
 }

@@ -14,7 +14,7 @@ use super::tenant_budget::Resource;
 /// A body that is there within this is not slow, so those that come at once cost nothing here.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// A body that comes at this speed or faster need not make room.
-const BYTES_PER_SECOND_ENOUGH: u64 = 256 << 10;
+const FAST_BYTES_PER_SECOND: u64 = 256 << 10;
 
 /// All bodies that have not been there within a second.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct SlowBody {
 
 impl SlowBody {
     /// Bytes a second, up to now.
-    fn speed(&self, now: Instant) -> u64 {
+    fn bytes_per_second(&self, now: Instant) -> u64 {
         let millis = now.saturating_duration_since(self.since).as_millis().max(1);
         let bytes = self.bytes.load(Ordering::Relaxed) as u128;
         u64::try_from(bytes * 1_000 / millis).unwrap_or(u64::MAX)
@@ -45,7 +45,7 @@ impl SlowBody {
 /// A body that is being read.
 #[derive(Debug)]
 pub(super) struct BodyWatch<'a> {
-    all: &'a Arc<SlowBodies>,
+    registry: &'a Arc<SlowBodies>,
     resource: Resource,
     since: Instant,
     bytes: usize,
@@ -55,8 +55,8 @@ pub(super) struct BodyWatch<'a> {
 
 impl<'a> BodyWatch<'a> {
     /// A body that is read from now on, and counted against a resource.
-    pub(super) fn new(all: &'a Arc<SlowBodies>, resource: Resource) -> BodyWatch<'a> {
-        BodyWatch { all, resource, since: Instant::now(), bytes: 0, slow: None }
+    pub(super) fn new(registry: &'a Arc<SlowBodies>, resource: Resource) -> BodyWatch<'a> {
+        BodyWatch { registry, resource, since: Instant::now(), bytes: 0, slow: None }
     }
 
     /// Notes the bytes that have come in all.
@@ -75,21 +75,21 @@ impl<'a> BodyWatch<'a> {
     }
 
     /// Ends when this body has to go.
-    pub(super) async fn evicted(&mut self) {
+    pub(super) async fn wait_for_eviction(&mut self) {
         let slow = if let Some(slow) = self.slow.take() {
             slow
         } else {
             tokio::time::sleep_until(self.since + SLOW_AFTER).await;
-            self.all.watch(self.resource, self.since, self.bytes)
+            self.registry.watch(self.resource, self.since, self.bytes)
         };
-        self.slow.insert(slow).evicted().await;
+        self.slow.insert(slow).wait_for_eviction().await;
     }
 }
 
 /// A slow body that is being read, until it is dropped.
 #[derive(Debug)]
 struct WatchedBody {
-    all: Arc<SlowBodies>,
+    registry: Arc<SlowBodies>,
     id: u64,
     body: Arc<SlowBody>,
 }
@@ -107,7 +107,7 @@ impl SlowBodies {
         let body =
             Arc::new(SlowBody { resource, since, bytes, is_evicted, evicted: Notify::new() });
         self.lock().insert(id, body.clone());
-        WatchedBody { all: self.clone(), id, body }
+        WatchedBody { registry: self.clone(), id, body }
     }
 
     /// Tells the body that comes slowest, of those that would give back some of a resource, that
@@ -120,8 +120,8 @@ impl SlowBodies {
                 || (wanted == body.resource && body.bytes.load(Ordering::Relaxed) > 0)
         };
         let those = bodies.iter().filter(|(_, body)| gives_back(body));
-        let slowest = those.map(|(id, body)| (body.speed(now), *id)).min();
-        let Some((_, id)) = slowest.filter(|(speed, _)| *speed < BYTES_PER_SECOND_ENOUGH) else {
+        let slowest = those.map(|(id, body)| (body.bytes_per_second(now), *id)).min();
+        let Some((_, id)) = slowest.filter(|(speed, _)| *speed < FAST_BYTES_PER_SECOND) else {
             return false;
         };
         let Some(body) = bodies.remove(&id) else { return false };
@@ -141,7 +141,7 @@ impl WatchedBody {
         self.body.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    async fn evicted(&self) {
+    async fn wait_for_eviction(&self) {
         while !self.body.is_evicted.load(Ordering::Acquire) {
             self.body.evicted.notified().await;
         }
@@ -150,7 +150,7 @@ impl WatchedBody {
 
 impl Drop for WatchedBody {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.id);
+        self.registry.lock().remove(&self.id);
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn is_evicted(body: &WatchedBody) -> bool {
-        body.evicted().now_or_never().is_some()
+        body.wait_for_eviction().now_or_never().is_some()
     }
 
     #[tokio::test]
@@ -198,10 +198,10 @@ mod tests {
         let since = Instant::now().checked_sub(Duration::from_secs(10)).expect("a moment");
         let slow = Some(all.watch(Resource::UploadBytes, since, 1));
         let resource = Resource::UploadBytes;
-        let mut watch = BodyWatch { all: &all, resource, since, bytes: 1, slow };
+        let mut watch = BodyWatch { registry: &all, resource, since, bytes: 1, slow };
         assert!(all.evict_slowest(resource));
         watch.pause(Duration::from_secs(9));
-        assert!(watch.evicted().now_or_never().is_some());
+        assert!(watch.wait_for_eviction().now_or_never().is_some());
     }
 
     #[tokio::test]

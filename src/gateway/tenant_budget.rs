@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use crate::ledger::AccountName;
 
 /// The part of a pool, one of this number, that is only for those who hold little.
-const RESERVE_PART: usize = 8;
+const RESERVE_DIVISOR: usize = 8;
 /// The table of tenants has this number of parts with a lock each.
 const SHARDS: usize = 16;
 
@@ -42,9 +42,9 @@ pub enum Resource {
     /// Bytes of answers that are held until they are written.
     AnswerBytes,
     /// Answers that are let through beyond that.
-    AnswersBeyond,
+    ExtraAnswers,
     /// Bytes that answers wait for.
-    AnswersWanted,
+    AwaitedAnswerBytes,
     /// Images that are being made.
     Images,
     /// Bytes of replies that are collected for whoever repeats their calls.
@@ -176,7 +176,7 @@ impl ResourcePool {
         let _ = tokio::time::timeout(wait, self.freed.notified()).await;
     }
 
-    fn give_back(&self, amount: usize) {
+    fn release(&self, amount: usize) {
         if amount > 0 {
             self.used.fetch_sub(amount, Ordering::SeqCst);
             if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -244,19 +244,19 @@ impl TenantBudget {
     ///
     /// # Errors
     /// As of [`BudgetPermit::grow`].
-    pub fn has_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
-        self.judge(amount, tenant.used(self.resource), self.pool.used())
+    pub fn check_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
+        self.check_amount(amount, tenant.used(self.resource), self.pool.used())
     }
 
     /// Whether a tenant would hold more than its share with an amount more, whatever others hold.
     #[must_use]
-    pub fn is_beyond_share(&self, tenant: &Tenant, amount: usize) -> bool {
+    pub fn exceeds_share(&self, tenant: &Tenant, amount: usize) -> bool {
         let own = tenant.used(self.resource).saturating_add(amount);
         self.share.max > 0 && own > self.share.max
     }
 
     /// Judges an amount more, by what was used before.
-    fn judge(&self, amount: usize, own: usize, all: usize) -> Result<(), OverBudget> {
+    fn check_amount(&self, amount: usize, own: usize, all: usize) -> Result<(), OverBudget> {
         let TenantShare { max, min } = self.share;
         let own = own.saturating_add(amount);
         if max > 0 && own > max {
@@ -266,7 +266,7 @@ impl TenantBudget {
             return Ok(());
         }
         let free = self.pool.max.saturating_sub(all);
-        let unreserved = free.saturating_sub(self.pool.max / RESERVE_PART);
+        let unreserved = free.saturating_sub(self.pool.max / RESERVE_DIVISOR);
         if max > 0 && own > min && own > unreserved {
             return Err(OverBudget::Tenant);
         }
@@ -318,7 +318,7 @@ impl BudgetPermit {
         let (pool, own) = (&self.budget.pool, self.tenant.counter(self.budget.resource));
         let all_before = pool.used.fetch_add(amount, Ordering::Relaxed);
         let own_before = own.fetch_add(amount, Ordering::Relaxed);
-        if let Err(over) = self.budget.judge(amount, own_before, all_before) {
+        if let Err(over) = self.budget.check_amount(amount, own_before, all_before) {
             own.fetch_sub(amount, Ordering::Relaxed);
             // Nothing is free that was not: two who wait would wake each other without end.
             pool.used.fetch_sub(amount, Ordering::Relaxed);
@@ -336,12 +336,12 @@ impl BudgetPermit {
         self.tenant.counter(self.budget.resource).fetch_sub(amount, Ordering::Relaxed);
         let from_pool = self.pooled - self.pooled.min(self.held);
         self.pooled -= from_pool;
-        self.budget.pool.give_back(from_pool);
+        self.budget.pool.release(from_pool);
     }
 
     /// Gives back what the pool counts. The tenant's own count stays until the permit is dropped.
     pub fn leave_pool(&mut self) {
-        self.budget.pool.give_back(std::mem::take(&mut self.pooled));
+        self.budget.pool.release(std::mem::take(&mut self.pooled));
     }
 
     /// Makes this the permit of another tenant, out of a budget with the same pool: that of an
@@ -358,7 +358,7 @@ impl BudgetPermit {
         let own = tenant.counter(budget.resource);
         let own_before = own.fetch_add(self.held, Ordering::Relaxed);
         let all_before = budget.pool.used().saturating_sub(self.pooled);
-        let judged = budget.judge(self.held, own_before, all_before);
+        let judged = budget.check_amount(self.held, own_before, all_before);
         self.tenant.counter(self.budget.resource).fetch_sub(self.held, Ordering::Relaxed);
         (self.budget, self.tenant) = (budget.clone(), tenant.clone());
         judged
@@ -368,7 +368,7 @@ impl BudgetPermit {
 impl Drop for BudgetPermit {
     fn drop(&mut self) {
         self.tenant.counter(self.budget.resource).fetch_sub(self.held, Ordering::Relaxed);
-        self.budget.pool.give_back(self.pooled);
+        self.budget.pool.release(self.pooled);
     }
 }
 

@@ -19,10 +19,10 @@ use pingora_proxy::Session;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use super::Gateway;
-use super::bodies;
-use super::intake::{self, BodyPieces, PayingAccount, RequestBody};
+use super::api_error::ApiError;
+use super::body_budget;
 use super::limits::Limits;
-use super::refusal::ApiError;
+use super::request_body::{self, BodyPieces, PayingAccount, RequestBody};
 use super::slow_bodies::BodyWatch;
 use super::tenant_budget::{
     BudgetPermit, Resource, ResourcePool, Tenant, TenantBudget, TenantShare,
@@ -34,40 +34,40 @@ use crate::dialect::images;
 use crate::dialect::videos;
 
 /// Beside its file a form may have so many bytes.
-const FORM_BYTES_MAX: usize = 1 << 20;
+const FORM_FIELDS_BYTES_MAX: usize = 1 << 20;
 /// Parts of a form, at most.
 const PARTS_MAX: usize = 16;
 /// Room is counted in units of so many bytes.
-const UNIT: usize = 1 << 10;
+const UNIT_BYTES: usize = 1 << 10;
 /// And taken in steps of so many.
 const STEP_UNITS: u32 = 256;
-const STEP: usize = STEP_UNITS as usize * UNIT;
+const STEP_BYTES: usize = STEP_UNITS as usize * UNIT_BYTES;
 /// With up to this number of bytes an account does not wait for the sake of newcomers.
 const ACCOUNT_BYTES_MIN: usize = 4 << 20;
 /// Whether others of its account have made room is looked at this often, at least.
-const SHARE_LOOK_EVERY: Duration = Duration::from_millis(50);
+const SHARE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Up to so many bytes take no room: every request has as much.
-const FREE_BYTES: usize = 64 << 10;
+const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 /// Whoever has room, while others wait for it, must send so many bytes a second,
 const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 /// after so long.
-const SLOW_WAIT: Duration = Duration::from_secs(5);
+const SLOW_AFTER: Duration = Duration::from_secs(5);
 /// Uploads are collected in buffers of this size, whatever theirs is: the allocator keeps what is
 /// so large apart from each thread's own memory, and gives it back to the system when it is free.
 /// What is never written of a buffer takes up no memory.
 const BUFFER_BYTES: usize = 8 << 20;
 /// Those that say that they are no longer than this get a buffer of their length.
-const SMALL_BYTES_MAX: usize = 1 << 20;
+const SMALL_UPLOAD_BYTES_MAX: usize = 1 << 20;
 /// So many bytes are gathered before they are looked at: many small pieces would cost more than
 /// their bytes.
-const GATHERED_BYTES: usize = 64 << 10;
+const PARSE_BATCH_BYTES: usize = 64 << 10;
 
 /// The room for uploads.
 #[derive(Debug)]
 pub struct UploadBudget {
-    room: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     /// What is set apart, for one at a time.
-    apart: Arc<Mutex<()>>,
+    reserved: Arc<Mutex<()>>,
     waiting: AtomicUsize,
     shares: TenantBudget,
 }
@@ -75,8 +75,8 @@ pub struct UploadBudget {
 /// Room that an upload takes up, until it is dropped.
 #[derive(Debug)]
 pub struct UploadPermit {
-    taken: Option<OwnedSemaphorePermit>,
-    apart: Option<OwnedMutexGuard<()>>,
+    semaphore_permit: Option<OwnedSemaphorePermit>,
+    reserved: Option<OwnedMutexGuard<()>>,
     /// What is taken, as a part of its account's share.
     share: BudgetPermit,
 }
@@ -86,104 +86,106 @@ impl UploadBudget {
     /// has up to `account_bytes_max` of the rest; 0 for no bound.
     #[must_use]
     pub fn new(bytes_max: usize, one_bytes_max: usize, account_bytes_max: usize) -> UploadBudget {
-        let units = bytes_max.saturating_sub(one_bytes_max) / UNIT;
-        let room = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
-        let pool = ResourcePool::new(units.saturating_mul(UNIT));
+        let units = bytes_max.saturating_sub(one_bytes_max) / UNIT_BYTES;
+        let semaphore = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
+        let pool = ResourcePool::new(units.saturating_mul(UNIT_BYTES));
         let share = TenantShare { max: account_bytes_max, min: ACCOUNT_BYTES_MIN };
         let shares = TenantBudget::new(Resource::UploadBytes, &pool, share);
-        UploadBudget { room, apart: Arc::default(), waiting: AtomicUsize::new(0), shares }
+        UploadBudget { semaphore, reserved: Arc::default(), waiting: AtomicUsize::new(0), shares }
     }
 
     /// Room for an upload of which nothing has come.
-    fn room(&self, tenant: &Arc<Tenant>) -> UploadPermit {
-        UploadPermit { taken: None, apart: None, share: self.shares.permit(tenant) }
+    fn empty_permit(&self, tenant: &Arc<Tenant>) -> UploadPermit {
+        UploadPermit { semaphore_permit: None, reserved: None, share: self.shares.permit(tenant) }
     }
 
     /// Waits for a step, first within the share and then in the room.
-    async fn step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
-        while share.grow(STEP).is_err() {
-            share.pool().wait_for_release(SHARE_LOOK_EVERY).await;
+    async fn acquire_step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
+        while share.grow(STEP_BYTES).is_err() {
+            share.pool().wait_for_release(SHARE_POLL_INTERVAL).await;
         }
-        self.room.clone().acquire_many_owned(STEP_UNITS).await.ok()
+        self.semaphore.clone().acquire_many_owned(STEP_UNITS).await.ok()
     }
 
     /// Waits for what is set apart.
-    async fn take_apart(&self) -> OwnedMutexGuard<()> {
-        let _waiting = UploadWaiter::one(&self.waiting);
-        self.apart.clone().lock_owned().await
+    async fn acquire_reserved(&self) -> OwnedMutexGuard<()> {
+        let _waiting = UploadWaiter::register(&self.waiting);
+        self.reserved.clone().lock_owned().await
     }
 
-    fn try_step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
-        share.grow(STEP).ok()?;
-        let step = self.room.clone().try_acquire_many_owned(STEP_UNITS).ok();
+    fn try_acquire_step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
+        share.grow(STEP_BYTES).ok()?;
+        let step = self.semaphore.clone().try_acquire_many_owned(STEP_UNITS).ok();
         if step.is_none() {
-            share.shrink(STEP);
+            share.shrink(STEP_BYTES);
         }
         step
     }
 
     /// Whether anybody waits for room.
     #[must_use]
-    pub fn is_crowded(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 }
 
 impl UploadPermit {
     fn units(&self) -> usize {
-        self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+        self.semaphore_permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
     /// Whether so many bytes have their room.
     fn covers(&self, bytes: usize) -> bool {
-        bytes <= FREE_BYTES || self.apart.is_some() || self.units() >= bytes.div_ceil(UNIT)
+        bytes <= UNCOUNTED_BYTES_MAX
+            || self.reserved.is_some()
+            || self.units() >= bytes.div_ceil(UNIT_BYTES)
     }
 
     /// Waits for a step more, or for what is set apart.
-    async fn grow(&mut self, uploads: &UploadBudget) {
-        let step = if let Some(step) = uploads.try_step(&mut self.share) {
+    async fn acquire_more(&mut self, uploads: &UploadBudget) {
+        let step = if let Some(step) = uploads.try_acquire_step(&mut self.share) {
             step
         } else {
             let tenant = self.share.tenant().clone();
             let _turn = tenant.upload_turn.lock().await;
             tokio::select! {
                 biased;
-                Some(step) = uploads.step(&mut self.share) => step,
-                apart = uploads.take_apart() => {
+                Some(step) = uploads.acquire_step(&mut self.share) => step,
+                apart = uploads.acquire_reserved() => {
                     // That is enough for all of it.
-                    self.taken = None;
-                    self.apart = Some(apart);
+                    self.semaphore_permit = None;
+                    self.reserved = Some(apart);
                     self.share.shrink(self.share.held());
                     return;
                 }
             }
         };
-        match &mut self.taken {
+        match &mut self.semaphore_permit {
             Some(taken) => taken.merge(step),
-            None => self.taken = Some(step),
+            None => self.semaphore_permit = Some(step),
         }
     }
 
     /// Gives back what an upload of so many bytes does not need, and what is set apart if there is
     /// other room by now.
-    fn shrink(&mut self, bytes: usize, uploads: &UploadBudget) {
-        let needed = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        if self.apart.is_some() && self.share.grow(needed as usize * UNIT).is_ok() {
-            self.taken = uploads.room.clone().try_acquire_many_owned(needed).ok();
-            if self.taken.is_some() {
-                self.apart = None;
+    fn release_surplus(&mut self, bytes: usize, uploads: &UploadBudget) {
+        let needed = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        if self.reserved.is_some() && self.share.grow(needed as usize * UNIT_BYTES).is_ok() {
+            self.semaphore_permit = uploads.semaphore.clone().try_acquire_many_owned(needed).ok();
+            if self.semaphore_permit.is_some() {
+                self.reserved = None;
             }
         }
-        let surplus = self.units().saturating_sub(bytes.div_ceil(UNIT));
-        drop(self.taken.as_mut().and_then(|taken| taken.split(surplus)));
-        let unused = self.share.held().saturating_sub(self.units() * UNIT);
+        let surplus = self.units().saturating_sub(bytes.div_ceil(UNIT_BYTES));
+        drop(self.semaphore_permit.as_mut().and_then(|taken| taken.split(surplus)));
+        let unused = self.share.held().saturating_sub(self.units() * UNIT_BYTES);
         self.share.shrink(unused);
     }
 }
 
 /// The room that the configuration allows.
-pub(super) fn room(limits: &Limits) -> UploadBudget {
-    let one = limits.image_bytes_max.saturating_add(FORM_BYTES_MAX);
+pub(super) fn upload_budget(limits: &Limits) -> UploadBudget {
+    let one = limits.image_bytes_max.saturating_add(FORM_FIELDS_BYTES_MAX);
     UploadBudget::new(limits.uploads_bytes_max, one, limits.uploads_per_account_bytes_max)
 }
 
@@ -191,7 +193,7 @@ pub(super) fn room(limits: &Limits) -> UploadBudget {
 struct UploadWaiter<'a>(&'a AtomicUsize);
 
 impl UploadWaiter<'_> {
-    fn one(count: &AtomicUsize) -> UploadWaiter<'_> {
+    fn register(count: &AtomicUsize) -> UploadWaiter<'_> {
         count.fetch_add(1, Ordering::Relaxed);
         UploadWaiter(count)
     }
@@ -204,41 +206,46 @@ impl Drop for UploadWaiter<'_> {
 }
 
 /// How long an upload takes.
-struct UploadDeadline {
+struct UploadTiming {
     /// For waiting for room.
-    patience: Duration,
+    permit_timeout: Duration,
     /// For the client.
-    client: bodies::BodyRate,
-    room_time: Duration,
+    client_rate: body_budget::BodyRate,
+    permit_time: Duration,
     client_time: Duration,
     /// How long the client had been waited for, and how much had come, when it first took room.
-    since: Option<(Duration, usize)>,
+    permit_since: Option<(Duration, usize)>,
 }
 
-impl UploadDeadline {
-    fn new(patience: Duration, client: bodies::BodyRate) -> UploadDeadline {
-        let [room_time, client_time] = [Duration::ZERO; 2];
-        UploadDeadline { patience, client, room_time, client_time, since: None }
+impl UploadTiming {
+    fn new(permit_timeout: Duration, client_rate: body_budget::BodyRate) -> UploadTiming {
+        let [permit_time, client_time] = [Duration::ZERO; 2];
+        UploadTiming { permit_timeout, client_rate, permit_time, client_time, permit_since: None }
     }
 
     /// What is left for the client to send more.
-    fn left(&self, waited: Duration) -> Duration {
-        self.client.deadline().saturating_sub(self.client_time).saturating_sub(waited)
+    fn time_left(&self, waited: Duration) -> Duration {
+        self.client_rate.deadline().saturating_sub(self.client_time).saturating_sub(waited)
     }
 
     /// A client that is too slow has to go, all the more if others wait for its room.
-    fn check(
+    fn check_rate(
         &self,
         bytes: usize,
         waited: Duration,
         uploads: &UploadBudget,
     ) -> Result<(), ApiError> {
-        let too_slow = self.since.filter(|_| uploads.is_crowded()).is_some_and(|(then, before)| {
-            let waited = (self.client_time + waited).saturating_sub(then);
-            let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
-            waited >= SLOW_WAIT && (bytes.saturating_sub(before) as u64) < due
-        });
-        if too_slow || self.left(waited).is_zero() { Err(intake::slow()) } else { Ok(()) }
+        let too_slow =
+            self.permit_since.filter(|_| uploads.has_waiters()).is_some_and(|(then, before)| {
+                let waited = (self.client_time + waited).saturating_sub(then);
+                let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
+                waited >= SLOW_AFTER && (bytes.saturating_sub(before) as u64) < due
+            });
+        if too_slow || self.time_left(waited).is_zero() {
+            Err(request_body::reject_slow_body())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -250,8 +257,8 @@ struct UploadBuffer {
 }
 
 impl UploadBuffer {
-    fn new(reader: FormReader, told: Option<usize>) -> UploadBuffer {
-        let small = told.filter(|length| (1..=SMALL_BYTES_MAX).contains(length));
+    fn new(reader: FormReader, content_length: Option<usize>) -> UploadBuffer {
+        let small = content_length.filter(|length| (1..=SMALL_UPLOAD_BYTES_MAX).contains(length));
         UploadBuffer {
             buffer: BytesMut::new(),
             buffer_bytes: small.unwrap_or(BUFFER_BYTES),
@@ -259,7 +266,7 @@ impl UploadBuffer {
         }
     }
 
-    fn add(&mut self, mut piece: Bytes) -> Result<(), FormError> {
+    fn push(&mut self, mut piece: Bytes) -> Result<(), FormError> {
         while !piece.is_empty() {
             if self.buffer.capacity() == 0 {
                 self.buffer = BytesMut::with_capacity(self.buffer_bytes);
@@ -267,19 +274,20 @@ impl UploadBuffer {
             let free = self.buffer.capacity() - self.buffer.len();
             let fits = piece.split_to(piece.len().min(free));
             self.buffer.extend_from_slice(&fits);
-            if self.buffer.len() >= GATHERED_BYTES || self.buffer.len() == self.buffer.capacity() {
-                self.look()?;
+            if self.buffer.len() >= PARSE_BATCH_BYTES || self.buffer.len() == self.buffer.capacity()
+            {
+                self.parse_buffered()?;
             }
         }
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), FormError> {
+    fn parse_buffered(&mut self) -> Result<(), FormError> {
         self.reader.push(self.buffer.split().freeze())
     }
 
     fn finish(mut self) -> Result<Form, FormError> {
-        self.look()?;
+        self.parse_buffered()?;
         self.reader.finish()
     }
 }
@@ -303,50 +311,50 @@ impl From<ApiError> for FormReadError {
 }
 
 /// Reads a form, as fast as there is room for it.
-async fn read(
+async fn read_form(
     gateway: &Gateway,
     mut payer: PayingAccount<'_>,
     mut pieces: BodyPieces<'_>,
-    mut gathered: UploadBuffer,
-    mut pace: UploadDeadline,
+    mut buffer: UploadBuffer,
+    mut timing: UploadTiming,
 ) -> Result<(Form, UploadPermit), FormReadError> {
-    let uploads = &gateway.uploads;
-    let (mut room, mut bytes) = (uploads.room(&payer.caller.tenant), 0);
+    let uploads = &gateway.upload_budget;
+    let (mut permit, mut bytes) = (uploads.empty_permit(&payer.caller.tenant), 0);
     let mut watch = BodyWatch::new(&gateway.slow_bodies, Resource::UploadBytes);
     loop {
         let began = Instant::now();
         let mut next = std::pin::pin!(pieces.next());
         let piece = loop {
-            let wait = pace.left(began.elapsed()).min(SLOW_WAIT);
+            let wait = timing.time_left(began.elapsed()).min(SLOW_AFTER);
             tokio::select! {
                 biased;
                 piece = tokio::time::timeout(wait, &mut next) => if let Ok(piece) = piece {
                     break piece?;
                 },
-                () = watch.evicted() => return Err(intake::evicted().into()),
+                () = watch.wait_for_eviction() => return Err(request_body::reject_evicted().into()),
             }
-            pace.check(bytes, began.elapsed(), uploads)?;
+            timing.check_rate(bytes, began.elapsed(), uploads)?;
         };
         let Some(piece) = piece else { break };
         bytes += piece.len();
         watch.record(bytes);
-        payer.check(gateway, bytes).await?;
-        pace.check(bytes, began.elapsed(), uploads)?;
-        pace.client_time += began.elapsed();
-        pace.client.came(bytes, pace.client_time);
+        payer.check_balance(gateway, bytes).await?;
+        timing.check_rate(bytes, began.elapsed(), uploads)?;
+        timing.client_time += began.elapsed();
+        timing.client_rate.record(bytes, timing.client_time);
         let began = Instant::now();
-        while !room.covers(bytes) {
-            let left = pace.patience.saturating_sub(pace.room_time);
-            let grown = tokio::time::timeout(left, room.grow(uploads)).await;
-            grown.map_err(|_| ApiError::Crowded)?;
-            pace.since.get_or_insert((pace.client_time, bytes));
+        while !permit.covers(bytes) {
+            let left = timing.permit_timeout.saturating_sub(timing.permit_time);
+            let grown = tokio::time::timeout(left, permit.acquire_more(uploads)).await;
+            grown.map_err(|_| ApiError::TooManyUploads)?;
+            timing.permit_since.get_or_insert((timing.client_time, bytes));
         }
         let waited = began.elapsed();
-        pace.room_time += waited;
+        timing.permit_time += waited;
         watch.pause(waited);
-        gathered.add(piece)?;
+        buffer.push(piece)?;
     }
-    Ok((gathered.finish()?, room))
+    Ok((buffer.finish()?, permit))
 }
 
 /// A form with a file.
@@ -354,9 +362,9 @@ struct FileForm {
     /// The file's field.
     field: &'static str,
     /// Bytes of the file, at most.
-    bytes_max: usize,
+    file_bytes_max: usize,
     /// Bytes of everything else, at most.
-    rest_bytes_max: usize,
+    fields_bytes_max: usize,
 }
 
 /// Takes in an image to be edited, with what is to become of it. It never touches a disk.
@@ -364,51 +372,58 @@ struct FileForm {
 /// # Errors
 /// It is no form, or an unsound one; its file is too large; it did not come whole and in time; or
 /// there was no room for it.
-pub(super) async fn edit(
+pub(super) async fn read_image_edit(
     gateway: &Gateway,
     session: &mut Session,
     payer: PayingAccount<'_>,
 ) -> Result<RequestBody, ApiError> {
     let wanted = FileForm {
         field: "image",
-        bytes_max: gateway.limits.image_bytes_max,
-        rest_bytes_max: FORM_BYTES_MAX,
+        file_bytes_max: gateway.limits.image_bytes_max,
+        fields_bytes_max: FORM_FIELDS_BYTES_MAX,
     };
-    let (form, room) = wanted.take(gateway, session, payer).await?;
-    let (document, file) = images::parse_edit_form(form).map_err(ApiError::Call)?;
+    let (form, room) = wanted.read(gateway, session, payer).await?;
+    let (document, file) = images::parse_edit_form(form).map_err(ApiError::InvalidCall)?;
     let catalogue = gateway.catalogue.load();
     let edited =
         ParsedBody::from_form(document, Some(file), catalogue.default_model(ModelKind::Image));
-    Ok(taken(gateway, edited.map_err(ApiError::Call)?, room))
+    Ok(finish_body(gateway, edited.map_err(ApiError::InvalidCall)?, room))
 }
 
 /// Takes in what is to become a video, maybe with an image that it begins with.
 ///
 /// # Errors
 /// As of [`edit`].
-pub(super) async fn video(
+pub(super) async fn read_video(
     gateway: &Gateway,
     session: &mut Session,
     payer: PayingAccount<'_>,
 ) -> Result<RequestBody, ApiError> {
     let bytes_max = gateway.limits.video_image_bytes_max;
     // The image may come as a data URI instead, which is a text.
-    let rest_bytes_max = FORM_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
-    let wanted = FileForm { field: "input_reference", bytes_max, rest_bytes_max };
-    let (form, room) = wanted.take(gateway, session, payer).await?;
-    let (document, file) = videos::parse_form(form).map_err(ApiError::Call)?;
-    let opened = ParsedBody::from_form(document, file, None).map_err(ApiError::Call)?;
-    Ok(taken(gateway, opened, room))
+    let rest_bytes_max = FORM_FIELDS_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
+    let wanted = FileForm {
+        field: "input_reference",
+        file_bytes_max: bytes_max,
+        fields_bytes_max: rest_bytes_max,
+    };
+    let (form, room) = wanted.read(gateway, session, payer).await?;
+    let (document, file) = videos::parse_form(form).map_err(ApiError::InvalidCall)?;
+    let opened = ParsedBody::from_form(document, file, None).map_err(ApiError::InvalidCall)?;
+    Ok(finish_body(gateway, opened, room))
 }
 
-fn taken(gateway: &Gateway, opened: ParsedBody, mut room: UploadPermit) -> RequestBody {
+fn finish_body(gateway: &Gateway, opened: ParsedBody, mut room: UploadPermit) -> RequestBody {
     let file_bytes = opened.file.as_ref().map_or(0, |file| file.length);
-    room.shrink(file_bytes.saturating_add(opened.document.body().len()), &gateway.uploads);
-    RequestBody { opened, room: Some(room), weight: None }
+    room.release_surplus(
+        file_bytes.saturating_add(opened.document.body().len()),
+        &gateway.upload_budget,
+    );
+    RequestBody { parsed: opened, upload_permit: Some(room), budget_permit: None }
 }
 
 impl FileForm {
-    async fn take(
+    async fn read(
         &self,
         gateway: &Gateway,
         session: &mut Session,
@@ -417,32 +432,33 @@ impl FileForm {
         let kind = session.get_header(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let limits = FormLimits {
             parts_max: PARTS_MAX,
-            text_bytes_max: self.rest_bytes_max,
-            file_bytes_max: self.bytes_max,
+            text_bytes_max: self.fields_bytes_max,
+            file_bytes_max: self.file_bytes_max,
         };
-        let fault = |fault| self.refused(fault);
+        let fault = |fault| self.form_error(fault);
         let reader = FormReader::new(kind.unwrap_or_default(), limits).map_err(fault)?;
-        let most = self.bytes_max.saturating_add(self.rest_bytes_max);
-        let told = intake::announced(gateway, session, &mut payer, most).await;
-        let told = told.map_err(|why| match why {
-            ApiError::TooLarge(_) => ApiError::FileTooLarge(self.field, self.bytes_max),
+        let most = self.file_bytes_max.saturating_add(self.fields_bytes_max);
+        let content_length =
+            request_body::accept_body_headers(gateway, session, &mut payer, most).await;
+        let content_length = content_length.map_err(|why| match why {
+            ApiError::BodyTooLarge(_) => ApiError::FileTooLarge(self.field, self.file_bytes_max),
             other => other,
         })?;
-        let pieces = intake::pieces(session, most);
-        let client = bodies::BodyRate::new(&gateway.limits, &gateway.timeouts);
-        let pace = UploadDeadline::new(gateway.timeouts.body, client);
-        let gathered = UploadBuffer::new(reader, told);
-        read(gateway, payer, pieces, gathered, pace).await.map_err(|why| match why {
-            FormReadError::Form(fault) => self.refused(fault),
+        let pieces = request_body::body_pieces(session, most);
+        let client = body_budget::BodyRate::new(&gateway.limits, &gateway.timeouts);
+        let timing = UploadTiming::new(gateway.timeouts.body, client);
+        let buffer = UploadBuffer::new(reader, content_length);
+        read_form(gateway, payer, pieces, buffer, timing).await.map_err(|why| match why {
+            FormReadError::Form(fault) => self.form_error(fault),
             FormReadError::Refused(refusal) => refusal,
         })
     }
 
-    fn refused(&self, fault: FormError) -> ApiError {
+    fn form_error(&self, fault: FormError) -> ApiError {
         match fault {
             FormError::FileTooLarge { most, .. } => ApiError::FileTooLarge(self.field, most),
-            FormError::TextTooLarge(most) => ApiError::TooLarge(most),
-            unsound => ApiError::Call(unsound.into()),
+            FormError::TextTooLarge(most) => ApiError::BodyTooLarge(most),
+            unsound => ApiError::InvalidCall(unsound.into()),
         }
     }
 }
@@ -466,68 +482,69 @@ mod tests {
     }
 
     async fn room_of(uploads: &UploadBudget, tenant: &Arc<Tenant>, steps: usize) -> UploadPermit {
-        let mut room = uploads.room(tenant);
+        let mut room = uploads.empty_permit(tenant);
         for _ in 0..steps {
-            room.grow(uploads).await;
+            room.acquire_more(uploads).await;
         }
         room
     }
 
     #[tokio::test]
     async fn who_finds_no_room_gets_what_is_set_apart_and_the_next_waits() {
-        let uploads = UploadBudget::new(10 * STEP, 6 * STEP, 0);
+        let uploads = UploadBudget::new(10 * STEP_BYTES, 6 * STEP_BYTES, 0);
         let first = room(&uploads, 4).await;
-        assert!(first.covers(4 * STEP) && !first.covers(4 * STEP + 1));
+        assert!(first.covers(4 * STEP_BYTES) && !first.covers(4 * STEP_BYTES + 1));
         let mut second = room(&uploads, 1).await;
-        assert!(second.covers(6 * STEP) && second.units() == 0);
-        second.shrink(STEP, &uploads);
-        assert!(second.apart.is_some(), "there is no other room");
+        assert!(second.covers(6 * STEP_BYTES) && second.units() == 0);
+        second.release_surplus(STEP_BYTES, &uploads);
+        assert!(second.reserved.is_some(), "there is no other room");
         let mut third = Box::pin(room(&uploads, 2));
         assert!(third.as_mut().now_or_never().is_none());
-        assert!(uploads.is_crowded());
+        assert!(uploads.has_waiters());
         drop(first);
         let third = third.await;
-        assert!(!uploads.is_crowded());
-        assert!(third.covers(2 * STEP) && third.apart.is_none());
-        second.shrink(STEP, &uploads);
-        assert!(second.apart.is_none() && second.units() == STEP_UNITS as usize);
+        assert!(!uploads.has_waiters());
+        assert!(third.covers(2 * STEP_BYTES) && third.reserved.is_none());
+        second.release_surplus(STEP_BYTES, &uploads);
+        assert!(second.reserved.is_none() && second.units() == STEP_UNITS as usize);
         drop((second, third));
-        assert_eq!(uploads.room.available_permits(), 4 * STEP_UNITS as usize);
-        assert!(uploads.apart.try_lock().is_ok());
+        assert_eq!(uploads.semaphore.available_permits(), 4 * STEP_UNITS as usize);
+        assert!(uploads.reserved.try_lock().is_ok());
     }
 
     /// Two that have all of the room between them, and need more, must not wait for each other.
     #[tokio::test]
     async fn uploads_that_share_the_room_can_all_end() {
-        let uploads = UploadBudget::new(8 * STEP, 6 * STEP, 0);
+        let uploads = UploadBudget::new(8 * STEP_BYTES, 6 * STEP_BYTES, 0);
         let [mut one, mut other] = [room(&uploads, 1).await, room(&uploads, 1).await];
-        one.grow(&uploads).await;
-        assert!(one.covers(6 * STEP) && one.units() == 0);
-        other.grow(&uploads).await;
-        assert!(other.covers(2 * STEP) && other.apart.is_none());
+        one.acquire_more(&uploads).await;
+        assert!(one.covers(6 * STEP_BYTES) && one.units() == 0);
+        other.acquire_more(&uploads).await;
+        assert!(other.covers(2 * STEP_BYTES) && other.reserved.is_none());
     }
 
     #[tokio::test]
     async fn what_is_not_needed_goes_back() {
-        let uploads = UploadBudget::new(10 * STEP, 6 * STEP, 0);
+        let uploads = UploadBudget::new(10 * STEP_BYTES, 6 * STEP_BYTES, 0);
         let mut room = room(&uploads, 3).await;
-        room.shrink(STEP + 1, &uploads);
+        room.release_surplus(STEP_BYTES + 1, &uploads);
         assert_eq!(room.units(), STEP_UNITS as usize + 1);
-        room.shrink(10 * STEP, &uploads);
-        room.shrink(0, &uploads);
+        room.release_surplus(10 * STEP_BYTES, &uploads);
+        room.release_surplus(0, &uploads);
         assert_eq!(room.units(), 0);
-        assert!(room.covers(FREE_BYTES) && !room.covers(FREE_BYTES + 1));
+        assert!(room.covers(UNCOUNTED_BYTES_MAX) && !room.covers(UNCOUNTED_BYTES_MAX + 1));
     }
 
     /// However many uploads an account has, one of another account waits behind one of them.
     #[tokio::test]
     async fn one_account_with_many_uploads_leaves_room_to_others() {
-        let most = ACCOUNT_BYTES_MIN / STEP;
-        let uploads = UploadBudget::new((2 * most + 6) * STEP, 6 * STEP, ACCOUNT_BYTES_MIN);
+        let most = ACCOUNT_BYTES_MIN / STEP_BYTES;
+        let uploads =
+            UploadBudget::new((2 * most + 6) * STEP_BYTES, 6 * STEP_BYTES, ACCOUNT_BYTES_MIN);
         let (greedy, other) = (tenant("greedy"), tenant("other"));
         let first = room_of(&uploads, &greedy, most).await;
         let apart = room_of(&uploads, &greedy, 1).await;
-        assert!(first.apart.is_none() && apart.apart.is_some());
+        assert!(first.reserved.is_none() && apart.reserved.is_some());
         let mut waiting: Vec<_> = (0..9).map(|_| Box::pin(room_of(&uploads, &greedy, 1))).collect();
         for room in &mut waiting {
             assert!(room.as_mut().now_or_never().is_none(), "its account has its share");
@@ -539,11 +556,11 @@ mod tests {
         assert!(large.as_mut().now_or_never().is_none());
         drop(apart);
         let next = waiting[0].as_mut().now_or_never().expect("it is its turn");
-        assert!(next.apart.is_some());
+        assert!(next.reserved.is_some());
         assert!(waiting[1].as_mut().now_or_never().is_none());
         drop(next);
         let large = large.now_or_never().expect("it is the next, before the rest of the others");
-        assert!(large.apart.is_some());
+        assert!(large.reserved.is_some());
         assert!(waiting[1].as_mut().now_or_never().is_none());
         drop((first, small, large));
     }

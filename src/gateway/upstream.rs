@@ -14,12 +14,12 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
 use super::Gateway;
-use super::exchange::{AdmittedCall, BodyTransform, PricedModel, RequestContext};
+use super::api_error::AttemptFailure;
+use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext};
 use super::failure;
 use super::health::HealthFailure;
 use super::limits::Timeouts;
-use super::refusal::AttemptFailure;
-use super::routes::{VendorReadiness, VendorRoute};
+use super::routes::{VendorRoute, VendorRouteSet};
 use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
 use crate::dialect::call::{ModelCall, RequestKind};
@@ -32,10 +32,10 @@ use crate::metrics::METRICS;
 /// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
 const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
 /// How the types of sound begin.
-const SOUND: [&str; 4] =
+const AUDIO_TYPE_PREFIXES: [&str; 4] =
     ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
 /// What vendors are told that calls them.
-const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT_VALUE: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// HTTP/2 streams in one connection to a vendor.
 const H2_STREAMS_MAX: u16 = 100;
 /// Bytes of an answer that may lie about before they are read. All that may lie about of answers
@@ -46,25 +46,25 @@ const H2_CONNECTION_WINDOW: u32 = (H2_STREAMS_MAX as u32 + 16) * H2_STREAM_WINDO
 
 /// A silent connection is probed after so long, so often, so many times: vendors may think for
 /// minutes, and a dead connection must not look like one that thinks.
-const PROBE_AFTER: Duration = Duration::from_secs(20);
-const PROBE_EVERY: Duration = Duration::from_secs(10);
-const PROBES_MAX: usize = 3;
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES_MAX: usize = 3;
 
 /// The peer of a route. `None` while its name has no address.
-pub(super) fn peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
+pub(super) fn build_peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
     let host = if route.base.tls { route.base.host.clone() } else { String::new() };
     let mut peer = HttpPeer::new(route.address()?, route.base.tls, host);
     peer.options.connection_timeout = Some(times.connect);
     peer.options.total_connection_timeout = Some(times.connect);
     peer.options.idle_timeout = Some(times.idle);
     peer.options.tcp_keepalive = Some(TcpKeepalive {
-        idle: PROBE_AFTER,
-        interval: PROBE_EVERY,
-        count: PROBES_MAX,
+        idle: KEEPALIVE_IDLE,
+        interval: KEEPALIVE_INTERVAL,
+        count: KEEPALIVE_PROBES_MAX,
         user_timeout: Duration::ZERO,
     });
     if route.base.tls {
-        peer.options.h2_ping_interval = Some(PROBE_AFTER);
+        peer.options.h2_ping_interval = Some(KEEPALIVE_IDLE);
         peer.options.alpn = ALPN::H2H1;
         peer.options.max_h2_streams = usize::from(H2_STREAMS_MAX);
         peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW);
@@ -78,21 +78,21 @@ pub(super) fn peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
 
 /// The body for a route: the client's bytes with some spliced in, or what they were translated to.
 /// A form is written anew, with this boundary.
-pub(super) fn body(
+pub(super) fn build_body(
     admitted: &AdmittedCall,
     route: &VendorRoute,
     boundary: &str,
 ) -> Option<RequestPayload> {
     let call = &admitted.call;
-    let PricedModel { model, endpoint, .. } = &admitted.terms;
-    let name = route.upstream(&model.id);
+    let PricedModel { model, endpoint, .. } = &admitted.pricing;
+    let name = route.upstream_model(&model.id);
     let mut draft = JsonPatch::new(&call.document);
-    match &admitted.way {
-        BodyTransform::Translated { body, .. } => {
-            return Some(in_one(body.body_with_model(&name)).into());
+    match &admitted.body_transform {
+        BodyTransform::Translate { body, .. } => {
+            return Some(join_short(body.body_with_model(&name)).into());
         }
-        BodyTransform::Unchanged => {}
-        BodyTransform::Spliced => {
+        BodyTransform::PassThrough => {}
+        BodyTransform::Patch => {
             model.rewrite(*endpoint, &mut draft);
             if call.stream && matches!(call.kind, RequestKind::Chat { include_usage: false, .. }) {
                 chat::set_include_usage(&mut draft);
@@ -103,7 +103,7 @@ pub(super) fn body(
     if name != call.model || call.document.get("model").is_none_or(JsonValue::is_null) {
         draft.set("model", json_string(&name));
     }
-    let pieces = in_one(draft.finish());
+    let pieces = join_short(draft.finish());
     let RequestKind::Image { file: Some(file) } = &call.kind else { return Some(pieces.into()) };
     let fields = JsonDocument::parse(Bytes::from(pieces.concat())).ok()?;
     Some(match model.vendor.image_edits {
@@ -113,7 +113,7 @@ pub(super) fn body(
 }
 
 /// Short pieces go to the vendor as one.
-fn in_one(pieces: Vec<Bytes>) -> Vec<Bytes> {
+fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if pieces.len() == 1 || length > ONE_PIECE_BYTES_MAX {
         return pieces;
@@ -124,12 +124,12 @@ fn in_one(pieces: Vec<Bytes>) -> Vec<Bytes> {
 }
 
 /// An empty head for a route; [`head`] fills it.
-pub(super) fn bare_head(exchange: &mut RequestContext) -> Option<RequestHeader> {
+pub(super) fn empty_request_head(exchange: &mut RequestContext) -> Option<RequestHeader> {
     let admitted = exchange.admitted()?;
     let route = admitted.route.as_ref()?;
-    let endpoint = match admitted.way {
-        BodyTransform::Translated { .. } => Endpoint::Messages,
-        BodyTransform::Spliced | BodyTransform::Unchanged => admitted.terms.endpoint,
+    let endpoint = match admitted.body_transform {
+        BodyTransform::Translate { .. } => Endpoint::Messages,
+        BodyTransform::Patch | BodyTransform::PassThrough => admitted.pricing.endpoint,
     };
     let path = format!("{}{}", route.base.path, endpoint.vendor_path());
     RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12)).ok()
@@ -137,14 +137,14 @@ pub(super) fn bare_head(exchange: &mut RequestContext) -> Option<RequestHeader> 
 
 /// Writes the head for a route from nothing: no header of the client's goes on that the rules do
 /// not name, and the client's key never does.
-pub(super) fn head(
+pub(super) fn fill_request_head(
     gateway: &Gateway,
     session: &Session,
     head: &mut RequestHeader,
     (admitted, id): (&AdmittedCall, &str),
     route: &VendorRoute,
 ) -> pingora_core::Result<()> {
-    let vendor = &admitted.terms.model.vendor;
+    let vendor = &admitted.pricing.model.vendor;
     let accept = match &admitted.call.kind {
         RequestKind::Speech { .. } => "*/*",
         _ if admitted.call.stream => "text/event-stream",
@@ -157,20 +157,20 @@ pub(super) fn head(
         }
         _ => head.insert_header(CONTENT_TYPE, "application/json")?,
     }
-    head.insert_header(CONTENT_LENGTH, admitted.body.length())?;
+    head.insert_header(CONTENT_LENGTH, admitted.vendor_body.length())?;
     head.insert_header(ACCEPT, accept)?;
     // Compressed answers could not be metered as they pass.
     head.insert_header(ACCEPT_ENCODING, "identity")?;
-    head.insert_header(USER_AGENT, AGENT)?;
+    head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(head, vendor, route)?;
-    let line = gateway.routes.of(&vendor.name);
-    manners(session, head, admitted, vendor, line)
+    let vendor_routes = gateway.routes.of(&vendor.name);
+    write_vendor_headers(session, head, admitted, vendor, vendor_routes)
 }
 
 /// The head of a question for the models of a vendor, which costs nothing.
-pub(super) fn probe_head(
+pub(super) fn build_probe_head(
     vendor: &Vendor,
-    line: Option<&VendorReadiness>,
+    vendor_routes: Option<&VendorRouteSet>,
     route: &VendorRoute,
 ) -> pingora_core::Result<RequestHeader> {
     let path = format!("{}/models", route.base.path);
@@ -178,11 +178,11 @@ pub(super) fn probe_head(
     head.insert_header(HOST, route.authority.as_str())?;
     head.insert_header(ACCEPT, "application/json")?;
     head.insert_header(ACCEPT_ENCODING, "identity")?;
-    head.insert_header(USER_AGENT, AGENT)?;
+    head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(&mut head, vendor, route)?;
     if let Some((header, ours)) = &vendor.version {
-        let real = line.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
-        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal)?)?;
+        let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
+        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal_error)?)?;
     }
     Ok(head)
 }
@@ -197,35 +197,36 @@ fn authorize(
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
         None => route.key.reveal().to_string(),
     };
-    let header = HeaderName::from_bytes(vendor.auth_header.as_bytes()).map_err(internal)?;
-    let mut key = HeaderValue::try_from(key).map_err(internal)?;
+    let header = HeaderName::from_bytes(vendor.auth_header.as_bytes()).map_err(internal_error)?;
+    let mut key = HeaderValue::try_from(key).map_err(internal_error)?;
     key.set_sensitive(true);
     head.insert_header(header, key)
 }
 
 /// Writes the headers of the vendor's own interface. A client that speaks another one says nothing
 /// of these.
-fn manners(
+fn write_vendor_headers(
     session: &Session,
     head: &mut RequestHeader,
     admitted: &AdmittedCall,
     vendor: &Vendor,
-    line: Option<&VendorReadiness>,
+    vendor_routes: Option<&VendorRouteSet>,
 ) -> pingora_core::Result<()> {
-    let said = said(session, vendor, admitted.terms.endpoint, line);
+    let forwarded =
+        collect_forwarded_headers(session, vendor, admitted.pricing.endpoint, vendor_routes);
     if let Some((header, ours)) = &vendor.version {
-        let real = line.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
-        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal)?)?;
+        let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
+        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal_error)?)?;
     }
-    for (name, value) in said {
-        let real = line.map_or(name.as_str(), |l| l.header_name(&name)).to_owned();
-        head.insert_header(real, HeaderValue::from_bytes(&value).map_err(internal)?)?;
+    for (name, value) in forwarded {
+        let real = vendor_routes.map_or(name.as_str(), |l| l.header_name(&name)).to_owned();
+        head.insert_header(real, HeaderValue::from_bytes(&value).map_err(internal_error)?)?;
     }
     Ok(())
 }
 
 /// What a call for a model says in headers that its vendor is told.
-pub(super) fn manners_of(
+pub(super) fn forwarded_headers(
     gateway: &Gateway,
     session: &Session,
     (model, endpoint): (&str, Endpoint),
@@ -236,61 +237,61 @@ pub(super) fn manners_of(
         return Vec::new();
     };
     let vendor = &model.vendor;
-    said(session, vendor, endpoint, gateway.routes.of(&vendor.name))
+    collect_forwarded_headers(session, vendor, endpoint, gateway.routes.of(&vendor.name))
 }
 
 /// The client's headers that go on to a vendor, by the names that the rules have for them, in the
 /// order of these.
-fn said(
+fn collect_forwarded_headers(
     session: &Session,
     vendor: &Vendor,
     endpoint: Endpoint,
-    line: Option<&VendorReadiness>,
+    vendor_routes: Option<&VendorRouteSet>,
 ) -> Vec<(String, Vec<u8>)> {
-    let mut said: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut collected: Vec<(String, Vec<u8>)> = Vec::new();
     if !(vendor.text_api == TextApi::Chat || endpoint != Endpoint::Chat) {
-        return said;
+        return collected;
     }
-    let theirs = &session.req_header().headers;
+    let client_headers = &session.req_header().headers;
     if let Some((header, _)) = &vendor.version {
-        let real = line.map_or(header.as_str(), |l| l.header_name(header));
-        let named = [header, real].into_iter().filter_map(|name| theirs.get(name));
+        let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header));
+        let named = [header, real].into_iter().filter_map(|name| client_headers.get(name));
         let version = named.into_iter().find(|version| !version.is_empty());
-        said.extend(version.map(|version| (header.clone(), version.as_bytes().to_vec())));
+        collected.extend(version.map(|version| (header.clone(), version.as_bytes().to_vec())));
     }
     if vendor.forward_headers.is_empty() {
-        return said;
+        return collected;
     }
-    let versions = said.len();
+    let versions = collected.len();
     // The same header on several lines is a list, and so it is under both of its names.
-    for (name, value) in theirs {
-        let neutral = line.map_or(name.as_str(), |l| l.neutral_name(name.as_str()));
+    for (name, value) in client_headers {
+        let neutral = vendor_routes.map_or(name.as_str(), |l| l.neutral_name(name.as_str()));
         let secret = matches!(name.as_str(), "authorization" | "x-api-key");
-        let forwarded = vendor.forward_headers.iter().any(|rule| matches(rule, neutral));
+        let forwarded = vendor.forward_headers.iter().any(|rule| matches_rule(rule, neutral));
         if secret || !forwarded || value.is_empty() {
             continue;
         }
-        match said[versions..].iter_mut().find(|(name, _)| name == neutral) {
+        match collected[versions..].iter_mut().find(|(name, _)| name == neutral) {
             Some((_, list)) => list.extend([b",", value.as_bytes()].concat()),
-            None => said.push((neutral.to_owned(), value.as_bytes().to_vec())),
+            None => collected.push((neutral.to_owned(), value.as_bytes().to_vec())),
         }
     }
-    said.sort();
-    said
+    collected.sort();
+    collected
 }
 
-fn matches(rule: &str, name: &str) -> bool {
+fn matches_rule(rule: &str, name: &str) -> bool {
     rule.strip_suffix('*').map_or(rule == name, |start| name.starts_with(start))
 }
 
 #[expect(clippy::unnecessary_box_returns, reason = "pingora's results carry boxed errors")]
-fn internal<E>(_: E) -> pingora_core::BError {
+fn internal_error<E>(_: E) -> pingora_core::BError {
     pingora_core::Error::new(pingora_core::ErrorType::InternalError)
 }
 
 /// Of the head of an answer what is read of it here. Vendors send dozens of fields, and none of
 /// them goes on.
-pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
+pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
     let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
     let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
     let mut head = ResponseHeader::build_no_case(theirs.status, Some(5)).ok()?;
@@ -304,27 +305,27 @@ pub(super) fn what_counts(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>
 
 /// Whether an answer can be read as it passes: not compressed, events where events are due, and
 /// sound where sound is.
-pub(super) fn readable(head: &ResponseHeader, call: &ModelCall) -> bool {
+pub(super) fn is_readable(head: &ResponseHeader, call: &ModelCall) -> bool {
     let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
     let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.trim_start().to_ascii_lowercase();
     let is_one_of = |kinds: &[&str]| kinds.iter().any(|known| kind.starts_with(known));
     plain
         && match &call.kind {
-            RequestKind::Speech { .. } => kind.is_empty() || is_one_of(&SOUND),
+            RequestKind::Speech { .. } => kind.is_empty() || is_one_of(&AUDIO_TYPE_PREFIXES),
             _ => is_one_of(&["text/event-stream"]) == call.stream,
         }
 }
 
 /// Whether the body is a page for people.
-pub(super) fn is_page(head: &ResponseHeader) -> bool {
+pub(super) fn is_html_page(head: &ResponseHeader) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let is = |page: &[u8]| kind.get(..page.len()).is_some_and(|k| k.eq_ignore_ascii_case(page));
     is(b"text/html") || is(b"application/xhtml")
 }
 
 /// Whether the head of an answer, as it came, says that nothing follows.
-pub(super) fn is_empty(head: &ResponseHeader) -> bool {
+pub(super) fn has_no_body(head: &ResponseHeader) -> bool {
     head.status == 204 || head.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0")
 }
 
@@ -343,26 +344,27 @@ pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
 }
 
 /// Notes that the route being tried failed, so that the next one gets its turn.
-pub(super) fn note_block(
+pub(super) fn record_route_failure(
     exchange: &mut RequestContext,
     reason: &'static str,
     block: &AttemptFailure,
 ) {
-    let account = exchange.record.account.clone();
+    let account = exchange.access_log.account.clone();
     let Some(admitted) = exchange.admitted() else { return };
     let Some(route) = admitted.route.take() else { return };
-    admitted.lane = None;
+    admitted.route_slot = None;
     // A body that goes as it came may ask for what an account lacks, or have the vendor repeat
     // words that block; that says nothing of others' calls.
     let unpaid_or_denied = matches!(block.status, Some(402 | 403));
-    let clients_doing = unpaid_or_denied && matches!(admitted.way, BodyTransform::Unchanged);
+    let clients_doing =
+        unpaid_or_denied && matches!(admitted.body_transform, BodyTransform::PassThrough);
     if !clients_doing {
         let failure = HealthFailure { reason, is_lost: false, retry_after: block.retry_after };
-        route.fail(account.as_ref(), failure);
+        route.record_failure(account.as_ref(), failure);
     }
     let labels = [route.vendor.as_str(), route.name.as_str()];
     METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
-    if block.work_begun {
+    if block.may_be_billed {
         METRICS.lost_attempts.with_label_values(&labels).inc();
     }
     let (vendor, name) = (&route.vendor, &route.name);
@@ -371,48 +373,48 @@ pub(super) fn note_block(
         "blocked"
     );
     let Some(admitted) = exchange.admitted() else { return };
-    admitted.failed.push(route.rank);
-    let before = admitted.block.as_ref().is_some_and(|b| b.work_begun);
-    admitted.block =
-        Some(AttemptFailure { work_begun: block.work_begun || before, ..block.clone() });
+    admitted.failed_routes.push(route.preference);
+    let before = admitted.last_failure.as_ref().is_some_and(|b| b.may_be_billed);
+    admitted.last_failure =
+        Some(AttemptFailure { may_be_billed: block.may_be_billed || before, ..block.clone() });
 }
 
 /// Notes that a route has as many calls as it may, so that the next one gets its turn.
-pub(super) fn note_crowd(admitted: &mut AdmittedCall, route: &VendorRoute) {
+pub(super) fn record_route_full(admitted: &mut AdmittedCall, route: &VendorRoute) {
     METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, "full"]).inc();
-    admitted.failed.push(route.rank);
-    admitted.crowded = true;
+    admitted.failed_routes.push(route.preference);
+    admitted.skipped_full_route = true;
 }
 
 /// Notes that a route's name has no address, so that the next one gets its turn.
-pub(super) fn note_unresolved(admitted: &mut AdmittedCall, route: &VendorRoute) {
+pub(super) fn record_unresolved(admitted: &mut AdmittedCall, route: &VendorRoute) {
     METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, failure::DNS]).inc();
-    admitted.failed.push(route.rank);
+    admitted.failed_routes.push(route.preference);
 }
 
 /// Notes that an attempt was given up after the vendor may have begun paid work.
-pub(super) fn note_loss(exchange: &mut RequestContext) {
-    if let Some(route) = &exchange.record.route {
+pub(super) fn record_lost_attempt(exchange: &mut RequestContext) {
+    if let Some(route) = &exchange.access_log.route {
         METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
     }
 }
 
 /// Notes that a kept connection broke after it had taken the call, which goes out once more: the
 /// vendor may do the work twice.
-pub(super) fn note_repetition(exchange: &mut RequestContext) {
-    note_loss(exchange);
+pub(super) fn record_resend(exchange: &mut RequestContext) {
+    record_lost_attempt(exchange);
     let Some(admitted) = exchange.admitted() else { return };
-    let status = admitted.block.as_ref().and_then(|block| block.status);
-    admitted.block = Some(AttemptFailure { status, retry_after: None, work_begun: true });
+    let status = admitted.last_failure.as_ref().and_then(|block| block.status);
+    admitted.last_failure = Some(AttemptFailure { status, retry_after: None, may_be_billed: true });
 }
 
 /// Notes that the answer of the route being tried is lost after the vendor may have worked.
 /// Nothing is tried after it in this call, but the next calls may find better routes first.
-pub(super) fn note_lost_answer(exchange: &mut RequestContext, reason: &'static str) {
-    note_loss(exchange);
-    let Some(route) = &exchange.record.route else { return };
+pub(super) fn record_lost_answer(exchange: &mut RequestContext, reason: &'static str) {
+    record_lost_attempt(exchange);
+    let Some(route) = &exchange.access_log.route else { return };
     let failure = HealthFailure { reason, is_lost: true, retry_after: None };
-    route.fail(exchange.record.account.as_ref(), failure);
+    route.record_failure(exchange.access_log.account.as_ref(), failure);
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
         event = "upstream_response_lost", request_id = exchange.id, vendor, route = name, reason;
@@ -421,19 +423,19 @@ pub(super) fn note_lost_answer(exchange: &mut RequestContext, reason: &'static s
 }
 
 /// Notes that an answer came; `is_whole` tells whether to its end.
-pub(super) fn note_success(exchange: &RequestContext, is_whole: bool) {
-    if let Some(route) = &exchange.record.route {
-        let account = exchange.record.account.as_ref();
-        route.health.succeed(account, is_whole, exchange.arrived_ms);
+pub(super) fn record_success(exchange: &RequestContext, is_whole: bool) {
+    if let Some(route) = &exchange.access_log.route {
+        let account = exchange.access_log.account.as_ref();
+        route.health.record_success(account, is_whole, exchange.arrived_ms);
     }
 }
 
 /// How many routes failed before this one: those tried in this call, and those that the client's
 /// preference would have come to first but that are blocked for a while.
-pub(super) fn depth(admitted: &AdmittedCall, serving: &VendorRoute) -> u32 {
-    let failed = &admitted.failed;
+pub(super) fn fallback_depth(admitted: &AdmittedCall, serving: &VendorRoute) -> u32 {
+    let failed = &admitted.failed_routes;
     // Where only one could be taken, none was passed over.
-    let preferred = if admitted.pinned { 0 } else { serving.rank };
+    let preferred = if admitted.is_pinned { 0 } else { serving.preference };
     let passed_over = (0..preferred).filter(|rank| !failed.contains(rank)).count();
     u32::try_from(failed.len() + passed_over).unwrap_or(u32::MAX)
 }

@@ -3,7 +3,7 @@
 //! A report that is refused wrongly costs the operator what it was worth, so each bound has its
 //! slack; one that is believed wrongly costs the account that.
 
-use super::exchange::PricedModel;
+use super::context::PricedModel;
 use crate::catalogue::Model;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind};
 use crate::dialect::meter::bounds::{UsageBounds, plausible_max};
@@ -11,44 +11,60 @@ use crate::money::price::Price;
 use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
 
 /// More tokens than the context of any model, where the rules name none.
-const CONTEXT_MAX: u64 = 2_000_000;
+const CONTEXT_TOKENS_DEFAULT: u64 = 2_000_000;
 /// A price list that says 1000K may mean 1,048,576 tokens: a sixteenth more is believed.
-const SLACK_PART: u64 = 16;
+const SLACK_DIVISOR: u64 = 16;
 /// Tokens by which a vendor's count may be above the limit that it was sent: what ends a turn, or
 /// frames a call of a tool.
 const SLACK_TOKENS: u64 = 64;
 /// Tools of the vendor's own make it read the conversation anew, so many times at most.
-const HOSTED_STEPS_MAX: u64 = 16;
+const HOSTED_TOOL_STEPS_MAX: u64 = 16;
 /// An image may come to so many times its reservation: the largest that can be asked for have some
 /// five times as many pixels as those that it was made for, and an image to be edited is read too.
-const RESERVATION_TIMES: u64 = 8;
+const RESERVATION_FACTOR: u64 = 8;
 
 /// The bounds of what is reported for an admitted call.
-pub(super) fn of(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
+pub(super) fn bounds_for_call(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
     let (model, counted) = (&*terms.model, call.estimated_input_tokens());
     let text = |content: &InputSize, output: OutputRequest| UsageBounds {
-        input_max: input_max(model, content, counted, output.is_continued),
-        output_max: output.most(model),
+        input_max: input_tokens_max(model, content, counted, output.is_continued),
+        output_max: output.tokens_max(model),
         output_is_visible: !model.hidden_reasoning
-            && output.hidden_max == 0
+            && output.hidden_tokens_max == 0
             && !content.has_hosted_tools(),
         ..UsageBounds::default()
     };
     match (&model.price, &call.kind) {
         (Price::Image { tokens, reservation }, _) => {
-            let base = tokens.base_rates_at(terms.at);
-            image(*reservation, base.input, base.output)
+            let base = tokens.base_rates_at(terms.priced_at);
+            image_bounds(*reservation, base.input, base.output)
         }
         (_, RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
             let filled_in = || model.default_number(terms.endpoint, "max_tokens");
             let limit = t.output_max.or_else(filled_in);
             let (choices, hidden_max) = (t.choices, t.hidden_output_max);
-            text(&t.input_size, OutputRequest { limit, choices, hidden_max, is_continued: false })
+            text(
+                &t.input_size,
+                OutputRequest {
+                    requested_max: limit,
+                    choices,
+                    hidden_tokens_max: hidden_max,
+                    is_continued: false,
+                },
+            )
         }
         (_, RequestKind::Responses(ask)) => {
             let is_continued = !ask.references.is_empty();
             let limit = ask.output_max;
-            text(&ask.input_size, OutputRequest { limit, choices: 1, hidden_max: 0, is_continued })
+            text(
+                &ask.input_size,
+                OutputRequest {
+                    requested_max: limit,
+                    choices: 1,
+                    hidden_tokens_max: 0,
+                    is_continued,
+                },
+            )
         }
         (_, RequestKind::Embeddings(_)) => {
             let input_max = plausible_max(counted);
@@ -60,25 +76,26 @@ pub(super) fn of(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
 
 /// What a call says of its output.
 struct OutputRequest {
-    limit: Option<u64>,
+    requested_max: Option<u64>,
     choices: u64,
-    hidden_max: u64,
+    hidden_tokens_max: u64,
     /// Whether the vendor reads earlier answers that it keeps.
     is_continued: bool,
 }
 
 impl OutputRequest {
     /// The most tokens of output.
-    fn most(&self, model: &Model) -> u64 {
-        let own = model.output_max.or(model.context_length).unwrap_or(CONTEXT_MAX);
-        let one = match self.limit {
+    fn tokens_max(&self, model: &Model) -> u64 {
+        let own = model.output_max.or(model.context_length).unwrap_or(CONTEXT_TOKENS_DEFAULT);
+        let one = match self.requested_max {
             // Who asks for more than there can be does not get more.
             Some(limit) => limit.min(own.max(model.context_length.unwrap_or(own))),
             None => own,
         };
-        let beyond =
-            self.limit.is_some() && model.hidden_reasoning && !model.vendor.limit_covers_reasoning;
-        let hidden = self.hidden_max.saturating_add(if beyond { own } else { 0 });
+        let beyond = self.requested_max.is_some()
+            && model.hidden_reasoning
+            && !model.vendor.limit_covers_reasoning;
+        let hidden = self.hidden_tokens_max.saturating_add(if beyond { own } else { 0 });
         with_slack(one.saturating_add(hidden).saturating_mul(self.choices))
             .saturating_add(SLACK_TOKENS)
     }
@@ -86,25 +103,25 @@ impl OutputRequest {
 
 /// The charge for what is due of a call; `None` if that has no price. In the place of a report that
 /// was rejected it is what is held at most.
-pub(super) fn charge(
+pub(super) fn compute_charge(
     terms: &PricedModel,
     units: BilledUnits,
     is_rejected: bool,
     held: Money,
 ) -> Option<Money> {
-    let cost = terms.model.price.cost(units, terms.at).ok()?;
+    let cost = terms.model.price.cost(units, terms.priced_at).ok()?;
     Some(if is_rejected { cost.min(held) } else { cost })
 }
 
 fn with_slack(tokens: u64) -> u64 {
-    tokens.saturating_add(tokens / SLACK_PART)
+    tokens.saturating_add(tokens / SLACK_DIVISOR)
 }
 
 /// The most tokens of input, of which so many were counted in the body.
-fn input_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
-    let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_MAX));
+fn input_tokens_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
+    let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_TOKENS_DEFAULT));
     if content.has_hosted_tools() {
-        return most_context.saturating_mul(HOSTED_STEPS_MAX);
+        return most_context.saturating_mul(HOSTED_TOOL_STEPS_MAX);
     }
     // A vendor that takes more than the list says is believed what was sent.
     let most = most_context.max(counted);
@@ -113,8 +130,8 @@ fn input_max(model: &Model, content: &InputSize, counted: u64, is_continued: boo
 }
 
 /// The bounds of an image: each part of its price may come to some reservations.
-fn image(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
-    let most = u64::try_from(reservation.nano()).unwrap_or(0).saturating_mul(RESERVATION_TIMES);
+fn image_bounds(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
+    let most = u64::try_from(reservation.nano()).unwrap_or(0).saturating_mul(RESERVATION_FACTOR);
     let tokens = |rate: Rate| most.checked_div(u64::from(rate.nano())).unwrap_or(u64::MAX);
     UsageBounds {
         input_max: tokens(input),
@@ -157,13 +174,13 @@ mod tests {
         let model = CATALOGUE.find(model).expect("a model").clone();
         let input_tokens = call.estimated_input_tokens();
         let (price_version, wanted) = ("".into(), Money::ZERO);
-        (call, PricedModel { model, price_version, at: 0, endpoint, input_tokens, wanted })
+        (call, PricedModel { model, price_version, priced_at: 0, endpoint, input_tokens, wanted })
     }
 
     fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {
         let body = format!(r#"{{"model":"{model}",{members}}}"#);
         let (call, terms) = admitted(model, endpoint, body);
-        of(&call, &terms)
+        bounds_for_call(&call, &terms)
     }
 
     const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
@@ -301,7 +318,7 @@ mod tests {
             let body = format!(r#"{{"model":"{model}",{HI}{limit}}}"#);
             let (call, terms) = admitted(model, Endpoint::Chat, body);
             let mut meter = UsageMeter::default();
-            meter.set_bounds(of(&call, &terms));
+            meter.set_bounds(bounds_for_call(&call, &terms));
             meter.count_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };
             meter.record_tokens(reported, false);
@@ -309,7 +326,7 @@ mod tests {
             let held = Money::from_nano(held).expect("not negative");
             let rejected = meter.rejected_report();
             let units = BilledUnits::Tokens(usage.tokens);
-            let charge = charge(&terms, units, rejected.is_some(), held).expect("a price");
+            let charge = compute_charge(&terms, units, rejected.is_some(), held).expect("a price");
             if let Some(figures) = rejected {
                 prop_assert_eq!((figures, usage.basis), (reported, UsageBasis::Counted));
                 prop_assert!(charge <= held);

@@ -15,7 +15,7 @@ pub fn read_key(source: &KeySource) -> Option<String> {
 }
 
 /// Whether a header can carry a key.
-pub(super) fn is_plain(key: &str) -> bool {
+pub(super) fn is_header_safe(key: &str) -> bool {
     key.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
 }
 
@@ -26,7 +26,7 @@ pub fn find_unusable(vendors: &[VendorRoutes]) -> Vec<String> {
     let mut unusable = Vec::new();
     for vendor in vendors {
         for route in &vendor.routes {
-            if read_key(&route.key).is_some_and(|key| !is_plain(&key)) {
+            if read_key(&route.key).is_some_and(|key| !is_header_safe(&key)) {
                 let (vendor, name, place) = (&vendor.naming.vendor, &route.name, &route.key);
                 unusable.push(format!(
                     "the key of route '{name}' of {vendor} ({place:?}) has control characters, or \

@@ -9,14 +9,14 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use tokio::sync::{Notify, OnceCell};
 
-use super::exchange::{RequestContext, unix_ms};
-use super::intake::RequestBody;
-use super::known_keys::KnownCaller;
-use super::local::{decoded, only};
-use super::refusal::ApiError;
-use super::reply::LocalResponse;
+use super::api_error::ApiError;
+use super::context::{RequestContext, unix_ms};
+use super::key_cache::AuthenticatedCaller;
+use super::local_response::LocalResponse;
+use super::request_body::RequestBody;
+use super::router::{percent_decode, require_method};
 use super::tenant_budget::TenantId;
-use super::{Gateway, admit, download, funds, repeat};
+use super::{Gateway, admit, download, holds, idempotency};
 use crate::catalogue::Model;
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::json::{JsonDocument, JsonPatch};
@@ -31,19 +31,19 @@ use crate::ledger::{AccountName, Unavailable};
 mod body;
 
 /// How the id of a job begins.
-pub(super) const ID_START: &str = "video_";
+pub(super) const ID_PREFIX: &str = "video_";
 /// Jobs on a page of the list.
-const PAGE_JOBS: usize = 20;
+const PAGE_JOBS_DEFAULT: usize = 20;
 const PAGE_JOBS_MAX: usize = 100;
 /// An address of a file is good for so long.
-const ADDRESS_LIFE: Duration = Duration::from_secs(600);
+const FILE_URL_TTL: Duration = Duration::from_secs(600);
 /// One of ours for so much less, in ms: no node takes one that is good for longer than ten minutes
 /// by its own clock, and clocks differ.
-const CLOCKS_DIFFER_MS: i64 = 30_000;
+const CLOCK_SKEW_MAX_MS: i64 = 30_000;
 /// The object store answers within this.
-const FILES_WAIT: Duration = Duration::from_secs(5);
+const OBJECT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An embedded store waits for its disk before a job counts, and cannot be away.
-const DISK_WAIT: Duration = Duration::from_secs(10);
+const EMBEDDED_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Everything about video jobs that a request needs.
 pub struct VideoService {
@@ -56,10 +56,10 @@ pub struct VideoService {
     /// When what happens.
     pub schedule: JobSchedule,
     /// Tells this process' worker that there is something new.
-    pub bell: Arc<Notify>,
+    pub worker_wakeup: Arc<Notify>,
     /// The secrets of addresses; `None` where only the store has it.
-    link_secrets: Vec<Option<[u8; 32]>>,
-    seal: OnceCell<UrlSigner>,
+    url_secrets: Vec<Option<[u8; 32]>>,
+    url_signer: OnceCell<UrlSigner>,
 }
 
 /// What a request wants of video jobs.
@@ -70,7 +70,7 @@ pub enum VideoAction {
     /// A page of them, as this query says.
     List(String),
     /// One, as it is.
-    One(String),
+    Get(String),
     /// One less.
     Delete(String),
     /// The way to the file of one.
@@ -94,31 +94,31 @@ impl VideoAction {
     ///
     /// # Errors
     /// Another method.
-    pub(super) fn read(head: &RequestHeader) -> Result<Option<VideoAction>, ApiError> {
+    pub(super) fn from_request(head: &RequestHeader) -> Result<Option<VideoAction>, ApiError> {
         let Some(rest) = head.uri.path().strip_prefix(Endpoint::Videos.path()) else {
             return Ok(None);
         };
         let query = head.uri.query().unwrap_or_default();
-        let get = |wanted| only(head, &Method::GET, "GET").map(|()| Some(wanted));
+        let get = |wanted| require_method(head, &Method::GET, "GET").map(|()| Some(wanted));
         if rest.is_empty() {
             return match head.method {
                 Method::POST => Ok(Some(VideoAction::Create)),
                 Method::GET => Ok(Some(VideoAction::List(query.to_owned()))),
-                _ => Err(ApiError::WrongMethod("GET, POST")),
+                _ => Err(ApiError::MethodNotAllowed("GET, POST")),
             };
         }
         let Some(rest) = rest.strip_prefix('/') else { return Ok(None) };
         let mut parts = rest.splitn(2, '/');
-        let Some(id) = parts.next().and_then(decoded) else { return Ok(None) };
+        let Some(id) = parts.next().and_then(percent_decode) else { return Ok(None) };
         match (parts.next(), &head.method) {
             (None, &Method::DELETE) => Ok(Some(VideoAction::Delete(id))),
-            (None, &Method::GET) => Ok(Some(VideoAction::One(id))),
-            (None, _) => Err(ApiError::WrongMethod("GET, DELETE")),
+            (None, &Method::GET) => Ok(Some(VideoAction::Get(id))),
+            (None, _) => Err(ApiError::MethodNotAllowed("GET, DELETE")),
             (Some("content"), _) => {
-                get(VideoAction::Content { id, variant: value(query, "variant") })
+                get(VideoAction::Content { id, variant: query_value(query, "variant") })
             }
             (Some("file"), _) => {
-                let token = value(query, "token").unwrap_or_default();
+                let token = query_value(query, "token").unwrap_or_default();
                 get(VideoAction::File { id, token })
             }
             _ => Ok(None),
@@ -134,19 +134,19 @@ impl VideoService {
         files: Arc<VideoFiles>,
         public_base: Option<String>,
         schedule: JobSchedule,
-        link_secrets: Vec<Option<[u8; 32]>>,
+        url_secrets: Vec<Option<[u8; 32]>>,
     ) -> VideoService {
-        let (bell, seal) = (Arc::default(), OnceCell::new());
-        VideoService { queue, files, public_base, schedule, bell, link_secrets, seal }
+        let (worker_wakeup, url_signer) = (Arc::default(), OnceCell::new());
+        VideoService { queue, files, public_base, schedule, worker_wakeup, url_secrets, url_signer }
     }
 
     /// What seals addresses. The fleet shares its secrets.
-    async fn seal(&self) -> Result<&UrlSigner, Unavailable> {
-        let found = self.seal.get_or_try_init(|| async {
-            let newest = self.link_secret(0).await?;
-            let other = match self.link_secrets.len() {
+    async fn url_signer(&self) -> Result<&UrlSigner, Unavailable> {
+        let found = self.url_signer.get_or_try_init(|| async {
+            let newest = self.url_secret(0).await?;
+            let other = match self.url_secrets.len() {
                 0 | 1 => None,
-                _ => Some(self.link_secret(1).await?),
+                _ => Some(self.url_secret(1).await?),
             };
             Ok(UrlSigner::new(newest, other))
         });
@@ -154,8 +154,8 @@ impl VideoService {
     }
 
     /// A secret of addresses: as it is configured, else the store's.
-    async fn link_secret(&self, rank: usize) -> Result<[u8; 32], Unavailable> {
-        if let Some(Some(secret)) = self.link_secrets.get(rank) {
+    async fn url_secret(&self, rank: usize) -> Result<[u8; 32], Unavailable> {
+        if let Some(Some(secret)) = self.url_secrets.get(rank) {
             return Ok(*secret);
         }
         let mut candidate = [0; 32];
@@ -164,8 +164,8 @@ impl VideoService {
     }
 
     /// The job, if it is there and its time has not come.
-    async fn find(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
-        if !is_id(id) {
+    async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
+        if !is_job_id(id) {
             return Ok(None);
         }
         let found = self.queue.find_job(account, id).await?;
@@ -181,7 +181,7 @@ fn file_name(job: &Job) -> String {
 ///
 /// # Errors
 /// There is no such job, it cannot be had, or the store does not answer.
-pub(super) async fn answer(
+pub(super) async fn handle_request(
     gateway: &Gateway,
     account: &AccountName,
     wanted: VideoAction,
@@ -190,35 +190,41 @@ pub(super) async fn answer(
     let schedule = &videos.schedule;
     match wanted {
         VideoAction::List(query) => {
-            let page = page(&query)?;
-            if page.after.as_deref().is_some_and(|id| !is_id(id)) {
-                return Err(ApiError::NoVideo);
+            let page = parse_page(&query)?;
+            if page.after.as_deref().is_some_and(|id| !is_job_id(id)) {
+                return Err(ApiError::VideoNotFound);
             }
-            let listed = gateway.in_time("video_list", videos.queue.list_jobs(account, page)).await;
-            let mut listed = listed.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)?;
+            let listed = gateway
+                .with_ledger_timeout("video_list", videos.queue.list_jobs(account, page))
+                .await;
+            let mut listed =
+                listed.map_err(|_| ApiError::LedgerUnavailable)?.ok_or(ApiError::VideoNotFound)?;
             listed.jobs.retain(|job| !job.is_expired(schedule, unix_ms()));
             Ok(LocalResponse::ok(listed.to_api_json(schedule)))
         }
-        VideoAction::One(id) => {
-            let job = find(gateway, account, &id).await?;
+        VideoAction::Get(id) => {
+            let job = require_job(gateway, account, &id).await?;
             // The name is that of clients, which wait so long before they ask again.
             Ok(LocalResponse::ok(job.to_api_json(schedule))
-                .with("openai-poll-after-ms", &schedule.poll_ms))
+                .with_header("openai-poll-after-ms", &schedule.poll_ms))
         }
         VideoAction::Delete(id) => {
-            if !is_id(&id) {
-                return Err(ApiError::NoVideo);
+            if !is_job_id(&id) {
+                return Err(ApiError::VideoNotFound);
             }
-            let hidden =
-                gateway.in_time("video_delete", videos.queue.delete_job(account, &id)).await;
-            let job = hidden.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)?;
+            let hidden = gateway
+                .with_ledger_timeout("video_delete", videos.queue.delete_job(account, &id))
+                .await;
+            let job =
+                hidden.map_err(|_| ApiError::LedgerUnavailable)?.ok_or(ApiError::VideoNotFound)?;
             if job.is_expired(schedule, unix_ms()) {
-                return Err(ApiError::NoVideo);
+                return Err(ApiError::VideoNotFound);
             }
             // What this does not delete the worker will.
             if job.status() == JobStatus::Completed {
                 let name = file_name(&job);
-                let deleting = tokio::time::timeout(FILES_WAIT, videos.files.delete(&name)).await;
+                let deleting =
+                    tokio::time::timeout(OBJECT_STORE_TIMEOUT, videos.files.delete(&name)).await;
                 if !matches!(deleting, Ok(Ok(()))) {
                     log::warn!(
                         event = "file_delete_failed", job = id, deleting:?;
@@ -226,40 +232,41 @@ pub(super) async fn answer(
                     );
                 }
             }
-            videos.bell.notify_one();
+            videos.worker_wakeup.notify_one();
             Ok(LocalResponse::ok(deleted_json(&id)))
         }
         VideoAction::Content { id, variant } => {
             if variant.is_some_and(|variant| variant != "video") {
-                return Err(invalid("variant", "video: nothing else is made"));
+                return Err(invalid_field("variant", "video: nothing else is made"));
             }
-            let job = find(gateway, account, &id).await?;
+            let job = require_job(gateway, account, &id).await?;
             let JobStage::Ended { outcome, .. } = &job.stage else {
                 return Err(ApiError::VideoNotReady);
             };
             if matches!(outcome, JobOutcome::Failed { .. }) {
-                return Err(ApiError::NoVideo);
+                return Err(ApiError::VideoNotFound);
             }
-            let location = address(gateway, &job).await?;
+            let location = file_url(gateway, &job).await?;
             let reply = LocalResponse { status: 302, ..LocalResponse::ok(String::new()) };
-            Ok(reply.with("location", &location).with("cache-control", &"no-store"))
+            Ok(reply.with_header("location", &location).with_header("cache-control", &"no-store"))
         }
         // These have roads of their own.
         VideoAction::Create | VideoAction::File { .. } => Err(ApiError::Internal),
     }
 }
 
-async fn find(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job, ApiError> {
-    let found = gateway.in_time("video_find", gateway.videos.find(account, id)).await;
-    found.map_err(|_| ApiError::NoLedger)?.ok_or(ApiError::NoVideo)
+async fn require_job(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job, ApiError> {
+    let found =
+        gateway.with_ledger_timeout("video_find", gateway.videos.find_job(account, id)).await;
+    found.map_err(|_| ApiError::LedgerUnavailable)?.ok_or(ApiError::VideoNotFound)
 }
 
 /// Where the file of a job can be had for a while: at the object store itself, or here.
-async fn address(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
+async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
     let videos = &gateway.videos;
     let name = file_name(job);
-    let signing = videos.files.presigned_url(&name, ADDRESS_LIFE);
-    match tokio::time::timeout(FILES_WAIT, signing).await {
+    let signing = videos.files.presigned_url(&name, FILE_URL_TTL);
+    match tokio::time::timeout(OBJECT_STORE_TIMEOUT, signing).await {
         Ok(Ok(Some(address))) => return Ok(address),
         Ok(Ok(None)) => {}
         failed => {
@@ -270,9 +277,9 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
             return Err(ApiError::Internal);
         }
     }
-    let seal_of = gateway.in_time("secret", videos.seal()).await;
-    let made_by = seal_of.map_err(|_| ApiError::NoLedger)?;
-    let end_ms = unix_ms().saturating_add(signed_url::TOKEN_TTL_MAX_MS - CLOCKS_DIFFER_MS);
+    let seal_of = gateway.with_ledger_timeout("secret", videos.url_signer()).await;
+    let made_by = seal_of.map_err(|_| ApiError::LedgerUnavailable)?;
+    let end_ms = unix_ms().saturating_add(signed_url::TOKEN_TTL_MAX_MS - CLOCK_SKEW_MAX_MS);
     let token = made_by.make_token(job.account.as_str(), &job.id, end_ms);
     let token = token.map_err(|_| ApiError::Internal)?;
     let base = videos.public_base.as_deref().unwrap_or_default();
@@ -283,58 +290,62 @@ async fn address(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
 ///
 /// # Errors
 /// The address is not good, or the job and its file are gone.
-pub(super) async fn file(
+pub(super) async fn send_file(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
     (id, token): (&str, &str),
 ) -> Result<(), ApiError> {
     let videos = &gateway.videos;
-    let seal = gateway.in_time("secret", videos.seal()).await.map_err(|_| ApiError::NoLedger)?;
-    let account = seal.verify(id, token, unix_ms()).ok_or(ApiError::NoVideo)?;
-    let account = AccountName::parse(&account).ok_or(ApiError::NoVideo)?;
-    exchange.record.account = Some(account.clone());
+    let url_signer = gateway
+        .with_ledger_timeout("secret", videos.url_signer())
+        .await
+        .map_err(|_| ApiError::LedgerUnavailable)?;
+    let account = url_signer.verify(id, token, unix_ms()).ok_or(ApiError::VideoNotFound)?;
+    let account = AccountName::parse(&account).ok_or(ApiError::VideoNotFound)?;
+    exchange.access_log.account = Some(account.clone());
     let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
     gateway.count_for_account(exchange, &tenant)?;
-    let job = find(gateway, &account, id).await?;
+    let job = require_job(gateway, &account, id).await?;
     if job.status() != JobStatus::Completed {
-        return Err(ApiError::NoVideo);
+        return Err(ApiError::VideoNotFound);
     }
-    download::send(&videos.files, &file_name(&job), session, exchange).await
+    download::send_file(&videos.files, &file_name(&job), session, exchange).await
 }
 
 /// The id of the job that a request asks for.
-pub(super) fn id(exchange: &RequestContext) -> String {
-    format!("{ID_START}{}", exchange.id)
+pub(super) fn job_id(exchange: &RequestContext) -> String {
+    format!("{ID_PREFIX}{}", exchange.id)
 }
 
 /// Takes a new job in: afterwards it is in the queue, and its money held.
 ///
 /// # Errors
 /// Everything that can be wrong with it.
-pub(super) async fn create(
+pub(super) async fn create_job(
     gateway: &Gateway,
     session: &Session,
     exchange: &mut RequestContext,
-    caller: KnownCaller,
-    taken: RequestBody,
+    caller: AuthenticatedCaller,
+    request_body: RequestBody,
 ) -> Result<LocalResponse, ApiError> {
     let catalogue = gateway.catalogue.load();
-    let model = admit::model(&catalogue, &taken.opened.model, Endpoint::Videos)?;
-    exchange.record.model = Some(model.clone());
-    let call = ModelCall::parse(taken.opened, Endpoint::Videos).map_err(ApiError::Call)?;
-    admit::screen(&model, &call, Endpoint::Videos)?;
+    let model = admit::find_model(&catalogue, &request_body.parsed.model, Endpoint::Videos)?;
+    exchange.access_log.model = Some(model.clone());
+    let call =
+        ModelCall::parse(request_body.parsed, Endpoint::Videos).map_err(ApiError::InvalidCall)?;
+    admit::check_field_policy(&model, &call, Endpoint::Videos)?;
     let RequestKind::Video { ask, file } = &call.kind else { return Err(ApiError::Internal) };
     let vendor = &model.vendor.name;
     if gateway.routes.of(vendor).is_none() {
         return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
     }
     let at = exchange.arrived_ms / 1_000;
-    let quote = funds::quote(&model, &call, 0, at)?.ok_or(ApiError::Internal)?;
+    let quote = holds::quote_call(&model, &call, 0, at)?.ok_or(ApiError::Internal)?;
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
-        id: id(exchange),
+        id: job_id(exchange),
         account: account.clone(),
         key_prefix: caller.key.prefix.clone(),
         model: model.id.clone(),
@@ -349,22 +360,23 @@ pub(super) async fn create(
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     };
-    let whole = rewritten(&model, videos::build_body(&call.document, ask, file.as_ref()))?;
+    let whole = rewrite_body(&model, videos::build_body(&call.document, ask, file.as_ref()))?;
     // While nothing can be placed nothing is kept for it.
-    let admitting = gateway.in_time("video_place", gateway.ledger.accepts_holds()).await;
-    admitting.map_err(|_| ApiError::NoLedger)?;
-    let (job, body) = body::keep(gateway, job, whole).await?;
-    let order = NewJob {
+    let admitting =
+        gateway.with_ledger_timeout("video_place", gateway.ledger.accepts_holds()).await;
+    admitting.map_err(|_| ApiError::LedgerUnavailable)?;
+    let (job, body) = body::store_body(gateway, job, whole).await?;
+    let new_job = NewJob {
         body,
-        key: repeat::key(session)?,
+        key: idempotency::read_key_digest(session)?,
         quote,
         lease_ms: schedule.hold_lease_ms(),
         open_max: schedule.open_max,
         job: job.clone(),
     };
-    let placed = place(gateway, order).await.map_err(|_| ApiError::NoLedger)?;
+    let placed = place_job(gateway, new_job).await.map_err(|_| ApiError::LedgerUnavailable)?;
     if placed != PlaceResult::New {
-        body::forget(gateway, &job).await;
+        body::delete_body(gateway, &job).await;
     }
     let view = match placed {
         PlaceResult::New => job.to_api_json(schedule),
@@ -377,14 +389,14 @@ pub(super) async fn create(
             return Err(ApiError::Insufficient { least: quote.least, available });
         }
         PlaceResult::TooManyOpen => return Err(ApiError::TooManyVideos(schedule.open_max)),
-        PlaceResult::NoAccount => return Err(ApiError::BadKey),
+        PlaceResult::NoAccount => return Err(ApiError::UnknownKey),
     };
-    gateway.videos.bell.notify_one();
+    gateway.videos.worker_wakeup.notify_one();
     Ok(LocalResponse::ok(view))
 }
 
 /// The body for the vendor, as the rules want it.
-fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
+fn rewrite_body(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
     let document = JsonDocument::parse(body).map_err(|_| ApiError::Internal)?;
     let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Videos, &mut draft);
@@ -393,21 +405,21 @@ fn rewritten(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
 
 /// Places an order, within the ledger's deadline. If that passes, the job may be there all the
 /// same: unless the client can ask for it again, it is taken back.
-async fn place(gateway: &Gateway, order: NewJob) -> Result<PlaceResult, Unavailable> {
+async fn place_job(gateway: &Gateway, new_job: NewJob) -> Result<PlaceResult, Unavailable> {
     let queue = gateway.videos.queue.clone();
-    let (account, id) = (order.job.account.clone(), order.job.id.clone());
-    let is_named = order.key.is_some();
-    let placing = queue.place_job(order);
+    let (account, id) = (new_job.job.account.clone(), new_job.job.id.clone());
+    let has_key = new_job.key.is_some();
+    let placing = queue.place_job(new_job);
     let placed = if gateway.store_name == "sqlite" {
-        let waited = tokio::time::timeout(DISK_WAIT, placing).await;
+        let waited = tokio::time::timeout(EMBEDDED_STORE_TIMEOUT, placing).await;
         waited.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())))
     } else {
-        gateway.in_time("video_place", placing).await
+        gateway.with_ledger_timeout("video_place", placing).await
     };
     if let Err(why) = &placed {
         log::warn!(event = "video_place_failed", job = id, why:% = why; "a job was not placed");
-        if !is_named {
-            take_back(queue, account, id);
+        if !has_key {
+            delete_unconfirmed(queue, account, id);
         }
     }
     placed
@@ -415,54 +427,54 @@ async fn place(gateway: &Gateway, order: NewJob) -> Result<PlaceResult, Unavaila
 
 /// Deletes a job of which nobody knows whether it is there, and once more when whatever was on its
 /// way has arrived or been refused.
-fn take_back(queue: Arc<dyn JobQueue>, account: AccountName, id: String) {
-    const WAIT_MIN: Duration = Duration::from_millis(20);
-    const WAIT_MAX: Duration = Duration::from_secs(5);
-    const ARRIVAL: Duration = Duration::from_secs(35);
+fn delete_unconfirmed(queue: Arc<dyn JobQueue>, account: AccountName, id: String) {
+    const RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
+    const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+    const LATE_ARRIVAL_DELAY: Duration = Duration::from_secs(35);
     tokio::spawn(async move {
-        for pause in [Duration::ZERO, ARRIVAL] {
+        for pause in [Duration::ZERO, LATE_ARRIVAL_DELAY] {
             tokio::time::sleep(pause).await;
-            let mut wait = WAIT_MIN;
+            let mut wait = RETRY_DELAY_MIN;
             while queue.delete_job(&account, &id).await.is_err() {
                 tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(WAIT_MAX);
+                wait = (wait * 2).min(RETRY_DELAY_MAX);
             }
         }
     });
 }
 
 /// Whether a text is an id of a job: no other is looked up anywhere.
-fn is_id(text: &str) -> bool {
-    let uuid = text.strip_prefix(ID_START).and_then(|rest| uuid::Uuid::try_parse(rest).ok());
-    uuid.is_some_and(|uuid| text[ID_START.len()..] == uuid.to_string())
+fn is_job_id(text: &str) -> bool {
+    let uuid = text.strip_prefix(ID_PREFIX).and_then(|rest| uuid::Uuid::try_parse(rest).ok());
+    uuid.is_some_and(|uuid| text[ID_PREFIX.len()..] == uuid.to_string())
 }
 
-fn page(query: &str) -> Result<JobPage, ApiError> {
-    let limit = match value(query, "limit") {
-        None => PAGE_JOBS,
+fn parse_page(query: &str) -> Result<JobPage, ApiError> {
+    let limit = match query_value(query, "limit") {
+        None => PAGE_JOBS_DEFAULT,
         Some(text) => Some(text)
             .filter(|text| text.bytes().all(|digit| digit.is_ascii_digit()))
             .and_then(|text| text.parse().ok())
             .filter(|limit| (1..=PAGE_JOBS_MAX).contains(limit))
-            .ok_or_else(|| invalid("limit", "a whole number from 1 to 100"))?,
+            .ok_or_else(|| invalid_field("limit", "a whole number from 1 to 100"))?,
     };
-    let ascending = match value(query, "order").as_deref() {
+    let ascending = match query_value(query, "order").as_deref() {
         None | Some("desc") => false,
         Some("asc") => true,
-        Some(_) => return Err(invalid("order", "asc or desc")),
+        Some(_) => return Err(invalid_field("order", "asc or desc")),
     };
     // Some write an empty one for the first page.
-    let after = value(query, "after").filter(|after| !after.is_empty());
+    let after = query_value(query, "after").filter(|after| !after.is_empty());
     Ok(JobPage { after, limit, ascending })
 }
 
 /// A value of a query, decoded.
-fn value(query: &str, name: &str) -> Option<String> {
+fn query_value(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let (_, value) = pairs.find(|(found, _)| *found == name)?;
-    Some(decoded(value).unwrap_or_default())
+    Some(percent_decode(value).unwrap_or_default())
 }
 
-fn invalid(field: &str, right: &str) -> ApiError {
-    ApiError::Call(CallError::invalid(field, right))
+fn invalid_field(field: &str, right: &str) -> ApiError {
+    ApiError::InvalidCall(CallError::invalid(field, right))
 }

@@ -21,12 +21,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::Catalogue;
 use crate::conf::{AdminAddress, Config};
-use crate::gateway::busy::InFlight;
-use crate::gateway::edge::crowd::ConnectionLimits;
+use crate::gateway::context::unix_ms;
+use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
-use crate::gateway::exchange::unix_ms;
+use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
-use crate::gateway::load::OverloadMonitor;
+use crate::gateway::overload::OverloadMonitor;
 use crate::gateway::routes::RouteTable;
 use crate::gateway::vendor_key::read_key;
 use crate::ledger::Ledger;
@@ -68,9 +68,9 @@ pub(super) fn build(
     let parts = EdgeConfig {
         app: admin,
         tls: None,
-        crowd: ConnectionLimits::unshown(connections_max),
-        busy: InFlight::default(),
-        load: OverloadMonitor::new(Duration::ZERO),
+        connection_limits: ConnectionLimits::without_metrics(connections_max),
+        in_flight: InFlight::default(),
+        overload: OverloadMonitor::new(Duration::ZERO),
         proxies: None,
     };
     let timeouts = Timeouts {

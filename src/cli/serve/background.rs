@@ -17,13 +17,13 @@ use super::credentials::ReloadableCredentials;
 use super::reload::RulesReload;
 use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
-use crate::gateway::busy::InFlight;
-use crate::gateway::dial::PlainPool;
-use crate::gateway::edge::crowd::ConnectionLimits;
-use crate::gateway::exchange::unix_ms;
+use crate::gateway::context::unix_ms;
+use crate::gateway::edge::connection_limits::ConnectionLimits;
+use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
 use crate::gateway::probe::RouteProber;
 use crate::gateway::routes::{RouteTable, VendorRoute};
+use crate::gateway::upstream_pool::UpstreamPool;
 use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
@@ -57,7 +57,7 @@ pub(super) struct BackgroundTasks {
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) sweep_interval: Duration,
     pub(super) routes: Arc<RouteTable>,
-    pub(super) pool: Arc<PlainPool>,
+    pub(super) pool: Arc<UpstreamPool>,
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
     pub(super) in_flight: InFlight,
@@ -173,7 +173,7 @@ impl BackgroundTasks {
                 }
                 () = tokio::time::sleep(RELOAD_POLL_INTERVAL) => {
                     self.rules.reload_if_changed();
-                    self.routes.all().for_each(|route| route.show(unix_ms()));
+                    self.routes.all().for_each(|route| route.report_state(unix_ms()));
                     self.pool.sweep();
                 }
             }
@@ -271,7 +271,7 @@ async fn resolve_route(route: &VendorRoute) {
             let mut addresses: Vec<SocketAddr> = found.collect();
             // Hosts without IPv6 would fail on such an address first.
             addresses.sort_by_key(SocketAddr::is_ipv6);
-            route.resolved(addresses);
+            route.set_addresses(addresses);
         }
         Err(why) => log::warn!(
             event = "dns_lookup_failed", host = route.base.host, why:% = why;

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::conf::Config;
 use crate::gateway::Gateway;
-use crate::gateway::edge::crowd::ConnectionLimits;
+use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::store::OpenStore;
 
@@ -69,14 +69,15 @@ pub(super) fn build(
     gateway: Gateway,
     (crowd, tls): (Arc<ConnectionLimits>, Option<Acceptor>),
 ) -> Service<EdgeService<HttpProxy<Gateway>>> {
-    let (busy, load) = (gateway.busy.clone(), gateway.load.clone());
-    let proxies = gateway.proxies.clone();
+    let (busy, load) = (gateway.in_flight.clone(), gateway.overload.clone());
+    let proxies = gateway.trusted_proxies.clone();
     let mut app = http_proxy(server, gateway);
     let mut options = HttpServerOptions::default();
     options.h2_idle_timeout = Some(conf.timeouts.keepalive);
     app.server_options = Some(options);
     app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
-    let parts = EdgeConfig { app, tls, crowd, busy, load, proxies };
+    let parts =
+        EdgeConfig { app, tls, connection_limits: crowd, in_flight: busy, overload: load, proxies };
     let edge = EdgeService::new(parts, &conf.limits, &conf.timeouts);
     let mut service = Service::new("gateway".to_owned(), edge);
     let mut listener = ListenerConfig::tcp(&conf.listen.http);

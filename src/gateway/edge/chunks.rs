@@ -4,9 +4,9 @@
 use super::head::is_token_byte;
 
 /// Digits of the size of a chunk, at most.
-const DIGITS_MAX: u8 = 15;
+const SIZE_DIGITS_MAX: u8 = 15;
 /// Bytes of all that is neither size nor data, at most. Nothing is done with it.
-const EXTRA_BYTES_MAX: usize = 8 << 10;
+const OVERHEAD_BYTES_MAX: usize = 8 << 10;
 
 /// How far a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum ChunkPosition {
         size: u64,
     },
     /// Between a size and what is said of the chunk.
-    Gap {
+    SizePadding {
         size: u64,
     },
     /// In what is said of a chunk.
@@ -25,7 +25,7 @@ enum ChunkPosition {
         size: u64,
     },
     /// Before the LF after a size.
-    SizeEnd {
+    SizeLf {
         size: u64,
     },
     /// In data, of which so much is to come.
@@ -39,19 +39,19 @@ enum ChunkPosition {
     /// Before a field that follows the chunks, or the end.
     Trailer,
     /// In the name of a field, and its value.
-    Name,
-    Value,
+    TrailerName,
+    TrailerValue,
     /// Before the LF after a field, and of the end.
-    ValueEnd,
-    LastEnd,
-    Over,
+    TrailerLf,
+    FinalLf,
+    Finished,
 }
 
 /// A body in chunks, as far as it has been read.
 #[derive(Debug)]
 pub struct ChunkReader {
-    at: ChunkPosition,
-    extra: usize,
+    position: ChunkPosition,
+    overhead_bytes: usize,
 }
 
 /// It is no such body.
@@ -60,15 +60,15 @@ pub struct InvalidChunk;
 
 impl Default for ChunkReader {
     fn default() -> ChunkReader {
-        ChunkReader { at: ChunkPosition::Size { digits: 0, size: 0 }, extra: 0 }
+        ChunkReader { position: ChunkPosition::Size { digits: 0, size: 0 }, overhead_bytes: 0 }
     }
 }
 
 impl ChunkReader {
     /// Whether all of the body was there.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.at == ChunkPosition::Over
+    pub fn is_finished(&self) -> bool {
+        self.position == ChunkPosition::Finished
     }
 
     /// Reads on. What comes after the end is not looked at.
@@ -77,70 +77,74 @@ impl ChunkReader {
     /// These bytes cannot go on like this.
     pub fn read(&mut self, mut bytes: &[u8]) -> Result<(), InvalidChunk> {
         while let [first, rest @ ..] = bytes {
-            if let ChunkPosition::Data { left } = self.at {
+            if let ChunkPosition::Data { left } = self.position {
                 let skipped = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                 bytes = &bytes[skipped..];
                 let left = left - skipped as u64;
-                self.at = if left == 0 {
+                self.position = if left == 0 {
                     ChunkPosition::DataEnd { cr: true }
                 } else {
                     ChunkPosition::Data { left }
                 };
                 continue;
             }
-            if self.at == ChunkPosition::Over {
+            if self.position == ChunkPosition::Finished {
                 break;
             }
-            self.at = self.step(*first).ok_or(InvalidChunk)?;
+            self.position = self.next_position(*first).ok_or(InvalidChunk)?;
             bytes = rest;
         }
-        if self.extra > EXTRA_BYTES_MAX { Err(InvalidChunk) } else { Ok(()) }
+        if self.overhead_bytes > OVERHEAD_BYTES_MAX { Err(InvalidChunk) } else { Ok(()) }
     }
 
     /// Where a byte leads to that is no data.
-    fn step(&mut self, byte: u8) -> Option<ChunkPosition> {
+    fn next_position(&mut self, byte: u8) -> Option<ChunkPosition> {
         let visible = byte == b'\t' || matches!(byte, b' '..=b'~');
         let needed = matches!(
-            self.at,
+            self.position,
             ChunkPosition::Size { .. }
-                | ChunkPosition::SizeEnd { .. }
+                | ChunkPosition::SizeLf { .. }
                 | ChunkPosition::DataEnd { .. }
         );
-        self.extra += usize::from(!needed);
-        Some(match (self.at, byte) {
+        self.overhead_bytes += usize::from(!needed);
+        Some(match (self.position, byte) {
             (ChunkPosition::Size { digits, size }, b'\r') if digits > 0 => {
-                ChunkPosition::SizeEnd { size }
+                ChunkPosition::SizeLf { size }
             }
             (ChunkPosition::Size { digits, size }, b';') if digits > 0 => {
                 ChunkPosition::Extension { size }
             }
             (ChunkPosition::Size { digits, size }, b' ' | b'\t') if digits > 0 => {
-                ChunkPosition::Gap { size }
+                ChunkPosition::SizePadding { size }
             }
-            (ChunkPosition::Size { digits, size }, _) if digits < DIGITS_MAX => {
+            (ChunkPosition::Size { digits, size }, _) if digits < SIZE_DIGITS_MAX => {
                 let digit = char::from(byte).to_digit(16)?;
                 ChunkPosition::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }
             }
-            (ChunkPosition::Gap { size }, b' ' | b'\t') => ChunkPosition::Gap { size },
-            (ChunkPosition::Gap { size }, b';') => ChunkPosition::Extension { size },
-            (ChunkPosition::Extension { size }, b'\r') => ChunkPosition::SizeEnd { size },
+            (ChunkPosition::SizePadding { size }, b' ' | b'\t') => {
+                ChunkPosition::SizePadding { size }
+            }
+            (ChunkPosition::SizePadding { size }, b';') => ChunkPosition::Extension { size },
+            (ChunkPosition::Extension { size }, b'\r') => ChunkPosition::SizeLf { size },
             (ChunkPosition::Extension { size }, _) if visible => ChunkPosition::Extension { size },
-            (ChunkPosition::SizeEnd { size: 0 } | ChunkPosition::ValueEnd, b'\n') => {
+            (ChunkPosition::SizeLf { size: 0 } | ChunkPosition::TrailerLf, b'\n') => {
                 ChunkPosition::Trailer
             }
-            (ChunkPosition::SizeEnd { size }, b'\n') => ChunkPosition::Data { left: size },
+            (ChunkPosition::SizeLf { size }, b'\n') => ChunkPosition::Data { left: size },
             (ChunkPosition::DataEnd { cr: true }, b'\r') => ChunkPosition::DataEnd { cr: false },
             (ChunkPosition::DataEnd { cr: false }, b'\n') => {
                 ChunkPosition::Size { digits: 0, size: 0 }
             }
-            (ChunkPosition::Trailer, b'\r') => ChunkPosition::LastEnd,
-            (ChunkPosition::Trailer | ChunkPosition::Name, _) if is_token_byte(byte) => {
-                ChunkPosition::Name
+            (ChunkPosition::Trailer, b'\r') => ChunkPosition::FinalLf,
+            (ChunkPosition::Trailer | ChunkPosition::TrailerName, _) if is_token_byte(byte) => {
+                ChunkPosition::TrailerName
             }
-            (ChunkPosition::Name, b':') => ChunkPosition::Value,
-            (ChunkPosition::Value, b'\r') => ChunkPosition::ValueEnd,
-            (ChunkPosition::Value, _) if visible || byte >= 0x80 => ChunkPosition::Value,
-            (ChunkPosition::LastEnd, b'\n') => ChunkPosition::Over,
+            (ChunkPosition::TrailerName, b':') => ChunkPosition::TrailerValue,
+            (ChunkPosition::TrailerValue, b'\r') => ChunkPosition::TrailerLf,
+            (ChunkPosition::TrailerValue, _) if visible || byte >= 0x80 => {
+                ChunkPosition::TrailerValue
+            }
+            (ChunkPosition::FinalLf, b'\n') => ChunkPosition::Finished,
             _ => return None,
         })
     }
@@ -155,7 +159,7 @@ mod tests {
 
     fn read(body: &[u8]) -> Result<bool, InvalidChunk> {
         let mut chunks = ChunkReader::default();
-        chunks.read(body).map(|()| chunks.is_over())
+        chunks.read(body).map(|()| chunks.is_finished())
     }
 
     #[rstest]
@@ -205,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_is_said_beside_the_data_is_bounded() {
-        let most = "x".repeat(EXTRA_BYTES_MAX + 1);
+        let most = "x".repeat(OVERHEAD_BYTES_MAX + 1);
         assert_eq!(read(format!("1;{most}").as_bytes()), Err(InvalidChunk));
         assert_eq!(read(format!("0\r\na: {most}").as_bytes()), Err(InvalidChunk));
     }
@@ -218,7 +222,7 @@ mod tests {
             let mut chunks = ChunkReader::default();
             let in_pieces = pieces.iter().try_for_each(|piece| chunks.read(piece.as_bytes()));
             let whole = pieces.concat();
-            prop_assert_eq!(in_pieces.map(|()| chunks.is_over()), read(whole.as_bytes()));
+            prop_assert_eq!(in_pieces.map(|()| chunks.is_finished()), read(whole.as_bytes()));
         }
     }
 }

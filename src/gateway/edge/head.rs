@@ -17,43 +17,43 @@ const LENGTH_DIGITS_MAX: usize = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadError {
     /// A line does not end with CR LF.
-    Line,
+    BadLineEnding,
     /// It does not begin with a request line.
-    Start,
+    BadRequestLine,
     /// It is of another version of the protocol.
-    Version,
+    UnsupportedVersion,
     /// The target is none that a server takes.
-    Target,
+    BadTarget,
     /// It asks for a tunnel.
-    Connect,
+    ConnectMethod,
     /// It names no host.
-    NoHost,
+    MissingHost,
     /// It names several hosts.
-    Hosts,
+    MultipleHosts,
     /// The host is none.
-    Host,
+    BadHost,
     /// A field has no name.
-    Name,
+    BadFieldName,
     /// There is space between a field's name and its colon.
-    Space,
+    SpaceBeforeColon,
     /// A field goes on in the next line.
-    Folded,
+    FoldedField,
     /// A field has control characters in it.
     Value,
     /// There are several lengths, or a length beside an encoding.
-    Lengths,
+    ConflictingLengths,
     /// The length is no plain number.
-    Length,
+    BadContentLength,
     /// The transfer encoding is not exactly `chunked`, or there are several.
-    Coding,
+    BadTransferEncoding,
     /// It expects something that is not done here.
-    Expectation,
+    UnsupportedExpectation,
     /// It wants to change the protocol.
-    Upgrade,
+    UnsupportedUpgrade,
     /// It has too many fields.
-    Fields,
+    TooManyFields,
     /// Its body is to come in chunks, and begins with none.
-    Chunks,
+    BadChunk,
 }
 
 /// How the end of a body is found.
@@ -62,7 +62,7 @@ pub enum BodyFraming {
     /// By its length, which may be 0.
     Length,
     /// By its last chunk.
-    Chunks,
+    Chunked,
 }
 
 /// Where the head ends that these bytes begin with; `None` if it is not whole yet. So many of them
@@ -70,11 +70,11 @@ pub enum BodyFraming {
 ///
 /// # Errors
 /// What there is of it is wrong already.
-pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, HeadError> {
-    for found in memchr_iter(b'\n', &bytes[looked..]) {
-        let at = looked + found;
+pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError> {
+    for found in memchr_iter(b'\n', &bytes[scanned..]) {
+        let at = scanned + found;
         if at == 0 || bytes[at - 1] != b'\r' {
-            return Err(HeadError::Line);
+            return Err(HeadError::BadLineEnding);
         }
         // Of an empty line the end of the line before is two bytes away.
         if at >= 2 && bytes[at - 2] == b'\n' {
@@ -83,11 +83,11 @@ pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, HeadError> {
     }
     // No need to wait for the end of what has none.
     let begun = bytes.first().is_none_or(|first| is_token_byte(*first));
-    let rest = &bytes[looked.saturating_sub(1)..];
+    let rest = &bytes[scanned.saturating_sub(1)..];
     let alone = |at: usize| rest.get(at + 1).is_some_and(|next| *next != b'\n');
     match memchr_iter(b'\r', rest).any(alone) {
-        _ if !begun => Err(HeadError::Start),
-        true => Err(HeadError::Line),
+        _ if !begun => Err(HeadError::BadRequestLine),
+        true => Err(HeadError::BadLineEnding),
         false => Ok(None),
     }
 }
@@ -98,17 +98,17 @@ pub fn end(bytes: &[u8], looked: usize) -> Result<Option<usize>, HeadError> {
 /// What is wrong with it.
 pub fn check(head: &[u8]) -> Result<BodyFraming, HeadError> {
     let mut lines = HeadLines(head);
-    let request = RequestHead::read(lines.next().ok_or(HeadError::Start)??)?;
+    let request = RequestLine::parse(lines.next().ok_or(HeadError::BadRequestLine)??)?;
     let mut fields = FramingFields::default();
     for line in lines {
         let line = line?;
         if line.is_empty() {
             break;
         }
-        fields.take(line)?;
+        fields.add_line(line)?;
     }
-    fields.fit(&request)?;
-    Ok(if fields.has_coding { BodyFraming::Chunks } else { BodyFraming::Length })
+    fields.check_consistency(&request)?;
+    Ok(if fields.has_transfer_encoding { BodyFraming::Chunked } else { BodyFraming::Length })
 }
 
 /// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.
@@ -116,7 +116,7 @@ pub fn check(head: &[u8]) -> Result<BodyFraming, HeadError> {
 pub fn path(head: &[u8]) -> String {
     let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    let rest = absolute(target).map_or(target, |(_, rest)| rest);
+    let rest = split_absolute(target).map_or(target, |(_, rest)| rest);
     let path = rest.split(|byte| *byte == b'?').next().unwrap_or_default();
     String::from_utf8_lossy(path).into_owned()
 }
@@ -131,55 +131,55 @@ impl<'a> Iterator for HeadLines<'a> {
         let at = memchr(b'\n', self.0)?;
         let (line, rest) = self.0.split_at(at);
         self.0 = &rest[1..];
-        Some(line.strip_suffix(b"\r").ok_or(HeadError::Line))
+        Some(line.strip_suffix(b"\r").ok_or(HeadError::BadLineEnding))
     }
 }
 
 /// What the first line says of the rest.
-struct RequestHead<'a> {
+struct RequestLine<'a> {
     /// Whether it is of version 1.0.
-    old: bool,
+    is_http_10: bool,
     /// The host, if the target names it.
     authority: Option<&'a [u8]>,
 }
 
-impl<'a> RequestHead<'a> {
-    fn read(line: &'a [u8]) -> Result<RequestHead<'a>, HeadError> {
+impl<'a> RequestLine<'a> {
+    fn parse(line: &'a [u8]) -> Result<RequestLine<'a>, HeadError> {
         let mut words = line.split(|byte| *byte == b' ');
         let [Some(method), Some(target), Some(version), None] =
             [words.next(), words.next(), words.next(), words.next()]
         else {
-            return Err(HeadError::Start);
+            return Err(HeadError::BadRequestLine);
         };
         if method.len() > METHOD_BYTES_MAX || !is_token(method) {
-            return Err(HeadError::Start);
+            return Err(HeadError::BadRequestLine);
         }
-        let old = match version {
+        let is_http_10 = match version {
             b"HTTP/1.1" => false,
             b"HTTP/1.0" => true,
-            _ if version.starts_with(b"HTTP/") => return Err(HeadError::Version),
-            _ => return Err(HeadError::Start),
+            _ if version.starts_with(b"HTTP/") => return Err(HeadError::UnsupportedVersion),
+            _ => return Err(HeadError::BadRequestLine),
         };
         if method == b"CONNECT" {
-            return Err(HeadError::Connect);
+            return Err(HeadError::ConnectMethod);
         }
-        if !all(target, TARGET) {
-            return Err(HeadError::Target);
+        if !all_in_class(target, TARGET_CLASS) {
+            return Err(HeadError::BadTarget);
         }
         let authority = match target {
             [b'/', ..] => None,
             b"*" if method == b"OPTIONS" => None,
             _ => {
-                let named = absolute(target).map(|(authority, _)| authority);
-                Some(named.filter(|host| is_host(host)).ok_or(HeadError::Target)?)
+                let named = split_absolute(target).map(|(authority, _)| authority);
+                Some(named.filter(|host| is_host(host)).ok_or(HeadError::BadTarget)?)
             }
         };
-        Ok(RequestHead { old, authority })
+        Ok(RequestLine { is_http_10, authority })
     }
 }
 
 /// Host and path of a target that names both.
-fn absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     let (scheme, rest) = target.split_at(memchr(b':', target)?);
     if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
         return None;
@@ -194,91 +194,95 @@ fn absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
 struct FramingFields<'a> {
     count: usize,
     host: Option<&'a [u8]>,
-    has_length: bool,
-    has_coding: bool,
+    has_content_length: bool,
+    has_transfer_encoding: bool,
 }
 
 impl<'a> FramingFields<'a> {
-    fn take(&mut self, line: &'a [u8]) -> Result<(), HeadError> {
+    fn add_line(&mut self, line: &'a [u8]) -> Result<(), HeadError> {
         if matches!(line.first(), Some(b' ' | b'\t')) {
-            return Err(HeadError::Folded);
+            return Err(HeadError::FoldedField);
         }
-        let colon = memchr(b':', line).ok_or(HeadError::Name)?;
-        let (name, value) = (&line[..colon], trimmed(&line[colon + 1..]));
+        let colon = memchr(b':', line).ok_or(HeadError::BadFieldName)?;
+        let (name, value) = (&line[..colon], trim_ows(&line[colon + 1..]));
         if matches!(name.last(), Some(b' ' | b'\t')) {
-            return Err(HeadError::Space);
+            return Err(HeadError::SpaceBeforeColon);
         }
         if !is_token(name) {
-            return Err(HeadError::Name);
+            return Err(HeadError::BadFieldName);
         }
         if has_controls(value) {
             return Err(HeadError::Value);
         }
         self.count += 1;
         if self.count > FIELDS_MAX {
-            return Err(HeadError::Fields);
+            return Err(HeadError::TooManyFields);
         }
         let called = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
-            4 if called(b"host") => self.host(value),
+            4 if called(b"host") => self.set_host(value),
             6 if called(b"expect") => {
                 let known = value.eq_ignore_ascii_case(b"100-continue");
-                known.then_some(()).ok_or(HeadError::Expectation)
+                known.then_some(()).ok_or(HeadError::UnsupportedExpectation)
             }
             // What is offered here is the other version by its name alone, and may be passed over.
             7 if called(b"upgrade") => {
                 let known = value.eq_ignore_ascii_case(b"h2c");
-                known.then_some(()).ok_or(HeadError::Upgrade)
+                known.then_some(()).ok_or(HeadError::UnsupportedUpgrade)
             }
-            14 if called(b"content-length") => self.length(value),
-            17 if called(b"transfer-encoding") => self.coding(value),
+            14 if called(b"content-length") => self.set_content_length(value),
+            17 if called(b"transfer-encoding") => self.set_transfer_encoding(value),
             _ => Ok(()),
         }
     }
 
-    fn host(&mut self, value: &'a [u8]) -> Result<(), HeadError> {
+    fn set_host(&mut self, value: &'a [u8]) -> Result<(), HeadError> {
         if self.host.is_some() {
-            return Err(HeadError::Hosts);
+            return Err(HeadError::MultipleHosts);
         }
         self.host = Some(value);
-        is_host(value).then_some(()).ok_or(HeadError::Host)
+        is_host(value).then_some(()).ok_or(HeadError::BadHost)
     }
 
-    fn length(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        if self.has_length || self.has_coding {
-            return Err(HeadError::Lengths);
+    fn set_content_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        if self.has_content_length || self.has_transfer_encoding {
+            return Err(HeadError::ConflictingLengths);
         }
-        self.has_length = true;
+        self.has_content_length = true;
         let plain = match value {
             [] => false,
             [b'0', rest @ ..] => rest.is_empty(),
             digits => digits.len() <= LENGTH_DIGITS_MAX && digits.iter().all(u8::is_ascii_digit),
         };
-        plain.then_some(()).ok_or(HeadError::Length)
+        plain.then_some(()).ok_or(HeadError::BadContentLength)
     }
 
-    fn coding(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        if self.has_length {
-            return Err(HeadError::Lengths);
+    fn set_transfer_encoding(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        if self.has_content_length {
+            return Err(HeadError::ConflictingLengths);
         }
-        if self.has_coding || !value.eq_ignore_ascii_case(b"chunked") {
-            return Err(HeadError::Coding);
+        if self.has_transfer_encoding || !value.eq_ignore_ascii_case(b"chunked") {
+            return Err(HeadError::BadTransferEncoding);
         }
-        self.has_coding = true;
+        self.has_transfer_encoding = true;
         Ok(())
     }
 
     /// Whether they go together with the first line.
-    fn fit(&self, request: &RequestHead<'_>) -> Result<(), HeadError> {
-        if self.host.is_none() && !request.old {
-            return Err(HeadError::NoHost);
+    fn check_consistency(&self, request: &RequestLine<'_>) -> Result<(), HeadError> {
+        if self.host.is_none() && !request.is_http_10 {
+            return Err(HeadError::MissingHost);
         }
         let differs = |authority: &[u8]| self.host.is_some_and(|host| host != authority);
         if request.authority.is_some_and(differs) {
-            return Err(HeadError::Hosts);
+            return Err(HeadError::MultipleHosts);
         }
         // The older version knows no encodings: it would take the chunks for the body.
-        if self.has_coding && request.old { Err(HeadError::Coding) } else { Ok(()) }
+        if self.has_transfer_encoding && request.is_http_10 {
+            Err(HeadError::BadTransferEncoding)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -291,14 +295,14 @@ fn is_host(value: &[u8]) -> bool {
         (!inside.is_empty() && inside.iter().all(of_address), &rest[end + 1..])
     } else {
         let end = memchr(b':', value).unwrap_or(value.len());
-        (end > 0 && all(&value[..end], HOST), &value[end..])
+        (end > 0 && all_in_class(&value[..end], HOST_CLASS), &value[end..])
     };
     let digits =
         |digits: &[u8]| (1..=5).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
     host && (port.is_empty() || port.strip_prefix(b":").is_some_and(digits))
 }
 
-fn trimmed(mut value: &[u8]) -> &[u8] {
+fn trim_ows(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
     }
@@ -317,37 +321,40 @@ fn has_controls(value: &[u8]) -> bool {
 
 /// Whether a byte may stand in the name of a field.
 pub(super) fn is_token_byte(byte: u8) -> bool {
-    is(byte, TOKEN)
+    is_in_class(byte, TOKEN_CLASS)
 }
 
 fn is_token(name: &[u8]) -> bool {
-    !name.is_empty() && all(name, TOKEN)
+    !name.is_empty() && all_in_class(name, TOKEN_CLASS)
 }
 
-fn all(bytes: &[u8], class: u8) -> bool {
-    bytes.iter().fold(true, |sound, byte| sound & is(*byte, class))
+fn all_in_class(bytes: &[u8], class: u8) -> bool {
+    bytes.iter().fold(true, |sound, byte| sound & is_in_class(*byte, class))
 }
 
-fn is(byte: u8, class: u8) -> bool {
-    CLASSES[usize::from(byte)] & class != 0
+fn is_in_class(byte: u8, class: u8) -> bool {
+    BYTE_CLASSES[usize::from(byte)] & class != 0
 }
 
 /// May stand in a name or a method.
-const TOKEN: u8 = 1;
+const TOKEN_CLASS: u8 = 1;
 /// May stand in a target.
-const TARGET: u8 = 2;
+const TARGET_CLASS: u8 = 2;
 /// May stand in a host that is no address in brackets.
-const HOST: u8 = 4;
+const HOST_CLASS: u8 = 4;
 /// What each byte may stand in.
-const CLASSES: [u8; 256] = classes();
+const BYTE_CLASSES: [u8; 256] = build_classes();
 
-const fn classes() -> [u8; 256] {
+const fn build_classes() -> [u8; 256] {
     let mut classes = [0; 256];
     let sets: [(&[u8], u8); 4] = [
-        (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", TOKEN | TARGET | HOST),
-        (b"!#$%&'*+-.^_`|~", TOKEN),
-        (b"-._~!$&'()*+,;=%", TARGET | HOST),
-        (b":@/?[]", TARGET),
+        (
+            b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+            TOKEN_CLASS | TARGET_CLASS | HOST_CLASS,
+        ),
+        (b"!#$%&'*+-.^_`|~", TOKEN_CLASS),
+        (b"-._~!$&'()*+,;=%", TARGET_CLASS | HOST_CLASS),
+        (b":@/?[]", TARGET_CLASS),
     ];
     let mut set = 0;
     while set < sets.len() {

@@ -11,13 +11,13 @@ use ppp::{HeaderResult, PartialResult};
 use tokio::io::AsyncReadExt;
 
 /// Nearly all lines are shorter.
-const HEADER_BYTES_FIRST: usize = 256;
+const HEADER_CAPACITY_INITIAL: usize = 256;
 /// No line of either version is longer; what a longer one could add, nobody here reads.
 const HEADER_BYTES_MAX: usize = 4 << 10;
 /// A line of version 1 has no more.
-const TEXT_BYTES_MAX: usize = 107;
+const V1_BYTES_MAX: usize = 107;
 /// What the two versions begin with.
-const BEGINNINGS: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
+const SIGNATURES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
 /// Why a connection does not begin as it must.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum ProxyHeaderError {
 
 /// For whom a proxy speaks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ProxiedClient {
+pub(super) enum ConnectionSource {
     /// For itself, such as when it looks whether somebody is there.
     Proxy,
     /// For a client.
@@ -39,23 +39,23 @@ pub(super) enum ProxiedClient {
 
 /// Reads the line that a connection begins with. What follows it is left to be read; from here on
 /// the connection is that of the client.
-pub(super) async fn read(socket: &mut Socket) -> Result<ProxiedClient, ProxyHeaderError> {
-    let mut bytes: Vec<u8> = Vec::with_capacity(HEADER_BYTES_FIRST);
+pub(super) async fn read_header(socket: &mut Socket) -> Result<ConnectionSource, ProxyHeaderError> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(HEADER_CAPACITY_INITIAL);
     loop {
         let left = HEADER_BYTES_MAX - bytes.len();
         let read = (&mut *socket).take(left as u64).read_buf(&mut bytes).await;
         if !matches!(read, Ok(1..)) {
             return Err(ProxyHeaderError::Ended);
         }
-        if let Some((speaker, length)) = parse(&bytes)? {
+        if let Some((source, length)) = parse(&bytes)? {
             socket.rewind(&bytes[length..]);
-            if let ProxiedClient::Client(address) = speaker {
+            if let ConnectionSource::Client(address) = source {
                 let digest = SocketDigest::from_raw_fd(socket.id());
                 // Nobody has asked for it yet.
                 let _ = digest.peer_addr.set(Some(address.into()));
                 socket.set_socket_digest(digest);
             }
-            return Ok(speaker);
+            return Ok(source);
         }
         if bytes.len() >= HEADER_BYTES_MAX {
             return Err(ProxyHeaderError::Malformed);
@@ -64,19 +64,19 @@ pub(super) async fn read(socket: &mut Socket) -> Result<ProxiedClient, ProxyHead
 }
 
 /// The line that the bytes begin with, and its length; `None` while it is not whole.
-fn parse(bytes: &[u8]) -> Result<Option<(ProxiedClient, usize)>, ProxyHeaderError> {
+fn parse(bytes: &[u8]) -> Result<Option<(ConnectionSource, usize)>, ProxyHeaderError> {
     use ProxyHeaderError::Malformed;
     let begins = |known: &&[u8]| {
         let length = known.len().min(bytes.len());
         known[..length] == bytes[..length]
     };
-    if !BEGINNINGS.iter().any(begins) {
+    if !SIGNATURES.iter().any(begins) {
         return Err(Malformed);
     }
     // The parser of version 1 takes some beginnings of a line for wrong ones.
     let is_text = bytes[0] == b'P';
     if is_text && !bytes.windows(2).any(|two| two == b"\r\n") {
-        return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(Malformed) };
+        return if bytes.len() < V1_BYTES_MAX { Ok(None) } else { Err(Malformed) };
     }
     let header = HeaderResult::parse(bytes);
     if header.is_incomplete() {
@@ -84,31 +84,31 @@ fn parse(bytes: &[u8]) -> Result<Option<(ProxiedClient, usize)>, ProxyHeaderErro
     }
     match header {
         HeaderResult::V1(Ok(header)) => {
-            let speaker = match header.addresses {
-                TextAddresses::Tcp4(at) => client(at.source_address.into(), at.source_port),
-                TextAddresses::Tcp6(at) => client(at.source_address.into(), at.source_port),
-                TextAddresses::Unknown => ProxiedClient::Proxy,
+            let source = match header.addresses {
+                TextAddresses::Tcp4(at) => client_source(at.source_address.into(), at.source_port),
+                TextAddresses::Tcp6(at) => client_source(at.source_address.into(), at.source_port),
+                TextAddresses::Unknown => ConnectionSource::Proxy,
             };
-            Ok(Some((speaker, header.header.len())))
+            Ok(Some((source, header.header.len())))
         }
         HeaderResult::V2(Ok(header)) => {
-            let speaker = match (&header.command, &header.addresses) {
+            let source = match (&header.command, &header.addresses) {
                 (Command::Proxy, BinaryAddresses::IPv4(at)) => {
-                    client(at.source_address.into(), at.source_port)
+                    client_source(at.source_address.into(), at.source_port)
                 }
                 (Command::Proxy, BinaryAddresses::IPv6(at)) => {
-                    client(at.source_address.into(), at.source_port)
+                    client_source(at.source_address.into(), at.source_port)
                 }
-                _ => ProxiedClient::Proxy,
+                _ => ConnectionSource::Proxy,
             };
-            Ok(Some((speaker, header.len())))
+            Ok(Some((source, header.len())))
         }
         HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Err(Malformed),
     }
 }
 
-fn client(address: std::net::IpAddr, port: u16) -> ProxiedClient {
-    ProxiedClient::Client(SocketAddr::new(address.to_canonical(), port))
+fn client_source(address: std::net::IpAddr, port: u16) -> ConnectionSource {
+    ConnectionSource::Client(SocketAddr::new(address.to_canonical(), port))
 }
 
 #[cfg(test)]
@@ -117,19 +117,19 @@ mod tests {
 
     use super::*;
 
-    const V2: &[u8] = BEGINNINGS[1];
+    const V2: &[u8] = SIGNATURES[1];
 
     fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
         let length = u16::try_from(body.len()).expect("short").to_be_bytes();
         [V2, &[0x20 | command, family], &length, body].concat()
     }
 
-    fn speaks_for(bytes: &[u8]) -> Option<ProxiedClient> {
+    fn speaks_for(bytes: &[u8]) -> Option<ConnectionSource> {
         parse(bytes).ok().flatten().map(|(speaker, _)| speaker)
     }
 
-    fn at(text: &str) -> ProxiedClient {
-        ProxiedClient::Client(text.parse().expect("an address"))
+    fn at(text: &str) -> ConnectionSource {
+        ConnectionSource::Client(text.parse().expect("an address"))
     }
 
     #[test]
@@ -141,10 +141,10 @@ mod tests {
             speaks_for(b"PROXY TCP6 2001:db8::7 2001:db8::1 1 2\r\n"),
             Some(at("[2001:db8::7]:1"))
         );
-        assert_eq!(speaks_for(b"PROXY UNKNOWN\r\n"), Some(ProxiedClient::Proxy));
+        assert_eq!(speaks_for(b"PROXY UNKNOWN\r\n"), Some(ConnectionSource::Proxy));
         let four = [192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 1, 187];
         assert_eq!(speaks_for(&v2(1, 0x11, &four)), Some(at("192.0.2.7:80")));
-        assert_eq!(speaks_for(&v2(0, 0, &[])), Some(ProxiedClient::Proxy), "a health check");
+        assert_eq!(speaks_for(&v2(0, 0, &[])), Some(ConnectionSource::Proxy), "a health check");
         // Fields beyond the addresses are passed over, and belong to the line.
         let longer = [&four[..], &[4, 0, 1, 0]].concat();
         let read = parse(&[v2(1, 0x11, &longer), b"GET".to_vec()].concat());

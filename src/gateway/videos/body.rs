@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::gateway::Gateway;
-use crate::gateway::refusal::ApiError;
+use crate::gateway::api_error::ApiError;
 use crate::idempotency::INLINE_BYTES_MAX;
 use crate::jobs::{Job, VendorBody};
 
@@ -13,7 +13,7 @@ use crate::jobs::{Job, VendorBody};
 ///
 /// # Errors
 /// It cannot be put there. Nothing was promised or paid for yet.
-pub(super) async fn keep(
+pub(super) async fn store_body(
     gateway: &Gateway,
     mut job: Job,
     body: Bytes,
@@ -27,7 +27,7 @@ pub(super) async fn keep(
         created_ms.saturating_add(gateway.videos.schedule.hold_lease_ms()).div_ceil(1_000);
     job.body_apart = Some(VendorBody { bytes, expires_s });
     let Some((name, _)) = job.external_body() else { return Err(ApiError::Internal) };
-    if let Err(why) = gateway.bodies_apart.write(&name, body).await {
+    if let Err(why) = gateway.body_files.write(&name, body).await {
         log::warn!(
             event = "video_body_store_failed", job = job.id, why:% = why;
             "video request body not stored"
@@ -38,9 +38,9 @@ pub(super) async fn keep(
 }
 
 /// Deletes the body of a job that was not placed.
-pub(super) async fn forget(gateway: &Gateway, job: &Job) {
+pub(super) async fn delete_body(gateway: &Gateway, job: &Job) {
     let Some((name, bytes)) = job.external_body() else { return };
-    if let Err(why) = gateway.bodies_apart.delete(&name, bytes).await {
+    if let Err(why) = gateway.body_files.delete(&name, bytes).await {
         log::warn!(
             event = "video_body_delete_failed", job = job.id, why:% = why;
             "video request body left to the sweep"

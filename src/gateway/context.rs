@@ -1,0 +1,267 @@
+//! One request and what has become of it: the context that pingora hands to every phase.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::answer_budget::AnswerPermit;
+use super::api_error::AttemptFailure;
+use super::api_error::ErrorFormat;
+use super::holds::Funding;
+use super::idempotency::IdempotentCall;
+use super::reasoning_cache::ReasoningState;
+use super::routes::{RouteSlot, VendorRoute};
+use super::stream_budget::StreamBudget;
+use super::tenant_budget::{BudgetPermit, Tenant};
+use super::uploads::UploadPermit;
+use crate::catalogue::Model;
+use crate::dialect::Endpoint;
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::payload::RequestPayload;
+use crate::dialect::relay::Relay;
+use crate::dialect::translate::request::TranslatedCall;
+use crate::ledger::{AccountName, KeyRecord};
+use crate::money::{Money, Usage};
+
+/// A request.
+pub struct RequestContext {
+    /// Its id, and that of its hold. It begins with its time, so ids sort by age.
+    pub id: String,
+    /// When its head was read.
+    pub arrived: Instant,
+    /// The same, in unix ms.
+    pub arrived_ms: i64,
+    /// The address of the client, as far as it is known.
+    pub client_address: Option<IpAddr>,
+    /// What the client speaks.
+    pub error_format: ErrorFormat,
+    /// Time spent waiting for vendors.
+    pub vendor_time: Duration,
+    /// Time spent waiting for the client: for its body, and for it to take its answer.
+    pub client_time: Duration,
+    /// Its place among the requests under way.
+    pub request_permit: Option<BudgetPermit>,
+    /// The account of its key, once that is known, and what it uses of this gateway.
+    pub tenant: Option<Arc<Tenant>>,
+    /// What is told about it when it is over.
+    pub access_log: AccessLogRecord,
+    /// How far it is.
+    pub stage: RequestStage,
+    /// The name that it is known by to its repeats, if it has any.
+    pub idempotent_call: Option<Box<IdempotentCall>>,
+    /// Whether its answer was cut off.
+    pub is_aborted: bool,
+}
+
+/// The stages of a request, in order.
+pub enum RequestStage {
+    /// Its head is there.
+    Arrived,
+    /// Money is held for it; routes are being tried.
+    Admitted(Box<AdmittedCall>),
+    /// A vendor answers.
+    Relaying(Box<RelayedCall>),
+    /// Its money is settled, or it never had any.
+    Closed,
+}
+
+impl RequestStage {
+    /// Whether money is still held.
+    #[must_use]
+    pub fn has_open_hold(&self) -> bool {
+        matches!(self, RequestStage::Admitted(_) | RequestStage::Relaying(_))
+    }
+}
+
+/// A call that money is held for.
+pub struct AdmittedCall {
+    /// The call.
+    pub call: ModelCall,
+    /// How its body becomes the vendor's.
+    pub body_transform: BodyTransform,
+    /// The money.
+    pub funding: Funding,
+    /// What the call is priced by.
+    pub pricing: PricedModel,
+    /// The room that a large body takes up.
+    pub upload_permit: Option<UploadPermit>,
+    /// The memory that any other body takes up.
+    pub budget_permit: Option<BudgetPermit>,
+    /// What its answer takes up in memory.
+    pub answer_permit: AnswerPermit,
+    /// The routes still to be tried, next one first.
+    pub untried_routes: std::collections::VecDeque<Arc<VendorRoute>>,
+    /// Whether there is only one that it could take.
+    pub is_pinned: bool,
+    /// The route being tried.
+    pub route: Option<Arc<VendorRoute>>,
+    /// The call's place on it.
+    pub route_slot: Option<RouteSlot>,
+    /// Whether a route was passed over because all of its places were taken.
+    pub skipped_full_route: bool,
+    /// The body for that route.
+    pub vendor_body: RequestPayload,
+    /// The ranks of routes that failed.
+    pub failed_routes: Vec<usize>,
+    /// Why the last one did.
+    pub last_failure: Option<AttemptFailure>,
+}
+
+impl AdmittedCall {
+    /// Forgets a large body, which the vendor has by now: no other route can be tried any more.
+    pub fn drop_body(&mut self) {
+        self.vendor_body = RequestPayload::default();
+        if let RequestKind::Image { file } = &mut self.call.kind {
+            *file = None;
+        }
+        self.untried_routes.clear();
+        self.upload_permit = None;
+    }
+}
+
+/// How the body of a call becomes the body for a route.
+pub enum BodyTransform {
+    /// The rules' changes are spliced in.
+    Patch,
+    /// It goes as it came, but for the model's name.
+    PassThrough,
+    /// It is written anew in the vendor's format.
+    Translate {
+        /// The new body.
+        body: TranslatedCall,
+        /// What became of the model's thinking, if any belongs to the call.
+        reasoning: Option<ReasoningState>,
+    },
+}
+
+/// What a call is priced by. It does not change any more, whatever the rules do.
+#[derive(Clone)]
+pub struct PricedModel {
+    /// The model.
+    pub model: Arc<Model>,
+    /// The price list.
+    pub price_version: Arc<str>,
+    /// The moment whose prices count, in unix seconds.
+    pub priced_at: i64,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Its input in tokens, as counted where the vendor reports nothing.
+    pub input_tokens: u64,
+    /// What covers it to the full.
+    pub wanted: Money,
+}
+
+/// An answer on its way.
+pub struct RelayedCall {
+    /// The money.
+    pub funding: Funding,
+    /// What the call is priced by.
+    pub pricing: PricedModel,
+    /// The route that serves.
+    pub route: Arc<VendorRoute>,
+    /// The call's place on it.
+    pub route_slot: Option<RouteSlot>,
+    /// How many routes failed before it.
+    pub fallback_depth: u32,
+    /// The room of a large body, which the answer takes over.
+    pub upload_permit: Option<UploadPermit>,
+    /// What the answer takes up in memory; it goes to its client's side.
+    pub answer_permit: AnswerPermit,
+    /// The vendor's id of the request.
+    pub vendor_request_id: Option<String>,
+    /// The answer.
+    pub relay: Relay,
+    /// How far it may grow.
+    pub stream_budget: StreamBudget,
+}
+
+/// What the log and the metrics tell of a request. What never came about is empty.
+#[derive(Default)]
+pub struct AccessLogRecord {
+    /// The endpoint's short name.
+    pub endpoint: &'static str,
+    /// Whose key it was.
+    pub account: Option<AccountName>,
+    /// The key, of which the beginning may be shown.
+    pub key: Option<Arc<KeyRecord>>,
+    /// The model.
+    pub model: Option<Arc<Model>>,
+    /// The route that served, or was tried last.
+    pub route: Option<Arc<VendorRoute>>,
+    /// How many routes failed first.
+    pub fallback_depth: u32,
+    /// The status sent.
+    pub status: u16,
+    /// The code of a refusal, or why a stream broke.
+    pub code: Option<String>,
+    /// What was used.
+    pub usage: Option<Usage>,
+    /// What was charged.
+    pub charge: Option<Money>,
+    /// Whether the client left before the end.
+    pub client_disconnected: bool,
+    /// What came of it as a repeat.
+    pub repeat_outcome: &'static str,
+    /// To the first byte of the answer.
+    pub time_to_first_byte: Option<Duration>,
+}
+
+impl RequestContext {
+    /// A request that has just arrived.
+    #[must_use]
+    pub fn begin() -> RequestContext {
+        let id = uuid::Uuid::now_v7().to_string();
+        RequestContext { id, arrived_ms: unix_ms(), ..RequestContext::idle() }
+    }
+
+    /// A connection that waits for a request: it has no id yet.
+    #[must_use]
+    pub fn idle() -> RequestContext {
+        RequestContext {
+            id: String::new(),
+            arrived: Instant::now(),
+            arrived_ms: 0,
+            error_format: ErrorFormat::Chat,
+            vendor_time: Duration::ZERO,
+            client_address: None,
+            client_time: Duration::ZERO,
+            request_permit: None,
+            tenant: None,
+            access_log: AccessLogRecord { endpoint: "other", ..AccessLogRecord::default() },
+            stage: RequestStage::Arrived,
+            idempotent_call: None,
+            is_aborted: false,
+        }
+    }
+
+    /// Makes room for another request: what is left is to write an answer of our own. Until that
+    /// is written the request counts for its account or address all the same.
+    pub fn leave_pool(&mut self) {
+        if let Some(permit) = &mut self.request_permit {
+            permit.leave_pool();
+        }
+    }
+
+    /// The answer on its way, if there is one.
+    pub fn relaying(&mut self) -> Option<&mut RelayedCall> {
+        match &mut self.stage {
+            RequestStage::Relaying(relaying) => Some(relaying),
+            _ => None,
+        }
+    }
+
+    /// The admitted call, while routes are being tried.
+    pub fn admitted(&mut self) -> Option<&mut AdmittedCall> {
+        match &mut self.stage {
+            RequestStage::Admitted(admitted) => Some(admitted),
+            _ => None,
+        }
+    }
+}
+
+/// Now, in unix ms.
+#[must_use]
+pub fn unix_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
+}

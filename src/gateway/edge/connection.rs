@@ -1,0 +1,220 @@
+//! A connection of a client's. What goes out has to be taken in time, whoever writes it: pingora
+//! ends a connection by flushing what is left, and would wait for ever for a client that does not
+//! read. And a body that comes in chunks is looked at on its way in.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use pingora_core::protocols::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use super::chunks::{ChunkReader, InvalidChunk};
+use crate::gateway::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
+
+/// See the module.
+pub(super) type EdgeConnection = WrappedStream<ClientPolicy>;
+
+/// What is minded of a client.
+#[derive(Debug)]
+pub(super) struct ClientPolicy {
+    write_timeout: WriteTimeout,
+    /// A head, or an event, that waits for what comes with it, until that is flushed.
+    write_buffer: WriteBuffer,
+    /// Those of the body that is under way, if it comes in chunks.
+    chunks: Option<ChunkReader>,
+}
+
+impl EdgeConnection {
+    /// The connection of a client that may take nothing for so long.
+    pub(super) fn new(stream: Stream, timeout: Duration) -> EdgeConnection {
+        let (write_timeout, write_buffer) = (WriteTimeout::new(timeout), WriteBuffer::default());
+        WrappedStream { stream, policy: ClientPolicy { write_timeout, write_buffer, chunks: None } }
+    }
+
+    /// A body comes, of which so much was read already.
+    pub(super) fn track_chunks(&mut self, chunks: Option<ChunkReader>) {
+        self.policy.chunks = chunks;
+    }
+
+    /// The connection that a stream is, to be used again: not where the body has not ended.
+    pub(super) fn reuse(stream: Stream) -> Option<Box<EdgeConnection>> {
+        let mut connection = stream.into_any().downcast::<EdgeConnection>().ok()?;
+        let has_ended = connection.policy.chunks.take().is_none_or(|chunks| chunks.is_finished());
+        has_ended.then_some(connection)
+    }
+}
+
+/// Whether a client takes what it is given.
+#[derive(Debug)]
+struct WriteTimeout {
+    timeout: Duration,
+    /// Runs while it takes nothing.
+    deadline: Option<Pin<Box<Sleep>>>,
+    has_timed_out: bool,
+}
+
+impl WriteTimeout {
+    fn new(timeout: Duration) -> WriteTimeout {
+        WriteTimeout { timeout, deadline: None, has_timed_out: false }
+    }
+
+    /// Gives it something. From when it has taken nothing for too long on, that fails.
+    fn poll_with_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut WriteBuffer,
+        stream: &mut Stream,
+        last: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if !self.has_timed_out {
+            let before = buffer.unsent_bytes();
+            let given = match buffer.poll_send(stream, cx) {
+                Poll::Ready(Ok(())) => last(Pin::new(stream), cx),
+                Poll::Ready(Err(why)) => Poll::Ready(Err(why)),
+                Poll::Pending => Poll::Pending,
+            };
+            if given.is_ready() || buffer.unsent_bytes() != before {
+                self.deadline = None;
+            }
+            if given.is_ready() {
+                return given;
+            }
+            let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
+            ready!(deadline.as_mut().poll(cx));
+            self.has_timed_out = true;
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl IoPolicy for ClientPolicy {
+    fn poll_read(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // Nobody waits for more while there is something that nobody was told.
+        let waited = self.write_buffer.unsent_bytes();
+        if waited > 0 {
+            if self.write_buffer.poll_send(stream, cx)?.is_ready() {
+                let _ = Pin::new(&mut *stream).poll_flush(cx)?;
+            }
+            if self.write_buffer.unsent_bytes() != waited {
+                self.write_timeout.deadline = None;
+            }
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let Some(chunks) = &mut self.chunks else { return Poll::Ready(Ok(())) };
+        let read = chunks.read(&buf.filled()[before..]);
+        Poll::Ready(read.map_err(|InvalidChunk| io::ErrorKind::InvalidData.into()))
+    }
+
+    fn poll_write(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let ClientPolicy { write_timeout, write_buffer, .. } = self;
+        if !write_timeout.has_timed_out && write_buffer.try_push(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        write_timeout
+            .poll_with_timeout(cx, write_buffer, stream, |stream, cx| stream.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ClientPolicy { write_timeout, write_buffer, .. } = self;
+        write_timeout.poll_with_timeout(cx, write_buffer, stream, AsyncWrite::poll_flush)
+    }
+
+    fn poll_shutdown(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ClientPolicy { write_timeout, write_buffer, .. } = self;
+        write_timeout.poll_with_timeout(cx, write_buffer, stream, AsyncWrite::poll_shutdown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(300);
+
+    /// Writes, and has it sent.
+    async fn write_and_flush(line: &mut EdgeConnection, bytes: &[u8]) -> io::Result<()> {
+        line.write_all(bytes).await?;
+        line.flush().await
+    }
+
+    #[tokio::test]
+    async fn head_and_body_leave_together_and_nothing_waits_while_the_client_is_waited_for() {
+        let (near, mut far) = duplex(256 << 10);
+        let mut line = EdgeConnection::new(Box::new(near), TIMEOUT);
+        line.write_all(b"head ").await.expect("it waits");
+        let mut seen = vec![0; 128 << 10];
+        assert!(futures_util::poll!(Box::pin(far.read(&mut seen))).is_pending());
+        write_and_flush(&mut line, b"body").await.expect("it is taken");
+        assert_eq!(far.read(&mut seen).await.expect("both"), 9);
+        line.write_all(b"more").await.expect("it waits");
+        let reading = line.read_u8();
+        assert!(futures_util::poll!(Box::pin(reading)).is_pending());
+        assert_eq!(far.read(&mut seen).await.expect("it did not wait"), 4);
+        line.write_all(b"head").await.expect("it waits");
+        write_and_flush(&mut line, &vec![7; 100_000]).await.expect("it is taken");
+        far.read_exact(&mut seen[..100_004]).await.expect("all of it");
+        assert_eq!((&seen[..4], seen[100_003]), (&b"head"[..], 7));
+    }
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_given_up_for_good() {
+        let (near, mut far) = duplex(64);
+        let mut line = EdgeConnection::new(Box::new(near), TIMEOUT);
+        let began = Instant::now();
+        let failed =
+            write_and_flush(&mut line, &[0; 100]).await.expect_err("nobody takes all of it");
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= TIMEOUT);
+        far.read_exact(&mut [0; 64]).await.expect("what was written");
+        assert!(line.write_all(b"x").await.is_err(), "a part would be missing");
+        assert!(line.flush().await.is_err());
+        assert!(AsyncWriteExt::shutdown(&mut line).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_write_that_nobody_waits_for_any_more_is_not_forgotten() {
+        let (near, _far) = duplex(64);
+        let mut line = EdgeConnection::new(Box::new(near), TIMEOUT);
+        let writing = tokio::time::timeout(TIMEOUT * 2, async {
+            let first =
+                tokio::time::timeout(TIMEOUT / 2, write_and_flush(&mut line, &[0; 100])).await;
+            assert!(first.is_err());
+            write_and_flush(&mut line, b"x").await
+        });
+        let failed = writing.await.expect("in time").expect_err("it takes nothing");
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn who_takes_its_time_and_takes_it_all_is_served() {
+        let (near, mut far) = duplex(64);
+        let mut line = EdgeConnection::new(Box::new(near), TIMEOUT);
+        let taking = async {
+            let mut taken = 0;
+            while taken < 640 {
+                tokio::time::sleep(TIMEOUT / 10).await;
+                taken += far.read(&mut [0; 16]).await.expect("more");
+            }
+        };
+        let (written, ()) = tokio::join!(write_and_flush(&mut line, &[0; 640]), taking);
+        written.expect("it was taken");
+    }
+}

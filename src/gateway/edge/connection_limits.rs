@@ -1,0 +1,187 @@
+//! Who is connected: how many in all, and how many from one address.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::metrics::METRICS;
+
+/// Everybody who is connected.
+#[derive(Debug)]
+pub struct ConnectionLimits {
+    count: AtomicUsize,
+    count_max: usize,
+    by_client: Mutex<HashMap<IpAddr, usize>>,
+    /// 0 for no bound.
+    by_client_max: usize,
+    /// Whether the metric of connections counts them.
+    is_in_metrics: bool,
+}
+
+/// A connection's place, until it is dropped.
+#[derive(Debug)]
+pub struct ConnectionPermit {
+    limits: Arc<ConnectionLimits>,
+    client: Option<IpAddr>,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitReached {
+    /// There are too many connections.
+    Total,
+    /// There are too many from this address.
+    Client,
+}
+
+impl ConnectionLimits {
+    /// Nobody yet, of so many in all and from one address. A bound of 0 for the latter is none.
+    #[must_use]
+    pub fn new(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
+        let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(ConnectionLimits {
+            count,
+            count_max,
+            by_client,
+            by_client_max,
+            is_in_metrics: true,
+        })
+    }
+
+    /// Nobody yet, of so many in all, none of whom is a client.
+    #[must_use]
+    pub fn without_metrics(count_max: usize) -> Arc<ConnectionLimits> {
+        let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(ConnectionLimits {
+            count,
+            count_max,
+            by_client,
+            by_client_max: 0,
+            is_in_metrics: false,
+        })
+    }
+
+    /// How many are connected.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place for a connection from an address, if that is known.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn acquire(
+        self: &Arc<ConnectionLimits>,
+        address: Option<IpAddr>,
+    ) -> Result<ConnectionPermit, LimitReached> {
+        let before = self.count.fetch_add(1, Ordering::Relaxed);
+        if self.is_in_metrics {
+            METRICS.connections.inc();
+        }
+        // From here on the seat counts back.
+        let mut seat = ConnectionPermit { limits: self.clone(), client: None };
+        if before >= self.count_max {
+            return Err(LimitReached::Total);
+        }
+        address.map_or(Ok(()), |address| seat.assign_client(address))?;
+        Ok(seat)
+    }
+}
+
+impl ConnectionPermit {
+    /// Counts the connection as that of an address, which is known only now.
+    ///
+    /// # Errors
+    /// There are too many from there.
+    pub fn assign_client(&mut self, address: IpAddr) -> Result<(), LimitReached> {
+        let most = self.limits.by_client_max;
+        if most == 0 || self.client.is_some() {
+            return Ok(());
+        }
+        let client = client_network(address);
+        let mut by_client = self.limits.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = by_client.entry(client).or_default();
+        if *theirs >= most {
+            return Err(LimitReached::Client);
+        }
+        *theirs += 1;
+        drop(by_client);
+        self.client = Some(client);
+        Ok(())
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.limits.count.fetch_sub(1, Ordering::Relaxed);
+        if self.limits.is_in_metrics {
+            METRICS.connections.dec();
+        }
+        let Some(client) = self.client else { return };
+        let mut by_client = self.limits.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = by_client.get_mut(&client) {
+            *theirs -= 1;
+            if *theirs == 0 {
+                by_client.remove(&client);
+            }
+        }
+    }
+}
+
+/// The network that counts as one client: of IPv6 its first 64 bits, of IPv4 the address, in
+/// whichever form it is written.
+#[must_use]
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        old @ IpAddr::V4(_) => old,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(
+        crowd: &Arc<ConnectionLimits>,
+        address: &str,
+    ) -> Result<ConnectionPermit, LimitReached> {
+        crowd.acquire(Some(address.parse().expect("an address")))
+    }
+
+    #[test]
+    fn places_are_counted_in_all_and_by_client_and_come_back() {
+        let crowd = ConnectionLimits::new(3, 2);
+        let first = from(&crowd, "10.0.0.1").expect("a place");
+        let second = from(&crowd, "::ffff:10.0.0.1").expect("a place");
+        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(LimitReached::Client));
+        let third = from(&crowd, "10.0.0.2").expect("a place");
+        assert_eq!(from(&crowd, "10.0.0.3").err(), Some(LimitReached::Total));
+        assert_eq!(crowd.count(), 3);
+        drop(first);
+        let again = from(&crowd, "10.0.0.1").expect("a place");
+        drop((second, third, again));
+        assert_eq!(crowd.count(), 0);
+        assert!(crowd.by_client.lock().expect("no panic").is_empty());
+    }
+
+    #[test]
+    fn neighbours_in_64_bits_are_one_client() {
+        let crowd = ConnectionLimits::new(9, 1);
+        let _one = from(&crowd, "2001:db8:1:2::1").expect("a place");
+        assert_eq!(from(&crowd, "2001:db8:1:2:ffff::9").err(), Some(LimitReached::Client));
+        assert!(from(&crowd, "2001:db8:1:3::1").is_ok());
+    }
+
+    #[test]
+    fn without_a_bound_one_client_may_take_all_places() {
+        let crowd = ConnectionLimits::new(2, 0);
+        let _seats = [from(&crowd, "10.0.0.1").ok(), from(&crowd, "10.0.0.1").ok()];
+        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(LimitReached::Total));
+    }
+}

@@ -1,0 +1,168 @@
+//! Listening for the next head on a connection.
+
+use bytes::{Buf, BytesMut};
+use pingora_core::server::ShutdownWatch;
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout_at};
+
+use super::chunks::ChunkReader;
+use super::connection::EdgeConnection;
+use super::head::{BodyFraming, HeadError};
+use super::{EdgeLimits, SHUTDOWN_GRACE, head, wait_for_shutdown};
+use crate::gateway::api_error::ApiError;
+use crate::gateway::in_flight::InFlightGuard;
+use crate::gateway::overload::reject;
+
+/// A head is read in steps of so many bytes, which is all of it but for few clients.
+const READ_STEP_BYTES: usize = 4 << 10;
+
+/// What was heard so far of a head, and until when all of it has to come.
+pub(super) struct HeadReader {
+    bytes: BytesMut,
+    scanned: usize,
+    /// Whether an empty line was passed over, as some clients send after a body.
+    skipped_empty_line: bool,
+    deadline: Instant,
+    /// None while nobody expects anything: a used connection may be idle.
+    in_flight: Option<InFlightGuard>,
+    is_shutting_down: bool,
+}
+
+/// A head, and what came with it.
+pub(super) struct ReceivedHead {
+    /// All bytes from the beginning of the head.
+    pub(super) bytes: BytesMut,
+    /// What more of the body has to go on from, if it comes in chunks.
+    pub(super) chunks: Option<ChunkReader>,
+    /// Counts the request.
+    pub(super) in_flight: InFlightGuard,
+}
+
+/// What came of a read.
+enum ReadOutcome {
+    Data,
+    Closed,
+    TimedOut,
+}
+
+impl HeadReader {
+    /// For a new connection, which has to say something.
+    pub(super) fn for_new(busy: InFlightGuard, deadline: Instant) -> HeadReader {
+        HeadReader { in_flight: Some(busy), ..HeadReader::new(deadline) }
+    }
+
+    /// For one that has been used, and may be silent for a while.
+    pub(super) fn for_reused(limits: &EdgeLimits) -> HeadReader {
+        HeadReader::new(Instant::now() + limits.idle_wait)
+    }
+
+    fn new(deadline: Instant) -> HeadReader {
+        let bytes = BytesMut::new();
+        HeadReader {
+            bytes,
+            scanned: 0,
+            skipped_empty_line: false,
+            deadline,
+            in_flight: None,
+            is_shutting_down: false,
+        }
+    }
+
+    /// Waits for a whole head and gives it, with what came after it. None if no more comes.
+    ///
+    /// # Errors
+    /// Something is wrong with it.
+    pub(super) async fn next_head(
+        &mut self,
+        connection: &mut EdgeConnection,
+        shutdown: &mut ShutdownWatch,
+        limits: &EdgeLimits,
+    ) -> Result<Option<ReceivedHead>, ApiError> {
+        loop {
+            match self.read_more(connection, shutdown).await {
+                ReadOutcome::Data => {}
+                ReadOutcome::Closed => return Ok(None),
+                ReadOutcome::TimedOut if !self.bytes.is_empty() => {
+                    reject("head");
+                    return Err(ApiError::HeadTimeout);
+                }
+                ReadOutcome::TimedOut => {
+                    self.in_flight.iter().for_each(|_| drop(reject("silence")));
+                    return Ok(None);
+                }
+            }
+            if self.in_flight.is_none() {
+                self.in_flight = Some(limits.in_flight.begin());
+                self.deadline = Instant::now() + limits.head_wait;
+            }
+            if !self.skipped_empty_line && self.bytes.starts_with(b"\r\n") {
+                self.bytes.advance(2);
+                self.skipped_empty_line = true;
+            }
+            if self.bytes.is_empty() || (!self.skipped_empty_line && *self.bytes == *b"\r") {
+                continue;
+            }
+            let most = limits.head_bytes_max;
+            match head::find_end(&self.bytes, self.scanned).map_err(ApiError::InvalidHead)? {
+                Some(end) if end <= most => {
+                    let chunks = self.check_head(end).map_err(ApiError::InvalidHead)?;
+                    let bytes = std::mem::take(&mut self.bytes);
+                    return Ok(self.in_flight.take().map(|in_flight| ReceivedHead {
+                        bytes,
+                        chunks,
+                        in_flight,
+                    }));
+                }
+                None if self.bytes.len() <= most => self.scanned = self.bytes.len(),
+                _ => return Err(ApiError::HeadTooLarge(most)),
+            }
+        }
+    }
+
+    /// Checks the head that ends there, and what is there of a body in chunks.
+    fn check_head(&self, end: usize) -> Result<Option<ChunkReader>, HeadError> {
+        let (head, body) = self.bytes.split_at(end);
+        if head::check(head)? == BodyFraming::Length {
+            return Ok(None);
+        }
+        let mut chunks = ChunkReader::default();
+        chunks.read(body).map_err(|_| HeadError::BadChunk)?;
+        Ok(Some(chunks).filter(|chunks| !chunks.is_finished()))
+    }
+
+    /// The path that is asked for, as far as it was heard.
+    pub(super) fn path(&self) -> String {
+        head::path(&self.bytes)
+    }
+
+    async fn read_more(
+        &mut self,
+        connection: &mut EdgeConnection,
+        shutdown: &mut ShutdownWatch,
+    ) -> ReadOutcome {
+        if self.bytes.capacity() - self.bytes.len() < READ_STEP_BYTES / 2 {
+            self.bytes.reserve(READ_STEP_BYTES);
+        }
+        loop {
+            let reading = timeout_at(self.deadline, connection.read_buf(&mut self.bytes));
+            let read = if self.in_flight.is_none() || self.is_shutting_down {
+                reading.await
+            } else {
+                tokio::select! {
+                    biased;
+                    read = reading => read,
+                    () = wait_for_shutdown(shutdown) => {
+                        self.is_shutting_down = true;
+                        self.deadline = self.deadline.min(Instant::now() + SHUTDOWN_GRACE);
+                        continue;
+                    }
+                }
+            };
+            return match read {
+                Ok(Ok(1..)) => ReadOutcome::Data,
+                Ok(_) => ReadOutcome::Closed,
+                Err(_) => ReadOutcome::TimedOut,
+            };
+        }
+    }
+}

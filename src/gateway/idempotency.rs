@@ -1,0 +1,440 @@
+//! Repeats of paid calls. Under an idempotency key the same call is made once; and when an official
+//! client tries again by itself, it gets what it had asked for, instead of paying for it twice.
+//!
+//! A call takes its name before anything is looked up or held for it. When its money side is over
+//! the name keeps the reply, if it was charged, and else is free again. A call that ends in any
+//! other way lets its name lapse, and the ledger tells what became of it.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pingora_proxy::Session;
+use tokio::sync::oneshot;
+
+use super::api_error::ApiError;
+use super::context::{RequestContext, unix_ms};
+use super::request_body::RequestBody as Body;
+use super::tenant_budget::TenantId;
+use super::{Gateway, upstream, videos};
+use crate::dialect::{CallError, Endpoint};
+use crate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
+use crate::ledger::{AccountName, Lease, Operation, Outcome};
+use crate::metrics::METRICS;
+use crate::money::Money;
+
+mod completion;
+mod external_body;
+mod fingerprint;
+mod recorder;
+mod replay;
+
+pub(super) use completion::{
+    await_claim, detect_undelivered, finish_claim, record_head, store_before_last_byte,
+    store_local_reply,
+};
+use recorder::ReplyRecorder;
+pub(super) use recorder::recording_budget;
+
+/// The name under which clients ask for something once, however often they ask.
+const KEY_HEADER: &str = "idempotency-key";
+const KEY_BYTES_MAX: usize = 255;
+/// How often a client has tried before, as official ones tell.
+const RETRY_COUNT_HEADER: &str = "x-stainless-retry-count";
+/// Names and replies are remembered for so long: of keys, and of calls without one.
+const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const RETRY_TTL: Duration = Duration::from_secs(10 * 60);
+/// See [`Repeat::got_bytes_max`].
+const DELIVERED_BYTES_MAX: usize = 64 << 10;
+/// Whoever waits for the end of a call looks so often, and less often the longer it takes: a part
+/// of the time that it has waited, up to the most.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL_MAX: Duration = Duration::from_secs(2);
+const POLL_INTERVAL_DIVISOR: u32 = 20;
+/// What the log has for a client that did not wait.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// How a call says what it may be a repeat of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum IdempotencySource {
+    /// It has a key, whose digest this is.
+    Keyed(String),
+    /// It has none; it is no repeat, but may be repeated.
+    FirstAttempt,
+    /// It is what a client that got no answer does next.
+    Retry,
+}
+
+/// The name of a call that is under way, and its reply as far as the client was given it.
+#[derive(Debug)]
+pub struct IdempotentCall {
+    account: AccountName,
+    key: IdempotencyKey,
+    is_keyed: bool,
+    /// Up to so many bytes the reply is kept though its client has got it, as far as anybody can
+    /// tell: a line may have failed behind our back.
+    delivered_bytes_max: usize,
+    /// Whether the client has not got all of it.
+    is_undelivered: bool,
+    /// Ends when the name was taken, where nobody has waited for that yet.
+    claimed: Option<oneshot::Receiver<()>>,
+    recorder: ReplyRecorder,
+    lease: Lease,
+}
+
+/// What becomes of a call that may be a repeat.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It is none, and is made.
+    New,
+    /// It was answered.
+    Answered,
+}
+
+impl IdempotencySource {
+    /// Reads the headers of a call; `None` if they say nothing.
+    ///
+    /// # Errors
+    /// There is more than one key, or none that could be one.
+    pub(super) fn from_headers(
+        session: &Session,
+        endpoint: Endpoint,
+    ) -> Result<Option<IdempotencySource>, ApiError> {
+        if endpoint == Endpoint::Moderations {
+            return Ok(None);
+        }
+        if let Some(key) = read_key_digest(session)? {
+            // A video's key leads to its job, for as long as that is there.
+            return Ok((endpoint != Endpoint::Videos).then_some(IdempotencySource::Keyed(key)));
+        }
+        let count = session.get_header(RETRY_COUNT_HEADER).and_then(|count| count.to_str().ok());
+        Ok(match count.and_then(|count| count.parse::<u64>().ok()) {
+            None => None,
+            Some(0) => Some(IdempotencySource::FirstAttempt),
+            Some(_) => Some(IdempotencySource::Retry),
+        })
+    }
+
+    fn claim_name(&self, endpoint: Endpoint, content: &[u8; 32]) -> String {
+        let endpoint = endpoint.name();
+        match self {
+            IdempotencySource::Keyed(key) => format!("key:{endpoint}:{key}"),
+            IdempotencySource::FirstAttempt | IdempotencySource::Retry => {
+                format!("retry:{endpoint}:{}", fingerprint::hex(content))
+            }
+        }
+    }
+
+    fn ttl_ms(&self) -> u64 {
+        let life = if matches!(self, IdempotencySource::Keyed(_)) { KEY_TTL } else { RETRY_TTL };
+        u64::try_from(life.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether a call says that it may have been made before.
+pub(super) fn may_be_repeat(session: &Session) -> bool {
+    let retries = session.get_header(RETRY_COUNT_HEADER).map(http::HeaderValue::as_bytes);
+    session.get_header(KEY_HEADER).is_some() || retries.is_some_and(|count| count != b"0")
+}
+
+/// The digest of the key under which a client asks once.
+///
+/// # Errors
+/// There is more than one, or it is none.
+pub(super) fn read_key_digest(session: &Session) -> Result<Option<String>, ApiError> {
+    let mut keys = session.req_header().headers.get_all(KEY_HEADER).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let key = key.as_bytes();
+    let sound = keys.next().is_none()
+        && (1..=KEY_BYTES_MAX).contains(&key.len())
+        && key.iter().all(u8::is_ascii_graphic);
+    if !sound {
+        let right = "one header of 1 to 255 visible ASCII characters";
+        return Err(ApiError::InvalidCall(CallError::invalid("Idempotency-Key", right)));
+    }
+    Ok(Some(fingerprint::hex(&fingerprint::digest_text(key))))
+}
+
+/// Takes the name of a call, or answers with what stands under it.
+///
+/// # Errors
+/// What stands there is no answer.
+pub(super) async fn claim_or_replay(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut RequestContext,
+    account: &AccountName,
+    (source, endpoint): (IdempotencySource, Endpoint),
+    body: &mut Body,
+) -> Result<Admission, ApiError> {
+    let headers = upstream::forwarded_headers(gateway, session, (&body.parsed.model, endpoint));
+    let content = fingerprint::fingerprint_call(&body.parsed, &headers).await;
+    let name = source.claim_name(endpoint, &content);
+    // As its hold.
+    let owner =
+        if endpoint == Endpoint::Videos { videos::job_id(exchange) } else { exchange.id.clone() };
+    let key = IdempotencyKey { name, content, owner, life_ms: source.ttl_ms() };
+    let mut claimed = None;
+    if source == IdempotencySource::FirstAttempt {
+        claimed = Some(completion::claim_in_background(gateway, account, &key).await);
+    } else {
+        let (has_waited, file_dropped) = (false, false);
+        let mut attempt = ClaimAttempt {
+            gateway,
+            account,
+            key: &key,
+            source: &source,
+            endpoint,
+            has_waited,
+            file_dropped,
+        };
+        if attempt.run(session, exchange, body).await? == Admission::Answered {
+            return Ok(Admission::Answered);
+        }
+    }
+    let lease = gateway.leases.keep_alive(key.lease_entry(account));
+    let id = || TenantId::Account(account.clone());
+    let tenant = exchange.tenant.clone().unwrap_or_else(|| gateway.tenants.tenant(id()));
+    exchange.idempotent_call = Some(Box::new(IdempotentCall {
+        account: account.clone(),
+        key,
+        is_keyed: matches!(source, IdempotencySource::Keyed(_)),
+        delivered_bytes_max: match endpoint {
+            // One is dear, and large.
+            Endpoint::Images | Endpoint::ImageEdits => usize::MAX,
+            _ => DELIVERED_BYTES_MAX,
+        },
+        is_undelivered: false,
+        claimed,
+        recorder: ReplyRecorder::new(
+            gateway.limits.reply_bytes_max,
+            gateway.reply_budget.permit(&tenant),
+        ),
+        lease,
+    }));
+    Ok(Admission::New)
+}
+
+/// Adds to a call's reply what goes to its client, be the client still there or not.
+pub(super) fn record_body(exchange: &mut RequestContext, bytes: &[Bytes]) {
+    if let Some(repeat) = &mut exchange.idempotent_call {
+        bytes.iter().for_each(|piece| repeat.recorder.push(piece));
+    }
+}
+
+/// Forgets what there is of a reply: it broke, and its bytes do not say so.
+pub(super) fn discard_recording(exchange: &mut RequestContext) {
+    if let Some(repeat) = &mut exchange.idempotent_call {
+        repeat.recorder.discard();
+    }
+}
+
+/// Somebody who asks what stands under a name.
+struct ClaimAttempt<'a> {
+    gateway: &'a Gateway,
+    account: &'a AccountName,
+    key: &'a IdempotencyKey,
+    source: &'a IdempotencySource,
+    endpoint: Endpoint,
+    has_waited: bool,
+    /// Whether the call's file was dropped, to make room for others.
+    file_dropped: bool,
+}
+
+impl ClaimAttempt<'_> {
+    async fn run(
+        &mut self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+        body: &mut Body,
+    ) -> Result<Admission, ApiError> {
+        let mut mode = ClaimMode::IfFree;
+        loop {
+            match self.claim(&mode).await? {
+                ClaimResult::Claimed if self.file_dropped => {
+                    completion::release_claim(self.gateway, self.account, self.key).await;
+                    return Err(ApiError::TooManyUploads);
+                }
+                ClaimResult::Claimed => return Ok(Admission::New),
+                ClaimResult::Replied(kept) => return self.replay(session, exchange, &kept).await,
+                ClaimResult::ReplyNotStored => {
+                    return Err(self.count_refusal(exchange, ApiError::ReplyNotKept));
+                }
+                ClaimResult::ContentMismatch => {
+                    return Err(self.count_refusal(exchange, ApiError::IdempotencyKeyReused));
+                }
+                ClaimResult::Running if *self.source != IdempotencySource::Retry => {
+                    return Err(self.count_refusal(exchange, ApiError::IdempotencyKeyInUse));
+                }
+                ClaimResult::Running => {
+                    if !self.wait_before_poll(session, exchange, body).await? {
+                        exchange.access_log.status = CLIENT_CLOSED_REQUEST;
+                        exchange.access_log.client_disconnected = true;
+                        return Ok(Admission::Answered);
+                    }
+                }
+                ClaimResult::Expired { owner } if self.endpoint == Endpoint::Videos => {
+                    if let Some(reply) = self.find_lapsed_job(&owner).await? {
+                        self.count_outcome(exchange, self.outcome());
+                        super::local_response::send_response(session, exchange, reply).await;
+                        return Ok(Admission::Answered);
+                    }
+                    mode = ClaimMode::TakeOver(owner);
+                }
+                ClaimResult::Expired { owner } => {
+                    self.void_lapsed(exchange, &owner).await?;
+                    mode = ClaimMode::TakeOver(owner);
+                }
+            }
+        }
+    }
+
+    async fn claim(&self, mode: &ClaimMode) -> Result<ClaimResult, ApiError> {
+        let ClaimAttempt { gateway, account, key, .. } = self;
+        let lease_ms = gateway.timeouts.lease_ms();
+        let claim = gateway.repeats.claim_key(account, key, mode, lease_ms);
+        match gateway.with_ledger_timeout("repeat", claim).await {
+            Ok(taken) => Ok(taken),
+            Err(why) => {
+                log::warn!(
+                    event = "idempotency_lookup_failed", owner = key.owner, why:% = why;
+                    "no name"
+                );
+                // It may have been taken all the same.
+                completion::release_claim(gateway, account, key).await;
+                Err(ApiError::LedgerUnavailable)
+            }
+        }
+    }
+
+    /// Makes sure that nothing comes any more of a call that nobody keeps alive.
+    async fn void_lapsed(
+        &self,
+        exchange: &mut RequestContext,
+        owner: &str,
+    ) -> Result<(), ApiError> {
+        let voiding = Operation::Void { id: owner.to_owned() };
+        let voiding = self.gateway.ledger.apply(self.account, voiding);
+        match self.gateway.with_ledger_timeout("void", voiding).await {
+            Ok(Outcome::Voided) => Ok(()),
+            Ok(Outcome::AlreadyPosted(_)) => Err(self.count_refusal(exchange, ApiError::ReplyLost)),
+            Ok(other) => {
+                log::error!(
+                    event = "hold_void_failed", owner, answer:? = other;
+                    "a call that lapsed could not be ended"
+                );
+                Err(ApiError::Internal)
+            }
+            Err(_) => Err(ApiError::LedgerUnavailable),
+        }
+    }
+
+    /// The answer to whoever asked for a job of a call that nobody keeps alive. If the job is not
+    /// there, its hold's place is taken, so that a call that was only held up does not place it
+    /// beside the next one.
+    async fn find_lapsed_job(
+        &self,
+        id: &str,
+    ) -> Result<Option<super::local_response::LocalResponse>, ApiError> {
+        if let Some(reply) = self.find_job(id).await? {
+            return Ok(Some(reply));
+        }
+        let (id, nothing) = (id.to_owned(), Money::ZERO);
+        let lease_ms = self.gateway.timeouts.lease_ms();
+        let hold = Operation::Hold { id: id.clone(), wanted: nothing, least: nothing, lease_ms };
+        let holding = self.gateway.ledger.apply(self.account, hold);
+        match self.gateway.with_ledger_timeout("hold", holding).await {
+            Ok(Outcome::Held(_)) => {
+                let voiding = self.gateway.ledger.apply(self.account, Operation::Void { id });
+                // Else it expires, for nothing.
+                let _ = self.gateway.with_ledger_timeout("void", voiding).await;
+                Ok(None)
+            }
+            // It was placed just now, or is over.
+            Ok(_) => self.find_job(&id).await,
+            Err(_) => Err(ApiError::LedgerUnavailable),
+        }
+    }
+
+    /// The answer to whoever asked for a job, if it was placed.
+    async fn find_job(
+        &self,
+        id: &str,
+    ) -> Result<Option<super::local_response::LocalResponse>, ApiError> {
+        let videos = &self.gateway.videos;
+        let finding = videos.queue.find_job(self.account, id);
+        let job = self.gateway.with_ledger_timeout("video_find", finding).await;
+        let job = job.map_err(|_| ApiError::LedgerUnavailable)?;
+        let job = job.filter(|job| !job.is_expired(&videos.schedule, unix_ms()));
+        Ok(job
+            .map(|job| super::local_response::LocalResponse::ok(job.to_api_json(&videos.schedule))))
+    }
+
+    /// Waits for a look at a call that runs; `false` if the client has gone.
+    async fn wait_before_poll(
+        &mut self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+        body: &mut Body,
+    ) -> Result<bool, ApiError> {
+        self.has_waited = true;
+        if exchange.arrived.elapsed() >= self.gateway.timeouts.total {
+            return Err(ApiError::VendorTimeout);
+        }
+        if session.is_process_shutting_down() {
+            return Err(self.count_refusal(exchange, ApiError::IdempotencyKeyInUse));
+        }
+        // A file is not needed, unless the call that runs comes to nothing.
+        if self.gateway.upload_budget.has_waiters() && body.parsed.file.take().is_some() {
+            self.file_dropped = true;
+            body.upload_permit = None;
+        }
+        let began = Instant::now();
+        let pause = exchange.arrived.elapsed() / POLL_INTERVAL_DIVISOR;
+        let stays = tokio::select! {
+            () = tokio::time::sleep(pause.clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)) => true,
+            _ = session.downstream_session.read_body_or_idle(true) => false,
+        };
+        exchange.vendor_time += began.elapsed();
+        if !stays {
+            session.set_keepalive(None);
+        }
+        Ok(stays)
+    }
+
+    async fn replay(
+        &self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+        kept: &StoredReply,
+    ) -> Result<Admission, ApiError> {
+        // Without its body the head says nothing.
+        if !replay::send_stored_reply((self.gateway, self.account), session, exchange, kept).await?
+        {
+            return Err(self.count_refusal(exchange, ApiError::ReplyNotKept));
+        }
+        self.count_outcome(exchange, self.outcome());
+        Ok(Admission::Answered)
+    }
+
+    fn outcome(&self) -> &'static str {
+        if self.has_waited { "joined" } else { "replayed" }
+    }
+
+    fn count_refusal(&self, exchange: &mut RequestContext, why: ApiError) -> ApiError {
+        self.count_outcome(
+            exchange,
+            match why {
+                ApiError::IdempotencyKeyReused => "mismatch",
+                ApiError::ReplyNotKept => "not_kept",
+                ApiError::ReplyLost => "lost",
+                _ => "in_use",
+            },
+        );
+        why
+    }
+
+    fn count_outcome(&self, exchange: &mut RequestContext, outcome: &'static str) {
+        exchange.access_log.repeat_outcome = outcome;
+        METRICS.repeats.with_label_values(&[self.endpoint.name(), outcome]).inc();
+    }
+}

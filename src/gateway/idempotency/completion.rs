@@ -1,0 +1,259 @@
+//! How a call gives its name back: with its reply, without one, or free for the next.
+//!
+//! None of this keeps the client waiting: it is begun in the order in which it has to be done, and
+//! goes on in the background.
+
+use std::time::{Duration, Instant};
+
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+use tokio::sync::oneshot;
+
+use super::super::settlement::poll_then_spawn;
+use super::{DELIVERED_BYTES_MAX, Gateway, IdempotentCall, external_body};
+use crate::gateway::context::RequestContext;
+use crate::gateway::local_response::LocalResponse as Answer;
+use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
+use crate::ledger::AccountName;
+
+/// The system has heard within this that a client has an answer; else the client counts as gone.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2);
+const DELIVERY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How the kernel calls a connection that both sides have open.
+const TCP_ESTABLISHED: u8 = 1;
+/// A store that cannot be reached is asked again after so long, doubling up to the most.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+/// And for so long, of which the reply is kept in memory for a part. Then the name lapses, and
+/// whoever asks for it is told that the reply is lost.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+const REPLY_RETENTION: Duration = Duration::from_secs(10);
+
+/// The end of a call with a key is said to a server once more after so long, when it has on disk
+/// what it was told before.
+const CONFIRM_DELAY: Duration = Duration::from_millis(2_500);
+
+/// Headers that belong to a reply; each call has the others for itself.
+const STORED_HEADERS: [&str; 2] = ["content-type", "cache-control"];
+const STORED_HEADER_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
+
+/// Takes a name whoever has it, while the call goes on: nobody can refuse it. Tells when it is
+/// done, as far as it can be; the end of the call says it once more.
+pub(super) async fn claim_in_background(
+    gateway: &Gateway,
+    account: &AccountName,
+    key: &IdempotencyKey,
+) -> oneshot::Receiver<()> {
+    let (repeats, account, key) = (gateway.repeats.clone(), account.clone(), key.clone());
+    let lease_ms = gateway.timeouts.lease_ms();
+    let (done, is_done) = oneshot::channel();
+    poll_then_spawn(async move {
+        if let Err(why) = repeats.claim_key(&account, &key, &ClaimMode::Replace, lease_ms).await {
+            log::warn!(
+                event = "idempotency_register_failed", owner = key.owner, why:% = why;
+                "a call has no name yet"
+            );
+        }
+        drop(done);
+    })
+    .await;
+    is_done
+}
+
+/// Waits until a call has its name, which was asked for before its money. Without a name in time it
+/// goes on all the same.
+pub(in crate::gateway) async fn await_claim(gateway: &Gateway, exchange: &mut RequestContext) {
+    let Some(repeat) = &mut exchange.idempotent_call else { return };
+    let Some(taken) = &mut repeat.claimed else { return };
+    if tokio::time::timeout(gateway.timeouts.ledger, taken).await.is_ok() {
+        repeat.claimed = None;
+    }
+}
+
+/// Notes the head of a call's reply.
+pub(in crate::gateway) fn record_head(exchange: &mut RequestContext, head: &ResponseHeader) {
+    let Some(repeat) = &mut exchange.idempotent_call else { return };
+    let belongs = |name: &str| {
+        STORED_HEADERS.contains(&name)
+            || STORED_HEADER_PREFIXES.iter().any(|start| name.starts_with(start))
+    };
+    let kept = head.headers.iter().filter(|(name, _)| belongs(name.as_str()));
+    let text = |value: &http::HeaderValue| value.to_str().map(str::to_owned).ok();
+    let headers = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?)));
+    repeat.recorder.set_head(ReplyHead::new(head.status.as_u16(), headers.collect()));
+}
+
+/// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
+/// finds the reply.
+pub(in crate::gateway) async fn store_before_last_byte(
+    gateway: &Gateway,
+    exchange: &mut RequestContext,
+) {
+    let charged = exchange.access_log.charge.is_some();
+    if let Some(repeat) = exchange.idempotent_call.take_if(|repeat| repeat.is_keyed) {
+        repeat.complete(gateway, charged, true).await;
+    }
+}
+
+/// Sees whether a client gets what was written for it, where that matters: most of those that gave
+/// up have closed their end without a word.
+pub(in crate::gateway) async fn detect_undelivered(
+    session: &Session,
+    exchange: &mut RequestContext,
+) {
+    let Some(repeat) =
+        exchange.idempotent_call.as_mut().filter(|repeat| !repeat.keeps_delivered_reply())
+    else {
+        return;
+    };
+    let began = Instant::now();
+    repeat.is_undelivered = loop {
+        let digest = session.digest().and_then(|digest| digest.socket_digest.as_ref());
+        let Some(tcp) = digest.and_then(|digest| digest.tcp_info()) else { break true };
+        let is_open = tcp.tcpi_state == TCP_ESTABLISHED;
+        let is_there = tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0;
+        if is_there || !is_open || began.elapsed() > DELIVERY_TIMEOUT {
+            break !(is_there && is_open);
+        }
+        tokio::time::sleep(DELIVERY_POLL_INTERVAL).await;
+    };
+    exchange.client_time += began.elapsed();
+}
+
+/// Ends the name of a call that was answered by ourselves.
+pub(in crate::gateway) async fn store_local_reply(
+    gateway: &Gateway,
+    exchange: &mut RequestContext,
+    reply: &Answer,
+) {
+    let Some(mut repeat) = exchange.idempotent_call.take() else { return };
+    let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+    repeat.recorder.set_head(ReplyHead::new(reply.status, headers));
+    repeat.recorder.push(&reply.body);
+    repeat.complete(gateway, true, true).await;
+}
+
+/// Ends whatever name a call still has: its money side is over.
+pub(in crate::gateway) async fn finish_claim(
+    gateway: &Gateway,
+    exchange: &mut RequestContext,
+    client_gone: bool,
+) {
+    let Some(repeat) = exchange.idempotent_call.take() else { return };
+    let wanted =
+        repeat.is_keyed || repeat.is_undelivered || client_gone || repeat.keeps_delivered_reply();
+    repeat.complete(gateway, exchange.access_log.charge.is_some(), wanted).await;
+}
+
+/// Gives a name free in the background.
+pub(super) async fn release_claim(gateway: &Gateway, account: &AccountName, key: &IdempotencyKey) {
+    let (repeats, account, key) = (gateway.repeats.clone(), account.clone(), key.clone());
+    poll_then_spawn(async move {
+        retry_until_stored(&*repeats, (&account, &key), &mut ClaimEnding::Released).await;
+    })
+    .await;
+}
+
+impl IdempotentCall {
+    /// Whether its reply is kept though the client has got it.
+    fn keeps_delivered_reply(&self) -> bool {
+        self.recorder.bytes() <= self.delivered_bytes_max
+    }
+
+    /// Only what was charged is kept.
+    async fn complete(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
+        let mut ending = match charged {
+            true if wanted => ClaimEnding::Charged(self.recorder.complete_reply()),
+            true => ClaimEnding::Charged(None),
+            false => ClaimEnding::Released,
+        };
+        let (repeats, store) = (gateway.repeats.clone(), gateway.store_name);
+        let bodies = gateway.body_files.clone();
+        let settling = gateway.settlements.begin();
+        poll_then_spawn(async move {
+            let IdempotentCall { account, key, is_keyed, recorder, claimed, lease, .. } = *self;
+            if let Some(taken) = claimed {
+                // It ends without a word.
+                let _ = taken.await;
+            }
+            if let ClaimEnding::Charged(reply) = &mut ending {
+                *reply =
+                    external_body::store_long_body(&bodies, (&account, &key), reply.take()).await;
+            }
+            let is_known = retry_until_stored(&*repeats, (&account, &key), &mut ending).await;
+            if let ClaimEnding::Charged(Some(reply)) = &ending
+                && !is_known
+            {
+                external_body::delete_body(&bodies, (&account, &key), reply).await;
+            }
+            // Until then the name was kept alive, and what was collected was counted.
+            drop((lease, recorder, settling));
+            if is_keyed && charged && store != "sqlite" {
+                confirm_after_fsync(&*repeats, (&account, &key), ending).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// What becomes of a name.
+enum ClaimEnding {
+    Released,
+    /// It stands for a call that was charged, with its reply if that is kept.
+    Charged(Option<ReplyParts>),
+}
+
+/// A server may lose the last second of what it acknowledged. What it has by then is not changed.
+async fn confirm_after_fsync(
+    repeats: &dyn ReplyStore,
+    claim: (&AccountName, &IdempotencyKey),
+    mut ending: ClaimEnding,
+) {
+    if let ClaimEnding::Charged(reply) = &mut ending {
+        // A long one is not kept in memory for that: the name is what must not be forgotten.
+        *reply = reply.take().filter(|reply| reply.body.len() <= DELIVERED_BYTES_MAX);
+    }
+    tokio::time::sleep(CONFIRM_DELAY).await;
+    retry_until_stored(repeats, claim, &mut ending).await;
+}
+
+/// Ends a name until the store has said that it did, but not for ever. Tells whether the name
+/// stands for the call now.
+async fn retry_until_stored(
+    repeats: &dyn ReplyStore,
+    (account, key): (&AccountName, &IdempotencyKey),
+    end: &mut ClaimEnding,
+) -> bool {
+    let (began, mut wait) = (Instant::now(), RETRY_DELAY_MIN);
+    loop {
+        let IdempotencyKey { name, owner, .. } = key;
+        let done = match end {
+            ClaimEnding::Released => {
+                repeats.release_key(account, name, owner).await.map(|()| false)
+            }
+            ClaimEnding::Charged(reply) => repeats.complete(account, key, reply.clone()).await,
+        };
+        let why = match done {
+            Ok(is_known) => return is_known,
+            Err(why) => why,
+        };
+        if began.elapsed() > RETRY_TIMEOUT {
+            log::error!(
+                event = "idempotency_update_failed", owner, why:% = why;
+                "the name of a call was left to lapse"
+            );
+            return false;
+        }
+        log::warn!(
+            event = "idempotency_retry", owner, why:% = why;
+            "the store of names will be asked again"
+        );
+        if let ClaimEnding::Charged(reply) = end
+            && began.elapsed() > REPLY_RETENTION
+        {
+            *reply = None;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RETRY_DELAY_MAX);
+    }
+}

@@ -1,0 +1,33 @@
+//! How much is under way, requests and settlements each, so that a stop can wait for the last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A counter of what is under way.
+#[derive(Debug, Clone, Default)]
+pub struct InFlight(Arc<AtomicUsize>);
+
+/// Something under way, until it is dropped.
+#[derive(Debug)]
+pub struct InFlightGuard(Arc<AtomicUsize>);
+
+impl InFlight {
+    /// Something begins.
+    #[must_use]
+    pub fn begin(&self) -> InFlightGuard {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        InFlightGuard(self.0.clone())
+    }
+
+    /// How much is under way.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
