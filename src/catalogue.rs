@@ -36,8 +36,8 @@ pub use vendor_key::VendorKey;
 /// The name and the text of a rules file.
 pub type RulesSource = (String, String);
 
-/// So much of an unknown name is compared: the search costs the product of the lengths, and what a
-/// longer name adds makes it no nearer to any of ours.
+/// At most this many characters of an unknown name are compared: the search costs the product of
+/// the lengths, and a longer name is no nearer to any of ours.
 const COMPARED_CHARS_MAX: usize = 128;
 
 /// Every model on offer.
@@ -46,7 +46,7 @@ pub struct Catalogue {
     models: Vec<Arc<Model>>,
     /// Ids, and the vendors' own names where clients may use them.
     by_name: HashMap<String, usize>,
-    /// What calls of a kind are for that name no model.
+    /// The default models: used by calls of a kind that name no model.
     default_models: Vec<(ModelKind, String)>,
     /// Names the price list in journals: a digest of the rules.
     pub version: Arc<str>,

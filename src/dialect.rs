@@ -1,4 +1,4 @@
-//! What the wire speaks: calls as clients make them, replies as vendors send them.
+//! The wire formats: requests as clients send them, replies as vendors send them.
 //!
 //! Everything here is a pure function of bytes. What a request may cost and what a reply did cost
 //! are both read here, by one parser, so that the two cannot disagree.
@@ -99,7 +99,7 @@ impl Endpoint {
     ];
 }
 
-/// What is wrong with a call, for the client to mend.
+/// What is wrong with a request; the client has to correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {

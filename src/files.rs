@@ -3,7 +3,7 @@
 //!
 //! The store is a folder, for one node, or a bucket, for a fleet. A file is there whole or not at
 //! all. Of a bucket the client gets an address that the store itself serves; of a folder the
-//! gateway serves it, under an address that a [`seal`] keeps others from making.
+//! gateway serves it, under an address that a [`signed_url`] token keeps others from making.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl VideoFiles {
     /// environment, as the vendor's own tools read it.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if the folder cannot be made or the environment not be read.
+    /// [`FileReadError::Unavailable`] if the folder cannot be made or the environment not be read.
     pub fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
         match section.location() {
             Some(StorageLocation::Folder(path)) => {
@@ -123,7 +123,7 @@ impl VideoFiles {
     /// Whether files can be written: writes one and deletes it.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if they cannot.
+    /// [`FileReadError::Unavailable`] if they cannot.
     pub async fn check_writable(&self) -> Result<(), FileReadError> {
         let path = self.object_path("ready")?;
         self.object_store().put(&path, Bytes::from_static(b"ready").into()).await?;
@@ -135,7 +135,7 @@ impl VideoFiles {
     /// putting it in its place.
     ///
     /// # Errors
-    /// See [`WriteFault`].
+    /// See [`FileWriteError`].
     pub async fn write<E>(
         &self,
         name: &str,
@@ -160,7 +160,7 @@ impl VideoFiles {
     /// process died. What isn't there is fine.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if the store does not do it.
+    /// [`FileReadError::Unavailable`] if the store does not do it.
     pub async fn delete(&self, name: &str) -> Result<(), FileReadError> {
         let path = self.object_path(name)?;
         if let FileStorage::Folder(store) = &*self.storage {
@@ -176,7 +176,7 @@ impl VideoFiles {
     /// serves nothing, as a folder. Whether the file is there is not asked.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if there are no keys to sign with.
+    /// [`FileReadError::Unavailable`] if there are no keys to sign with.
     pub async fn presigned_url(
         &self,
         name: &str,
@@ -194,7 +194,7 @@ impl VideoFiles {
     /// How long a file is; `None` if it is not there.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if the store does not say.
+    /// [`FileReadError::Unavailable`] if the store does not say.
     pub async fn length(&self, name: &str) -> Result<Option<u64>, FileReadError> {
         match self.object_store().head(&self.object_path(name)?).await {
             Ok(meta) => Ok(Some(meta.size)),
@@ -207,7 +207,7 @@ impl VideoFiles {
     /// is read to its end even if it is deleted meanwhile.
     ///
     /// # Errors
-    /// See [`FilesError`].
+    /// See [`FileReadError`].
     pub async fn read_range(
         &self,
         name: &str,

@@ -1,7 +1,8 @@
 //! The gateway: pingora's phases, each of which calls one file below.
 //!
-//! A request goes one way: `intake` reads it, `admit` holds money for it, `upstream` prepares each
-//! attempt, the relay passes the answer on, `close` settles. `drive` calls the phases.
+//! A request takes one path: `request_body` reads it, `admit` places a hold for it, `upstream`
+//! prepares each attempt, `response` relays the answer, `settlement` settles the hold.
+//! `proxy_loop` calls the phases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,55 +86,55 @@ use videos::{VideoAction, VideoService};
 
 /// Everything a request needs.
 pub struct Gateway {
-    /// What is for sale; replaced as a whole when the rules change.
+    /// The models and prices; replaced as a whole when the rules are reloaded.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
-    /// The ways to the vendors.
+    /// The routes to the vendors.
     pub routes: Arc<RouteTable>,
-    /// The money.
+    /// Balances, holds and charges.
     pub ledger: Arc<dyn Ledger>,
-    /// What is kept for a while.
+    /// A cache of values per account, each with a time to live.
     pub account_cache: Arc<dyn AccountCache>,
     /// The store's name in metrics.
     pub store_name: &'static str,
-    /// Bounds of what is taken in.
+    /// Size and concurrency limits.
     pub limits: Limits,
-    /// Bounds of what is waited for.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// What is under way.
+    /// The requests in flight.
     pub in_flight: InFlight,
-    /// How much there is to do.
+    /// Tells whether the runtime is overloaded.
     pub overload: OverloadMonitor,
-    /// How many requests may be under way.
+    /// Limits of requests in flight: in total, per account and per address.
     pub concurrency: ConcurrencyLimits,
-    /// Calls that are over and whose holds are being ended.
+    /// The settlements in flight: the call is over, its hold is being settled or voided.
     pub settlements: InFlight,
-    /// The room for uploads.
+    /// The memory budget of uploads.
     pub upload_budget: UploadBudget,
-    /// The room for all other bodies.
+    /// The memory budget of all other request bodies.
     pub body_budget: TenantBudget,
-    /// The room for answers.
+    /// The memory budget of responses.
     pub answer_budget: AnswerBudget,
-    /// Bodies that have to go when room runs short.
+    /// Slow request bodies, which are evicted when the request limit is reached.
     pub slow_bodies: Arc<SlowBodies>,
     /// The listing of all models.
     pub model_listing: ModelListing,
     /// Video jobs.
     pub videos: VideoService,
-    /// Where calls are known by their names.
+    /// The idempotency store: claims on keys, and stored replies.
     pub repeats: Arc<dyn ReplyStore>,
-    /// What this process keeps alive.
+    /// The leases that this process renews.
     pub leases: Leases,
-    /// The room for replies that may be asked for again.
+    /// The memory budget of replies that are recorded for idempotent repeats.
     pub reply_budget: TenantBudget,
     /// Bodies that are too large for the ledger's store.
     pub body_files: Arc<BodyFiles>,
     /// Connections to vendors.
     pub upstream_pool: Arc<UpstreamPool>,
-    /// Who may speak for clients.
+    /// The proxies that may report a client's address.
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Keys that were looked up.
     pub key_cache: ApiKeyCache,
-    /// Everybody who uses anything of the gateway.
+    /// The accounts and addresses that use any of the budgets.
     pub tenants: Arc<TenantTable>,
 }
 
@@ -145,25 +146,25 @@ pub struct GatewayConfig {
     pub routes: Arc<RouteTable>,
     /// See [`Gateway::ledger`].
     pub ledger: Arc<dyn Ledger>,
-    /// See [`Gateway::notes`].
+    /// See [`Gateway::account_cache`].
     pub account_cache: Arc<dyn AccountCache>,
     /// See [`Gateway::store_name`].
     pub store_name: &'static str,
     /// See [`Gateway::videos`].
     pub videos: VideoService,
-    /// Where calls are known by their names.
+    /// See [`Gateway::reply_store`].
     pub repeats: Arc<dyn ReplyStore>,
     /// See [`Gateway::leases`].
     pub leases: Leases,
-    /// See [`Gateway::bodies_apart`].
+    /// See [`Gateway::body_files`].
     pub body_files: Arc<BodyFiles>,
     /// See [`Gateway::limits`].
     pub limits: Limits,
     /// See [`Gateway::timeouts`].
     pub timeouts: Timeouts,
-    /// See [`Gateway::dial`].
+    /// See [`Gateway::upstream_pool`].
     pub upstream_pool: UpstreamPool,
-    /// See [`Gateway::proxies`].
+    /// See [`Gateway::trusted_proxies`].
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
 }
 
@@ -275,7 +276,7 @@ impl Gateway {
         Ok(Some(reply))
     }
 
-    /// Answers a call that repeats another one; `false` if it does not.
+    /// Claims the idempotency key of a call. `true` if the call was a repeat and has been answered.
     async fn claim_or_replay(
         &self,
         session: &mut Session,
@@ -324,7 +325,7 @@ impl ProxyHttp for Gateway {
         *exchange = RequestContext::begin();
         let _busy = self.in_flight.begin();
         let staying = !session.is_process_shutting_down();
-        // Where pingora has decided to close (a doubtful head, an old client), it stays decided.
+        // Where pingora has decided to close the connection (bad head, HTTP/1.0), it stays so.
         let reusable = session.downstream_session.get_keepalive().is_some() && staying;
         session.set_keepalive(reusable.then_some(self.timeouts.keepalive.as_secs()));
         session.set_write_timeout(Some(self.timeouts.client_write));
@@ -334,7 +335,7 @@ impl ProxyHttp for Gateway {
             idempotency::finish_claim(self, exchange, false).await;
             let written = session.response_written();
             if written.is_some_and(|head| !head.status.is_informational()) {
-                // Too late to say so.
+                // The response head is already sent, so no error response can follow.
                 abort_response(session, exchange).await;
             } else {
                 let reply = refusal.to_response(exchange.error_format, &exchange.id);
@@ -478,7 +479,7 @@ impl ProxyHttp for Gateway {
         if exchange.stage.has_open_hold() {
             log::error!(
                 event = "hold_not_released", request_id = exchange.id, why:?;
-                "a call ended with its money held"
+                "request ended with an open hold"
             );
             settlement::void_open_hold(self, exchange).await;
         }

@@ -59,7 +59,7 @@ impl IdempotencyKey {
     }
 }
 
-/// What may be done with a name that is taken.
+/// Whether a key that another call holds may be taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimMode {
     /// Nothing.
@@ -114,7 +114,7 @@ pub struct ReplyParts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyHead {
     /// The status; of a body apart 0, which no version takes for an answer that knows nothing of
-    /// such bodies: see [`Head::status`].
+    /// such bodies: see [`ReplyHead::status`].
     status: u16,
     /// The headers that belong to the reply, with their names in small letters.
     pub headers: Vec<(String, String)>,

@@ -240,7 +240,7 @@ pub struct NewJob {
     pub open_max: u32,
 }
 
-/// What came of an order. Only of [`Placed::New`] anything is kept.
+/// What came of an order. Only of [`PlaceResult::New`] anything is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaceResult {
     /// The job is in the queue and its money held.
@@ -330,8 +330,8 @@ pub trait JobQueue: Send + Sync {
         claim: &mut JobClaim,
         next: ClaimUpdate,
     ) -> Result<bool, Unavailable>;
-    /// Waits until whatever was saved by now outlives a power cut of the store's machine, as far as
-    /// it can be waited for.
+    /// Waits until everything saved so far would survive a power cut of the store's machine, as far
+    /// as the store can tell.
     async fn await_durable(&self) -> Result<(), Unavailable> {
         // An embedded store has saved when it says so.
         Ok(())

@@ -71,7 +71,7 @@ pub trait AccountCache: Send + Sync {
         note: Bytes,
         life_ms: u64,
     ) -> Result<(), CacheRefusal>;
-    /// The notes of these names that still live, in the same order. After [`FOUND_BYTES_MAX`] the
+    /// The notes of these names that still live, in the same order. After [`LOOKUP_BYTES_MAX`] the
     /// rest counts as not there.
     async fn get_many(
         &self,
@@ -83,7 +83,7 @@ pub trait AccountCache: Send + Sync {
 /// Whether a note may be kept at all.
 ///
 /// # Errors
-/// [`NoteRefused::TooLarge`].
+/// [`CacheRefusal::TooLarge`].
 pub fn check_size(names: &[String], note: &[u8]) -> Result<(), CacheRefusal> {
     let too_long = |name: &String| name.len() > NAME_BYTES_MAX;
     if note.len() > NOTE_BYTES_MAX || names.iter().any(too_long) {

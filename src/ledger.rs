@@ -303,8 +303,8 @@ pub trait Ledger: Send + Sync {
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
     /// Revokes the key that is listed under a prefix; `false` if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
-    /// Whether something new may be bought now. Whoever is refused here has asked for nothing yet,
-    /// so there is nothing to take back.
+    /// Whether new holds are accepted now. A caller that is refused here has sent nothing yet, so
+    /// there is nothing to void.
     async fn accepts_holds(&self) -> Result<(), Unavailable> {
         Ok(())
     }

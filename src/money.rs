@@ -112,7 +112,7 @@ impl Money {
         self.0.checked_mul(count).map(Money).ok_or(MoneyError::OutOfRange)
     }
 
-    /// What is left of it when `other` is taken away, at least nothing.
+    /// The difference, or zero if `other` is larger.
     #[must_use]
     pub fn saturating_sub(self, other: Money) -> Money {
         Money(self.0.saturating_sub(other.0).max(0))

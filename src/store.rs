@@ -60,28 +60,28 @@ impl Default for StoreSection {
 pub struct OpenStore {
     /// The money.
     pub ledger: Arc<dyn Ledger>,
-    /// What is kept for a while. To a server it has a connection of its own: money never waits
-    /// behind a long note.
+    /// Cached entries with a lifetime. On a server they use a connection of their own, so money
+    /// never waits behind a long entry.
     pub notes: Arc<dyn AccountCache>,
-    /// Where video jobs wait. To a server it has a connection of its own too, since what belongs to
-    /// a job is longer still.
+    /// The queue of video jobs. On a server it uses a connection of its own too, since a job's body
+    /// is even longer.
     pub queue: Arc<dyn JobQueue>,
-    /// Names of calls, and replies. They have a connection of their own as well: a name is asked
-    /// for before money is held, and must not wait behind a note.
+    /// Idempotency keys and replies. They use a connection of their own as well: a key is looked up
+    /// before money is held, and must not wait behind a cache entry.
     pub repeats: Arc<dyn ReplyStore>,
-    /// What the store has acknowledged, and may lose all the same.
+    /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
-    /// What of it is connected to a server.
+    /// The connections to a server; none for an embedded store.
     connections: Vec<Arc<RedisStore>>,
 }
 
-/// Where a write is waited for that nobody could repeat.
+/// Makes a write durable that the caller could not repeat.
 #[derive(Clone)]
 pub struct DurabilityScope(Option<Arc<RedisStore>>);
 
 impl DurabilityScope {
-    /// Writes, and waits until the store would not lose that any more. It may write once more, so
-    /// the same write again must change nothing.
+    /// Writes, and waits until the write is durable. It may run `write` more than once, so the
+    /// write must be idempotent.
     ///
     /// # Errors
     /// Those of the write; [`Unavailable`] if it is not known to be kept.
@@ -127,14 +127,14 @@ impl OpenStore {
         }
     }
 
-    /// Connects, so that who asks first need not wait for that. What fails is tried again by
-    /// whoever needs it.
+    /// Connects, so that the first caller need not wait for it. A connection that fails is made
+    /// again by the next caller that needs it.
     pub async fn connect(&self) {
         for failed in join_all(self.connections.iter().map(|c| c.connect())).await {
             if let Err(why) = failed {
                 log::warn!(
                     event = "store_connect_failed", why:% = why;
-                    "not connected to the store yet"
+                    "store connect failed"
                 );
             }
         }
@@ -265,7 +265,7 @@ fn open_embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Una
     Ok(SqliteStore::open(path)?.with_kept_bytes_max(section.kept_bytes_max))
 }
 
-/// A server for somebody who makes no calls, and so has nothing to make up for.
+/// A server for a command: it serves no calls, so it needs no recovery after a restart.
 fn open_ungated(ledger: RedisStore) -> OpenStore {
     let ledger = Arc::new(ledger);
     let others = [(); 2].map(|()| Arc::new(ledger.separate_connection()));

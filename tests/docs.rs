@@ -23,18 +23,18 @@ const READERS: [&str; 10] = [
 const CALLS: [&str; 14] = [
     ".text(",
     ".number(",
-    ".whole(",
+    ".integer(",
     ".bool(",
     ".list(",
     ".texts(",
     ".members(",
     ".table(",
-    ".take(",
+    ".take_value(",
     ".has(",
     "read(",
     "count(",
     "text(sheet,",
-    "required(&mut row,",
+    "required_text(&mut row,",
 ];
 
 fn root() -> &'static Path {

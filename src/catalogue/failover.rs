@@ -1,4 +1,4 @@
-//! Which answers of a vendor are a block: the route does not serve, through no fault of the call.
+//! Which vendor replies cause failover: the route fails, and the request is not the reason.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::json::{JsonKind, JsonValue as Json, scan};

@@ -1,5 +1,5 @@
-//! A vendor's rules file: its dialect and manners, its models with prices, its refusals, rewrites
-//! and the examples that prove them.
+//! A vendor's rules file: its API format and wire settings, its models with prices, its refused
+//! fields, its rewrites, and the examples that test them.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::sync::Arc;

@@ -169,7 +169,7 @@ fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
     let looking =
         async { tokio::time::timeout(RESOLVE_TIMEOUT, background::resolve_all(routes)).await };
     if runtime.block_on(looking).is_err() {
-        log::warn!(event = "dns_lookup_slow"; "not all vendors' names are resolved yet");
+        log::warn!(event = "dns_lookup_slow"; "vendor dns lookups are slow");
     }
     // A name that hangs must not hold it up any longer.
     runtime.shutdown_background();

@@ -1,4 +1,4 @@
-//! A call as it came, with everything read that bears on routing and price.
+//! A parsed request, with everything that routing and pricing need.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -12,8 +12,8 @@ use super::{
     CallError, Endpoint, chat, embeddings, images, messages, moderations, responses, speech, videos,
 };
 
-/// A body that is sound and names a model; whether that is sold here is told before anything else
-/// about it.
+/// A valid body that names a model. Whether the model is on offer is checked before the other
+/// fields.
 #[derive(Debug, Clone)]
 pub struct ParsedBody {
     /// The body, or the fields of a form.
@@ -25,8 +25,7 @@ pub struct ParsedBody {
 }
 
 impl ParsedBody {
-    /// Reads a body in one strict pass. Where it names no model, it is for `unnamed`, if there is
-    /// such a model.
+    /// Parses a body in one strict pass. `default_model` is used if the body names no model.
     ///
     /// # Errors
     /// [`CallFault`] tells what is unsound, or that no model is named.
@@ -36,8 +35,8 @@ impl ParsedBody {
         Ok(ParsedBody { document, model, file: None })
     }
 
-    /// A form, of which the fields are a body. Where it names no model, it is for `unnamed`, if
-    /// there is such a model.
+    /// Takes a form whose fields were converted to a JSON body. `default_model` is used if the
+    /// form names no model.
     ///
     /// # Errors
     /// [`CallFault`] if no model is named.
@@ -51,7 +50,7 @@ impl ParsedBody {
     }
 }
 
-/// The model that a body names, or else the one that is for calls which name none.
+/// The model that the body names, or else the default model.
 fn requested_model(
     document: &JsonDocument,
     default_model: Option<&str>,
@@ -82,14 +81,14 @@ pub struct ModelCall {
     pub kind: RequestKind,
 }
 
-/// What a call asks for, as far as it bears on its price or on the way of its answer.
+/// What a request asks for, as far as its price or the handling of its reply depends on it.
 #[derive(Debug, Clone)]
 pub enum RequestKind {
     /// Text, in the chat format.
     Chat {
         /// Whether the client wants to see usage in a stream.
         include_usage: bool,
-        /// What it may come to.
+        /// What bounds its token usage.
         text: TextRequest,
     },
     /// Text, in the messages format.
@@ -126,7 +125,8 @@ pub struct TextRequest {
     pub output_max: Option<u64>,
     /// How many choices.
     pub choices: u64,
-    /// Output tokens of one choice that the vendor may bill beyond that limit, and nobody sees.
+    /// Output tokens of one choice that the vendor may bill beyond that limit without returning
+    /// them.
     pub hidden_output_max: u64,
     /// What the messages hold.
     pub input_size: InputSize,
@@ -137,19 +137,19 @@ pub struct TextRequest {
 pub struct InputSize {
     /// Images.
     pub images: u64,
-    /// Documents of pages: what one costs is not to be seen from its bytes.
+    /// Paged documents, whose token count cannot be derived from their bytes.
     pub documents: u64,
-    /// Tools that are the vendor's own, and come with words of the vendor's; all tools together
-    /// come with some and count as one more.
+    /// How many tool prompts the vendor adds: one for each tool that it hosts itself, and one more
+    /// if there are any tools at all.
     pub tool_prompts: u64,
     /// Bytes of the body without images and documents.
     pub text_bytes: u64,
-    /// Whether something may be read that is neither in the body nor counted above.
+    /// Whether the vendor may read input that is neither in the body nor counted above.
     pub has_external_input: bool,
 }
 
 impl InputSize {
-    /// Whether the vendor reads nothing but the bytes of the body, so that they count its input.
+    /// Whether the body is the vendor's only input, so that its bytes bound the input tokens.
     #[must_use]
     pub fn is_all_text(&self) -> bool {
         let InputSize { images, documents, has_external_input: reads_elsewhere, .. } = *self;
@@ -200,7 +200,7 @@ impl ModelCall {
         Ok(ModelCall { document, model, stream, kind })
     }
 
-    /// Its input in tokens, as counted where the vendor reports none.
+    /// The estimated input tokens, used if the vendor reports none.
     #[must_use]
     pub fn estimated_input_tokens(&self) -> u64 {
         match &self.kind {
@@ -258,7 +258,7 @@ pub(super) fn visit_messages<'a>(
         }
     }
     if count == 0 {
-        // Elements of anything but a list are none.
+        // Anything but a list yields no elements.
         return Err(invalid_value("messages", expected, messages));
     }
     if count > MESSAGES_MAX {

@@ -13,11 +13,11 @@ use super::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
 
-/// How the media types of texts begin. Of a file of any other nobody can tell by its bytes how much
-/// there is to be read in it: many are compressed.
+/// Prefixes of the media types of text files. The size of any other file does not bound its token
+/// count, since many are compressed.
 pub(super) const TEXT_MEDIA_TYPES: [&str; 3] = ["text/", "application/json", "application/xml"];
 
-/// So much of a string is looked at to tell what it holds; the rest may be megabytes.
+/// At most this many bytes of a string are inspected for its media type; it may be megabytes long.
 const DATA_URI_PREFIX_BYTES: usize = 256;
 
 /// Reads a body.
@@ -47,7 +47,7 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, Call
         return Err(CallError::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
     let content = measure_input(document)?;
-    // What was predicted and did not come is billed as output, whatever the limit.
+    // Rejected prediction tokens are billed as output, whatever the limit.
     let hidden_max = non_null_member(document, "prediction").map_or(0, |p| p.raw().len() as u64);
     Ok(RequestKind::Chat {
         include_usage: usage_asked,

@@ -16,13 +16,13 @@ pub use reply::{EmbeddingsReader, EmbeddingsReply, EmbeddingsReplyError, convert
 const INPUTS_MAX: u64 = 2_048;
 /// Numbers of one vector, at most: no model has more.
 const DIMENSIONS_MAX: u64 = 3_072;
-/// A vendor that indents its numbers needs so many bytes for one.
+/// Bytes that one number takes at most if the vendor indents its JSON.
 const NUMBER_BYTES_MAX: u64 = 24;
 /// Numbers of one reply, at most, where they come as text.
 const NUMBERS_MAX: u64 = REPLY_BYTES_MAX as u64 / NUMBER_BYTES_MAX;
 /// A reply may have so many bytes, at most.
 pub const REPLY_BYTES_MAX: usize = 96 << 20;
-/// Code points of text that stand for one token where nobody counted.
+/// Code points per token in estimates.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
 
 const INPUT_EXPECTED: &str = "a non-empty string, or a non-empty array of strings, of token ids or of \

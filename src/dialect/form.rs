@@ -1,8 +1,8 @@
 //! Forms as clients upload them (multipart/form-data), read while they arrive.
 //!
-//! What a file holds stays slices of the pieces that it came in: nobody copies it, and nobody needs
-//! it in one. What two readers could take for two different forms is refused: a boundary after a
-//! lone line feed, folded headers, parameters that stand twice, and the like.
+//! A file's content stays slices of the received chunks and is not copied. Whatever two parsers
+//! could read as two different forms is rejected: a boundary after a lone line feed, folded
+//! headers, duplicate parameters, and the like.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -123,7 +123,7 @@ impl From<FormError> for CallError {
 pub struct FormReader {
     boundary: BoundaryMatcher,
     limits: FormLimits,
-    /// Whether the form is declared to be in an encoding that agrees with UTF-8 only in ASCII.
+    /// Whether the declared charset equals UTF-8 only for ASCII text, such as Latin-1.
     is_ascii_only: bool,
     state: FormState,
     parts: Vec<FormPart>,

@@ -29,8 +29,8 @@ pub struct SourceImage {
 }
 
 impl SourceImage {
-    /// An image that was uploaded as the field `field`. What it is, its first bytes tell, and only
-    /// if they are of no known kind, the client.
+    /// Takes an image that was uploaded as the field `field`. Its media type is sniffed from its
+    /// first bytes; the declared one counts only if they match no known format.
     pub(super) fn from_upload(field: &str, upload: UploadedFile) -> Result<SourceImage, CallError> {
         let UploadedFile { content_type, content, length, .. } = upload;
         if length == 0 {

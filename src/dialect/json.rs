@@ -1,5 +1,5 @@
-//! Strict JSON over bytes that stay where they are: one scan proves a body sound, then members are
-//! byte ranges, and edits are splices of the original.
+//! A strict zero-copy JSON reader: one scan validates the body, members are byte ranges in it, and
+//! edits are splices of the original.
 //!
 //! Vendors read bodies with parsers that disagree on duplicate members, lone surrogates or numbers
 //! out of range. What one of them bills must be what we held for, so such bodies are refused.
@@ -18,16 +18,17 @@ pub mod value;
 pub use patch::JsonPatch;
 pub use value::{JsonKind, JsonValue};
 
-/// Members of one object, at most: what reads a body costs their number, and no vendor has more.
+/// The maximum number of members of one object. Reading a body costs time proportional to it, and
+/// no vendor's format needs more.
 pub const MEMBERS_MAX: usize = 4_096;
-/// Objects and lists inside each other, at most.
+/// The maximum nesting depth of objects and arrays.
 pub const DEPTH_MAX: usize = 64;
 
-/// Why bytes are not one sound JSON value.
+/// Why bytes are not one valid JSON value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
 pub struct JsonError {
-    /// Where, from 0.
+    /// The byte offset of the error, from 0.
     pub offset: usize,
     /// What is wrong there.
     pub what: String,
@@ -47,7 +48,7 @@ struct MemberName {
 }
 
 impl MemberName {
-    /// The name as it reads.
+    /// The name with its escapes resolved.
     fn decode<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
         let raw = &body[self.range.clone()];
         if self.escaped { value::unescape(raw).into_bytes().into() } else { raw.into() }
@@ -70,7 +71,7 @@ pub struct JsonDocument {
     members: Vec<JsonMember>,
     /// The byte after the opening brace.
     content_start: usize,
-    /// Where long values end, so that nobody who walks through the body reads them again.
+    /// The ranges of long values, so that iterating over the body can skip them.
     long_values: Vec<value::LongValue>,
 }
 
@@ -78,27 +79,28 @@ impl JsonDocument {
     /// Scans a body once, from its first to its last byte.
     ///
     /// # Errors
-    /// [`JsonFault`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
+    /// [`JsonError`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
     pub fn parse(body: Bytes) -> Result<JsonDocument, JsonError> {
         JsonDocument::scan_body(body, scan::ScanStrictness::FromClient, 0)
     }
 
-    /// The same for what a vendor sent. Numbers may be of any size there: nobody here computes with
-    /// those of a model's, and what was generated has to be paid.
+    /// Like [`JsonDocument::parse`], for JSON that a vendor sent. Numbers may be of any size: the
+    /// gateway does not compute with numbers that a model wrote, and the reply has to be billed
+    /// whatever is in it.
     ///
     /// # Errors
-    /// [`JsonFault`] as [`Document::parse`], but for numbers.
+    /// [`JsonError`] as [`JsonDocument::parse`], except for numbers.
     pub fn parse_from_vendor(body: Bytes) -> Result<JsonDocument, JsonError> {
         JsonDocument::parse_from_vendor_within(body, 0)
     }
 
-    /// The same for an object that stands inside `outer` other objects and lists, all of which
-    /// count as levels.
+    /// Like [`JsonDocument::parse_from_vendor`], for an object nested in `outer` other objects and
+    /// arrays, which count towards the depth limit.
     ///
     /// # Errors
-    /// [`JsonFault`] as [`Document::received`].
+    /// [`JsonError`] as [`JsonDocument::parse_from_vendor`].
     pub fn parse_from_vendor_within(body: Bytes, outer: usize) -> Result<JsonDocument, JsonError> {
         JsonDocument::scan_body(body, scan::ScanStrictness::FromVendor, outer)
     }

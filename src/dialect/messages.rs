@@ -17,7 +17,7 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
         let right = "the most tokens to generate, a whole number; nothing is filled in here";
         return Err(CallError::missing("max_tokens", right));
     };
-    // Interleaved with calls of tools the model may think beyond the limit of the answer.
+    // With interleaved tool calls, the thinking budget may exceed `max_tokens`.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());
     let hidden_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
     let content = measure_input(document)?;

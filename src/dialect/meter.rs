@@ -7,7 +7,7 @@ use bounds::UsageBounds;
 
 pub mod bounds;
 
-/// More tokens than this in one call are no report but an error of the vendor's.
+/// A report of more tokens in one call is treated as a vendor error.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 
 /// A cost of more ticks, which are ten dollars, is no report but an error of the vendor's; and so
@@ -17,7 +17,7 @@ const TICKS_MAX: u64 = 100_000_000_000;
 /// Bytes of text that stand for one token where nobody counted. English text averages near four.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What a report is worth.
+/// How complete a usage report is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ReportQuality {
     /// It was made before the output was there, and says nothing of it.
@@ -44,7 +44,7 @@ impl From<MeteredTokens> for Usage {
     }
 }
 
-/// So many bytes of text in tokens, where nobody counted them.
+/// Estimates the tokens of a text from its bytes.
 #[must_use]
 pub fn estimate_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
@@ -75,7 +75,7 @@ impl UsageMeter {
         self.bounds = bounds;
     }
 
-    /// What the vendor reported that is no report, since it is above the bounds.
+    /// The vendor's report, if it is rejected because it exceeds the bounds.
     #[must_use]
     pub fn rejected_report(&self) -> Option<TokenUsage> {
         self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.estimated_output()))

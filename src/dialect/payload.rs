@@ -1,4 +1,4 @@
-//! Bodies for vendors, in pieces; what is to be base64 is written so only as it is sent.
+//! Request bodies for vendors, in pieces; base64 content is encoded only while it is sent.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf, Bytes};
 
-/// Bytes of one chunk, at most: so many base64 characters of one body are there at a time.
+/// Largest chunk: at most 256 KiB of base64 text of one body are in memory at a time.
 const CHUNK_BYTES_MAX: usize = 256 * 1_024;
 
 /// A body for a vendor.

@@ -14,7 +14,7 @@ use super::json::{JsonKind, JsonValue};
 
 /// What stands in the place of what was taken out.
 const PLACEHOLDER: &str = "[...]";
-/// A longer run of letters and digits that no word is made of may be a key.
+/// A run of letters and digits longer than this may be a key.
 const RUN_BYTES_MAX: usize = 20;
 /// A piece of such a run with letters and digits is random from this length on, one of digits alone
 /// from the other.

@@ -1,9 +1,9 @@
 //! A vendor's reply on its way to the client: metered, checked, and passed on as it came or in the
 //! other format.
 //!
-//! A whole reply is kept until it is complete, so that a client never sees half of one as success.
-//! One that may be long and whose parts prove themselves is passed on in pieces (see `pieces`).
-//! A stream is passed on event by event; one that breaks ends with an error event, never cleanly.
+//! A reply in one body is buffered until it is complete, so that a client never takes half of one
+//! for a success. A long one whose parts can be validated one by one is passed on piecewise (see
+//! `piecewise`). A stream is passed on event by event; one that fails ends with an error event.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -29,7 +29,7 @@ use stream::StreamRelay;
 
 pub use buffered::BUFFERED_BYTES_MAX;
 
-/// What the vendor speaks, and what the client is to hear.
+/// The format of the vendor's reply, and the format that the client gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayMode {
     /// Chat on both sides.
@@ -57,9 +57,9 @@ pub enum RelayMode {
         /// Whether the vendor's bill is the price, and not the tokens.
         uses_vendor_cost: bool,
     },
-    /// A verdict on input, for nothing.
+    /// The result of a moderation, which is free.
     Moderation,
-    /// Sound: bytes that nobody here reads.
+    /// Audio: bytes that are passed on without being parsed.
     Speech {
         /// Unicode code points of the text that is spoken.
         characters: u64,
@@ -89,10 +89,11 @@ pub enum RelayError {
     /// It outgrew what one reply may be.
     #[error("the vendor's reply is too large")]
     TooLarge,
-    /// There was no room for more of it in time: replies that clients have not taken have it all.
+    /// No buffer space became free in time: replies that other clients have not read fill it.
     #[error("there is no room for the vendor's reply: too much of others was not read yet")]
     NoBufferSpace,
-    /// The same, since its own account has taken too little of its other replies for too long.
+    /// No buffer space became free in time, because this account's own clients have not read their
+    /// other replies.
     #[error("too much of this account's answers was not read; this one is charged all the same")]
     SlowReader,
     /// Nothing came for too long.
@@ -104,7 +105,7 @@ pub enum RelayError {
     /// The balance does not cover more of it.
     #[error("the balance does not cover more of the reply")]
     InsufficientCredits,
-    /// Nobody could tell whether the balance covers more of it.
+    /// The ledger could not be asked whether the balance covers more of it.
     #[error("balances cannot be checked at the moment, and what is held covers no more")]
     LedgerUnavailable,
     /// It was made, but the vendor keeps it back.
@@ -206,7 +207,7 @@ impl Relay {
         }
     }
 
-    /// The same, for a call of which no more than this is believed.
+    /// Sets the limits above which the vendor's usage report is rejected.
     #[must_use]
     pub fn with_bounds(mut self, bounds: UsageBounds) -> Relay {
         match &mut self {
@@ -221,7 +222,8 @@ impl Relay {
         self
     }
 
-    /// What the vendor reported that was not believed, if anything; then [`Relay::due`] is counted.
+    /// The usage report that was rejected as implausible, if any. [`Relay::billable_usage`] is then
+    /// counted by the gateway.
     #[must_use]
     pub fn rejected_usage(&self) -> Option<BilledUnits> {
         match self {
@@ -299,15 +301,15 @@ impl Relay {
         }
     }
 
-    /// Whether what it gives when it breaks says so. Nothing in sound could, nor in a part of a
-    /// body.
+    /// Whether a failure is reported inside the reply. Audio and a half-sent JSON body have no
+    /// place for it.
     #[must_use]
     pub fn reports_errors_inline(&self) -> bool {
         !matches!(self, Relay::Passthrough(_) | Relay::Piecewise(_))
     }
 
-    /// What has to be paid for by now, the input being so many tokens where the vendor says
-    /// nothing of it; `None` if nothing is due.
+    /// The usage to charge for so far, or `None`. `input` is the number of input tokens to assume
+    /// if the vendor reports none.
     #[must_use]
     pub fn billable_usage(&self, input: u64) -> Option<Usage> {
         let complete = *self.progress() == RelayProgress::Complete;
@@ -335,7 +337,7 @@ impl Relay {
         Some(usage.into())
     }
 
-    /// Its vendor has told how many bytes it has, which it may never be read to.
+    /// Sets the length that the vendor announced. The reply may end before it.
     pub fn set_expected_length(&mut self, bytes: usize) {
         if let Relay::Buffered(whole) = self {
             whole.set_expected_length(bytes);
@@ -372,7 +374,7 @@ impl Relay {
     }
 }
 
-/// An image of which the vendor says neither tokens nor a price, or what cannot be.
+/// The usage of an image whose report is missing or was rejected.
 fn fallback_image_usage(rejected: Option<BilledUnits>) -> Usage {
     let basis = if rejected.is_some() { UsageBasis::Counted } else { UsageBasis::Fixed };
     Usage { units: BilledUnits::Images { images: 1 }, basis }

@@ -24,8 +24,8 @@ pub struct ResponsesRequest {
     pub references: Vec<StoredObjectId>,
 }
 
-/// An object at the vendor's that a call names. All accounts here are one there, so it must have
-/// been given to the account that calls.
+/// A vendor-stored object that a call refers to. At the vendor all our accounts are one, so the
+/// object must have been issued to the calling account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObjectId {
     /// The path of the field that names it.

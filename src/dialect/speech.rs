@@ -8,7 +8,7 @@ use super::json::{JsonDocument, JsonValue};
 /// Characters of one input, at most (`vendor_b`'s limit).
 const CHARACTERS_MAX: u64 = 4_096;
 
-/// Reads an opened body; gives the Unicode code points of its input, which are what is paid for.
+/// Checks a parsed body and returns the Unicode code points of its input, which are billed.
 ///
 /// # Errors
 /// [`CallFault`] names the field and what would be right.

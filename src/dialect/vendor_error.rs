@@ -112,7 +112,7 @@ pub(super) fn is_short(value: JsonValue<'_>) -> bool {
 /// Words for people, without what is the operator's.
 pub(super) fn clean_message(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
-    // Of what is cut off in the middle nobody could tell what it is.
+    // A secret that is cut in the middle would not be recognised.
     let shown = match text.char_indices().nth(2 * MESSAGE_CHARS_MAX) {
         Some((end, _)) => text[..end].rsplit_once(char::is_whitespace).map_or("", |(rest, _)| rest),
         None => &text,

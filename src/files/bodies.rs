@@ -202,7 +202,7 @@ impl BodyFiles {
     /// Writes a body. It is there whole when this returns, or not at all.
     ///
     /// # Errors
-    /// See [`BodyRefused`].
+    /// See [`BodyStoreRefusal`].
     pub async fn write(&self, name: &BodyName, body: Bytes) -> Result<(), BodyStoreRefusal> {
         let bytes = body.len() as u64;
         self.reserve(&name.account, bytes)?;
@@ -250,7 +250,7 @@ impl BodyFiles {
     /// Reads a body of so many bytes, in pieces.
     ///
     /// # Errors
-    /// [`FilesError::Missing`] if it is not there, or not whole.
+    /// [`FileReadError::Missing`] if it is not there, or not whole.
     pub async fn read(
         &self,
         name: &BodyName,
@@ -275,7 +275,7 @@ impl BodyFiles {
     /// Deletes a body. What is not there is fine.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if the store does not do it; a sweep will, in its time.
+    /// [`FileReadError::Unavailable`] if the store does not do it; a sweep will, in its time.
     pub async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
         let deleting = timeout(WRITE_TIMEOUT, self.files.delete(&name.path())).await;
         deleting.unwrap_or_else(|_| Err(store_timeout_error()))?;
@@ -292,7 +292,7 @@ impl BodyFiles {
     /// left, or of those who keep most, the first to be over first. Counts what is left.
     ///
     /// # Errors
-    /// [`FilesError::Unavailable`] if the store does not list or delete; the next one does the
+    /// [`FileReadError::Unavailable`] if the store does not list or delete; the next one does the
     /// rest.
     pub async fn sweep(&self, now_s: u64) -> Result<BodySweepReport, FileReadError> {
         // What is written by now will be listed; until it is, it is counted as it was.
@@ -318,7 +318,7 @@ impl BodyFiles {
                     // It counts for as long as it is there.
                     Err(why) => log::warn!(
                         event = "object_delete_failed", why:% = why;
-                        "a body that is over is not deleted"
+                        "expired body not deleted"
                     ),
                 }
             }

@@ -34,7 +34,7 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(
             event = "file_sweep_failed", path, why:% = why;
-            "unfinished files could not be swept"
+            "unfinished file sweep failed"
         );
     }
     Ok(store)

@@ -128,7 +128,7 @@ async fn abort_parts(mut parts: Box<dyn MultipartUpload>) {
     if let Err(why) = parts.abort().await {
         log::warn!(
             event = "file_upload_abort_failed", why:% = why;
-            "parts of a file could not be taken back"
+            "multipart upload abort failed"
         );
     }
 }

@@ -21,7 +21,7 @@ use crate::money::price::Quote;
 /// Admits a call: afterwards its money is held.
 ///
 /// # Errors
-/// Everything that can be wrong with it before a vendor hears of it.
+/// The call is invalid, not for sale, or not covered by the balance.
 pub async fn admit_call(
     gateway: &Gateway,
     exchange: &mut RequestContext,
@@ -50,8 +50,8 @@ pub async fn admit_call(
         _ => ReferencedContext::default(),
     };
     let mut untried = line.attempt_order(exchange.access_log.account.as_ref(), exchange.arrived_ms);
-    // Another one may lead to another account of ours, where the vendor keeps nothing of it. One
-    // that is not there any more may have another name now.
+    // Another route may use another of our vendor accounts, where the referenced objects do not
+    // exist. If the route is gone it may have been renamed, so then all routes are tried.
     let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
     untried.retain(|r| !is_pinned || Some(&r.name) == earlier.route.as_ref());
     let mut quote = holds::quote_call(&model, &call, earlier.tokens, at)?;
@@ -59,7 +59,7 @@ pub async fn admit_call(
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
     }
-    // What is made should find room, and be read.
+    // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
     let funding = fund_call(gateway, &exchange.id, caller, quote).await?;
     let body_transform = match (&translation, model.vendor.text_api) {

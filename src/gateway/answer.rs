@@ -1,5 +1,5 @@
-//! The answer on its way: what was read goes through the body phase and out to the client, and on
-//! to the end for the sake of the usage when the client has gone.
+//! Relays a response: each chunk goes through the body filter and to the client. If the client
+//! disconnects, the rest is still read, because the usage is reported at its end.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ mod downstream;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 
-/// After its end an answer's connection is waited for so long, to be used again.
+/// How long a connection may take to end its response, so that it can be reused.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Passes a good answer on.
@@ -86,7 +86,7 @@ pub(super) async fn relay_response(
             Some(RelayProgress::Open) => {
                 let is_held = out.len() == 0;
                 client.send_output(session, out, false, vendor.read_bytes).await;
-                // What was taken before the call was made stays for what is still to come.
+                // While nothing was passed on, the budget reserved at admission stays.
                 if !is_held || client.disconnected.is_some() {
                     client.permit.shrink_to(buffered_bytes(exchange) + client.buffered_bytes());
                 }
@@ -124,10 +124,10 @@ async fn finish_downstream(
     }
 }
 
-/// Counts an answer that broke against its route, as far as that did it.
+/// Records a broken response as a failure of its route, if the route is to blame.
 fn record_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
     match failure::reason_for_answer(why, stream) {
-        // How long an answer is its call decides.
+        // A late response is no fault of the route: the call decides how long it takes.
         Some(reason) if !is_late => upstream::record_lost_answer(exchange, reason),
         _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
             upstream::record_lost_attempt(exchange)
@@ -172,8 +172,8 @@ async fn settle_boxed(gateway: &Gateway, exchange: &mut RequestContext, client: 
     Box::pin(settlement::settle_call(gateway, exchange, client.disconnected.is_some())).await;
 }
 
-/// What the client is to see of what was read, and of what is there already: that goes out in the
-/// same write.
+/// Filters the chunk that was read, and all further chunks that are ready, so that they go to the
+/// client in one write.
 async fn collect_output(
     gateway: &Gateway,
     session: &mut Session,
@@ -193,13 +193,13 @@ async fn collect_output(
     if is_open(exchange)
         && let Some(why) = stream_budget::ensure_covered(gateway, exchange).await
     {
-        // What nothing covers is not passed on.
+        // Output that the hold does not cover is not passed on.
         out = run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why))?;
     }
     Ok(out)
 }
 
-/// What was read, once what is held of the answer has its room; else why it ends.
+/// Reserves memory for the buffered response. Gives the output to pass on, or the final error.
 async fn reserve_memory(
     gateway: &Gateway,
     session: &mut Session,
@@ -217,7 +217,7 @@ async fn reserve_memory(
     let covering =
         Box::pin(client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes)).await;
     if let Err(no_room) = covering {
-        // Who has gone pays for what is not waited for.
+        // A client that disconnected is charged, so this counts as abandoned.
         let why =
             if client.disconnected.is_some() { RelayError::Abandoned } else { no_room.into() };
         return run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why));
@@ -225,8 +225,8 @@ async fn reserve_memory(
     Ok(out)
 }
 
-/// Makes room for an answer that is held as a whole, once its length is told and before any of it
-/// is read: many that each have a part of their room would wait for each other.
+/// Reserves memory for a response that is buffered as a whole, if its length is known, before any
+/// of it is read. Responses that each hold a part of what they need could deadlock.
 async fn reserve_whole_body(
     gateway: &Gateway,
     exchange: &mut RequestContext,
@@ -266,8 +266,8 @@ fn buffered_bytes(exchange: &mut RequestContext) -> usize {
     exchange.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
 }
 
-/// Passes the last bytes on of an answer whose money side is over. What they are worth to whoever
-/// asks again is known by then.
+/// Writes the last bytes of a settled response. Before that, the recorded reply is stored or
+/// discarded, so that a repeat finds it.
 async fn write_final(
     gateway: &Gateway,
     session: &mut Session,
@@ -293,7 +293,7 @@ fn is_open(exchange: &mut RequestContext) -> bool {
     exchange.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
 }
 
-/// Notes in the ledger of what a stream has cost so far.
+/// A timer for checkpoints: the ledger records what a stream has cost so far.
 struct CheckpointTimer(Option<std::pin::Pin<Box<Sleep>>>);
 
 impl CheckpointTimer {
@@ -302,7 +302,7 @@ impl CheckpointTimer {
         CheckpointTimer(stream.then(|| Box::pin(sleep(CHECKPOINT_INTERVAL))))
     }
 
-    /// Takes them while something else is waited for, be it for long.
+    /// Waits for a read, and writes checkpoints meanwhile.
     async fn with_checkpoints(
         &mut self,
         gateway: &Gateway,
@@ -431,15 +431,15 @@ impl UpstreamResponse {
     }
 }
 
-/// After its last event a stream's connection can be used again as soon as it says that it has
-/// ended; that is not waited for in the way of the client.
+/// Returns the connection to the pool. A stream's connection is reusable once the end of the body
+/// arrives after the last event; that wait is done in a task, so the client does not wait.
 async fn release_connection(gateway: &Gateway, mut vendor: Box<UpstreamResponse>, peer: &HttpPeer) {
     let more = !vendor.ended
         && matches!(
             vendor.try_read_chunk().await,
             Some(UpstreamRead::Piece(_) | UpstreamRead::Failed(_))
         );
-    // Bytes after the end are nothing that anybody asked for.
+    // Bytes after the end of the response: the connection cannot be reused.
     if more || !vendor.request_sent {
         vendor.connection.shutdown().await;
         return;

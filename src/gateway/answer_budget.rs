@@ -18,7 +18,7 @@ use super::tenant_budget::{
 use crate::dialect::Endpoint;
 use crate::metrics::METRICS;
 
-/// An answer of which no more is held takes nothing of the budget.
+/// A response of which at most this much is buffered is not counted against the budget.
 pub(super) const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 /// What is held is counted in steps of this size.
 const STEP_BYTES: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Every way in which the gateway says no, and what it looks like to the client.
+//! All API errors of the gateway, and how each is sent to the client.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const RETRY_AFTER_VIDEO_S: u64 = 30;
 /// Official clients give up on a longer wait than this.
 const RETRY_AFTER_S_MAX: u64 = 60;
 
-/// What a client speaks, and is refused in.
+/// The API format in which a client gets its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorFormat {
     /// The chat format, and all that share its errors.
@@ -58,7 +58,7 @@ pub enum ApiError {
     VideoNotReady,
     /// The video asked for under this idempotency key was deleted.
     VideoDeleted,
-    /// The idempotency key stands for a call of other content.
+    /// The idempotency key was used for a call with other content.
     IdempotencyKeyReused,
     /// The call of the idempotency key still runs.
     IdempotencyKeyInUse,
@@ -122,7 +122,7 @@ pub enum ApiError {
     AllRoutesFailed(AttemptFailure),
     /// The vendor took the call and did not answer in time.
     VendorTimeout,
-    /// The account has not read so much of its answers that there is no room for more.
+    /// The account's unread responses use all the memory that it may have.
     AnswersUnread,
     /// The vendor's answer broke before anything of it was passed on.
     RelayFailed(RelayError),

@@ -33,7 +33,7 @@ pub(super) struct BodyRate {
 impl BodyRate {
     pub(super) fn new(limits: &Limits, timeouts: &Timeouts) -> BodyRate {
         let total_timeout = timeouts.body;
-        // Whatever speed will do is a part that may take as long as all.
+        // Without a minimum rate, one part may take as long as the whole body.
         let part_timeout = if limits.body_rate_min == 0 { total_timeout } else { timeouts.head };
         let part_bytes = u128::from(limits.body_rate_min) * part_timeout.as_millis() / 1_000;
         BodyRate {
@@ -45,7 +45,7 @@ impl BodyRate {
         }
     }
 
-    /// So much has come in all, after such a time.
+    /// Records that `bytes` have arrived in total, `after` the body began.
     pub(super) fn record(&mut self, bytes: usize, after: Duration) {
         if (bytes - self.last_part_bytes) as u128 >= self.part_bytes {
             (self.last_part_bytes, self.last_part_at) = (bytes, after);

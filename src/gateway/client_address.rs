@@ -41,7 +41,7 @@ pub struct TrustedProxies {
 /// The address of the client of a request, as far as it is known.
 ///
 /// # Errors
-/// See [`TrustedProxies::client`].
+/// See [`TrustedProxies::resolve_client`].
 pub(super) fn resolve_address(
     session: &Session,
     proxies: Option<&TrustedProxies>,
@@ -83,7 +83,7 @@ impl TrustedProxies {
             (true, false) => parse_hops(headers, FORWARDED, parse_forwarded),
             (false, _) => parse_hops(headers, X_FORWARDED_FOR, |hop| parse_address(hop.trim())),
         };
-        // Who last spoke, and whom we believe; its word counts for the hop before it.
+        // A trusted hop vouches for the hop before it.
         let mut client = peer;
         for hop in hops.into_iter().rev() {
             if !self.contains(client) {
@@ -116,7 +116,7 @@ fn parse_forwarded(element: &str) -> Option<IpAddr> {
     let pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let mut named = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case("for"));
     let (_, node) = named.next()?;
-    // Twice is nobody's.
+    // Two `for` parameters are ambiguous.
     if named.next().is_some() {
         return None;
     }

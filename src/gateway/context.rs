@@ -23,7 +23,7 @@ use crate::dialect::translate::request::TranslatedCall;
 use crate::ledger::{AccountName, KeyRecord};
 use crate::money::{Money, Usage};
 
-/// A request.
+/// The state of one request, which pingora passes to every phase.
 pub struct RequestContext {
     /// Its id, and that of its hold. It begins with its time, so ids sort by age.
     pub id: String,
@@ -79,7 +79,7 @@ pub struct AdmittedCall {
     pub call: ModelCall,
     /// How its body becomes the vendor's.
     pub body_transform: BodyTransform,
-    /// The money.
+    /// The hold that pays for the call.
     pub funding: Funding,
     /// What the call is priced by.
     pub pricing: PricedModel,
@@ -143,7 +143,7 @@ pub struct PricedModel {
     pub price_version: Arc<str>,
     /// The moment whose prices count, in unix seconds.
     pub priced_at: i64,
-    /// The endpoint.
+    /// The endpoint that was called.
     pub endpoint: Endpoint,
     /// Its input in tokens, as counted where the vendor reports nothing.
     pub input_tokens: u64,
@@ -153,7 +153,7 @@ pub struct PricedModel {
 
 /// An answer on its way.
 pub struct RelayedCall {
-    /// The money.
+    /// The hold that pays for the call.
     pub funding: Funding,
     /// What the call is priced by.
     pub pricing: PricedModel,
@@ -169,7 +169,7 @@ pub struct RelayedCall {
     pub answer_permit: AnswerPermit,
     /// The vendor's id of the request.
     pub vendor_request_id: Option<String>,
-    /// The answer.
+    /// Turns the vendor's response into ours, piece by piece.
     pub relay: Relay,
     /// How far it may grow.
     pub stream_budget: StreamBudget,

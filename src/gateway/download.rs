@@ -25,7 +25,7 @@ pub(super) async fn send_file(
     let unreadable = |why| match why {
         FileReadError::Missing => ApiError::VideoNotFound,
         why @ FileReadError::Unavailable(_) => {
-            log::error!(event = "file_read_failed", name, why:% = why; "a file cannot be read");
+            log::error!(event = "file_read_failed", name, why:% = why; "video file open failed");
             ApiError::Internal
         }
     };
@@ -64,7 +64,10 @@ pub(super) async fn send_file(
             let piece = match piece {
                 Ok(piece) => piece,
                 Err(why) => {
-                    log::error!(event = "file_read_failed", name, why:% = why; "a file broke off");
+                    log::error!(
+                        event = "file_read_failed", name, why:% = why;
+                        "video file read failed"
+                    );
                     return Ok(false);
                 }
             };

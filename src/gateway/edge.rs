@@ -1,4 +1,4 @@
-//! Where connections come in: how many there may be, how long a head may take, and what it may be.
+//! The client side: limits connections, and reads and validates request heads.
 //!
 //! pingora reads requests from a connection as long as the client likes to send them, and takes
 //! heads that another server might read in another way. Here they are read first, within bounds,
@@ -50,7 +50,7 @@ pub struct EdgeService<A> {
     connection_limits: Arc<ConnectionLimits>,
     overload: OverloadMonitor,
     proxies: Option<Arc<TrustedProxies>>,
-    /// Whether it was told that somebody connects who is no such proxy.
+    /// Whether a connection from an untrusted peer was logged already.
     untrusted_logged: AtomicBool,
     probe_started: Once,
     limits: EdgeLimits,
@@ -158,7 +158,7 @@ async fn accept_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
     match acceptor.tls_handshake(*socket).await {
         Ok(stream) => Some(Box::new(stream)),
         Err(why) => {
-            log::debug!(why:% = why; "no TLS");
+            log::debug!(why:% = why; "TLS handshake failed");
             None
         }
     }
@@ -182,7 +182,7 @@ async fn with_deadline<T>(
 
 /// Waits until the process is to stop.
 async fn wait_for_shutdown(shutdown: &mut ShutdownWatch) {
-    // Who could say so is gone only if the process is.
+    // The sender is dropped only when the process ends.
     let _ = shutdown.wait_for(|stopping| *stopping).await;
 }
 
@@ -202,7 +202,7 @@ impl<A> EdgeService<A> {
             if !self.untrusted_logged.swap(true, Ordering::Relaxed) {
                 let peer = peer.map_or_else(String::new, |peer| peer.to_string());
                 let event = "untrusted_peer_closed";
-                log::warn!(event, peer; "connections that are not from a trusted proxy are closed");
+                log::warn!(event, peer; "connection from an untrusted peer closed");
             }
         }
         is_trusted
@@ -242,7 +242,7 @@ impl<A> EdgeService<A> {
             Some(Err(ProxyHeaderError::Ended)) => return None,
             Some(Err(ProxyHeaderError::Malformed)) => {
                 overload::reject("proxy_header");
-                log::debug!(event = "proxy_header_malformed"; "no PROXY header");
+                log::debug!(event = "proxy_header_malformed"; "malformed PROXY header");
                 return None;
             }
             None => {

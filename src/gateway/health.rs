@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::ledger::AccountName;
 
-/// So many failures in a row are enough.
+/// This many failures in a row open the breaker.
 const FAILURE_THRESHOLD: u32 = 3;
 /// Accounts whose failures are remembered for a route; the one that failed longest ago goes first.
 const ACCOUNTS_MAX: usize = 64;
@@ -188,7 +188,7 @@ impl RouteHealth {
         record.accounts.retain(|a| is_recent(a) || a.retry_after_until > now_ms);
         self.update_suspect(&record, now_ms);
         let suspected = record.accounts.iter().any(|a| a.reaches_threshold() && is_recent(a));
-        // Patience that was asked for needs no question.
+        // A breaker that is open only because of `retry-after` needs no probe.
         let is_open = self.open_until.load(Ordering::Relaxed) > now_ms;
         if !(suspected || record.is_open_by_probe || is_open) {
             return false;
@@ -235,7 +235,7 @@ impl RouteHealth {
         self.update_suspect(&record, now_ms);
     }
 
-    /// Everybody is as patient as two accounts were asked to be.
+    /// Applies to all accounts the `retry-after` that at least two accounts were given.
     fn share_retry_after(&self, record: &HealthRecord) {
         let mut asked: Vec<i64> = record.accounts.iter().map(|a| a.retry_after_until).collect();
         asked.sort_unstable_by(|one, other| other.cmp(one));

@@ -19,7 +19,7 @@ const CHARGE_MIN: Money = match Money::from_nano(1) {
     Err(_) => Money::ZERO,
 };
 
-/// What stands behind a call. No vendor is called without.
+/// How a call is paid for. No vendor is called without it.
 #[derive(Debug)]
 pub enum Funding {
     /// Money is held.
@@ -173,7 +173,7 @@ impl Gateway {
         };
         let made = self.with_ledger_timeout("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {
-            log::warn!(event = "hold_failed", request_id = id, why:% = why; "no hold");
+            log::warn!(event = "hold_failed", request_id = id, why:% = why; "hold failed");
             if asked {
                 self.void_unknown_hold(account.clone(), id.to_owned());
             }
@@ -187,8 +187,8 @@ impl Gateway {
         Ok(Funding::Held { hold, key: key.clone(), lease })
     }
 
-    /// Sets more money aside for a call, so much in all, as far as there is any. Tells how much it
-    /// is now; of what costs nothing, nothing.
+    /// Extends the hold of a call to `wanted` in total, or as far as the balance allows. Gives the
+    /// amount now held; zero for a free call.
     pub(super) async fn extend_hold(
         &self,
         funding: &mut Funding,

@@ -1,9 +1,9 @@
 //! Repeats of paid calls. Under an idempotency key the same call is made once; and when an official
 //! client tries again by itself, it gets what it had asked for, instead of paying for it twice.
 //!
-//! A call takes its name before anything is looked up or held for it. When its money side is over
-//! the name keeps the reply, if it was charged, and else is free again. A call that ends in any
-//! other way lets its name lapse, and the ledger tells what became of it.
+//! A call claims its idempotency key before anything is looked up or held for it. After settlement
+//! the reply is stored under the key if the call was charged; else the key is released. If a call
+//! ends in any other way, its claim expires, and the ledger tells whether it was charged.
 
 use std::time::{Duration, Instant};
 
@@ -43,10 +43,10 @@ const RETRY_COUNT_HEADER: &str = "x-stainless-retry-count";
 /// Names and replies are remembered for so long: of keys, and of calls without one.
 const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const RETRY_TTL: Duration = Duration::from_secs(10 * 60);
-/// See [`Repeat::got_bytes_max`].
+/// See [`IdempotentCall::delivered_bytes_max`].
 const DELIVERED_BYTES_MAX: usize = 64 << 10;
-/// Whoever waits for the end of a call looks so often, and less often the longer it takes: a part
-/// of the time that it has waited, up to the most.
+/// How often a retry polls for the end of the first call. The interval grows with the time it has
+/// waited.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(250);
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const POLL_INTERVAL_DIVISOR: u32 = 20;
@@ -64,14 +64,14 @@ pub(super) enum IdempotencySource {
     Retry,
 }
 
-/// The name of a call that is under way, and its reply as far as the client was given it.
+/// The idempotency claim of a call in flight, and its reply as far as it was sent.
 #[derive(Debug)]
 pub struct IdempotentCall {
     account: AccountName,
     key: IdempotencyKey,
     is_keyed: bool,
-    /// Up to so many bytes the reply is kept though its client has got it, as far as anybody can
-    /// tell: a line may have failed behind our back.
+    /// A reply of at most this many bytes is stored even if it seems delivered: the connection may
+    /// have failed without notice.
     delivered_bytes_max: usize,
     /// Whether the client has not got all of it.
     is_undelivered: bool,
@@ -154,7 +154,7 @@ pub(super) fn read_key_digest(session: &Session) -> Result<Option<String>, ApiEr
     Ok(Some(fingerprint::hex(&fingerprint::digest_text(key))))
 }
 
-/// Takes the name of a call, or answers with what stands under it.
+/// Claims the idempotency key of a call, or replays the reply stored under it.
 ///
 /// # Errors
 /// What stands there is no answer.
@@ -214,14 +214,14 @@ pub(super) async fn claim_or_replay(
     Ok(Admission::New)
 }
 
-/// Adds to a call's reply what goes to its client, be the client still there or not.
+/// Records response bytes of a call for replay, whether the client is still connected or not.
 pub(super) fn record_body(exchange: &mut RequestContext, bytes: &[Bytes]) {
     if let Some(repeat) = &mut exchange.idempotent_call {
         bytes.iter().for_each(|piece| repeat.recorder.push(piece));
     }
 }
 
-/// Forgets what there is of a reply: it broke, and its bytes do not say so.
+/// Discards the recorded reply: it was cut off, which its bytes do not show.
 pub(super) fn discard_recording(exchange: &mut RequestContext) {
     if let Some(repeat) = &mut exchange.idempotent_call {
         repeat.recorder.discard();
@@ -297,7 +297,7 @@ impl ClaimAttempt<'_> {
             Err(why) => {
                 log::warn!(
                     event = "idempotency_lookup_failed", owner = key.owner, why:% = why;
-                    "no name"
+                    "idempotency claim failed"
                 );
                 // It may have been taken all the same.
                 completion::release_claim(gateway, account, key).await;
@@ -320,7 +320,7 @@ impl ClaimAttempt<'_> {
             Ok(other) => {
                 log::error!(
                     event = "hold_void_failed", owner, answer:? = other;
-                    "a call that lapsed could not be ended"
+                    "voiding the hold of a lapsed call failed"
                 );
                 Err(ApiError::Internal)
             }
@@ -328,9 +328,8 @@ impl ClaimAttempt<'_> {
         }
     }
 
-    /// The answer to whoever asked for a job of a call that nobody keeps alive. If the job is not
-    /// there, its hold's place is taken, so that a call that was only held up does not place it
-    /// beside the next one.
+    /// The video job of a lapsed call. If there is none, the id of its hold is used up, so that a
+    /// call that was only delayed cannot place the job as well.
     async fn find_lapsed_job(
         &self,
         id: &str,

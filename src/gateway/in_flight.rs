@@ -12,7 +12,7 @@ pub struct InFlight(Arc<AtomicUsize>);
 pub struct InFlightGuard(Arc<AtomicUsize>);
 
 impl InFlight {
-    /// Something begins.
+    /// Counts one more, until the guard is dropped.
     #[must_use]
     pub fn begin(&self) -> InFlightGuard {
         self.0.fetch_add(1, Ordering::Relaxed);

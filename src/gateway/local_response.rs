@@ -11,8 +11,8 @@ use super::api_error::ApiError;
 use super::context::RequestContext;
 use super::response_head;
 
-/// Of a body that is not wanted so many bytes are read all the same, so that a client that sends
-/// before it listens gets to hear why.
+/// At most this many bytes of a refused body are read and discarded, so that a client that sends
+/// its body before it reads receives the error.
 const DRAIN_BYTES_MAX: usize = 64 << 20;
 /// And for so long.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -81,8 +81,8 @@ pub(super) async fn send_response(
     }
 }
 
-/// Ends an answer where it is. What is not whole must not look as if it were, as it would if
-/// pingora ended it: with a last chunk, or the end of its stream.
+/// Aborts a response, so that the client sees that it is incomplete. pingora would end it with a
+/// last chunk or END_STREAM, as if it were complete.
 pub(super) async fn abort_response(session: &mut Session, exchange: &mut RequestContext) {
     session.set_keepalive(None);
     exchange.is_aborted = true;

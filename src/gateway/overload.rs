@@ -1,5 +1,5 @@
-//! How much the gateway has to do, by how late the runtime is. When it is too much, further
-//! requests are refused before any work, so that those under way get theirs done.
+//! Load shedding by the lag of the async runtime. While the lag is too high, new requests are
+//! refused before any work is done, so that those in flight can finish.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::api_error::ApiError;
 use crate::metrics::METRICS;
 
-/// The runtime is asked so often how late it is.
+/// How often the lag of the runtime is measured.
 const PROBE_INTERVAL_MS: u64 = 50;
 
 /// What there is to do, and its bounds. Clones share it.
@@ -66,7 +66,7 @@ pub(super) fn reject_tenant(reason: &'static str, message: &'static str) -> ApiE
     ApiError::TooManyRequests(message)
 }
 
-/// How late a probe came the last two times, in ms. One alone says little: a machine that was
+/// The delay of the last two lag measurements, in ms. One alone says little: a machine that was
 /// paused is late once.
 #[derive(Debug, Default)]
 struct RuntimeLag {
@@ -86,8 +86,8 @@ impl RuntimeLag {
             .store(self.last_late_ms.swap(late_ms, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// How late the runtime is: what two of the probes, one after the other, both were at least.
-    /// The one that is due counts with what it is late already.
+    /// The lag of the runtime: the smaller of the last two measurements. A measurement that is
+    /// overdue counts with its delay so far.
     fn lag_ms_at(&self, now_ms: u64) -> u64 {
         let load = |ms: &AtomicU64| ms.load(Ordering::Relaxed);
         let overdue = now_ms.saturating_sub(load(&self.next_due_ms));

@@ -1,4 +1,4 @@
-//! The gateway's own question to a route that is suspected: the list of the vendor's models.
+//! Active health check of a suspected route: requests the vendor's model list.
 //!
 //! No vendor takes money for it, and it goes the way that calls go: the name, TLS, the key, the
 //! path and the body are all looked at. What a tenant does cannot make it fail. A vendor need not
@@ -23,7 +23,7 @@ use crate::catalogue::{Catalogue, Vendor};
 use crate::dialect::json::scan;
 use crate::dialect::vendor_error::VendorError;
 
-/// A probe has so long, connection and all.
+/// Timeout of a probe, including the connect.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of a list so many bytes are read.
 const MODEL_LIST_BYTES_MAX: usize = 4 << 20;
@@ -54,7 +54,7 @@ impl RouteProber<'_> {
             match probed {
                 ProbeOutcome::Healthy => {
                     let event = "probe_succeeded";
-                    log::info!(event, vendor, route = name; "route answers a probe");
+                    log::info!(event, vendor, route = name; "probe succeeded");
                 }
                 ProbeOutcome::Failed(HealthFailure { reason, .. }) => {
                     let event = "probe_failed";

@@ -1,4 +1,4 @@
-//! The driver: calls the phases in pingora's order, over connections that `dial` makes.
+//! The proxy loop: calls the phases in pingora's order, over connections of `upstream_pool`.
 //!
 //! pingora's loop can neither replay a body above 64 KiB, nor fall back on a status and keep the
 //! vendor's error, nor read on after the client has gone. The day it can, this file goes and
@@ -26,9 +26,9 @@ use crate::dialect::vendor_error::VendorError;
 
 /// So much of why a connection failed goes into the log.
 const CONNECT_ERROR_CHARS_MAX: usize = 300;
-/// So long a vendor has to say no to a large body before its room may be given to others.
+/// A large body is kept for another attempt at least this long, even if others need its room.
 const LARGE_BODY_RETENTION: Duration = Duration::from_secs(3);
-/// A vendor that takes nothing of a large body for so long does not want it.
+/// The write timeout of a large body.
 const LARGE_BODY_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of a vendor's error so many bytes are read, at most.
 const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
@@ -147,7 +147,10 @@ async fn attempt_route(
                     // What is around the error may be the vendor's words, and in them our key.
                     let why = why.etype().as_str();
                     let request_id = exchange.id.as_str();
-                    log::info!(event = "upstream_no_response", request_id, why; "no answer");
+                    log::info!(
+                        event = "upstream_no_response", request_id, why;
+                        "upstream closed without a response"
+                    );
                     return Err(AttemptError::retryable(failure::RESET, true));
                 }
                 // Nobody knows whether it was read.
@@ -307,7 +310,7 @@ async fn handle_error_status(
         let block = AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
         return Some(ApiError::AllRoutesFailed(block));
     } else {
-        // It leads elsewhere, or whoever answered is not the vendor, or does not know the path.
+        // A redirect, or the server is not the vendor or does not know the path.
         AttemptFailure { status: Some(status), retry_after, may_be_billed: false }
     };
     let reason = failure::reason_for_status(block.status.unwrap_or(status));

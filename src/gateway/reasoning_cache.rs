@@ -38,7 +38,7 @@ impl ReasoningState {
     }
 }
 
-/// Puts back what was kept of the loop that an admitted call continues, and holds what it needs.
+/// Restores the saved reasoning of the tool loop that a call continues, and extends its hold.
 ///
 /// Looking for it costs the store something, so the least of the call's money is held by now. If
 /// the balance lacks what comes in addition, the call goes on without; if it lacks even what the
@@ -80,7 +80,7 @@ async fn load_reasoning(
         .inspect_err(|why| {
             log::warn!(
                 event = "note_read_failed", why:% = why;
-                "thinking is not found"
+                "reasoning cache read failed"
             );
         })
         .ok()
@@ -118,7 +118,7 @@ pub(super) async fn save_reasoning(gateway: &Gateway, account: &AccountName, kep
     let names = [cache_key(&kept.id)];
     let keeping = gateway.account_cache.put(account, &names, kept.record, life_ms);
     if let Err(why) = gateway.with_ledger_timeout("notes", keeping).await {
-        log::warn!(event = "note_store_failed", why:% = why; "thinking is not kept");
+        log::warn!(event = "note_store_failed", why:% = why; "reasoning cache write failed");
     }
 }
 

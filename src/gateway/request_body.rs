@@ -1,4 +1,4 @@
-//! Taking a request in: whose key it is, and its body, bounded in size and time.
+//! Authenticates a request and reads its body, within limits of size and time.
 
 use bytes::{Bytes, BytesMut};
 use http::Version;
@@ -22,19 +22,19 @@ use crate::dialect::call::ParsedBody;
 use crate::dialect::{CallError, Endpoint};
 use crate::ledger::KeyHash;
 
-/// Before more than this is read of a body, its account's balance is looked at.
+/// The account's balance is checked before more than this many bytes of a body are read.
 const BALANCE_CHECK_BYTES_MIN: usize = 256 << 10;
 const ACCOUNT_BODIES_MESSAGE: &str = "too many bytes of requests of this account are in memory";
-/// Bodies whose length is not told begin with room for so many bytes.
+/// Initial buffer capacity for a body without a content-length.
 const BODY_CAPACITY_INITIAL: usize = 4 << 10;
 
-/// A body that was taken in.
+/// A request body that has been read.
 pub struct RequestBody {
-    /// What it says.
+    /// The parsed body.
     pub parsed: ParsedBody,
-    /// The room that it takes up, if it is an upload.
+    /// The upload memory that it uses, if it is an upload.
     pub upload_permit: Option<UploadPermit>,
-    /// The memory that it takes up, if it is none.
+    /// The body memory that it uses, if it is not an upload.
     pub budget_permit: Option<BudgetPermit>,
 }
 
@@ -75,8 +75,8 @@ fn is_multipart_form(session: &Session) -> bool {
     media_type.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-/// Finds the account of a request's key. For what is free a key will do that was good some time
-/// ago, while the ledger is away.
+/// Finds the account of a request's API key. For free endpoints, while the ledger is unavailable, a
+/// key is accepted that was valid some time ago.
 ///
 /// # Errors
 /// No key, an unknown or revoked one, or no answer from the ledger.
@@ -113,8 +113,9 @@ async fn look_up_key(
     }
 }
 
-/// The key, from either header that official clients use. Of two, the one that looks like ours
-/// counts (a client may have a vendor's key in its environment too), else the format's own.
+/// Reads the API key from either header that official clients use. If both are present, the key
+/// that has our shape is used (a client may have a vendor's key in its environment too), else the
+/// one of the header that the API format defines.
 fn read_api_key(session: &Session, error_format: ErrorFormat) -> Result<KeyHash, ApiError> {
     let bearer = session.get_header(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
@@ -175,7 +176,7 @@ fn over_budget_error(over: OverBudget) -> ApiError {
     }
 }
 
-/// Whose money a body is about.
+/// The account that pays for a request.
 pub(super) struct PayingAccount<'a> {
     pub(super) caller: &'a AuthenticatedCaller,
     /// Whether the account's balance still has to be looked at if the body is large.
@@ -183,7 +184,7 @@ pub(super) struct PayingAccount<'a> {
 }
 
 impl PayingAccount<'_> {
-    /// A repeat of a call that was paid for needs no money, and of moderations none does.
+    /// A retry of a paid call needs no money, and moderations are free.
     fn new<'a>(
         caller: &'a AuthenticatedCaller,
         session: &Session,
@@ -210,7 +211,7 @@ impl PayingAccount<'_> {
     }
 }
 
-/// A body that had to make room for others.
+/// Counts and refuses a body that was evicted to free memory for others.
 pub(super) fn reject_evicted() -> ApiError {
     reject("evicted");
     ApiError::BodyTimeout
@@ -222,7 +223,8 @@ pub(super) fn reject_slow_body() -> ApiError {
     ApiError::BodyTimeout
 }
 
-/// Reads what the head says of a body, and asks for it. Gives its length, if that is told.
+/// Checks the body's headers and sends `100 Continue` if the client waits for it. Returns the
+/// content-length, if there is one.
 ///
 /// # Errors
 /// It is compressed, longer than the most, or large and nothing there to pay with.
@@ -241,7 +243,7 @@ pub(super) async fn accept_body_headers(
         // Whoever reads the other one reads another body.
         return Err(ApiError::InvalidCall(CallError::invalid("content-type", "one header")));
     }
-    // The older version knows no answer before the answer.
+    // HTTP/1.0 has no interim (1xx) responses.
     let expects = head.version != Version::HTTP_10 && head.headers.contains_key(EXPECT);
     let content_length: Option<usize> =
         session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
@@ -258,12 +260,12 @@ pub(super) async fn accept_body_headers(
     Ok(content_length)
 }
 
-/// The pieces of a body that may have so many bytes, at most.
+/// Reads the body piece by piece, up to `bytes_max` bytes.
 pub(super) fn body_pieces(session: &mut Session, bytes_max: usize) -> BodyPieces<'_> {
     BodyPieces { session, bytes_left: bytes_max, bytes_max }
 }
 
-/// See [`pieces`].
+/// Reads a request body piece by piece, up to a limit.
 pub(super) struct BodyPieces<'a> {
     session: &'a mut Session,
     bytes_left: usize,

@@ -1,4 +1,4 @@
-//! The way of an answer to the client: its head, and what its body becomes.
+//! The response to the client: its head, and how its body is relayed.
 
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
@@ -12,7 +12,7 @@ use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
 use crate::dialect::translate::reply::ReplyMetadata;
 
-/// What sound is if nobody says so.
+/// The content type of audio if the vendor sends none.
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// What the relay of an admitted call does.
@@ -45,7 +45,8 @@ pub(super) fn relay_mode(exchange: &RequestContext, admitted: &AdmittedCall) -> 
     }
 }
 
-/// The head of a good answer. Nothing of the vendor's head goes on but the type of sound.
+/// Builds the head of a successful response. Of the vendor's head only the content type of audio
+/// is forwarded.
 pub(super) fn build_head(
     session: &mut Session,
     exchange: &RequestContext,

@@ -1,4 +1,4 @@
-//! What the gateway answers itself, and which path means what.
+//! The router: maps method and path to an operation, and answers the model listing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ impl ApiOperation {
     }
 }
 
-/// What the client of a path speaks, whether there is such a path or not.
+/// The error format for the clients of a path, whether the path exists or not.
 #[must_use]
 pub fn error_format(path: &str) -> ErrorFormat {
     let ours = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
@@ -161,8 +161,8 @@ fn invalid_choice(field: &str, known: &str) -> ApiError {
     ApiError::InvalidCall(CallError::invalid(field, &format!("one of {known}")))
 }
 
-/// The listing of all models, made once for all who ask at the same time: an answer that nobody
-/// reads costs no copy of it.
+/// The listing of all models, cached and shared: concurrent requests get the same bytes, so a
+/// response that a client does not read costs no copy.
 #[derive(Default)]
 pub struct ModelListing {
     cached: Mutex<Option<CachedListing>>,
@@ -179,7 +179,7 @@ impl ModelListing {
     /// answer.
     ///
     /// # Errors
-    /// As of [`models`].
+    /// See [`models_json`].
     pub fn response_body(
         &self,
         catalogue: &Arc<Catalogue>,

@@ -122,10 +122,10 @@ impl VendorRoute {
         }
         let (vendor, route) = (&self.vendor, &self.name);
         if is_up {
-            log::info!(event = "route_up", vendor, route; "route is in use");
+            log::info!(event = "route_up", vendor, route; "route is up");
         } else {
             let reason = if self.address().is_some() { self.health.reason() } else { "dns" };
-            log::warn!(event = "route_down", vendor, route, reason; "route is tried last");
+            log::warn!(event = "route_down", vendor, route, reason; "route is down, tried last");
         }
     }
 }
@@ -207,7 +207,7 @@ impl RouteTable {
                 let Some(key) = read_key(&route.key) else {
                     log::warn!(
                         event = "route_disabled", vendor, route = route.name;
-                        "route left out: its key is not set"
+                        "route disabled: vendor key is not set"
                     );
                     continue;
                 };
@@ -240,7 +240,7 @@ impl RouteTable {
                 Some(_) => {}
                 None => {
                     let event = "vendor_key_missing";
-                    log::error!(event, vendor, route = name; "no vendor key, the old one stays");
+                    log::error!(event, vendor, route = name; "vendor key missing or unusable, keeping the old one");
                 }
             }
         }

@@ -54,7 +54,7 @@ pub(super) async fn settle_call(
     let Some(charge) = compute_charge(&relaying, usage) else {
         log::error!(
             event = "usage_unpriced", request_id = exchange.id;
-            "the usage has no price; nothing is charged"
+            "usage pricing failed; nothing charged"
         );
         void_hold(gateway, relaying.funding).await;
         return;
@@ -99,7 +99,7 @@ pub(super) fn compute_charge(relaying: &RelayedCall, usage: Usage) -> Option<Mon
     )
 }
 
-/// Tells of a report that cannot be: the vendor errs, and may bill what nobody pays.
+/// Logs a usage report that cannot be true: the vendor may bill for what no account pays.
 fn log_rejected_usage(exchange: &RequestContext, relaying: &RelayedCall) {
     let Some(reported) = relaying.relay.rejected_usage() else { return };
     let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
@@ -197,7 +197,7 @@ async fn settle_with_retry(
             Ok(Outcome::Voided) if charge.is_some() => {
                 log::error!(
                     event = "charge_lost", op;
-                    "the hold was taken back before its charge came: the work is lost"
+                    "hold voided before settlement; charge lost"
                 );
                 return;
             }
@@ -205,14 +205,14 @@ async fn settle_with_retry(
             Ok(other) => {
                 log::error!(
                     event = "hold_settlement_failed", op, answer:? = other;
-                    "the hold could not be ended"
+                    "hold settlement failed"
                 );
                 return;
             }
             Err((back, why)) => {
                 log::warn!(
                     event = "ledger_retry", op, why:% = why;
-                    "the ledger will be asked again"
+                    "ledger request failed; retrying"
                 );
                 hold = back;
                 tokio::time::sleep(wait).await;

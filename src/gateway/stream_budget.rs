@@ -102,7 +102,7 @@ fn divide(sum: Money, of: i64) -> Money {
     Money::from_nano(sum.nano() / of).unwrap_or_default()
 }
 
-/// Sees to it that the answer so far is covered. Gives why it must end if nothing covers it.
+/// Extends the hold if the response so far needs it. Gives the error that must end it if it fails.
 pub(super) async fn ensure_covered(
     gateway: &Gateway,
     exchange: &mut RequestContext,
@@ -120,7 +120,7 @@ pub(super) async fn ensure_covered(
         stream_budget.covered_usage = Some(usage);
         return None;
     }
-    // Half as much again: a stream that goes on asks seldom, and one that ends blocks little.
+    // Half as much again: few extensions for a long stream, little money held by a short one.
     let base = funding.held().max(cost);
     let wanted = base.checked_add(divide(base, 2)).unwrap_or(base);
     let asked = gateway.extend_hold(funding, wanted).await;
@@ -135,7 +135,7 @@ pub(super) async fn ensure_covered(
     }
     stream_budget.covered_usage = Some(usage);
     let next = extend_threshold(held);
-    // Where nothing more is to be had now, it may be later.
+    // If the balance has no more now, a later extension may succeed.
     stream_budget.extend_at = Some(if next > cost { next } else { halfway_to_held(cost, held) });
     None
 }
@@ -166,7 +166,7 @@ pub(super) async fn write_checkpoint(gateway: &Gateway, exchange: &mut RequestCo
     settlement::poll_then_spawn(async move {
         let noted = ledger.apply(&account, Operation::Checkpoint { id, charge, line }).await;
         if let Err(why) = noted {
-            log::debug!(why:% = why; "no checkpoint");
+            log::debug!(event = "checkpoint_failed", why:% = why; "checkpoint failed");
         }
     })
     .await;

@@ -59,7 +59,7 @@ pub enum TenantId {
     /// The owner of a known key.
     Account(AccountName),
     /// A client whose key is not known yet, by its
-    /// [network](super::edge::crowd::client_network).
+    /// [network](super::edge::connection_limits::client_network).
     Address(IpAddr),
 }
 

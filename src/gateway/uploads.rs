@@ -2,9 +2,9 @@
 //! together, so only so many bytes of them are in memory at a time; whoever has more to send then
 //! waits until there is room.
 //!
-//! Room is taken as bytes come, so a client that sends little takes none. Many that each have a
-//! part of their room could wait for each other for ever. Hence some of it is set apart, enough for
-//! the largest upload: whoever gets it can always end.
+//! Memory is acquired as bytes arrive. Uploads that each hold a part of what they need could
+//! deadlock. Hence enough for the largest upload is reserved: the upload that gets the reserve can
+//! always finish.
 //!
 //! An account has a share of the room, and one of its uploads at a time waits for more. So whoever
 //! sends few waits behind one upload of each other account, however many those send.
@@ -48,7 +48,7 @@ const ACCOUNT_BYTES_MIN: usize = 4 << 20;
 const SHARE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Up to so many bytes take no room: every request has as much.
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
-/// Whoever has room, while others wait for it, must send so many bytes a second,
+/// While others wait for memory, an upload that holds some must send at least this fast,
 const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 /// after so long.
 const SLOW_AFTER: Duration = Duration::from_secs(5);
@@ -393,7 +393,7 @@ pub(super) async fn read_image_edit(
 /// Takes in what is to become a video, maybe with an image that it begins with.
 ///
 /// # Errors
-/// As of [`edit`].
+/// See [`read_image_edit`].
 pub(super) async fn read_video(
     gateway: &Gateway,
     session: &mut Session,

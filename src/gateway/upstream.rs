@@ -123,7 +123,7 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     vec![joined.freeze()]
 }
 
-/// An empty head for a route; [`head`] fills it.
+/// An empty request head for a route; [`fill_request_head`] adds the headers.
 pub(super) fn empty_request_head(exchange: &mut RequestContext) -> Option<RequestHeader> {
     let admitted = exchange.admitted()?;
     let route = admitted.route.as_ref()?;
@@ -289,8 +289,8 @@ fn internal_error<E>(_: E) -> pingora_core::BError {
     pingora_core::Error::new(pingora_core::ErrorType::InternalError)
 }
 
-/// Of the head of an answer what is read of it here. Vendors send dozens of fields, and none of
-/// them goes on.
+/// Copies the headers of a vendor's response that the gateway reads. None of the others is
+/// forwarded.
 pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
     let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
     let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
@@ -303,8 +303,8 @@ pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHe
     Some(Box::new(head))
 }
 
-/// Whether an answer can be read as it passes: not compressed, events where events are due, and
-/// sound where sound is.
+/// Whether a response can be relayed: it is not compressed, and its content type is that of events,
+/// JSON or audio as requested.
 pub(super) fn is_readable(head: &ResponseHeader, call: &ModelCall) -> bool {
     let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
     let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
@@ -370,7 +370,7 @@ pub(super) fn record_route_failure(
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
         event = "route_blocked", request_id = exchange.id, vendor, route = name, reason;
-        "blocked"
+        "upstream attempt failed"
     );
     let Some(admitted) = exchange.admitted() else { return };
     admitted.failed_routes.push(route.preference);
@@ -418,7 +418,7 @@ pub(super) fn record_lost_answer(exchange: &mut RequestContext, reason: &'static
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
         event = "upstream_response_lost", request_id = exchange.id, vendor, route = name, reason;
-        "the vendor's answer is lost"
+        "upstream response lost"
     );
 }
 

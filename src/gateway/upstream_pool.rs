@@ -3,8 +3,8 @@
 //! Plain ones are kept here. pingora has a task watch each that lies idle, and sends a head before
 //! it has the body; for a short call that is much of what passing it on costs. Here whoever
 //! takes a connection up looks whether it is still there (one that is closed just then costs a
-//! second try, see `drive`), and head and body leave together. A connection with TLS may carry many
-//! calls at a time, which pingora knows how to share out: these stay with it.
+//! second try, see `proxy_loop`), and head and body leave together. A connection with TLS may carry
+//! many calls at a time, which pingora knows how to share out: these stay with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -42,7 +42,7 @@ struct IdleConnection {
 }
 
 impl UpstreamPool {
-    /// Keeps so many plain connections to a place as the options say, for so long.
+    /// A pool that keeps idle plain connections, up to `keepalive_pool_size` of each peer.
     #[must_use]
     pub fn new(options: ConnectorOptions, idle_timeout: Duration) -> UpstreamPool {
         let idle_per_peer_max = options.keepalive_pool_size;
@@ -111,7 +111,7 @@ impl UpstreamPool {
         });
     }
 
-    /// The one that was used last: of those that nobody needs all get old.
+    /// The connection that was used last, so that surplus ones stay idle and time out.
     fn take_idle(&self, place: u64) -> Option<Box<UpstreamStream>> {
         loop {
             let IdleConnection { mut connection, idle_since: since } =
@@ -136,7 +136,7 @@ fn http1_session(connection: Box<UpstreamStream>, peer: &HttpPeer) -> Upstream {
 type UpstreamStream = WrappedStream<CoalesceHead>;
 
 impl UpstreamStream {
-    /// Whether nothing was said on it that nobody asked for, such as its end.
+    /// Whether nothing unexpected arrived on it: neither bytes nor its end.
     fn is_reusable(&mut self) -> bool {
         let mut byte = [0];
         let mut cx = Context::from_waker(Waker::noop());

@@ -15,7 +15,7 @@ use crate::kv_cache::ID_PREFIX;
 use crate::ledger::AccountName;
 use crate::money::TokenUsage;
 
-/// So long after an id was given it may be named.
+/// How long a call may refer to an id after the vendor issued it.
 const ID_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// What stands behind the ids that a call names.
@@ -79,7 +79,7 @@ pub(super) async fn store_ids(
             }
             let keeping = gateway.account_cache.put(account, &names, record.encode(), life_ms);
             if let Err(why) = gateway.with_ledger_timeout("notes", keeping).await {
-                log::warn!(event = "note_store_failed", why:% = why; "ids are not kept");
+                log::warn!(event = "note_store_failed", why:% = why; "storing vendor ids failed");
             }
         }
     });

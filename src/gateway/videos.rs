@@ -228,7 +228,7 @@ pub(super) async fn handle_request(
                 if !matches!(deleting, Ok(Ok(()))) {
                     log::warn!(
                         event = "file_delete_failed", job = id, deleting:?;
-                        "the file will be deleted later"
+                        "video file delete failed, the worker will retry"
                     );
                 }
             }
@@ -272,7 +272,7 @@ async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
         failed => {
             log::error!(
                 event = "file_address_failed", job = job.id, failed:?;
-                "no address for a file"
+                "signing a video file URL failed"
             );
             return Err(ApiError::Internal);
         }
@@ -417,7 +417,7 @@ async fn place_job(gateway: &Gateway, new_job: NewJob) -> Result<PlaceResult, Un
         gateway.with_ledger_timeout("video_place", placing).await
     };
     if let Err(why) = &placed {
-        log::warn!(event = "video_place_failed", job = id, why:% = why; "a job was not placed");
+        log::warn!(event = "video_place_failed", job = id, why:% = why; "placing a video job failed");
         if !has_key {
             delete_unconfirmed(queue, account, id);
         }

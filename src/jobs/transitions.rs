@@ -6,11 +6,11 @@ use super::{Job, JobClaim, JobFailCode, JobOutcome, JobStage, RunningJob};
 use crate::dialect::videos::VideoProgress;
 use crate::money::{BilledUnits, Money, UsageBasis};
 
-/// What a vendor knows nothing of so many times in a row, it does not have.
+/// After this many "not found" replies in a row the vendor does not have the job.
 const NOT_FOUND_MAX: u32 = 24;
 /// A job whose time is over is given up after so many questions without an answer.
 const NO_ANSWER_MAX: u32 = 6;
-/// And without any question asked, if nobody could, after so much more time, in ms.
+/// If the vendor could not be asked at all, a job is given up after this much more time, in ms.
 const UNPOLLED_MS_MAX: i64 = 12 * 60 * 60 * 1_000;
 /// While a video is not there, no more of it is done than this.
 const PROGRESS_MAX: u8 = 99;

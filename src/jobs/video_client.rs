@@ -194,7 +194,7 @@ impl VideoClient {
     /// Makes the clients.
     ///
     /// # Errors
-    /// See [`StudioFault`].
+    /// See [`VideoClientError`].
     pub fn new(
         mut routes: Vec<VideoRoute>,
         answer_timeout: Duration,
@@ -238,7 +238,7 @@ impl VideoClient {
             Err(why) if why.is_connect() || why.is_builder() => {
                 log::warn!(
                     event = "upstream_connect_failed", route = route.name, why:% = error_chain(why);
-                    "no connection"
+                    "upstream connect failed"
                 );
                 return SubmitOutcome::Busy(None);
             }
@@ -283,7 +283,7 @@ impl VideoClient {
             Err(why) => {
                 log::warn!(
                     event = "video_poll_failed", route = route.name, vendor_id, why:% = error_chain(why);
-                    "no answer"
+                    "video poll failed"
                 );
                 return PollOutcome::NoAnswer(None);
             }
@@ -298,7 +298,7 @@ impl VideoClient {
         }
         log::warn!(
             event = "video_poll_failed", route = route.name, vendor_id, status = status.as_u16();
-            "no answer"
+            "video poll failed"
         );
         PollOutcome::NoAnswer(wait)
     }
@@ -306,7 +306,7 @@ impl VideoClient {
     /// Fetches a finished video. No key goes there, and no redirect is followed.
     ///
     /// # Errors
-    /// See [`FetchFault`]; the pieces may end in one too.
+    /// See [`FetchError`]; the pieces may end in one too.
     pub async fn fetch(
         &self,
         route: &VideoRoute,

@@ -44,9 +44,9 @@ const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(500);
 /// A claim that could not be renewed is tried to be after so long.
 const RENEW_RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// In thirds of a lease: who has heard nothing of its claim for so long gives it up.
+/// In thirds of a lease: a worker that could not renew its claim for this long gives it up.
 const RENEW_MISSES_MAX: u32 = 9;
-/// When the store is back, those who have jobs come before those who look for some, by so long.
+/// After an outage, workers renew the claims they have for this long before they claim new jobs.
 const RENEW_HEAD_START: Duration = Duration::from_secs(3);
 const RETRY_TIME_MAX: Duration = Duration::from_secs(300);
 /// A job whose route or vendor is not set up here is left to others for so long, in ms.
@@ -147,7 +147,7 @@ impl JobWorker {
                     });
                 }
                 Err(why) => {
-                    log::warn!(event = "video_claim_failed", why:% = why; "no jobs");
+                    log::warn!(event = "video_claim_failed", why:% = why; "video job claim failed");
                     while !*stop.borrow() && !self.count_jobs().await {
                         sleep(RETRY_WAIT_MAX).await;
                     }
@@ -173,7 +173,7 @@ impl JobWorker {
     async fn count_jobs(&self) -> bool {
         let counts = self.queue.count_by_status().await;
         if let Err(why) = &counts {
-            log::warn!(event = "video_count_failed", why:% = why; "jobs not counted");
+            log::warn!(event = "video_count_failed", why:% = why; "video job count failed");
         }
         for (status, jobs) in counts.iter().flatten() {
             let gauge = METRICS.video_jobs.with_label_values(&[status.name()]);
@@ -193,7 +193,7 @@ impl JobWorker {
                     log::warn!(
                         event = "video_job_abandoned", job = claim.job.id,
                         why:% = format!("{why:#}");
-                        "a job was left"
+                        "video job abandoned until its lease expires"
                     );
                     return;
                 }
@@ -310,7 +310,7 @@ impl JobWorker {
     fn log_persist_failure(&self, job: &str, why: &Unavailable) -> u64 {
         log::error!(
             event = "video_persist_failed", job, why:% = why;
-            "the job is not on disk, so it is not sent yet"
+            "video job not persisted; submission is delayed"
         );
         self.schedule.retry_delay_ms(1)
     }
@@ -323,7 +323,7 @@ impl JobWorker {
             let (job, route) = (&claim.job.id, &running.route);
             log::warn!(
                 event = "video_route_unknown", job, route;
-                "this process does not know the job's route"
+                "video job's route is not configured here"
             );
             return self.poll_later(claim, UNKNOWN_ROUTE_RETRY_MS, false).await;
         };
@@ -363,7 +363,7 @@ impl JobWorker {
         };
         log::warn!(
             event = "video_copy_failed", job = claim.job.id, why:% = why;
-            "a video was not copied"
+            "video copy failed"
         );
         // The vendor's file is given up after some tries; our own store has its time to come back.
         if matches!(why, CopyError::Store(_)) {
@@ -426,7 +426,7 @@ impl JobWorker {
                 Err(why) if began.elapsed() > RETRY_TIME_MAX => return Err(why.into()),
                 Err(why) => log::warn!(
                     event = "video_save_retry", job = claim.job.id, why:% = why;
-                    "it will be saved again"
+                    "video job save failed; retrying"
                 ),
             }
             sleep(wait).await;
@@ -435,7 +435,7 @@ impl JobWorker {
         if !saved {
             log::warn!(
                 event = "video_claim_lost", job = claim.job.id;
-                "another worker has the job by now"
+                "video job claim lost to another worker"
             );
         } else if forget_body {
             self.delete_body(claim).await;
@@ -462,7 +462,7 @@ impl JobWorker {
                     _ => {
                         log::warn!(
                             event = "video_claim_renewal_failed", job = claim.job.id;
-                            "not renewed"
+                            "video job claim renewal failed"
                         );
                         pause = RENEW_RETRY_INTERVAL.min(every);
                     }

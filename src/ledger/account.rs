@@ -1,7 +1,7 @@
 //! The pure state machine that every store must match.
 //!
-//! A store loads an account's [`Balances`] and the one [`Record`] an operation is about, lets
-//! [`step`] decide, and writes back what changed, all in one transaction.
+//! A store loads an account's [`Balances`] and the one [`HoldRecord`] an operation is about, lets
+//! [`apply_to_hold`] decide, and writes back what changed, all in one transaction.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Balances {
         sum(&[self.credit, self.written_off]) == sum(&[self.available, self.held, self.posted])
     }
 
-    /// Takes a sum from what is available, the rest as a loss; gives the loss.
+    /// Charges an amount to the available balance and writes off the rest; returns the write-off.
     fn charge_available(&mut self, amount: Money) -> Result<Money, MoneyError> {
         let paid = amount.min(self.available);
         let lost = amount.checked_sub(paid)?;
@@ -343,7 +343,7 @@ fn void_hold(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, 
     }
 }
 
-/// An account in memory: the yardstick that the stores are measured by.
+/// An account in memory: the reference implementation that the stores are tested against.
 #[derive(Debug, Clone, Default)]
 pub struct InMemoryAccount {
     /// Its balances.

@@ -1,4 +1,4 @@
-//! What both stores know of jobs: how they are written down, and what repeats an order.
+//! What both stores share about jobs: their JSON form, and the check for a repeated order.
 
 use crate::jobs::{Job, NewJob};
 use crate::ledger::Unavailable;
@@ -14,12 +14,12 @@ pub(super) fn parse_job(text: &str) -> Result<Job, Unavailable> {
     serde_json::from_str(text).map_err(|why| Unavailable(format!("a job cannot be read: {why}")))
 }
 
-/// A job of a claim. One that cannot be read keeps nobody from the others; it is left alone until
-/// its lease runs out.
+/// The job of a claim. One that cannot be parsed does not block the others; it is skipped until its
+/// lease runs out.
 pub(super) fn parse_claimed_job(text: &str) -> Option<Job> {
     let job = parse_job(text);
     if let Err(why) = &job {
-        log::error!(event = "video_job_unreadable", why:% = why; "a video job is left alone");
+        log::error!(event = "video_job_unreadable", why:% = why; "video job cannot be parsed");
     }
     job.ok()
 }

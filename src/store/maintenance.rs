@@ -1,5 +1,5 @@
-//! What keeps a store while a process serves: leases are renewed, the store is asked how it is, and
-//! what a shared one may have lost is made up for.
+//! Maintenance of a store while a process serves: leases are renewed, the store is probed, and what
+//! a shared store may have lost is restored.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use shared::SharedMaintenance;
 /// A store that does not answer within this is away. That is longer than a connection waits before
 /// it takes its server for dead.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(3_500);
-/// Whoever has not asked for so long has not seen whether it answered.
+/// After a longer gap between two probes, the uptime in between is not known.
 const PROBE_GAP_MAX: Duration = Duration::from_secs(10);
 /// The outbox is put in order so often.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -130,8 +130,8 @@ impl Maintenance {
         }
     }
 
-    /// Whether holds whose lease ran out may be ended: only where those who have a lease had all of
-    /// its time to renew it, and those who ended one to say so.
+    /// Whether holds with an expired lease may be swept: only after the store was reachable for a
+    /// whole lease, so that every owner could renew or settle its holds.
     #[must_use]
     pub fn may_sweep(&self) -> bool {
         let is_settled = match &self.kind {
@@ -183,7 +183,7 @@ impl Maintenance {
                 Err(why) => {
                     log::warn!(
                         event = "lease_renewal_failed", why:% = why;
-                        "leases are not renewed"
+                        "lease renewal failed"
                     );
                     RENEW_RETRY_INTERVAL.min(every)
                 }
@@ -249,7 +249,7 @@ async fn maintain_outbox<R: ServerRun>(
         if let Err(why) = replay.adopt_orphans(&run, alive).await {
             log::warn!(
                 event = "outbox_adoption_failed", why:% = why;
-                "what ended processes left waits"
+                "orphaned outbox segments pending"
             );
         }
     }

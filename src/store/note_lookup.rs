@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::kv_cache::{LOOKUP_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
 use crate::ledger::Unavailable;
 
-/// So many notes are looked up at once. Others get their turn in between: on one connection a
-/// hold would wait behind a long answer.
+/// At most this many entries are read in one command. Other commands run in between: on one
+/// connection a hold would wait behind a long reply.
 const BATCH_SIZE: usize = 4;
 
 // Within one step the bound of an answer is not looked at.

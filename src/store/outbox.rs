@@ -1,13 +1,13 @@
-//! The outbox: whatever ends a hold is written down on this machine before the store is told, and
-//! told again until the store has it, and once more when the store may have lost it.
+//! The outbox: every settlement and void is written to this machine's disk before it is sent to the
+//! store, sent again until the store acknowledges it, and replayed when the store may have lost it.
 //!
 //! So neither an outage of the store, nor its fall back to an older state, nor the death of this
 //! process loses a charge: the next process on the machine adopts what this one left. Telling
 //! something twice changes nothing, since every operation carries its hold's id.
 //!
-//! A shared store has one, since it may be away or forget. An embedded one has one too, since it
-//! writes a moment after it was told: what dies with the process must not be the charge of an
-//! answer that a client has got.
+//! A shared store has one, since it may be unavailable or lose writes. An embedded store has one
+//! too, since it commits a moment later: if the process dies in between, the charge for a delivered
+//! reply must not be lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +50,8 @@ use segment_dir::{SegmentDir, SegmentKind};
 pub(super) use settlement_log::SettlementLog;
 use settlement_log::{HoldEndKey, Retention};
 
-/// What the store has not acknowledged for so long is sent again, so many at a time.
+/// An entry that the store has not acknowledged for this long is sent again, at most this many at a
+/// time.
 const REDELIVERY_INTERVAL: Duration = Duration::from_secs(5);
 const REDELIVERY_BATCH_MAX: usize = 256;
 
@@ -59,8 +60,8 @@ pub(super) trait OutboxTarget: Ledger {
     /// Names a run of the store.
     type RunId: AsRef<str> + Send;
 
-    /// Applies what ends a hold. Tells which run of the store has it for good, as far as it is
-    /// known not to be over.
+    /// Applies a settlement or void. Returns the run of the store that has it durably, unless that
+    /// run may have ended.
     fn deliver(
         &self,
         account: &AccountName,
@@ -68,7 +69,7 @@ pub(super) trait OutboxTarget: Ledger {
     ) -> impl Future<Output = Result<(Outcome, Option<Self::RunId>), Unavailable>> + Send;
 }
 
-/// A run of a store, which is told what it may lack.
+/// A run of a store, to which missing entries are replayed.
 pub(super) trait ServerRun: Sync {
     /// Which one it is.
     fn name(&self) -> &str;
@@ -187,8 +188,8 @@ fn with_default_port(host: &str, port: u16) -> String {
     if has_port { host.to_owned() } else { format!("{host}:{port}") }
 }
 
-/// Tells of what was left for another address of a store: if that was this store, somebody has to
-/// say so by giving the folder its name.
+/// Logs segments that were left for another store address. If it is the same store, the operator
+/// has to rename the folder.
 fn warn_foreign_segments(all: &Path, own: &Path) {
     let Ok(places) = std::fs::read_dir(all) else { return };
     for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
@@ -202,8 +203,8 @@ fn warn_foreign_segments(all: &Path, own: &Path) {
             let name = own.file_name().unwrap_or_default();
             ::log::error!(
                 event = "outbox_address_mismatch", place:?, name:?;
-                "the outbox has ends of holds for another store; \
-                 if it is this one under an older address, rename the folder"
+                "outbox has settlements for another store address; \
+                 if it is the same store, rename the folder"
             );
             METRICS.outbox_errors.inc();
         }

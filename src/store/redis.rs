@@ -50,7 +50,7 @@ use kept_bytes::KeptBytes;
 use keys::AccountKeys;
 use scripts::{ScriptCall, Scripts};
 
-/// No answer within this is no answer. Callers set shorter deadlines of their own.
+/// Time limit for a response. Callers set shorter deadlines of their own.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 type ConnectFuture<'a> =
@@ -69,7 +69,7 @@ pub struct RedisStore {
     kept_bytes: Arc<KeptBytes>,
     /// Shared by all connections of a process that serves.
     pub(super) topology: Arc<Topology>,
-    /// Where a process has one, nothing moves money without it.
+    /// If set, money is only moved as it allows.
     run_gate: Option<Arc<RunGate>>,
 }
 
@@ -114,7 +114,7 @@ impl RedisStore {
         RedisStore { run_gate: Some(gate), topology, ..RedisStore::new(section) }
     }
 
-    /// Another connection to the same store, for what is no money.
+    /// Another connection to the same store, for operations that move no money.
     pub(super) fn separate_connection(&self) -> RedisStore {
         RedisStore { topology: self.topology.clone(), ..RedisStore::new(self.section.clone()) }
     }
@@ -134,8 +134,8 @@ impl RedisStore {
         self.connection().await.map(drop)
     }
 
-    /// The connection, made when it is first needed. That goes on even if whoever asked first
-    /// stops waiting: otherwise a server that is slow to greet would never be connected to.
+    /// The connection, opened on first use. Connecting continues even if the first caller stops
+    /// waiting: otherwise a server with a slow handshake would never be connected to.
     async fn connection(&self) -> Result<&RedisConnection, Unavailable> {
         if self.connected.get().is_none() {
             let (section, connected) = (self.section.clone(), self.connected.clone());
@@ -179,8 +179,8 @@ impl RedisStore {
         }))
     }
 
-    /// About so many of all accounts, from where the server's word says; and its next word, 0 after
-    /// the last. One may come twice.
+    /// About `about` accounts from a cursor of the server on, and the next cursor, which is 0 after
+    /// the last. An account may be returned twice.
     async fn scan_accounts(
         &self,
         cursor: u64,
@@ -262,7 +262,7 @@ impl Ledger for RedisStore {
         let swept = self.sweep().await?;
         // Holds come first; what is not counted now is counted by the next sweep.
         if let Err(why) = self.recount_kept_bytes().await {
-            log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes not counted");
+            log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes recount failed");
         }
         Ok(swept)
     }
@@ -305,7 +305,7 @@ impl Ledger for RedisStore {
     }
 }
 
-/// What an operation's script is told.
+/// The keys and arguments of an operation's script.
 fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     let mut call = ScriptCall::default();
     call.key(keys.account());
@@ -344,7 +344,7 @@ fn reply_strings(reply: &Value) -> Result<Vec<String>, Unavailable> {
     Vec::from_redis_value_ref(reply).map_err(|e| Unavailable(format!("unexpected answer: {e}")))
 }
 
-/// Reads one: a word, and amounts as digits.
+/// Parses a script's reply: a word, then amounts as digits.
 fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
     let amount = |at: usize| {
         let digits = words.get(at).and_then(|w| w.parse().ok());

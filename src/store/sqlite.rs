@@ -52,7 +52,7 @@ const NOTE_PURGE_STEPS_MAX: u32 = 400;
 /// The same for names of calls, and for replies.
 const REPLY_PURGE_STEPS_MAX: u32 = 100;
 
-/// The embedded store.
+/// A ledger, cache, job queue and reply store in one SQLite file.
 pub struct SqliteStore {
     scheduler: Arc<WriteScheduler>,
     reader: ReadThread,

@@ -1,4 +1,4 @@
-//! With what a store is spoken to over TLS: whom to believe, and how to show who we are.
+//! TLS to a store: the trusted authorities and the client certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl StoreTls {
         Ok(StoreTls { ca: ca.transpose()?, client })
     }
 
-    /// As the library takes it; `None` where the public authorities are to be believed and nobody
-    /// asks who we are.
+    /// In the form that the Redis client takes; `None` for public authorities and no client
+    /// certificate.
     pub(super) fn tls_certificates(&self) -> Option<TlsCertificates> {
         if self.ca.is_none() && self.client.is_none() {
             return None;

@@ -1,4 +1,4 @@
-//! Reading a table key by key: what was not asked for is a fault that names the closest known key.
+//! Reads a table key by key. A key that was not read is an error that names the closest known key.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest_word};

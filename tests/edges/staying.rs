@@ -46,7 +46,7 @@ async fn nobody_served_after_a_new_process_that_could_not_have_its_address(
     assert_eq!(told.code, 1, "{told:?}");
     assert!(told.err.contains(&format!("cannot listen at {address}")), "{told:?}");
     assert!(!told.err.contains("serving"), "{told:?}");
-    world.logged(&["this process stays", "the new process has ended"]).await;
+    world.logged(&["upgrade aborted", "the new process has ended"]).await;
     serves(&world).await;
     // The next one finds everything as it was.
     drop(other);
@@ -89,7 +89,7 @@ async fn nobody_served_after_a_new_process_that_died_with_the_sockets() {
     let successor = Successor::of(&world);
     world.gateway.signal("QUIT");
     drop(successor.takes().await);
-    world.logged(&["this process stays", "the new process has ended"]).await;
+    world.logged(&["upgrade aborted", "the new process has ended"]).await;
     std::fs::remove_file(world.path("up/t.sock")).expect("a socket");
     assert!(!world.path("up/t.sock-old").exists());
     serves(&world).await;
@@ -104,7 +104,7 @@ async fn nobody_served_after_a_new_process_that_died_young() {
     let mut world = World::start(Store::Sqlite).conf(SERVER).run().await;
     let mut new = world.successor("new", &[]).await;
     new.kill();
-    world.logged(&["this process stays", "the new process has ended"]).await;
+    world.logged(&["upgrade aborted", "the new process has ended"]).await;
     serves(&world).await;
     let new = world.successor("newer", &[]).await;
     world.gives_way_to(new).await;

@@ -107,8 +107,8 @@ async fn a_new_process_that_cannot_sell_yet_leaves_the_old_one_alone() {
         world.gate().open();
     };
     let (new, ()) = tokio::join!(new, waiting);
-    let told = said(&new, "was told to give way").await;
-    assert!(said(&new, "the store is complete").await < told, "{}", new.log());
+    let told = said(&new, "asked to hand over").await;
+    assert!(said(&new, "store recovery finished").await < told, "{}", new.log());
     world.gives_way_to(new).await;
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
     world.settled(11).await;
@@ -239,6 +239,6 @@ async fn a_folder_that_others_can_enter_is_no_place_for_the_sockets() {
     assert_eq!(told.code, 1, "{told:?}");
     assert!(told.err.contains("server.upgrade_sock needs a folder of its own"), "{told:?}");
     world.gateway.signal("QUIT");
-    world.logged(&["this process stays", "open to other users"]).await;
+    world.logged(&["upgrade aborted", "open to other users"]).await;
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
 }

@@ -125,6 +125,6 @@ async fn an_answer_that_is_no_http_told_our_key_to_the_log() {
     let vendor = Canned::start(said, 1).await;
     let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
     assert!(world.chat(chat_of("lmb-5.5")).await.status >= 500);
-    world.logged(&["no answer"]).await;
+    world.logged(&["upstream closed without a response"]).await;
     assert!(!world.log().contains(VENDOR_KEY), "the key is in the log");
 }

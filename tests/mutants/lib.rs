@@ -8,4 +8,4 @@ pub mod catalogue {
 }
 pub mod ledger;
 pub mod money;
-pub mod sheet;
+pub mod toml_reader;

@@ -31,15 +31,15 @@ async fn charges_that_it_lost_are_made_again_before_anybody_is_let_in(
     };
     assert!(ids(&after).is_superset(&ids(&before)) && ids(&after).len() == 5);
     assert!(world.metric("tollgate_outbox_replayed_total", &[]).await >= 3);
-    let told = world.logged(&["the store was told again", "charged=3"]).await;
+    let told = world.logged(&["outbox replay finished", "charged=3"]).await;
     let number = |name| {
         let word = told.split(' ').find_map(|word| word.strip_prefix(name));
         word.and_then(|number| number.parse::<u32>().ok()).expect("a number")
     };
     assert!(number("told=") < number("entries="), "what it still has is not told again: {told}");
     let log = world.log();
-    let told = log.rfind("the store was told again").expect("it was logged");
-    assert!(told < log.rfind("the store is complete").expect("it was"), "too early:\n{log}");
+    let told = log.rfind("outbox replay finished").expect("it was logged");
+    assert!(told < log.rfind("store recovery finished").expect("it was"), "too early:\n{log}");
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_hold_that_it_lost_is_made_again_while_its_call_runs() {
     let held = world.balances().await.held;
     assert!(held > 0);
     world.redis().fall_back_to(&copy);
-    world.logged(&["another run of the store"]).await;
+    world.logged(&["store restarted"]).await;
     let end = Instant::now() + PATIENCE;
     while world.balances().await.held != held {
         assert!(Instant::now() < end, "the hold is not made again:\n{}", world.log());

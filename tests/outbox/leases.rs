@@ -26,7 +26,7 @@ async fn a_call_that_outlives_its_lease_keeps_its_hold(
     world.sim.let_go();
     assert!(stream.rest().await.is_done());
     assert_eq!(world.charge().await.basis, "reported");
-    assert!(!world.log().contains("holds that nobody ended"), "{}", world.log());
+    assert!(!world.log().contains("expired holds released"), "{}", world.log());
 }
 
 #[rstest]
@@ -43,7 +43,7 @@ async fn a_call_whose_gateway_was_killed_gives_its_money_back_after_its_lease(
     world.kill_and_start_again().await;
     world.nothing_held().await;
     assert!(killed.elapsed() > Duration::from_millis(900), "its lease was cut short");
-    world.logged(&["holds that nobody ended", "expired=1"]).await;
+    world.logged(&["expired holds released", "expired=1"]).await;
 }
 
 #[rstest]

@@ -219,7 +219,7 @@ async fn what_waited_in_an_outbox_that_was_deleted_is_written_into_a_new_one() {
     assert!(stream.rest().await.is_done());
     world.metric_becomes("tollgate_outbox_pending", &[], 1).await;
     fs::remove_dir_all(outbox(&world, Store::Redis)).expect("the outbox");
-    world.logged(&["the outbox can be written again"]).await;
+    world.logged(&["outbox write recovered"]).await;
     world.gateway.kill();
     assert!(world.redis().start_again());
     world.gateway = world.second_gateway().await;

@@ -312,7 +312,7 @@ def stopped(bench):
         traffic.stop()
         for stream in streams:
             stream.join(20)
-        swept = sum(gateway.tail(100_000).count("holds that nobody ended") for gateway in fleet.gateways)
+        swept = sum(gateway.tail(100_000).count("expired holds released") for gateway in fleet.gateways)
         bench.did(f"{swept} sweeps found something; {traffic.summary('during')}")
         bench.did(f"streams begun before: {traffic.summary('stream')}")
         bench.check(swept > 0, "nothing expired, so it was not made")

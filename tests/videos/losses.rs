@@ -20,8 +20,8 @@ const IDLE: (&str, &str) = ("TOLLGATE__VIDEOS__WORKER", "false");
 /// Waits until a gateway lets calls in again, after Redis has come back as another run.
 async fn complete(world: &World, gateway: &Process) {
     let end = Instant::now() + PATIENCE;
-    let runs = || gateway.log().matches("the store is complete").count();
-    while !gateway.log().contains("another run of the store") || runs() < 2 {
+    let runs = || gateway.log().matches("store recovery finished").count();
+    while !gateway.log().contains("store restarted") || runs() < 2 {
         assert!(Instant::now() < end, "it is not made up for:\n{}", gateway.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -201,7 +201,7 @@ async fn of_many_jobs_that_were_accepted_none_was_gone_or_sent_twice_after_power
     let (accepted, _server) = tokio::join!(many, cuts);
     let accepted: Vec<String> = accepted.into_iter().flatten().collect();
     complete(&world, &world.gateway).await;
-    let lines = world.log().matches("was made again").count();
+    let lines = world.log().matches("lost video jobs restored").count();
     let charges = proven(&world, &accepted).await;
     println!("| {} accepted | {} completed | {lines} times |", accepted.len(), charges.len());
     assert!(charges.len() == accepted.len() && lines > 0, "{lines}");

@@ -42,8 +42,8 @@ const BODY_SWEEP_PAUSE: Duration = Duration::from_secs(1);
 const RELOAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Whether a route is to be probed is looked at so often.
 const PROBE_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Clients that stay connected have so long for a last request each, whose answer tells them to go:
-/// who finds its connection closed cannot know whether what it just sent was read.
+/// Keep-alive clients get this long for one last request, whose reply closes the connection: a
+/// client whose connection is closed cannot know whether its request was read.
 const KEEPALIVE_DRAIN: Duration = Duration::from_millis(500);
 /// At the end so long is waited for the store to say that it knows how holds ended.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -128,7 +128,7 @@ impl BackgroundTasks {
             if let Err(why) =
                 expire_dead_holds(&*self.ledger, || self.maintenance.may_sweep()).await
             {
-                log::warn!(event = "hold_sweep_failed", why:% = why; "no sweep");
+                log::warn!(event = "hold_sweep_failed", why:% = why; "hold sweep failed");
             }
         }
     }
@@ -146,7 +146,7 @@ impl BackgroundTasks {
                 }
                 Err(why) => log::warn!(
                     event = "object_sweep_failed", why:% = why;
-                    "stored bodies not swept"
+                    "stored body sweep failed"
                 ),
             }
             tokio::time::sleep(BODY_SWEEP_PAUSE).await;
@@ -161,7 +161,7 @@ impl BackgroundTasks {
         let Ok(mut hangup) = signal(SignalKind::hangup()) else {
             log::error!(
                 event = "signal_handler_failed";
-                "no SIGHUP; rules are reloaded when their files change"
+                "SIGHUP handler failed; rules are reloaded when their files change"
             );
             return std::future::pending().await;
         };
@@ -197,7 +197,7 @@ impl BackgroundTasks {
             () = self.force_stop.notified() => {
                 log::warn!(
                     event = "shutdown_forced";
-                    "told once more to stop; what is under way is cut"
+                    "second stop signal; running calls are cut"
                 );
                 false
             }
@@ -237,7 +237,7 @@ impl BackgroundTasks {
         if tokio::time::timeout(settle_timeout, settled).await.is_err() {
             log::warn!(
                 event = "shutdown_settlement_pending", holds = self.settling.count();
-                "the store does not know how holds ended"
+                "settlements not acknowledged by the store at shutdown"
             );
         }
         done.is_ok()
@@ -256,7 +256,7 @@ async fn expire_dead_holds(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Resul
         }
         log::warn!(
             event = "holds_expired", expired = swept.expired;
-            "holds that nobody ended were ended"
+            "expired holds released"
         );
     }
     Ok(())
@@ -275,7 +275,7 @@ async fn resolve_route(route: &VendorRoute) {
         }
         Err(why) => log::warn!(
             event = "dns_lookup_failed", host = route.base.host, why:% = why;
-            "name not resolved"
+            "dns lookup failed"
         ),
     }
 }

@@ -136,7 +136,7 @@ fn select_configured(
         if !addresses.contains(&name) {
             log::info!(
                 event = "upgrade_address_skipped", address = name;
-                "the running process served an address that is not ours"
+                "socket for an unconfigured address skipped"
             );
             continue;
         }

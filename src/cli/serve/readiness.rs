@@ -1,5 +1,5 @@
-//! The moment from which this process serves: it has a socket for each of its addresses, and
-//! nobody else is there who would serve in its place.
+//! Start of service: this process binds a socket for each of its addresses, or takes them over from
+//! the running process, before its services start.
 
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd as _;
@@ -115,7 +115,7 @@ impl ServiceWithDependents for StartupGate {
             // Nothing was taken on yet.
             log::error!(
                 event = "startup_failed", why:% = format!("{why:#}");
-                "this process cannot serve"
+                "startup failed"
             );
             self.maintenance.flush();
             std::process::exit(1);
@@ -151,7 +151,7 @@ async fn bind_when_free(address: &str, bind_timeout: Duration) -> anyhow::Result
             Err(why) if why.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < end => {
                 log::warn!(
                     event = "listen_address_in_use", address;
-                    "the address is in use, and will be tried again"
+                    "listen address in use; retrying"
                 );
                 sleep(BIND_RETRY_INTERVAL).await;
             }

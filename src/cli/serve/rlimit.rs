@@ -10,8 +10,8 @@ const RESERVED_DESCRIPTORS: u64 = 128;
 /// at most and at least.
 const ADMIN_SHARE: u64 = 16;
 const ADMIN_CONNECTIONS: RangeInclusive<u64> = 2..=64;
-/// However little there is, so many connections are taken. The process itself has some forty files
-/// and sockets open; more than fit would keep the listener from taking any, for seconds.
+/// At least this many connections are accepted, however low the limit is. The process itself has
+/// about forty files open; running out of descriptors would stop the listener for seconds.
 const CONNECTIONS_MIN: usize = 4;
 /// Where the system names no bound, so much is asked for.
 const DEFAULT_DESCRIPTORS_MAX: u64 = 1 << 20;
@@ -53,7 +53,7 @@ fn raise_limit() -> u64 {
         Err(why) => {
             log::warn!(
                 event = "descriptor_limit_failed", why:% = why, before;
-                "the system gives no more descriptors"
+                "descriptor limit not raised"
             );
             before
         }

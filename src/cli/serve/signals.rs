@@ -37,7 +37,7 @@ impl ShutdownSignalWatch for SignalHandler {
         let [Some(quit), Some(term), Some(interrupt)] = kinds.map(of) else {
             log::error!(
                 event = "signal_handler_failed";
-                "no signals; the process can only be killed"
+                "signal handlers failed; only SIGKILL stops the process"
             );
             return std::future::pending().await;
         };
@@ -80,13 +80,13 @@ impl SignalHandler {
                 told = signals.recv_stop() => return told,
                 gave_way = self.hand_over() => match gave_way {
                     Ok(()) => {
-                        log::info!(event = "upgrade_finished"; "another process has taken over");
+                        log::info!(event = "upgrade_finished"; "upgrade finished; another process has taken over");
                         return ShutdownSignal::GracefulTerminate;
                     }
                     Err(why) => {
                         log::error!(
                             event = "upgrade_aborted", why:% = format!("{why:#}");
-                            "this process stays"
+                            "upgrade aborted; this process keeps serving"
                         );
                     }
                 },

@@ -37,7 +37,7 @@ const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// And to serve within this, from when it has the sockets.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// For so long both do: a new process that dies young does so beside the old one.
+/// Both processes serve for this long, so that the old one is still there if the new one crashes.
 const UPGRADE_OVERLAP: Duration = Duration::from_secs(5);
 /// What the system takes as the name of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
@@ -129,7 +129,7 @@ pub(super) fn request_handover(
             let pid = pid.as_raw_nonzero().get();
             log::info!(
                 event = "upgrade_requested", pid;
-                "the running process was told to give way"
+                "running process asked to hand over"
             );
         }
     }
@@ -169,7 +169,7 @@ async fn accept_trusted(
             Ok(()) => return Ok(stream),
             Err(why) => log::warn!(
                 event = "upgrade_peer_rejected", why:% = why;
-                "a stranger at the upgrade socket is sent away"
+                "untrusted peer rejected at the upgrade socket"
             ),
         }
     }
@@ -185,7 +185,7 @@ pub(super) fn write_pid_file(server: &ServerSection) {
     if let Err(why) = written.and_then(|()| fs::rename(&new, file)) {
         log::error!(
             event = "pid_file_write_failed", file, why:% = why;
-            "the number of this process is not written down"
+            "pid file write failed"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Where the entries of a reply begin, and where each of them ends, in bytes that are still coming.
 //!
-//! Neither proves anything: what they take for an entry, and what is left around the entries, is
-//! scanned strictly afterwards. Bytes that are sound in both scans are sound as a whole.
+//! Neither validates anything: each entry that they find, and the rest of the reply around the
+//! entries, is parsed strictly afterwards. If both parts are valid, so is the whole reply.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use memchr::{memchr2, memchr3};

@@ -1,6 +1,6 @@
-//! A reply as it comes: each of its entries is proved and passed on as soon as it is whole, so that
-//! no more than one of them is held. What stands behind the entries is held to the end, since only
-//! then it is known that all of it is sound and what it cost.
+//! Streams a reply: each entry is validated and forwarded as soon as it is complete, so that at
+//! most one of them is buffered. What follows the entries is buffered until the end, since only
+//! then it is known that the whole reply is valid and what it cost.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use base64::Engine;
@@ -36,7 +36,7 @@ pub enum EmbeddingsReplyError {
     /// It is not what the dialect says.
     #[error("it is no list of embeddings")]
     Malformed,
-    /// A part of it outgrew what such a part may be.
+    /// A part of it exceeds its size limit.
     #[error("a part of it is too large")]
     TooLarge,
     /// The vendor says that it failed.
@@ -116,7 +116,7 @@ impl EmbeddingsReader {
     /// Takes bytes in, and gives out what of the reply is proved.
     ///
     /// # Errors
-    /// It can no more be a list of embeddings. What was given out before is to be forgotten.
+    /// It cannot be a list of embeddings any more. Discard what was written to `out` before.
     pub fn push(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
         let ReadPosition::Head(finder) = &mut self.position else {
             self.pending.extend_from_slice(bytes);

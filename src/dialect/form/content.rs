@@ -18,8 +18,8 @@ const COPY_BUFFER_BYTES_MAX: usize = 64 * 1_024;
 #[derive(Debug)]
 pub(super) struct BoundaryMatcher {
     delimiter: Bytes,
-    /// Finds it without its line break. There is no line break in the rest, so that what turns out
-    /// to be none has no beginning of another one inside.
+    /// Finds the delimiter without its line break. The rest has no line break, so a failed match
+    /// cannot contain the start of another one.
     dash_boundary: Finder<'static>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct PartBody {
     partial: PartialBoundary,
 }
 
-/// Bytes at the end of the last piece that may belong to the next seam.
+/// Bytes at the end of the last piece that may belong to the next delimiter.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialBoundary {
     cr: bool,
@@ -86,7 +86,8 @@ impl PartBody {
         PartBody { head, storage, bytes_max, partial: PartialBoundary::default() }
     }
 
-    /// Takes bytes up to the end of the next seam at most; gives how many, and whether it ended.
+    /// Reads at most up to the end of the next delimiter; returns the bytes used, and whether the
+    /// part is complete.
     pub(super) fn push(
         &mut self,
         boundary: &BoundaryMatcher,
@@ -96,7 +97,7 @@ impl PartBody {
         if is_whole || from == piece.len() {
             return Ok((from, is_whole));
         }
-        // What is before `from` was no seam, and no seam begins there.
+        // The bytes before `from` are not a delimiter, and none begins in them.
         let fresh = piece.slice(from..);
         for hit in boundary.dash_boundary.find_iter(&fresh) {
             let before = &fresh[..hit];

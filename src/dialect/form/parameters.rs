@@ -1,4 +1,4 @@
-//! Header values with parameters, read so that nobody else can read them otherwise.
+//! Header values with parameters; ambiguous ones are rejected.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;

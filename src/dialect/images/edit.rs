@@ -70,7 +70,7 @@ fn check_region(name: &str) -> Result<(), CallError> {
 /// The value of a field of a form.
 fn field_json(name: &str, text: String) -> String {
     let is_bare = match name {
-        // Written in any other way it is no number in JSON, or another one to another reader.
+        // Any other spelling is not a JSON number, or parsers disagree about it.
         "n" | "output_compression" | "partial_images" => {
             text.parse::<u64>().is_ok_and(|number| number.to_string() == text)
         }
@@ -101,7 +101,7 @@ pub fn build_edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayl
 /// A vendor's body: the members of an object as a form, and the image as its file `image`. Strings
 /// are written as their text, `null` is left out, everything else as its JSON.
 ///
-/// Nobody who writes the fields may know or guess the boundary.
+/// The boundary must be unpredictable to the client.
 #[must_use]
 pub fn build_edit_form(
     fields: &JsonDocument,

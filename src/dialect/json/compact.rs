@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-/// Takes the white space out of sound JSON that is not inside its strings.
+/// Removes the white space between the tokens of valid JSON.
 #[must_use]
 pub fn compact(json: &[u8]) -> Cow<'_, [u8]> {
     let is_space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');

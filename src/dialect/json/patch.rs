@@ -146,7 +146,7 @@ impl<'a> JsonPatch<'a> {
     }
 }
 
-/// A JSON string of a text.
+/// Encodes a text as a JSON string, with its quotes.
 #[must_use]
 pub fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
@@ -155,7 +155,7 @@ pub fn json_string(text: &str) -> String {
 struct PatchPieces<'a> {
     body: &'a Bytes,
     out: Vec<Bytes>,
-    /// How far the original has been dealt with.
+    /// The original up to this offset was copied or skipped.
     copied_until: usize,
 }
 

@@ -4,11 +4,12 @@
 use super::value::LongValue;
 use super::{DEPTH_MAX, JsonError, JsonMember, MEMBERS_MAX, MemberName, value};
 
-/// Whole digits before the decimal point plus exponent, at most: what a double surely holds.
+/// The maximum of the digits before the decimal point plus the exponent: such a number always fits
+/// an `f64`.
 const MAGNITUDE_MAX: i64 = 308;
-/// Up to so many names are compared pair by pair, more are sorted.
+/// Up to this many names are compared pairwise; more are sorted.
 const PAIRWISE_MAX: usize = 16;
-/// So much of a name is told in a fault.
+/// An error message quotes at most this many characters of a member name.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// What a scan finds out about an object.
@@ -319,7 +320,7 @@ impl JsonScanner<'_> {
         if self.at == from { Err(self.error_here("expected a digit")) } else { Ok(self.at - from) }
     }
 
-    /// No name of the object that just ended stands twice.
+    /// Checks that the object that just ended has no duplicate member names.
     fn check_unique_names(&self, first_name: usize) -> Result<(), JsonError> {
         let names = &self.names[first_name..];
         let duplicate = |name: &MemberName| {
@@ -344,7 +345,7 @@ impl JsonScanner<'_> {
     }
 }
 
-/// A name as a fault tells it: not longer than one reads, and on one line.
+/// A member name as an error message quotes it: shortened, and on one line.
 fn shorten_for_error(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let mut chars = text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c });

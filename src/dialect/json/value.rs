@@ -60,18 +60,18 @@ pub(super) struct LongValue {
 }
 
 impl LongValue {
-    /// From so many bytes on a value is long: there are not many then, whoever sends them.
+    /// A value of at least this many bytes is long. One body can only have a few of them.
     pub(super) const BYTES_MIN: usize = 16 << 10;
 }
 
 impl<'a> JsonValue<'a> {
-    /// Bytes that a scan has passed. On others nothing panics, but answers mean nothing.
+    /// Wraps bytes that a scan has validated. Other bytes cause no panic, but wrong results.
     #[must_use]
     pub fn from_validated(raw: &'a [u8]) -> JsonValue<'a> {
         JsonValue::at_offset(raw, &[], 0)
     }
 
-    /// The same, at such a place in bytes of which it is known where long values end.
+    /// The same, for a value at an offset of a body whose long values are indexed.
     pub(super) fn at_offset(
         raw: &'a [u8],
         long_values: &'a [LongValue],
@@ -149,8 +149,7 @@ impl<'a> JsonValue<'a> {
         })
     }
 
-    /// The same with names as bytes, for whoever only compares them: that needs no proof that they
-    /// are text.
+    /// Like [`Self::members`], with the names as bytes: comparing them needs no UTF-8 check.
     pub fn raw_members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
         let mut walk = ValueWalk::new(self, b'{');
         std::iter::from_fn(move || {
@@ -261,13 +260,13 @@ fn nested_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// Strings are looked through eight bytes at a time up to so many, which most do not have, and
-/// then by the block.
+/// The first bytes of a string are searched eight at a time, which is all of most strings; the
+/// rest is searched in blocks.
 const SHORT_STRING_BYTES: usize = 64;
-/// A block, of which the compiler sees to it that many bytes are looked at together.
+/// The size of a block, whose check the compiler vectorizes.
 const BLOCK_BYTES: usize = 64;
 
-/// From `at` on, where the first quote, backslash or control character stands.
+/// The position of the first quote, backslash or control character from `at` on.
 #[must_use]
 pub(super) fn find_special(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -295,7 +294,7 @@ pub(super) fn find_special(bytes: &[u8], mut at: usize) -> usize {
     bytes[at.min(bytes.len())..].iter().position(is_special).map_or(bytes.len(), |n| at + n)
 }
 
-/// From `at` on, where the first block begins that has something special in it, or is none.
+/// The start of the first block from `at` on that has a special byte or is incomplete.
 fn skip_plain_blocks(bytes: &[u8], mut at: usize) -> usize {
     while let Some(Ok(block)) = bytes.get(at..at + BLOCK_BYTES).map(<&[u8; BLOCK_BYTES]>::try_from)
     {
@@ -307,7 +306,8 @@ fn skip_plain_blocks(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Not 0 of a byte that is special; without a branch, so that a block is no row of them.
+/// Not 0 for a quote, backslash or control character. It has no branch, so that the check of a
+/// block can be vectorized.
 fn special_mask(byte: u8) -> u8 {
     u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)
 }
@@ -355,7 +355,7 @@ pub(super) fn unescape(raw: &[u8]) -> String {
     into_utf8_lossy(text)
 }
 
-/// What is no UTF-8 is replaced; a document that was read strictly has none.
+/// Replaces invalid UTF-8, which a validated document does not have.
 fn into_utf8_lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|why| String::from_utf8_lossy(why.as_bytes()).into_owned())

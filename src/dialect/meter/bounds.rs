@@ -1,4 +1,4 @@
-//! What a vendor can honestly report for one call. A report above that is none.
+//! The most usage that is plausible for one call. A report above it is rejected.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::money::{BilledUnits, TokenUsage};

@@ -92,8 +92,9 @@ impl BufferedRelay {
         self.expected_length = Some(bytes);
     }
 
-    /// Ends it. Of what its account left no room for nobody knows what it says of its usage, so
-    /// what came, or was to come, is counted: up to what is held, and so for no other end.
+    /// Ends it. If the account's slow reading is the cause, the usage report was never read, so the
+    /// received or announced bytes are counted, and the charge is capped at the hold. Other
+    /// failures count nothing here.
     pub(super) fn fail(&mut self, why: RelayError) {
         if why == RelayError::SlowReader {
             self.meter.count_bytes(self.expected_length.unwrap_or(0).max(self.received_bytes));
@@ -163,7 +164,8 @@ impl BufferedRelay {
     }
 }
 
-/// Pieces as one; a single one is not copied. Each goes as soon as it is copied: an image has many.
+/// Concatenates chunks; a single one is not copied. Each is freed once it is copied, since an image
+/// has many.
 fn concat_chunks(mut pieces: Vec<Bytes>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.remove(0);

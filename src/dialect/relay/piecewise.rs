@@ -1,5 +1,5 @@
-//! A reply in one body that needs no proof as a whole: its parts are proved and passed on one by
-//! one, so that however long it is, little of it is held.
+//! A reply in one body whose parts are validated and passed on one by one, so that little of it is
+//! buffered, however long it is.
 //!
 //! Its first bytes are held back for a while, so that one which is not long, or breaks early, is
 //! passed on as a whole or not at all. Once they are out, a break can only be told by cutting the

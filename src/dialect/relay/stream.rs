@@ -27,7 +27,7 @@ pub struct StreamRelay {
 /// What is known of the stream in the vendor's dialect.
 #[derive(Debug)]
 enum StreamFormat {
-    /// How many choices have not said that they ended; a stream may end after the last.
+    /// The number of choices without a finish reason; the stream may end when none is left.
     Chat { include_usage: bool, unfinished_choices: u64 },
     /// What was reported so far, and the id that an error names.
     Messages { reported: ReportedUsage, request_id: String },
@@ -265,8 +265,8 @@ fn handle_chat_chunk(
     EventAction::ReplaceData(pieces)
 }
 
-/// An event of a response, which goes on as it came. After an error only the response's own end is
-/// waited for, which says the same.
+/// Handles an event of a response, which is forwarded unchanged. After an error event only the
+/// response's final event is awaited, which repeats the error.
 fn handle_response_event(
     event: &JsonDocument,
     (told, error): (&mut ResponseState, &mut Option<VendorError>),

@@ -38,9 +38,9 @@ pub struct ResponseState {
 /// Ids that went to the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuedIds {
-    /// Of a response and its conversation: all that was read and written stands behind them.
+    /// Ids of a response and its conversation, which give access to all input and output.
     pub response_ids: Vec<String>,
-    /// Of items: nothing but what was written stands behind them.
+    /// Ids of output items, which give access to that output only.
     pub item_ids: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ impl ResponseState {
         }
     }
 
-    /// Whether it ended as failed and no usage was reported: then nothing is due.
+    /// Whether it failed without reported usage, so that nothing is charged.
     #[must_use]
     pub fn is_unbilled(&self) -> bool {
         self.is_unbilled

@@ -192,7 +192,7 @@ impl ContentParser<'_> {
         }))
     }
 
-    /// An image by its address: inside a data URI, or elsewhere, which is never fetched from here.
+    /// An image from a data URI or a URL. The gateway never fetches the URL.
     fn parse_image(
         self,
         at: FieldPath<'_>,

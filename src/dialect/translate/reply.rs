@@ -11,7 +11,7 @@ use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 use crate::money::TokenUsage;
 
-/// What of a translated reply is not the vendor's to say.
+/// What a translated reply needs that the vendor's reply does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyMetadata {
     /// The model as the client asked for it.

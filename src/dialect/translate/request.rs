@@ -36,7 +36,7 @@ impl Translation {
     /// Reads a chat body after the rules have made their changes to it.
     ///
     /// # Errors
-    /// [`CallFault`] names what has no counterpart in the messages format, or is no sound chat.
+    /// [`CallError`] if a field is invalid, or has no counterpart in the messages format.
     pub fn parse_chat(
         document: &JsonDocument,
         patch: &JsonPatch<'_>,
@@ -73,9 +73,9 @@ impl Translation {
         (first..turns.len()).step_by(2)
     }
 
-    /// What was kept of those turns, ready to be put back: one entry for each of
-    /// [`Translation::loop_ids`]. All of them or none, and only if the client left what it saw of
-    /// them as it was.
+    /// Matches the saved thinking, one entry for each of [`Translation::tool_loop_ids`], with the
+    /// turns it belongs to. `None` unless all of it is there and the client sent the visible part
+    /// of these turns unchanged.
     #[must_use]
     pub fn match_saved_thinking(&self, kept: &[Option<Bytes>]) -> Option<RestoredThinking> {
         let places: Vec<usize> = self.tool_loop_turns().collect();
@@ -89,7 +89,7 @@ impl Translation {
         turns.collect::<Option<Vec<_>>>().map(RestoredThinking)
     }
 
-    /// Puts it back.
+    /// Puts the saved blocks in place of those that the client sent.
     pub fn apply_thinking(&mut self, restored: RestoredThinking) {
         for (at, blocks) in restored.0 {
             self.conversation.turns[at].blocks = blocks;
@@ -134,7 +134,7 @@ impl RestoredThinking {
     }
 }
 
-/// A messages call but for the name of its model, which each route has its own for.
+/// The body of a messages call without the model's name, which depends on the route.
 #[derive(Debug)]
 pub struct TranslatedCall {
     body_after_model: Vec<Bytes>,

@@ -13,7 +13,7 @@ use crate::dialect::CallError;
 use crate::dialect::call::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
-/// What is carried, if the rules have left it in.
+/// Fields of a chat call that are translated, unless the rules removed them.
 const TRANSLATED_FIELDS: [&str; 13] = [
     "temperature",
     "top_p",
@@ -29,7 +29,7 @@ const TRANSLATED_FIELDS: [&str; 13] = [
     "user",
     "safety_identifier",
 ];
-/// What has its effect without being carried under its own name.
+/// Fields that take effect in another way, and so do not count as dropped.
 const HANDLED_FIELDS: [&str; 6] =
     ["model", "messages", "max_tokens", "max_completion_tokens", "stream_options", "n"];
 /// Names of dropped fields that are told, at most, and how long they may be.

@@ -73,7 +73,7 @@ impl ThinkingRecorder {
         }
     }
 
-    /// Takes the knowledge that a block could not be put together.
+    /// Discards the record, because a block could not be assembled.
     pub(super) fn discard(&mut self) {
         self.is_discarded = true;
     }

@@ -9,13 +9,13 @@ pub(super) struct ToolCallIds {
     /// The name that an id last got.
     assigned: HashMap<String, String>,
     used: HashSet<String>,
-    /// How many ids came out as a name, so that the next one need not try them all.
+    /// How many ids had the same cleaned form: the next suffix to try.
     base_counts: HashMap<String, u64>,
 }
 
 impl ToolCallIds {
-    /// The name of a call in a new turn: what is wished, if it fits and is free. An id that an
-    /// earlier turn had becomes another one.
+    /// Assigns the id of a call in a new turn: the preferred one if it is valid and unused. A
+    /// client's id that occurs again in a later turn gets another one.
     pub(super) fn assign_id(&mut self, id: &str, preferred_id: &str) -> String {
         let name = self.make_unique(preferred_id);
         self.assigned.insert(id.to_owned(), name.clone());

@@ -80,8 +80,8 @@ impl CallTools {
         Ok(all)
     }
 
-    /// Defines what was called earlier, where a client offers no tools any more: the vendor wants
-    /// them defined all the same, and none of them is to be called.
+    /// If the call offers no tools, defines those that earlier turns called, with `tool_choice`
+    /// `none`: the vendor wants every called tool defined.
     pub(super) fn define_called_tools(mut self, turns: &[ConversationTurn]) -> CallTools {
         if !self.definitions.is_empty() {
             if self.disable_parallel && self.choice.is_none() {

@@ -199,8 +199,8 @@ impl Conversation {
         self.build_tool_use(source, &within, (&id, &id), function)
     }
 
-    /// A tool that was used, with its id and what that is to be called; nothing for an id that the
-    /// turn has had.
+    /// Builds a tool use block from the client's id and the preferred one; `None` if the turn
+    /// already has a call with this id.
     fn build_tool_use(
         &mut self,
         source: SourceBytes<'_>,
@@ -326,8 +326,8 @@ impl<'a> ClientMessage<'a> {
     }
 }
 
-/// What stands for the id of a call in the older form: something that no client has, and what the
-/// vendor is told.
+/// The ids for a legacy `function_call`, which has none: an internal key that no client can send,
+/// and the id that the vendor gets.
 fn legacy_call_ids(i: usize) -> (String, String) {
     (format!("\0{i}"), format!("call_{i}"))
 }

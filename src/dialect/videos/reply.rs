@@ -72,7 +72,7 @@ pub fn parse_submitted_id(body: &[u8]) -> Option<String> {
     (is_sound && id.bytes().any(|b| b != b'.')).then(|| id.into_owned())
 }
 
-/// Reads how far a video is; `None` if the reply does not tell, and has to be asked for again.
+/// Parses the state of a video; `None` if the reply does not tell and has to be polled again.
 #[must_use]
 pub fn parse_progress(status: u16, body: &[u8]) -> Option<VideoProgress> {
     let document = parse_json(body);

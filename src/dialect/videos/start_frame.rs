@@ -16,7 +16,7 @@ const URL_BYTES_MAX: usize = 8_192;
 /// So does a data URI: as many as the largest file comes to, and what stands before it.
 const DATA_URI_BYTES_MAX: usize = 5_592_600 + 100;
 
-/// Escapes make what is written longer, but not by much where nobody means harm.
+/// Limit before unescaping; escapes lengthen a legitimate URL only a little.
 const ESCAPED_BYTES_MAX: usize = 2 * DATA_URI_BYTES_MAX;
 
 const OBJECT_EXPECTED: &str = r#"an object {"image_url": "..."}, or a file in a form"#;
@@ -60,7 +60,7 @@ fn reference_url(reference: JsonValue<'_>) -> Result<JsonValue<'_>, CallError> {
     }
 }
 
-/// What an address would have to be that is none.
+/// What is required of a URL, if this one is invalid.
 fn check_url(address: &str) -> Option<String> {
     let bounded = |most| (address.len() > most).then(|| at_most_bytes(most));
     if let Some(rest) = strip_prefix_ignore_case(address, "https://") {

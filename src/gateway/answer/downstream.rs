@@ -13,11 +13,11 @@ use crate::gateway::answer_budget::{AnswerBudget, AnswerPermit};
 pub(super) const WRITE_CHUNK_BYTES: usize = 64 << 10;
 /// After the client has gone this much is read on, at most.
 const DRAIN_BYTES_MAX: u64 = 64 << 20;
-/// A client that takes nothing of an answer which others need the room of has gone after this,
+/// Under memory pressure, a client that reads nothing for this long counts as disconnected,
 const PRESSURE_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// and so has one that, after as long, has taken less than this a second.
+/// and so does one that, after the same time, has read less than this per second.
 const PRESSURE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
-/// Whether others need the room is looked at this often.
+/// How often a pending write checks for memory pressure.
 const PRESSURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes for the client.
@@ -66,8 +66,8 @@ pub(super) struct Downstream<'a> {
     pub(super) head: Option<Box<ResponseHeader>>,
     pub(super) disconnected: Option<Disconnected>,
     pub(super) is_stream: bool,
-    /// What waits for the end, for a client that takes the end of a connection for that of an
-    /// answer: half of it would look whole.
+    /// The whole response for an HTTP/1.0 client. There the end of the connection ends the
+    /// response, so one that was cut off would look complete.
     pub(super) http10_buffer: Option<OutputChunks>,
     /// For one write.
     pub(super) write_timeout: Duration,

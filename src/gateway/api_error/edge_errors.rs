@@ -1,4 +1,4 @@
-//! The words for what is refused before a request is one.
+//! Error messages for requests whose head or body is refused.
 
 use super::{ApiError, INVALID_REQUEST, SERVER_ERROR};
 use crate::gateway::edge::head::{FIELDS_MAX, HeadError};

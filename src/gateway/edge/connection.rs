@@ -61,7 +61,7 @@ impl WriteTimeout {
         WriteTimeout { timeout, deadline: None, has_timed_out: false }
     }
 
-    /// Gives it something. From when it has taken nothing for too long on, that fails.
+    /// Writes to the client. Fails for good once the client has read nothing for the timeout.
     fn poll_with_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -97,7 +97,7 @@ impl IoPolicy for ClientPolicy {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Nobody waits for more while there is something that nobody was told.
+        // Send what is buffered before waiting for more from the client.
         let waited = self.write_buffer.unsent_bytes();
         if waited > 0 {
             if self.write_buffer.poll_send(stream, cx)?.is_ready() {

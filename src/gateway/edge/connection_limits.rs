@@ -1,4 +1,4 @@
-//! Who is connected: how many in all, and how many from one address.
+//! Limits of client connections: in total, and from one address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

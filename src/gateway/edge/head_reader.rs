@@ -23,7 +23,7 @@ pub(super) struct HeadReader {
     /// Whether an empty line was passed over, as some clients send after a body.
     skipped_empty_line: bool,
     deadline: Instant,
-    /// None while nobody expects anything: a used connection may be idle.
+    /// `None` between two requests: a kept-alive connection may be idle.
     in_flight: Option<InFlightGuard>,
     is_shutting_down: bool,
 }

@@ -1,4 +1,4 @@
-//! Answers to those who never get as far as pingora.
+//! Error responses that are sent before a pingora session exists.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub(super) fn try_send_error(mut stream: Stream, refusal: &ApiError) {
         AsyncWriteExt::shutdown(&mut stream).await?;
         stream.read(&mut [0; 4 << 10]).await
     };
-    // Whom it does not reach at once, it does not reach.
+    // If it cannot be written at once, it is not sent.
     let _ = telling.now_or_never();
 }
 

@@ -1,4 +1,4 @@
-//! How a call gives its name back: with its reply, without one, or free for the next.
+//! How an idempotency claim ends: completed with a reply, without one, or released.
 //!
 //! None of this keeps the client waiting: it is begun in the order in which it has to be done, and
 //! goes on in the background.
@@ -37,8 +37,8 @@ const CONFIRM_DELAY: Duration = Duration::from_millis(2_500);
 const STORED_HEADERS: [&str; 2] = ["content-type", "cache-control"];
 const STORED_HEADER_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
 
-/// Takes a name whoever has it, while the call goes on: nobody can refuse it. Tells when it is
-/// done, as far as it can be; the end of the call says it once more.
+/// Claims a key in the background, whoever holds it, while the call goes on. The receiver ends when
+/// the attempt is over; the end of the call writes the claim once more.
 pub(super) async fn claim_in_background(
     gateway: &Gateway,
     account: &AccountName,
@@ -51,7 +51,7 @@ pub(super) async fn claim_in_background(
         if let Err(why) = repeats.claim_key(&account, &key, &ClaimMode::Replace, lease_ms).await {
             log::warn!(
                 event = "idempotency_register_failed", owner = key.owner, why:% = why;
-                "a call has no name yet"
+                "idempotency claim not registered"
             );
         }
         drop(done);
@@ -95,8 +95,8 @@ pub(in crate::gateway) async fn store_before_last_byte(
     }
 }
 
-/// Sees whether a client gets what was written for it, where that matters: most of those that gave
-/// up have closed their end without a word.
+/// Detects by the TCP state whether the client received the response, where that matters: most
+/// clients that gave up have just closed their end.
 pub(in crate::gateway) async fn detect_undelivered(
     session: &Session,
     exchange: &mut RequestContext,
@@ -203,7 +203,8 @@ enum ClaimEnding {
     Charged(Option<ReplyParts>),
 }
 
-/// A server may lose the last second of what it acknowledged. What it has by then is not changed.
+/// Writes the outcome once more: a server may lose the last second of acknowledged writes. The
+/// second write changes nothing if the first one is there.
 async fn confirm_after_fsync(
     repeats: &dyn ReplyStore,
     claim: (&AccountName, &IdempotencyKey),
@@ -240,13 +241,13 @@ async fn retry_until_stored(
         if began.elapsed() > RETRY_TIMEOUT {
             log::error!(
                 event = "idempotency_update_failed", owner, why:% = why;
-                "the name of a call was left to lapse"
+                "idempotency record update abandoned, claim left to expire"
             );
             return false;
         }
         log::warn!(
             event = "idempotency_retry", owner, why:% = why;
-            "the store of names will be asked again"
+            "idempotency record update failed, retrying"
         );
         if let ClaimEnding::Charged(reply) = end
             && began.elapsed() > REPLY_RETENTION

@@ -56,7 +56,7 @@ pub(super) async fn delete_body(
     if let Err(why) = deleted {
         log::warn!(
             event = "reply_delete_failed", owner = key.owner, why:% = why;
-            "reply body left to the sweep"
+            "reply body delete failed, left to the sweep"
         );
     }
 }

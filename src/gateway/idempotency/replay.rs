@@ -95,7 +95,7 @@ impl<'a> ReplayBody<'a> {
                 let failed = failed.map(|opened| opened.map(drop));
                 log::warn!(
                     event = "reply_read_failed", owner, failed:?;
-                    "reply body cannot be read"
+                    "stored reply open failed"
                 );
                 Err(())
             }
@@ -123,7 +123,7 @@ impl<'a> ReplayBody<'a> {
             failed => {
                 log::warn!(
                     event = "reply_read_failed", owner = self.owner, failed:?;
-                    "a reply cannot be read"
+                    "stored reply read failed"
                 );
                 Err(())
             }

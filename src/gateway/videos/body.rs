@@ -43,7 +43,7 @@ pub(super) async fn delete_body(gateway: &Gateway, job: &Job) {
     if let Err(why) = gateway.body_files.delete(&name, bytes).await {
         log::warn!(
             event = "video_body_delete_failed", job = job.id, why:% = why;
-            "video request body left to the sweep"
+            "video request body delete failed, left to the sweep"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What operators hear of jobs that do not go as they should.
+//! Log lines and metrics for jobs that fail or are skipped.
 
 use crate::jobs::video_client::VideoRoute;
 use crate::jobs::{Job, JobStage, RunningJob};
@@ -13,7 +13,7 @@ pub(super) fn log_possible_loss(job: &Job, why: &str) {
     METRICS.lost_attempts.with_label_values(&[job.vendor.as_str(), route]).inc();
     log::error!(
         event = "video_unpaid", job = job.id, route, why;
-        "a vendor may bill a video that nobody pays"
+        "video failed after the vendor may have billed it"
     );
 }
 
@@ -21,10 +21,10 @@ pub(super) fn log_possible_loss(job: &Job, why: &str) {
 pub(super) fn log_skipped(route: &VideoRoute, job: &str, reason: &str) {
     let (vendor, route) = (&route.vendor, &route.name);
     METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
-    log::warn!(event = "route_blocked", job, vendor, route, reason; "blocked");
+    log::warn!(event = "route_blocked", job, vendor, route, reason; "upstream attempt failed");
 }
 
 /// Tells that nobody knows whether a vendor has a job.
 pub(super) fn log_unanswered(route: &VideoRoute, job: &str, why: &str) {
-    log::error!(event = "video_submit_unknown", job, route = route.name, why; "no answer");
+    log::error!(event = "video_submit_unknown", job, route = route.name, why; "video submission outcome unknown");
 }

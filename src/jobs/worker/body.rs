@@ -37,7 +37,7 @@ impl JobWorker {
                 let job = &claim.job.id;
                 log::warn!(
                     event = "video_body_read_failed", job, why:% = why;
-                    "video request body cannot be read here"
+                    "video request body read failed"
                 );
                 Ok(BodyLocation::Unreachable)
             }
@@ -50,7 +50,7 @@ impl JobWorker {
         if let Err(why) = self.bodies.delete(&name, bytes).await {
             log::warn!(
                 event = "video_body_delete_failed", job = claim.job.id, why:% = why;
-                "video request body left to the sweep"
+                "video request body delete failed, left to the sweep"
             );
         }
     }

@@ -40,7 +40,7 @@ impl JobWorker {
         if let Err(why) = &ready {
             log::error!(
                 event = "file_store_unavailable", why:% = why;
-                "finished videos cannot be kept, so none are made here"
+                "file store unavailable; no video jobs are submitted"
             );
         }
         self.capacity.is_file_store_down.store(ready.is_err(), Ordering::Relaxed);

@@ -41,7 +41,7 @@ impl JobWorker {
             Outcome::AlreadyPosted(_) | Outcome::Voided | Outcome::HoldEnded => {}
             other => log::error!(
                 event = "hold_settlement_failed", job = job.id, answer:? = other;
-                "the hold could not be ended"
+                "hold settlement failed"
             ),
         }
         claim.job.mark_ended();
@@ -102,7 +102,7 @@ where
             Err(why) if began.elapsed() <= RETRY_TIME_MAX => {
                 log::warn!(
                     event = "video_store_retry", why:% = why;
-                    "the store will be asked again"
+                    "store request failed; retrying"
                 );
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY_WAIT_MAX);

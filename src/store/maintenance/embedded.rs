@@ -61,7 +61,7 @@ impl EmbeddedMaintenance {
                 if let Err(why) = self.outbox.log.bind_to_store(&store.store_id) {
                     log::warn!(
                         event = "outbox_write_failed", why:% = why;
-                        "the outbox does not say what it is for"
+                        "store id not written to the outbox"
                     );
                 } else if !self.has_adopted() {
                     self.adopt_orphans().await;
@@ -91,7 +91,7 @@ impl EmbeddedMaintenance {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
             Err(why) => log::warn!(
                 event = "outbox_adoption_failed", why:% = why;
-                "what ended processes left waits"
+                "orphaned outbox segments pending"
             ),
         }
     }

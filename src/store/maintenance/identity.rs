@@ -13,7 +13,7 @@ use crate::store::redis::{RedisStore, StoredIds, derive_next_id};
 
 /// In one run of the store it is looked at so often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A store that has its name in some places only is being named by somebody else, for so long.
+/// For this long, a store with its id in some places only is taken as being named by a peer.
 const NAMING_TIMEOUT: Duration = Duration::from_secs(2);
 /// A name that is younger than this may be lost with the run of the store that has it.
 const NEW_ID_AGE_MAX: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ impl StoreIdentity {
             IdentityStep::OverwriteId(names) => {
                 log::error!(
                     event = "store_partially_replaced", names:?;
-                    "a part of the store was emptied, or is another's; it is taken as it is"
+                    "part of the store was emptied or replaced; it is used as it is"
                 );
                 let id = derive_next_id(&names);
                 store.overwrite_store_id(&id).await?;

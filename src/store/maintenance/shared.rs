@@ -16,10 +16,10 @@ use crate::store::redis::{RedisStore, RunGate, RunScripts, ServerInfo};
 
 /// The server is asked which run it is so often.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// After a new run was noticed nothing is bought for so long at least, while other nodes notice it
-/// and say how their holds ended.
+/// After a new run was noticed, paid calls are refused for at least this long, while other nodes
+/// notice it too and replay their settlements.
 const PEERS_WAIT: Duration = Duration::from_millis(1_500);
-/// When this process starts, a run that is older is nobody's news.
+/// At the start of this process, a run that is older than this needs no wait for the peers.
 const FRESH_START_MAX: Duration = Duration::from_secs(2);
 /// The server's settings are looked at so often.
 const SETTINGS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -109,7 +109,7 @@ impl SharedMaintenance {
                 Ok(seen) => {
                     if std::mem::take(&mut progress.is_away) {
                         self.outbox.store.topology.force_reconnect();
-                        log::info!(event = "store_available"; "the store answers again");
+                        log::info!(event = "store_available"; "store available again");
                     }
                     self.gate.set_away(false);
                     self.on_probe(&seen, &mut progress, uptime).await;
@@ -119,7 +119,7 @@ impl SharedMaintenance {
                     self.outbox.store.invalidate_master().await;
                     self.gate.set_away(true);
                     if !progress.is_away {
-                        log::warn!(event = "store_unavailable", why:% = why; "the store is away");
+                        log::warn!(event = "store_unavailable", why:% = why; "store unavailable");
                     }
                     progress.is_away = true;
                 }
@@ -144,9 +144,9 @@ impl SharedMaintenance {
             match fault {
                 Some(fault) => log::error!(
                     event = "store_unsafe", fault;
-                    "the store may lose money; nothing is sold"
+                    "store settings are unsafe; paid calls are refused"
                 ),
-                None => log::info!(event = "store_safe"; "the store is as it should be again"),
+                None => log::info!(event = "store_safe"; "store settings are safe again"),
             }
         }
         Ok(seen)
@@ -162,8 +162,8 @@ impl SharedMaintenance {
         if self.gate.set_fault(Some(STORE_REPLACED)) {
             log::error!(
                 event = "store_replaced";
-                "{STORE_REPLACED}; nothing is sold. Restore it; or start the gateways anew, \
-                 and what it had is given up"
+                "{STORE_REPLACED}; paid calls are refused. Restore it, or restart the gateways \
+                 to give up what it had"
             );
         }
     }
@@ -182,13 +182,13 @@ impl SharedMaintenance {
         if let Err(why) = self.recover(seen, progress).await {
             log::warn!(
                 event = "store_recovery_failed", why:% = why;
-                "what the store may lack is not made up for yet"
+                "store recovery failed; retrying"
             );
         }
     }
 
-    /// Lets calls in again: at once where the server only lost its scripts, else when nothing that
-    /// this process or one before it knows of is missing there.
+    /// Recovers a run and admits calls again: at once if the server only lost its scripts, else
+    /// when it has everything that this process and its predecessors know of.
     async fn recover(
         &self,
         seen: &ServerInfo,
@@ -209,7 +209,7 @@ impl SharedMaintenance {
                 if !is_first {
                     log::warn!(
                         event = "store_restarted", run = seen.run_id;
-                        "another run of the store: calls wait for it"
+                        "store restarted; calls wait for its recovery"
                     );
                 }
                 now
@@ -229,7 +229,7 @@ impl SharedMaintenance {
         gate.set_open_run(&run);
         log::info!(
             event = "store_recovery_finished", run = seen.run_id, after_ms = duration_ms(noticed.elapsed());
-            "the store is complete"
+            "store recovery finished"
         );
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::metrics::METRICS;
 
-/// So long the disk is not asked, while what is to be synced gathers: nobody waits for it, and to
-/// ask costs as much as a whole call.
+/// Files are gathered for this long before one fsync: no caller waits for it, and an fsync costs as
+/// much as a whole call.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// See the module.
@@ -76,7 +76,7 @@ impl FsyncThread {
                 if let Err(why) = file.sync_data() {
                     log::error!(
                         event = "outbox_sync_failed", why:% = why;
-                        "the outbox cannot be synced"
+                        "outbox fsync failed"
                     );
                     METRICS.outbox_errors.inc();
                     writable.store(false, Ordering::SeqCst);

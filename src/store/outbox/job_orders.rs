@@ -136,7 +136,7 @@ impl JobOrders {
         self.lock_state().writer.write(&line, dir).map(|(_, file)| file)
     }
 
-    /// The server knows that a vendor has a job, or that another worker has it.
+    /// The server has saved that a vendor accepted the job, or another worker has claimed it.
     pub(super) fn mark_saved(&self, job: &str) {
         self.lock_state().unsaved.remove(job);
     }

@@ -43,7 +43,7 @@ impl OutboxQueue {
             // The server has it, or is told in a moment; nobody new is let in.
             log::error!(
                 event = "outbox_write_failed", job, why:% = why;
-                "a video job is not written down"
+                "video job not written to the outbox"
             );
             self.log.record_write_failure(&why);
         }

@@ -24,8 +24,8 @@ use crate::metrics::{METRICS, record_write_off};
 const RECENT_MS: i64 = 15_000;
 /// So many are under way at a time.
 const CONCURRENCY_MAX: usize = 128;
-/// Of so many it is asked at a time which of them the run has: one that was not set back has all
-/// of the last minutes, and to be told of each costs it twenty times as much as to be asked.
+/// Entries per lookup of what the run already has. A run that lost nothing has all of them, and a
+/// lookup costs a twentieth of sending an entry again.
 const LOOKUP_BATCH: usize = 1_024;
 
 /// See the module.
@@ -98,7 +98,7 @@ impl SegmentReplay {
 
     /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
     /// was acknowledged last before the one before it ended. The rest, which it most likely has, is
-    /// left to [`Replay::adopt`].
+    /// left to [`SegmentReplay::adopt_orphans`].
     ///
     /// # Errors
     /// The store did not take all of it. The same again sends the rest.
@@ -155,7 +155,7 @@ impl SegmentReplay {
         for shelf in foreign {
             log::error!(
                 event = "outbox_store_mismatch", place:? = shelf.path;
-                "the outbox has ends of holds for the store that was here before; they are kept"
+                "outbox has settlements for another store id; they are kept"
             );
             METRICS.outbox_errors.inc();
             self.foreign.push(shelf);
@@ -167,7 +167,7 @@ impl SegmentReplay {
     /// nothing. What cannot be read keeps nobody from the rest, and is tried again.
     ///
     /// # Errors
-    /// As with [`Replay::lately`].
+    /// As with [`SegmentReplay::replay_recent`].
     pub(in crate::store) async fn adopt_orphans(
         &mut self,
         run: &impl ServerRun,
@@ -235,15 +235,15 @@ impl SegmentReplay {
         if made > 0 {
             log::warn!(
                 event = "video_jobs_restored", made;
-                "what the store lacked of video jobs was made again"
+                "lost video jobs restored"
             );
         }
         Ok(())
     }
 
-    /// Lets the names lapse of calls that ended with their process: whoever asks for one is told by
-    /// the ledger what became of its call. All that ended holds there is in the ledger before.
-    /// Once only, since after that a name may be another call's.
+    /// Expires the idempotency keys of calls that died with their process: a repeat then asks the
+    /// ledger for the outcome. All settlements of the process are in the ledger before this. It
+    /// runs once only, since a key may belong to another call afterwards.
     async fn release_keys(&self, place: usize) -> Result<(), Unavailable> {
         let known = &self.adopted[place].dir;
         let calls = or_log_error(&known.path, started_calls::read_unfinished(known));
@@ -259,7 +259,7 @@ impl SegmentReplay {
         if !calls.is_empty() {
             log::info!(
                 event = "idempotency_keys_released", names = calls.len();
-                "names of calls that died were let lapse"
+                "idempotency keys of dead calls released"
             );
         }
         for file in or_log_error(&known.path, known.list_segments(SegmentKind::Calls)) {
@@ -393,7 +393,7 @@ impl SegmentReplay {
             other => log::error!(
                 event = "outbox_entry_rejected", account = entry.account.as_str(),
                 hold = entry.op.hold_id().unwrap_or_default(), answer:? = other;
-                "an entry of the outbox came to nothing"
+                "outbox entry rejected by the store"
             ),
         }
     }
@@ -421,7 +421,7 @@ fn or_log_error<T: Default>(place: &Path, read: io::Result<T>) -> T {
     read.unwrap_or_else(|why| {
         log::error!(
             event = "outbox_read_failed", place:? = place, why:% = why;
-            "the outbox cannot be read"
+            "outbox read failed"
         );
         METRICS.outbox_errors.inc();
         T::default()
@@ -442,7 +442,7 @@ fn log_replay(sent: &ReplayOutcome, whose: &str) {
     if entries > 0 {
         log::info!(
             event = "store_replay_finished", whose, entries, told, charged, torn;
-            "the store was told again what it lacked"
+            "outbox replay finished"
         );
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct SegmentDir {
 }
 
 impl SegmentDir {
-    /// Makes one. It gets its name when it is locked, so nobody takes it for another's before.
+    /// Creates and locks a folder, and renames it last, so that no other process adopts it before.
     pub(super) fn create(root: &Path) -> io::Result<SegmentDir> {
         let name = uuid::Uuid::now_v7().to_string();
         let begun = root.join(format!("{UNFINISHED_PREFIX}{name}"));

@@ -110,13 +110,13 @@ impl SegmentFiles {
         self.closed.iter_mut().filter_map(|past| past.untrimmed.take()).collect()
     }
 
-    /// What they hold may be needed from now on as long as if it had just been acknowledged.
+    /// Restarts the retention of all closed segments, as if their entries were just acknowledged.
     pub(super) fn restart_retention(&mut self) {
         let now = Instant::now();
         self.closed.iter_mut().for_each(|past| past.quiet_since = now);
     }
 
-    /// Gives up those in which nothing has waited for long enough; tells which.
+    /// Drops the segments without a pending entry whose retention is over; returns their numbers.
     pub(super) fn remove_expired(
         &mut self,
         needed: &HashSet<u64>,
@@ -136,14 +136,14 @@ impl SegmentFiles {
     }
 }
 
-/// Takes off a file what nothing was written into.
+/// Truncates a preallocated file to its written length.
 pub(super) fn truncate_to(file: &File, bytes: u64) {
     // It only takes up room, and not even that.
     let _ = file.set_len(bytes);
 }
 
-/// How long a file is without what nothing was written into, which is looked for from its end: most
-/// files have nothing of it.
+/// The length of a file without its preallocated zeros. It scans from the end, since most files
+/// have none left.
 pub(super) fn written_length(file: &File) -> io::Result<u64> {
     let (mut end, mut block) = (file.metadata()?.len(), vec![0; SCAN_BLOCK_BYTES]);
     while end > 0 {

@@ -21,13 +21,13 @@ use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
 
-/// Written to see whether there is room again: lines that say nothing.
+/// Empty lines, written to test whether the disk accepts writes again.
 const WRITE_PROBE: [u8; 4_096] = [b'\n'; 4_096];
 /// Acknowledgements wait for the next entry, up to so many bytes of them.
 const ACKS_BYTES_MAX: usize = 64 << 10;
-/// What is not acknowledged after so long waits for a store that is not well.
+/// An entry that is not acknowledged within this time means that the store is not healthy.
 const ACK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Whoever was refused has tried again by then.
+/// A caller that was refused has retried within this time.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 /// What the lines of a log have to outlive.
@@ -176,9 +176,9 @@ impl SettlementLog {
         Ok(SettlementLog { root, retention, calls, orders, state, syncer, writable })
     }
 
-    /// Notes which store it is for, so that nobody tells another one what it says: whoever was
-    /// given new credit there has not made those calls with it. The same again costs next to
-    /// nothing, and notes it where the shelf is another one by now.
+    /// Records which store the segments are for, so that they are never replayed to another store,
+    /// whose accounts did not make these calls. Calling it again is cheap, and records the id anew
+    /// if the folder was replaced.
     ///
     /// # Errors
     /// [`Unavailable`] if that cannot be written.
@@ -198,8 +198,8 @@ impl SettlementLog {
         self.lock_state().last_refusal = Some(Instant::now());
     }
 
-    /// Whether the store has taken everything for so long, or for a while that is enough to say
-    /// again what it did not take: one that takes no writes may answer questions all the same.
+    /// Whether the store has accepted every write for `span`, or for long enough to retry what it
+    /// refused. A store that takes no writes may still answer reads.
     pub(in crate::store) fn is_quiescent(&self, span: Duration) -> bool {
         let state = self.lock_state();
         let waits = |pending: &PendingEntry| pending.written_at.elapsed() > ACK_TIMEOUT;
@@ -247,7 +247,7 @@ impl SettlementLog {
         if let Err(why) = begun {
             log::warn!(
                 event = "outbox_call_write_failed", owner = naming.owner, why:% = why;
-                "a call is not written down"
+                "started call not written to the outbox"
             );
             METRICS.outbox_errors.inc();
         }
@@ -331,7 +331,7 @@ impl SettlementLog {
     /// What is to be done now and then; blocks for a moment. A file ends, old files go, what could
     /// not be written is tried again. `alive` is when the store last answered, if it lacks nothing.
     ///
-    /// Whoever ends a call waits for nobody here: files are made, cut and removed beside the lock.
+    /// It does not delay settlements: files are created, truncated and removed outside the lock.
     pub(in crate::store) fn maintain(&self, alive: Option<Instant>) {
         let (mut state, is_whole) = self.ensure_dir();
         if is_whole && !self.is_writable() {
@@ -450,12 +450,12 @@ impl SettlementLog {
         }
     }
 
-    /// It cannot be written, so nobody should buy anything.
+    /// Marks the log as not writable after a failed write, so that new calls are refused.
     pub(super) fn record_write_failure(&self, why: &std::io::Error) {
         if self.writable.swap(false, Ordering::SeqCst) {
             log::error!(
                 event = "outbox_write_failed", why:% = why;
-                "the outbox cannot be written; nobody is let in"
+                "outbox write failed; new calls are refused"
             );
         }
         METRICS.outbox_errors.inc();
@@ -481,7 +481,7 @@ impl SettlementLog {
             }
         }
         self.writable.store(true, Ordering::SeqCst);
-        log::info!(event = "outbox_write_recovered"; "the outbox can be written again");
+        log::info!(event = "outbox_write_recovered"; "outbox write recovered");
     }
 
     /// A new file.
@@ -490,7 +490,7 @@ impl SettlementLog {
             .inspect_err(|why| {
                 log::error!(
                     event = "outbox_file_create_failed", why:% = why;
-                    "the outbox gets no new file"
+                    "outbox file create failed"
                 );
                 METRICS.outbox_errors.inc();
             })

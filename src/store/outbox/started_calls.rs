@@ -1,5 +1,5 @@
-//! Calls that run under a name. Each is written down before its name is taken, so that whoever
-//! takes over from a process that died need not wait for the leases of the names it had.
+//! Calls that run under an idempotency key. Each is written to the outbox before its key is
+//! claimed, so that the successor of a process that died need not wait for the leases of its keys.
 //!
 //! A line is one plain write and is never synced: after a power cut the lease does it. What ended
 //! is noted with whatever comes next; a note that is missing costs a look.
@@ -21,7 +21,7 @@ use crate::ledger::AccountName;
 
 /// Notes of what ended wait for the next call, up to so many bytes of them.
 const END_NOTES_BYTES_MAX: usize = 64 << 10;
-/// Of more calls under names only the leases tell that they died.
+/// Calls beyond this number are not recorded; if they die, their leases run out.
 const STARTED_CALLS_MAX: usize = 16_384;
 /// No call runs for so long; one of which the end never came is left to its lease.
 const CALL_DURATION_MAX: Duration = Duration::from_secs(60 * 60);
@@ -139,8 +139,8 @@ impl StartedCalls {
         self.running.store(state.running.len(), Ordering::Relaxed);
     }
 
-    /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
-    /// the lock.
+    /// Periodic work: rotates a full segment and removes old ones. Files are created and removed
+    /// outside the lock.
     pub(super) fn maintain(&self, dir: &SegmentDir) {
         let wanted = self.lock_state().writer.wants_spare();
         let spare = wanted

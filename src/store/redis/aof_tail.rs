@@ -46,7 +46,7 @@ impl RedisStore {
             Err(why) if self.section.allow_volatile => {
                 log::warn!(
                     event = "store_log_rewrite_failed", why:% = why;
-                    "a log that ends within an operation would go on"
+                    "AOF rewrite failed, a truncated tail may be replayed"
                 );
                 Ok(())
             }

@@ -30,9 +30,9 @@ use super::topology::ClusterNode;
 
 /// Slots of every cluster.
 const SLOT_COUNT: u64 = 16_384;
-/// Who answered last is waited for so long before all the others are asked too.
+/// How long the node that answered last is waited for before all others are asked.
 const FIRST_NODE_TIMEOUT: Duration = Duration::from_millis(500);
-/// What meets a slot on its way is tried again so often, in between so long, in ms.
+/// Retries of a command whose slot is migrating, and the pauses between them, in ms.
 const RETRIES: u32 = 10;
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 250;
@@ -50,7 +50,7 @@ pub(super) struct ClusterView {
     reported_by: Option<ClusterNode>,
 }
 
-/// See the module.
+/// The connections to the nodes of a cluster.
 pub(super) struct ClusterLinks {
     seeds: Vec<ClusterNode>,
     settings: RedisConnectionInfo,
@@ -144,7 +144,7 @@ impl ClusterLinks {
         if let Err(why) = self.connect(nodes).await {
             log::warn!(
                 event = "store_connect_failed", why:% = why;
-                "the cluster cannot be connected to anew"
+                "cluster reconnect failed"
             );
         }
     }

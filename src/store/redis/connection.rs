@@ -30,7 +30,7 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) type NodeConnectFuture<'a> =
     Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>> + Send + 'a>>;
 
-/// See the module.
+/// A multiplexed connection that reconnects by itself.
 pub(super) struct RedisConnection {
     kind: ConnectionKind,
     topology: Arc<Topology>,
@@ -108,7 +108,7 @@ impl RedisConnection {
                 if let Some(master) = watched.changed_master().await {
                     log::warn!(
                         event = "store_master_changed", master:%;
-                        "the Sentinels name another master"
+                        "store master changed (Sentinel)"
                     );
                     self.topology.replace_nodes(Vec::new());
                     self.reconnect().await;
@@ -122,7 +122,7 @@ impl RedisConnection {
         if view.masters != known.masters {
             log::warn!(
                 event = "store_master_changed", masters:% = view.format_masters();
-                "the cluster has other masters"
+                "store masters changed (cluster)"
             );
             self.topology.replace_nodes(view.nodes.clone());
             // Whoever asks next would do it; but it is this one that has to be right first.
@@ -219,8 +219,8 @@ impl RedisConnection {
         self.topology_version.store(version, Ordering::Relaxed);
     }
 
-    /// After a failure Sentinel is asked anew who the master is; the others mend themselves, but
-    /// for a server that does not let us in, and for one that says nothing.
+    /// Reacts to a failure. With Sentinel the master is looked up again; the others reconnect by
+    /// themselves, except after an authentication failure or a timeout.
     async fn note_failure<T>(&self, answered: RedisResult<T>) -> RedisResult<T> {
         match &self.kind {
             ConnectionKind::Server(server) => {

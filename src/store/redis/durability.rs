@@ -1,6 +1,6 @@
-//! When a write outlives the server that has acknowledged it: on disk, and at a replica if there is
-//! one. A gateway can say again what was lost, since it wrote that down; whoever has typed in a
-//! payment has not.
+//! Waits until a write survives the loss of the server that acknowledged it: on disk, and on a
+//! replica if there is one. A gateway can repeat lost writes from its outbox; an operator who has
+//! entered a payment cannot.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::ledger::Unavailable;
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// A server that syncs every second and has no sync under way begins the next one within this.
 const FSYNC_START_MAX: Duration = Duration::from_millis(1_300);
-/// A disk or a replica that is later than this is too late, and so is a server that comes back.
+/// Time limit for the disk, for a replica, and for a server that restarts.
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RedisStore {

@@ -26,10 +26,9 @@ use index::{DueEntry, IndexUpdate, RECHECK_AFTER_MS, index_member};
 
 /// No span is longer, in ms: a script adds it to its clock, in a double.
 const DURATION_MS_MAX: u64 = 1 << 52;
-/// So many times a claim looks for more jobs that are due, instead of those that turned out not to
-/// be, at most.
+/// Rounds in which one claim looks for due jobs, at most: some entries turn out not to be due.
 const CLAIM_ROUNDS_MAX: u32 = 8;
-/// So often an order is tried again whose idempotency key's job was just removed, at most.
+/// Attempts to place an order, at most, while the job of its idempotency key is being removed.
 const PLACE_ATTEMPTS_MAX: u32 = 3;
 
 const SECRET_KEY: &str = "tollgate:secret";
@@ -299,7 +298,7 @@ impl RedisStore {
         if let Some("insufficient" | "no_account") = word {
             log::error!(
                 event = "video_job_lost", job = id, why:? = word;
-                "a video job that the store lost is lost"
+                "video job lost by the store, not restored"
             );
         }
         Ok(false)

@@ -28,7 +28,7 @@ const SWEEP_LOCK_KEY: &str = "tollgate:{:kept}:sweeping";
 const REPORT_BYTES_MIN: u64 = 32 << 10;
 /// What is known of so many accounts is remembered.
 const CACHED_ACCOUNTS_MAX: usize = 10_000;
-/// So much is dropped of one account before it is looked again who keeps most.
+/// Bytes that are evicted from one account before the largest account is determined again.
 const EVICT_BYTES: u64 = 4 << 20;
 /// One gateway of a fleet weighs all accounts, so often, in ms.
 const SWEEP_INTERVAL_MS: u64 = 60_000;
@@ -122,7 +122,7 @@ impl RedisStore {
                 failed => failed.map(drop),
             };
             if let Err(why) = result {
-                log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes not told");
+                log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes report failed");
             }
             let mut reports = self.kept_bytes.reports();
             if reports.pending.is_empty() {

@@ -1,5 +1,5 @@
-//! Which run of the server this is. One that starts again, or a replica that takes over, may lack
-//! what was acknowledged last: until that is made up for, nothing new may be bought there.
+//! Fencing by the run id of the server. A server that restarts, or a replica that takes over, may
+//! lack the last acknowledged writes: until they are restored, no new holds are placed there.
 //!
 //! So the scripts that write are stamped with the run that they are for. What a server knows
 //! of scripts it forgets when it ends, and never tells its replicas: another run refuses them by
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 
-/// Whoever was refused by another run waits so long for a word on it, at most.
+/// How long a refused operation waits for the new run to be recovered, at most.
 const NEW_RUN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a server says of itself.
@@ -42,7 +42,7 @@ pub(in crate::store) struct ServerInfo {
 /// What the connections of a process know of the run, so that each money operation can be refused.
 pub(in crate::store) struct RunGate {
     state: watch::Sender<GateState>,
-    /// Rung when a server does not know the scripts of the run.
+    /// Notified when a server answers NOSCRIPT, so that it is probed at once.
     pub(in crate::store) wakeup: Notify,
     /// Whether the end of a hold can be written down.
     outbox_writable: Arc<AtomicBool>,
@@ -58,7 +58,6 @@ struct GateState {
     is_open: bool,
     /// Why nothing is to be bought, whichever run it is.
     fault: Option<Arc<str>>,
-    /// What the store is called.
     store_id: Option<Arc<str>>,
 }
 
@@ -117,7 +116,7 @@ impl RunGate {
         });
     }
 
-    /// Why nothing may be bought there, or that it may; whether that is news.
+    /// Sets or clears the reason why no hold may be placed. Returns whether it changed.
     pub(in crate::store) fn set_fault(&self, fault: Option<&str>) -> bool {
         self.state.send_if_modified(|state| {
             let is_news = state.fault.as_deref() != fault;
@@ -133,17 +132,17 @@ impl RunGate {
         self.is_away.store(away, Ordering::SeqCst);
     }
 
-    /// Nobody knows which run it is.
+    /// Clears the run: it is unknown which one answers.
     pub(in crate::store) fn forget_run(&self) {
         self.state.send_modify(|state| (state.run, state.is_open) = (None, false));
     }
 
-    /// Holds may end in this run.
+    /// Sets the run. Holds may end in it, but none may be placed yet.
     pub(in crate::store) fn set_known_run(&self, run: &Arc<RunScripts>) {
         self.state.send_modify(|state| (state.run, state.is_open) = (Some(run.clone()), false));
     }
 
-    /// This run lacks nothing.
+    /// Sets the run, which is fully recovered: holds may be placed in it.
     pub(in crate::store) fn set_open_run(&self, run: &Arc<RunScripts>) {
         self.state.send_modify(|state| (state.run, state.is_open) = (Some(run.clone()), true));
     }
@@ -199,7 +198,7 @@ impl RunGate {
         self.allowed_run(needs)
     }
 
-    /// After a server did not know the scripts: shuts, and waits for a word.
+    /// After a NOSCRIPT error: closes the gate, and waits until a new run is recovered.
     async fn await_new_run(
         &self,
         refused: &Arc<RunScripts>,
@@ -265,8 +264,8 @@ impl RedisStore {
         reply_strings(&reply)
     }
 
-    /// Does an operation as the guard allows it, if there is one. Tells which run has it, if that
-    /// matters to it and the run is not over: one that is may have forgotten it by now.
+    /// Applies an operation as the run gate allows it, if there is one. Returns the run that
+    /// applied it, if the operation is bound to one and that run is still current.
     pub(in crate::store) async fn apply_gated(
         &self,
         account: &AccountName,
@@ -370,7 +369,7 @@ impl RedisStore {
         config_check::settings_fault(self.connection().await?).await
     }
 
-    /// What is known of the servers may be wrong.
+    /// Drops what is known of the masters: they are looked up again.
     pub(in crate::store) async fn invalidate_master(&self) {
         if let Some(connection) = self.connected.get() {
             connection.invalidate_master().await;

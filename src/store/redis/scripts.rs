@@ -8,13 +8,11 @@ use crate::ledger::Operation;
 const ALLOW_OOM: &str = " flags=allow-oom";
 const NO_WRITES: &str = " flags=no-writes";
 
-/// One of all.
 pub(in crate::store) type ScriptSelector = fn(&Scripts) -> &Script;
 
 /// Makes a script of what it may do and the parts of its text.
 type ScriptBuilder<'a> = &'a dyn Fn(&str, &[&str]) -> Script;
 
-/// One of each.
 pub(in crate::store) struct Scripts {
     pub(super) money: MoneyScripts,
     pub(super) videos: VideoScripts,
@@ -136,7 +134,6 @@ pub(super) struct KeptScripts {
 
 /// All of them, stamped with the run of the server that they are for: no other run knows them.
 pub(in crate::store) struct RunScripts {
-    /// The run.
     pub(in crate::store) run_id: Box<str>,
     pub(super) scripts: Scripts,
 }

@@ -26,12 +26,12 @@ use super::topology::{ClusterNode, Topology};
 const SENTINEL_PORT: u16 = 26_379;
 /// Sentinels that do not lead to a master within this are asked again, by whoever needs it.
 const MASTER_SEARCH_TIMEOUT: Duration = Duration::from_millis(4_500);
-/// Sentinels that are dark are not waited for longer,
+/// Time limit for one Sentinel,
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(1_000);
-/// and no Sentinel once most have answered.
+/// and for the remaining ones once a majority has answered.
 const MAJORITY_GRACE: Duration = Duration::from_millis(50);
-/// What an older failover says is not believed for so long after a later one was heard of: by then
-/// the Sentinels have told one another.
+/// After a failover is seen, reports with an older epoch are ignored for this time; after it the
+/// Sentinels agree.
 const STALE_EPOCH_WINDOW: Duration = Duration::from_secs(5);
 
 /// A master, and the Sentinels that watch it.

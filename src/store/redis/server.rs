@@ -18,7 +18,7 @@ const RETRY_MS_MAX: u64 = 250;
 /// A server that does not let us in, or says nothing, is connected to again after so long.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// A connection to one server that reconnects by itself.
 pub(super) struct SingleServer {
     client: Client,
     config: ConnectionManagerConfig,

@@ -81,7 +81,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// That something is not there says nothing where the store is not the one that is known.
+    /// Fails if the store is not the known one: then a missing key proves nothing.
     pub(super) async fn confirm_absence(&self, key: &str) -> Result<(), Unavailable> {
         let Some(guard) = &self.run_gate else { return Ok(()) };
         let places = self.id_keys().await?;

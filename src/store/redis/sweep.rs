@@ -1,5 +1,5 @@
-//! Holds whose lease ran out, of all accounts. Of those that have no hold nothing more is asked
-//! than that, many at a time, so that accounts at rest cost next to nothing.
+//! Ends holds whose lease ran out, for all accounts. Accounts without open holds are found with one
+//! pipelined count each, so that idle accounts cost almost nothing.
 
 use std::collections::HashSet;
 

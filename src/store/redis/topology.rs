@@ -1,6 +1,6 @@
-//! What the connections of one process know of each other: where the servers are, as whoever keeps
-//! looking has found them last. A connection that no key travels on would never be told by a
-//! redirection that the master it knows is none any more.
+//! Where the servers are, shared by all connections of one process. The connection that probes the
+//! store updates it. Without it, a connection that sends no keys would never get a redirection and
+//! would not notice that its master was replaced.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ impl fmt::Display for ClusterNode {
     }
 }
 
-/// See the module.
+/// Where the servers are, shared by all connections of one process.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Topology {
     version: AtomicU64,
@@ -41,8 +41,8 @@ impl Topology {
         (self.version(), nodes.clone())
     }
 
-    /// Whether nobody has told of a later failover, but for one that was heard of longer ago than
-    /// that.
+    /// Records the epoch of a failover and returns true, unless a later epoch was recorded within
+    /// the last `wait`.
     pub(super) fn accept_epoch(&self, epoch: u64, wait: Duration) -> bool {
         let mut failover = self.failover.lock().unwrap_or_else(PoisonError::into_inner);
         let is_older =
@@ -65,8 +65,8 @@ impl Topology {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The store was away and answers again: whoever still waits for the silent end of an old
-    /// connection had better use a new one.
+    /// The store answers again after an outage: all connections reconnect, since an old one may
+    /// wait for a peer that is gone.
     pub(in crate::store) fn force_reconnect(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }

@@ -8,7 +8,6 @@ use crate::ledger::account::{self, Balances, Posting};
 use crate::ledger::{AccountName, JournalEntry, Outcome};
 use crate::money::Money;
 
-/// An account's row.
 pub(super) struct AccountRow {
     pub(super) id: i64,
     pub(super) balances: Balances,

@@ -12,10 +12,10 @@ use rusqlite::Connection;
 use super::file_identity::OpenFiles;
 use super::writer::{CommittedBatch, WriteScheduler};
 
-/// So long the disk is not asked to sync again, while what waits for it gathers.
+/// How long commits are gathered before one sync of the disk.
 const SYNC_BATCH_WAIT: Duration = Duration::from_millis(5);
-/// So many times as long, if nobody is kept from anything meanwhile: charges wait for the disk in
-/// the background, and to ask it costs as much as a whole call.
+/// Multiple of that time if no caller waits: charges wait for the disk in the background, and a
+/// sync costs as much as a whole call.
 const UNAWAITED_WAITS: u32 = 4;
 /// The log is looked at so often, and whether the files are still those that are open.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const CHECKPOINT_PAGES: i64 = 1_000;
 /// With more than so many it begins anew, for which nobody may write meanwhile.
 const WAL_RESTART_PAGES: i64 = 4_000;
 
-/// See the module.
+/// The thread that syncs the write-ahead log and checkpoints it.
 pub(super) struct DiskSync {
     wal: File,
     files: OpenFiles,
@@ -63,7 +63,7 @@ impl DiskSync {
                 copied.unwrap_or_else(|why| {
                     log::warn!(
                         event = "ledger_checkpoint_failed", why:% = why;
-                        "the log is not copied"
+                        "WAL checkpoint failed"
                     );
                 });
             }
@@ -86,7 +86,7 @@ impl DiskSync {
         if let Err(why) = &kept {
             log::error!(
                 event = "ledger_sync_failed", why:% = why;
-                "the ledger's log could not be synced"
+                "ledger WAL sync failed"
             );
         }
         written.acknowledgements.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));

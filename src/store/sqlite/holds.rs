@@ -65,13 +65,13 @@ pub(super) fn apply_operation(
     Ok(step.answer)
 }
 
-/// Gives back what a hold holds that has ended otherwise, without anybody seeing that it stands.
+/// Releases the money of an open hold that another version has ended in the other table.
 fn release_held(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i64) {
     let void = Operation::Void { id: id.to_owned() };
     let released = account::apply_to_hold(balances, known, &void, now).answer;
     log::warn!(
         event = "hold_released_late", hold = id, answer:? = released;
-        "a hold that an older version has ended stood"
+        "hold already ended by another version, reserved money released"
     );
 }
 

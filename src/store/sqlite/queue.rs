@@ -1,6 +1,6 @@
-//! What waits to be written. Somebody waits for a hold, so whoever asks for one writes what there
-//! is; nobody waits for the end of a call, which lies until its answer is out, or shares the
-//! transaction of a hold that comes before. What takes long is left to a thread.
+//! The queue of pending writes. A caller that places a hold is waiting, so it commits everything
+//! that is queued. Nobody waits for a settlement: it stays queued until the response is out, or
+//! joins the transaction of the next hold. Long jobs are left to a thread.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(super) enum TurnOutcome {
     TakeBatch,
     /// Nothing: what there is is others' to take.
     NothingToDo,
-    /// See to it that what came after the own item is taken in a moment. The turn is not given up.
+    /// Keep the turn, and take the items that came after the own one shortly.
     KeepTurn,
 }
 
@@ -66,8 +66,8 @@ impl<T> WriteQueue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item behind all others. Whoever has to see to it that it is taken, gets its number:
-    /// of what somebody waits for, everybody does, since another may be kept from it.
+    /// Appends an item. Returns its number if the caller has to make sure that it is taken: always
+    /// for an item that somebody waits for, since another caller may be delayed.
     #[must_use]
     pub(super) fn push(&self, item: T, executor: Executor) -> Option<u64> {
         let mut waiting = self.lock();
@@ -106,8 +106,8 @@ impl<T> WriteQueue<T> {
         self.wakeup.notify_one();
     }
 
-    /// Whoever was to see to it that the item of this number is taken has come to that. What came
-    /// after it is better taken by those who still wait for others, all at once.
+    /// Ends the turn of the caller of this item and returns what it has to do. Later items are left
+    /// to callers whose turns are still pending, which take them in one batch.
     pub(super) fn finish_turn(&self, number: u64, executor: Executor) -> TurnOutcome {
         let mut waiting = self.lock();
         waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
@@ -155,7 +155,7 @@ impl<T> WriteQueue<T> {
     }
 
     /// Takes what is there, oldest first, at most so many; what only the thread takes, and what
-    /// came after that, only if `by` is the thread. The thread takes what is left.
+    /// came after that, only for the thread. The thread takes what is left.
     pub(super) fn take_batch(&self, most: usize, executor: Executor) -> Vec<T> {
         let mut waiting = self.lock();
         let own = if executor == Executor::Thread { None } else { waiting.thread_only_from };

@@ -223,8 +223,8 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
     connection.query_row(asked, [], |row| row.get(0))
 }
 
-/// Opens the file of a store, and makes what tables an older version did not have. While the switch
-/// that it gives too is on, nobody is waited for.
+/// Opens the file of a store, and creates tables that an older version did not have. While the
+/// returned switch is on, the connection does not wait for locks of other processes.
 ///
 /// # Errors
 /// The file is no store, or with SQLite's own words.

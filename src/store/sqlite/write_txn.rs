@@ -65,7 +65,7 @@ impl RowCache {
     }
 }
 
-/// See the module.
+/// An open write transaction, with the cached account rows.
 pub(super) struct WriteTxn<'a> {
     /// The connection, inside a transaction.
     pub(super) conn: &'a Connection,
@@ -109,7 +109,6 @@ impl WriteTxn<'_> {
         }
     }
 
-    /// An account's balances.
     pub(super) fn balances(&mut self, name: &AccountName) -> rusqlite::Result<Option<Balances>> {
         Ok(self.account_row(name)?.map(|row| row.balances))
     }

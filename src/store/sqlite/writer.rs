@@ -20,10 +20,10 @@ use crate::ledger::Unavailable;
 
 /// Operations in one transaction, at most.
 const BATCH_MAX: usize = 256;
-/// While each turn of whoever serves brings more operations, so many turns are waited for: one
+/// Scheduler yields for which a batch waits, at most, while each brings more operations: one
 /// transaction for many costs little more than one for one.
 const BATCH_YIELDS_MAX: usize = 8;
-/// With so many nothing more is waited for.
+/// A batch of this size does not wait for more operations.
 const BATCH_TARGET: usize = 32;
 
 /// Tells a caller how its job went.
@@ -175,7 +175,7 @@ impl WriteScheduler {
             if written.is_err() {
                 log::error!(
                     event = "ledger_write_panicked";
-                    "a panic while the ledger was written"
+                    "ledger write panicked"
                 );
             }
         }
@@ -187,7 +187,7 @@ impl WriteScheduler {
             let why = self.lost_reason.get();
             log::error!(
                 event = "ledger_file_lost", why:?;
-                "the ledger's file is lost; nothing is sold"
+                "ledger file deleted or replaced, paid calls are refused"
             );
         }
     }
@@ -269,7 +269,7 @@ impl WriteScheduler {
             // Dropping the jobs tells their callers that the store is unavailable.
             Err(why) => log::error!(
                 event = "ledger_write_failed", why:% = why;
-                "the ledger could not be written"
+                "ledger write failed"
             ),
         }
     }
@@ -280,7 +280,7 @@ impl CommitTurn {
         CommitTurn { scheduler, executor, item_number, is_done: false }
     }
 
-    /// Of what may lie a moment, the turn comes by itself; of the rest, who brought it takes it.
+    /// Returns the turn if the caller has to take it; a deferred one runs as a task of its own.
     fn spawn_unless_inline(self) -> Option<CommitTurn> {
         if self.executor == Executor::Caller {
             return Some(self);
@@ -378,7 +378,7 @@ impl WriteConnection {
         {
             log::error!(
                 event = "ledger_rollback_failed", why:% = why;
-                "a transaction of the ledger cannot be taken back"
+                "ledger rollback failed"
             );
         }
     }

@@ -38,7 +38,7 @@ fn received(body: Bytes) {
 
 /// Checks a reply; tells whether it has embeddings.
 fn reply(sent: &Document, inputs: Inputs) -> bool {
-    let whole = embeddings::reply(sent.body().clone(), inputs);
+    let whole = embeddings::convert_reply(sent.body().clone(), inputs);
     assert_eq!(in_pieces(sent.body(), inputs), whole);
     let Ok(embeddings::Reply { body, tokens }) = whole else { return false };
     let made = Document::received(body.clone())
@@ -108,20 +108,20 @@ fn sent(body: Bytes) {
     let serde: Serde = serde_json::from_slice(document.body()).expect("what our scan takes");
     let input = &serde["input"];
     let texts = |list: &Vec<Serde>| list.iter().map(counted).sum();
-    if let Ok(Inputs { base64, tokens, tokens_max }) = embeddings::read(document) {
+    if let Ok(Inputs { base64, tokens, tokens_max }) = embeddings::parse_request(document) {
         let expected: u64 = input.as_array().map_or_else(|| counted(input), texts);
         assert_eq!(tokens, expected);
         assert!((1..=tokens_max).contains(&tokens));
         assert_eq!(base64, serde["encoding_format"] == "base64");
     }
-    if let Ok(characters) = speech::read(document) {
+    if let Ok(characters) = speech::count_characters(document) {
         let text = input.as_str().expect("a text");
         assert_eq!(characters, text.chars().count() as u64);
         assert!((1..=4096).contains(&characters));
     }
     let is_taken = input.is_string() || input.as_array().is_some_and(|list| !list.is_empty());
-    assert_eq!(moderations::read(document).is_ok(), is_taken);
-    assert_eq!(moderations::is_verdict(document), serde["results"].is_array());
+    assert_eq!(moderations::check_request(document).is_ok(), is_taken);
+    assert_eq!(moderations::is_moderation_result(document), serde["results"].is_array());
 }
 
 /// The tokens of one input, or of one token.

@@ -26,11 +26,11 @@ fuzz_target!(|data: &[u8]| {
     let cut = read(content_type, &body, usize::from(*size).max(1));
     assert_eq!(whole.as_ref().map(told), cut.as_ref().map(told));
     let Ok(form) = whole else { return };
-    let Ok((fields, file)) = images::edit(form) else { return };
+    let Ok((fields, file)) = images::parse_edit_form(form) else { return };
     if body.windows(BOUNDARY.len()).any(|window| window == BOUNDARY.as_bytes()) {
         return;
     }
-    let sent: Vec<_> = images::edit_form(&fields, &file, BOUNDARY).chunks().collect();
+    let sent: Vec<_> = images::build_edit_form(&fields, &file, BOUNDARY).chunks().collect();
     let content_type = format!("multipart/form-data; boundary={BOUNDARY}");
     let again = read(&content_type, &sent.concat().into(), usize::MAX).expect("a form of ours");
     let (fields_again, file_again) = images::edit(again).expect("an edit of ours");

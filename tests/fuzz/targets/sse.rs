@@ -28,7 +28,7 @@ fn split(stream: &[u8], size: usize) -> (Events, Vec<u8>) {
             events.push((event.0.to_vec(), event.data().map(|data| data.into_owned())));
         }
     }
-    (events, splitter.rest().to_vec())
+    (events, splitter.take_rest().to_vec())
 }
 
 /// The data of the events, by lines: each ends with a line feed, a carriage return, or both.

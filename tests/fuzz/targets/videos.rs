@@ -20,9 +20,9 @@ fuzz_target!(|data: &[u8]| {
 
 fn asked(body: Bytes) {
     let Ok(document) = Document::parse(body) else { return };
-    let Ok(ask) = videos::read(&document, None) else { return };
+    let Ok(ask) = videos::parse_request(&document, None) else { return };
     assert!((1..=15).contains(&ask.seconds));
-    let body = videos::body(&document, &ask, None);
+    let body = videos::build_body(&document, &ask, None);
     let made = Document::parse(body.clone())
         .unwrap_or_else(|fault| panic!("{fault}: {}", String::from_utf8_lossy(&body)));
     assert!(made.members().all(|(name, _)| MEMBERS.contains(&&*name)));
@@ -31,7 +31,7 @@ fn asked(body: Bytes) {
     assert_eq!(made.get("duration").and_then(Value::whole), Some(ask.seconds));
     let text = |name: &str| made.get(name).and_then(Value::text);
     assert_eq!(text("resolution").as_deref(), Some(ask.resolution.name()));
-    assert_eq!(text("aspect_ratio").as_deref(), ask.ratio);
+    assert_eq!(text("aspect_ratio").as_deref(), ask.aspect_ratio);
     if let Some(image) = made.get("image") {
         let url = image.get("url").and_then(Value::text).expect("an address");
         let url = url.to_ascii_lowercase();
@@ -41,10 +41,10 @@ fn asked(body: Bytes) {
 }
 
 fn answered(body: &[u8]) {
-    if let Some(id) = videos::accepted(body) {
+    if let Some(id) = videos::parse_submitted_id(body) {
         assert!(!matches!(&*id, "" | "." | "..") && !id.contains(['/', '?', '#', '%', '\\']));
     }
-    assert!(matches!(videos::polled(202, body), Some(Polled::Pending { .. })));
+    assert!(matches!(videos::parse_progress(202, body), Some(Polled::Pending { .. })));
     match videos::polled(200, body) {
         None => {}
         Some(Polled::Pending { progress }) => assert!(progress.is_none_or(|done| done < 100)),
@@ -55,7 +55,7 @@ fn answered(body: &[u8]) {
             Polled::Blocked { message } | Polled::Failed { message } | Polled::NoFile { message },
         ) => is_told(&message),
     }
-    is_told(&videos::refused(400, body).message);
+    is_told(&videos::parse_refusal(400, body).message);
 }
 
 fn is_told(message: &str) {

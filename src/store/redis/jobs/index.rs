@@ -20,10 +20,10 @@ use super::super::scripts::{ScriptCall, ScriptSelector};
 use crate::jobs::JobStatus;
 use crate::ledger::{AccountName, Unavailable};
 
-/// A job that was announced is looked at after so long, in ms.
+/// An announced job is checked after this time, in ms.
 pub(super) const RECHECK_AFTER_MS: u64 = 60_000;
-/// What was announced is done within so long, in ms, or not at all. The rest is for nodes of a
-/// cluster whose clocks differ.
+/// An announced change is made within this time, in ms, or not at all. The remaining time allows
+/// for clocks that differ between the nodes of a cluster.
 const WRITE_DEADLINE_MS: u64 = 30_000;
 
 const DUE_KEY: &str = "tollgate:{:videos}:due";
@@ -39,7 +39,7 @@ pub(super) fn index_member(account: &AccountName, id: &str) -> String {
     format!("{account} {id}")
 }
 
-/// An entry that is due.
+/// A job whose time to be looked at has come.
 pub(super) struct DueEntry {
     pub(super) member: String,
     /// When it became so, as the server writes it.
@@ -97,7 +97,7 @@ impl RedisStore {
         Ok(IndexUpdate { deadline, entry })
     }
 
-    /// Takes back what came to nothing.
+    /// Removes the entry of a job that was announced and then not placed.
     pub(super) async fn cancel_index_add(&self, announced: IndexUpdate) {
         if let Some(entry) = announced.entry {
             self.remove_index_entry(&entry).await;
@@ -120,12 +120,12 @@ impl RedisStore {
         self.run_index_script(&call, |s| &s.index.drop).await;
     }
 
-    /// Changes the index where that may fail: whoever looks mends it.
+    /// Runs a script that updates the index. A failure is only logged: the next check repairs it.
     async fn run_index_script(&self, call: &ScriptCall, pick: ScriptSelector) {
         if let Err(why) = self.run_script(call, pick).await {
             log::warn!(
                 event = "video_index_update_failed", why:% = why;
-                "the index of video jobs lags behind"
+                "video job index update failed"
             );
         }
     }

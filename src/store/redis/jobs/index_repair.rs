@@ -1,8 +1,8 @@
 //! Jobs that the index has lost: its server may fall back to an older state by itself, for example
 //! when a cluster's node dies before its replica has everything.
 //!
-//! Now and then whoever claims walks on through the accounts, and has the jobs that are under way
-//! looked at: what the index knows of them then is what their records say.
+//! From time to time a call that claims jobs also scans some accounts and schedules a check of
+//! their open jobs, which brings the index in line with the records.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::ledger::{AccountName, Unavailable};
 const STEP_INTERVAL: Duration = Duration::from_secs(60);
 /// About so many accounts are walked through in one.
 const ACCOUNTS_PER_STEP: u32 = 1_000;
-/// So many jobs are brought back under watch at a time.
+/// Jobs that are scheduled for a check at a time.
 const JOBS_BATCH: usize = 200;
 
 /// Where the walk is.
@@ -27,7 +27,7 @@ pub(in super::super) struct IndexRepair(Mutex<IndexCursor>);
 
 #[derive(Default)]
 struct IndexCursor {
-    /// The server's word for how far it is.
+    /// The server's SSCAN cursor.
     cursor: u64,
     last_step_at: Option<Instant>,
 }
@@ -56,7 +56,7 @@ impl RedisStore {
             Ok(next) => self.index_repair.set_cursor(next),
             Err(why) => log::warn!(
                 event = "video_index_scan_failed", why:% = why;
-                "no survey of the video jobs"
+                "video job index scan failed"
             ),
         }
     }
