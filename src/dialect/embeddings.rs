@@ -118,7 +118,7 @@ fn count_input_tokens(input: JsonValue<'_>) -> Result<TokenCount, CallError> {
     let first = input.elements().next().map(JsonValue::kind);
     match (input.kind(), first) {
         (JsonKind::String, _) => {
-            count.count_text(input).ok_or_else(|| invalid_value("input", TEXT_EXPECTED, input))?
+            count.count_text(input).ok_or_else(|| invalid_value("input", TEXT_EXPECTED, input))?;
         }
         (_, Some(JsonKind::Number)) => count.count_token_list("input", input)?,
         (_, Some(first)) => {

@@ -33,7 +33,7 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
 fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
     let mut blocks = ContentBlocks::default();
     visit_messages(document, "user or assistant", |content| {
-        blocks.count(content, BLOCKS_DEPTH_MAX)
+        blocks.count(content, BLOCKS_DEPTH_MAX);
     })?;
     let text_bytes = (document.body().len() as u64).saturating_sub(blocks.non_text_bytes);
     let ContentBlocks { images, documents, .. } = blocks;
@@ -151,10 +151,10 @@ impl ReportedUsage {
         for (name, value) in split.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
                 "ephemeral_5m_input_tokens" => {
-                    self.cache_write_by_ttl[0] = Some(plausible_count(value)?)
+                    self.cache_write_by_ttl[0] = Some(plausible_count(value)?);
                 }
                 "ephemeral_1h_input_tokens" => {
-                    self.cache_write_by_ttl[1] = Some(plausible_count(value)?)
+                    self.cache_write_by_ttl[1] = Some(plausible_count(value)?);
                 }
                 _ => {}
             }

@@ -130,7 +130,7 @@ fn record_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, i
         // A late response is no fault of the route: the call decides how long it takes.
         Some(reason) if !is_late => upstream::record_lost_answer(exchange, reason),
         _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
-            upstream::record_lost_attempt(exchange)
+            upstream::record_lost_attempt(exchange);
         }
         _ => {}
     }

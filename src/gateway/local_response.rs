@@ -82,7 +82,7 @@ pub(super) async fn send_response(
 }
 
 /// Aborts a response, so that the client sees that it is incomplete. pingora would end it with a
-/// last chunk or END_STREAM, as if it were complete.
+/// last chunk or `END_STREAM`, as if it were complete.
 pub(super) async fn abort_response(session: &mut Session, exchange: &mut RequestContext) {
     session.set_keepalive(None);
     exchange.is_aborted = true;

@@ -76,7 +76,7 @@ pub(super) async fn settle_call(
     drop(lease);
     match relay.take_retained() {
         Some(RetainedData::Thinking(kept)) => {
-            reasoning_cache::save_reasoning(gateway, &account, kept).await
+            reasoning_cache::save_reasoning(gateway, &account, kept).await;
         }
         Some(RetainedData::IssuedIds(ids)) => {
             vendor_ids::store_ids(gateway, &account, ids, (usage.tokens(), &route.name)).await;

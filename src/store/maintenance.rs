@@ -117,7 +117,7 @@ impl Maintenance {
     pub async fn run(&self) {
         match &self.kind {
             MaintenanceKind::Embedded(alone) => {
-                tokio::join!(alone.run(&self.uptime), self.renew_leases()).1
+                tokio::join!(alone.run(&self.uptime), self.renew_leases()).1;
             }
             MaintenanceKind::Shared(fleet) => {
                 tokio::join!(

@@ -154,7 +154,7 @@ impl VisibleTurn {
         for block in blocks {
             match &block.kind {
                 BlockKind::Text(text) => {
-                    visible.text.push_str(&JsonValue::from_validated(text).text()?)
+                    visible.text.push_str(&JsonValue::from_validated(text).text()?);
                 }
                 BlockKind::ToolUse { id, name, input } => visible.calls.push((
                     id.clone(),
