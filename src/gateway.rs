@@ -24,7 +24,7 @@ use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
 
 pub mod admit;
-pub mod answer;
+
 pub mod answer_budget;
 pub mod api_error;
 pub mod body_budget;
@@ -46,6 +46,7 @@ pub mod probe;
 pub mod proxy_loop;
 pub mod reasoning_cache;
 pub mod request_body;
+pub mod response;
 pub mod response_head;
 pub mod route_tls;
 pub mod router;
@@ -121,7 +122,7 @@ pub struct Gateway {
     /// Video jobs.
     pub videos: VideoService,
     /// The idempotency store: claims on keys, and stored replies.
-    pub repeats: Arc<dyn ReplyStore>,
+    pub reply_store: Arc<dyn ReplyStore>,
     /// The leases that this process renews.
     pub leases: Leases,
     /// The memory budget of replies that are recorded for idempotent repeats.
@@ -153,7 +154,7 @@ pub struct GatewayConfig {
     /// See [`Gateway::videos`].
     pub videos: VideoService,
     /// See [`Gateway::reply_store`].
-    pub repeats: Arc<dyn ReplyStore>,
+    pub reply_store: Arc<dyn ReplyStore>,
     /// See [`Gateway::leases`].
     pub leases: Leases,
     /// See [`Gateway::body_files`].
@@ -187,7 +188,7 @@ impl Gateway {
             model_listing: ModelListing::default(),
             answer_budget: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
             videos: parts.videos,
-            repeats: parts.repeats,
+            reply_store: parts.reply_store,
             leases: parts.leases,
             reply_budget: idempotency::recording_budget(),
             body_files: parts.body_files,

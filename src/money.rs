@@ -71,7 +71,7 @@ impl Money {
     /// Reads decimal USD such as `5`, `0.28` or `0.000000001`.
     ///
     /// # Errors
-    /// [`MoneyError::Fraction`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2 billion.
+    /// [`MoneyError::FractionalNano`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2 billion.
     pub fn parse_usd(text: &str) -> Result<Money, MoneyError> {
         let nano = parse_decimal(text, NANO_PER_USD)?;
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
@@ -177,7 +177,7 @@ impl Rate {
     /// Reads a price in USD per million units, as the price lists state it: `0.019` is 19 nano-USD.
     ///
     /// # Errors
-    /// [`MoneyError::Fraction`] if one unit would not cost a whole number of nano-USD.
+    /// [`MoneyError::FractionalNano`] if one unit would not cost a whole number of nano-USD.
     pub fn parse_per_million(text: &str) -> Result<Rate, MoneyError> {
         let nano = parse_decimal(text, NANO_PER_USD / 1_000_000)?;
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)

@@ -62,13 +62,13 @@ pub struct OpenStore {
     pub ledger: Arc<dyn Ledger>,
     /// Cached entries with a lifetime. On a server they use a connection of their own, so money
     /// never waits behind a long entry.
-    pub notes: Arc<dyn AccountCache>,
+    pub account_cache: Arc<dyn AccountCache>,
     /// The queue of video jobs. On a server it uses a connection of its own too, since a job's body
     /// is even longer.
     pub queue: Arc<dyn JobQueue>,
     /// Idempotency keys and replies. They use a connection of their own as well: a key is looked up
     /// before money is held, and must not wait behind a cache entry.
-    pub repeats: Arc<dyn ReplyStore>,
+    pub reply_store: Arc<dyn ReplyStore>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; none for an embedded store.
@@ -103,9 +103,9 @@ impl OpenStore {
     ) -> OpenStore {
         OpenStore {
             ledger: store.clone(),
-            notes: store.clone(),
+            account_cache: store.clone(),
             queue: store.clone(),
-            repeats: store,
+            reply_store: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -114,16 +114,16 @@ impl OpenStore {
     /// A server, of which money and jobs are asked through these connections.
     fn from_server(
         (ledger, money): (Arc<dyn Ledger>, Arc<RedisStore>),
-        [queue, repeats]: [Arc<RedisStore>; 2],
+        [queue, reply_store]: [Arc<RedisStore>; 2],
     ) -> OpenStore {
-        let notes = Arc::new(money.separate_connection());
+        let account_cache = Arc::new(money.separate_connection());
         OpenStore {
             ledger,
             durability: DurabilityScope(Some(money.clone())),
-            connections: vec![money, queue.clone(), notes.clone(), repeats.clone()],
+            connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
             queue,
-            notes,
-            repeats,
+            account_cache,
+            reply_store,
         }
     }
 
@@ -189,7 +189,7 @@ pub fn open_for_serving(
             OpenStore { ledger: Arc::new(outbox()), ..OpenStore::from_embedded(store.clone()) };
         let maintenance = Maintenance::embedded(outbox(), &opened, (leases, lease));
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
-        requests.repeats = Arc::new(OutboxReplies::new(requests.repeats, log));
+        requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
         return Ok(ServingStore { requests, background, worker, maintenance });
     }
     let outbox_writable = Arc::new(AtomicBool::new(true));
@@ -206,7 +206,7 @@ pub fn open_for_serving(
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
     let maintenance = Maintenance::shared((outbox(), run_gate), &background, (leases, lease));
-    requests.repeats = Arc::new(OutboxReplies::new(requests.repeats, log));
+    requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
     Ok(ServingStore { requests, background, worker, maintenance })
 }
 

@@ -12,7 +12,7 @@ const READERS: [&str; 10] = [
     "src/conf/listen.rs",
     "src/catalogue/route.rs",
     "src/catalogue/route_tls.rs",
-    "src/files/section.rs",
+    "src/files/config.rs",
     "src/files/link_secret.rs",
     "src/gateway/limits.rs",
     "src/jobs/schedule.rs",

@@ -22,6 +22,7 @@ use crate::gateway::upstream_pool::{NO_CERTIFICATES, UpstreamPool};
 use crate::gateway::videos::VideoService;
 use crate::gateway::{Gateway, GatewayConfig};
 use crate::idempotency::REPLIES_BYTES_MAX;
+use crate::jobs::JobQueue;
 use crate::jobs::video_client::{VideoClient, VideoRoute};
 use crate::jobs::worker::{JobWorker, WorkerCapacity};
 use crate::ledger::Leases;
@@ -53,23 +54,18 @@ const IDLE_CONNECTIONS_MAX: usize = 512;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
-    super::logging::start(conf.log);
-    metrics::register_all();
-    // Only fails if a provider is installed already, which then serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    start_process(conf);
     let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::load_catalogue(conf)?));
     let leases = Leases::default();
     let ServingStore { requests, background: own, worker: workers, maintenance } =
         open_stores(conf, &leases)?;
-    let OpenStore { ledger, notes, queue, repeats, .. } = requests.clone();
+    let OpenStore { ledger, account_cache, queue, reply_store, .. } = requests.clone();
     let maintenance = Arc::new(maintenance);
     background::spawn_maintenance(&maintenance)?;
     let routes = build_routes(conf)?;
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
-    let link_secrets = super::load_secrets(conf)?;
-    let public_base = conf.files.public_base.clone();
-    let videos = VideoService::new(queue, files.clone(), public_base, conf.videos, link_secrets);
+    let videos = build_videos(conf, queue, &files)?;
     let worker =
         build_worker(conf, &routes, &catalogue, workers, (&videos, files, bodies.clone()))?;
     let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
@@ -79,11 +75,11 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         catalogue: catalogue.clone(),
         routes: routes.clone(),
         ledger,
-        account_cache: notes,
+        account_cache,
         leases,
         body_files: bodies.clone(),
         videos,
-        repeats,
+        reply_store,
         store_name: store::kind_label(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,
@@ -129,9 +125,27 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     std::process::exit(0)
 }
 
+/// Sets up what is there once a process: the log, the metrics, the cryptography.
+fn start_process(conf: &Config) {
+    super::logging::start(conf.log);
+    metrics::register_all();
+    // Only fails if a provider is installed already, which then serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// The ways to the vendors, each with its key and its TLS.
 fn build_routes(conf: &Config) -> anyhow::Result<Arc<RouteTable>> {
     RouteTable::new(&conf.vendors).map(Arc::new).map_err(|fault| super::config_error(&[fault]))
+}
+
+fn build_videos(
+    conf: &Config,
+    queue: Arc<dyn JobQueue>,
+    files: &Arc<VideoFiles>,
+) -> anyhow::Result<VideoService> {
+    let public_base = conf.files.public_base.clone();
+    let secrets = super::load_secrets(conf)?;
+    Ok(VideoService::new(queue, files.clone(), public_base, conf.videos, secrets))
 }
 
 /// What is too large for the ledger's store, as much of it as there may be.
@@ -196,7 +210,7 @@ fn build_worker(
 ) -> anyhow::Result<JobWorker> {
     let mut video_routes = Vec::new();
     for vendor in &conf.vendors {
-        let line = routes.of(&vendor.naming.vendor);
+        let line = routes.for_vendor(&vendor.naming.vendor);
         for route in line.into_iter().flat_map(VendorRouteSet::routes) {
             let (section, naming) = route.section();
             video_routes.push(VideoRoute::new(

@@ -28,7 +28,7 @@ impl ParsedBody {
     /// Parses a body in one strict pass. `default_model` is used if the body names no model.
     ///
     /// # Errors
-    /// [`CallFault`] tells what is unsound, or that no model is named.
+    /// [`CallError`] tells what is unsound, or that no model is named.
     pub fn parse(body: Bytes, default_model: Option<&str>) -> Result<ParsedBody, CallError> {
         let document = JsonDocument::parse(body)?;
         let model = requested_model(&document, default_model)?;
@@ -39,7 +39,7 @@ impl ParsedBody {
     /// form names no model.
     ///
     /// # Errors
-    /// [`CallFault`] if no model is named.
+    /// [`CallError`] if no model is named.
     pub fn from_form(
         document: JsonDocument,
         file: Option<SourceImage>,
@@ -171,7 +171,7 @@ impl ModelCall {
     /// Reads the fields that matter out of an opened body.
     ///
     /// # Errors
-    /// [`CallFault`] names the field and what would be right.
+    /// [`CallError`] names the field and what would be right.
     pub fn parse(opened: ParsedBody, endpoint: Endpoint) -> Result<ModelCall, CallError> {
         let ParsedBody { document, model, file } = opened;
         let streams = matches!(endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::Responses);
@@ -267,7 +267,7 @@ pub(super) fn visit_messages<'a>(
     Ok(())
 }
 
-/// How many of a call's tools come with words of the vendor's (see [`Content::tools`]); `custom` is
+/// How many of a call's tools come with words of the vendor's (see [`InputSize::tool_prompts`]); `custom` is
 /// the type of those that do not.
 pub(super) fn count_tool_prompts(document: &JsonDocument, custom: &str) -> u64 {
     let mut count = 0;

@@ -23,7 +23,7 @@ const DATA_URI_PREFIX_BYTES: usize = 256;
 /// Reads a body.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, CallError> {
     let usage_asked = match non_null_member(document, "stream_options") {
         None => false,

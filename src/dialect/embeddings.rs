@@ -45,7 +45,7 @@ pub struct EmbeddingInputs {
 /// Reads an opened body.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn parse_request(document: &JsonDocument) -> Result<EmbeddingInputs, CallError> {
     let Some(input) = non_null_member(document, "input") else {
         return Err(CallError::missing("input", INPUT_EXPECTED));

@@ -72,7 +72,7 @@ pub struct UploadedFile {
 
 impl fmt::Debug for UploadedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upload")
+        f.debug_struct("UploadedFile")
             .field("name", &self.name)
             .field("content_type", &self.content_type)
             .field("length", &self.length)
@@ -161,7 +161,7 @@ impl FormReader {
     /// A reader for a form with this content-type.
     ///
     /// # Errors
-    /// [`FormFault::NotForm`] if it is not exactly one sound description of a form.
+    /// [`FormError::NotForm`] if it is not exactly one sound description of a form.
     pub fn new(content_type: &str, limits: FormLimits) -> Result<FormReader, FormError> {
         let (boundary, ascii) = parse_content_type(content_type).map_err(FormError::NotForm)?;
         Ok(FormReader {
@@ -179,7 +179,7 @@ impl FormReader {
     /// Takes the next piece.
     ///
     /// # Errors
-    /// [`FormFault`] as soon as the form can't become a sound one any more, and ever after.
+    /// [`FormError`] as soon as the form can't become a sound one any more, and ever after.
     pub fn push(&mut self, mut piece: Bytes) -> Result<(), FormError> {
         while !piece.is_empty() && self.error.is_none() {
             match self.step(&piece) {
@@ -196,7 +196,7 @@ impl FormReader {
     /// The form, after its last piece.
     ///
     /// # Errors
-    /// [`FormFault`] as before, or since the form ended before its last boundary.
+    /// [`FormError`] as before, or since the form ended before its last boundary.
     pub fn finish(self) -> Result<Form, FormError> {
         match (self.error, self.state) {
             (Some(fault), _) => Err(fault),

@@ -66,7 +66,7 @@ impl SourceImage {
 
 impl fmt::Debug for SourceImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File")
+        f.debug_struct("SourceImage")
             .field("media_type", &self.media_type)
             .field("length", &self.length)
             .finish_non_exhaustive()
@@ -106,7 +106,7 @@ const REGION_FIELDS: [&str; 2] = ["mask", "markup"];
 /// Checks the fields of a call that makes an image, from text or from an image.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn check_request(document: &JsonDocument) -> Result<(), CallError> {
     if let Some(region) =
         REGION_FIELDS.iter().find(|field| non_null_member(document, field).is_some())

@@ -10,7 +10,7 @@ use crate::money::TokenUsage;
 /// Reads a body. What the format knows beyond these fields is the vendor's to check.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, CallError> {
     // Zero warms the vendor's cache and generates nothing.
     let Some(output_max) = read_integer(document, "max_tokens", 0)? else {

@@ -8,7 +8,7 @@ use super::json::{JsonDocument, JsonKind};
 /// Reads an opened body. What the parts of the input are is the vendor's to check.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn check_request(document: &JsonDocument) -> Result<(), CallError> {
     let right = "a string, or a non-empty array of strings or of parts";
     let Some(input) = non_null_member(document, "input") else {

@@ -60,7 +60,7 @@ impl From<Vec<Bytes>> for RequestPayload {
 
 impl fmt::Debug for RequestPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Payload").field("length", &self.length).finish_non_exhaustive()
+        f.debug_struct("RequestPayload").field("length", &self.length).finish_non_exhaustive()
     }
 }
 

@@ -44,7 +44,7 @@ const ID_BYTES_MAX: usize = 256;
 /// vendor's to check.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
     let output_max = read_integer(document, "max_output_tokens", 1)?;
     let expected = "a string or a non-empty array of items";
@@ -109,7 +109,7 @@ fn parse_id(param: &str, value: JsonValue<'_>) -> Result<String, CallError> {
     id.ok_or_else(|| invalid_value(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
 }
 
-/// See [`Content::tools`]: functions and custom tools come without words of the vendor's.
+/// See [`InputSize::tool_prompts`]: functions and custom tools come without words of the vendor's.
 fn count_tool_prompts(tools: JsonValue<'_>) -> u64 {
     let mut count = 0;
     for tool in tools.elements() {

@@ -11,7 +11,7 @@ const CHARACTERS_MAX: u64 = 4_096;
 /// Checks a parsed body and returns the Unicode code points of its input, which are billed.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn count_characters(document: &JsonDocument) -> Result<u64, CallError> {
     let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
     let Some(input) = non_null_member(document, "input") else {

@@ -83,7 +83,7 @@ impl SseSplitter {
     /// Takes bytes and gives the events that they complete.
     ///
     /// # Errors
-    /// [`TooLong`] once an unfinished event outgrows [`EVENT_BYTES_MAX`].
+    /// [`EventTooLong`] once an unfinished event outgrows [`EVENT_BYTES_MAX`].
     pub fn push(&mut self, bytes: Bytes) -> Result<Vec<SseEvent>, EventTooLong> {
         let mut events = Vec::new();
         let mut whole = bytes;

@@ -72,7 +72,7 @@ const NAME_CHARS_MAX: usize = 64;
 /// Reads the fields of a call; `file` is the start frame of a form.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn parse_request(
     document: &JsonDocument,
     file: Option<&SourceImage>,

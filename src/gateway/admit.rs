@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::api_error::ApiError;
+use super::api_error::{AdmissionError, ApiError, UpstreamError};
 use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage};
 use super::holds::{self, Funding};
 use super::key_cache::AuthenticatedCaller;
@@ -32,12 +32,12 @@ pub async fn admit_call(
     let catalogue = gateway.catalogue.load();
     let model = find_model(&catalogue, &body.parsed.model, endpoint)?;
     exchange.access_log.model = Some(model.clone());
-    let call = ModelCall::parse(body.parsed, endpoint).map_err(ApiError::InvalidCall)?;
+    let call = ModelCall::parse(body.parsed, endpoint)?;
     check_field_policy(&model, &call, endpoint)?;
     let vendor = &model.vendor.name;
     let translation = build_translation(&caller, &model, &call, endpoint)?;
-    let Some(line) = gateway.routes.of(vendor) else {
-        return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
+    let Some(line) = gateway.routes.for_vendor(vendor) else {
+        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
     };
     // A call that continues a tool loop may turn out longer: the least is held until that is known.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
@@ -55,7 +55,7 @@ pub async fn admit_call(
     let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
     untried.retain(|r| !is_pinned || Some(&r.name) == earlier.route.as_ref());
     let mut quote = holds::quote_call(&model, &call, earlier.tokens, at)?;
-    let wanted = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
+    let full_hold = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
     }
@@ -82,7 +82,7 @@ pub async fn admit_call(
             priced_at: at,
             endpoint,
             input_tokens,
-            wanted,
+            full_hold,
         },
         upload_permit: body.upload_permit,
         budget_permit: body.budget_permit,
@@ -128,7 +128,7 @@ fn build_translation(
     let account = caller.key.account.as_str();
     let json_schema = model.supports_json_schema;
     let manner = TranslationContext { model: &call.model, account, json_schema };
-    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::InvalidCall)
+    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::from)
 }
 
 /// Refuses what has no price.
@@ -142,7 +142,7 @@ pub(super) fn check_field_policy(
         .field_policy(endpoint)
         .and_then(|s| s.find_refusal(&call.document, &model.price))
     {
-        Some(refusal) => Err(ApiError::UnpricedField(refusal.clone())),
+        Some(refusal) => Err(AdmissionError::UnpricedField(refusal.clone()).into()),
         None => Ok(()),
     }
 }
@@ -155,12 +155,12 @@ pub(super) fn find_model(
 ) -> Result<Arc<Model>, ApiError> {
     let Some(model) = catalogue.find(asked) else {
         let closest = catalogue.closest_model_id(asked, Some(endpoint)).map(str::to_owned);
-        return Err(ApiError::ModelNotFound { asked: asked.to_owned(), closest });
+        return Err(AdmissionError::ModelNotFound { asked: asked.to_owned(), closest }.into());
     };
     let sold_on = model.endpoints();
     if !sold_on.contains(&endpoint) {
         let right = sold_on.first().copied().unwrap_or(Endpoint::Chat);
-        return Err(ApiError::WrongEndpoint { model: model.id.clone(), right });
+        return Err(AdmissionError::WrongEndpoint { model: model.id.clone(), right }.into());
     }
     Ok(model.clone())
 }

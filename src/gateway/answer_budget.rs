@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, CapacityError};
 use super::limits::Limits;
 use super::overload::reject;
 use super::tenant_budget::{
@@ -119,7 +119,7 @@ impl AnswerBudget {
             }
             Err(OverBudget::Tenant) => {
                 METRICS.shed.with_label_values(&["answers"]).inc();
-                Err(ApiError::AnswersUnread)
+                Err(CapacityError::AnswersUnread.into())
             }
             Err(OverBudget::Pool) => Err(reject("answers")),
         }
@@ -318,7 +318,10 @@ mod tests {
         let full = reserve_now(&budget, &one, 4 * MIB).expect("room");
         for endpoint in [Endpoint::Chat, Endpoint::Embeddings, Endpoint::Images] {
             let refused = budget.admit(&one, endpoint).err();
-            assert!(matches!(refused, Some(ApiError::AnswersUnread)), "{refused:?}");
+            assert!(
+                matches!(refused, Some(ApiError::Capacity(CapacityError::AnswersUnread))),
+                "{refused:?}"
+            );
             assert!(budget.admit(&other, endpoint).is_ok());
         }
         drop(full);
@@ -338,7 +341,7 @@ mod tests {
         let idle = tenant(&table, "idle");
         let refused = budget.admit(&idle, Endpoint::Images).err();
         assert!(
-            matches!(refused, Some(ApiError::Overloaded)),
+            matches!(refused, Some(ApiError::Capacity(CapacityError::Overloaded))),
             "it has nothing to read: {refused:?}"
         );
         assert!(reserve_now(&budget, &tenants[0], 3 * MIB).is_some());
@@ -396,7 +399,10 @@ mod tests {
         assert!(held.iter().all(Option::is_some));
         let new = tenant(&table, "new");
         assert!(budget.admit(&new, Endpoint::Chat).is_ok());
-        assert!(matches!(budget.admit(&new, Endpoint::Images), Err(ApiError::Overloaded)));
+        assert!(matches!(
+            budget.admit(&new, Endpoint::Images),
+            Err(ApiError::Capacity(CapacityError::Overloaded))
+        ));
     }
 
     #[tokio::test]

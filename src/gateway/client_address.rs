@@ -53,7 +53,7 @@ pub(super) fn resolve_address(
     }
     let client = proxies.resolve_client(peer, &session.req_header().headers);
     let wanted = "absent where there is x-forwarded-for as well";
-    client.map(Some).map_err(|_| ApiError::InvalidCall(CallError::invalid(FORWARDED, wanted)))
+    client.map(Some).map_err(|_| CallError::invalid(FORWARDED, wanted).into())
 }
 
 /// What forwarded headers say, where nobody can tell what they mean.

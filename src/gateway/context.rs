@@ -148,7 +148,7 @@ pub struct PricedModel {
     /// Its input in tokens, as counted where the vendor reports nothing.
     pub input_tokens: u64,
     /// What covers it to the full.
-    pub wanted: Money,
+    pub full_hold: Money,
 }
 
 /// An answer on its way.
@@ -193,7 +193,7 @@ pub struct AccessLogRecord {
     /// The status sent.
     pub status: u16,
     /// The code of a refusal, or why a stream broke.
-    pub code: Option<String>,
+    pub error_code: Option<String>,
     /// What was used.
     pub usage: Option<Usage>,
     /// What was charged.

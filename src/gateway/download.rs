@@ -5,7 +5,7 @@ use http::header::RANGE;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, ServerError, VideoError};
 use super::context::RequestContext;
 use super::local_response::{self, LocalResponse};
 use super::response_head;
@@ -23,13 +23,13 @@ pub(super) async fn send_file(
     exchange: &mut RequestContext,
 ) -> Result<(), ApiError> {
     let unreadable = |why| match why {
-        FileReadError::Missing => ApiError::VideoNotFound,
+        FileReadError::Missing => ApiError::Video(VideoError::NotFound),
         why @ FileReadError::Unavailable(_) => {
             log::error!(event = "file_read_failed", name, why:% = why; "video file open failed");
-            ApiError::Internal
+            ApiError::Server(ServerError::Internal)
         }
     };
-    let length = files.length(name).await.map_err(unreadable)?.ok_or(ApiError::VideoNotFound)?;
+    let length = files.length(name).await.map_err(unreadable)?.ok_or(VideoError::NotFound)?;
     // Whoever asks under a condition that cannot be told gets all of it.
     let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
     let asked = asked.filter(|_| session.get_header("if-range").is_none());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Gateway;
-use super::api_error::ApiError;
+use super::api_error::{AdmissionError, ApiError, ServerError};
 use super::context::unix_ms;
 use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallError;
@@ -98,17 +98,21 @@ pub(super) fn quote_call(
             let cost = price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, at);
             let sold: Vec<VideoResolution> =
                 rates.iter().map(|(resolution, _)| *resolution).collect();
-            let unsold = |_| ApiError::InvalidCall(ask.unsupported_resolution(&model.id, &sold));
+            let unsold = |_| {
+                ApiError::Admission(AdmissionError::InvalidCall(
+                    ask.unsupported_resolution(&model.id, &sold),
+                ))
+            };
             cost.map(Quote::exactly).map_err(unsold)
         }
         // A model is not sold on an endpoint that its price is not for.
-        _ => Err(ApiError::Internal),
+        _ => Err(ServerError::Internal.into()),
     }
     .map(Some)
 }
 
 fn field_too_large(field: &str) -> ApiError {
-    ApiError::InvalidCall(CallError::invalid(field, "smaller: no balance covers so many"))
+    CallError::invalid(field, "smaller: no balance covers so many").into()
 }
 
 /// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a
@@ -125,19 +129,6 @@ fn input_tokens_max(content: &InputSize, vendor: &Vendor) -> u64 {
     tokens.into_iter().fold(0, u64::saturating_add)
 }
 
-impl From<HoldRefused> for ApiError {
-    fn from(why: HoldRefused) -> ApiError {
-        match why {
-            HoldRefused::Insufficient { least, available } => {
-                ApiError::Insufficient { least, available }
-            }
-            HoldRefused::NoAccount => ApiError::UnknownKey,
-            HoldRefused::Unavailable(_) => ApiError::LedgerUnavailable,
-            HoldRefused::Conflict => ApiError::Internal,
-        }
-    }
-}
-
 /// Refuses an account that has nothing, and nothing on hold that may come back, before a large body
 /// is read. While the ledger does not answer, that is left to the hold.
 ///
@@ -152,7 +143,8 @@ pub(super) async fn check_balance(
     if balances.available > Money::ZERO || balances.held > Money::ZERO {
         return Ok(());
     }
-    Err(ApiError::Insufficient { least: CHARGE_MIN, available: balances.available })
+    Err(AdmissionError::InsufficientBalance { least: CHARGE_MIN, available: balances.available }
+        .into())
 }
 
 impl Gateway {

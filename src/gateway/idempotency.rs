@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, CapacityError, IdempotencyError, ServerError, UpstreamError};
 use super::context::{RequestContext, unix_ms};
 use super::request_body::RequestBody as Body;
 use super::tenant_budget::TenantId;
@@ -149,7 +149,7 @@ pub(super) fn read_key_digest(session: &Session) -> Result<Option<String>, ApiEr
         && key.iter().all(u8::is_ascii_graphic);
     if !sound {
         let right = "one header of 1 to 255 visible ASCII characters";
-        return Err(ApiError::InvalidCall(CallError::invalid("Idempotency-Key", right)));
+        return Err(CallError::invalid("Idempotency-Key", right).into());
     }
     Ok(Some(fingerprint::hex(&fingerprint::digest_text(key))))
 }
@@ -252,18 +252,18 @@ impl ClaimAttempt<'_> {
             match self.claim(&mode).await? {
                 ClaimResult::Claimed if self.file_dropped => {
                     completion::release_claim(self.gateway, self.account, self.key).await;
-                    return Err(ApiError::TooManyUploads);
+                    return Err(CapacityError::TooManyUploads.into());
                 }
                 ClaimResult::Claimed => return Ok(Admission::New),
                 ClaimResult::Replied(kept) => return self.replay(session, exchange, &kept).await,
                 ClaimResult::ReplyNotStored => {
-                    return Err(self.count_refusal(exchange, ApiError::ReplyNotKept));
+                    return Err(self.count_refusal(exchange, IdempotencyError::ReplyNotKept));
                 }
                 ClaimResult::ContentMismatch => {
-                    return Err(self.count_refusal(exchange, ApiError::IdempotencyKeyReused));
+                    return Err(self.count_refusal(exchange, IdempotencyError::KeyReused));
                 }
                 ClaimResult::Running if *self.source != IdempotencySource::Retry => {
-                    return Err(self.count_refusal(exchange, ApiError::IdempotencyKeyInUse));
+                    return Err(self.count_refusal(exchange, IdempotencyError::KeyInUse));
                 }
                 ClaimResult::Running => {
                     if !self.wait_before_poll(session, exchange, body).await? {
@@ -291,7 +291,7 @@ impl ClaimAttempt<'_> {
     async fn claim(&self, mode: &ClaimMode) -> Result<ClaimResult, ApiError> {
         let ClaimAttempt { gateway, account, key, .. } = self;
         let lease_ms = gateway.timeouts.lease_ms();
-        let claim = gateway.repeats.claim_key(account, key, mode, lease_ms);
+        let claim = gateway.reply_store.claim_key(account, key, mode, lease_ms);
         match gateway.with_ledger_timeout("repeat", claim).await {
             Ok(taken) => Ok(taken),
             Err(why) => {
@@ -301,7 +301,7 @@ impl ClaimAttempt<'_> {
                 );
                 // It may have been taken all the same.
                 completion::release_claim(gateway, account, key).await;
-                Err(ApiError::LedgerUnavailable)
+                Err(ServerError::LedgerUnavailable.into())
             }
         }
     }
@@ -316,15 +316,17 @@ impl ClaimAttempt<'_> {
         let voiding = self.gateway.ledger.apply(self.account, voiding);
         match self.gateway.with_ledger_timeout("void", voiding).await {
             Ok(Outcome::Voided) => Ok(()),
-            Ok(Outcome::AlreadyPosted(_)) => Err(self.count_refusal(exchange, ApiError::ReplyLost)),
+            Ok(Outcome::AlreadyPosted(_)) => {
+                Err(self.count_refusal(exchange, IdempotencyError::ReplyLost))
+            }
             Ok(other) => {
                 log::error!(
                     event = "hold_void_failed", owner, answer:? = other;
                     "voiding the hold of a lapsed call failed"
                 );
-                Err(ApiError::Internal)
+                Err(ServerError::Internal.into())
             }
-            Err(_) => Err(ApiError::LedgerUnavailable),
+            Err(_) => Err(ServerError::LedgerUnavailable.into()),
         }
     }
 
@@ -350,7 +352,7 @@ impl ClaimAttempt<'_> {
             }
             // It was placed just now, or is over.
             Ok(_) => self.find_job(&id).await,
-            Err(_) => Err(ApiError::LedgerUnavailable),
+            Err(_) => Err(ServerError::LedgerUnavailable.into()),
         }
     }
 
@@ -362,7 +364,7 @@ impl ClaimAttempt<'_> {
         let videos = &self.gateway.videos;
         let finding = videos.queue.find_job(self.account, id);
         let job = self.gateway.with_ledger_timeout("video_find", finding).await;
-        let job = job.map_err(|_| ApiError::LedgerUnavailable)?;
+        let job = job.map_err(|_| ServerError::LedgerUnavailable)?;
         let job = job.filter(|job| !job.is_expired(&videos.schedule, unix_ms()));
         Ok(job
             .map(|job| super::local_response::LocalResponse::ok(job.to_api_json(&videos.schedule))))
@@ -377,10 +379,10 @@ impl ClaimAttempt<'_> {
     ) -> Result<bool, ApiError> {
         self.has_waited = true;
         if exchange.arrived.elapsed() >= self.gateway.timeouts.total {
-            return Err(ApiError::VendorTimeout);
+            return Err(UpstreamError::Timeout.into());
         }
         if session.is_process_shutting_down() {
-            return Err(self.count_refusal(exchange, ApiError::IdempotencyKeyInUse));
+            return Err(self.count_refusal(exchange, IdempotencyError::KeyInUse));
         }
         // A file is not needed, unless the call that runs comes to nothing.
         if self.gateway.upload_budget.has_waiters() && body.parsed.file.take().is_some() {
@@ -409,7 +411,7 @@ impl ClaimAttempt<'_> {
         // Without its body the head says nothing.
         if !replay::send_stored_reply((self.gateway, self.account), session, exchange, kept).await?
         {
-            return Err(self.count_refusal(exchange, ApiError::ReplyNotKept));
+            return Err(self.count_refusal(exchange, IdempotencyError::ReplyNotKept));
         }
         self.count_outcome(exchange, self.outcome());
         Ok(Admission::Answered)
@@ -419,17 +421,15 @@ impl ClaimAttempt<'_> {
         if self.has_waited { "joined" } else { "replayed" }
     }
 
-    fn count_refusal(&self, exchange: &mut RequestContext, why: ApiError) -> ApiError {
-        self.count_outcome(
-            exchange,
-            match why {
-                ApiError::IdempotencyKeyReused => "mismatch",
-                ApiError::ReplyNotKept => "not_kept",
-                ApiError::ReplyLost => "lost",
-                _ => "in_use",
-            },
-        );
-        why
+    fn count_refusal(&self, exchange: &mut RequestContext, why: IdempotencyError) -> ApiError {
+        let outcome = match why {
+            IdempotencyError::KeyReused => "mismatch",
+            IdempotencyError::KeyInUse => "in_use",
+            IdempotencyError::ReplyNotKept => "not_kept",
+            IdempotencyError::ReplyLost => "lost",
+        };
+        self.count_outcome(exchange, outcome);
+        why.into()
     }
 
     fn count_outcome(&self, exchange: &mut RequestContext, outcome: &'static str) {

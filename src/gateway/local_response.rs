@@ -7,7 +7,7 @@ use pingora_core::Result;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, CapacityError, RequestError};
 use super::context::RequestContext;
 use super::response_head;
 
@@ -64,7 +64,7 @@ pub(super) async fn send_response(
     exchange.access_log.status = reply.status;
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     if reply.status >= 400 {
-        exchange.access_log.code = Some(reply.code.clone());
+        exchange.access_log.error_code = Some(reply.code.clone());
     }
     let down = &mut session.downstream_session;
     let is_hurried = exchange.tenant.is_none() || matches!(reply.status, 429 | 503);
@@ -95,7 +95,8 @@ pub(super) async fn abort_response(session: &mut Session, exchange: &mut Request
 /// Reads what a client that was refused still sends, and forgets it.
 pub(super) async fn drain_request(session: &mut Session, refusal: &ApiError) {
     let (most, wait) = match refusal {
-        ApiError::BodyTimeout | ApiError::Overloaded | ApiError::TooManyRequests(_) => {
+        ApiError::Request(RequestError::BodyTimeout)
+        | ApiError::Capacity(CapacityError::Overloaded | CapacityError::TooManyRequests(_)) => {
             (DRAIN_BYTES_MAX_SHORT, DRAIN_TIMEOUT_SHORT)
         }
         _ => (DRAIN_BYTES_MAX, DRAIN_TIMEOUT),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, CapacityError};
 use crate::metrics::METRICS;
 
 /// How often the lag of the runtime is measured.
@@ -57,42 +57,42 @@ impl OverloadMonitor {
 /// Counts something that is refused because there is too much of it.
 pub(super) fn reject(reason: &'static str) -> ApiError {
     METRICS.shed.with_label_values(&[reason]).inc();
-    ApiError::Overloaded
+    ApiError::Capacity(CapacityError::Overloaded)
 }
 
 /// Counts something that is refused because its account or address has too much of it.
 pub(super) fn reject_tenant(reason: &'static str, message: &'static str) -> ApiError {
     METRICS.shed.with_label_values(&[reason]).inc();
-    ApiError::TooManyRequests(message)
+    ApiError::Capacity(CapacityError::TooManyRequests(message))
 }
 
-/// The delay of the last two lag measurements, in ms. One alone says little: a machine that was
+/// The delay of the last two lag measurements; all fields are in ms. One alone says little: a machine that was
 /// paused is late once.
 #[derive(Debug, Default)]
 struct RuntimeLag {
     /// When the next one is due.
-    next_due_ms: AtomicU64,
-    last_late_ms: AtomicU64,
-    previous_late_ms: AtomicU64,
+    next_due: AtomicU64,
+    last_delay: AtomicU64,
+    previous_delay: AtomicU64,
 }
 
 impl RuntimeLag {
     fn set_next_due(&self, due_ms: u64) {
-        self.next_due_ms.store(due_ms, Ordering::Relaxed);
+        self.next_due.store(due_ms, Ordering::Relaxed);
     }
 
     fn record_late(&self, late_ms: u64) {
-        self.previous_late_ms
-            .store(self.last_late_ms.swap(late_ms, Ordering::Relaxed), Ordering::Relaxed);
+        self.previous_delay
+            .store(self.last_delay.swap(late_ms, Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The lag of the runtime: the smaller of the last two measurements. A measurement that is
     /// overdue counts with its delay so far.
     fn lag_ms_at(&self, now_ms: u64) -> u64 {
         let load = |ms: &AtomicU64| ms.load(Ordering::Relaxed);
-        let overdue = now_ms.saturating_sub(load(&self.next_due_ms));
-        let last = load(&self.last_late_ms);
-        last.min(load(&self.previous_late_ms).max(overdue))
+        let overdue = now_ms.saturating_sub(load(&self.next_due));
+        let last = load(&self.last_delay);
+        last.min(load(&self.previous_delay).max(overdue))
     }
 }
 

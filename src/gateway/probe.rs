@@ -47,7 +47,7 @@ impl RouteProber<'_> {
             let of_vendor =
                 |m: &&std::sync::Arc<crate::catalogue::Model>| m.vendor.name == route.vendor;
             let Some(model) = catalogue.models().iter().find(of_vendor) else { return };
-            let vendor_routes = routes.of(&route.vendor);
+            let vendor_routes = routes.for_vendor(&route.vendor);
             let probed = self.probe_route(&model.vendor, vendor_routes, route).await;
             let now_ms = unix_ms();
             let (vendor, name) = (&route.vendor, &route.name);

@@ -14,11 +14,11 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
 use super::Gateway;
-use super::answer::{self, UpstreamResponse};
-use super::api_error::{ApiError, AttemptFailure};
+use super::api_error::{ApiError, AttemptFailure, ServerError, UpstreamError};
 use super::context::{AdmittedCall, BodyTransform, RequestContext};
 use super::failure;
 use super::overload::reject;
+use super::response::{self, UpstreamResponse};
 use super::upstream;
 use crate::dialect::call::RequestKind;
 use crate::dialect::payload::RequestPayload;
@@ -65,12 +65,12 @@ pub(super) async fn try_routes(
             }
             Err(AttemptError::ResponseTimeout) => {
                 upstream::record_lost_answer(exchange, failure::NO_RESPONSE);
-                return Err(ApiError::VendorTimeout);
+                return Err(UpstreamError::Timeout.into());
             }
-            Err(AttemptError::Internal) => return Err(ApiError::Internal),
+            Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
         };
         let head = vendor.connection.response_header().and_then(upstream::relevant_headers);
-        let head = head.ok_or(ApiError::Internal)?;
+        let head = head.ok_or(ServerError::Internal)?;
         let status = head.status.as_u16();
         // A part is no answer to a call that asked for all.
         if !head.status.is_success() || status == 206 {
@@ -88,7 +88,7 @@ pub(super) async fn try_routes(
             upstream::record_route_failure(exchange, reason, &block);
             continue;
         }
-        return answer::relay_response(gateway, session, exchange, vendor, &peer, head).await;
+        return response::relay_response(gateway, session, exchange, vendor, &peer, head).await;
     }
 }
 
@@ -265,9 +265,10 @@ async fn read_error_body(
 /// Every route failed, or there was none to try.
 fn exhausted_error(exchange: &mut RequestContext) -> ApiError {
     match exchange.admitted().map(|a| (a.last_failure.clone(), a.skipped_full_route)) {
-        Some((Some(block), _)) => ApiError::AllRoutesFailed(block),
+        Some((Some(block), _)) => UpstreamError::AllRoutesFailed(block).into(),
         Some((None, true)) => reject("routes"),
-        _ => ApiError::NoRoute("no route to the vendor can be used at the moment".to_owned()),
+        _ => UpstreamError::NoRoute("no route to the vendor can be used at the moment".to_owned())
+            .into(),
     }
 }
 
@@ -299,16 +300,14 @@ async fn handle_error_status(
     } else if is_client_error(status, &error, is_cut) {
         if matches!(admitted.body_transform, BodyTransform::Translate { .. }) {
             // The types of the other format mean nothing to a chat client.
-            return Some(ApiError::VendorRefused {
-                status,
-                error: VendorError { kind: None, ..error },
-            });
+            let error = VendorError { kind: None, ..error };
+            return Some(UpstreamError::Refused { status, error }.into());
         }
-        return Some(ApiError::VendorRefused { status, error });
+        return Some(UpstreamError::Refused { status, error }.into());
     } else if status < 300 {
         upstream::record_lost_answer(exchange, failure::reason_for_status(status));
         let block = AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
-        return Some(ApiError::AllRoutesFailed(block));
+        return Some(UpstreamError::AllRoutesFailed(block).into());
     } else {
         // A redirect, or the server is not the vendor or does not know the path.
         AttemptFailure { status: Some(status), retry_after, may_be_billed: false }

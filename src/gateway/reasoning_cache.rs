@@ -30,7 +30,7 @@ pub enum ReasoningState {
 impl ReasoningState {
     /// The value of the header that tells.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn header_value(self) -> &'static str {
         match self {
             ReasoningState::Restored => "restored",
             ReasoningState::Dropped => "dropped",
@@ -106,7 +106,7 @@ async fn extend_hold(gateway: &Gateway, admitted: &mut AdmittedCall, bytes: u64)
         replace_text_bytes(call, before);
         return false;
     };
-    terms.wanted = wanted;
+    terms.full_hold = wanted;
     terms.input_tokens = call.estimated_input_tokens();
     true
 }

@@ -8,7 +8,7 @@ use pingora_proxy::Session;
 use tokio::time::Instant;
 
 use super::Gateway;
-use super::api_error::{ApiError, ErrorFormat};
+use super::api_error::{ApiError, AuthError, ErrorFormat, RequestError, ServerError};
 use super::body_budget::BodyRate;
 use super::concurrency::grow_or_evict;
 use super::key_cache::AuthenticatedCaller;
@@ -65,7 +65,7 @@ pub async fn read_body(
     } else {
         ParsedBody::parse(body, None)
     };
-    let opened = opened.map_err(ApiError::InvalidCall)?;
+    let opened = opened?;
     Ok(RequestBody { parsed: opened, upload_permit: None, budget_permit: Some(permit) })
 }
 
@@ -92,7 +92,7 @@ pub async fn authenticate(
         None => look_up_key(gateway, hash, is_free).await?,
     };
     if caller.key.revoked_at.is_some() {
-        return Err(ApiError::RevokedKey);
+        return Err(AuthError::RevokedKey.into());
     }
     Ok(caller)
 }
@@ -104,12 +104,14 @@ async fn look_up_key(
 ) -> Result<AuthenticatedCaller, ApiError> {
     let keys = &gateway.key_cache;
     if keys.is_unknown(&hash) {
-        return Err(ApiError::UnknownKey);
+        return Err(AuthError::UnknownKey.into());
     }
     match gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await {
-        Ok(found) => keys.remember(hash, found).ok_or(ApiError::UnknownKey),
-        Err(_) if is_free => keys.caller_known_good(&hash).ok_or(ApiError::LedgerUnavailable),
-        Err(_) => Err(ApiError::LedgerUnavailable),
+        Ok(found) => keys.remember(hash, found).ok_or(AuthError::UnknownKey.into()),
+        Err(_) if is_free => {
+            keys.caller_known_good(&hash).ok_or(ServerError::LedgerUnavailable.into())
+        }
+        Err(_) => Err(ServerError::LedgerUnavailable.into()),
     }
 }
 
@@ -127,8 +129,8 @@ fn read_api_key(session: &Session, error_format: ErrorFormat) -> Result<KeyHash,
         ErrorFormat::Messages => [plain(), bearer],
     };
     let mut keys = keys.into_iter().flatten().filter(|key| !key.is_empty()).peekable();
-    keys.peek().ok_or(ApiError::MissingKey)?;
-    keys.find_map(KeyHash::of_well_formed).ok_or(ApiError::UnknownKey)
+    keys.peek().ok_or(AuthError::MissingKey)?;
+    keys.find_map(KeyHash::of_well_formed).ok_or(AuthError::UnknownKey.into())
 }
 
 /// Reads the whole body.
@@ -214,13 +216,13 @@ impl PayingAccount<'_> {
 /// Counts and refuses a body that was evicted to free memory for others.
 pub(super) fn reject_evicted() -> ApiError {
     reject("evicted");
-    ApiError::BodyTimeout
+    ApiError::Request(RequestError::BodyTimeout)
 }
 
 /// A body that came too slowly.
 pub(super) fn reject_slow_body() -> ApiError {
     reject("body");
-    ApiError::BodyTimeout
+    ApiError::Request(RequestError::BodyTimeout)
 }
 
 /// Checks the body's headers and sends `100 Continue` if the client waits for it. Returns the
@@ -237,24 +239,24 @@ pub(super) async fn accept_body_headers(
     let head = session.req_header();
     let is_plain = |v: &http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
     if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
-        return Err(ApiError::UnsupportedEncoding);
+        return Err(RequestError::UnsupportedEncoding.into());
     }
     if head.headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
         // Whoever reads the other one reads another body.
-        return Err(ApiError::InvalidCall(CallError::invalid("content-type", "one header")));
+        return Err(CallError::invalid("content-type", "one header").into());
     }
     // HTTP/1.0 has no interim (1xx) responses.
     let expects = head.version != Version::HTTP_10 && head.headers.contains_key(EXPECT);
     let content_length: Option<usize> =
         session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if content_length.is_some_and(|length| length > bytes_max) {
-        return Err(ApiError::BodyTooLarge(bytes_max));
+        return Err(RequestError::BodyTooLarge(bytes_max).into());
     }
     payer.check_balance(gateway, content_length.unwrap_or_default()).await?;
     if expects {
         // To say so before the body has been read must not close the connection.
         let keepalive = session.downstream_session.get_keepalive();
-        session.write_continue_response().await.map_err(|_| ApiError::BodyIncomplete)?;
+        session.write_continue_response().await.map_err(|_| RequestError::BodyIncomplete)?;
         session.set_keepalive(keepalive);
     }
     Ok(content_length)
@@ -281,11 +283,13 @@ impl BodyPieces<'_> {
         let read = self.session.downstream_session.read_request_body().await;
         let piece = read.map_err(|why| match why.etype() {
             ErrorType::ReadTimedout => reject_slow_body(),
-            _ => ApiError::BodyIncomplete,
+            _ => ApiError::Request(RequestError::BodyIncomplete),
         })?;
         let length = piece.as_ref().map_or(0, Bytes::len);
-        self.bytes_left =
-            self.bytes_left.checked_sub(length).ok_or(ApiError::BodyTooLarge(self.bytes_max))?;
+        self.bytes_left = self
+            .bytes_left
+            .checked_sub(length)
+            .ok_or(RequestError::BodyTooLarge(self.bytes_max))?;
         Ok(piece)
     }
 }

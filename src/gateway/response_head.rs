@@ -84,7 +84,7 @@ pub(super) fn build_head(
             head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
         }
         if let Some(thinking) = thinking {
-            head.insert_header("x-gateway-thinking", thinking.name())?;
+            head.insert_header("x-gateway-thinking", thinking.header_value())?;
         }
     }
     Ok(head)

@@ -8,7 +8,7 @@ use http::Method;
 use pingora_http::RequestHeader;
 use serde_json::{Value as Json, json};
 
-use super::api_error::{ApiError, ErrorFormat};
+use super::api_error::{AdmissionError, ApiError, ErrorFormat, RequestError};
 use super::videos;
 use crate::catalogue::{Catalogue, Model, ModelKind};
 use crate::dialect::{CallError, Endpoint};
@@ -94,7 +94,7 @@ pub fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
     if let Some(wanted) = videos::VideoAction::from_request(head)? {
         return Ok(ApiOperation::Video(wanted));
     }
-    Err(ApiError::UnknownPath(path.to_owned()))
+    Err(RequestError::UnknownPath(path.to_owned()).into())
 }
 
 pub(super) fn require_method(
@@ -102,7 +102,7 @@ pub(super) fn require_method(
     method: &Method,
     name: &'static str,
 ) -> Result<(), ApiError> {
-    if head.method == *method { Ok(()) } else { Err(ApiError::MethodNotAllowed(name)) }
+    if head.method == *method { Ok(()) } else { Err(RequestError::MethodNotAllowed(name).into()) }
 }
 
 /// An id out of a path: clients escape the slash in it. `None` if it is no text.
@@ -158,7 +158,7 @@ impl ModelFilter {
 }
 
 fn invalid_choice(field: &str, known: &str) -> ApiError {
-    ApiError::InvalidCall(CallError::invalid(field, &format!("one of {known}")))
+    CallError::invalid(field, &format!("one of {known}")).into()
 }
 
 /// The listing of all models, cached and shared: concurrent requests get the same bytes, so a
@@ -187,7 +187,7 @@ impl ModelListing {
         at: i64,
     ) -> Result<Bytes, ApiError> {
         if *filter != ModelFilter::default() {
-            return models(catalogue, filter, at).map(Bytes::from);
+            return models_json(catalogue, filter, at).map(Bytes::from);
         }
         let mut last = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let is_good = |last: &&CachedListing| {
@@ -196,7 +196,7 @@ impl ModelListing {
         if let Some(last) = last.as_ref().filter(is_good) {
             return Ok(last.body.clone());
         }
-        let body = Bytes::from(models(catalogue, filter, at)?);
+        let body = Bytes::from(models_json(catalogue, filter, at)?);
         let (catalogue, made) = (catalogue.clone(), Instant::now());
         *last = Some(CachedListing { catalogue, created: made, body: body.clone() });
         Ok(body)
@@ -208,7 +208,11 @@ impl ModelListing {
 ///
 /// # Errors
 /// An owner is wanted that owns nothing here.
-pub fn models(catalogue: &Catalogue, filter: &ModelFilter, at: i64) -> Result<String, ApiError> {
+pub fn models_json(
+    catalogue: &Catalogue,
+    filter: &ModelFilter,
+    at: i64,
+) -> Result<String, ApiError> {
     let all = catalogue.models();
     if filter.owners.iter().any(|owner| all.iter().all(|m| m.vendor.name != *owner)) {
         let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.name).collect();
@@ -235,7 +239,7 @@ pub fn models(catalogue: &Catalogue, filter: &ModelFilter, at: i64) -> Result<St
 pub fn model_json(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
     let Some(model) = catalogue.find(id) else {
         let closest = catalogue.closest_model_id(id, None).map(str::to_owned);
-        return Err(ApiError::ModelNotFound { asked: id.to_owned(), closest });
+        return Err(AdmissionError::ModelNotFound { asked: id.to_owned(), closest }.into());
     };
     Ok(model.listing(at).to_string())
 }

@@ -248,7 +248,7 @@ impl RouteTable {
 
     /// A vendor's routes, if it has any that can be used.
     #[must_use]
-    pub fn of(&self, vendor: &str) -> Option<&VendorRouteSet> {
+    pub fn for_vendor(&self, vendor: &str) -> Option<&VendorRouteSet> {
         self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
     }
 

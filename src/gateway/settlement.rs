@@ -43,7 +43,7 @@ pub(super) async fn settle_call(
         relaying
             .relay
             .billable_usage(input_tokens)
-            .map(|usage| relaying.stream_budget.charged(usage))
+            .map(|usage| relaying.stream_budget.cap_usage(usage))
     };
     let Some(usage) = cut.or_else(due) else {
         void_hold(gateway, relaying.funding).await;
@@ -300,7 +300,7 @@ pub(super) fn log_request(exchange: &RequestContext) {
         route = record.route.as_ref().map_or("", |r| r.name.as_str()),
         depth = record.fallback_depth,
         status = record.status,
-        code = record.code.as_deref().unwrap_or(""),
+        code = record.error_code.as_deref().unwrap_or(""),
         prompt_tokens = usage.input,
         completion_tokens = usage.output,
         basis,

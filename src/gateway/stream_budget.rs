@@ -50,7 +50,7 @@ impl StreamBudget {
         };
         let output_tokens_max = one_max.map(|most| most.saturating_mul(choices));
         // No more is charged than was asked for, so a hold for that covers whatever comes.
-        let is_covered = output_tokens_max.is_some() && hold.held() >= admitted.pricing.wanted;
+        let is_covered = output_tokens_max.is_some() && hold.held() >= admitted.pricing.full_hold;
         let grows = admitted.call.stream && !is_covered;
         StreamBudget {
             extend_at: grows.then(|| extend_threshold(hold.held())),
@@ -62,7 +62,7 @@ impl StreamBudget {
     /// What an answer has to be paid for with. Where that was counted, it is no more than was asked
     /// for.
     #[must_use]
-    pub fn charged(&self, usage: Usage) -> Usage {
+    pub fn cap_usage(&self, usage: Usage) -> Usage {
         let (Some(most), BilledUnits::Tokens(tokens), UsageBasis::Counted) =
             (self.output_tokens_max, usage.units, usage.basis)
         else {
@@ -113,7 +113,7 @@ pub(super) async fn ensure_covered(
         return Some(RelayError::TooLarge);
     }
     let extend_at = stream_budget.extend_at?;
-    let usage = stream_budget.charged(usage);
+    let usage = stream_budget.cap_usage(usage);
     // What has no price is found out at the end.
     let cost = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
     if cost < extend_at {
@@ -152,7 +152,7 @@ pub(super) async fn write_checkpoint(gateway: &Gateway, exchange: &mut RequestCo
     let request_id = exchange.id.clone();
     let Some(relaying) = exchange.relaying() else { return };
     let Some(usage) = relaying.relay.billable_usage(relaying.pricing.input_tokens) else { return };
-    let usage = relaying.stream_budget.charged(usage);
+    let usage = relaying.stream_budget.cap_usage(usage);
     let Some(charge) = settlement::compute_charge(relaying, usage) else { return };
     if charge <= relaying.stream_budget.checkpointed_cost {
         return;
@@ -187,12 +187,12 @@ mod tests {
             Usage { units: BilledUnits::Tokens(tokens), basis }
         };
         let growth = StreamBudget { output_tokens_max: Some(10), ..StreamBudget::default() };
-        assert_eq!(growth.charged(of(9, UsageBasis::Counted)), of(9, UsageBasis::Counted));
-        assert_eq!(growth.charged(of(11, UsageBasis::Counted)), of(10, UsageBasis::Counted));
-        assert_eq!(growth.charged(of(11, UsageBasis::Reported)), of(11, UsageBasis::Reported));
+        assert_eq!(growth.cap_usage(of(9, UsageBasis::Counted)), of(9, UsageBasis::Counted));
+        assert_eq!(growth.cap_usage(of(11, UsageBasis::Counted)), of(10, UsageBasis::Counted));
+        assert_eq!(growth.cap_usage(of(11, UsageBasis::Reported)), of(11, UsageBasis::Reported));
         let free = StreamBudget::default();
         assert_eq!(
-            free.charged(of(1_000_000, UsageBasis::Counted)),
+            free.cap_usage(of(1_000_000, UsageBasis::Counted)),
             of(1_000_000, UsageBasis::Counted)
         );
         assert!(!free.exceeds_requested(of(1_000_000, UsageBasis::Counted)));

@@ -19,7 +19,7 @@ use pingora_proxy::Session;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use super::Gateway;
-use super::api_error::ApiError;
+use super::api_error::{ApiError, CapacityError, RequestError};
 use super::body_budget;
 use super::limits::Limits;
 use super::request_body::{self, BodyPieces, PayingAccount, RequestBody};
@@ -346,7 +346,7 @@ async fn read_form(
         while !permit.covers(bytes) {
             let left = timing.permit_timeout.saturating_sub(timing.permit_time);
             let grown = tokio::time::timeout(left, permit.acquire_more(uploads)).await;
-            grown.map_err(|_| ApiError::TooManyUploads)?;
+            grown.map_err(|_| ApiError::from(CapacityError::TooManyUploads))?;
             timing.permit_since.get_or_insert((timing.client_time, bytes));
         }
         let waited = began.elapsed();
@@ -383,11 +383,11 @@ pub(super) async fn read_image_edit(
         fields_bytes_max: FORM_FIELDS_BYTES_MAX,
     };
     let (form, room) = wanted.read(gateway, session, payer).await?;
-    let (document, file) = images::parse_edit_form(form).map_err(ApiError::InvalidCall)?;
+    let (document, file) = images::parse_edit_form(form)?;
     let catalogue = gateway.catalogue.load();
     let edited =
         ParsedBody::from_form(document, Some(file), catalogue.default_model(ModelKind::Image));
-    Ok(finish_body(gateway, edited.map_err(ApiError::InvalidCall)?, room))
+    Ok(finish_body(gateway, edited?, room))
 }
 
 /// Takes in what is to become a video, maybe with an image that it begins with.
@@ -408,8 +408,8 @@ pub(super) async fn read_video(
         fields_bytes_max: rest_bytes_max,
     };
     let (form, room) = wanted.read(gateway, session, payer).await?;
-    let (document, file) = videos::parse_form(form).map_err(ApiError::InvalidCall)?;
-    let opened = ParsedBody::from_form(document, file, None).map_err(ApiError::InvalidCall)?;
+    let (document, file) = videos::parse_form(form)?;
+    let opened = ParsedBody::from_form(document, file, None)?;
     Ok(finish_body(gateway, opened, room))
 }
 
@@ -441,7 +441,9 @@ impl FileForm {
         let content_length =
             request_body::accept_body_headers(gateway, session, &mut payer, most).await;
         let content_length = content_length.map_err(|why| match why {
-            ApiError::BodyTooLarge(_) => ApiError::FileTooLarge(self.field, self.file_bytes_max),
+            ApiError::Request(RequestError::BodyTooLarge(_)) => {
+                ApiError::Request(RequestError::FileTooLarge(self.field, self.file_bytes_max))
+            }
             other => other,
         })?;
         let pieces = request_body::body_pieces(session, most);
@@ -456,9 +458,11 @@ impl FileForm {
 
     fn form_error(&self, fault: FormError) -> ApiError {
         match fault {
-            FormError::FileTooLarge { most, .. } => ApiError::FileTooLarge(self.field, most),
-            FormError::TextTooLarge(most) => ApiError::BodyTooLarge(most),
-            unsound => ApiError::InvalidCall(unsound.into()),
+            FormError::FileTooLarge { most, .. } => {
+                ApiError::Request(RequestError::FileTooLarge(self.field, most))
+            }
+            FormError::TextTooLarge(most) => ApiError::Request(RequestError::BodyTooLarge(most)),
+            unsound => crate::dialect::CallError::from(unsound).into(),
         }
     }
 }

@@ -163,7 +163,7 @@ pub(super) fn fill_request_head(
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(head, vendor, route)?;
-    let vendor_routes = gateway.routes.of(&vendor.name);
+    let vendor_routes = gateway.routes.for_vendor(&vendor.name);
     write_vendor_headers(session, head, admitted, vendor, vendor_routes)
 }
 
@@ -237,7 +237,7 @@ pub(super) fn forwarded_headers(
         return Vec::new();
     };
     let vendor = &model.vendor;
-    collect_forwarded_headers(session, vendor, endpoint, gateway.routes.of(&vendor.name))
+    collect_forwarded_headers(session, vendor, endpoint, gateway.routes.for_vendor(&vendor.name))
 }
 
 /// The client's headers that go on to a vendor, by the names that the rules have for them, in the

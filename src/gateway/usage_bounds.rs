@@ -173,8 +173,11 @@ mod tests {
         let call = ModelCall::parse(opened, endpoint).expect("a call");
         let model = CATALOGUE.find(model).expect("a model").clone();
         let input_tokens = call.estimated_input_tokens();
-        let (price_version, wanted) = ("".into(), Money::ZERO);
-        (call, PricedModel { model, price_version, priced_at: 0, endpoint, input_tokens, wanted })
+        let (price_version, full_hold) = ("".into(), Money::ZERO);
+        (
+            call,
+            PricedModel { model, price_version, priced_at: 0, endpoint, input_tokens, full_hold },
+        )
     }
 
     fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {

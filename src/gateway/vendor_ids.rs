@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::Gateway;
-use super::api_error::ApiError;
+use super::api_error::{AdmissionError, ApiError, ServerError};
 use crate::dialect::responses::{IssuedIds, StoredObjectId};
 use crate::kv_cache::ID_PREFIX;
 use crate::ledger::AccountName;
@@ -44,12 +44,14 @@ pub(super) async fn check_ownership(
     let found = gateway
         .with_ledger_timeout("notes", finding)
         .await
-        .map_err(|_| ApiError::LedgerUnavailable)?;
+        .map_err(|_| ServerError::LedgerUnavailable)?;
     let mut answers: BTreeMap<String, u64> = BTreeMap::new();
     let mut route = None;
     for (named, found) in ids.iter().zip(found) {
         let found = found.as_deref().and_then(IssuedRecord::decode);
-        let Some(record) = found else { return Err(ApiError::IdNotOwned(named.param.clone())) };
+        let Some(record) = found else {
+            return Err(AdmissionError::IdNotOwned(named.param.clone()).into());
+        };
         // Several items of one answer are no more than that answer.
         let tokens = answers.entry(record.answer).or_default();
         *tokens = record.tokens.max(*tokens);

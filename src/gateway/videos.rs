@@ -9,7 +9,9 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use tokio::sync::{Notify, OnceCell};
 
-use super::api_error::ApiError;
+use super::api_error::{
+    AdmissionError, ApiError, AuthError, RequestError, ServerError, UpstreamError, VideoError,
+};
 use super::context::{RequestContext, unix_ms};
 use super::key_cache::AuthenticatedCaller;
 use super::local_response::LocalResponse;
@@ -104,7 +106,7 @@ impl VideoAction {
             return match head.method {
                 Method::POST => Ok(Some(VideoAction::Create)),
                 Method::GET => Ok(Some(VideoAction::List(query.to_owned()))),
-                _ => Err(ApiError::MethodNotAllowed("GET, POST")),
+                _ => Err(RequestError::MethodNotAllowed("GET, POST").into()),
             };
         }
         let Some(rest) = rest.strip_prefix('/') else { return Ok(None) };
@@ -113,7 +115,7 @@ impl VideoAction {
         match (parts.next(), &head.method) {
             (None, &Method::DELETE) => Ok(Some(VideoAction::Delete(id))),
             (None, &Method::GET) => Ok(Some(VideoAction::Get(id))),
-            (None, _) => Err(ApiError::MethodNotAllowed("GET, DELETE")),
+            (None, _) => Err(RequestError::MethodNotAllowed("GET, DELETE").into()),
             (Some("content"), _) => {
                 get(VideoAction::Content { id, variant: query_value(query, "variant") })
             }
@@ -192,13 +194,13 @@ pub(super) async fn handle_request(
         VideoAction::List(query) => {
             let page = parse_page(&query)?;
             if page.after.as_deref().is_some_and(|id| !is_job_id(id)) {
-                return Err(ApiError::VideoNotFound);
+                return Err(VideoError::NotFound.into());
             }
             let listed = gateway
                 .with_ledger_timeout("video_list", videos.queue.list_jobs(account, page))
                 .await;
             let mut listed =
-                listed.map_err(|_| ApiError::LedgerUnavailable)?.ok_or(ApiError::VideoNotFound)?;
+                listed.map_err(|_| ServerError::LedgerUnavailable)?.ok_or(VideoError::NotFound)?;
             listed.jobs.retain(|job| !job.is_expired(schedule, unix_ms()));
             Ok(LocalResponse::ok(listed.to_api_json(schedule)))
         }
@@ -210,15 +212,15 @@ pub(super) async fn handle_request(
         }
         VideoAction::Delete(id) => {
             if !is_job_id(&id) {
-                return Err(ApiError::VideoNotFound);
+                return Err(VideoError::NotFound.into());
             }
             let hidden = gateway
                 .with_ledger_timeout("video_delete", videos.queue.delete_job(account, &id))
                 .await;
             let job =
-                hidden.map_err(|_| ApiError::LedgerUnavailable)?.ok_or(ApiError::VideoNotFound)?;
+                hidden.map_err(|_| ServerError::LedgerUnavailable)?.ok_or(VideoError::NotFound)?;
             if job.is_expired(schedule, unix_ms()) {
-                return Err(ApiError::VideoNotFound);
+                return Err(VideoError::NotFound.into());
             }
             // What this does not delete the worker will.
             if job.status() == JobStatus::Completed {
@@ -241,24 +243,24 @@ pub(super) async fn handle_request(
             }
             let job = require_job(gateway, account, &id).await?;
             let JobStage::Ended { outcome, .. } = &job.stage else {
-                return Err(ApiError::VideoNotReady);
+                return Err(VideoError::NotReady.into());
             };
             if matches!(outcome, JobOutcome::Failed { .. }) {
-                return Err(ApiError::VideoNotFound);
+                return Err(VideoError::NotFound.into());
             }
             let location = file_url(gateway, &job).await?;
             let reply = LocalResponse { status: 302, ..LocalResponse::ok(String::new()) };
             Ok(reply.with_header("location", &location).with_header("cache-control", &"no-store"))
         }
         // These have roads of their own.
-        VideoAction::Create | VideoAction::File { .. } => Err(ApiError::Internal),
+        VideoAction::Create | VideoAction::File { .. } => Err(ServerError::Internal.into()),
     }
 }
 
 async fn require_job(gateway: &Gateway, account: &AccountName, id: &str) -> Result<Job, ApiError> {
     let found =
         gateway.with_ledger_timeout("video_find", gateway.videos.find_job(account, id)).await;
-    found.map_err(|_| ApiError::LedgerUnavailable)?.ok_or(ApiError::VideoNotFound)
+    found.map_err(|_| ServerError::LedgerUnavailable)?.ok_or(VideoError::NotFound.into())
 }
 
 /// Where the file of a job can be had for a while: at the object store itself, or here.
@@ -274,14 +276,14 @@ async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
                 event = "file_address_failed", job = job.id, failed:?;
                 "signing a video file URL failed"
             );
-            return Err(ApiError::Internal);
+            return Err(ServerError::Internal.into());
         }
     }
     let seal_of = gateway.with_ledger_timeout("secret", videos.url_signer()).await;
-    let made_by = seal_of.map_err(|_| ApiError::LedgerUnavailable)?;
+    let made_by = seal_of.map_err(|_| ServerError::LedgerUnavailable)?;
     let end_ms = unix_ms().saturating_add(signed_url::TOKEN_TTL_MAX_MS - CLOCK_SKEW_MAX_MS);
     let token = made_by.make_token(job.account.as_str(), &job.id, end_ms);
-    let token = token.map_err(|_| ApiError::Internal)?;
+    let token = token.map_err(|_| ServerError::Internal)?;
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }
@@ -300,15 +302,15 @@ pub(super) async fn send_file(
     let url_signer = gateway
         .with_ledger_timeout("secret", videos.url_signer())
         .await
-        .map_err(|_| ApiError::LedgerUnavailable)?;
-    let account = url_signer.verify(id, token, unix_ms()).ok_or(ApiError::VideoNotFound)?;
-    let account = AccountName::parse(&account).ok_or(ApiError::VideoNotFound)?;
+        .map_err(|_| ServerError::LedgerUnavailable)?;
+    let account = url_signer.verify(id, token, unix_ms()).ok_or(VideoError::NotFound)?;
+    let account = AccountName::parse(&account).ok_or(VideoError::NotFound)?;
     exchange.access_log.account = Some(account.clone());
     let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
     gateway.count_for_account(exchange, &tenant)?;
     let job = require_job(gateway, &account, id).await?;
     if job.status() != JobStatus::Completed {
-        return Err(ApiError::VideoNotFound);
+        return Err(VideoError::NotFound.into());
     }
     download::send_file(&videos.files, &file_name(&job), session, exchange).await
 }
@@ -332,16 +334,17 @@ pub(super) async fn create_job(
     let catalogue = gateway.catalogue.load();
     let model = admit::find_model(&catalogue, &request_body.parsed.model, Endpoint::Videos)?;
     exchange.access_log.model = Some(model.clone());
-    let call =
-        ModelCall::parse(request_body.parsed, Endpoint::Videos).map_err(ApiError::InvalidCall)?;
+    let call = ModelCall::parse(request_body.parsed, Endpoint::Videos)?;
     admit::check_field_policy(&model, &call, Endpoint::Videos)?;
-    let RequestKind::Video { ask, file } = &call.kind else { return Err(ApiError::Internal) };
+    let RequestKind::Video { ask, file } = &call.kind else {
+        return Err(ServerError::Internal.into());
+    };
     let vendor = &model.vendor.name;
-    if gateway.routes.of(vendor).is_none() {
-        return Err(ApiError::NoRoute(format!("no route to {vendor} is set up")));
+    if gateway.routes.for_vendor(vendor).is_none() {
+        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
     }
     let at = exchange.arrived_ms / 1_000;
-    let quote = holds::quote_call(&model, &call, 0, at)?.ok_or(ApiError::Internal)?;
+    let quote = holds::quote_call(&model, &call, 0, at)?.ok_or(ServerError::Internal)?;
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
@@ -364,7 +367,7 @@ pub(super) async fn create_job(
     // While nothing can be placed nothing is kept for it.
     let admitting =
         gateway.with_ledger_timeout("video_place", gateway.ledger.accepts_holds()).await;
-    admitting.map_err(|_| ApiError::LedgerUnavailable)?;
+    admitting.map_err(|_| ServerError::LedgerUnavailable)?;
     let (job, body) = body::store_body(gateway, job, whole).await?;
     let new_job = NewJob {
         body,
@@ -374,22 +377,24 @@ pub(super) async fn create_job(
         open_max: schedule.open_max,
         job: job.clone(),
     };
-    let placed = place_job(gateway, new_job).await.map_err(|_| ApiError::LedgerUnavailable)?;
+    let placed = place_job(gateway, new_job).await.map_err(|_| ServerError::LedgerUnavailable)?;
     if placed != PlaceResult::New {
         body::delete_body(gateway, &job).await;
     }
     let view = match placed {
         PlaceResult::New => job.to_api_json(schedule),
         PlaceResult::AlreadyPlaced(first) if first.is_expired(schedule, unix_ms()) => {
-            return Err(ApiError::VideoDeleted);
+            return Err(VideoError::Deleted.into());
         }
         PlaceResult::AlreadyPlaced(first) => first.to_api_json(schedule),
-        PlaceResult::Deleted => return Err(ApiError::VideoDeleted),
+        PlaceResult::Deleted => return Err(VideoError::Deleted.into()),
         PlaceResult::Insufficient(available) => {
-            return Err(ApiError::Insufficient { least: quote.least, available });
+            return Err(
+                AdmissionError::InsufficientBalance { least: quote.least, available }.into()
+            );
         }
-        PlaceResult::TooManyOpen => return Err(ApiError::TooManyVideos(schedule.open_max)),
-        PlaceResult::NoAccount => return Err(ApiError::UnknownKey),
+        PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
+        PlaceResult::NoAccount => return Err(AuthError::UnknownKey.into()),
     };
     gateway.videos.worker_wakeup.notify_one();
     Ok(LocalResponse::ok(view))
@@ -397,7 +402,7 @@ pub(super) async fn create_job(
 
 /// The body for the vendor, as the rules want it.
 fn rewrite_body(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
-    let document = JsonDocument::parse(body).map_err(|_| ApiError::Internal)?;
+    let document = JsonDocument::parse(body).map_err(|_| ServerError::Internal)?;
     let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Videos, &mut draft);
     Ok(draft.finish().concat().into())
@@ -476,5 +481,5 @@ fn query_value(query: &str, name: &str) -> Option<String> {
 }
 
 fn invalid_field(field: &str, right: &str) -> ApiError {
-    ApiError::InvalidCall(CallError::invalid(field, right))
+    CallError::invalid(field, right).into()
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -245,24 +246,10 @@ impl JobWorker {
         let vendor_token = claim.job.vendor.clone();
         for route in self.video_client.routes(&vendor_token) {
             claim.job.mark_submitting(&route.name);
-            if let NextTurn::Release = self.save(claim, None).await? {
-                return Ok(NextTurn::Release);
+            if let Some(turn) = self.persist_attempt(claim).await? {
+                return Ok(turn);
             }
-            // A store that forgot this would have it sent twice.
-            let persisted =
-                self.while_renewing(claim, retry_until_done(|| self.queue.await_durable())).await?;
-            let pause_ms = persisted.err().map(|why| self.log_persist_failure(&claim.job.id, &why));
-            // Others may have taken long: it is sent only while it is wanted, and by nobody else.
-            if !retry_until_done(|| self.queue.renew_claim(claim, self.schedule.lease_ms)).await? {
-                bail!("another worker has the job by now");
-            }
-            if pause_ms.is_some() || !claim.is_worth_submitting(&self.schedule, now_ms()) {
-                claim.job.requeue();
-                return self.save(claim, pause_ms).await;
-            }
-            let mut draft = JsonPatch::new(&document);
-            draft.set("model", json_string(&route.vendor_model(&claim.job.model)));
-            let body = draft.finish().concat().into();
+            let body = with_model(&document, &route.vendor_model(&claim.job.model));
             let reason = match self
                 .while_renewing(claim, self.video_client.submit(route, &vendor, body))
                 .await?
@@ -304,6 +291,27 @@ impl JobWorker {
         }
         let pause = self.schedule.retry_delay_ms(refused);
         self.save(claim, Some(pause.max(duration_ms(wait)))).await
+    }
+
+    /// Persists that a job is about to be sent; what happens to the job instead, if it is not to be
+    /// sent now.
+    async fn persist_attempt(&self, claim: &mut JobClaim) -> anyhow::Result<Option<NextTurn>> {
+        if let NextTurn::Release = self.save(claim, None).await? {
+            return Ok(Some(NextTurn::Release));
+        }
+        // A store that forgot this would have it sent twice.
+        let persisted =
+            self.while_renewing(claim, retry_until_done(|| self.queue.await_durable())).await?;
+        let pause_ms = persisted.err().map(|why| self.log_persist_failure(&claim.job.id, &why));
+        // Others may have taken long: it is sent only while it is wanted, and by nobody else.
+        if !retry_until_done(|| self.queue.renew_claim(claim, self.schedule.lease_ms)).await? {
+            bail!("another worker has the job by now");
+        }
+        if pause_ms.is_some() || !claim.is_worth_submitting(&self.schedule, now_ms()) {
+            claim.job.requeue();
+            return self.save(claim, pause_ms).await.map(Some);
+        }
+        Ok(None)
     }
 
     /// How long a job waits that is not on disk yet.
@@ -488,6 +496,13 @@ impl JobWorker {
         let random = getrandom::u32().map_or(0, u64::from);
         self.schedule.poll_ms - spread / 2 + random % (spread + 1)
     }
+}
+
+/// The body of a job for a route that calls the model by this name.
+fn with_model(document: &JsonDocument, vendor_model: &str) -> Bytes {
+    let mut draft = JsonPatch::new(document);
+    draft.set("model", json_string(vendor_model));
+    draft.finish().concat().into()
 }
 
 fn duration_ms(time: Duration) -> u64 {

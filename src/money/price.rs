@@ -125,7 +125,7 @@ impl Price {
     /// The exact cost of a call at the price of the moment `at` (unix seconds).
     ///
     /// # Errors
-    /// [`MoneyError::OtherUnits`] if it is not sold by such units, [`MoneyError::OutOfRange`] if it
+    /// [`MoneyError::WrongUnits`] if it is not sold by such units, [`MoneyError::OutOfRange`] if it
     /// does not fit.
     pub fn cost(&self, units: BilledUnits, at: i64) -> Result<Money, MoneyError> {
         match (self, units) {

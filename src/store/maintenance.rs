@@ -85,7 +85,7 @@ impl Maintenance {
         (leases, lease): (Leases, Duration),
     ) -> Maintenance {
         Maintenance::new(
-            MaintenanceKind::Embedded(EmbeddedMaintenance::new(outbox, store.repeats.clone())),
+            MaintenanceKind::Embedded(EmbeddedMaintenance::new(outbox, store.reply_store.clone())),
             store,
             leases,
             lease,
@@ -97,7 +97,7 @@ impl Maintenance {
         store: &OpenStore,
         (leases, lease): (Leases, Duration),
     ) -> Maintenance {
-        let kept = (leases.clone(), store.repeats.clone(), lease);
+        let kept = (leases.clone(), store.reply_store.clone(), lease);
         let fleet = SharedMaintenance::new(outbox, run_gate, kept);
         Maintenance::new(MaintenanceKind::Shared(fleet), store, leases, lease)
     }
@@ -108,7 +108,7 @@ impl Maintenance {
         leases: Leases,
         lease: Duration,
     ) -> Maintenance {
-        let (ledger, repeats) = (store.ledger.clone(), store.repeats.clone());
+        let (ledger, repeats) = (store.ledger.clone(), store.reply_store.clone());
         let (uptime, last_renewed) = (Uptime::default(), Mutex::default());
         Maintenance { ledger, repeats, leases, lease, uptime, last_renewed, kind }
     }

@@ -3,7 +3,7 @@
 
 use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest_word};
 
-/// A table being read. Call [`Table::finish`] when every known key was asked for.
+/// A table being read. Call [`TableReader::finish`] when every known key was asked for.
 #[derive(Debug)]
 pub struct TableReader {
     /// Where the table stands.

@@ -37,21 +37,24 @@ fn naming(id: &str) -> IdempotencyKey {
 async fn end(store: &OpenStore, account: &AccountName, id: &str, bytes: usize) {
     let head = ReplyHead::new(200, Vec::new());
     let reply = ReplyParts { head, body: vec![b'x'; bytes].into() };
-    assert_eq!(store.repeats.complete(account, &naming(id), Some(reply)).await, Ok(true));
+    assert_eq!(store.reply_store.complete(account, &naming(id), Some(reply)).await, Ok(true));
 }
 
 /// Whether the body of a call's reply is there; its name always is.
 async fn is_there(store: &OpenStore, account: &AccountName, id: &str) -> bool {
     let asked = IdempotencyKey { owner: "another".to_owned(), ..naming(id) };
     match store
-        .repeats
+        .reply_store
         .claim_key(account, &asked, &ClaimMode::IfFree, LONG_MS)
         .await
         .expect("an answer")
     {
-        ClaimResult::Replied(kept) => {
-            store.repeats.read_piece(account, &kept.owner, 0).await.expect("an answer").is_some()
-        }
+        ClaimResult::Replied(kept) => store
+            .reply_store
+            .read_piece(account, &kept.owner, 0)
+            .await
+            .expect("an answer")
+            .is_some(),
         ClaimResult::ReplyNotStored => false,
         other => panic!("{id} would be paid for again: {other:?}"),
     }
@@ -61,14 +64,15 @@ async fn note(store: &OpenStore, account: &AccountName, name: &str, bytes: usize
     let note = Bytes::from(vec![b'n'; bytes]);
     let end = Instant::now() + PATIENCE;
     // A store of a fleet may have to make room first.
-    while store.notes.put(account, &[name.to_owned()], note.clone(), HOUR_MS).await.is_err() {
+    while store.account_cache.put(account, &[name.to_owned()], note.clone(), HOUR_MS).await.is_err()
+    {
         assert!(Instant::now() < end, "{name} is not kept");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 async fn notes(store: &OpenStore, account: &AccountName, names: &[String]) -> Vec<bool> {
-    let found = store.notes.get_many(account, names).await.expect("an answer");
+    let found = store.account_cache.get_many(account, names).await.expect("an answer");
     found.iter().map(Option::is_some).collect()
 }
 
@@ -185,7 +189,11 @@ async fn what_sqlite_keeps_was_counted_wrong() {
         note(&store, &account, &format!("thinking:{round}"), 100).await;
         end(&store, &account, &format!("call-{round}"), 100).await;
     }
-    store.notes.put(&account, &["over".to_owned()], vec![1].into(), 0).await.expect("taken");
+    store
+        .account_cache
+        .put(&account, &["over".to_owned()], vec![1].into(), 0)
+        .await
+        .expect("taken");
     let all = counts_are_true(folder.path(), 1 << 20);
     store.ledger.expire_holds().await.expect("a sweep");
     assert!(counts_are_true(folder.path(), 1 << 20) < all);
@@ -246,11 +254,11 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcom
         let (account, id) = (name(&format!("greedy-{}", number % 3)), number.to_string());
         let head = ReplyHead::new(200, Vec::new());
         let reply = ReplyParts { head, body: vec![b'x'; 64 * KIB].into() };
-        let ended = store.repeats.complete(&account, &naming(&id), Some(reply)).await;
+        let ended = store.reply_store.complete(&account, &naming(&id), Some(reply)).await;
         assert_eq!(ended, Ok(true), "an end is taken by a full server too");
         let thought = Bytes::from(vec![b'n'; 64 * KIB]);
         // It may be refused.
-        let _ = store.notes.put(&account, &[id], thought, HOUR_MS).await;
+        let _ = store.account_cache.put(&account, &[id], thought, HOUR_MS).await;
     }
     let one = nano(1);
     let hold = Operation::Hold { id: "h".to_owned(), wanted: one, least: one, lease_ms: LONG_MS };

@@ -229,7 +229,7 @@ async fn a_note_lives_as_long_as_it_was_told(notes: &dyn AccountCache) {
 
 /// What every store must do.
 async fn conforms(opened: &OpenStore) {
-    let notes = &*opened.notes;
+    let notes = &*opened.account_cache;
     answers_come_in_the_order_of_the_names(notes).await;
     the_last_of_a_name_counts(notes).await;
     a_note_may_have_several_names(notes).await;
@@ -273,8 +273,10 @@ async fn nodes_of_a_fleet_find_each_others_notes() {
     let server = RedisServer::shared();
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let section = at(url.clone());
-        let (one, other) =
-            (opened(&url).await.notes, store::open_lazily(&section).expect("it opens").notes);
+        let (one, other) = (
+            opened(&url).await.account_cache,
+            store::open_lazily(&section).expect("it opens").account_cache,
+        );
         let account = name("fleet");
         for round in 0..50 {
             keep(&*one, &account, "a", &format!("one-{round}")).await;
@@ -306,20 +308,20 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
     funded(&*stores[0].ledger, &account, 100_000).await;
     let mut tasks = tokio::task::JoinSet::new();
     for (n, store) in (0..120).zip(stores.iter().cycle()) {
-        let (OpenStore { ledger, notes, .. }, account) = (store.clone(), account.clone());
+        let (OpenStore { ledger, account_cache, .. }, account) = (store.clone(), account.clone());
         tasks.spawn(async move {
             let (id, own) = (format!("h{n}"), format!("own-{n}"));
             assert_eq!(ledger.apply(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
             let large = Bytes::from(vec![b'a' + u8::try_from(n % 26).expect("a letter"); 50_000]);
             let names = ["shared".to_owned()];
             let (kept, shared, posted) = tokio::join!(
-                notes.put(&account, std::slice::from_ref(&own), large.clone(), HOUR_MS),
-                notes.put(&account, &names, large.clone(), HOUR_MS),
+                account_cache.put(&account, std::slice::from_ref(&own), large.clone(), HOUR_MS),
+                account_cache.put(&account, &names, large.clone(), HOUR_MS),
                 ledger.apply(&account, settle(&id, nano(7))),
             );
             assert_eq!((kept, shared), (Ok(()), Ok(())));
             assert_eq!(posted, Ok(Outcome::Posted { amount: nano(7), written_off: Money::ZERO }));
-            let both = find(&*notes, &account, &[&own, "shared"]).await.expect("an answer");
+            let both = find(&*account_cache, &account, &[&own, "shared"]).await.expect("an answer");
             assert_eq!(both[0], Some(large));
             let shared = both[1].as_ref().expect("somebody's");
             assert!(shared.len() == 50_000 && shared.iter().all(|b| *b == shared[0]), "torn");
@@ -352,11 +354,11 @@ async fn notes_outlive_the_store_that_took_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let (url, account) = (sqlite_url(folder.path()), name("lasting"));
     let first = opened(&url).await;
-    keep(&*first.notes, &account, "a", "one").await;
+    keep(&*first.account_cache, &account, "a", "one").await;
     drop(first);
     for _ in 0..3 {
         let again = opened(&url).await;
-        assert_eq!(found(&*again.notes, &account, &["a", "b"]).await, "one -");
+        assert_eq!(found(&*again.account_cache, &account, &["a", "b"]).await, "one -");
     }
 }
 
@@ -378,8 +380,8 @@ async fn a_file_from_before_there_were_notes_opens() {
 
     // The old version may still be at work on it.
     let new = opened(&url).await;
-    keep(&*new.notes, &account, "a", "one").await;
-    assert_eq!(found(&*new.notes, &account, &["a"]).await, "one");
+    keep(&*new.account_cache, &account, "a", "one").await;
+    assert_eq!(found(&*new.account_cache, &account, &["a"]).await, "one");
     let balances = new.ledger.balances(&account).await.expect("balances").expect("the account");
     assert_eq!(balances.available, nano(100));
     assert_eq!(new.ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
@@ -390,7 +392,7 @@ async fn a_file_from_before_there_were_notes_opens() {
 async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = opened(&sqlite_url(folder.path())).await;
-    let (notes, full, other) = (&*store.notes, name("full"), name("other"));
+    let (notes, full, other) = (&*store.account_cache, name("full"), name("other"));
     // Sooner gone than all others, but not in their account.
     notes.put(&other, &["n7".to_owned()], bytes("other"), HOUR_MS / 2).await.expect("it is kept");
     let most = u64::try_from(NOTES_MAX).expect("a small number");
@@ -433,7 +435,7 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
 async fn ids_and_other_notes_do_not_make_room_for_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = opened(&sqlite_url(folder.path())).await;
-    let (notes, account) = (&*store.notes, name("shelves"));
+    let (notes, account) = (&*store.account_cache, name("shelves"));
     keep(notes, &account, "thinking:a", "a").await;
     let ids: Vec<String> = (0..IDS_MAX).map(|n| format!("{ID_PREFIX}{n}")).collect();
     for some in ids.chunks(5_000) {
@@ -453,7 +455,7 @@ async fn ids_and_other_notes_do_not_make_room_for_each_other() {
 async fn a_new_note_is_found_however_full_the_account_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = opened(&sqlite_url(folder.path())).await;
-    let (notes, together) = (&*store.notes, name("together"));
+    let (notes, together) = (&*store.account_cache, name("together"));
     let beside = Connection::open(file(folder.path())).expect("the file");
     beside.busy_timeout(GONE_WITHIN).expect("a setting");
     let thousand = "WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n LIMIT 1000)
@@ -479,11 +481,11 @@ async fn an_account_has_no_more_notes_for_several_that_write() {
     let stores = [opened(&url).await, opened(&url).await];
     // In turns, and each for a while.
     for (n, store) in (0..NOTES_MAX).zip(stores.iter().cycle()) {
-        keep(&*store.notes, &account, &format!("turn-{n}"), "x").await;
+        keep(&*store.account_cache, &account, &format!("turn-{n}"), "x").await;
     }
     for (s, store) in stores.iter().enumerate() {
         for n in 0..100 {
-            keep(&*store.notes, &account, &format!("while-{s}-{n}"), "x").await;
+            keep(&*store.account_cache, &account, &format!("while-{s}-{n}"), "x").await;
             assert!(rows(folder.path()) <= NOTES_MAX);
         }
     }
@@ -493,7 +495,7 @@ async fn an_account_has_no_more_notes_for_several_that_write() {
 async fn sweeps_delete_notes_whose_time_has_come_and_no_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = opened(&sqlite_url(folder.path())).await;
-    let (notes, account) = (&*store.notes, name("swept"));
+    let (notes, account) = (&*store.account_cache, name("swept"));
     for n in 0..150 {
         let life_ms = if n % 3 == 0 { HOUR_MS } else { 0 };
         notes.put(&account, &[format!("n{n}")], bytes("x"), life_ms).await.expect("it is taken");
@@ -520,14 +522,17 @@ async fn a_note_that_cannot_be_written_fails_nobody_else() {
         let (id, good, bad) = (format!("h{n}"), format!("good-{n}"), format!("bad-{n}"));
         let (held, good, bad) = tokio::join!(
             store.ledger.apply(&account, hold(&id)),
-            store.notes.put(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
-            store.notes.put(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
+            store.account_cache.put(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
+            store.account_cache.put(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
         );
         assert_eq!((held, good), (Ok(Outcome::Held(nano(10))), Ok(())));
         let Err(CacheRefusal::Unavailable(why)) = bad else { panic!("{bad:?}") };
         assert!(why.to_string().contains("broken on purpose"), "{why}");
     }
-    assert_eq!(found(&*store.notes, &account, &["good-0", "bad-0", "good-39"]).await, "g - g");
+    assert_eq!(
+        found(&*store.account_cache, &account, &["good-0", "bad-0", "good-39"]).await,
+        "g - g"
+    );
 }
 
 /// Whoever looks for notes needs no turn of the writer's.
@@ -536,7 +541,7 @@ async fn notes_are_found_while_somebody_writes() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = opened(&sqlite_url(folder.path())).await;
     let account = name("reader");
-    keep(&*store.notes, &account, "a", "one").await;
+    keep(&*store.account_cache, &account, "a", "one").await;
     let beside = Connection::open(file(folder.path())).expect("the file");
     beside.execute_batch("BEGIN IMMEDIATE").expect("the writer's turn");
     let waiting = store.ledger.apply(&account, hold("a"));
@@ -544,7 +549,7 @@ async fn notes_are_found_while_somebody_writes() {
     tokio::select! {
         biased;
         answer = &mut waiting => panic!("{answer:?} while another process writes"),
-        found = found(&*store.notes, &account, &["a"]) => assert_eq!(found, "one"),
+        found = found(&*store.account_cache, &account, &["a"]) => assert_eq!(found, "one"),
     }
     assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
     beside.execute_batch("COMMIT").expect("the end of it");
@@ -556,18 +561,19 @@ async fn a_full_redis_keeps_no_notes_and_still_finds_them() {
     let server = RedisServer::start();
     let store = opened(&server.url()).await;
     let account = name("full");
-    keep(&*store.notes, &account, "a", "one").await;
+    keep(&*store.account_cache, &account, "a", "one").await;
     server.command(&["SET", "ballast", &"x".repeat(1 << 20)]);
     server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     for _ in 0..3 {
-        let refused = store.notes.put(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
+        let refused =
+            store.account_cache.put(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
         let Err(CacheRefusal::Unavailable(why)) = refused else { panic!("{refused:?}") };
         assert!(why.to_string().contains("maxmemory"), "{why}");
     }
-    assert_eq!(found(&*store.notes, &account, &["a", "b"]).await, "one -");
+    assert_eq!(found(&*store.account_cache, &account, &["a", "b"]).await, "one -");
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    keep(&*store.notes, &account, "b", "two").await;
-    assert_eq!(found(&*store.notes, &account, &["a", "b"]).await, "one two");
+    keep(&*store.account_cache, &account, "b", "two").await;
+    assert_eq!(found(&*store.account_cache, &account, &["a", "b"]).await, "one two");
 }
 
 #[tokio::test]
@@ -575,12 +581,12 @@ async fn notes_wait_for_a_redis_that_is_gone_no_longer_than_calls_do() {
     let mut server = RedisServer::start();
     let store = opened(&server.url()).await;
     let account = name("gone");
-    keep(&*store.notes, &account, "a", "one").await;
+    keep(&*store.account_cache, &account, "a", "one").await;
     server.stop();
     let asked = Instant::now();
-    let refused = store.notes.put(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
+    let refused = store.account_cache.put(&account, &["b".to_owned()], bytes("two"), HOUR_MS).await;
     assert!(matches!(refused, Err(CacheRefusal::Unavailable(_))), "{refused:?}");
-    find(&*store.notes, &account, &["a"]).await.expect_err("it is gone");
+    find(&*store.account_cache, &account, &["a"]).await.expect_err("it is gone");
     assert!(asked.elapsed() < Duration::from_secs(6), "{:?}", asked.elapsed());
     assert!(server.start_again(), "Redis does not start again");
     let asked = Instant::now();
@@ -588,6 +594,6 @@ async fn notes_wait_for_a_redis_that_is_gone_no_longer_than_calls_do() {
         assert!(asked.elapsed() < GONE_WITHIN, "it does not come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    keep(&*store.notes, &account, "b", "two").await;
-    assert_eq!(found(&*store.notes, &account, &["b"]).await, "two");
+    keep(&*store.account_cache, &account, "b", "two").await;
+    assert_eq!(found(&*store.account_cache, &account, &["b"]).await, "two");
 }

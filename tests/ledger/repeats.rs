@@ -123,7 +123,7 @@ trait Subject: Send {
 #[async_trait]
 impl Subject for OpenStore {
     async fn perform(&mut self, Step { account, naming, done }: &Step) -> String {
-        let repeats = &*self.repeats;
+        let repeats = &*self.reply_store;
         let IdempotencyKey { name, owner, .. } = naming;
         let yes_or_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         match done {

@@ -37,7 +37,7 @@ async fn lapsed(node: &OpenStore, header: (&str, &str), offer: Offer, owner: &st
         _ => format!("retry:{}:{}", offer.endpoint, hex(content)),
     };
     let naming = IdempotencyKey { name, content, owner: owner.to_owned(), life_ms: 3_600_000 };
-    let taken = node.repeats.claim_key(&account(), &naming, &ClaimMode::Replace, 0).await;
+    let taken = node.reply_store.claim_key(&account(), &naming, &ClaimMode::Replace, 0).await;
     assert_eq!(taken, Ok(ClaimResult::Claimed));
 }
 

@@ -141,7 +141,7 @@ impl EmbeddingsReader {
     /// reports them.
     ///
     /// # Errors
-    /// As of [`ReplyReader::push`].
+    /// As of [`EmbeddingsReader::push`].
     pub fn finish(&mut self, out: &mut BytesMut) -> Result<Option<u64>, EmbeddingsReplyError> {
         match self.position {
             ReadPosition::Tail => self.read_tail(out),

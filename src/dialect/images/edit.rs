@@ -21,7 +21,7 @@ const IMAGE_FIELD: &str = "image";
 /// `stream` a boolean; everything else is a string.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn parse_edit_form(form: Form) -> Result<(JsonDocument, SourceImage), CallError> {
     let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {

@@ -33,7 +33,7 @@ pub enum WithheldImage {
 /// Reads a reply; `created` is its time if the vendor told none.
 ///
 /// # Errors
-/// [`Withheld`] if there is not an image in each of its entries, or no entry.
+/// [`WithheldImage`] if there is not an image in each of its entries, or no entry.
 pub fn convert_reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
     let told = document.get("respect_moderation").and_then(JsonValue::bool);
     let data = document.get("data").ok_or(WithheldImage::Unreadable)?;

@@ -24,7 +24,7 @@ pub(super) struct ScannedObject {
 /// Scans bytes that must be one object, which stands inside `outer` others.
 ///
 /// # Errors
-/// See [`super::Document::parse`].
+/// See [`super::JsonDocument::parse`].
 pub(super) fn scan_object(
     bytes: &[u8],
     strictness: ScanStrictness,
@@ -46,7 +46,7 @@ pub(super) fn scan_object(
 /// Scans bytes that must be one value of any kind.
 ///
 /// # Errors
-/// See [`super::Document::parse`].
+/// See [`super::JsonDocument::parse`].
 pub fn validate_value(bytes: &[u8]) -> Result<(), JsonError> {
     let mut scan = start_scan(bytes, ScanStrictness::FromClient)?;
     scan.parse_value(1)?;

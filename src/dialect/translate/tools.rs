@@ -47,13 +47,12 @@ impl CallTools {
     ) -> Result<CallTools, CallError> {
         let mut all = CallTools::default();
         for (i, tool) in array_elements(patch, "tools")?.into_iter().enumerate() {
-            let path = format!("tools[{i}]");
+            let field = format!("tools[{i}].function");
             let Some(function) = tool.get("function").filter(|f| f.kind() == JsonKind::Object)
             else {
-                let field = format!("{path}.function");
                 return Err(CallError::missing(&field, "an object {name, parameters}"));
             };
-            let mut read = ToolDefinition::parse(source, &format!("{path}.function"), function)?;
+            let mut read = ToolDefinition::parse(source, &field, function)?;
             let cache = tool.get("cache_control").filter(|v| !v.is_null());
             read.cache_control = cache.map(|c| source.slice_value(c)).or(read.cache_control);
             all.definitions.push(read);

@@ -11,7 +11,7 @@ use crate::dialect::json::patch::json_string;
 /// Reads a form as the JSON object of its text fields, all of them strings, and its start frame.
 ///
 /// # Errors
-/// [`CallFault`] names the field and what would be right.
+/// [`CallError`] names the field and what would be right.
 pub fn parse_form(form: Form) -> Result<(JsonDocument, Option<SourceImage>), CallError> {
     let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {

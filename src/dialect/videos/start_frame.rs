@@ -25,7 +25,7 @@ const URL_EXPECTED: &str = "an https:// address or data:image/...;base64,...";
 /// The address of the start frame, as it stands in the call.
 ///
 /// # Errors
-/// [`CallFault`] if there is more than one frame, or this is no address.
+/// [`CallError`] if there is more than one frame, or this is no address.
 pub(super) fn find_url<'a>(
     document: &'a JsonDocument,
     file: Option<&SourceImage>,

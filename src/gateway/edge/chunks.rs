@@ -75,7 +75,7 @@ impl ChunkReader {
     ///
     /// # Errors
     /// These bytes cannot go on like this.
-    pub fn read(&mut self, mut bytes: &[u8]) -> Result<(), InvalidChunk> {
+    pub fn advance(&mut self, mut bytes: &[u8]) -> Result<(), InvalidChunk> {
         while let [first, rest @ ..] = bytes {
             if let ChunkPosition::Data { left } = self.position {
                 let skipped = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
@@ -159,7 +159,7 @@ mod tests {
 
     fn read(body: &[u8]) -> Result<bool, InvalidChunk> {
         let mut chunks = ChunkReader::default();
-        chunks.read(body).map(|()| chunks.is_finished())
+        chunks.advance(body).map(|()| chunks.is_finished())
     }
 
     #[rstest]
@@ -220,7 +220,7 @@ mod tests {
             pieces in prop::collection::vec("[0-9a-f;\r\n ]{0,6}|1\r\na\r\n|0\r\n|\r\n", 0..8),
         ) {
             let mut chunks = ChunkReader::default();
-            let in_pieces = pieces.iter().try_for_each(|piece| chunks.read(piece.as_bytes()));
+            let in_pieces = pieces.iter().try_for_each(|piece| chunks.advance(piece.as_bytes()));
             let whole = pieces.concat();
             prop_assert_eq!(in_pieces.map(|()| chunks.is_finished()), read(whole.as_bytes()));
         }

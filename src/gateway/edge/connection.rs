@@ -110,7 +110,7 @@ impl IoPolicy for ClientPolicy {
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let Some(chunks) = &mut self.chunks else { return Poll::Ready(Ok(())) };
-        let read = chunks.read(&buf.filled()[before..]);
+        let read = chunks.advance(&buf.filled()[before..]);
         Poll::Ready(read.map_err(|InvalidChunk| io::ErrorKind::InvalidData.into()))
     }
 

@@ -39,7 +39,7 @@ pub enum HeadError {
     /// A field goes on in the next line.
     FoldedField,
     /// A field has control characters in it.
-    Value,
+    ControlInValue,
     /// There are several lengths, or a length beside an encoding.
     ConflictingLengths,
     /// The length is no plain number.
@@ -96,7 +96,7 @@ pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check(head: &[u8]) -> Result<BodyFraming, HeadError> {
+pub fn check_head(head: &[u8]) -> Result<BodyFraming, HeadError> {
     let mut lines = HeadLines(head);
     let request = RequestLine::parse(lines.next().ok_or(HeadError::BadRequestLine)??)?;
     let mut fields = FramingFields::default();
@@ -113,7 +113,7 @@ pub fn check(head: &[u8]) -> Result<BodyFraming, HeadError> {
 
 /// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.
 #[must_use]
-pub fn path(head: &[u8]) -> String {
+pub fn request_path(head: &[u8]) -> String {
     let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     let rest = split_absolute(target).map_or(target, |(_, rest)| rest);
@@ -212,7 +212,7 @@ impl<'a> FramingFields<'a> {
             return Err(HeadError::BadFieldName);
         }
         if has_controls(value) {
-            return Err(HeadError::Value);
+            return Err(HeadError::ControlInValue);
         }
         self.count += 1;
         if self.count > FIELDS_MAX {

@@ -9,7 +9,7 @@ use super::chunks::ChunkReader;
 use super::connection::EdgeConnection;
 use super::head::{BodyFraming, HeadError};
 use super::{EdgeLimits, SHUTDOWN_GRACE, head, wait_for_shutdown};
-use crate::gateway::api_error::ApiError;
+use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::in_flight::InFlightGuard;
 use crate::gateway::overload::reject;
 
@@ -84,7 +84,7 @@ impl HeadReader {
                 ReadOutcome::Closed => return Ok(None),
                 ReadOutcome::TimedOut if !self.bytes.is_empty() => {
                     reject("head");
-                    return Err(ApiError::HeadTimeout);
+                    return Err(RequestError::HeadTimeout.into());
                 }
                 ReadOutcome::TimedOut => {
                     self.in_flight.iter().for_each(|_| drop(reject("silence")));
@@ -103,9 +103,9 @@ impl HeadReader {
                 continue;
             }
             let most = limits.head_bytes_max;
-            match head::find_end(&self.bytes, self.scanned).map_err(ApiError::InvalidHead)? {
+            match head::find_end(&self.bytes, self.scanned)? {
                 Some(end) if end <= most => {
-                    let chunks = self.check_head(end).map_err(ApiError::InvalidHead)?;
+                    let chunks = self.check_head(end)?;
                     let bytes = std::mem::take(&mut self.bytes);
                     return Ok(self.in_flight.take().map(|in_flight| ReceivedHead {
                         bytes,
@@ -114,7 +114,7 @@ impl HeadReader {
                     }));
                 }
                 None if self.bytes.len() <= most => self.scanned = self.bytes.len(),
-                _ => return Err(ApiError::HeadTooLarge(most)),
+                _ => return Err(RequestError::HeadTooLarge(most).into()),
             }
         }
     }
@@ -122,17 +122,17 @@ impl HeadReader {
     /// Checks the head that ends there, and what is there of a body in chunks.
     fn check_head(&self, end: usize) -> Result<Option<ChunkReader>, HeadError> {
         let (head, body) = self.bytes.split_at(end);
-        if head::check(head)? == BodyFraming::Length {
+        if head::check_head(head)? == BodyFraming::Length {
             return Ok(None);
         }
         let mut chunks = ChunkReader::default();
-        chunks.read(body).map_err(|_| HeadError::BadChunk)?;
+        chunks.advance(body).map_err(|_| HeadError::BadChunk)?;
         Ok(Some(chunks).filter(|chunks| !chunks.is_finished()))
     }
 
     /// The path that is asked for, as far as it was heard.
     pub(super) fn path(&self) -> String {
-        head::path(&self.bytes)
+        head::request_path(&self.bytes)
     }
 
     async fn read_more(

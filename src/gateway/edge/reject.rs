@@ -69,7 +69,7 @@ pub(super) fn try_send_error(mut stream: Stream, refusal: &ApiError) {
 fn error_response(refusal: &ApiError, exchange: &mut RequestContext) -> String {
     let reply = refusal.to_response(exchange.error_format, &exchange.id);
     exchange.access_log.status = reply.status;
-    exchange.access_log.code = Some(reply.code);
+    exchange.access_log.error_code = Some(reply.code);
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut response = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");

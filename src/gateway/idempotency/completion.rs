@@ -44,7 +44,7 @@ pub(super) async fn claim_in_background(
     account: &AccountName,
     key: &IdempotencyKey,
 ) -> oneshot::Receiver<()> {
-    let (repeats, account, key) = (gateway.repeats.clone(), account.clone(), key.clone());
+    let (repeats, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
     let lease_ms = gateway.timeouts.lease_ms();
     let (done, is_done) = oneshot::channel();
     poll_then_spawn(async move {
@@ -147,7 +147,7 @@ pub(in crate::gateway) async fn finish_claim(
 
 /// Gives a name free in the background.
 pub(super) async fn release_claim(gateway: &Gateway, account: &AccountName, key: &IdempotencyKey) {
-    let (repeats, account, key) = (gateway.repeats.clone(), account.clone(), key.clone());
+    let (repeats, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
     poll_then_spawn(async move {
         retry_until_stored(&*repeats, (&account, &key), &mut ClaimEnding::Released).await;
     })
@@ -167,7 +167,7 @@ impl IdempotentCall {
             true => ClaimEnding::Charged(None),
             false => ClaimEnding::Released,
         };
-        let (repeats, store) = (gateway.repeats.clone(), gateway.store_name);
+        let (repeats, store) = (gateway.reply_store.clone(), gateway.store_name);
         let bodies = gateway.body_files.clone();
         let settling = gateway.settlements.begin();
         poll_then_spawn(async move {

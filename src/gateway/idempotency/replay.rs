@@ -12,7 +12,7 @@ use super::super::{local_response, response_head};
 use super::external_body;
 use crate::files::FileReadError;
 use crate::gateway::Gateway;
-use crate::gateway::api_error::ApiError;
+use crate::gateway::api_error::{ApiError, ServerError};
 use crate::gateway::context::RequestContext;
 use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
@@ -31,19 +31,19 @@ pub(super) async fn send_stored_reply(
     stored: &StoredReply,
 ) -> Result<bool, ApiError> {
     let Some(mut body) =
-        ReplayBody::open(from, stored).await.map_err(|()| ApiError::LedgerUnavailable)?
+        ReplayBody::open(from, stored).await.map_err(|()| ServerError::LedgerUnavailable)?
     else {
         return Ok(false);
     };
     let first = match body.bytes_left {
         0 => Some(Bytes::new()),
-        _ => body.next().await.map_err(|()| ApiError::LedgerUnavailable)?,
+        _ => body.next().await.map_err(|()| ServerError::LedgerUnavailable)?,
     };
     let Some(first) = first else { return Ok(false) };
     exchange.leave_pool();
     exchange.access_log.status = stored.head.status();
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
-    let head = build_head(exchange, stored, body.bytes_left).map_err(|_| ApiError::Internal)?;
+    let head = build_head(exchange, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
     if write_reply(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
         local_response::abort_response(session, exchange).await;
         exchange.access_log.client_disconnected = true;
@@ -108,7 +108,7 @@ impl<'a> ReplayBody<'a> {
         let reading = async {
             match &mut self.source {
                 ReplaySource::Store(number) => {
-                    let piece = gateway.repeats.read_piece(account, self.owner, *number).await;
+                    let piece = gateway.reply_store.read_piece(account, self.owner, *number).await;
                     *number += 1;
                     let piece = piece.map_err(|why| why.to_string())?;
                     Ok(piece.filter(|piece| piece.len() <= PIECE_BYTES))

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::gateway::Gateway;
-use crate::gateway::api_error::ApiError;
+use crate::gateway::api_error::{ApiError, CapacityError, ServerError};
 use crate::idempotency::INLINE_BYTES_MAX;
 use crate::jobs::{Job, VendorBody};
 
@@ -26,13 +26,13 @@ pub(super) async fn store_body(
     let expires_s =
         created_ms.saturating_add(gateway.videos.schedule.hold_lease_ms()).div_ceil(1_000);
     job.body_apart = Some(VendorBody { bytes, expires_s });
-    let Some((name, _)) = job.external_body() else { return Err(ApiError::Internal) };
+    let Some((name, _)) = job.external_body() else { return Err(ServerError::Internal.into()) };
     if let Err(why) = gateway.body_files.write(&name, body).await {
         log::warn!(
             event = "video_body_store_failed", job = job.id, why:% = why;
             "video request body not stored"
         );
-        return Err(ApiError::Overloaded);
+        return Err(CapacityError::Overloaded.into());
     }
     Ok((job, Bytes::new()))
 }

@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_known_of_a_job_reads_back_and_is_there_as_long_as_it_is_needed() {
         let root = tempfile::tempdir().expect("a folder");
-        let shelf = Arc::new(SegmentDir::create(root.path()).expect("a shelf"));
+        let dir = Arc::new(SegmentDir::create(root.path()).expect("a folder"));
         let orders = JobOrders::default();
         let placed = job(JobStage::Queued { refused: 0 });
         let (held, body) = (placed.held, "{\"prompt\":\"a\\tb\",\n\"seconds\":4}");
@@ -241,7 +241,7 @@ mod tests {
             lease_ms: 7,
             open_max: 3,
         };
-        orders.record_placed(&order, || shelf.clone()).expect("a write");
+        orders.record_placed(&order, || dir.clone()).expect("a write");
         let running = RunningJob {
             route: "r0".to_owned(),
             depth: 0,
@@ -254,10 +254,10 @@ mod tests {
         let claim = JobClaim { job: job(JobStage::Running(running)), deleted: false, revision: 3 };
         let next = ClaimUpdate { due_ms: Some(50), forget_body: true };
         for _ in 0..2 {
-            orders.record_accepted(&claim, next, || shelf.clone()).expect("a write");
+            orders.record_accepted(&claim, next, || dir.clone()).expect("a write");
         }
-        orders.record_deleted((&placed.account, "video_x"), || shelf.clone()).expect("a write");
-        let noted = read_orders(&shelf.segment_path(SegmentKind::Jobs, 1)).expect("a file");
+        orders.record_deleted((&placed.account, "video_x"), || dir.clone()).expect("a write");
+        let noted = read_orders(&dir.segment_path(SegmentKind::Jobs, 1)).expect("a file");
         let [
             OrderRecord::Placed(first),
             OrderRecord::Accepted(second, then),
@@ -270,17 +270,14 @@ mod tests {
         assert_eq!((first.key.as_deref(), first.lease_ms), (Some("k"), 7));
         assert_eq!((&**second, *then, &**id), (&claim, next, "video_x"));
 
-        orders.maintain(&shelf, |_| true);
+        orders.maintain(&dir, |_| true);
         assert!(orders.lock_state().writer.rotate(), "the next one was made");
-        orders.maintain(&shelf, |_| true);
-        assert!(
-            shelf.segment_path(SegmentKind::Jobs, 1).exists(),
-            "the server does not know it yet"
-        );
+        orders.maintain(&dir, |_| true);
+        assert!(dir.segment_path(SegmentKind::Jobs, 1).exists(), "the server does not know it yet");
         orders.mark_saved("video_x");
-        orders.maintain(&shelf, |_| false);
-        assert!(shelf.segment_path(SegmentKind::Jobs, 1).exists(), "the server may forget it yet");
-        orders.maintain(&shelf, |_| true);
-        assert!(!shelf.segment_path(SegmentKind::Jobs, 1).exists());
+        orders.maintain(&dir, |_| false);
+        assert!(dir.segment_path(SegmentKind::Jobs, 1).exists(), "the server may forget it yet");
+        orders.maintain(&dir, |_| true);
+        assert!(!dir.segment_path(SegmentKind::Jobs, 1).exists());
     }
 }

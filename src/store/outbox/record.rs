@@ -15,7 +15,7 @@ use crate::money::Money;
 /// The end of a hold, on its way to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SettlementEntry {
-    /// Its number in its shelf.
+    /// Its number in its folder.
     pub(super) seq: u64,
     /// When it was written, in unix ms.
     pub(super) at: i64,
@@ -112,7 +112,7 @@ impl LogRecord {
     }
 }
 
-/// What of a shelf was acknowledged: by one run of the store, and by any.
+/// What of a folder was acknowledged: by one run of the store, and by any.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgements {
     run: AckNumbers,

@@ -41,7 +41,7 @@ pub(in crate::store) struct SegmentReplay {
     is_adopted_pending: bool,
 }
 
-/// A shelf whose owner has ended.
+/// A folder of segments whose owner has ended.
 struct AdoptedSegments {
     dir: SegmentDir,
     /// The run of the store that has all of it, and since when.
@@ -143,22 +143,20 @@ impl SegmentReplay {
     fn find_orphans(&mut self, run: &impl ServerRun) {
         let mut orphans = or_log_error(&self.log.root, SegmentDir::lock_orphans(&self.log.root));
         // Where it cannot be read whose one is, it is left for the next time.
-        orphans.retain(|shelf| or_log_error(&shelf.path, shelf.store_id().map(|_| true)));
-        let is_foreign = |shelf: &SegmentDir| {
-            let theirs = shelf.store_id().unwrap_or_default();
+        orphans.retain(|dir| or_log_error(&dir.path, dir.store_id().map(|_| true)));
+        let is_foreign = |dir: &SegmentDir| {
+            let theirs = dir.store_id().unwrap_or_default();
             theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
         };
         let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);
-        self.adopted.extend(
-            own.into_iter().map(|shelf| AdoptedSegments { dir: shelf, complete_run: None }),
-        );
-        for shelf in foreign {
+        self.adopted.extend(own.into_iter().map(|dir| AdoptedSegments { dir, complete_run: None }));
+        for dir in foreign {
             log::error!(
-                event = "outbox_store_mismatch", place:? = shelf.path;
+                event = "outbox_store_mismatch", place:? = dir.path;
                 "outbox has settlements for another store id; they are kept"
             );
             METRICS.outbox_errors.inc();
-            self.foreign.push(shelf);
+            self.foreign.push(dir);
         }
     }
 
@@ -191,11 +189,11 @@ impl SegmentReplay {
         run: &impl ServerRun,
         part: ReplayPart,
     ) -> Result<(), Unavailable> {
-        let AdoptedSegments { dir: shelf, complete_run: has_all } = &self.adopted[place];
-        if has_all.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
+        let AdoptedSegments { dir, complete_run } = &self.adopted[place];
+        if complete_run.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
             return Ok(());
         }
-        let files = or_log_error(&shelf.path, shelf.list_segments(SegmentKind::HoldEnds).map(Some));
+        let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::HoldEnds).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim_segment(file));
         let sent = self.replay_files(run, (files, Vec::new()), part).await?;
@@ -204,18 +202,18 @@ impl SegmentReplay {
         self.is_adopted_pending |= sent.deferred > 0;
         if sent.is_complete() {
             self.release_keys(place).await?;
-            let AdoptedSegments { dir: shelf, complete_run: has_all } = &mut self.adopted[place];
+            let AdoptedSegments { dir, complete_run } = &mut self.adopted[place];
             if sent.entries > 0 {
                 // Only spares the next owner something.
                 let _ =
-                    fs::write(shelf.ack_note_path(), record::all_acked_line(run.name(), sent.last));
+                    fs::write(dir.ack_note_path(), record::all_acked_line(run.name(), sent.last));
             }
-            *has_all = Some((run.name().into(), Instant::now()));
+            *complete_run = Some((run.name().into(), Instant::now()));
         }
         Ok(())
     }
 
-    /// Makes the video jobs again that a run lacks of those that a shelf knows. Jobs that it has
+    /// Makes the video jobs again that a run lacks of those that a folder of segments knows. Jobs that it has
     /// cost a look each; they are those of the last minutes.
     async fn restore_jobs(
         &self,

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::segment_files::SegmentFiles;
 use crate::permissions;
 
-/// A shelf that was begun and has no owner after so long never gets one.
+/// A folder that was begun and has no owner after this time never gets one.
 const UNFINISHED_AGE_MAX: Duration = Duration::from_secs(60);
-/// How the name of a shelf begins that is not ready.
+/// The prefix of the name of a folder that is not ready.
 const UNFINISHED_PREFIX: &str = ".begun-";
 const LOCK_FILE: &str = "lock";
 const STORE_ID_FILE: &str = "store";
@@ -186,9 +186,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shelf_is_adopted_once_and_only_when_its_owner_is_gone() {
+    fn a_folder_is_adopted_once_and_only_when_its_owner_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
-        let own = SegmentDir::create(root.path()).expect("a shelf");
+        let own = SegmentDir::create(root.path()).expect("a folder");
         fs::write(own.segment_path(SegmentKind::HoldEnds, 1), "x").expect("a file");
         assert_eq!(SegmentDir::lock_orphans(root.path()).expect("a look").len(), 0);
         let folder = own.path.clone();
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn one_that_is_empty_goes_away() {
         let root = tempfile::tempdir().expect("a folder");
-        let own = SegmentDir::create(root.path()).expect("a shelf");
+        let own = SegmentDir::create(root.path()).expect("a folder");
         own.remove();
         assert_eq!(fs::read_dir(root.path()).expect("a folder").count(), 0);
     }

@@ -181,7 +181,7 @@ pub(super) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     Ok(said)
 }
 
-/// A new file of a shelf. Its name is synced with its first bytes.
+/// A new segment. Its name is synced with its first bytes.
 pub(super) fn create_segment(
     dir: &SegmentDir,
     (kind, number): (SegmentKind, u64),

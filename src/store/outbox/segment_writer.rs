@@ -107,7 +107,7 @@ impl DeferredWork {
     pub(super) fn finish(self, dir: &SegmentDir) {
         self.to_trim.iter().for_each(|(file, bytes)| segment_files::truncate_to(file, *bytes));
         for number in self.to_remove {
-            // One that stays is found by whoever has the shelf next.
+            // One that stays is found by the next owner of the folder.
             let _ = std::fs::remove_file(dir.segment_path(self.kind, number));
         }
     }

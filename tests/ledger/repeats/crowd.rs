@@ -14,7 +14,7 @@ async fn at_once(
 ) -> Vec<ClaimResult> {
     let mut tasks = JoinSet::new();
     for number in 0..CROWD {
-        let repeats = nodes[number % 2].repeats.clone();
+        let repeats = nodes[number % 2].reply_store.clone();
         let naming = naming(name_of_call, &format!("o{number}"));
         let taking = taking.clone();
         tasks.spawn(async move {
@@ -30,7 +30,7 @@ fn mine(taken: &[ClaimResult]) -> usize {
 
 async fn keeps_its_head(nodes: &[OpenStore; 2]) {
     let account = name("crowd");
-    let [one, other] = nodes.each_ref().map(|node| &*node.repeats);
+    let [one, other] = nodes.each_ref().map(|node| &*node.reply_store);
     let taken = at_once(nodes, "free", ClaimMode::IfFree).await;
     assert_eq!(mine(&taken), 1, "{taken:?}");
     assert_eq!(taken.iter().filter(|taken| **taken == ClaimResult::Running).count(), CROWD - 1);
@@ -49,7 +49,7 @@ async fn keeps_its_head(nodes: &[OpenStore; 2]) {
     assert_eq!(mine(&at_once(nodes, "anew", ClaimMode::Replace).await), CROWD);
     let mut ends = JoinSet::new();
     for number in 0..CROWD {
-        let repeats = nodes[number % 2].repeats.clone();
+        let repeats = nodes[number % 2].reply_store.clone();
         ends.spawn(async move {
             let naming = naming("anew", &format!("o{number}"));
             let body = Some(reply(number.to_string()));

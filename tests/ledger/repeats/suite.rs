@@ -39,48 +39,48 @@ async fn take(
 async fn a_name_lapses_with_its_time_and_is_kept_alive_by_renewal([one, other]: &[OpenStore; 2]) {
     let account = name("times");
     let (first, second) = (naming("n", "first"), naming("n", "second"));
-    assert_eq!(take(&*one.repeats, &account, &first, SHORT_MS).await, ClaimResult::Claimed);
+    assert_eq!(take(&*one.reply_store, &account, &first, SHORT_MS).await, ClaimResult::Claimed);
     let began = Instant::now();
-    let found = take(&*other.repeats, &account, &second, SHORT_MS).await;
+    let found = take(&*other.reply_store, &account, &second, SHORT_MS).await;
     // Else the machine was too busy for the question to mean anything.
     if began.elapsed() < Duration::from_millis(SHORT_MS / 2) {
         assert_eq!(found, ClaimResult::Running);
     }
     tokio::time::sleep(SHORT_GONE).await;
     let lapsed = ClaimResult::Expired { owner: "first".to_owned() };
-    assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, lapsed);
-    assert_eq!(one.repeats.renew_key(&account, "n", "first", LONG_MS).await, Ok(true));
+    assert_eq!(take(&*other.reply_store, &account, &second, SHORT_MS).await, lapsed);
+    assert_eq!(one.reply_store.renew_key(&account, "n", "first", LONG_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
-    assert_eq!(take(&*other.repeats, &account, &second, SHORT_MS).await, ClaimResult::Running);
+    assert_eq!(take(&*other.reply_store, &account, &second, SHORT_MS).await, ClaimResult::Running);
 }
 
 async fn a_name_is_remembered_for_its_life_and_not_longer([one, other]: &[OpenStore; 2]) {
     let account = name("lives");
     let short = |name: &str| IdempotencyKey { life_ms: SHORT_MS, ..naming(name, name) };
-    let body_of = |account, owner| body(&*one.repeats, account, owner);
+    let body_of = |account, owner| body(&*one.reply_store, account, owner);
     for (name, reply) in [("kept", Some(reply("hello"))), ("not-kept", None)] {
         assert_eq!(
-            take(&*one.repeats, &account, &short(name), SHORT_MS).await,
+            take(&*one.reply_store, &account, &short(name), SHORT_MS).await,
             ClaimResult::Claimed
         );
-        assert_eq!(one.repeats.complete(&account, &short(name), reply).await, Ok(true));
+        assert_eq!(one.reply_store.complete(&account, &short(name), reply).await, Ok(true));
     }
     // A call that runs is remembered for longer than its own life, if that is kept alive.
-    assert_eq!(take(&*one.repeats, &account, &short("runs"), 1).await, ClaimResult::Claimed);
-    assert_eq!(one.repeats.renew_key(&account, "runs", "runs", LONG_MS).await, Ok(true));
+    assert_eq!(take(&*one.reply_store, &account, &short("runs"), 1).await, ClaimResult::Claimed);
+    assert_eq!(one.reply_store.renew_key(&account, "runs", "runs", LONG_MS).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     assert_eq!(body_of(&account, "kept").await, Vec::<Bytes>::new());
     for name in ["kept", "not-kept"] {
         assert_eq!(
-            take(&*other.repeats, &account, &naming(name, "z"), 1).await,
+            take(&*other.reply_store, &account, &naming(name, "z"), 1).await,
             ClaimResult::Claimed
         );
     }
-    let found = take(&*other.repeats, &account, &naming("runs", "z"), 1).await;
+    let found = take(&*other.reply_store, &account, &naming("runs", "z"), 1).await;
     assert_eq!(found, ClaimResult::Running);
     // The end begins another life.
     let ending = naming("runs", "runs");
-    assert_eq!(one.repeats.complete(&account, &ending, Some(reply("long"))).await, Ok(true));
+    assert_eq!(one.reply_store.complete(&account, &ending, Some(reply("long"))).await, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     assert_eq!(body_of(&account, "runs").await.concat(), b"long");
 }
@@ -91,14 +91,14 @@ async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[OpenStore; 
     for bytes in sizes.into_iter().chain([3 * PIECE_BYTES, 8 << 20]) {
         let naming = naming(&bytes.to_string(), &bytes.to_string());
         let written = pattern(bytes);
-        assert_eq!(take(&*one.repeats, &account, &naming, LONG_MS).await, ClaimResult::Claimed);
-        let ended = one.repeats.complete(&account, &naming, Some(reply(written.clone()))).await;
+        assert_eq!(take(&*one.reply_store, &account, &naming, LONG_MS).await, ClaimResult::Claimed);
+        let ended = one.reply_store.complete(&account, &naming, Some(reply(written.clone()))).await;
         assert_eq!(ended, Ok(true));
         let kept =
             StoredReply { owner: naming.owner.clone(), head: head(), bytes: written.len() as u64 };
-        let found = take(&*other.repeats, &account, &naming, LONG_MS).await;
+        let found = take(&*other.reply_store, &account, &naming, LONG_MS).await;
         assert_eq!(found, ClaimResult::Replied(kept));
-        let pieces = body(&*other.repeats, &account, &naming.owner).await;
+        let pieces = body(&*other.reply_store, &account, &naming.owner).await;
         assert_eq!(pieces.len(), bytes.div_ceil(PIECE_BYTES));
         assert!(pieces.iter().rev().skip(1).all(|piece| piece.len() == PIECE_BYTES));
         assert!(pieces.concat() == written, "{bytes}");
@@ -110,12 +110,15 @@ async fn any_text_is_a_name([one, other]: &[OpenStore; 2]) {
     for text in ["{a}b", "*", "a b\r\n", "a:b", "ä\u{0}\"'", &"n".repeat(512)] {
         let naming = naming(text, "o");
         assert_eq!(
-            take(&*one.repeats, &account, &naming, LONG_MS).await,
+            take(&*one.reply_store, &account, &naming, LONG_MS).await,
             ClaimResult::Claimed,
             "{text}"
         );
         let stranger = IdempotencyKey { owner: "z".to_owned(), ..naming };
-        assert_eq!(take(&*other.repeats, &account, &stranger, LONG_MS).await, ClaimResult::Running);
+        assert_eq!(
+            take(&*other.reply_store, &account, &stranger, LONG_MS).await,
+            ClaimResult::Running
+        );
     }
 }
 
@@ -125,9 +128,10 @@ async fn a_body_that_is_written_twice_is_there_once([one, other]: &[OpenStore; 2
     let written = pattern(3 * PIECE_BYTES + 5);
     let naming = naming("n", "o");
     for node in [one, other] {
-        let ended = node.repeats.complete(&account, &naming, Some(reply(written.clone()))).await;
+        let ended =
+            node.reply_store.complete(&account, &naming, Some(reply(written.clone()))).await;
         assert_eq!(ended, Ok(true));
-        assert!(body(&*other.repeats, &account, "o").await.concat() == written);
+        assert!(body(&*other.reply_store, &account, "o").await.concat() == written);
     }
 }
 
@@ -140,7 +144,7 @@ async fn a_reply_whose_end_came_twice_was_written_anew_and_lived_for_ten_minutes
     let (account, naming) = (name("twice"), naming("n", "o"));
     let end = async || {
         let body = reply(pattern(3 * PIECE_BYTES + 5));
-        assert_eq!(node.repeats.complete(&account, &naming, Some(body)).await, Ok(true));
+        assert_eq!(node.reply_store.complete(&account, &naming, Some(body)).await, Ok(true));
     };
     let key = "tollgate:{twice}:reply:o";
     let is_long = || match server.command(&["PTTL", key]) {
@@ -152,12 +156,12 @@ async fn a_reply_whose_end_came_twice_was_written_anew_and_lived_for_ten_minutes
     server.command(&["SETRANGE", key, "7", "mark"]);
     end().await;
     assert!(is_long());
-    assert_eq!(&body(&*node.repeats, &account, "o").await.concat()[7..11], b"mark");
+    assert_eq!(&body(&*node.reply_store, &account, "o").await.concat()[7..11], b"mark");
     // A server that lost it has it again, for as long.
     server.command(&["DEL", key]);
     end().await;
     assert!(is_long());
-    assert!(body(&*node.repeats, &account, "o").await.concat() == pattern(3 * PIECE_BYTES + 5));
+    assert!(body(&*node.reply_store, &account, "o").await.concat() == pattern(3 * PIECE_BYTES + 5));
 }
 
 #[tokio::test]
@@ -199,7 +203,7 @@ async fn fill(repeats: &dyn ReplyStore, account: &AccountName, life_ms: u64) -> 
 }
 
 async fn an_account_keeps_so_much_and_no_more(node: &OpenStore) {
-    let (account, repeats) = (name("full"), &*node.repeats);
+    let (account, repeats) = (name("full"), &*node.reply_store);
     assert_eq!(fill(repeats, &account, LONG_MS).await, REPLIES_BYTES_MAX / (8 << 20));
     // Others have room of their own.
     let naming = naming("n", "o");
@@ -238,9 +242,9 @@ async fn passing(repeats: &dyn ReplyStore) {
 async fn sqlite_forgets_what_is_over_and_counts_it_no_more() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = opened(&sqlite_url(folder.path())).await;
-    passing(&*node.repeats).await;
+    passing(&*node.reply_store).await;
     let lasting = naming("lasting", "lasting");
-    let ended = node.repeats.complete(&name("passing"), &lasting, Some(reply("hello"))).await;
+    let ended = node.reply_store.complete(&name("passing"), &lasting, Some(reply("hello"))).await;
     assert_eq!(ended, Ok(true));
     tokio::time::sleep(SHORT_GONE).await;
     node.ledger.expire_holds().await.expect("a sweep");
@@ -255,7 +259,7 @@ async fn sqlite_forgets_what_is_over_and_counts_it_no_more() {
 async fn redis_forgets_what_is_over_and_counts_it_no_more() {
     let server = RedisServer::start();
     let node = opened(&server.url()).await;
-    passing(&*node.repeats).await;
+    passing(&*node.reply_store).await;
     let keys = || format!("{:?}", server.command(&["KEYS", "*"]));
     let end = Instant::now() + GONE_WITHIN;
     while keys().contains("repeat:") || keys().contains("reply:") {
@@ -263,7 +267,7 @@ async fn redis_forgets_what_is_over_and_counts_it_no_more() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let lasting = naming("lasting", "lasting");
-    let ended = node.repeats.complete(&name("passing"), &lasting, Some(reply("hello"))).await;
+    let ended = node.reply_store.complete(&name("passing"), &lasting, Some(reply("hello"))).await;
     assert_eq!(ended, Ok(true));
     let total = server.command(&["GET", "tollgate:{passing}:replies-bytes"]);
     assert_eq!(total, redis::Value::BulkString(b"5".to_vec()));

@@ -8,7 +8,7 @@ use super::*;
 /// The ending of every test below: what a server makes of these bytes.
 fn read(head: &[u8]) -> Result<Option<usize>, HeadError> {
     let Some(end) = find_end(head, 0)? else { return Ok(None) };
-    check(&head[..end]).map(|_| Some(end))
+    check_head(&head[..end]).map(|_| Some(end))
 }
 
 #[rstest]
@@ -91,11 +91,11 @@ fn with(line: &str) -> String {
 #[case::folded_by_tab("X: a\r\n\tContent-Length: 1", HeadError::FoldedField)]
 #[case::folded_at_once(" X: a", HeadError::FoldedField)]
 #[case::bare_lf("X: a\nContent-Length: 1", HeadError::BadLineEnding)]
-#[case::bare_cr("X: a\rContent-Length: 1", HeadError::Value)]
-#[case::zero("X: a\0b", HeadError::Value)]
-#[case::bell("X: a\u{7}b", HeadError::Value)]
-#[case::deleted("X: a\u{7f}b", HeadError::Value)]
-#[case::vertical_tab("Transfer-Encoding: \u{b}chunked", HeadError::Value)]
+#[case::bare_cr("X: a\rContent-Length: 1", HeadError::ControlInValue)]
+#[case::zero("X: a\0b", HeadError::ControlInValue)]
+#[case::bell("X: a\u{7}b", HeadError::ControlInValue)]
+#[case::deleted("X: a\u{7f}b", HeadError::ControlInValue)]
+#[case::vertical_tab("Transfer-Encoding: \u{b}chunked", HeadError::ControlInValue)]
 #[case::another_host("Host: b", HeadError::MultipleHosts)]
 #[case::the_same_host("hOST: a", HeadError::MultipleHosts)]
 #[case::wonders("Expect: wonders", HeadError::UnsupportedExpectation)]
@@ -171,7 +171,7 @@ fn fields_are_counted() {
 #[case("GET", "")]
 #[case("\u{16}\u{3} \u{ff}", "\u{ff}")]
 fn the_path_is_found_in_whatever_there_is(#[case] head: &str, #[case] found: &str) {
-    assert_eq!(path(head.as_bytes()), found);
+    assert_eq!(request_path(head.as_bytes()), found);
 }
 
 /// Whether the reader that pingora uses ends a head where we do, with the same fields.
@@ -244,13 +244,13 @@ proptest! {
         match (found, find_end(&head, 0)) {
             (Ok(pieces), Ok(whole)) => prop_assert_eq!(pieces, whole),
             // In pieces some faults are found that a later one hides, or the other way round.
-            (Err(_), Ok(Some(end))) => prop_assert!(check(&head[..end]).is_err()),
+            (Err(_), Ok(Some(end))) => prop_assert!(check_head(&head[..end]).is_err()),
             (pieces, whole) => prop_assert_eq!(pieces.is_err(), whole.is_err()),
         }
     }
 
     #[test]
     fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = (read(&bytes), check(&bytes), path(&bytes));
+        let _ = (read(&bytes), check_head(&bytes), request_path(&bytes));
     }
 }

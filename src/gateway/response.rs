@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::Gateway;
 use super::answer_budget::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
-use super::api_error::ApiError;
+use super::api_error::{ApiError, ServerError, UpstreamError};
 use super::context::{RelayedCall, RequestContext};
 use super::failure;
 use super::stream_budget::{self, CHECKPOINT_INTERVAL};
@@ -44,9 +44,12 @@ pub(super) async fn relay_response(
     if !call.is_some_and(|call| upstream::is_readable(&head, call)) {
         upstream::record_lost_answer(exchange, failure::UNREADABLE);
         vendor.connection.shutdown().await;
-        return Err(ApiError::RelayFailed(RelayError::Malformed));
+        return Err(UpstreamError::RelayFailed(RelayError::Malformed).into());
     }
-    gateway.response_filter(session, &mut head, exchange).await.map_err(|_| ApiError::Internal)?;
+    gateway
+        .response_filter(session, &mut head, exchange)
+        .await
+        .map_err(|_| ServerError::Internal)?;
     let length = vendor.connection.response_header().and_then(content_length);
     let is_old = session.req_header().version == http::Version::HTTP_10;
     let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
@@ -69,15 +72,7 @@ pub(super) async fn relay_response(
             Some(why) => UpstreamRead::Failed(why),
             None => checkpoints.with_checkpoints(gateway, exchange, vendor.read_chunk()).await,
         };
-        let is_late =
-            client.disconnected.is_none() && !is_over_budget(&read) && Instant::now() >= deadline;
-        let read = match client.disconnected {
-            None if is_late => UpstreamRead::Failed(RelayError::Stalled),
-            Some(gone) if !gone.should_drain(vendor.read_bytes, gateway.timeouts.drain) => {
-                UpstreamRead::Failed(RelayError::Abandoned)
-            }
-            _ => read,
-        };
+        let (read, is_late) = limit_time(gateway, &client, deadline, read, vendor.read_bytes);
         let out = collect_output(gateway, session, exchange, &mut vendor, read).await?;
         let out = reserve_memory(gateway, session, exchange, &mut client, out).await?;
         idempotency::record_body(exchange, &out.0);
@@ -104,11 +99,31 @@ pub(super) async fn relay_response(
                 end_broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
                 break;
             }
-            None => return Err(ApiError::Internal),
+            None => return Err(ServerError::Internal.into()),
         }
     }
     finish_downstream(session, exchange, &client).await;
     Ok(())
+}
+
+/// Ends the reading of a response whose time is over, or that nobody waits for any longer; whether
+/// its time was over.
+fn limit_time(
+    gateway: &Gateway,
+    client: &Downstream<'_>,
+    deadline: Instant,
+    read: UpstreamRead,
+    read_bytes: u64,
+) -> (UpstreamRead, bool) {
+    match client.disconnected {
+        None if !is_over_budget(&read) && Instant::now() >= deadline => {
+            (UpstreamRead::Failed(RelayError::Stalled), true)
+        }
+        Some(gone) if !gone.should_drain(read_bytes, gateway.timeouts.drain) => {
+            (UpstreamRead::Failed(RelayError::Abandoned), false)
+        }
+        _ => (read, false),
+    }
 }
 
 /// Notes how the client's side ended.
@@ -148,16 +163,16 @@ async fn end_broken(
     let input = |r: &mut RelayedCall| r.relay.billable_usage(r.pricing.input_tokens);
     let due = exchange.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
-        return Err(ApiError::RelayFailed(why));
+        return Err(UpstreamError::RelayFailed(why).into());
     }
     if client.head.is_some() && why == RelayError::SlowReader {
         settle_boxed(gateway, exchange, client).await;
         idempotency::discard_recording(exchange);
         idempotency::store_before_last_byte(gateway, exchange).await;
         idempotency::finish_claim(gateway, exchange, false).await;
-        return Err(ApiError::RelayFailed(why));
+        return Err(UpstreamError::RelayFailed(why).into());
     }
-    exchange.access_log.code = Some(why.to_string());
+    exchange.access_log.error_code = Some(why.to_string());
     let tells = exchange.relaying().is_some_and(|r| r.relay.reports_errors_inline());
     settle_boxed(gateway, exchange, client).await;
     write_final(gateway, session, exchange, client, (out, tells), vendor).await;
@@ -276,7 +291,7 @@ async fn write_final(
     (out, end): (OutputChunks, bool),
     vendor: &UpstreamResponse,
 ) {
-    let broke = exchange.access_log.code.is_some();
+    let broke = exchange.access_log.error_code.is_some();
     if broke && !(client.is_stream && end) {
         idempotency::discard_recording(exchange);
     }
@@ -343,7 +358,7 @@ fn run_body_filter(
         }
     };
     let filtered = gateway.response_body_filter(session, &mut body, end, exchange);
-    filtered.map_err(|_| ApiError::Internal)?;
+    filtered.map_err(|_| ServerError::Internal)?;
     if !is_open(exchange) {
         // The end of an answer may be an error in the vendor's words.
         let redact = |bytes: Bytes| match &exchange.access_log.route {
