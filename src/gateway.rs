@@ -4,10 +4,8 @@
 //! prepares each attempt, `response` relays the answer, `settlement` settles the hold.
 //! `proxy_loop` calls the phases.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -15,25 +13,22 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 
-use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
-use crate::files::bodies::BodyFiles;
-use crate::idempotency::ReplyStore;
-use crate::kv_cache::AccountCache;
-use crate::ledger::{Leases, Ledger};
 
 pub mod admit;
-
 pub mod answer_budget;
 pub mod api_error;
+mod auth;
 pub mod body_budget;
+mod body_reader;
 pub mod client_address;
 pub mod concurrency;
 pub mod context;
 pub mod download;
 pub mod edge;
 pub mod failure;
+pub mod funding;
 pub mod health;
 pub mod holds;
 pub mod idempotency;
@@ -41,20 +36,28 @@ pub mod in_flight;
 pub mod key_cache;
 pub mod limits;
 pub mod local_response;
+pub mod models;
 pub mod overload;
 pub mod probe;
 pub mod proxy_loop;
 pub mod reasoning_cache;
 pub mod request_body;
+mod request_permits;
+mod request_target;
 pub mod response;
 pub mod response_head;
+mod response_writer;
 pub mod route_tls;
 pub mod router;
 pub mod routes;
 pub mod settlement;
 pub mod slow_bodies;
+mod spawn;
+pub mod state;
 pub mod stream_budget;
+mod stream_holds;
 pub mod tenant_budget;
+pub mod upload_budget;
 pub mod uploads;
 pub mod upstream;
 pub mod upstream_pool;
@@ -64,145 +67,21 @@ pub mod vendor_key;
 pub mod videos;
 mod wrapped_stream;
 
-use answer_budget::AnswerBudget;
+pub use state::{Gateway, GatewayConfig};
+
 use api_error::ApiError;
-use client_address::TrustedProxies;
-use concurrency::ConcurrencyLimits;
 use context::{RelayedCall, RequestContext, RequestStage};
-use idempotency::{Admission, IdempotencySource};
-use in_flight::InFlight;
-use key_cache::{ApiKeyCache, AuthenticatedCaller};
-use limits::{Limits, Timeouts};
-use local_response::{LocalResponse, abort_response, drain_request, send_response};
-use overload::OverloadMonitor;
+use idempotency::Admission;
+use idempotency::source::IdempotencySource;
+use key_cache::AuthenticatedCaller;
+use local_response::LocalResponse;
 use request_body::RequestBody;
-use router::{ApiOperation, ModelListing};
-use routes::RouteTable;
-use slow_bodies::SlowBodies;
+use response_writer::{abort_response, drain_request, send_response};
+use router::ApiOperation;
 use stream_budget::StreamBudget;
-use tenant_budget::{TenantBudget, TenantTable};
-use uploads::UploadBudget;
-use upstream_pool::UpstreamPool;
-use videos::{VideoAction, VideoService};
-
-/// Everything a request needs.
-pub struct Gateway {
-    /// The models and prices; replaced as a whole when the rules are reloaded.
-    pub catalogue: Arc<ArcSwap<Catalogue>>,
-    /// The routes to the vendors.
-    pub routes: Arc<RouteTable>,
-    /// Balances, holds and charges.
-    pub ledger: Arc<dyn Ledger>,
-    /// A cache of values per account, each with a time to live.
-    pub account_cache: Arc<dyn AccountCache>,
-    /// The store's name in metrics.
-    pub store_name: &'static str,
-    /// Size and concurrency limits.
-    pub limits: Limits,
-    /// Timeouts.
-    pub timeouts: Timeouts,
-    /// The requests in flight.
-    pub in_flight: InFlight,
-    /// Tells whether the runtime is overloaded.
-    pub overload: OverloadMonitor,
-    /// Limits of requests in flight: in total, per account and per address.
-    pub concurrency: ConcurrencyLimits,
-    /// The settlements in flight: the call is over, its hold is being settled or voided.
-    pub settlements: InFlight,
-    /// The memory budget of uploads.
-    pub upload_budget: UploadBudget,
-    /// The memory budget of all other request bodies.
-    pub body_budget: TenantBudget,
-    /// The memory budget of responses.
-    pub answer_budget: AnswerBudget,
-    /// Slow request bodies, which are evicted when the request limit is reached.
-    pub slow_bodies: Arc<SlowBodies>,
-    /// The listing of all models.
-    pub model_listing: ModelListing,
-    /// Video jobs.
-    pub videos: VideoService,
-    /// The idempotency store: claims on keys, and stored replies.
-    pub reply_store: Arc<dyn ReplyStore>,
-    /// The leases that this process renews.
-    pub leases: Leases,
-    /// The memory budget of replies that are recorded for idempotent repeats.
-    pub reply_budget: TenantBudget,
-    /// Bodies that are too large for the ledger's store.
-    pub body_files: Arc<BodyFiles>,
-    /// Connections to vendors.
-    pub upstream_pool: Arc<UpstreamPool>,
-    /// The proxies that may report a client's address.
-    pub trusted_proxies: Option<Arc<TrustedProxies>>,
-    /// Keys that were looked up.
-    pub key_cache: ApiKeyCache,
-    /// The accounts and addresses that use any of the budgets.
-    pub tenants: Arc<TenantTable>,
-}
-
-/// What a gateway is made of.
-pub struct GatewayConfig {
-    /// See [`Gateway::catalogue`].
-    pub catalogue: Arc<ArcSwap<Catalogue>>,
-    /// See [`Gateway::routes`].
-    pub routes: Arc<RouteTable>,
-    /// See [`Gateway::ledger`].
-    pub ledger: Arc<dyn Ledger>,
-    /// See [`Gateway::account_cache`].
-    pub account_cache: Arc<dyn AccountCache>,
-    /// See [`Gateway::store_name`].
-    pub store_name: &'static str,
-    /// See [`Gateway::videos`].
-    pub videos: VideoService,
-    /// See [`Gateway::reply_store`].
-    pub reply_store: Arc<dyn ReplyStore>,
-    /// See [`Gateway::leases`].
-    pub leases: Leases,
-    /// See [`Gateway::body_files`].
-    pub body_files: Arc<BodyFiles>,
-    /// See [`Gateway::limits`].
-    pub limits: Limits,
-    /// See [`Gateway::timeouts`].
-    pub timeouts: Timeouts,
-    /// See [`Gateway::upstream_pool`].
-    pub upstream_pool: UpstreamPool,
-    /// See [`Gateway::trusted_proxies`].
-    pub trusted_proxies: Option<Arc<TrustedProxies>>,
-}
+use videos::action::VideoAction;
 
 impl Gateway {
-    /// Puts a gateway together.
-    #[must_use]
-    pub fn new(parts: GatewayConfig) -> Gateway {
-        let tenants = Arc::default();
-        Gateway {
-            catalogue: parts.catalogue,
-            routes: parts.routes,
-            ledger: parts.ledger,
-            account_cache: parts.account_cache,
-            store_name: parts.store_name,
-            overload: OverloadMonitor::new(parts.timeouts.shed_lag),
-            concurrency: ConcurrencyLimits::new(&parts.limits),
-            upload_budget: uploads::upload_budget(&parts.limits),
-            body_budget: body_budget::new_budget(&parts.limits),
-            slow_bodies: Arc::default(),
-            model_listing: ModelListing::default(),
-            answer_budget: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
-            videos: parts.videos,
-            reply_store: parts.reply_store,
-            leases: parts.leases,
-            reply_budget: idempotency::recording_budget(),
-            body_files: parts.body_files,
-            limits: parts.limits,
-            timeouts: parts.timeouts,
-            in_flight: InFlight::default(),
-            settlements: InFlight::default(),
-            upstream_pool: Arc::new(parts.upstream_pool),
-            trusted_proxies: parts.trusted_proxies,
-            key_cache: ApiKeyCache::new(&tenants),
-            tenants,
-        }
-    }
-
     async fn serve(&self, session: &mut Session, exchange: &mut RequestContext) -> ServeResult {
         exchange.error_format = router::error_format(session.req_header().uri.path());
         exchange.client_address =
@@ -215,8 +94,7 @@ impl Gateway {
             return Box::pin(videos::send_file(self, session, exchange, (id, token))).await;
         }
         let caller =
-            request_body::authenticate(self, session, exchange.error_format, target.is_free())
-                .await?;
+            auth::authenticate(self, session, exchange.error_format, target.is_free()).await?;
         exchange.access_log.account = Some(caller.key.account.clone());
         exchange.access_log.key = Some(caller.key.clone());
         self.count_for_account(exchange, &caller.tenant)?;
@@ -249,7 +127,7 @@ impl Gateway {
             }
             ApiOperation::Model(id) => {
                 let body =
-                    router::model_json(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
+                    models::model_json(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
                 send_response(session, exchange, LocalResponse::ok(body)).await;
                 Ok(())
             }
@@ -272,7 +150,7 @@ impl Gateway {
             return Ok(None);
         }
         idempotency::await_claim(self, exchange).await;
-        let reply = videos::create_job(self, session, exchange, caller, body).await?;
+        let reply = videos::create::create_job(self, session, exchange, caller, body).await?;
         idempotency::store_local_reply(self, exchange, &reply).await;
         Ok(Some(reply))
     }
@@ -302,7 +180,7 @@ impl Gateway {
         endpoint: Endpoint,
     ) -> std::result::Result<RequestBody, ApiError> {
         let began = Instant::now();
-        let body = request_body::read_body(self, session, caller, endpoint).await;
+        let body = body_reader::read_body(self, session, caller, endpoint).await;
         exchange.client_time += began.elapsed();
         body
     }
@@ -435,7 +313,8 @@ impl ProxyHttp for Gateway {
         let relay =
             Relay::new(response_head::relay_mode(exchange, &admitted), admitted.call.stream);
         let relay = relay.with_bounds(bounds);
-        let stream_budget = StreamBudget::for_call(&admitted);
+        let stream_budget =
+            StreamBudget::for_call(&admitted.call, &admitted.funding, admitted.pricing.full_hold);
         exchange.stage = RequestStage::Relaying(Box::new(RelayedCall {
             funding: admitted.funding,
             pricing: admitted.pricing,

@@ -2,6 +2,7 @@
 
 pub mod catalogue;
 pub mod cli;
+pub mod clock;
 pub mod conf;
 pub mod dialect;
 pub mod files;

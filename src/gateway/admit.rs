@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::api_error::{AdmissionError, ApiError, UpstreamError};
 use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage};
-use super::holds::{self, Funding};
+use super::funding::Funding;
 use super::key_cache::AuthenticatedCaller;
 use super::request_body::RequestBody;
+use super::state::Gateway;
 use super::vendor_ids::ReferencedContext;
-use super::{Gateway, reasoning_cache, vendor_ids};
+use super::{holds, reasoning_cache, vendor_ids};
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answer_budget::AnswerPermit;
-use super::api_error::AttemptFailure;
-use super::api_error::ErrorFormat;
-use super::holds::Funding;
-use super::idempotency::IdempotentCall;
-use super::reasoning_cache::ReasoningState;
+use super::api_error::{AttemptFailure, ErrorFormat};
+use super::funding::Funding;
+use super::idempotency::call::IdempotentCall;
 use super::routes::{RouteSlot, VendorRoute};
 use super::stream_budget::StreamBudget;
 use super::tenant_budget::{BudgetPermit, Tenant};
-use super::uploads::UploadPermit;
+use super::upload_budget::UploadPermit;
 use crate::catalogue::Model;
+use crate::clock::unix_ms;
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::payload::RequestPayload;
@@ -259,9 +258,22 @@ impl RequestContext {
     }
 }
 
-/// Now, in unix ms.
-#[must_use]
-pub fn unix_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
+/// What became of the thinking that belongs to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningState {
+    /// All of it was put back.
+    Restored,
+    /// Some was not to be had, or the client changed what it belongs to; none was put back.
+    Dropped,
+}
+
+impl ReasoningState {
+    /// The value of the header that tells.
+    #[must_use]
+    pub fn header_value(self) -> &'static str {
+        match self {
+            ReasoningState::Restored => "restored",
+            ReasoningState::Dropped => "dropped",
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Sending a file that the gateway keeps itself, or a part of it.
 
+use super::response_writer;
 use futures_util::StreamExt as _;
 use http::header::RANGE;
 use pingora_http::ResponseHeader;
@@ -7,7 +8,7 @@ use pingora_proxy::Session;
 
 use super::api_error::{ApiError, ServerError, VideoError};
 use super::context::RequestContext;
-use super::local_response::{self, LocalResponse};
+use super::local_response::LocalResponse;
 use super::response_head;
 use crate::files::range::{self, ByteRange};
 use crate::files::{FileReadError, VideoFiles};
@@ -39,7 +40,7 @@ pub(super) async fn send_file(
         ByteRange::Unsatisfiable => {
             let none = LocalResponse { status: 416, ..LocalResponse::ok(String::new()) };
             let none = none.with_header("content-range", &format!("bytes */{length}"));
-            local_response::send_response(session, exchange, none).await;
+            response_writer::send_response(session, exchange, none).await;
             return Ok(());
         }
     };
@@ -80,7 +81,7 @@ pub(super) async fn send_file(
     exchange.access_log.status = status;
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     if !matches!(sent, Ok(true)) {
-        local_response::abort_response(session, exchange).await;
+        response_writer::abort_response(session, exchange).await;
         exchange.access_log.client_disconnected = sent.is_err();
     }
     Ok(())

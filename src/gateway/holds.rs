@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Gateway;
 use super::api_error::{AdmissionError, ApiError, ServerError};
-use super::context::unix_ms;
+use super::funding::Funding;
+use super::state::Gateway;
 use crate::catalogue::{Model, Vendor};
+use crate::clock::unix_ms;
 use crate::dialect::CallError;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind};
 use crate::dialect::videos::VideoRequest;
-use crate::ledger::{self, AccountName, Hold, HoldRefused, KeyRecord, Lease, Unavailable, lease};
+use crate::ledger::{self, AccountName, HoldRefused, KeyRecord, Unavailable, lease};
 use crate::money::price::{Price, Quote, TokenPrice};
 use crate::money::{BilledUnits, Money, VideoResolution};
 
@@ -18,42 +19,6 @@ const CHARGE_MIN: Money = match Money::from_nano(1) {
     Ok(least) => least,
     Err(_) => Money::ZERO,
 };
-
-/// How a call is paid for. No vendor is called without it.
-#[derive(Debug)]
-pub enum Funding {
-    /// Money is held.
-    Held {
-        /// The hold.
-        hold: Hold,
-        /// The key that it was made for.
-        key: Arc<KeyRecord>,
-        /// What keeps it alive while the call runs.
-        lease: Lease,
-    },
-    /// It costs nothing.
-    Free,
-}
-
-impl Funding {
-    /// Whose money it is, if it takes any.
-    #[must_use]
-    pub fn account(&self) -> Option<&AccountName> {
-        match self {
-            Funding::Held { hold, .. } => Some(hold.account()),
-            Funding::Free => None,
-        }
-    }
-
-    /// How much is held.
-    #[must_use]
-    pub fn held(&self) -> Money {
-        match self {
-            Funding::Held { hold, .. } => hold.held(),
-            Funding::Free => Money::ZERO,
-        }
-    }
-}
 
 /// What to hold for a call; `None` if it costs nothing. `earlier` are input tokens of earlier
 /// answers that the vendor reads again.

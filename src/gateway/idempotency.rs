@@ -5,46 +5,44 @@
 //! the reply is stored under the key if the call was charged; else the key is released. If a call
 //! ends in any other way, its claim expires, and the ledger tells whether it was charged.
 
+use super::local_response::LocalResponse;
+use super::response_writer;
+use super::videos::service::job_id;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pingora_proxy::Session;
-use tokio::sync::oneshot;
 
 use super::api_error::{ApiError, CapacityError, IdempotencyError, ServerError, UpstreamError};
-use super::context::{RequestContext, unix_ms};
+use super::context::RequestContext;
 use super::request_body::RequestBody as Body;
+use super::state::Gateway;
 use super::tenant_budget::TenantId;
-use super::{Gateway, upstream, videos};
-use crate::dialect::{CallError, Endpoint};
+use super::upstream;
+use crate::clock::unix_ms;
+use crate::dialect::Endpoint;
 use crate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
-use crate::ledger::{AccountName, Lease, Operation, Outcome};
+use crate::ledger::{AccountName, Operation, Outcome};
 use crate::metrics::METRICS;
 use crate::money::Money;
 
+pub mod call;
 mod completion;
 mod external_body;
 mod fingerprint;
-mod recorder;
+pub(super) mod recorder;
 mod replay;
+pub(super) mod source;
 
 pub(super) use completion::{
     await_claim, detect_undelivered, finish_claim, record_head, store_before_last_byte,
     store_local_reply,
 };
-use recorder::ReplyRecorder;
-pub(super) use recorder::recording_budget;
 
-/// The name under which clients ask for something once, however often they ask.
-const KEY_HEADER: &str = "idempotency-key";
-const KEY_BYTES_MAX: usize = 255;
-/// How often a client has tried before, as official ones tell.
-const RETRY_COUNT_HEADER: &str = "x-stainless-retry-count";
-/// Names and replies are remembered for so long: of keys, and of calls without one.
-const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-const RETRY_TTL: Duration = Duration::from_secs(10 * 60);
-/// See [`IdempotentCall::delivered_bytes_max`].
-const DELIVERED_BYTES_MAX: usize = 64 << 10;
+use call::{DELIVERED_BYTES_MAX, IdempotentCall};
+use recorder::ReplyRecorder;
+use source::IdempotencySource;
+
 /// How often a retry polls for the end of the first call. The interval grows with the time it has
 /// waited.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(250);
@@ -53,34 +51,6 @@ const POLL_INTERVAL_DIVISOR: u32 = 20;
 /// What the log has for a client that did not wait.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// How a call says what it may be a repeat of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum IdempotencySource {
-    /// It has a key, whose digest this is.
-    Keyed(String),
-    /// It has none; it is no repeat, but may be repeated.
-    FirstAttempt,
-    /// It is what a client that got no answer does next.
-    Retry,
-}
-
-/// The idempotency claim of a call in flight, and its reply as far as it was sent.
-#[derive(Debug)]
-pub struct IdempotentCall {
-    account: AccountName,
-    key: IdempotencyKey,
-    is_keyed: bool,
-    /// A reply of at most this many bytes is stored even if it seems delivered: the connection may
-    /// have failed without notice.
-    delivered_bytes_max: usize,
-    /// Whether the client has not got all of it.
-    is_undelivered: bool,
-    /// Ends when the name was taken, where nobody has waited for that yet.
-    claimed: Option<oneshot::Receiver<()>>,
-    recorder: ReplyRecorder,
-    lease: Lease,
-}
-
 /// What becomes of a call that may be a repeat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
@@ -88,70 +58,6 @@ pub(super) enum Admission {
     New,
     /// It was answered.
     Answered,
-}
-
-impl IdempotencySource {
-    /// Reads the headers of a call; `None` if they say nothing.
-    ///
-    /// # Errors
-    /// There is more than one key, or none that could be one.
-    pub(super) fn from_headers(
-        session: &Session,
-        endpoint: Endpoint,
-    ) -> Result<Option<IdempotencySource>, ApiError> {
-        if endpoint == Endpoint::Moderations {
-            return Ok(None);
-        }
-        if let Some(key) = read_key_digest(session)? {
-            // A video's key leads to its job, for as long as that is there.
-            return Ok((endpoint != Endpoint::Videos).then_some(IdempotencySource::Keyed(key)));
-        }
-        let count = session.get_header(RETRY_COUNT_HEADER).and_then(|count| count.to_str().ok());
-        Ok(match count.and_then(|count| count.parse::<u64>().ok()) {
-            None => None,
-            Some(0) => Some(IdempotencySource::FirstAttempt),
-            Some(_) => Some(IdempotencySource::Retry),
-        })
-    }
-
-    fn claim_name(&self, endpoint: Endpoint, content: &[u8; 32]) -> String {
-        let endpoint = endpoint.name();
-        match self {
-            IdempotencySource::Keyed(key) => format!("key:{endpoint}:{key}"),
-            IdempotencySource::FirstAttempt | IdempotencySource::Retry => {
-                format!("retry:{endpoint}:{}", fingerprint::hex(content))
-            }
-        }
-    }
-
-    fn ttl_ms(&self) -> u64 {
-        let life = if matches!(self, IdempotencySource::Keyed(_)) { KEY_TTL } else { RETRY_TTL };
-        u64::try_from(life.as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-/// Whether a call says that it may have been made before.
-pub(super) fn may_be_repeat(session: &Session) -> bool {
-    let retries = session.get_header(RETRY_COUNT_HEADER).map(http::HeaderValue::as_bytes);
-    session.get_header(KEY_HEADER).is_some() || retries.is_some_and(|count| count != b"0")
-}
-
-/// The digest of the key under which a client asks once.
-///
-/// # Errors
-/// There is more than one, or it is none.
-pub(super) fn read_key_digest(session: &Session) -> Result<Option<String>, ApiError> {
-    let mut keys = session.req_header().headers.get_all(KEY_HEADER).iter();
-    let Some(key) = keys.next() else { return Ok(None) };
-    let key = key.as_bytes();
-    let sound = keys.next().is_none()
-        && (1..=KEY_BYTES_MAX).contains(&key.len())
-        && key.iter().all(u8::is_ascii_graphic);
-    if !sound {
-        let right = "one header of 1 to 255 visible ASCII characters";
-        return Err(CallError::invalid("Idempotency-Key", right).into());
-    }
-    Ok(Some(fingerprint::hex(&fingerprint::digest_text(key))))
 }
 
 /// Claims the idempotency key of a call, or replays the reply stored under it.
@@ -171,7 +77,7 @@ pub(super) async fn claim_or_replay(
     let name = source.claim_name(endpoint, &content);
     // As its hold.
     let owner =
-        if endpoint == Endpoint::Videos { videos::job_id(exchange) } else { exchange.id.clone() };
+        if endpoint == Endpoint::Videos { job_id(&exchange.id) } else { exchange.id.clone() };
     let key = IdempotencyKey { name, content, owner, life_ms: source.ttl_ms() };
     let mut claimed = None;
     if source == IdempotencySource::FirstAttempt {
@@ -275,7 +181,7 @@ impl ClaimAttempt<'_> {
                 ClaimResult::Expired { owner } if self.endpoint == Endpoint::Videos => {
                     if let Some(reply) = self.find_lapsed_job(&owner).await? {
                         self.count_outcome(exchange, self.outcome());
-                        super::local_response::send_response(session, exchange, reply).await;
+                        response_writer::send_response(session, exchange, reply).await;
                         return Ok(Admission::Answered);
                     }
                     mode = ClaimMode::TakeOver(owner);
@@ -332,10 +238,7 @@ impl ClaimAttempt<'_> {
 
     /// The video job of a lapsed call. If there is none, the id of its hold is used up, so that a
     /// call that was only delayed cannot place the job as well.
-    async fn find_lapsed_job(
-        &self,
-        id: &str,
-    ) -> Result<Option<super::local_response::LocalResponse>, ApiError> {
+    async fn find_lapsed_job(&self, id: &str) -> Result<Option<LocalResponse>, ApiError> {
         if let Some(reply) = self.find_job(id).await? {
             return Ok(Some(reply));
         }
@@ -357,17 +260,13 @@ impl ClaimAttempt<'_> {
     }
 
     /// The answer to whoever asked for a job, if it was placed.
-    async fn find_job(
-        &self,
-        id: &str,
-    ) -> Result<Option<super::local_response::LocalResponse>, ApiError> {
+    async fn find_job(&self, id: &str) -> Result<Option<LocalResponse>, ApiError> {
         let videos = &self.gateway.videos;
         let finding = videos.queue.find_job(self.account, id);
         let job = self.gateway.with_ledger_timeout("video_find", finding).await;
         let job = job.map_err(|_| ServerError::LedgerUnavailable)?;
         let job = job.filter(|job| !job.is_expired(&videos.schedule, unix_ms()));
-        Ok(job
-            .map(|job| super::local_response::LocalResponse::ok(job.to_api_json(&videos.schedule))))
+        Ok(job.map(|job| LocalResponse::ok(job.to_api_json(&videos.schedule))))
     }
 
     /// Waits for a look at a call that runs; `false` if the client has gone.

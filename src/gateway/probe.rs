@@ -13,13 +13,13 @@ use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
 
-use super::context::unix_ms;
 use super::health::{HealthFailure, ProbeOutcome};
 use super::limits::Timeouts;
 use super::routes::{RouteTable, VendorRoute, VendorRouteSet};
 use super::upstream_pool::UpstreamPool;
 use super::{failure, upstream};
 use crate::catalogue::{Catalogue, Vendor};
+use crate::clock::unix_ms;
 use crate::dialect::json::scan;
 use crate::dialect::vendor_error::VendorError;
 

@@ -13,13 +13,12 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
-use super::Gateway;
 use super::api_error::{ApiError, AttemptFailure, ServerError, UpstreamError};
 use super::context::{AdmittedCall, BodyTransform, RequestContext};
-use super::failure;
 use super::overload::reject;
 use super::response::{self, UpstreamResponse};
-use super::upstream;
+use super::state::Gateway;
+use super::{failure, upstream};
 use crate::dialect::call::RequestKind;
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::vendor_error::VendorError;

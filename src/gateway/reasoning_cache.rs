@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::context::{AdmittedCall, BodyTransform, RequestContext};
-use super::{Gateway, holds};
+use super::context::{AdmittedCall, BodyTransform, ReasoningState, RequestContext};
+use super::holds;
+use super::state::Gateway;
 use crate::dialect::call::ModelCall;
 use crate::dialect::translate::request::{RestoredThinking, Translation};
 use crate::dialect::translate::thinking::SavedThinking;
@@ -17,26 +18,6 @@ use crate::ledger::AccountName;
 const REASONING_TTL: Duration = Duration::from_secs(60 * 60);
 /// Turns whose thinking is looked for, at most: longer loops go on without.
 const TURNS_MAX: usize = 256;
-
-/// What became of the thinking that belongs to a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasoningState {
-    /// All of it was put back.
-    Restored,
-    /// Some was not to be had, or the client changed what it belongs to; none was put back.
-    Dropped,
-}
-
-impl ReasoningState {
-    /// The value of the header that tells.
-    #[must_use]
-    pub fn header_value(self) -> &'static str {
-        match self {
-            ReasoningState::Restored => "restored",
-            ReasoningState::Dropped => "dropped",
-        }
-    }
-}
 
 /// Restores the saved reasoning of the tool loop that a call continues, and extends its hold.
 ///

@@ -1,6 +1,8 @@
 //! Relays a response: each chunk goes through the body filter and to the client. If the client
 //! disconnects, the rest is still read, because the usage is reported at its end.
 
+use super::response_writer;
+use super::stream_holds;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -14,13 +16,12 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session};
 use tokio::time::{Sleep, sleep};
 
-use super::Gateway;
 use super::answer_budget::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
 use super::api_error::{ApiError, ServerError, UpstreamError};
 use super::context::{RelayedCall, RequestContext};
-use super::failure;
-use super::stream_budget::{self, CHECKPOINT_INTERVAL};
-use super::{idempotency, local_response, settlement, upstream};
+use super::state::Gateway;
+use super::stream_holds::CHECKPOINT_INTERVAL;
+use super::{failure, idempotency, settlement, upstream};
 use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
 
 mod downstream;
@@ -135,7 +136,7 @@ async fn finish_downstream(
     exchange.access_log.client_disconnected = client.disconnected.is_some();
     exchange.client_time += client.write_time;
     if client.disconnected.is_some() {
-        local_response::abort_response(session, exchange).await;
+        response_writer::abort_response(session, exchange).await;
     }
 }
 
@@ -177,7 +178,7 @@ async fn end_broken(
     settle_boxed(gateway, exchange, client).await;
     write_final(gateway, session, exchange, client, (out, tells), vendor).await;
     if !tells && client.disconnected.is_none() {
-        local_response::abort_response(session, exchange).await;
+        response_writer::abort_response(session, exchange).await;
     }
     Ok(())
 }
@@ -206,7 +207,7 @@ async fn collect_output(
         out.append(run_body_filter(gateway, session, exchange, read)?);
     }
     if is_open(exchange)
-        && let Some(why) = stream_budget::ensure_covered(gateway, exchange).await
+        && let Some(why) = stream_holds::ensure_covered(gateway, exchange).await
     {
         // Output that the hold does not cover is not passed on.
         out = run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why))?;
@@ -331,7 +332,7 @@ impl CheckpointTimer {
             tokio::select! {
                 biased;
                 () = due.as_mut() => {
-                    stream_budget::write_checkpoint(gateway, exchange).await;
+                    stream_holds::write_checkpoint(gateway, exchange).await;
                     due.as_mut().reset(tokio::time::Instant::now() + CHECKPOINT_INTERVAL);
                 }
                 read = &mut reading => break read,

@@ -7,7 +7,7 @@ use pingora_proxy::Session;
 
 use super::api_error::ErrorFormat;
 use super::context::{AdmittedCall, BodyTransform, RequestContext};
-use super::holds::Funding;
+use super::funding::Funding;
 use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
 use crate::dialect::translate::reply::ReplyMetadata;

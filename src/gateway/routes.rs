@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 
-use super::context::unix_ms;
 use super::health::{HealthFailure, RouteHealth};
 use super::route_tls::RouteTls;
 use super::vendor_key::{is_header_safe, read_key};
 use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
+use crate::clock::unix_ms;
 use crate::dialect::vendor_error;
 use crate::ledger::AccountName;
 use crate::metrics::METRICS;

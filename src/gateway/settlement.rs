@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::poll;
-
-use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage, unix_ms};
-use super::holds::Funding;
-use super::{Gateway, reasoning_cache, usage_bounds, vendor_ids};
+use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
+use super::funding::Funding;
+use super::spawn::poll_then_spawn;
+use super::state::Gateway;
+use super::{reasoning_cache, usage_bounds, vendor_ids};
+use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::ledger::{
     AccountName, Hold, JournalLine, KeyRecord, Ledger, Operation, Outcome, Unavailable,
@@ -162,14 +163,6 @@ pub(super) async fn void_hold(gateway: &Gateway, funding: Funding) {
     })
     .await;
     drop(lease);
-}
-
-/// Starts a task now, so that its first step is taken, and leaves the rest to the runtime.
-pub(super) async fn poll_then_spawn(task: impl Future<Output = ()> + Send + 'static) {
-    let mut task = Box::pin(task);
-    if poll!(&mut task).is_pending() {
-        tokio::spawn(task);
-    }
 }
 
 /// Settles or voids until the ledger has said that it did.

@@ -13,13 +13,13 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
-use super::Gateway;
 use super::api_error::AttemptFailure;
 use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext};
 use super::failure;
 use super::health::HealthFailure;
 use super::limits::Timeouts;
 use super::routes::{VendorRoute, VendorRouteSet};
+use super::state::Gateway;
 use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
 use crate::dialect::call::{ModelCall, RequestKind};

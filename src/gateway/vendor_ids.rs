@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::Gateway;
 use super::api_error::{AdmissionError, ApiError, ServerError};
+use super::state::Gateway;
 use crate::dialect::responses::{IssuedIds, StoredObjectId};
 use crate::kv_cache::ID_PREFIX;
 use crate::ledger::AccountName;

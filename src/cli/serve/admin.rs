@@ -20,8 +20,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::Catalogue;
+use crate::clock::unix_ms;
 use crate::conf::{AdminAddress, Config};
-use crate::gateway::context::unix_ms;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::gateway::in_flight::InFlight;

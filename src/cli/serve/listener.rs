@@ -16,9 +16,9 @@ use pingora_proxy::{HttpProxy, http_proxy};
 use tokio::time::timeout;
 
 use crate::conf::Config;
-use crate::gateway::Gateway;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
+use crate::gateway::state::Gateway;
 use crate::store::OpenStore;
 
 /// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under

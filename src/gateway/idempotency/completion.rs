@@ -9,10 +9,11 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tokio::sync::oneshot;
 
-use super::super::settlement::poll_then_spawn;
-use super::{DELIVERED_BYTES_MAX, Gateway, IdempotentCall, external_body};
+use super::call::{DELIVERED_BYTES_MAX, IdempotentCall};
+use super::{Gateway, external_body};
 use crate::gateway::context::RequestContext;
 use crate::gateway::local_response::LocalResponse as Answer;
+use crate::gateway::spawn::poll_then_spawn;
 use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
 use crate::ledger::AccountName;
 

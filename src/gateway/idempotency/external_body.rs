@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 
+use crate::clock::unix_ms;
 use crate::files::bodies::{BodyFiles, BodyKind, BodyName};
-use crate::gateway::context::unix_ms;
 use crate::idempotency::{ExternalBody, INLINE_BYTES_MAX, IdempotencyKey, ReplyParts};
 use crate::ledger::AccountName;
 

@@ -1,5 +1,7 @@
 //! A reply that was kept, sent once more.
 
+use crate::gateway::response_writer;
+use crate::gateway::videos::service::ID_PREFIX;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,12 +10,12 @@ use http::{HeaderName, HeaderValue};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::super::{local_response, response_head};
+use super::super::response_head;
 use super::external_body;
 use crate::files::FileReadError;
-use crate::gateway::Gateway;
 use crate::gateway::api_error::{ApiError, ServerError};
 use crate::gateway::context::RequestContext;
+use crate::gateway::state::Gateway;
 use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
 
@@ -45,7 +47,7 @@ pub(super) async fn send_stored_reply(
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     let head = build_head(exchange, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
     if write_reply(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
-        local_response::abort_response(session, exchange).await;
+        response_writer::abort_response(session, exchange).await;
         exchange.access_log.client_disconnected = true;
     }
     Ok(true)
@@ -151,7 +153,7 @@ fn build_head(
 
 /// The request that a hold was made for.
 fn original_request_id(owner: &str) -> &str {
-    owner.strip_prefix(super::super::videos::ID_PREFIX).unwrap_or(owner)
+    owner.strip_prefix(ID_PREFIX).unwrap_or(owner)
 }
 
 /// `None` if the client has gone, or the rest of the body.

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 
-use crate::gateway::Gateway;
 use crate::gateway::api_error::{ApiError, CapacityError, ServerError};
+use crate::gateway::state::Gateway;
 use crate::idempotency::INLINE_BYTES_MAX;
 use crate::jobs::{Job, VendorBody};
 

@@ -1,0 +1,27 @@
+//! The idempotency claim of a call in flight.
+
+use tokio::sync::oneshot;
+
+use super::recorder::ReplyRecorder;
+use crate::idempotency::IdempotencyKey;
+use crate::ledger::{AccountName, Lease};
+
+/// See [`IdempotentCall::delivered_bytes_max`].
+pub(in crate::gateway) const DELIVERED_BYTES_MAX: usize = 64 << 10;
+
+/// The idempotency claim of a call in flight, and its reply as far as it was sent.
+#[derive(Debug)]
+pub struct IdempotentCall {
+    pub(super) account: AccountName,
+    pub(super) key: IdempotencyKey,
+    pub(super) is_keyed: bool,
+    /// A reply of at most this many bytes is stored even if it seems delivered: the connection may
+    /// have failed without notice.
+    pub(super) delivered_bytes_max: usize,
+    /// Whether the client has not got all of it.
+    pub(super) is_undelivered: bool,
+    /// Ends when the name was taken, where nobody has waited for that yet.
+    pub(super) claimed: Option<oneshot::Receiver<()>>,
+    pub(super) recorder: ReplyRecorder,
+    pub(super) lease: Lease,
+}

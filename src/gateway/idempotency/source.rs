@@ -1,0 +1,97 @@
+//! What the headers of a call say of its repeats: an idempotency key, or a count of retries.
+
+use super::fingerprint;
+use std::time::Duration;
+
+use pingora_proxy::Session;
+
+use crate::dialect::{CallError, Endpoint};
+use crate::gateway::api_error::ApiError;
+
+/// The name under which clients ask for something once, however often they ask.
+pub(in crate::gateway) const KEY_HEADER: &str = "idempotency-key";
+
+pub(in crate::gateway) const KEY_BYTES_MAX: usize = 255;
+
+/// How often a client has tried before, as official ones tell.
+pub(in crate::gateway) const RETRY_COUNT_HEADER: &str = "x-stainless-retry-count";
+
+/// Names and replies are remembered for so long: of keys, and of calls without one.
+pub(in crate::gateway) const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(in crate::gateway) const RETRY_TTL: Duration = Duration::from_secs(10 * 60);
+
+/// How a call says what it may be a repeat of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::gateway) enum IdempotencySource {
+    /// It has a key, whose digest this is.
+    Keyed(String),
+    /// It has none; it is no repeat, but may be repeated.
+    FirstAttempt,
+    /// It is what a client that got no answer does next.
+    Retry,
+}
+
+impl IdempotencySource {
+    /// Reads the headers of a call; `None` if they say nothing.
+    ///
+    /// # Errors
+    /// There is more than one key, or none that could be one.
+    pub(in crate::gateway) fn from_headers(
+        session: &Session,
+        endpoint: Endpoint,
+    ) -> Result<Option<IdempotencySource>, ApiError> {
+        if endpoint == Endpoint::Moderations {
+            return Ok(None);
+        }
+        if let Some(key) = read_key_digest(session)? {
+            // A video's key leads to its job, for as long as that is there.
+            return Ok((endpoint != Endpoint::Videos).then_some(IdempotencySource::Keyed(key)));
+        }
+        let count = session.get_header(RETRY_COUNT_HEADER).and_then(|count| count.to_str().ok());
+        Ok(match count.and_then(|count| count.parse::<u64>().ok()) {
+            None => None,
+            Some(0) => Some(IdempotencySource::FirstAttempt),
+            Some(_) => Some(IdempotencySource::Retry),
+        })
+    }
+
+    pub(super) fn claim_name(&self, endpoint: Endpoint, content: &[u8; 32]) -> String {
+        let endpoint = endpoint.name();
+        match self {
+            IdempotencySource::Keyed(key) => format!("key:{endpoint}:{key}"),
+            IdempotencySource::FirstAttempt | IdempotencySource::Retry => {
+                format!("retry:{endpoint}:{}", fingerprint::hex(content))
+            }
+        }
+    }
+
+    pub(super) fn ttl_ms(&self) -> u64 {
+        let life = if matches!(self, IdempotencySource::Keyed(_)) { KEY_TTL } else { RETRY_TTL };
+        u64::try_from(life.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether a call says that it may have been made before.
+pub(in crate::gateway) fn may_be_repeat(session: &Session) -> bool {
+    let retries = session.get_header(RETRY_COUNT_HEADER).map(http::HeaderValue::as_bytes);
+    session.get_header(KEY_HEADER).is_some() || retries.is_some_and(|count| count != b"0")
+}
+
+/// The digest of the key under which a client asks once.
+///
+/// # Errors
+/// There is more than one, or it is none.
+pub(in crate::gateway) fn read_key_digest(session: &Session) -> Result<Option<String>, ApiError> {
+    let mut keys = session.req_header().headers.get_all(KEY_HEADER).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let key = key.as_bytes();
+    let sound = keys.next().is_none()
+        && (1..=KEY_BYTES_MAX).contains(&key.len())
+        && key.iter().all(u8::is_ascii_graphic);
+    if !sound {
+        let right = "one header of 1 to 255 visible ASCII characters";
+        return Err(CallError::invalid("Idempotency-Key", right).into());
+    }
+    Ok(Some(fingerprint::hex(&fingerprint::digest_text(key))))
+}

@@ -1,0 +1,147 @@
+//! What a gateway consists of: the ledger, the routes, the budgets and the caches that its requests share.
+
+use super::body_budget;
+use super::idempotency::recorder::recording_budget;
+use super::upload_budget::upload_budget;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::answer_budget::AnswerBudget;
+use super::client_address::TrustedProxies;
+use super::concurrency::ConcurrencyLimits;
+use super::in_flight::InFlight;
+use super::key_cache::ApiKeyCache;
+use super::limits::{Limits, Timeouts};
+use super::models::ModelListing;
+use super::overload::OverloadMonitor;
+use super::routes::RouteTable;
+use super::slow_bodies::SlowBodies;
+use super::tenant_budget::{TenantBudget, TenantTable};
+use super::upload_budget::UploadBudget;
+use super::upstream_pool::UpstreamPool;
+use super::videos::service::VideoService;
+use crate::catalogue::Catalogue;
+use crate::files::bodies::BodyFiles;
+use crate::idempotency::ReplyStore;
+use crate::kv_cache::AccountCache;
+use crate::ledger::{Leases, Ledger};
+
+/// Everything a request needs.
+pub struct Gateway {
+    /// The models and prices; replaced as a whole when the rules are reloaded.
+    pub catalogue: Arc<ArcSwap<Catalogue>>,
+    /// The routes to the vendors.
+    pub routes: Arc<RouteTable>,
+    /// Balances, holds and charges.
+    pub ledger: Arc<dyn Ledger>,
+    /// A cache of values per account, each with a time to live.
+    pub account_cache: Arc<dyn AccountCache>,
+    /// The store's name in metrics.
+    pub store_name: &'static str,
+    /// Size and concurrency limits.
+    pub limits: Limits,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// The requests in flight.
+    pub in_flight: InFlight,
+    /// Tells whether the runtime is overloaded.
+    pub overload: OverloadMonitor,
+    /// Limits of requests in flight: in total, per account and per address.
+    pub concurrency: ConcurrencyLimits,
+    /// The settlements in flight: the call is over, its hold is being settled or voided.
+    pub settlements: InFlight,
+    /// The memory budget of uploads.
+    pub upload_budget: UploadBudget,
+    /// The memory budget of all other request bodies.
+    pub body_budget: TenantBudget,
+    /// The memory budget of responses.
+    pub answer_budget: AnswerBudget,
+    /// Slow request bodies, which are evicted when the request limit is reached.
+    pub slow_bodies: Arc<SlowBodies>,
+    /// The listing of all models.
+    pub model_listing: ModelListing,
+    /// Video jobs.
+    pub videos: VideoService,
+    /// The idempotency store: claims on keys, and stored replies.
+    pub reply_store: Arc<dyn ReplyStore>,
+    /// The leases that this process renews.
+    pub leases: Leases,
+    /// The memory budget of replies that are recorded for idempotent repeats.
+    pub reply_budget: TenantBudget,
+    /// Bodies that are too large for the ledger's store.
+    pub body_files: Arc<BodyFiles>,
+    /// Connections to vendors.
+    pub upstream_pool: Arc<UpstreamPool>,
+    /// The proxies that may report a client's address.
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
+    /// Keys that were looked up.
+    pub key_cache: ApiKeyCache,
+    /// The accounts and addresses that use any of the budgets.
+    pub tenants: Arc<TenantTable>,
+}
+
+/// What a gateway is made of.
+pub struct GatewayConfig {
+    /// See [`Gateway::catalogue`].
+    pub catalogue: Arc<ArcSwap<Catalogue>>,
+    /// See [`Gateway::routes`].
+    pub routes: Arc<RouteTable>,
+    /// See [`Gateway::ledger`].
+    pub ledger: Arc<dyn Ledger>,
+    /// See [`Gateway::account_cache`].
+    pub account_cache: Arc<dyn AccountCache>,
+    /// See [`Gateway::store_name`].
+    pub store_name: &'static str,
+    /// See [`Gateway::videos`].
+    pub videos: VideoService,
+    /// See [`Gateway::reply_store`].
+    pub reply_store: Arc<dyn ReplyStore>,
+    /// See [`Gateway::leases`].
+    pub leases: Leases,
+    /// See [`Gateway::body_files`].
+    pub body_files: Arc<BodyFiles>,
+    /// See [`Gateway::limits`].
+    pub limits: Limits,
+    /// See [`Gateway::timeouts`].
+    pub timeouts: Timeouts,
+    /// See [`Gateway::upstream_pool`].
+    pub upstream_pool: UpstreamPool,
+    /// See [`Gateway::trusted_proxies`].
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
+}
+
+impl Gateway {
+    /// Puts a gateway together.
+    #[must_use]
+    pub fn new(parts: GatewayConfig) -> Gateway {
+        let tenants = Arc::default();
+        Gateway {
+            catalogue: parts.catalogue,
+            routes: parts.routes,
+            ledger: parts.ledger,
+            account_cache: parts.account_cache,
+            store_name: parts.store_name,
+            overload: OverloadMonitor::new(parts.timeouts.shed_lag),
+            concurrency: ConcurrencyLimits::new(&parts.limits),
+            upload_budget: upload_budget(&parts.limits),
+            body_budget: body_budget::new_budget(&parts.limits),
+            slow_bodies: Arc::default(),
+            model_listing: ModelListing::default(),
+            answer_budget: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
+            videos: parts.videos,
+            reply_store: parts.reply_store,
+            leases: parts.leases,
+            reply_budget: recording_budget(),
+            body_files: parts.body_files,
+            limits: parts.limits,
+            timeouts: parts.timeouts,
+            in_flight: InFlight::default(),
+            settlements: InFlight::default(),
+            upstream_pool: Arc::new(parts.upstream_pool),
+            trusted_proxies: parts.trusted_proxies,
+            key_cache: ApiKeyCache::new(&tenants),
+            tenants,
+        }
+    }
+}

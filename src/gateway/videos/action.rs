@@ -1,0 +1,74 @@
+//! What a request wants of video jobs, by its method and path.
+
+use http::Method;
+use pingora_http::RequestHeader;
+
+use crate::dialect::Endpoint;
+use crate::gateway::api_error::{ApiError, RequestError};
+use crate::gateway::request_target::{percent_decode, query_value, require_method};
+
+/// What a request wants of video jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VideoAction {
+    /// A new job.
+    Create,
+    /// A page of them, as this query says.
+    List(String),
+    /// One, as it is.
+    Get(String),
+    /// One less.
+    Delete(String),
+    /// The way to the file of one.
+    Content {
+        /// The job.
+        id: String,
+        /// What of it, if that is said.
+        variant: Option<String>,
+    },
+    /// The file itself, for whoever has an address of ours.
+    File {
+        /// The job.
+        id: String,
+        /// What makes the address good.
+        token: String,
+    },
+}
+
+impl VideoAction {
+    /// Reads the method and the path below `/v1/videos`; `None` if there is no such path.
+    ///
+    /// # Errors
+    /// Another method.
+    pub(in crate::gateway) fn from_request(
+        head: &RequestHeader,
+    ) -> Result<Option<VideoAction>, ApiError> {
+        let Some(rest) = head.uri.path().strip_prefix(Endpoint::Videos.path()) else {
+            return Ok(None);
+        };
+        let query = head.uri.query().unwrap_or_default();
+        let get = |wanted| require_method(head, &Method::GET, "GET").map(|()| Some(wanted));
+        if rest.is_empty() {
+            return match head.method {
+                Method::POST => Ok(Some(VideoAction::Create)),
+                Method::GET => Ok(Some(VideoAction::List(query.to_owned()))),
+                _ => Err(RequestError::MethodNotAllowed("GET, POST").into()),
+            };
+        }
+        let Some(rest) = rest.strip_prefix('/') else { return Ok(None) };
+        let mut parts = rest.splitn(2, '/');
+        let Some(id) = parts.next().and_then(percent_decode) else { return Ok(None) };
+        match (parts.next(), &head.method) {
+            (None, &Method::DELETE) => Ok(Some(VideoAction::Delete(id))),
+            (None, &Method::GET) => Ok(Some(VideoAction::Get(id))),
+            (None, _) => Err(RequestError::MethodNotAllowed("GET, DELETE").into()),
+            (Some("content"), _) => {
+                get(VideoAction::Content { id, variant: query_value(query, "variant") })
+            }
+            (Some("file"), _) => {
+                let token = query_value(query, "token").unwrap_or_default();
+                get(VideoAction::File { id, token })
+            }
+            _ => Ok(None),
+        }
+    }
+}

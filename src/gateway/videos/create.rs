@@ -1,0 +1,165 @@
+//! A new video job: it is admitted like any other call, and its hold is placed with it.
+
+use super::body;
+use crate::gateway::idempotency::source::read_key_digest;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora_proxy::Session;
+
+use super::service::job_id;
+use crate::catalogue::Model;
+use crate::clock::unix_ms;
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::json::{JsonDocument, JsonPatch};
+use crate::dialect::{Endpoint, videos};
+use crate::gateway::api_error::{
+    AdmissionError, ApiError, AuthError, ServerError, UpstreamError, VideoError,
+};
+use crate::gateway::context::RequestContext;
+use crate::gateway::key_cache::AuthenticatedCaller;
+use crate::gateway::local_response::LocalResponse;
+use crate::gateway::request_body::RequestBody;
+use crate::gateway::state::Gateway;
+use crate::gateway::{admit, holds};
+use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
+use crate::ledger::{AccountName, Unavailable};
+
+/// An embedded store waits for its disk before a job counts, and cannot be away.
+pub(in crate::gateway) const EMBEDDED_STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Takes a new job in: afterwards it is in the queue, and its money held.
+///
+/// # Errors
+/// Everything that can be wrong with it.
+pub(in crate::gateway) async fn create_job(
+    gateway: &Gateway,
+    session: &Session,
+    exchange: &mut RequestContext,
+    caller: AuthenticatedCaller,
+    request_body: RequestBody,
+) -> Result<LocalResponse, ApiError> {
+    let catalogue = gateway.catalogue.load();
+    let model = admit::find_model(&catalogue, &request_body.parsed.model, Endpoint::Videos)?;
+    exchange.access_log.model = Some(model.clone());
+    let call = ModelCall::parse(request_body.parsed, Endpoint::Videos)?;
+    admit::check_field_policy(&model, &call, Endpoint::Videos)?;
+    let RequestKind::Video { ask, file } = &call.kind else {
+        return Err(ServerError::Internal.into());
+    };
+    let vendor = &model.vendor.name;
+    if gateway.routes.for_vendor(vendor).is_none() {
+        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
+    }
+    let at = exchange.arrived_ms / 1_000;
+    let quote = holds::quote_call(&model, &call, 0, at)?.ok_or(ServerError::Internal)?;
+    let schedule = &gateway.videos.schedule;
+    let account = &caller.key.account;
+    let job = Job {
+        id: job_id(&exchange.id),
+        account: account.clone(),
+        key_prefix: caller.key.prefix.clone(),
+        model: model.id.clone(),
+        vendor: vendor.clone(),
+        seconds: ask.seconds,
+        resolution: ask.resolution,
+        size: ask.size.clone(),
+        created_ms: exchange.arrived_ms,
+        held: quote.wanted,
+        price_version: catalogue.version.to_string(),
+        body_apart: None,
+        progress: 0,
+        stage: JobStage::Queued { refused: 0 },
+    };
+    let whole = rewrite_body(&model, videos::build_body(&call.document, ask, file.as_ref()))?;
+    // While nothing can be placed nothing is kept for it.
+    let admitting =
+        gateway.with_ledger_timeout("video_place", gateway.ledger.accepts_holds()).await;
+    admitting.map_err(|_| ServerError::LedgerUnavailable)?;
+    let (job, body) = body::store_body(gateway, job, whole).await?;
+    let new_job = NewJob {
+        body,
+        key: read_key_digest(session)?,
+        quote,
+        lease_ms: schedule.hold_lease_ms(),
+        open_max: schedule.open_max,
+        job: job.clone(),
+    };
+    let placed = place_job(gateway, new_job).await.map_err(|_| ServerError::LedgerUnavailable)?;
+    if placed != PlaceResult::New {
+        body::delete_body(gateway, &job).await;
+    }
+    let view = match placed {
+        PlaceResult::New => job.to_api_json(schedule),
+        PlaceResult::AlreadyPlaced(first) if first.is_expired(schedule, unix_ms()) => {
+            return Err(VideoError::Deleted.into());
+        }
+        PlaceResult::AlreadyPlaced(first) => first.to_api_json(schedule),
+        PlaceResult::Deleted => return Err(VideoError::Deleted.into()),
+        PlaceResult::Insufficient(available) => {
+            return Err(
+                AdmissionError::InsufficientBalance { least: quote.least, available }.into()
+            );
+        }
+        PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
+        PlaceResult::NoAccount => return Err(AuthError::UnknownKey.into()),
+    };
+    gateway.videos.worker_wakeup.notify_one();
+    Ok(LocalResponse::ok(view))
+}
+
+/// The body for the vendor, as the rules want it.
+pub(in crate::gateway) fn rewrite_body(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
+    let document = JsonDocument::parse(body).map_err(|_| ServerError::Internal)?;
+    let mut draft = JsonPatch::new(&document);
+    model.rewrite(Endpoint::Videos, &mut draft);
+    Ok(draft.finish().concat().into())
+}
+
+/// Places an order, within the ledger's deadline. If that passes, the job may be there all the
+/// same: unless the client can ask for it again, it is taken back.
+pub(in crate::gateway) async fn place_job(
+    gateway: &Gateway,
+    new_job: NewJob,
+) -> Result<PlaceResult, Unavailable> {
+    let queue = gateway.videos.queue.clone();
+    let (account, id) = (new_job.job.account.clone(), new_job.job.id.clone());
+    let has_key = new_job.key.is_some();
+    let placing = queue.place_job(new_job);
+    let placed = if gateway.store_name == "sqlite" {
+        let waited = tokio::time::timeout(EMBEDDED_STORE_TIMEOUT, placing).await;
+        waited.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())))
+    } else {
+        gateway.with_ledger_timeout("video_place", placing).await
+    };
+    if let Err(why) = &placed {
+        log::warn!(event = "video_place_failed", job = id, why:% = why; "placing a video job failed");
+        if !has_key {
+            delete_unconfirmed(queue, account, id);
+        }
+    }
+    placed
+}
+
+/// Deletes a job of which nobody knows whether it is there, and once more when whatever was on its
+/// way has arrived or been refused.
+pub(in crate::gateway) fn delete_unconfirmed(
+    queue: Arc<dyn JobQueue>,
+    account: AccountName,
+    id: String,
+) {
+    const RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
+    const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+    const LATE_ARRIVAL_DELAY: Duration = Duration::from_secs(35);
+    tokio::spawn(async move {
+        for pause in [Duration::ZERO, LATE_ARRIVAL_DELAY] {
+            tokio::time::sleep(pause).await;
+            let mut wait = RETRY_DELAY_MIN;
+            while queue.delete_job(&account, &id).await.is_err() {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_DELAY_MAX);
+            }
+        }
+    });
+}
