@@ -8,16 +8,15 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora_core::apps::{HttpServerApp, ServerApp};
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as Socket;
-use pingora_core::protocols::{ALPN, GetSocketDigest, Ssl, Stream};
+use pingora_core::protocols::{ALPN, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::Instant;
 
 use super::client_address::{ProxyMode, TrustedProxies};
 use super::in_flight::{InFlight, InFlightGuard};
@@ -31,6 +30,7 @@ pub mod connection_limits;
 pub mod head;
 mod head_reader;
 mod http2;
+mod limits;
 mod proxy_protocol;
 mod reject;
 
@@ -38,10 +38,8 @@ use connection::EdgeConnection;
 use connection_limits::{ConnectionLimits, ConnectionPermit, LimitReached};
 use head_reader::{HeadReader, ReceivedHead};
 use http2::H2Connection;
+use limits::{EdgeLimits, peer_ip, with_deadline};
 use proxy_protocol::{ConnectionSource, ProxyHeaderError};
-
-/// Once the process stops, what a client has begun to say has to come within this.
-const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// See the module. `A` is what serves the requests.
 pub struct EdgeService<A> {
@@ -54,19 +52,6 @@ pub struct EdgeService<A> {
     untrusted_logged: AtomicBool,
     probe_started: Once,
     limits: EdgeLimits,
-}
-
-/// What a client is allowed.
-struct EdgeLimits {
-    /// Before it has said what it wants.
-    head_wait: Duration,
-    head_bytes_max: usize,
-    /// Between two requests.
-    idle_wait: Duration,
-    /// To take something of what it is given.
-    write_wait: Duration,
-    /// Counts those who have begun to say it.
-    in_flight: InFlight,
 }
 
 /// What an edge stands between, and what it counts.
@@ -162,33 +147,6 @@ async fn accept_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
             None
         }
     }
-}
-
-/// Does something within the time that a client has for it, which is short once the process stops.
-async fn with_deadline<T>(
-    doing: impl Future<Output = T>,
-    deadline: Instant,
-    shutdown: &mut ShutdownWatch,
-) -> Option<T> {
-    let mut doing = std::pin::pin!(doing);
-    tokio::select! {
-        biased;
-        done = &mut doing => return Some(done),
-        () = sleep_until(deadline) => return None,
-        () = wait_for_shutdown(shutdown) => {}
-    }
-    timeout_at(deadline.min(Instant::now() + SHUTDOWN_GRACE), doing).await.ok()
-}
-
-/// Waits until the process is to stop.
-async fn wait_for_shutdown(shutdown: &mut ShutdownWatch) {
-    // The sender is dropped only when the process ends.
-    let _ = shutdown.wait_for(|stopping| *stopping).await;
-}
-
-fn peer_ip(stream: &(impl GetSocketDigest + ?Sized)) -> Option<IpAddr> {
-    let digest = stream.get_socket_digest()?;
-    digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
 }
 
 impl<A> EdgeService<A> {

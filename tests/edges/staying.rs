@@ -155,7 +155,7 @@ async fn told_once_more_while_it_stopped_it_did_not_hear_it(
         world.gateway.signal(second);
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    assert!(world.log().contains("told once more to stop"), "{}", world.log());
+    assert!(world.log().contains("shutdown_forced"), "{}", world.log());
     assert!(world.log().contains("stopped"), "{}", world.log());
     drop((stream, new));
 }

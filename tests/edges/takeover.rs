@@ -213,7 +213,7 @@ async fn a_process_of_another_user_could_hand_over_its_own_listeners() {
             let ended = stranger.arg(connect).arg(&socket).output().await.expect("a stranger");
             assert_eq!(String::from_utf8_lossy(&ended.stdout), "read 0", "{ended:?}");
             let log = std::fs::read_to_string(world.path("new.log")).expect("a log");
-            assert!(log.contains("a stranger at the upgrade socket is sent away"), "{log}");
+            assert!(log.contains("upgrade_peer_rejected"), "{log}");
             assert!(log.contains("a process of user 65534"), "{log}");
             // With the folder open it would not go on.
             old.signal("QUIT");

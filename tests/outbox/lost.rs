@@ -65,7 +65,7 @@ async fn the_sqlite_file_deleted_under_a_running_gateway_sells_nothing_into_the_
     nobody_is_let_in(&world).await;
     let sold = world.sim.count("vendor_b");
     let what = if is_replaced { "replaced" } else { "deleted" };
-    world.logged(&["the ledger's file is lost", file, what]).await;
+    world.logged(&["ledger_file_lost", file, what]).await;
     let (status, ledger) = readiness(&world).await;
     assert!(status == 503 && ledger.contains(what) && ledger.contains(file), "{status} {ledger}");
     let url = format!("http://{}/v1/chat/completions", world.gateway.http);
@@ -89,7 +89,7 @@ async fn what_ran_while_the_file_was_deleted_is_charged_on_the_file_that_comes_b
     for file in FILES {
         rename(&world, file, &format!("{file}.away"));
     }
-    world.logged(&["the ledger's file is lost"]).await;
+    world.logged(&["ledger_file_lost"]).await;
     world.sim.let_go();
     assert!(stream.rest().await.is_done());
     world.metric_becomes("tollgate_outbox_pending", &[], 1).await;

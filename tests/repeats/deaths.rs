@@ -65,7 +65,7 @@ async fn a_key_of_a_call_that_died_is_free_as_soon_as_its_node_is_back(
     world.kill_and_start_again().await;
     assert!(lost.await.expect("no panic").is_err());
     is_made_again(&world, &sent).await;
-    world.logged(&["names of calls that died", "names=1"]).await;
+    world.logged(&["idempotency_keys_released", "names=1"]).await;
     assert_eq!(world.sim.count("vendor_b"), 2);
 }
 

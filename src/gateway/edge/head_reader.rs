@@ -7,8 +7,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::chunks::ChunkReader;
 use super::connection::EdgeConnection;
+use super::head;
 use super::head::{BodyFraming, HeadError};
-use super::{EdgeLimits, SHUTDOWN_GRACE, head, wait_for_shutdown};
+use super::limits::{EdgeLimits, SHUTDOWN_GRACE, wait_for_shutdown};
 use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::in_flight::InFlightGuard;
 use crate::gateway::overload::reject;

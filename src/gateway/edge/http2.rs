@@ -12,7 +12,7 @@ use pingora_core::protocols::http::v2::server::H2Options;
 use pingora_core::server::ShutdownWatch;
 use tokio::time::Instant;
 
-use super::with_deadline;
+use super::limits::with_deadline;
 use crate::gateway::in_flight::InFlightGuard;
 use crate::gateway::overload::reject;
 

@@ -10,6 +10,7 @@ use pingora_core::protocols::http::date::get_cached_date;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::limits::peer_ip;
 use crate::gateway::api_error::{ApiError, ErrorFormat};
 use crate::gateway::context::RequestContext;
 use crate::gateway::settlement;
@@ -26,7 +27,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) async fn send_error(mut stream: Stream, refusal: &ApiError, error_format: ErrorFormat) {
     let mut exchange = RequestContext::begin();
     exchange.error_format = error_format;
-    exchange.client_address = super::peer_ip(&*stream);
+    exchange.client_address = peer_ip(&*stream);
     let response = error_response(refusal, &mut exchange);
     let telling = async {
         stream.write_all(response.as_bytes()).await?;

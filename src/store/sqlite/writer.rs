@@ -184,9 +184,9 @@ impl WriteScheduler {
     /// Nothing is written or read any more: whatever is would go where nobody finds it.
     pub(super) fn mark_lost(&self, why: String) {
         if self.lost_reason.set(why).is_ok() {
-            let why = self.lost_reason.get();
+            let why = self.lost_reason.get().map_or("", String::as_str);
             log::error!(
-                event = "ledger_file_lost", why:?;
+                event = "ledger_file_lost", why;
                 "ledger file deleted or replaced, paid calls are refused"
             );
         }
