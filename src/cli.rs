@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Parser, Subcommand};
 
 use crate::conf::{self, Config};
-use crate::gateway::vendor_key;
+use crate::gateway::upstream::vendor_key;
 use crate::ledger::AccountName;
 use crate::store::{self, OpenStore};
 use crate::toml_reader::ConfigError;

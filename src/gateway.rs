@@ -15,57 +15,27 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 
 use crate::dialect::Endpoint;
 use crate::dialect::relay::Relay;
+use crate::gateway::request::body::RequestBody;
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::router::ApiOperation;
+use crate::gateway::response::writer::{abort_response, drain_request, send_response};
+use crate::gateway::settlement::stream_budget::StreamBudget;
 
-pub mod admit;
-pub mod answer_budget;
 pub mod api_error;
-mod auth;
-pub mod body_budget;
-mod body_reader;
-pub mod client_address;
-pub mod concurrency;
+pub mod budgets;
 pub mod context;
-pub mod download;
 pub mod edge;
-pub mod failure;
-pub mod funding;
-pub mod health;
-pub mod holds;
 pub mod idempotency;
 pub mod in_flight;
-pub mod key_cache;
 pub mod limits;
 pub mod local_response;
-pub mod models;
-pub mod overload;
-pub mod probe;
-pub mod proxy_loop;
-pub mod reasoning_cache;
-pub mod request_body;
-mod request_permits;
-mod request_target;
+pub mod request;
 pub mod response;
-pub mod response_head;
-mod response_writer;
-pub mod route_tls;
-pub mod router;
-pub mod routes;
 pub mod settlement;
-pub mod slow_bodies;
 mod spawn;
 pub mod state;
-pub mod stream_budget;
-mod stream_holds;
-pub mod tenant_budget;
-pub mod upload_budget;
-pub mod uploads;
 pub mod upstream;
-pub mod upstream_pool;
-mod usage_bounds;
-pub mod vendor_ids;
-pub mod vendor_key;
 pub mod videos;
-mod wrapped_stream;
 
 pub use state::{Gateway, GatewayConfig};
 
@@ -73,12 +43,11 @@ use api_error::ApiError;
 use context::{RelayedCall, RequestContext, RequestStage};
 use idempotency::Admission;
 use idempotency::source::IdempotencySource;
-use key_cache::AuthenticatedCaller;
 use local_response::LocalResponse;
-use request_body::RequestBody;
-use response_writer::{abort_response, drain_request, send_response};
-use router::ApiOperation;
-use stream_budget::StreamBudget;
+use request::{admission, auth, body_reader, client_address, models, router};
+use response::head;
+use settlement::usage_bounds;
+use upstream::attempts;
 use videos::action::VideoAction;
 
 impl Gateway {
@@ -105,9 +74,9 @@ impl Gateway {
                     return Ok(());
                 }
                 // Boxed: an answer on its way would carry the room for it all the time.
-                Box::pin(admit::admit_call(self, exchange, caller, body, endpoint)).await?;
+                Box::pin(admission::admit_call(self, exchange, caller, body, endpoint)).await?;
                 idempotency::await_claim(self, exchange).await;
-                proxy_loop::try_routes(self, session, exchange).await
+                attempts::try_routes(self, session, exchange).await
             }
             ApiOperation::Video(wanted) => {
                 // Boxed: few requests are for videos, and all would grow by it.
@@ -293,7 +262,7 @@ impl ProxyHttp for Gateway {
         exchange: &mut RequestContext,
     ) -> Result<()> {
         let none = || Error::new(ErrorType::InternalError);
-        let vendor_request_id = response_head::vendor_request_id(head);
+        let vendor_request_id = head::vendor_request_id(head);
         let admitted = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
             RequestStage::Admitted(admitted) => *admitted,
             other => {
@@ -308,10 +277,9 @@ impl ProxyHttp for Gateway {
         upstream::record_success(exchange, false);
         exchange.access_log.status = 200;
         exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
-        let ours = response_head::build_head(session, exchange, &admitted, head);
+        let ours = head::build_head(session, exchange, &admitted, head);
         let bounds = usage_bounds::bounds_for_call(&admitted.call, &admitted.pricing);
-        let relay =
-            Relay::new(response_head::relay_mode(exchange, &admitted), admitted.call.stream);
+        let relay = Relay::new(head::relay_mode(exchange, &admitted), admitted.call.stream);
         let relay = relay.with_bounds(bounds);
         let stream_budget =
             StreamBudget::for_call(&admitted.call, &admitted.funding, admitted.pricing.full_hold);

@@ -3,7 +3,7 @@
 use super::OutputFormat;
 use crate::catalogue::ModelKind;
 use crate::conf::Config;
-use crate::gateway::route_tls::RouteTls;
+use crate::gateway::upstream::route_tls::RouteTls;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     super::load_secrets(conf)?;

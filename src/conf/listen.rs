@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 
 use crate::catalogue::route::KeySource;
-use crate::gateway::client_address::{ProxyMode, TrustedProxies};
+use crate::gateway::request::client_address::ProxyMode;
+use crate::gateway::request::client_address::TrustedProxies;
 use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 
 /// The `[listen]` section.

@@ -4,14 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::answer_budget::AnswerPermit;
 use super::api_error::{AttemptFailure, ErrorFormat};
-use super::funding::Funding;
 use super::idempotency::call::IdempotentCall;
-use super::routes::{RouteSlot, VendorRoute};
-use super::stream_budget::StreamBudget;
-use super::tenant_budget::{BudgetPermit, Tenant};
-use super::upload_budget::UploadPermit;
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
 use crate::dialect::Endpoint;
@@ -19,6 +13,12 @@ use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::relay::Relay;
 use crate::dialect::translate::request::TranslatedCall;
+use crate::gateway::budgets::answers::AnswerPermit;
+use crate::gateway::budgets::tenants::{BudgetPermit, Tenant};
+use crate::gateway::budgets::uploads::UploadPermit;
+use crate::gateway::settlement::funding::Funding;
+use crate::gateway::settlement::stream_budget::StreamBudget;
+use crate::gateway::upstream::routes::{RouteSlot, VendorRoute};
 use crate::ledger::{AccountName, KeyRecord};
 use crate::money::{Money, Usage};
 

@@ -18,11 +18,12 @@ use pingora_core::protocols::{ALPN, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
 use tokio::time::Instant;
 
-use super::client_address::{ProxyMode, TrustedProxies};
 use super::in_flight::{InFlight, InFlightGuard};
 use super::limits::{Limits, Timeouts};
-use super::overload::{self, OverloadMonitor};
-use super::router;
+use crate::gateway::budgets::overload;
+use crate::gateway::budgets::overload::OverloadMonitor;
+use crate::gateway::request::client_address::{ProxyMode, TrustedProxies};
+use crate::gateway::request::router;
 
 pub mod chunks;
 mod connection;

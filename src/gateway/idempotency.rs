@@ -5,9 +5,6 @@
 //! the reply is stored under the key if the call was charged; else the key is released. If a call
 //! ends in any other way, its claim expires, and the ledger tells whether it was charged.
 
-use super::local_response::LocalResponse;
-use super::response_writer;
-use super::videos::service::job_id;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,12 +12,15 @@ use pingora_proxy::Session;
 
 use super::api_error::{ApiError, CapacityError, IdempotencyError, ServerError, UpstreamError};
 use super::context::RequestContext;
-use super::request_body::RequestBody as Body;
+use super::local_response::LocalResponse;
 use super::state::Gateway;
-use super::tenant_budget::TenantId;
 use super::upstream;
+use super::videos::service::job_id;
 use crate::clock::unix_ms;
 use crate::dialect::Endpoint;
+use crate::gateway::budgets::tenants::TenantId;
+use crate::gateway::request::body::RequestBody as Body;
+use crate::gateway::response::writer;
 use crate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, StoredReply};
 use crate::ledger::{AccountName, Operation, Outcome};
 use crate::metrics::METRICS;
@@ -181,7 +181,7 @@ impl ClaimAttempt<'_> {
                 ClaimResult::Expired { owner } if self.endpoint == Endpoint::Videos => {
                     if let Some(reply) = self.find_lapsed_job(&owner).await? {
                         self.count_outcome(exchange, self.outcome());
-                        response_writer::send_response(session, exchange, reply).await;
+                        writer::send_response(session, exchange, reply).await;
                         return Ok(Admission::Answered);
                     }
                     mode = ClaimMode::TakeOver(owner);

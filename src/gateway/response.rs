@@ -1,8 +1,6 @@
 //! Relays a response: each chunk goes through the body filter and to the client. If the client
 //! disconnects, the rest is still read, because the usage is reported at its end.
 
-use super::response_writer;
-use super::stream_holds;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -16,15 +14,20 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session};
 use tokio::time::{Sleep, sleep};
 
-use super::answer_budget::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
 use super::api_error::{ApiError, ServerError, UpstreamError};
 use super::context::{RelayedCall, RequestContext};
 use super::state::Gateway;
-use super::stream_holds::CHECKPOINT_INTERVAL;
-use super::{failure, idempotency, settlement, upstream};
+use super::{idempotency, settlement, upstream};
 use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
+use crate::gateway::budgets::answers::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
+use crate::gateway::settlement::stream_holds;
+use crate::gateway::settlement::stream_holds::CHECKPOINT_INTERVAL;
+use crate::gateway::upstream::failure;
 
+pub mod download;
 mod downstream;
+pub mod head;
+pub mod writer;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 
@@ -136,7 +139,7 @@ async fn finish_downstream(
     exchange.access_log.client_disconnected = client.disconnected.is_some();
     exchange.client_time += client.write_time;
     if client.disconnected.is_some() {
-        response_writer::abort_response(session, exchange).await;
+        writer::abort_response(session, exchange).await;
     }
 }
 
@@ -178,7 +181,7 @@ async fn end_broken(
     settle_boxed(gateway, exchange, client).await;
     write_final(gateway, session, exchange, client, (out, tells), vendor).await;
     if !tells && client.disconnected.is_none() {
-        response_writer::abort_response(session, exchange).await;
+        writer::abort_response(session, exchange).await;
     }
     Ok(())
 }

@@ -7,17 +7,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
-use super::funding::Funding;
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
-use super::{reasoning_cache, usage_bounds, vendor_ids};
 use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
+use crate::gateway::request::{reasoning_cache, vendor_ids};
+use crate::gateway::settlement::funding::Funding;
 use crate::ledger::{
     AccountName, Hold, JournalLine, KeyRecord, Ledger, Operation, Outcome, Unavailable,
 };
 use crate::metrics::{METRICS, counter_value, record_write_off};
 use crate::money::{Money, Usage, UsageBasis};
+
+pub mod funding;
+pub mod holds;
+pub mod stream_budget;
+pub mod stream_holds;
+pub mod usage_bounds;
 
 /// A ledger that cannot be reached is asked again after so long, doubling up to the most.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);

@@ -1,28 +1,27 @@
 //! What a gateway consists of: the ledger, the routes, the budgets and the caches that its requests share.
 
-use super::body_budget;
-use super::idempotency::recorder::recording_budget;
-use super::upload_budget::upload_budget;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::answer_budget::AnswerBudget;
-use super::client_address::TrustedProxies;
-use super::concurrency::ConcurrencyLimits;
+use super::idempotency::recorder::recording_budget;
 use super::in_flight::InFlight;
-use super::key_cache::ApiKeyCache;
 use super::limits::{Limits, Timeouts};
-use super::models::ModelListing;
-use super::overload::OverloadMonitor;
-use super::routes::RouteTable;
-use super::slow_bodies::SlowBodies;
-use super::tenant_budget::{TenantBudget, TenantTable};
-use super::upload_budget::UploadBudget;
-use super::upstream_pool::UpstreamPool;
 use super::videos::service::VideoService;
 use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
+use crate::gateway::budgets::answers::AnswerBudget;
+use crate::gateway::budgets::bodies;
+use crate::gateway::budgets::concurrency::ConcurrencyLimits;
+use crate::gateway::budgets::overload::OverloadMonitor;
+use crate::gateway::budgets::slow_bodies::SlowBodies;
+use crate::gateway::budgets::tenants::{TenantBudget, TenantTable};
+use crate::gateway::budgets::uploads::{UploadBudget, upload_budget};
+use crate::gateway::request::client_address::TrustedProxies;
+use crate::gateway::request::key_cache::ApiKeyCache;
+use crate::gateway::request::models::ModelListing;
+use crate::gateway::upstream::pool::UpstreamPool;
+use crate::gateway::upstream::routes::RouteTable;
 use crate::idempotency::ReplyStore;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
@@ -125,7 +124,7 @@ impl Gateway {
             overload: OverloadMonitor::new(parts.timeouts.shed_lag),
             concurrency: ConcurrencyLimits::new(&parts.limits),
             upload_budget: upload_budget(&parts.limits),
-            body_budget: body_budget::new_budget(&parts.limits),
+            body_budget: bodies::new_budget(&parts.limits),
             slow_bodies: Arc::default(),
             model_listing: ModelListing::default(),
             answer_budget: AnswerBudget::new(&parts.limits, parts.timeouts.stall),

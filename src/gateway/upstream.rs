@@ -15,10 +15,7 @@ use pingora_proxy::Session;
 
 use super::api_error::AttemptFailure;
 use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext};
-use super::failure;
-use super::health::HealthFailure;
 use super::limits::Timeouts;
-use super::routes::{VendorRoute, VendorRouteSet};
 use super::state::Gateway;
 use crate::catalogue::Vendor;
 use crate::catalogue::vendor::{ImageEditFormat, TextApi};
@@ -27,7 +24,19 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
+use crate::gateway::upstream::health::HealthFailure;
+use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 use crate::metrics::METRICS;
+
+pub mod attempts;
+pub mod failure;
+pub mod health;
+pub mod pool;
+pub mod probe;
+pub mod route_tls;
+pub mod routes;
+pub mod vendor_key;
+pub mod wrapped_stream;
 
 /// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
 const ONE_PIECE_BYTES_MAX: usize = 64 << 10;

@@ -1,20 +1,20 @@
 //! Video jobs as clients use them: asked for, looked at, fetched, deleted. The worker makes them.
 
-use super::local_response::LocalResponse;
 use std::time::Duration;
 
 use pingora_proxy::Session;
 
 use super::api_error::{ApiError, ServerError, VideoError};
 use super::context::RequestContext;
-use super::download;
-use super::request_target::query_value;
+use super::local_response::LocalResponse;
 use super::state::Gateway;
-use super::tenant_budget::TenantId;
 use crate::clock::unix_ms;
 use crate::dialect::{CallError, Endpoint};
-use crate::files::signed_url::{self};
-use crate::files::{self};
+use crate::files;
+use crate::files::signed_url;
+use crate::gateway::budgets::tenants::TenantId;
+use crate::gateway::request::target::query_value;
+use crate::gateway::response::download;
 use crate::jobs::api_json::deleted_json;
 use crate::jobs::{Job, JobOutcome, JobPage, JobStage, JobStatus};
 use crate::ledger::AccountName;

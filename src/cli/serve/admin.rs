@@ -22,13 +22,13 @@ use sha2::{Digest as _, Sha256};
 use crate::catalogue::Catalogue;
 use crate::clock::unix_ms;
 use crate::conf::{AdminAddress, Config};
+use crate::gateway::budgets::overload::OverloadMonitor;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
-use crate::gateway::overload::OverloadMonitor;
-use crate::gateway::routes::RouteTable;
-use crate::gateway::vendor_key::read_key;
+use crate::gateway::upstream::routes::RouteTable;
+use crate::gateway::upstream::vendor_key::read_key;
 use crate::ledger::Ledger;
 use crate::permissions;
 

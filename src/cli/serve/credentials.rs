@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::certificate::ServerCertificate;
 use crate::conf::Config;
-use crate::gateway::routes::RouteTable;
+use crate::gateway::upstream::routes::RouteTable;
 
 /// See the module.
 pub(super) struct ReloadableCredentials {

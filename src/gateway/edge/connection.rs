@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::chunks::{ChunkReader, InvalidChunk};
-use crate::gateway::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
+use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
 /// See the module.
 pub(super) type EdgeConnection = WrappedStream<ClientPolicy>;

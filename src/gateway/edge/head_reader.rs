@@ -11,8 +11,8 @@ use super::head;
 use super::head::{BodyFraming, HeadError};
 use super::limits::{EdgeLimits, SHUTDOWN_GRACE, wait_for_shutdown};
 use crate::gateway::api_error::{ApiError, RequestError};
+use crate::gateway::budgets::overload::reject;
 use crate::gateway::in_flight::InFlightGuard;
-use crate::gateway::overload::reject;
 
 /// A head is read in steps of so many bytes, which is all of it but for few clients.
 const READ_STEP_BYTES: usize = 4 << 10;

@@ -13,8 +13,8 @@ use pingora_core::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use super::limits::with_deadline;
+use crate::gateway::budgets::overload::reject;
 use crate::gateway::in_flight::InFlightGuard;
-use crate::gateway::overload::reject;
 
 /// See the module. `A` is what serves the requests.
 pub(super) struct H2Connection<A> {

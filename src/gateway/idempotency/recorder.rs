@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::gateway::tenant_budget::{
+use crate::gateway::budgets::tenants::{
     BudgetPermit, Resource, ResourcePool, TenantBudget, TenantShare,
 };
 use crate::idempotency::{ReplyHead, ReplyParts};
@@ -106,7 +106,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::gateway::tenant_budget::{Tenant, TenantId, TenantTable};
+    use crate::gateway::budgets::tenants::Tenant;
+    use crate::gateway::budgets::tenants::TenantId;
+    use crate::gateway::budgets::tenants::TenantTable;
     use crate::ledger::AccountName;
 
     fn tenant(table: &Arc<TenantTable>, name: &str) -> Arc<Tenant> {

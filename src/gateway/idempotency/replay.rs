@@ -1,7 +1,5 @@
 //! A reply that was kept, sent once more.
 
-use crate::gateway::response_writer;
-use crate::gateway::videos::service::ID_PREFIX;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +8,13 @@ use http::{HeaderName, HeaderValue};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::super::response_head;
 use super::external_body;
 use crate::files::FileReadError;
 use crate::gateway::api_error::{ApiError, ServerError};
 use crate::gateway::context::RequestContext;
+use crate::gateway::response::{head, writer};
 use crate::gateway::state::Gateway;
+use crate::gateway::videos::service::ID_PREFIX;
 use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
 
@@ -47,7 +46,7 @@ pub(super) async fn send_stored_reply(
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     let head = build_head(exchange, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
     if write_reply(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
-        response_writer::abort_response(session, exchange).await;
+        writer::abort_response(session, exchange).await;
         exchange.access_log.client_disconnected = true;
     }
     Ok(true)
@@ -145,7 +144,7 @@ fn build_head(
         }
     }
     head.insert_header("content-length", bytes)?;
-    response_head::add_request_id(&mut head, exchange)?;
+    head::add_request_id(&mut head, exchange)?;
     head.insert_header("idempotent-replayed", "true")?;
     head.insert_header("x-original-request-id", original_request_id(&stored.owner))?;
     Ok(head)

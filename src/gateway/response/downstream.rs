@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use crate::gateway::answer_budget::{AnswerBudget, AnswerPermit};
+use crate::gateway::budgets::answers::{AnswerBudget, AnswerPermit};
 
 /// What is there already goes out in one write, up to this size; what is longer goes in pieces of
 /// it, each of which a client has to take in time.

@@ -5,7 +5,7 @@ use pingora_http::RequestHeader;
 
 use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, RequestError};
-use crate::gateway::request_target::{percent_decode, query_value, require_method};
+use crate::gateway::request::target::{percent_decode, query_value, require_method};
 
 /// What a request wants of video jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,13 +1,12 @@
 //! A new video job: it is admitted like any other call, and its hold is placed with it.
 
-use super::body;
-use crate::gateway::idempotency::source::read_key_digest;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pingora_proxy::Session;
 
+use super::body;
 use super::service::job_id;
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
@@ -18,11 +17,13 @@ use crate::gateway::api_error::{
     AdmissionError, ApiError, AuthError, ServerError, UpstreamError, VideoError,
 };
 use crate::gateway::context::RequestContext;
-use crate::gateway::key_cache::AuthenticatedCaller;
+use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
-use crate::gateway::request_body::RequestBody;
+use crate::gateway::request::admission;
+use crate::gateway::request::body::RequestBody;
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::settlement::holds;
 use crate::gateway::state::Gateway;
-use crate::gateway::{admit, holds};
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
 use crate::ledger::{AccountName, Unavailable};
 
@@ -41,10 +42,10 @@ pub(in crate::gateway) async fn create_job(
     request_body: RequestBody,
 ) -> Result<LocalResponse, ApiError> {
     let catalogue = gateway.catalogue.load();
-    let model = admit::find_model(&catalogue, &request_body.parsed.model, Endpoint::Videos)?;
+    let model = admission::find_model(&catalogue, &request_body.parsed.model, Endpoint::Videos)?;
     exchange.access_log.model = Some(model.clone());
     let call = ModelCall::parse(request_body.parsed, Endpoint::Videos)?;
-    admit::check_field_policy(&model, &call, Endpoint::Videos)?;
+    admission::check_field_policy(&model, &call, Endpoint::Videos)?;
     let RequestKind::Video { ask, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };

@@ -1,0 +1,538 @@
+//! Budgets that tenants share: places of requests, bytes of bodies, bytes of answers.
+//!
+//! A tenant is an account or, before the key of a request is known, an address. Each resource has
+//! a pool with a bound for all tenants together, and a bound for each of them. Beside that fixed
+//! bound a tenant may hold at most as much as is still free, as ports of a switch share its memory,
+//! and an eighth of the pool is only for those who hold little: one tenant alone gets half of the
+//! rest, and however many take what they can one after the other, a newcomer finds room.
+//!
+//! ```text
+//! let pool = ResourcePool::new(bytes_max);
+//! let budget = TenantBudget::new(Resource::AnswerBytes, &pool, TenantShare { max, min });
+//! let mut permit = budget.permit(&tenant);    // holds nothing yet
+//! permit.grow(piece.len())?;                  // Err(OverBudget): nothing was taken
+//! permit.shrink(written);                     // what was held is given back, the rest on drop
+//! ```
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::ledger::AccountName;
+
+/// The part of a pool, one of this number, that is only for those who hold little.
+const RESERVE_DIVISOR: usize = 8;
+/// The table of tenants has this number of parts with a lock each.
+const SHARDS: usize = 16;
+
+/// What tenants share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// Requests under way.
+    Requests,
+    /// Bytes of request bodies in memory, uploads apart.
+    BodyBytes,
+    /// Bytes of uploads in memory.
+    UploadBytes,
+    /// Bytes of answers that are held until they are written.
+    AnswerBytes,
+    /// Answers that are let through beyond that.
+    ExtraAnswers,
+    /// Bytes that answers wait for.
+    AwaitedAnswerBytes,
+    /// Images that are being made.
+    Images,
+    /// Bytes of replies that are collected for whoever repeats their calls.
+    ReplyBytes,
+}
+
+const RESOURCES: usize = 8;
+
+/// Who uses a share.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TenantId {
+    /// The owner of a known key.
+    Account(AccountName),
+    /// A client whose key is not known yet, by its
+    /// [network](crate::gateway::edge::connection_limits::client_network).
+    Address(IpAddr),
+}
+
+/// What a tenant uses at the moment. It leaves its table when the last reference is dropped.
+#[derive(Debug)]
+pub struct Tenant {
+    id: TenantId,
+    used: [AtomicUsize; RESOURCES],
+    /// Of a tenant's uploads one at a time waits for room; see [`uploads`](crate::gateway::request::uploads).
+    pub(crate) upload_turn: tokio::sync::Mutex<()>,
+    table: Weak<TenantTable>,
+}
+
+impl Tenant {
+    /// Who it is.
+    #[must_use]
+    pub fn id(&self) -> &TenantId {
+        &self.id
+    }
+
+    /// How much it uses of a resource.
+    #[must_use]
+    pub fn used(&self, resource: Resource) -> usize {
+        self.counter(resource).load(Ordering::Relaxed)
+    }
+
+    fn counter(&self, resource: Resource) -> &AtomicUsize {
+        &self.used[resource as usize]
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            table.remove_dropped(&self.id);
+        }
+    }
+}
+
+type Shard = Mutex<HashMap<TenantId, Weak<Tenant>>>;
+
+/// All tenants that use anything. Idle ones are not in it.
+#[derive(Debug, Default)]
+pub struct TenantTable {
+    shards: [Shard; SHARDS],
+    hasher: RandomState,
+}
+
+impl TenantTable {
+    /// The tenant of an id; the same one as long as anybody refers to it.
+    #[must_use]
+    pub fn tenant(self: &Arc<TenantTable>, id: TenantId) -> Arc<Tenant> {
+        let mut shard = self.shard(&id).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tenant) = shard.get(&id).and_then(Weak::upgrade) {
+            return tenant;
+        }
+        let table = Arc::downgrade(self);
+        let (used, upload_turn) = Default::default();
+        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_turn, table });
+        shard.insert(id, Arc::downgrade(&tenant));
+        tenant
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let length = |shard: &Shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len();
+        self.shards.iter().map(length).sum()
+    }
+
+    fn shard(&self, id: &TenantId) -> &Shard {
+        let hash = self.hasher.hash_one(id);
+        &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or_default()]
+    }
+
+    /// Removes a tenant that nobody refers to. A new one may have taken its place meanwhile.
+    fn remove_dropped(&self, id: &TenantId) {
+        let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
+        if shard.get(id).is_some_and(|tenant| tenant.strong_count() == 0) {
+            shard.remove(id);
+        }
+    }
+}
+
+/// The bound of a resource for all tenants together.
+#[derive(Debug)]
+pub struct ResourcePool {
+    used: AtomicUsize,
+    /// 0 for no bound.
+    max: usize,
+    waiting: AtomicUsize,
+    freed: Notify,
+}
+
+impl ResourcePool {
+    /// A pool of which nothing is used. A bound of 0 is none.
+    #[must_use]
+    pub fn new(max: usize) -> Arc<ResourcePool> {
+        let [used, waiting] = [0; 2].map(AtomicUsize::new);
+        Arc::new(ResourcePool { used, max, waiting, freed: Notify::new() })
+    }
+
+    /// How much is used.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something is given back, at most for this time. What is free then may be taken
+    /// by somebody else first.
+    pub async fn wait_for_release(&self, wait: Duration) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _waiting = WaitGuard(&self.waiting);
+        let _ = tokio::time::timeout(wait, self.freed.notified()).await;
+    }
+
+    fn release(&self, amount: usize) {
+        if amount > 0 {
+            self.used.fetch_sub(amount, Ordering::SeqCst);
+            if self.waiting.load(Ordering::SeqCst) > 0 {
+                self.freed.notify_one();
+            }
+        }
+    }
+}
+
+struct WaitGuard<'a>(&'a AtomicUsize);
+
+impl Drop for WaitGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How much of a pool one tenant may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantShare {
+    /// The most; 0 for no bound of a tenant at all.
+    pub max: usize,
+    /// Up to this much only the bound of the pool counts, so a tenant that uses little is not
+    /// refused because many use little.
+    pub min: usize,
+}
+
+/// Why a permit does not grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverBudget {
+    /// The tenant holds its share.
+    Tenant,
+    /// All tenants together hold all of it.
+    Pool,
+}
+
+/// A resource as one kind of tenant may use it. Clones share the pool.
+#[derive(Debug, Clone)]
+pub struct TenantBudget {
+    resource: Resource,
+    pool: Arc<ResourcePool>,
+    share: TenantShare,
+}
+
+impl TenantBudget {
+    /// A budget for each tenant, out of a pool for all.
+    #[must_use]
+    pub fn new(resource: Resource, pool: &Arc<ResourcePool>, share: TenantShare) -> TenantBudget {
+        TenantBudget { resource, pool: pool.clone(), share }
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<ResourcePool> {
+        &self.pool
+    }
+
+    /// A permit that holds nothing yet.
+    #[must_use]
+    pub fn permit(&self, tenant: &Arc<Tenant>) -> BudgetPermit {
+        BudgetPermit { budget: self.clone(), tenant: tenant.clone(), held: 0, pooled: 0 }
+    }
+
+    /// Whether a tenant could take an amount at the moment.
+    ///
+    /// # Errors
+    /// As of [`BudgetPermit::grow`].
+    pub fn check_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
+        self.check_amount(amount, tenant.used(self.resource), self.pool.used())
+    }
+
+    /// Whether a tenant would hold more than its share with an amount more, whatever others hold.
+    #[must_use]
+    pub fn exceeds_share(&self, tenant: &Tenant, amount: usize) -> bool {
+        let own = tenant.used(self.resource).saturating_add(amount);
+        self.share.max > 0 && own > self.share.max
+    }
+
+    /// Judges an amount more, by what was used before.
+    fn check_amount(&self, amount: usize, own: usize, all: usize) -> Result<(), OverBudget> {
+        let TenantShare { max, min } = self.share;
+        let own = own.saturating_add(amount);
+        if max > 0 && own > max {
+            return Err(OverBudget::Tenant);
+        }
+        if self.pool.max == 0 {
+            return Ok(());
+        }
+        let free = self.pool.max.saturating_sub(all);
+        let unreserved = free.saturating_sub(self.pool.max / RESERVE_DIVISOR);
+        if max > 0 && own > min && own > unreserved {
+            return Err(OverBudget::Tenant);
+        }
+        if amount > free { Err(OverBudget::Pool) } else { Ok(()) }
+    }
+}
+
+/// What is held of a resource for a tenant, until it is dropped.
+#[derive(Debug)]
+pub struct BudgetPermit {
+    budget: TenantBudget,
+    tenant: Arc<Tenant>,
+    /// Counted for the tenant.
+    held: usize,
+    /// Counted in the pool.
+    pooled: usize,
+}
+
+impl BudgetPermit {
+    /// How much is held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// What it holds some of.
+    #[must_use]
+    pub fn resource(&self) -> Resource {
+        self.budget.resource
+    }
+
+    /// What it is counted against in all.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<ResourcePool> {
+        &self.budget.pool
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
+    }
+
+    /// Takes an amount more.
+    ///
+    /// # Errors
+    /// The tenant or all tenants would hold too much; nothing was taken.
+    pub fn grow(&mut self, amount: usize) -> Result<(), OverBudget> {
+        let (pool, own) = (&self.budget.pool, self.tenant.counter(self.budget.resource));
+        let all_before = pool.used.fetch_add(amount, Ordering::Relaxed);
+        let own_before = own.fetch_add(amount, Ordering::Relaxed);
+        if let Err(over) = self.budget.check_amount(amount, own_before, all_before) {
+            own.fetch_sub(amount, Ordering::Relaxed);
+            // Nothing is free that was not: two who wait would wake each other without end.
+            pool.used.fetch_sub(amount, Ordering::Relaxed);
+            return Err(over);
+        }
+        self.held += amount;
+        self.pooled += amount;
+        Ok(())
+    }
+
+    /// Gives back an amount, at most what is held.
+    pub fn shrink(&mut self, amount: usize) {
+        let amount = amount.min(self.held);
+        self.held -= amount;
+        self.tenant.counter(self.budget.resource).fetch_sub(amount, Ordering::Relaxed);
+        let from_pool = self.pooled - self.pooled.min(self.held);
+        self.pooled -= from_pool;
+        self.budget.pool.release(from_pool);
+    }
+
+    /// Gives back what the pool counts. The tenant's own count stays until the permit is dropped.
+    pub fn leave_pool(&mut self) {
+        self.budget.pool.release(std::mem::take(&mut self.pooled));
+    }
+
+    /// Makes this the permit of another tenant, out of a budget with the same pool: that of an
+    /// address becomes that of an account. The pool does not notice.
+    ///
+    /// # Errors
+    /// The other tenant holds too much. It is its permit all the same: what is to be refused counts
+    /// for it until the refusal is written, and not for others at the address.
+    pub fn transfer(
+        &mut self,
+        budget: &TenantBudget,
+        tenant: &Arc<Tenant>,
+    ) -> Result<(), OverBudget> {
+        let own = tenant.counter(budget.resource);
+        let own_before = own.fetch_add(self.held, Ordering::Relaxed);
+        let all_before = budget.pool.used().saturating_sub(self.pooled);
+        let judged = budget.check_amount(self.held, own_before, all_before);
+        self.tenant.counter(self.budget.resource).fetch_sub(self.held, Ordering::Relaxed);
+        (self.budget, self.tenant) = (budget.clone(), tenant.clone());
+        judged
+    }
+}
+
+impl Drop for BudgetPermit {
+    fn drop(&mut self) {
+        self.tenant.counter(self.budget.resource).fetch_sub(self.held, Ordering::Relaxed);
+        self.budget.pool.release(self.pooled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn account(table: &Arc<TenantTable>, name: &str) -> Arc<Tenant> {
+        table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
+    }
+
+    fn budget(all: usize, max: usize, min: usize) -> TenantBudget {
+        let pool = ResourcePool::new(all);
+        TenantBudget::new(Resource::AnswerBytes, &pool, TenantShare { max, min })
+    }
+
+    /// What a tenant gets that takes one after the other.
+    fn filled(budget: &TenantBudget, tenant: &Arc<Tenant>) -> (BudgetPermit, OverBudget) {
+        let mut permit = budget.permit(tenant);
+        loop {
+            if let Err(over) = permit.grow(1) {
+                return (permit, over);
+            }
+        }
+    }
+
+    #[test]
+    fn a_tenant_gets_its_bound_and_what_it_gives_back_again() {
+        let (table, budget) = (Arc::default(), budget(100, 10, 0));
+        let one = account(&table, "one");
+        let (mut permit, over) = filled(&budget, &one);
+        assert_eq!((permit.held(), over), (10, OverBudget::Tenant));
+        assert!(budget.permit(&one).grow(1).is_err(), "the bound is of all its permits");
+        assert!(budget.permit(&account(&table, "two")).grow(10).is_ok());
+        permit.shrink(4);
+        assert_eq!((one.used(Resource::AnswerBytes), budget.pool().used()), (6, 6));
+        assert_eq!(permit.grow(5), Err(OverBudget::Tenant));
+        assert_eq!(one.used(Resource::AnswerBytes), 6, "a refused amount is not taken");
+        permit.shrink(1_000);
+        drop(permit);
+        assert_eq!((one.used(Resource::AnswerBytes), budget.pool().used()), (0, 0));
+        assert_eq!(one.used(Resource::Requests), 0);
+    }
+
+    #[test]
+    fn a_few_greedy_tenants_leave_something_to_a_newcomer() {
+        let (table, budget) = (Arc::default(), budget(120, 1_000, 0));
+        let mut greedy = Vec::new();
+        for (number, most) in [(1, 53), (2, 26), (3, 13)] {
+            let (permit, over) = filled(&budget, &account(&table, &number.to_string()));
+            assert_eq!((permit.held(), over), (most, OverBudget::Tenant));
+            greedy.push(permit);
+        }
+        assert!(budget.permit(&account(&table, "new")).grow(7).is_ok());
+    }
+
+    #[test]
+    fn who_holds_little_is_refused_only_when_all_is_held() {
+        let (table, budget) = (Arc::default(), budget(12, 100, 3));
+        let mut held = Vec::new();
+        for number in 0..3 {
+            let (permit, _) = filled(&budget, &account(&table, &number.to_string()));
+            held.push(permit);
+        }
+        let amounts: Vec<_> = held.iter().map(BudgetPermit::held).collect();
+        assert_eq!(amounts, [6, 3, 3]);
+        let mut newcomer = budget.permit(&account(&table, "new"));
+        assert_eq!(newcomer.grow(1), Err(OverBudget::Pool));
+        held.pop();
+        assert_eq!(newcomer.grow(3), Ok(()));
+    }
+
+    #[test]
+    fn accounts_that_took_what_they_could_one_after_the_other_left_nothing_to_newcomers() {
+        let (table, budget) = (Arc::default(), budget(8_192, 1_024, 16));
+        let greedy: Vec<_> =
+            (0..40).map(|n| filled(&budget, &account(&table, &n.to_string())).0).collect();
+        assert!(greedy[39].held() >= 16, "{greedy:?}");
+        assert!(budget.pool().used() <= 8_192 - 8_192 / 8 + 40 * 16);
+        assert!(budget.permit(&account(&table, "new")).grow(16).is_ok());
+    }
+
+    #[test]
+    fn without_a_bound_of_a_tenant_one_may_hold_all_and_without_any_more_than_that() {
+        let (table, unshared) = (Arc::default(), budget(5, 0, 0));
+        let one = account(&table, "one");
+        let (permit, over) = filled(&unshared, &one);
+        assert_eq!((permit.held(), over), (5, OverBudget::Pool));
+        assert!(budget(0, 0, 0).permit(&one).grow(usize::MAX >> 1).is_ok());
+        assert_eq!(budget(0, 7, 0).permit(&one).grow(8), Err(OverBudget::Tenant));
+    }
+
+    #[test]
+    fn what_left_the_pool_still_counts_for_its_tenant() {
+        let (table, budget) = (Arc::default(), budget(10, 2, 0));
+        let one = account(&table, "one");
+        let (mut permit, _) = filled(&budget, &one);
+        permit.leave_pool();
+        assert_eq!((budget.pool().used(), one.used(Resource::AnswerBytes)), (0, 2));
+        assert_eq!(budget.permit(&one).grow(1), Err(OverBudget::Tenant));
+        permit.shrink(1);
+        assert!(budget.permit(&one).grow(1).is_ok());
+        drop(permit);
+        assert_eq!((budget.pool().used(), one.used(Resource::AnswerBytes)), (0, 0));
+    }
+
+    #[test]
+    fn the_place_of_an_address_becomes_that_of_an_account() {
+        let table: Arc<TenantTable> = Arc::default();
+        let pool = ResourcePool::new(10);
+        let share = |max| TenantShare { max, min: 0 };
+        let by_address = TenantBudget::new(Resource::Requests, &pool, share(1));
+        let by_account = TenantBudget::new(Resource::Requests, &pool, share(2));
+        let address = table.tenant(TenantId::Address([10, 0, 0, 1].into()));
+        let one = account(&table, "one");
+        let mut places = Vec::new();
+        for _ in 0..2 {
+            let mut place = by_address.permit(&address);
+            place.grow(1).expect("the last one has gone on");
+            place.transfer(&by_account, &one).expect("a place of the account");
+            places.push(place);
+        }
+        let mut third = by_address.permit(&address);
+        third.grow(1).expect("a place of the address");
+        assert_eq!(third.transfer(&by_account, &one), Err(OverBudget::Tenant));
+        assert_eq!((address.used(Resource::Requests), one.used(Resource::Requests)), (0, 3));
+        assert_eq!(pool.used(), 3);
+        drop((places, third));
+        assert_eq!((address.used(Resource::Requests), one.used(Resource::Requests)), (0, 0));
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn idle_tenants_are_forgotten_and_busy_ones_are_the_same() {
+        let (table, budget) = (Arc::default(), budget(10, 10, 0));
+        let permit = budget.permit(&account(&table, "one"));
+        assert!(Arc::ptr_eq(permit.tenant(), &account(&table, "one")));
+        drop(account(&table, "two"));
+        assert_eq!(table.count(), 1);
+        drop(permit);
+        assert_eq!(table.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_of_what_is_given_back() {
+        let (table, budget) = (Arc::default(), budget(1, 10, 1));
+        let (permit, _) = filled(&budget, &account(&table, "one"));
+        let long = Duration::from_secs(600);
+        let waiting = budget.pool().wait_for_release(long);
+        let releasing = async {
+            tokio::task::yield_now().await;
+            drop(permit);
+        };
+        let both = async { tokio::join!(waiting, releasing) };
+        tokio::time::timeout(Duration::from_secs(20), both).await.expect("it was told");
+        assert_eq!(budget.pool().waiting.load(Ordering::Relaxed), 0);
+        let (permit, _) = filled(&budget, &account(&table, "one"));
+        let mut waiting = std::pin::pin!(budget.pool().wait_for_release(long));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(budget.permit(&account(&table, "two")).grow(1).is_err());
+        assert!(waiting.now_or_never().is_none(), "nothing was given back");
+        drop(permit);
+        assert!(budget.permit(&account(&table, "two")).grow(1).is_ok());
+    }
+}

@@ -1,0 +1,170 @@
+//! Letting a call in: its model is known and sold here, its fields have a price, money is held.
+
+use std::sync::Arc;
+
+use crate::catalogue::vendor::TextApi;
+use crate::catalogue::{Catalogue, Model};
+use crate::dialect::Endpoint;
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::json::JsonPatch;
+use crate::dialect::payload::RequestPayload;
+use crate::dialect::translate::request::{Translation, TranslationContext};
+use crate::gateway::api_error::{AdmissionError, ApiError, UpstreamError};
+use crate::gateway::context::{
+    AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage,
+};
+use crate::gateway::request::body::RequestBody;
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::vendor_ids::ReferencedContext;
+use crate::gateway::request::{reasoning_cache, vendor_ids};
+use crate::gateway::settlement::funding::Funding;
+use crate::gateway::settlement::holds;
+use crate::gateway::state::Gateway;
+use crate::money::price::Quote;
+
+/// Admits a call: afterwards its money is held.
+///
+/// # Errors
+/// The call is invalid, not for sale, or not covered by the balance.
+pub async fn admit_call(
+    gateway: &Gateway,
+    exchange: &mut RequestContext,
+    caller: AuthenticatedCaller,
+    body: RequestBody,
+    endpoint: Endpoint,
+) -> Result<(), ApiError> {
+    let catalogue = gateway.catalogue.load();
+    let model = find_model(&catalogue, &body.parsed.model, endpoint)?;
+    exchange.access_log.model = Some(model.clone());
+    let call = ModelCall::parse(body.parsed, endpoint)?;
+    check_field_policy(&model, &call, endpoint)?;
+    let vendor = &model.vendor.name;
+    let translation = build_translation(&caller, &model, &call, endpoint)?;
+    let Some(line) = gateway.routes.for_vendor(vendor) else {
+        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
+    };
+    // A call that continues a tool loop may turn out longer: the least is held until that is known.
+    let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
+    let continued = translation.as_ref().is_some_and(is_continued);
+    let at = exchange.arrived_ms / 1_000;
+    let earlier = match &call.kind {
+        RequestKind::Responses(ask) => {
+            vendor_ids::check_ownership(gateway, &caller.key.account, &ask.references).await?
+        }
+        _ => ReferencedContext::default(),
+    };
+    let mut untried = line.attempt_order(exchange.access_log.account.as_ref(), exchange.arrived_ms);
+    // Another route may use another of our vendor accounts, where the referenced objects do not
+    // exist. If the route is gone it may have been renamed, so then all routes are tried.
+    let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
+    untried.retain(|r| !is_pinned || Some(&r.name) == earlier.route.as_ref());
+    let mut quote = holds::quote_call(&model, &call, earlier.tokens, at)?;
+    let full_hold = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
+    if let Some(quote) = quote.as_mut().filter(|_| continued) {
+        quote.wanted = quote.least;
+    }
+    // The response needs memory, so that budget is checked before the vendor is paid.
+    let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
+    let funding = fund_call(gateway, &exchange.id, caller, quote).await?;
+    let body_transform = match (&translation, model.vendor.text_api) {
+        (Some(translation), _) => {
+            BodyTransform::Translate { body: translation.build_call(), reasoning: None }
+        }
+        (None, TextApi::Messages) => BodyTransform::PassThrough,
+        (None, TextApi::Chat) => BodyTransform::Patch,
+    };
+    let input_tokens = call.estimated_input_tokens().saturating_add(earlier.tokens);
+    let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
+    let price_version = catalogue.version.clone();
+    exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
+        call,
+        body_transform,
+        funding,
+        pricing: PricedModel {
+            model,
+            price_version,
+            priced_at: at,
+            endpoint,
+            input_tokens,
+            full_hold,
+        },
+        upload_permit: body.upload_permit,
+        budget_permit: body.budget_permit,
+        answer_permit,
+        untried_routes: untried.into(),
+        is_pinned,
+        route: None,
+        route_slot: None,
+        skipped_full_route: false,
+        vendor_body: RequestPayload::default(),
+        failed_routes: Vec::new(),
+        last_failure: None,
+    }));
+    if let Some(translation) = translation.filter(|_| continued) {
+        reasoning_cache::restore_reasoning(gateway, exchange, translation).await;
+    }
+    Ok(())
+}
+
+/// Holds what a call may come to, unless that is nothing.
+async fn fund_call(
+    gateway: &Gateway,
+    id: &str,
+    caller: AuthenticatedCaller,
+    quote: Option<Quote>,
+) -> Result<Funding, ApiError> {
+    let Some(quote) = quote else { return Ok(Funding::Free) };
+    Ok(gateway.place_hold(&caller.key, id, quote).await?)
+}
+
+/// The call in the vendor's format, if that is another one.
+fn build_translation(
+    caller: &AuthenticatedCaller,
+    model: &Model,
+    call: &ModelCall,
+    endpoint: Endpoint,
+) -> Result<Option<Translation>, ApiError> {
+    if (model.vendor.text_api, endpoint) != (TextApi::Messages, Endpoint::Chat) {
+        return Ok(None);
+    }
+    let mut draft = JsonPatch::new(&call.document);
+    model.rewrite(endpoint, &mut draft);
+    let account = caller.key.account.as_str();
+    let json_schema = model.supports_json_schema;
+    let manner = TranslationContext { model: &call.model, account, json_schema };
+    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::from)
+}
+
+/// Refuses what has no price.
+pub(crate) fn check_field_policy(
+    model: &Model,
+    call: &ModelCall,
+    endpoint: Endpoint,
+) -> Result<(), ApiError> {
+    match model
+        .vendor
+        .field_policy(endpoint)
+        .and_then(|s| s.find_refusal(&call.document, &model.price))
+    {
+        Some(refusal) => Err(AdmissionError::UnpricedField(refusal.clone()).into()),
+        None => Ok(()),
+    }
+}
+
+/// The model asked for, if it is sold on the endpoint.
+pub(crate) fn find_model(
+    catalogue: &Catalogue,
+    asked: &str,
+    endpoint: Endpoint,
+) -> Result<Arc<Model>, ApiError> {
+    let Some(model) = catalogue.find(asked) else {
+        let closest = catalogue.closest_model_id(asked, Some(endpoint)).map(str::to_owned);
+        return Err(AdmissionError::ModelNotFound { asked: asked.to_owned(), closest }.into());
+    };
+    let sold_on = model.endpoints();
+    if !sold_on.contains(&endpoint) {
+        let right = sold_on.first().copied().unwrap_or(Endpoint::Chat);
+        return Err(AdmissionError::WrongEndpoint { model: model.id.clone(), right }.into());
+    }
+    Ok(model.clone())
+}

@@ -1,0 +1,70 @@
+//! Finds the account of a request's API key.
+
+use http::header::AUTHORIZATION;
+use pingora_proxy::Session;
+
+use crate::gateway::api_error::{ApiError, AuthError, ErrorFormat, ServerError};
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::state::Gateway;
+use crate::ledger::KeyHash;
+
+/// Finds the account of a request's API key. For free endpoints, while the ledger is unavailable, a
+/// key is accepted that was valid some time ago.
+///
+/// # Errors
+/// No key, an unknown or revoked one, or no answer from the ledger.
+pub(crate) async fn authenticate(
+    gateway: &Gateway,
+    session: &Session,
+    error_format: ErrorFormat,
+    is_free: bool,
+) -> Result<AuthenticatedCaller, ApiError> {
+    let hash = read_api_key(session, error_format)?;
+    let caller = match gateway.key_cache.caller(&hash) {
+        Some(caller) => caller,
+        None => look_up_key(gateway, hash, is_free).await?,
+    };
+    if caller.key.revoked_at.is_some() {
+        return Err(AuthError::RevokedKey.into());
+    }
+    Ok(caller)
+}
+
+pub(crate) async fn look_up_key(
+    gateway: &Gateway,
+    hash: KeyHash,
+    is_free: bool,
+) -> Result<AuthenticatedCaller, ApiError> {
+    let keys = &gateway.key_cache;
+    if keys.is_unknown(&hash) {
+        return Err(AuthError::UnknownKey.into());
+    }
+    match gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await {
+        Ok(found) => keys.remember(hash, found).ok_or(AuthError::UnknownKey.into()),
+        Err(_) if is_free => {
+            keys.caller_known_good(&hash).ok_or(ServerError::LedgerUnavailable.into())
+        }
+        Err(_) => Err(ServerError::LedgerUnavailable.into()),
+    }
+}
+
+/// Reads the API key from either header that official clients use. If both are present, the key
+/// that has our shape is used (a client may have a vendor's key in its environment too), else the
+/// one of the header that the API format defines.
+pub(crate) fn read_api_key(
+    session: &Session,
+    error_format: ErrorFormat,
+) -> Result<KeyHash, ApiError> {
+    let bearer = session.get_header(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    let plain = || session.get_header("x-api-key")?.to_str().ok().map(str::trim);
+    let keys = match error_format {
+        ErrorFormat::Chat => [bearer, plain()],
+        ErrorFormat::Messages => [plain(), bearer],
+    };
+    let mut keys = keys.into_iter().flatten().filter(|key| !key.is_empty()).peekable();
+    keys.peek().ok_or(AuthError::MissingKey)?;
+    keys.find_map(KeyHash::of_well_formed).ok_or(AuthError::UnknownKey.into())
+}

@@ -1,0 +1,147 @@
+//! Authenticates a request and reads its body, within limits of size and time.
+
+use bytes::Bytes;
+use http::Version;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use pingora_core::ErrorType;
+use pingora_proxy::Session;
+
+use crate::dialect::call::ParsedBody;
+use crate::dialect::{CallError, Endpoint};
+use crate::gateway::api_error::{ApiError, RequestError};
+use crate::gateway::budgets::overload::reject;
+use crate::gateway::budgets::tenants::BudgetPermit;
+use crate::gateway::budgets::uploads::UploadPermit;
+use crate::gateway::idempotency::source::may_be_repeat;
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::settlement::holds;
+use crate::gateway::state::Gateway;
+
+/// The account's balance is checked before more than this many bytes of a body are read.
+const BALANCE_CHECK_BYTES_MIN: usize = 256 << 10;
+
+/// A request body that has been read.
+pub struct RequestBody {
+    /// The parsed body.
+    pub parsed: ParsedBody,
+    /// The upload memory that it uses, if it is an upload.
+    pub upload_permit: Option<UploadPermit>,
+    /// The body memory that it uses, if it is not an upload.
+    pub budget_permit: Option<BudgetPermit>,
+}
+
+/// The account that pays for a request.
+pub(crate) struct PayingAccount<'a> {
+    pub(crate) caller: &'a AuthenticatedCaller,
+    /// Whether the account's balance still has to be looked at if the body is large.
+    needs_balance_check: bool,
+}
+
+impl PayingAccount<'_> {
+    /// A retry of a paid call needs no money, and moderations are free.
+    pub(crate) fn new<'a>(
+        caller: &'a AuthenticatedCaller,
+        session: &Session,
+        endpoint: Endpoint,
+    ) -> PayingAccount<'a> {
+        let may_be_free = endpoint == Endpoint::Moderations || may_be_repeat(session);
+        PayingAccount { caller, needs_balance_check: !may_be_free }
+    }
+
+    /// Refuses a body that is large by now if its account has nothing to pay with.
+    ///
+    /// # Errors
+    /// Nothing is available, and nothing held that may come back.
+    pub(crate) async fn check_balance(
+        &mut self,
+        gateway: &Gateway,
+        bytes: usize,
+    ) -> Result<(), ApiError> {
+        if self.needs_balance_check && bytes > BALANCE_CHECK_BYTES_MIN {
+            self.needs_balance_check = false;
+            Box::pin(holds::check_balance(gateway, &self.caller.key.account)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts and refuses a body that was evicted to free memory for others.
+pub(crate) fn reject_evicted() -> ApiError {
+    reject("evicted");
+    ApiError::Request(RequestError::BodyTimeout)
+}
+
+/// A body that came too slowly.
+pub(crate) fn reject_slow_body() -> ApiError {
+    reject("body");
+    ApiError::Request(RequestError::BodyTimeout)
+}
+
+/// Checks the body's headers and sends `100 Continue` if the client waits for it. Returns the
+/// content-length, if there is one.
+///
+/// # Errors
+/// It is compressed, longer than the most, or large and nothing there to pay with.
+pub(crate) async fn accept_body_headers(
+    gateway: &Gateway,
+    session: &mut Session,
+    payer: &mut PayingAccount<'_>,
+    bytes_max: usize,
+) -> Result<Option<usize>, ApiError> {
+    let head = session.req_header();
+    let is_plain = |v: &http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+        return Err(RequestError::UnsupportedEncoding.into());
+    }
+    if head.headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
+        // Whoever reads the other one reads another body.
+        return Err(CallError::invalid("content-type", "one header").into());
+    }
+    // HTTP/1.0 has no interim (1xx) responses.
+    let expects = head.version != Version::HTTP_10 && head.headers.contains_key(EXPECT);
+    let content_length: Option<usize> =
+        session.get_header(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    if content_length.is_some_and(|length| length > bytes_max) {
+        return Err(RequestError::BodyTooLarge(bytes_max).into());
+    }
+    payer.check_balance(gateway, content_length.unwrap_or_default()).await?;
+    if expects {
+        // To say so before the body has been read must not close the connection.
+        let keepalive = session.downstream_session.get_keepalive();
+        session.write_continue_response().await.map_err(|_| RequestError::BodyIncomplete)?;
+        session.set_keepalive(keepalive);
+    }
+    Ok(content_length)
+}
+
+/// Reads the body piece by piece, up to `bytes_max` bytes.
+pub(crate) fn body_pieces(session: &mut Session, bytes_max: usize) -> BodyPieces<'_> {
+    BodyPieces { session, bytes_left: bytes_max, bytes_max }
+}
+
+/// Reads a request body piece by piece, up to a limit.
+pub(crate) struct BodyPieces<'a> {
+    session: &'a mut Session,
+    bytes_left: usize,
+    bytes_max: usize,
+}
+
+impl BodyPieces<'_> {
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    /// The body has more than the most, or does not come whole.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let read = self.session.downstream_session.read_request_body().await;
+        let piece = read.map_err(|why| match why.etype() {
+            ErrorType::ReadTimedout => reject_slow_body(),
+            _ => ApiError::Request(RequestError::BodyIncomplete),
+        })?;
+        let length = piece.as_ref().map_or(0, Bytes::len);
+        self.bytes_left = self
+            .bytes_left
+            .checked_sub(length)
+            .ok_or(RequestError::BodyTooLarge(self.bytes_max))?;
+        Ok(piece)
+    }
+}

@@ -1,0 +1,137 @@
+//! The listing of models, as the API has it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Value as Json, json};
+
+use crate::catalogue::{Catalogue, Model, ModelKind};
+use crate::dialect::CallError;
+use crate::gateway::api_error::{AdmissionError, ApiError};
+use crate::gateway::request::target::percent_decode;
+
+/// A listing is made anew after this time.
+pub(crate) const LISTING_TTL: Duration = Duration::from_secs(1);
+
+/// Which models are wanted of the listing: those of any of these types and owners, where any is
+/// named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelFilter {
+    types: Vec<ModelKind>,
+    owners: Vec<String>,
+}
+
+impl ModelFilter {
+    /// Reads a query. What it says beside `type` and `owned_by` means nothing here.
+    pub(crate) fn parse_query(query: &str) -> Result<ModelFilter, ApiError> {
+        let mut filter = ModelFilter::default();
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let text = percent_decode(value);
+            match name {
+                "type" => {
+                    let known =
+                        ModelKind::ALL.into_iter().find(|k| Some(k.name()) == text.as_deref());
+                    let kinds = ModelKind::ALL.map(ModelKind::name).join(", ");
+                    filter.types.push(known.ok_or_else(|| invalid_choice("type", &kinds))?);
+                }
+                "owned_by" => filter.owners.push(text.unwrap_or_default()),
+                _ => {}
+            }
+        }
+        Ok(filter)
+    }
+
+    fn matches(&self, model: &Model) -> bool {
+        let of_type = self.types.is_empty() || self.types.contains(&model.kind);
+        of_type && (self.owners.is_empty() || self.owners.contains(&model.vendor.name))
+    }
+}
+
+pub(crate) fn invalid_choice(field: &str, known: &str) -> ApiError {
+    CallError::invalid(field, &format!("one of {known}")).into()
+}
+
+/// The listing of all models, cached and shared: concurrent requests get the same bytes, so a
+/// response that a client does not read costs no copy.
+#[derive(Default)]
+pub struct ModelListing {
+    cached: Mutex<Option<CachedListing>>,
+}
+
+pub(crate) struct CachedListing {
+    catalogue: Arc<Catalogue>,
+    created: Instant,
+    body: Bytes,
+}
+
+impl ModelListing {
+    /// The listing of the models that are wanted at a moment (unix seconds), as the body of an
+    /// answer.
+    ///
+    /// # Errors
+    /// See [`models_json`].
+    pub fn response_body(
+        &self,
+        catalogue: &Arc<Catalogue>,
+        filter: &ModelFilter,
+        at: i64,
+    ) -> Result<Bytes, ApiError> {
+        if *filter != ModelFilter::default() {
+            return models_json(catalogue, filter, at).map(Bytes::from);
+        }
+        let mut last = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_good = |last: &&CachedListing| {
+            Arc::ptr_eq(&last.catalogue, catalogue) && last.created.elapsed() < LISTING_TTL
+        };
+        if let Some(last) = last.as_ref().filter(is_good) {
+            return Ok(last.body.clone());
+        }
+        let body = Bytes::from(models_json(catalogue, filter, at)?);
+        let (catalogue, made) = (catalogue.clone(), Instant::now());
+        *last = Some(CachedListing { catalogue, created: made, body: body.clone() });
+        Ok(body)
+    }
+}
+
+/// The listing of the models that are wanted with the prices of the moment `at` (unix seconds), as
+/// the body of an answer. One shape serves clients of both text formats.
+///
+/// # Errors
+/// An owner is wanted that owns nothing here.
+pub fn models_json(
+    catalogue: &Catalogue,
+    filter: &ModelFilter,
+    at: i64,
+) -> Result<String, ApiError> {
+    let all = catalogue.models();
+    if filter.owners.iter().any(|owner| all.iter().all(|m| m.vendor.name != *owner)) {
+        let mut owners: Vec<&str> = all.iter().map(|m| &*m.vendor.name).collect();
+        owners.dedup();
+        return Err(invalid_choice("owned_by", &owners.join(", ")));
+    }
+    let data: Vec<_> = all.iter().filter(|m| filter.matches(m)).map(|m| m.listing(at)).collect();
+    let id = |entry: Option<&Json>| entry.map_or(Json::Null, |entry| entry["id"].clone());
+    let (first_id, last_id) = (id(data.first()), id(data.last()));
+    let list = json!({
+        "object": "list",
+        "data": data,
+        "has_more": false,
+        "first_id": first_id,
+        "last_id": last_id,
+    });
+    Ok(list.to_string())
+}
+
+/// The listing of one model with the prices of the moment `at` (unix seconds).
+///
+/// # Errors
+/// No such model; the refusal names the closest one.
+pub fn model_json(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
+    let Some(model) = catalogue.find(id) else {
+        let closest = catalogue.closest_model_id(id, None).map(str::to_owned);
+        return Err(AdmissionError::ModelNotFound { asked: id.to_owned(), closest }.into());
+    };
+    Ok(model.listing(at).to_string())
+}

@@ -1,0 +1,131 @@
+//! The router: maps method and path to an operation, and answers the model listing.
+
+use http::Method;
+use pingora_http::RequestHeader;
+
+use crate::dialect::Endpoint;
+use crate::gateway::api_error::{ApiError, ErrorFormat, RequestError};
+use crate::gateway::request::models::ModelFilter;
+use crate::gateway::request::target::{percent_decode, require_method};
+use crate::gateway::videos::action::VideoAction;
+
+const MODELS_PATH: &str = "/v1/models";
+
+/// The endpoints that vendors answer at once.
+const SYNCHRONOUS_ENDPOINTS: [Endpoint; 8] = [
+    Endpoint::Chat,
+    Endpoint::Responses,
+    Endpoint::Messages,
+    Endpoint::Images,
+    Endpoint::ImageEdits,
+    Endpoint::Speech,
+    Endpoint::Embeddings,
+    Endpoint::Moderations,
+];
+
+/// What a request is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApiOperation {
+    /// A call to an endpoint.
+    Endpoint(Endpoint),
+    /// The model listing, as far as it is asked for.
+    Models(ModelFilter),
+    /// One model.
+    Model(String),
+    /// Video jobs.
+    Video(VideoAction),
+}
+
+impl ApiOperation {
+    /// Its short name in metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            ApiOperation::Endpoint(endpoint) => endpoint.name(),
+            ApiOperation::Models(_) | ApiOperation::Model(_) => "models",
+            ApiOperation::Video(_) => Endpoint::Videos.name(),
+        }
+    }
+
+    /// Whether it costs nothing and needs no store.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        match self {
+            ApiOperation::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
+            ApiOperation::Models(_) | ApiOperation::Model(_) => true,
+            ApiOperation::Video(_) => false,
+        }
+    }
+}
+
+/// The error format for the clients of a path, whether the path exists or not.
+#[must_use]
+pub fn error_format(path: &str) -> ErrorFormat {
+    let ours = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
+    let rest = ours.strip_prefix(Endpoint::Messages.path());
+    let messages = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if messages { ErrorFormat::Messages } else { ErrorFormat::Chat }
+}
+
+/// Reads the method and the path. Paths are compared byte by byte; nothing is normalised.
+///
+/// # Errors
+/// No such path, or another method.
+pub fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
+    let path = head.uri.path();
+    if path == MODELS_PATH {
+        require_method(head, &Method::GET, "GET")?;
+        return ModelFilter::parse_query(head.uri.query().unwrap_or_default())
+            .map(ApiOperation::Models);
+    }
+    if let Some(id) = path.strip_prefix("/v1/models/").and_then(percent_decode) {
+        return require_method(head, &Method::GET, "GET").map(|()| ApiOperation::Model(id));
+    }
+    if let Some(endpoint) = SYNCHRONOUS_ENDPOINTS.into_iter().find(|e| e.path() == path) {
+        return require_method(head, &Method::POST, "POST")
+            .map(|()| ApiOperation::Endpoint(endpoint));
+    }
+    if let Some(wanted) = VideoAction::from_request(head)? {
+        return Ok(ApiOperation::Video(wanted));
+    }
+    Err(RequestError::UnknownPath(path.to_owned()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::catalogue::Catalogue;
+    use crate::gateway::request::models::ModelFilter;
+    use crate::gateway::request::models::ModelListing;
+    use crate::gateway::request::target::percent_decode;
+
+    #[test]
+    fn answers_with_all_models_share_their_bytes() {
+        let rules = std::fs::read_dir("lua-free-rules").expect("rules");
+        let texts = rules.filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let is_rules = path.extension().is_some_and(|ending| ending == "toml");
+            is_rules.then(|| (path.display().to_string(), std::fs::read_to_string(&path)))
+        });
+        let sources: Vec<_> = texts.map(|(file, text)| (file, text.expect("a text"))).collect();
+        let catalogue = || Arc::new(Catalogue::parse(&sources, &[]).expect("sound rules"));
+        let (listing, now) = (ModelListing::default(), catalogue());
+        let body = |catalogue| {
+            listing.response_body(catalogue, &ModelFilter::default(), 0).expect("a listing")
+        };
+        let first = body(&now);
+        assert_eq!(first.as_ptr(), body(&now).as_ptr());
+        assert_ne!(first.as_ptr(), body(&catalogue()).as_ptr(), "the rules have changed");
+    }
+
+    #[test]
+    fn an_id_may_have_its_slash_escaped_or_not() {
+        assert_eq!(percent_decode("orgA%2FfamA-V3.2").as_deref(), Some("orgA/famA-V3.2"));
+        assert_eq!(percent_decode("orgA/famA-V3.2").as_deref(), Some("orgA/famA-V3.2"));
+        assert_eq!(percent_decode("a%2"), None);
+        assert_eq!(percent_decode("a%zz"), None);
+        assert_eq!(percent_decode("%ff"), None);
+        assert_eq!(percent_decode(""), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! Sending a file that the gateway keeps itself, or a part of it.
+
+use futures_util::StreamExt as _;
+use http::header::RANGE;
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use crate::files::range::{self, ByteRange};
+use crate::files::{FileReadError, VideoFiles};
+use crate::gateway::api_error::{ApiError, ServerError, VideoError};
+use crate::gateway::context::RequestContext;
+use crate::gateway::local_response::LocalResponse;
+use crate::gateway::response::{head, writer};
+
+/// Sends what of a file is asked for.
+///
+/// # Errors
+/// There is no such file. A transfer that breaks ends the connection instead.
+pub(crate) async fn send_file(
+    files: &VideoFiles,
+    name: &str,
+    session: &mut Session,
+    exchange: &mut RequestContext,
+) -> Result<(), ApiError> {
+    let unreadable = |why| match why {
+        FileReadError::Missing => ApiError::Video(VideoError::NotFound),
+        why @ FileReadError::Unavailable(_) => {
+            log::error!(event = "file_read_failed", name, why:% = why; "video file open failed");
+            ApiError::Server(ServerError::Internal)
+        }
+    };
+    let length = files.length(name).await.map_err(unreadable)?.ok_or(VideoError::NotFound)?;
+    // Whoever asks under a condition that cannot be told gets all of it.
+    let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
+    let asked = asked.filter(|_| session.get_header("if-range").is_none());
+    let part = match range::resolve_range(asked, length) {
+        ByteRange::Whole => None,
+        ByteRange::Part(part) => Some(part),
+        ByteRange::Unsatisfiable => {
+            let none = LocalResponse { status: 416, ..LocalResponse::ok(String::new()) };
+            let none = none.with_header("content-range", &format!("bytes */{length}"));
+            writer::send_response(session, exchange, none).await;
+            return Ok(());
+        }
+    };
+    let status = if part.is_some() { 206 } else { 200 };
+    let range = part.clone().unwrap_or(0..length);
+    let mut pieces = files.read_range(name, range.clone()).await.map_err(unreadable)?;
+    let sending = async {
+        let mut head = ResponseHeader::build_no_case(status, Some(8))?;
+        head.insert_header("content-type", "video/mp4")?;
+        head.insert_header("content-length", range.end - range.start)?;
+        head.insert_header("accept-ranges", "bytes")?;
+        head.insert_header("cache-control", "private, no-store")?;
+        if part.is_some() {
+            let (first, last) = (range.start, range.end.saturating_sub(1));
+            head.insert_header("content-range", format!("bytes {first}-{last}/{length}"))?;
+        }
+        head::add_request_id(&mut head, exchange)?;
+        let down = &mut session.downstream_session;
+        down.write_response_header(Box::new(head)).await?;
+        let mut left = range.end - range.start;
+        while let Some(piece) = pieces.next().await {
+            let piece = match piece {
+                Ok(piece) => piece,
+                Err(why) => {
+                    log::error!(
+                        event = "file_read_failed", name, why:% = why;
+                        "video file read failed"
+                    );
+                    return Ok(false);
+                }
+            };
+            left = left.saturating_sub(piece.len() as u64);
+            down.write_response_body(piece, left == 0).await?;
+        }
+        Ok(left == 0)
+    };
+    let sent: pingora_core::Result<bool> = sending.await;
+    exchange.access_log.status = status;
+    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+    if !matches!(sent, Ok(true)) {
+        writer::abort_response(session, exchange).await;
+        exchange.access_log.client_disconnected = sent.is_err();
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! The response to the client: its head, and how its body is relayed.
+
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use crate::dialect::call::RequestKind;
+use crate::dialect::relay::RelayMode;
+use crate::dialect::translate::reply::ReplyMetadata;
+use crate::gateway::api_error::ErrorFormat;
+use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext};
+use crate::gateway::settlement::funding::Funding;
+
+/// The content type of audio if the vendor sends none.
+const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
+
+/// What the relay of an admitted call does.
+pub(crate) fn relay_mode(exchange: &RequestContext, admitted: &AdmittedCall) -> RelayMode {
+    let call = &admitted.call;
+    let created = exchange.arrived_ms / 1_000;
+    match (&call.kind, &admitted.body_transform) {
+        (RequestKind::Chat { include_usage: usage_asked, .. }, BodyTransform::Translate { .. }) => {
+            RelayMode::Translated(ReplyMetadata {
+                model: call.model.clone(),
+                created,
+                input_tokens: admitted.pricing.input_tokens,
+                include_usage: *usage_asked,
+                save_thinking: admitted.pricing.model.thinking,
+            })
+        }
+        (RequestKind::Chat { include_usage: usage_asked, text }, _) => {
+            RelayMode::Chat { include_usage: *usage_asked, choices: text.choices }
+        }
+        (RequestKind::Messages(_), _) => RelayMode::Messages { request_id: exchange.id.clone() },
+        (RequestKind::Responses(_), _) => RelayMode::Responses,
+        (RequestKind::Embeddings(inputs), _) => RelayMode::Embeddings(*inputs),
+        (RequestKind::Image { .. }, _) => RelayMode::Image {
+            created,
+            uses_vendor_cost: admitted.pricing.model.price.is_vendor_billed(),
+        },
+        // Of a video the gateway itself answers.
+        (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Moderation,
+        (RequestKind::Speech { characters }, _) => RelayMode::Speech { characters: *characters },
+    }
+}
+
+/// Builds the head of a successful response. Of the vendor's head only the content type of audio
+/// is forwarded.
+pub(crate) fn build_head(
+    session: &mut Session,
+    exchange: &RequestContext,
+    admitted: &AdmittedCall,
+    vendor_head: &ResponseHeader,
+) -> pingora_core::Result<ResponseHeader> {
+    let stream = admitted.call.stream;
+    let mut head = ResponseHeader::build_no_case(200, Some(10))?;
+    match &admitted.call.kind {
+        RequestKind::Speech { characters } => {
+            let kind = vendor_head.headers.get(CONTENT_TYPE).cloned();
+            head.insert_header(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
+            if let Funding::Held { hold, .. } = &admitted.funding {
+                // Exactly the price is held.
+                head.insert_header("x-service-charged-nano", hold.held().nano())?;
+            }
+            head.insert_header("x-service-characters", *characters)?;
+        }
+        _ if stream => head.insert_header(CONTENT_TYPE, "text/event-stream; charset=utf-8")?,
+        _ => head.insert_header(CONTENT_TYPE, "application/json")?,
+    }
+    if stream {
+        head.insert_header("cache-control", "no-cache")?;
+    }
+    if session.req_header().version == http::Version::HTTP_10 {
+        // It cannot read chunks, so the end of the connection is the end of the answer.
+        session.set_keepalive(None);
+    } else {
+        head.insert_header("transfer-encoding", "chunked")?;
+    }
+    add_request_id(&mut head, exchange)?;
+    head.insert_header("x-gateway-fallback-depth", exchange.access_log.fallback_depth)?;
+    if let BodyTransform::Translate { body, reasoning: thinking } = &admitted.body_transform {
+        if !body.dropped_fields.is_empty() {
+            head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
+        }
+        if let Some(thinking) = thinking {
+            head.insert_header("x-gateway-thinking", thinking.header_value())?;
+        }
+    }
+    Ok(head)
+}
+
+/// Names the request, as the client's format does too.
+pub(crate) fn add_request_id(
+    head: &mut ResponseHeader,
+    exchange: &RequestContext,
+) -> pingora_core::Result<()> {
+    head.insert_header("x-request-id", exchange.id.as_str())?;
+    if exchange.error_format == ErrorFormat::Messages {
+        head.insert_header("request-id", exchange.id.as_str())?;
+    }
+    Ok(())
+}
+
+/// An id has so many bytes, at most.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// The vendor's id of a request, under either name that vendors have for it, if it is one: it goes
+/// into the journal and the log.
+pub(crate) fn vendor_request_id(head: &ResponseHeader) -> Option<String> {
+    let value = head.headers.get("x-request-id").or_else(|| head.headers.get("request-id"))?;
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
+    let is_id = |id: &&str| (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(fits);
+    value.to_str().ok().filter(is_id).map(str::to_owned)
+}

@@ -1,0 +1,114 @@
+//! How a response that the gateway makes itself goes to the client.
+
+use std::time::Duration;
+
+use pingora_core::Result;
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use crate::gateway::api_error::{ApiError, CapacityError, RequestError};
+use crate::gateway::context::RequestContext;
+use crate::gateway::local_response::LocalResponse;
+use crate::gateway::response::head;
+
+/// At most this many bytes of a refused body are read and discarded, so that a client that sends
+/// its body before it reads receives the error.
+pub(crate) const DRAIN_BYTES_MAX: usize = 64 << 20;
+
+/// And for so long.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same where nobody has time: the client is slow, or there is too much to do.
+pub(crate) const DRAIN_BYTES_MAX_SHORT: usize = 1 << 20;
+
+pub(crate) const DRAIN_TIMEOUT_SHORT: Duration = Duration::from_secs(1);
+
+/// A client takes one of our own answers within this, if nothing else is set.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The same of one that still sends something beside others: what it sends lies here meanwhile. And
+/// of one that is refused because there is too much to do, or before its account is known.
+pub(crate) const REFUSAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Sends a reply; a client that has gone misses it.
+pub(crate) async fn send_response(
+    session: &mut Session,
+    exchange: &mut RequestContext,
+    reply: LocalResponse,
+) {
+    exchange.leave_pool();
+    exchange.access_log.status = reply.status;
+    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+    if reply.status >= 400 {
+        exchange.access_log.error_code = Some(reply.code.clone());
+    }
+    let down = &mut session.downstream_session;
+    let is_hurried = exchange.tenant.is_none() || matches!(reply.status, 429 | 503);
+    let timeout = match down.get_write_timeout().unwrap_or(WRITE_TIMEOUT) {
+        wait if is_hurried || down.is_http2() && !down.is_body_done() => {
+            wait.min(REFUSAL_WRITE_TIMEOUT)
+        }
+        wait => wait,
+    };
+    let written = tokio::time::timeout(timeout, write_response(session, exchange, reply)).await;
+    if !matches!(written, Ok(Ok(()))) {
+        abort_response(session, exchange).await;
+        exchange.access_log.client_disconnected = true;
+    }
+}
+
+/// Aborts a response, so that the client sees that it is incomplete. pingora would end it with a
+/// last chunk or `END_STREAM`, as if it were complete.
+pub(crate) async fn abort_response(session: &mut Session, exchange: &mut RequestContext) {
+    session.set_keepalive(None);
+    exchange.is_aborted = true;
+    if session.downstream_session.is_http2() {
+        // Else that would wait for the client to take what is on its way.
+        session.downstream_session.shutdown().await;
+    }
+}
+
+/// Reads what a client that was refused still sends, and forgets it.
+pub(crate) async fn drain_request(session: &mut Session, refusal: &ApiError) {
+    let (most, wait) = match refusal {
+        ApiError::Request(RequestError::BodyTimeout)
+        | ApiError::Capacity(CapacityError::Overloaded | CapacityError::TooManyRequests(_)) => {
+            (DRAIN_BYTES_MAX_SHORT, DRAIN_TIMEOUT_SHORT)
+        }
+        _ => (DRAIN_BYTES_MAX, DRAIN_TIMEOUT),
+    };
+    let reading = async {
+        let mut left = most;
+        while let Ok(Some(piece)) = session.downstream_session.read_request_body().await {
+            match left.checked_sub(piece.len()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // Whoever sends for longer has to do without the answer.
+    let _ = tokio::time::timeout(wait, reading).await;
+}
+
+pub(crate) async fn write_response(
+    session: &mut Session,
+    exchange: &RequestContext,
+    reply: LocalResponse,
+) -> Result<()> {
+    let body = reply.body;
+    let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
+    if !body.is_empty() {
+        head.insert_header("content-type", "application/json")?;
+    }
+    head.insert_header("content-length", body.len())?;
+    head::add_request_id(&mut head, exchange)?;
+    for (name, value) in reply.headers {
+        head.insert_header(name, value)?;
+    }
+    if exchange.access_log.route.is_some() {
+        head.insert_header("x-gateway-fallback-depth", exchange.access_log.fallback_depth)?;
+    }
+    let down = &mut session.downstream_session;
+    down.write_response_header(Box::new(head)).await?;
+    down.write_response_body(body, true).await
+}

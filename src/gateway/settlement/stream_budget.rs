@@ -1,0 +1,119 @@
+//! The growth of a streamed answer: while it runs, what it has cost so far stays within what is
+//! held for it, and the ledger hears of it now and then.
+
+use crate::dialect::call::{ModelCall, RequestKind};
+use crate::gateway::settlement::funding::Funding;
+use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
+
+/// A vendor keeps to the output asked for. What is counted may be several times as much: a token
+/// may come in many pieces, and its letters as escapes. A vendor that sends so many times what was
+/// asked for, and so many tokens more, does not keep to it.
+const COUNTED_OUTPUT_FACTOR: u64 = 16;
+const COUNTED_OUTPUT_SLACK: u64 = 4_096;
+
+/// How far an answer may grow.
+#[derive(Debug, Default)]
+pub struct StreamBudget {
+    /// More must be held from this cost on; `None` if the hold covers whatever may come.
+    pub(crate) extend_at: Option<Money>,
+    /// The tokens that were asked for at most, of all choices.
+    pub(crate) output_tokens_max: Option<u64>,
+    /// The usage up to which the client got the answer, and the hold covers it.
+    pub(crate) covered_usage: Option<Usage>,
+    /// Whether it was ended since nothing covered more of it.
+    pub(crate) is_exhausted: bool,
+    /// The cost that the ledger heard of last.
+    pub(crate) checkpointed_cost: Money,
+}
+
+impl StreamBudget {
+    /// Of an answer that is about to come.
+    #[must_use]
+    pub fn for_call(call: &ModelCall, funding: &Funding, full_hold: Money) -> StreamBudget {
+        let Funding::Held { hold, .. } = funding else { return StreamBudget::default() };
+        let (one_max, choices) = match &call.kind {
+            RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
+                (text.output_max, text.choices)
+            }
+            RequestKind::Responses(ask) => (ask.output_max, 1),
+            _ => return StreamBudget::default(),
+        };
+        let output_tokens_max = one_max.map(|most| most.saturating_mul(choices));
+        // No more is charged than was asked for, so a hold for that covers whatever comes.
+        let is_covered = output_tokens_max.is_some() && hold.held() >= full_hold;
+        let grows = call.stream && !is_covered;
+        StreamBudget {
+            extend_at: grows.then(|| extend_threshold(hold.held())),
+            output_tokens_max,
+            ..StreamBudget::default()
+        }
+    }
+
+    /// What an answer has to be paid for with. Where that was counted, it is no more than was asked
+    /// for.
+    #[must_use]
+    pub fn cap_usage(&self, usage: Usage) -> Usage {
+        let (Some(most), BilledUnits::Tokens(tokens), UsageBasis::Counted) =
+            (self.output_tokens_max, usage.units, usage.basis)
+        else {
+            return usage;
+        };
+        let output = tokens.output.min(most);
+        Usage { units: BilledUnits::Tokens(TokenUsage { output, ..tokens }), ..usage }
+    }
+
+    /// Whether an answer is more than a vendor sends that keeps to what was asked for.
+    pub(crate) fn exceeds_requested(&self, usage: Usage) -> bool {
+        let (Some(most), BilledUnits::Tokens(tokens)) = (self.output_tokens_max, usage.units)
+        else {
+            return false;
+        };
+        let most = most.saturating_mul(COUNTED_OUTPUT_FACTOR).saturating_add(COUNTED_OUTPUT_SLACK);
+        usage.basis == UsageBasis::Counted && tokens.output > most
+    }
+
+    /// What is charged for an answer that was ended since nothing covered more of it; `None` if it
+    /// was not.
+    #[must_use]
+    pub fn exhausted_usage(&self, input_tokens: u64) -> Option<Usage> {
+        let tokens = TokenUsage { input: input_tokens, ..TokenUsage::default() };
+        let read = Usage { units: BilledUnits::Tokens(tokens), basis: UsageBasis::Counted };
+        self.is_exhausted.then(|| self.covered_usage.unwrap_or(read))
+    }
+}
+
+/// More is asked for at three quarters of what is held.
+pub(crate) fn extend_threshold(held: Money) -> Money {
+    held.saturating_sub(divide(held, 4))
+}
+
+/// A part of a sum, rounded down.
+pub(crate) fn divide(sum: Money, of: i64) -> Money {
+    Money::from_nano(sum.nano() / of).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_charged_up_to_what_was_asked_for() {
+        let of = |output, basis| {
+            let tokens = TokenUsage { input: 7, output, ..TokenUsage::default() };
+            Usage { units: BilledUnits::Tokens(tokens), basis }
+        };
+        let growth = StreamBudget { output_tokens_max: Some(10), ..StreamBudget::default() };
+        assert_eq!(growth.cap_usage(of(9, UsageBasis::Counted)), of(9, UsageBasis::Counted));
+        assert_eq!(growth.cap_usage(of(11, UsageBasis::Counted)), of(10, UsageBasis::Counted));
+        assert_eq!(growth.cap_usage(of(11, UsageBasis::Reported)), of(11, UsageBasis::Reported));
+        let free = StreamBudget::default();
+        assert_eq!(
+            free.cap_usage(of(1_000_000, UsageBasis::Counted)),
+            of(1_000_000, UsageBasis::Counted)
+        );
+        assert!(!free.exceeds_requested(of(1_000_000, UsageBasis::Counted)));
+        assert!(!growth.exceeds_requested(of(10 * 16 + 4_096, UsageBasis::Counted)));
+        assert!(growth.exceeds_requested(of(10 * 16 + 4_097, UsageBasis::Counted)));
+        assert!(!growth.exceeds_requested(of(1_000_000, UsageBasis::Reported)));
+    }
+}

@@ -1,0 +1,104 @@
+//! The hold of a stream grows with it: what the stream has cost so far stays within its hold, and the ledger gets checkpoints.
+
+use std::time::Duration;
+
+use crate::dialect::relay::RelayError;
+use crate::gateway::context::{RelayedCall, RequestContext};
+use crate::gateway::settlement;
+use crate::gateway::settlement::funding::Funding;
+use crate::gateway::settlement::stream_budget::{divide, extend_threshold};
+use crate::gateway::spawn::poll_then_spawn;
+use crate::gateway::state::Gateway;
+use crate::ledger::Operation;
+use crate::money::Money;
+
+/// A stream's cost so far is noted in the ledger so often: a node that dies loses no more of it.
+pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Extends the hold if the response so far needs it. Gives the error that must end it if it fails.
+pub(crate) async fn ensure_covered(
+    gateway: &Gateway,
+    exchange: &mut RequestContext,
+) -> Option<RelayError> {
+    let RelayedCall { stream_budget, relay, pricing, funding, .. } = exchange.relaying()?;
+    let usage = relay.billable_usage(pricing.input_tokens)?;
+    if stream_budget.exceeds_requested(usage) {
+        return Some(RelayError::TooLarge);
+    }
+    let extend_at = stream_budget.extend_at?;
+    let usage = stream_budget.cap_usage(usage);
+    // What has no price is found out at the end.
+    let cost = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
+    if cost < extend_at {
+        stream_budget.covered_usage = Some(usage);
+        return None;
+    }
+    // Half as much again: few extensions for a long stream, little money held by a short one.
+    let base = funding.held().max(cost);
+    let wanted = base.checked_add(divide(base, 2)).unwrap_or(base);
+    let asked = gateway.extend_hold(funding, wanted).await;
+    let held = funding.held();
+    if cost > held {
+        stream_budget.is_exhausted = true;
+        return Some(if asked.is_ok() {
+            RelayError::InsufficientCredits
+        } else {
+            RelayError::LedgerUnavailable
+        });
+    }
+    stream_budget.covered_usage = Some(usage);
+    let next = extend_threshold(held);
+    // If the balance has no more now, a later extension may succeed.
+    stream_budget.extend_at = Some(if next > cost { next } else { halfway_to_held(cost, held) });
+    None
+}
+
+/// Above the first, halfway to the second, rounded up.
+pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
+    let half = divide(held.saturating_sub(cost), 2);
+    held.saturating_sub(half).max(cost)
+}
+
+/// Tells the ledger what the answer has cost so far: should this process die, that is what is
+/// charged.
+pub(crate) async fn write_checkpoint(gateway: &Gateway, exchange: &mut RequestContext) {
+    let request_id = exchange.id.clone();
+    let Some(relaying) = exchange.relaying() else { return };
+    let Some(usage) = relaying.relay.billable_usage(relaying.pricing.input_tokens) else { return };
+    let usage = relaying.stream_budget.cap_usage(usage);
+    let Some(charge) = settlement::compute_charge(relaying, usage) else { return };
+    if charge <= relaying.stream_budget.checkpointed_cost {
+        return;
+    }
+    let Funding::Held { hold, key, .. } = &relaying.funding else { return };
+    let line = settlement::journal_line(request_id, relaying, key, usage);
+    let line = serde_json::to_string(&line).unwrap_or_default();
+    let (ledger, account, id) =
+        (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());
+    relaying.stream_budget.checkpointed_cost = charge;
+    poll_then_spawn(async move {
+        let noted = ledger.apply(&account, Operation::Checkpoint { id, charge, line }).await;
+        if let Err(why) = noted {
+            log::debug!(event = "checkpoint_failed", why:% = why; "checkpoint failed");
+        }
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano(amount: i64) -> Money {
+        Money::from_nano(amount).expect("money")
+    }
+
+    #[test]
+    fn more_is_asked_for_early_and_then_ever_closer_to_the_end() {
+        assert_eq!(extend_threshold(nano(100)), nano(75));
+        assert_eq!(extend_threshold(nano(3)), nano(3));
+        assert_eq!(halfway_to_held(nano(80), nano(100)), nano(90));
+        assert_eq!(halfway_to_held(nano(99), nano(100)), nano(100));
+        assert_eq!(halfway_to_held(nano(100), nano(100)), nano(100));
+    }
+}

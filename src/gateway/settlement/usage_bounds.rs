@@ -1,0 +1,345 @@
+//! What a vendor can honestly report for a call: the bounds above which its report is none.
+//!
+//! A report that is refused wrongly costs the operator what it was worth, so each bound has its
+//! slack; one that is believed wrongly costs the account that.
+
+use crate::catalogue::Model;
+use crate::dialect::call::{InputSize, ModelCall, RequestKind};
+use crate::dialect::meter::bounds::{UsageBounds, plausible_max};
+use crate::gateway::context::PricedModel;
+use crate::money::price::Price;
+use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
+
+/// More tokens than the context of any model, where the rules name none.
+const CONTEXT_TOKENS_DEFAULT: u64 = 2_000_000;
+/// A price list that says 1000K may mean 1,048,576 tokens: a sixteenth more is believed.
+const SLACK_DIVISOR: u64 = 16;
+/// Tokens by which a vendor's count may be above the limit that it was sent: what ends a turn, or
+/// frames a call of a tool.
+const SLACK_TOKENS: u64 = 64;
+/// Tools of the vendor's own make it read the conversation anew, so many times at most.
+const HOSTED_TOOL_STEPS_MAX: u64 = 16;
+/// An image may come to so many times its reservation: the largest that can be asked for have some
+/// five times as many pixels as those that it was made for, and an image to be edited is read too.
+const RESERVATION_FACTOR: u64 = 8;
+
+/// The bounds of what is reported for an admitted call.
+pub(crate) fn bounds_for_call(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
+    let (model, counted) = (&*terms.model, call.estimated_input_tokens());
+    let text = |content: &InputSize, output: OutputRequest| UsageBounds {
+        input_max: input_tokens_max(model, content, counted, output.is_continued),
+        output_max: output.tokens_max(model),
+        output_is_visible: !model.hidden_reasoning
+            && output.hidden_tokens_max == 0
+            && !content.has_hosted_tools(),
+        ..UsageBounds::default()
+    };
+    match (&model.price, &call.kind) {
+        (Price::Image { tokens, reservation }, _) => {
+            let base = tokens.base_rates_at(terms.priced_at);
+            image_bounds(*reservation, base.input, base.output)
+        }
+        (_, RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
+            let filled_in = || model.default_number(terms.endpoint, "max_tokens");
+            let limit = t.output_max.or_else(filled_in);
+            let (choices, hidden_max) = (t.choices, t.hidden_output_max);
+            text(
+                &t.input_size,
+                OutputRequest {
+                    requested_max: limit,
+                    choices,
+                    hidden_tokens_max: hidden_max,
+                    is_continued: false,
+                },
+            )
+        }
+        (_, RequestKind::Responses(ask)) => {
+            let is_continued = !ask.references.is_empty();
+            let limit = ask.output_max;
+            text(
+                &ask.input_size,
+                OutputRequest {
+                    requested_max: limit,
+                    choices: 1,
+                    hidden_tokens_max: 0,
+                    is_continued,
+                },
+            )
+        }
+        (_, RequestKind::Embeddings(_)) => {
+            let input_max = plausible_max(counted);
+            UsageBounds { input_max, ..UsageBounds::default() }
+        }
+        _ => UsageBounds::default(),
+    }
+}
+
+/// What a call says of its output.
+struct OutputRequest {
+    requested_max: Option<u64>,
+    choices: u64,
+    hidden_tokens_max: u64,
+    /// Whether the vendor reads earlier answers that it keeps.
+    is_continued: bool,
+}
+
+impl OutputRequest {
+    /// The most tokens of output.
+    fn tokens_max(&self, model: &Model) -> u64 {
+        let own = model.output_max.or(model.context_length).unwrap_or(CONTEXT_TOKENS_DEFAULT);
+        let one = match self.requested_max {
+            // Who asks for more than there can be does not get more.
+            Some(limit) => limit.min(own.max(model.context_length.unwrap_or(own))),
+            None => own,
+        };
+        let beyond = self.requested_max.is_some()
+            && model.hidden_reasoning
+            && !model.vendor.limit_covers_reasoning;
+        let hidden = self.hidden_tokens_max.saturating_add(if beyond { own } else { 0 });
+        with_slack(one.saturating_add(hidden).saturating_mul(self.choices))
+            .saturating_add(SLACK_TOKENS)
+    }
+}
+
+/// The charge for what is due of a call; `None` if that has no price. In the place of a report that
+/// was rejected it is what is held at most.
+pub(crate) fn compute_charge(
+    terms: &PricedModel,
+    units: BilledUnits,
+    is_rejected: bool,
+    held: Money,
+) -> Option<Money> {
+    let cost = terms.model.price.cost(units, terms.priced_at).ok()?;
+    Some(if is_rejected { cost.min(held) } else { cost })
+}
+
+fn with_slack(tokens: u64) -> u64 {
+    tokens.saturating_add(tokens / SLACK_DIVISOR)
+}
+
+/// The most tokens of input, of which so many were counted in the body.
+fn input_tokens_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
+    let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_TOKENS_DEFAULT));
+    if content.has_hosted_tools() {
+        return most_context.saturating_mul(HOSTED_TOOL_STEPS_MAX);
+    }
+    // A vendor that takes more than the list says is believed what was sent.
+    let most = most_context.max(counted);
+    let is_alone = content.is_all_text() && !is_continued;
+    if is_alone { most.min(plausible_max(counted)) } else { most }
+}
+
+/// The bounds of an image: each part of its price may come to some reservations.
+fn image_bounds(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
+    let most = u64::try_from(reservation.nano()).unwrap_or(0).saturating_mul(RESERVATION_FACTOR);
+    let tokens = |rate: Rate| most.checked_div(u64::from(rate.nano())).unwrap_or(u64::MAX);
+    UsageBounds {
+        input_max: tokens(input),
+        output_max: tokens(output),
+        output_is_visible: false,
+        ticks_max: most.saturating_mul(TICKS_PER_NANO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::dialect::Endpoint;
+    use crate::dialect::call::ParsedBody;
+    use crate::dialect::meter::UsageMeter;
+    use crate::money::{TokenUsage, UsageBasis};
+
+    static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
+        let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
+        let sources = [
+            file("vendor_a", include_str!("../../../lua-free-rules/vendor_a.toml")),
+            file("vendor_b", include_str!("../../../lua-free-rules/vendor_b.toml")),
+            file("vendor_c", include_str!("../../../lua-free-rules/vendor_c.toml")),
+            file("vendor_d", include_str!("../../../lua-free-rules/vendor_d.toml")),
+            file("vendor_e", include_str!("../../../lua-free-rules/vendor_e.toml")),
+        ];
+        Catalogue::parse(&sources, &[]).expect("sound rules")
+    });
+
+    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (ModelCall, PricedModel) {
+        let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
+        let call = ModelCall::parse(opened, endpoint).expect("a call");
+        let model = CATALOGUE.find(model).expect("a model").clone();
+        let input_tokens = call.estimated_input_tokens();
+        let (price_version, full_hold) = ("".into(), Money::ZERO);
+        (
+            call,
+            PricedModel { model, price_version, priced_at: 0, endpoint, input_tokens, full_hold },
+        )
+    }
+
+    fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {
+        let body = format!(r#"{{"model":"{model}",{members}}}"#);
+        let (call, terms) = admitted(model, endpoint, body);
+        bounds_for_call(&call, &terms)
+    }
+
+    const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
+    const PICTURE: &str = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a.test/b"}}]}]"#;
+
+    /// The last report that is believed of a model's output, for a limit that was sent and what was
+    /// counted.
+    #[rstest]
+    #[case::limit("lmb-5.5", r#","max_tokens":5"#, 0, 5 + 64)]
+    #[case::the_larger_limit("lmb-5.5", r#","max_tokens":5,"max_completion_tokens":160"#, 0, 170 + 64)]
+    #[case::limit_of_all_choices("lmb-5.5", r#","max_tokens":160,"n":3"#, 0, 510 + 64)]
+    #[case::no_limit("lmb-5.5", "", 0, 136_000 + 64)]
+    #[case::a_limit_beyond_all("lmb-5.5", r#","max_tokens":900000000"#, 0, 425_000 + 64)]
+    #[case::hidden_reasoning_beyond_the_limit("lmd-4.6", r#","max_tokens":160"#, 0, 272_170 + 64)]
+    #[case::none_of_what_does_not_reason(
+        "lmd-4.20-0309-non-reasoning", r#","max_tokens":160"#, 0, 170 + 64
+    )]
+    #[case::counted("lmb-4o", "", 10, 160 + 4_096)]
+    #[case::counted_and_limited("lmb-4o", r#","max_tokens":160"#, 10_000, 170 + 64)]
+    #[case::counted_up_to_the_most("lmb-4o", "", 10_000, 18_062 + 64)]
+    #[case::prediction("lmb-4o", r#","max_tokens":160,"prediction":"0123456789""#, 0, 182 + 64)]
+    #[case::limit_that_the_rules_fill_in("lma-opus-5", "", 0, 8_704 + 64)]
+    #[case::context_where_nothing_is_named("orgA/famA-V3.1", "", 0, 174_250 + 64)]
+    fn output_is_believed_up_to(
+        #[case] model: &str,
+        #[case] members: &str,
+        #[case] counted: u64,
+        #[case] most: u64,
+    ) {
+        let bounds = bounds(model, Endpoint::Chat, &format!("{HI}{members}"));
+        let admits =
+            |output| bounds.admits_tokens(TokenUsage { output, ..TokenUsage::default() }, counted);
+        assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
+    }
+
+    #[rstest]
+    #[case::limit(r#""max_tokens":160"#, 170 + 64)]
+    #[case::nothing(r#""max_tokens":0"#, 64)]
+    #[case::thinking_within(
+        r#""max_tokens":1600,"thinking":{"type":"enabled","budget_tokens":1024}"#,
+        1_764
+    )]
+    #[case::thinking_between_calls_of_tools(
+        r#""max_tokens":1600,"thinking":{"type":"enabled","budget_tokens":16000}"#, 18_700 + 64
+    )]
+    fn output_of_messages_is_believed_up_to(#[case] members: &str, #[case] most: u64) {
+        let bounds = bounds("lma-haiku-4-5", Endpoint::Messages, &format!("{HI},{members}"));
+        assert_eq!(bounds.output_max, most);
+    }
+
+    /// The last report that is believed of a model's input.
+    #[rstest]
+    #[case::text("lmb-5.5", Endpoint::Chat, HI, 16 * 16 + 4_096)]
+    #[case::picture("lmb-5.5", Endpoint::Chat, PICTURE, 425_000)]
+    #[case::picture_without_a_context("o3", Endpoint::Chat, PICTURE, 2_125_000)]
+    #[case::function("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function"}]"#, 16 * 24 + 4_096)]
+    #[case::hosted("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":"hi"}],"tools":[{"type":"web"}]"#, 16 * 425_000)]
+    #[case::unknown_part(
+        "lmb-5.5",
+        Endpoint::Chat,
+        r#""messages":[{"role":"user","content":[{"type":"file","file":{"file_url":"u"}}]}]"#,
+        425_000
+    )]
+    #[case::compressed_document(
+        "lmb-5.5",
+        Endpoint::Chat,
+        r#""messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"data:application/vnd.openxmlformats-officedocument.wordprocessingml.document;base64,UEsDBA=="}}]}]"#,
+        425_000
+    )]
+    #[case::text_parts("lmb-5.5", Endpoint::Chat, r#""messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]"#, 16 * 22 + 4_096)]
+    #[case::response("lmb-5.5", Endpoint::Responses, r#""input":"hi""#, 16 * 8 + 4_096)]
+    #[case::continued(
+        "lmb-5.5",
+        Endpoint::Responses,
+        r#""input":"hi","previous_response_id":"r""#,
+        425_000
+    )]
+    #[case::stored_prompt(
+        "lmb-5.5",
+        Endpoint::Responses,
+        r#""input":"hi","prompt":{"id":"p"}"#,
+        425_000
+    )]
+    #[case::embedding("text-embedding-3-small", Endpoint::Embeddings, r#""input":"12345678""#, 32 + 4_096)]
+    #[case::tokens("text-embedding-3-small", Endpoint::Embeddings, r#""input":[[1,2],[3]]"#, 48 + 4_096)]
+    fn input_is_believed_up_to(
+        #[case] model: &str,
+        #[case] endpoint: Endpoint,
+        #[case] members: &str,
+        #[case] most: u64,
+    ) {
+        let bounds = bounds(model, endpoint, members);
+        let admits = |input| bounds.admits_tokens(TokenUsage { input, ..TokenUsage::default() }, 0);
+        assert_eq!((admits(most), admits(most + 1)), (true, false), "{bounds:?}");
+    }
+
+    #[test]
+    fn a_context_in_units_of_1024_and_a_call_beyond_the_listed_one_are_honest() {
+        let most = |model: &str, bytes: usize| {
+            let text = "a".repeat(bytes);
+            let members = format!(r#""messages":[{{"role":"user","content":"{text}"}}]"#);
+            bounds(model, Endpoint::Chat, &members).input_max
+        };
+        assert!(most("lmb-4.1", 400_000) >= 1_047_576);
+        assert!(most("lmc-3.5-flash", 400_000) >= 1_048_576);
+        assert!(most("orgK/famK-4", 400_000) >= 100_000);
+    }
+
+    #[rstest]
+    #[case::tokens("lmb-image-2", 448_000, 74_666, u64::MAX)]
+    #[case::cheap_tokens("lmb-image-1-mini", 300_000, 75_000, u64::MAX)]
+    #[case::bill("lmd-imagine-image", u64::MAX, u64::MAX, 1_600_000_000)]
+    fn an_image_comes_to_eight_reservations_at_most(
+        #[case] model: &str,
+        #[case] input: u64,
+        #[case] output: u64,
+        #[case] ticks: u64,
+    ) {
+        let bounds = bounds(model, Endpoint::Images, r#""prompt":"a dot""#);
+        assert_eq!((bounds.input_max, bounds.output_max), (input, output));
+        assert!(ticks == u64::MAX || bounds.ticks_max == ticks, "{bounds:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_refused_report_never_takes_more_than_the_hold_and_another_is_charged_exactly(
+            model in prop::sample::select(vec!["lmb-5.5", "lmb-4o", "lmd-4.6", "lma-opus-5"]),
+            limit in prop::option::of(1..200_000_u64),
+            text in 0..100_000_usize,
+            input in prop_oneof![0..20_000_u64, 0..=1_000_000_000_u64],
+            output in prop_oneof![0..20_000_u64, 0..=1_000_000_000_u64],
+            held in 0..10_000_000_000_i64,
+        ) {
+            let limit = limit.map_or(String::new(), |most| format!(r#","max_tokens":{most}"#));
+            let body = format!(r#"{{"model":"{model}",{HI}{limit}}}"#);
+            let (call, terms) = admitted(model, Endpoint::Chat, body);
+            let mut meter = UsageMeter::default();
+            meter.set_bounds(bounds_for_call(&call, &terms));
+            meter.count_bytes(text);
+            let reported = TokenUsage { input, output, ..TokenUsage::default() };
+            meter.record_tokens(reported, false);
+            let usage = meter.usage(terms.input_tokens);
+            let held = Money::from_nano(held).expect("not negative");
+            let rejected = meter.rejected_report();
+            let units = BilledUnits::Tokens(usage.tokens);
+            let charge = compute_charge(&terms, units, rejected.is_some(), held).expect("a price");
+            if let Some(figures) = rejected {
+                prop_assert_eq!((figures, usage.basis), (reported, UsageBasis::Counted));
+                prop_assert!(charge <= held);
+                prop_assert_eq!(usage.tokens.input, terms.input_tokens);
+            } else {
+                let exact = terms.model.price.cost(BilledUnits::Tokens(reported), 0).expect("a price");
+                prop_assert_eq!((usage.tokens, usage.basis), (reported, UsageBasis::Reported));
+                prop_assert_eq!(charge, exact);
+                prop_assert!(input <= 1_062_500 && output <= 2_125_064);
+            }
+        }
+    }
+}

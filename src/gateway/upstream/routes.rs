@@ -1,0 +1,347 @@
+//! The routes to each vendor as they are now: addresses, keys, and which are blocked.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+
+use crate::catalogue::route::{BaseUrl, RouteSection};
+use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
+use crate::clock::unix_ms;
+use crate::dialect::vendor_error;
+use crate::gateway::upstream::health::{HealthFailure, RouteHealth};
+use crate::gateway::upstream::route_tls::RouteTls;
+use crate::gateway::upstream::vendor_key::{is_header_safe, read_key};
+use crate::ledger::AccountName;
+use crate::metrics::METRICS;
+use crate::toml_reader::ConfigError;
+
+/// One way to a vendor.
+pub struct VendorRoute {
+    /// The vendor's token.
+    pub vendor: String,
+    /// Its name.
+    pub name: String,
+    /// Its place in the order of preference, from 0.
+    pub preference: usize,
+    /// Where.
+    pub base: BaseUrl,
+    /// What goes into the `host` header.
+    pub authority: String,
+    /// The vendor's key.
+    pub key: VendorKey,
+    /// Whom it trusts and what it shows of itself, where that is not as usual.
+    pub tls: Option<RouteTls>,
+    /// Whether it is well.
+    pub health: RouteHealth,
+    /// Whether the metrics and the log tell that it is in use.
+    was_reported_up: AtomicBool,
+    section: RouteSection,
+    model_names: VendorModelNames,
+    in_flight: Arc<AtomicUsize>,
+    addresses: ArcSwap<Vec<SocketAddr>>,
+    next_address: AtomicUsize,
+}
+
+impl VendorRoute {
+    /// What this route calls a model.
+    #[must_use]
+    pub fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {
+        self.section.vendor_model_name(&self.model_names, id)
+    }
+
+    /// It as configured, with what its vendor calls the models.
+    #[must_use]
+    pub fn section(&self) -> (&RouteSection, &VendorModelNames) {
+        (&self.section, &self.model_names)
+    }
+
+    /// What its vendor said, without the key, and without the one before it.
+    #[must_use]
+    pub fn redact(&self, mut body: Bytes) -> Bytes {
+        for key in self.key.secrets() {
+            if let Cow::Owned(clean) = vendor_error::redact_key(&body, &key) {
+                body = clean.into();
+            }
+        }
+        body
+    }
+
+    /// A place for a call; `None` if as many are under way as may be.
+    #[must_use]
+    pub fn acquire_slot(&self) -> Option<RouteSlot> {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let slot = RouteSlot(self.in_flight.clone());
+        let most = self.section.requests_max;
+        (most == 0 || before < most).then_some(slot)
+    }
+
+    /// An address to connect to; `None` while the name is not resolved.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        let addresses = self.addresses.load();
+        let at = self.next_address.load(Ordering::Relaxed);
+        addresses.get(at % addresses.len().max(1)).copied()
+    }
+
+    /// Takes new addresses. An empty answer leaves the old ones: better stale than none.
+    pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
+        if !addresses.is_empty() {
+            self.addresses.store(Arc::new(addresses));
+        }
+    }
+
+    /// The next connection goes to another address, if there is one.
+    pub fn rotate_address(&self) {
+        self.next_address.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether it can be used as any other: it has an address, and its breaker is closed.
+    #[must_use]
+    pub fn is_up(&self, now_ms: i64) -> bool {
+        self.address().is_some() && !self.health.is_open(now_ms)
+    }
+
+    /// Takes the failure of an account's call.
+    pub fn record_failure(&self, account: Option<&AccountName>, failure: HealthFailure) {
+        let now_ms = unix_ms();
+        self.health.record_failure(account, failure, now_ms);
+        self.report_state(now_ms);
+    }
+
+    /// Tells the metrics whether it is in use, and the log when that changes.
+    pub fn report_state(&self, now_ms: i64) {
+        let is_up = self.is_up(now_ms);
+        METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(is_up));
+        if self.was_reported_up.swap(is_up, Ordering::Relaxed) == is_up {
+            return;
+        }
+        let (vendor, route) = (&self.vendor, &self.name);
+        if is_up {
+            log::info!(event = "route_up", vendor, route; "route is up");
+        } else {
+            let reason = if self.address().is_some() { self.health.reason() } else { "dns" };
+            log::warn!(event = "route_down", vendor, route, reason; "route is down, tried last");
+        }
+    }
+}
+
+/// A call's place on a route, until it is dropped.
+pub struct RouteSlot(Arc<AtomicUsize>);
+
+impl Drop for RouteSlot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All routes of all vendors.
+#[derive(Default)]
+pub struct RouteTable {
+    by_vendor: HashMap<String, VendorRouteSet>,
+}
+
+/// A vendor's routes in order, and its header names.
+#[derive(Default)]
+pub struct VendorRouteSet {
+    routes: Vec<Arc<VendorRoute>>,
+    header_names: Vec<(String, String)>,
+}
+
+impl VendorRouteSet {
+    /// The routes for a call of an account to try, in turn: those in use by preference, then those
+    /// that fail.
+    #[must_use]
+    pub fn attempt_order(
+        &self,
+        account: Option<&AccountName>,
+        now_ms: i64,
+    ) -> Vec<Arc<VendorRoute>> {
+        let mut plan = self.routes.clone();
+        plan.sort_by_cached_key(|route| {
+            (route.health.is_avoided_by(account, now_ms), route.preference)
+        });
+        plan
+    }
+
+    /// All of its routes, in order of preference.
+    #[must_use]
+    pub fn routes(&self) -> &[Arc<VendorRoute>] {
+        &self.routes
+    }
+
+    /// The name that the rules have for a header of a real name.
+    #[must_use]
+    pub fn neutral_name<'a>(&'a self, real: &'a str) -> &'a str {
+        let known = self.header_names.iter().find(|(_, r)| r == real);
+        known.map_or(real, |(neutral, _)| neutral)
+    }
+
+    /// The real name of a header that the rules name neutrally.
+    #[must_use]
+    pub fn header_name<'a>(&'a self, neutral: &'a str) -> &'a str {
+        let known = self.header_names.iter().find(|(n, _)| n == neutral);
+        known.map_or(neutral, |(_, real)| real)
+    }
+}
+
+impl RouteTable {
+    /// Makes the routes of a configuration. A route whose key is not to be had is left out, with
+    /// a warning.
+    ///
+    /// # Errors
+    /// A file of a route's TLS cannot be used.
+    pub fn new(sections: &[VendorRoutes]) -> Result<RouteTable, ConfigError> {
+        let mut routes = RouteTable::default();
+        for section in sections {
+            let vendor = &section.naming.vendor;
+            let mut vendor_routes = VendorRouteSet {
+                header_names: section.header_names.clone(),
+                ..VendorRouteSet::default()
+            };
+            for route in &section.routes {
+                let Some(key) = read_key(&route.key) else {
+                    log::warn!(
+                        event = "route_disabled", vendor, route = route.name;
+                        "route disabled: vendor key is not set"
+                    );
+                    continue;
+                };
+                let tls = route.tls.as_ref().map(RouteTls::load).transpose()?;
+                let rank = vendor_routes.routes.len();
+                let route = VendorRoute {
+                    tls,
+                    ..VendorRoute::new(vendor, rank, route, &section.naming, key)
+                };
+                vendor_routes.routes.push(Arc::new(route));
+            }
+            routes.by_vendor.insert(vendor.clone(), vendor_routes);
+        }
+        Ok(routes)
+    }
+
+    /// Reads the keys of all routes again, from where a configuration says that they are. A key
+    /// that is not to be had any more, or that no header can carry, stays as it was.
+    pub fn reload_keys(&self, sections: &[VendorRoutes]) {
+        for route in self.all() {
+            let (vendor, name) = (&route.vendor, &route.name);
+            let section = sections.iter().find(|section| section.naming.vendor == *vendor);
+            let found = section.and_then(|section| section.routes.iter().find(|r| r.name == *name));
+            match found.and_then(|section| read_key(&section.key)).filter(|key| is_header_safe(key))
+            {
+                Some(key) if route.key.replace(&key) => {
+                    let event = "vendor_key_reloaded";
+                    log::info!(event, vendor, route = name; "vendor key reloaded");
+                }
+                Some(_) => {}
+                None => {
+                    let event = "vendor_key_missing";
+                    log::error!(event, vendor, route = name; "vendor key missing or unusable, keeping the old one");
+                }
+            }
+        }
+    }
+
+    /// A vendor's routes, if it has any that can be used.
+    #[must_use]
+    pub fn for_vendor(&self, vendor: &str) -> Option<&VendorRouteSet> {
+        self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
+    }
+
+    /// Every vendor that is set up, with routes or without.
+    pub fn vendors(&self) -> impl Iterator<Item = &str> {
+        self.by_vendor.keys().map(String::as_str)
+    }
+
+    /// Every route.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<VendorRoute>> {
+        self.by_vendor.values().flat_map(|line| &line.routes)
+    }
+}
+
+impl VendorRoute {
+    fn new(
+        vendor: &str,
+        rank: usize,
+        section: &RouteSection,
+        naming: &VendorModelNames,
+        key: String,
+    ) -> VendorRoute {
+        let literal: Option<std::net::IpAddr> = section.base_url.host.parse().ok();
+        let address = literal.map(|ip| SocketAddr::new(ip, section.base_url.port));
+        let route = VendorRoute {
+            vendor: vendor.to_owned(),
+            name: section.name.clone(),
+            preference: rank,
+            base: section.base_url.clone(),
+            authority: section.base_url.authority(),
+            key: VendorKey::new(key),
+            tls: None,
+            section: section.clone(),
+            in_flight: Arc::default(),
+            model_names: naming.clone(),
+            addresses: ArcSwap::from_pointee(address.into_iter().collect()),
+            next_address: AtomicUsize::new(0),
+            health: RouteHealth::default(),
+            was_reported_up: AtomicBool::new(true),
+        };
+        METRICS.route_up.with_label_values(&[vendor, &route.name]).set(1);
+        route
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::route::{KeySource, ModelPatterns};
+
+    fn test_vendor() -> VendorRouteSet {
+        let section = |name: &str| RouteSection {
+            name: name.to_owned(),
+            base_url: BaseUrl::parse("http://127.0.0.1:1/v1").expect("an address"),
+            key: KeySource::Literal("k".to_owned()),
+            names: ModelPatterns::default(),
+            requests_max: 0,
+            tls: None,
+        };
+        let naming =
+            VendorModelNames { vendor: "vendor_t".to_owned(), ..VendorModelNames::default() };
+        let routes = vec![section("one"), section("two"), section("three")];
+        let section = VendorRoutes { naming, routes, ..VendorRoutes::default() };
+        RouteTable::new(&[section]).expect("no TLS").by_vendor.remove("vendor_t").expect("a vendor")
+    }
+
+    #[test]
+    fn a_route_that_fails_an_account_is_tried_last_by_that_account_alone() {
+        let line = test_vendor();
+        let names = |account: Option<&AccountName>| {
+            line.attempt_order(account, 0).iter().map(|r| r.name.clone()).collect::<Vec<_>>()
+        };
+        let [bad, good] = ["bad", "good"].map(AccountName::parse);
+        let failure = HealthFailure { reason: "cut", is_lost: true, retry_after: None };
+        line.routes[0].health.record_failure(bad.as_ref(), failure, 0);
+        assert_eq!(names(bad.as_ref()), ["two", "three", "one"]);
+        assert_eq!(names(good.as_ref()), ["one", "two", "three"]);
+        line.routes[0].health.record_failure(good.as_ref(), failure, 0);
+        assert_eq!(names(None), ["two", "three", "one"]);
+        assert!(!line.routes[0].is_up(0) && line.routes[0].is_up(1_000));
+    }
+
+    #[test]
+    fn a_route_has_as_many_places_as_it_is_given() {
+        let mut route =
+            Arc::into_inner(test_vendor().routes.remove(0)).expect("nobody else has it");
+        let endless: Vec<_> = (0..100).map_while(|_| route.acquire_slot()).collect();
+        assert_eq!(endless.len(), 100);
+        drop(endless);
+        route.section.requests_max = 2;
+        let mut lanes: Vec<_> = (0..9).map_while(|_| route.acquire_slot()).collect();
+        assert_eq!(lanes.len(), 2);
+        lanes.pop();
+        assert!(route.acquire_slot().is_some());
+    }
+}

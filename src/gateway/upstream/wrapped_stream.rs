@@ -1,0 +1,201 @@
+//! A connection with something of ours on it. What is not read or written is the connection's own
+//! business, and passed on to it here.
+
+use std::fmt::Debug;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::{SslDigest, TlsRef};
+use pingora_core::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// What stands between a connection and whoever reads and writes.
+pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
+    /// See [`AsyncRead::poll_read`].
+    fn poll_read(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>>;
+
+    /// See [`AsyncWrite::poll_write`].
+    fn poll_write(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>>;
+
+    /// See [`AsyncWrite::poll_flush`].
+    fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// See [`AsyncWrite::poll_shutdown`].
+    fn poll_shutdown(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+/// More bytes than these do not wait for others.
+const BUFFERED_BYTES_MAX: usize = 64 << 10;
+/// So much room for them is kept from one time to the next.
+const CAPACITY_BYTES_KEPT: usize = 4 << 10;
+
+/// Bytes that wait for others, to leave together: a send costs microseconds, most of them for
+/// waking whoever receives.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBuffer {
+    bytes: Vec<u8>,
+    /// How many of them went out.
+    sent: usize,
+}
+
+impl WriteBuffer {
+    /// How many of them are still to go.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Takes some in; not if that would be too many, or the first of them are on their way.
+    pub(crate) fn try_push(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.sent == 0 && self.bytes.len() + bytes.len() <= BUFFERED_BYTES_MAX;
+        if fits {
+            self.bytes.extend_from_slice(bytes);
+        }
+        fits
+    }
+
+    /// Sends all. What could not be sent is not tried again.
+    pub(crate) fn poll_send(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut sent = Ok(());
+        while sent.is_ok() && self.sent < self.bytes.len() {
+            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.sent..])) {
+                Ok(0) => sent = Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => self.sent += more,
+                Err(why) => sent = Err(why),
+            }
+        }
+        self.sent = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(CAPACITY_BYTES_KEPT);
+        Poll::Ready(sent)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct WrappedStream<M> {
+    pub(crate) stream: Stream,
+    pub(crate) policy: M,
+}
+
+impl<M: IoPolicy> AsyncRead for WrappedStream<M> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let WrappedStream { stream, policy } = &mut *self;
+        policy.poll_read(stream, cx, buf)
+    }
+}
+
+impl<M: IoPolicy> AsyncWrite for WrappedStream<M> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let WrappedStream { stream, policy } = &mut *self;
+        policy.poll_write(stream, cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let WrappedStream { stream, policy } = &mut *self;
+        policy.poll_flush(stream, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let WrappedStream { stream, policy } = &mut *self;
+        policy.poll_shutdown(stream, cx)
+    }
+}
+
+#[async_trait]
+impl<M: IoPolicy> Shutdown for WrappedStream<M> {
+    async fn shutdown(&mut self) {
+        // What fails here has failed for good.
+        let _ = AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl<M> UniqueID for WrappedStream<M> {
+    fn id(&self) -> UniqueIDType {
+        self.stream.id()
+    }
+}
+
+impl<M> Ssl for WrappedStream<M> {
+    fn get_ssl(&self) -> Option<&TlsRef> {
+        self.stream.get_ssl()
+    }
+
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.stream.selected_alpn_proto()
+    }
+}
+
+impl<M> GetTimingDigest for WrappedStream<M> {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.stream.get_timing_digest()
+    }
+
+    fn get_read_pending_time(&self) -> Duration {
+        self.stream.get_read_pending_time()
+    }
+
+    fn get_write_pending_time(&self) -> Duration {
+        self.stream.get_write_pending_time()
+    }
+}
+
+impl<M> GetProxyDigest for WrappedStream<M> {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.stream.get_proxy_digest()
+    }
+
+    fn set_proxy_digest(&mut self, digest: ProxyDigest) {
+        self.stream.set_proxy_digest(digest);
+    }
+}
+
+impl<M> GetSocketDigest for WrappedStream<M> {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.stream.get_socket_digest()
+    }
+
+    fn set_socket_digest(&mut self, digest: SocketDigest) {
+        self.stream.set_socket_digest(digest);
+    }
+}
+
+#[async_trait]
+impl<M: IoPolicy> Peek for WrappedStream<M> {
+    async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
+        self.stream.try_peek(buf).await
+    }
+}
