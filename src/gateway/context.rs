@@ -1,5 +1,6 @@
 //! One request and what has become of it: the context that pingora hands to every phase.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,8 +73,20 @@ impl RequestStage {
     }
 }
 
-/// A call that money is held for.
+/// A call that has a hold, while routes are being tried.
 pub struct AdmittedCall {
+    /// The call and what pays for it.
+    pub priced: PricedCall,
+    /// The memory that the call takes up.
+    pub permits: CallPermits,
+    /// The routes that are left.
+    pub routes: RouteQueue,
+    /// The route being tried.
+    pub attempt: Option<RouteAttempt>,
+}
+
+/// A call and what pays for it, whatever route serves it.
+pub struct PricedCall {
     /// The call.
     pub call: ModelCall,
     /// How its body becomes the vendor's.
@@ -82,39 +95,78 @@ pub struct AdmittedCall {
     pub funding: Funding,
     /// What the call is priced by.
     pub pricing: PricedModel,
-    /// The room that a large body takes up.
-    pub upload_permit: Option<UploadPermit>,
-    /// The memory that any other body takes up.
-    pub budget_permit: Option<BudgetPermit>,
-    /// What its answer takes up in memory.
-    pub answer_permit: AnswerPermit,
+}
+
+/// The memory that a call takes up.
+pub struct CallPermits {
+    /// The memory of a large body.
+    pub upload: Option<UploadPermit>,
+    /// The memory of any other body.
+    pub body: Option<BudgetPermit>,
+    /// The memory of its answer.
+    pub answer: AnswerPermit,
+}
+
+/// The routes of a call, and what became of those that were tried.
+pub struct RouteQueue {
     /// The routes still to be tried, next one first.
-    pub untried_routes: std::collections::VecDeque<Arc<VendorRoute>>,
-    /// Whether there is only one that it could take.
+    pub untried: VecDeque<Arc<VendorRoute>>,
+    /// Whether only one route may serve the call.
     pub is_pinned: bool,
-    /// The route being tried.
-    pub route: Option<Arc<VendorRoute>>,
-    /// The call's place on it.
-    pub route_slot: Option<RouteSlot>,
-    /// Whether a route was passed over because all of its places were taken.
+    /// Whether a route was skipped because it had no room.
     pub skipped_full_route: bool,
-    /// The body for that route.
-    pub vendor_body: RequestPayload,
     /// The ranks of routes that failed.
-    pub failed_routes: Vec<usize>,
-    /// Why the last one did.
+    pub failed: Vec<usize>,
+    /// Why the last route failed.
     pub last_failure: Option<AttemptFailure>,
 }
 
+/// A route being tried.
+pub struct RouteAttempt {
+    /// The route.
+    pub route: Arc<VendorRoute>,
+    /// The call's place on it.
+    pub slot: RouteSlot,
+    /// The body for it.
+    pub body: RequestPayload,
+}
+
 impl AdmittedCall {
-    /// Forgets a large body, which the vendor has by now: no other route can be tried any more.
+    /// Drops a large body, which the vendor has by now: no other route can be tried any more.
     pub fn drop_body(&mut self) {
-        self.vendor_body = RequestPayload::default();
-        if let RequestKind::Image { file } = &mut self.call.kind {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.body = RequestPayload::default();
+        }
+        if let RequestKind::Image { file } = &mut self.priced.call.kind {
             *file = None;
         }
-        self.untried_routes.clear();
-        self.upload_permit = None;
+        self.routes.untried.clear();
+        self.permits.upload = None;
+    }
+}
+
+impl RouteQueue {
+    /// The routes of a call in the order in which they are tried.
+    #[must_use]
+    pub fn new(untried: Vec<Arc<VendorRoute>>, is_pinned: bool) -> RouteQueue {
+        RouteQueue {
+            untried: untried.into(),
+            is_pinned,
+            skipped_full_route: false,
+            failed: Vec::new(),
+            last_failure: None,
+        }
+    }
+
+    /// How many routes failed before this one: those tried in this call, and those that the client's
+    /// preference would have come to first but that are blocked for a while.
+    #[must_use]
+    pub fn fallback_depth(&self, serving: &VendorRoute) -> u32 {
+        let failed = &self.failed;
+        // Where only one could be taken, none was passed over.
+        let preferred = if self.is_pinned { 0 } else { serving.preference };
+        let passed_over = (0..preferred).filter(|rank| !failed.contains(rank)).count();
+        u32::try_from(failed.len() + passed_over).unwrap_or(u32::MAX)
     }
 }
 
@@ -159,7 +211,7 @@ pub struct RelayedCall {
     /// The route that serves.
     pub route: Arc<VendorRoute>,
     /// The call's place on it.
-    pub route_slot: Option<RouteSlot>,
+    pub slot: RouteSlot,
     /// How many routes failed before it.
     pub fallback_depth: u32,
     /// The room of a large body, which the answer takes over.
@@ -238,6 +290,16 @@ impl RequestContext {
     pub fn leave_pool(&mut self) {
         if let Some(permit) = &mut self.request_permit {
             permit.leave_pool();
+        }
+    }
+
+    /// Takes the admitted call out, with the route that answered; the request is closed then. `None`
+    /// if no route is being tried.
+    pub fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {
+        let attempt = self.admitted()?.attempt.take()?;
+        match std::mem::replace(&mut self.stage, RequestStage::Closed) {
+            RequestStage::Admitted(admitted) => Some((*admitted, attempt)),
+            _ => None,
         }
     }
 

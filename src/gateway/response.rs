@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::poll;
 use http::header::CONTENT_LENGTH;
-use pingora_core::ErrorType;
 use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session};
 use tokio::time::{Sleep, sleep};
@@ -22,8 +22,9 @@ use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress
 use crate::gateway::budgets::answers::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
 use crate::gateway::settlement::stream_holds;
 use crate::gateway::settlement::stream_holds::CHECKPOINT_INTERVAL;
-use crate::gateway::upstream::failure;
+use crate::gateway::upstream::{failure, outcome};
 
+pub mod begin;
 pub mod download;
 mod downstream;
 pub mod head;
@@ -43,10 +44,10 @@ pub(super) async fn relay_response(
     peer: &HttpPeer,
     mut head: Box<ResponseHeader>,
 ) -> Result<(), ApiError> {
-    let call = exchange.admitted().map(|a| &a.call);
+    let call = exchange.admitted().map(|admitted| &admitted.priced.call);
     let stream = call.is_some_and(|call| call.stream);
     if !call.is_some_and(|call| upstream::is_readable(&head, call)) {
-        upstream::record_lost_answer(exchange, failure::UNREADABLE);
+        outcome::record_lost_answer(exchange, failure::UNREADABLE);
         vendor.connection.shutdown().await;
         return Err(UpstreamError::RelayFailed(RelayError::Malformed).into());
     }
@@ -91,7 +92,7 @@ pub(super) async fn relay_response(
                 }
             }
             Some(RelayProgress::Complete) => {
-                upstream::record_success(exchange, true);
+                outcome::record_success(exchange, true);
                 settle_boxed(gateway, exchange, &client).await;
                 write_final(gateway, session, exchange, &mut client, (out, true), &vendor).await;
                 Box::pin(release_connection(gateway, vendor, peer)).await;
@@ -130,6 +131,24 @@ fn limit_time(
     }
 }
 
+/// Pushes a piece of the vendor's body through the relay; what comes out takes its place.
+///
+/// # Errors
+/// No response is being relayed.
+pub(super) fn push_body(
+    exchange: &mut RequestContext,
+    body: &mut Option<Bytes>,
+    is_last: bool,
+) -> pingora_core::Result<()> {
+    let relaying = exchange.relaying().ok_or_else(|| Error::new(ErrorType::InternalError))?;
+    *body = body.take().and_then(|bytes| relaying.relay.push(bytes));
+    if is_last {
+        let rest = relaying.relay.finish();
+        *body = body.take().or(rest);
+    }
+    Ok(())
+}
+
 /// Notes how the client's side ended.
 async fn finish_downstream(
     session: &mut Session,
@@ -147,9 +166,9 @@ async fn finish_downstream(
 fn record_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
     match failure::reason_for_answer(why, stream) {
         // A late response is no fault of the route: the call decides how long it takes.
-        Some(reason) if !is_late => upstream::record_lost_answer(exchange, reason),
+        Some(reason) if !is_late => outcome::record_lost_answer(exchange, reason),
         _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
-            upstream::record_lost_attempt(exchange);
+            outcome::record_lost_attempt(exchange);
         }
         _ => {}
     }

@@ -151,7 +151,7 @@ pub(super) fn journal_line(
 /// Ends whatever a refused call still holds.
 pub(super) async fn void_open_hold(gateway: &Gateway, exchange: &mut RequestContext) {
     let funding = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
-        RequestStage::Admitted(admitted) => admitted.funding,
+        RequestStage::Admitted(admitted) => admitted.priced.funding,
         RequestStage::Relaying(relaying) => relaying.funding,
         RequestStage::Arrived | RequestStage::Closed => return,
     };

@@ -13,8 +13,10 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
-use super::api_error::AttemptFailure;
-use super::context::{AdmittedCall, BodyTransform, PricedModel, RequestContext};
+use super::context::{
+    AdmittedCall, BodyTransform, PricedCall, PricedModel, RequestContext, RequestStage,
+    RouteAttempt,
+};
 use super::limits::Timeouts;
 use super::state::Gateway;
 use crate::catalogue::Vendor;
@@ -24,13 +26,12 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
-use crate::gateway::upstream::health::HealthFailure;
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
-use crate::metrics::METRICS;
 
 pub mod attempts;
 pub mod failure;
 pub mod health;
+pub mod outcome;
 pub mod pool;
 pub mod probe;
 pub mod route_tls;
@@ -59,8 +60,33 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES_MAX: usize = 3;
 
+/// Takes the next route that has room and an address, and builds the body for it. `None` if there
+/// is no such route.
+pub(super) fn select_route(timeouts: &Timeouts, exchange: &mut RequestContext) -> Option<HttpPeer> {
+    let RequestContext { id, stage, access_log, .. } = exchange;
+    let RequestStage::Admitted(admitted) = stage else { return None };
+    let AdmittedCall { priced, routes, attempt, .. } = &mut **admitted;
+    *attempt = None;
+    let (peer, route, slot) = loop {
+        let route = routes.untried.pop_front()?;
+        let Some(slot) = route.acquire_slot() else {
+            outcome::record_route_full(routes, &route);
+            continue;
+        };
+        match build_peer(timeouts, &route) {
+            Some(peer) => break (peer, route, slot),
+            None => outcome::record_unresolved(routes, &route),
+        }
+    };
+    let body = build_body(priced, &route, id)?;
+    access_log.fallback_depth = routes.fallback_depth(&route);
+    access_log.route = Some(route.clone());
+    *attempt = Some(RouteAttempt { route, slot, body });
+    Some(peer)
+}
+
 /// The peer of a route. `None` while its name has no address.
-pub(super) fn build_peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
+fn build_peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
     let host = if route.base.tls { route.base.host.clone() } else { String::new() };
     let mut peer = HttpPeer::new(route.address()?, route.base.tls, host);
     peer.options.connection_timeout = Some(times.connect);
@@ -87,16 +113,12 @@ pub(super) fn build_peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPe
 
 /// The body for a route: the client's bytes with some spliced in, or what they were translated to.
 /// A form is written anew, with this boundary.
-pub(super) fn build_body(
-    admitted: &AdmittedCall,
-    route: &VendorRoute,
-    boundary: &str,
-) -> Option<RequestPayload> {
-    let call = &admitted.call;
-    let PricedModel { model, endpoint, .. } = &admitted.pricing;
+fn build_body(priced: &PricedCall, route: &VendorRoute, boundary: &str) -> Option<RequestPayload> {
+    let call = &priced.call;
+    let PricedModel { model, endpoint, .. } = &priced.pricing;
     let name = route.upstream_model(&model.id);
     let mut draft = JsonPatch::new(&call.document);
-    match &admitted.body_transform {
+    match &priced.body_transform {
         BodyTransform::Translate { body, .. } => {
             return Some(join_short(body.body_with_model(&name)).into());
         }
@@ -132,48 +154,53 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     vec![joined.freeze()]
 }
 
-/// An empty request head for a route; [`fill_request_head`] adds the headers.
-pub(super) fn empty_request_head(exchange: &mut RequestContext) -> Option<RequestHeader> {
-    let admitted = exchange.admitted()?;
-    let route = admitted.route.as_ref()?;
-    let endpoint = match admitted.body_transform {
+/// An empty request head for an attempt; [`fill_request_head`] adds the headers.
+pub(super) fn empty_request_head(
+    priced: &PricedCall,
+    route: &VendorRoute,
+) -> pingora_core::Result<RequestHeader> {
+    let endpoint = match priced.body_transform {
         BodyTransform::Translate { .. } => Endpoint::Messages,
-        BodyTransform::Patch | BodyTransform::PassThrough => admitted.pricing.endpoint,
+        BodyTransform::Patch | BodyTransform::PassThrough => priced.pricing.endpoint,
     };
     let path = format!("{}{}", route.base.path, endpoint.vendor_path());
-    RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12)).ok()
+    RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12))
 }
 
-/// Writes the head for a route from nothing: no header of the client's goes on that the rules do
-/// not name, and the client's key never does.
+/// Writes the head for the attempt's route from nothing: no header of the client's goes on that the
+/// rules do not name, and the client's key never does.
 pub(super) fn fill_request_head(
     gateway: &Gateway,
     session: &Session,
     head: &mut RequestHeader,
-    (admitted, id): (&AdmittedCall, &str),
-    route: &VendorRoute,
+    exchange: &RequestContext,
 ) -> pingora_core::Result<()> {
-    let vendor = &admitted.pricing.model.vendor;
-    let accept = match &admitted.call.kind {
+    let RequestStage::Admitted(admitted) = &exchange.stage else { return Err(internal_error(())) };
+    let AdmittedCall { priced, attempt: Some(attempt), .. } = &**admitted else {
+        return Err(internal_error(()));
+    };
+    let vendor = &priced.pricing.model.vendor;
+    let accept = match &priced.call.kind {
         RequestKind::Speech { .. } => "*/*",
-        _ if admitted.call.stream => "text/event-stream",
+        _ if priced.call.stream => "text/event-stream",
         _ => "application/json",
     };
-    head.insert_header(HOST, route.authority.as_str())?;
-    match (&admitted.call.kind, vendor.image_edits) {
+    head.insert_header(HOST, attempt.route.authority.as_str())?;
+    match (&priced.call.kind, vendor.image_edits) {
         (RequestKind::Image { file: Some(_) }, ImageEditFormat::Form) => {
-            head.insert_header(CONTENT_TYPE, format!("multipart/form-data; boundary={id}"))?;
+            let form = format!("multipart/form-data; boundary={}", exchange.id);
+            head.insert_header(CONTENT_TYPE, form)?;
         }
         _ => head.insert_header(CONTENT_TYPE, "application/json")?,
     }
-    head.insert_header(CONTENT_LENGTH, admitted.vendor_body.length())?;
+    head.insert_header(CONTENT_LENGTH, attempt.body.length())?;
     head.insert_header(ACCEPT, accept)?;
     // Compressed answers could not be metered as they pass.
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
-    authorize(head, vendor, route)?;
+    authorize(head, vendor, &attempt.route)?;
     let vendor_routes = gateway.routes.for_vendor(&vendor.name);
-    write_vendor_headers(session, head, admitted, vendor, vendor_routes)
+    write_vendor_headers(session, head, priced, vendor, vendor_routes)
 }
 
 /// The head of a question for the models of a vendor, which costs nothing.
@@ -217,12 +244,12 @@ fn authorize(
 fn write_vendor_headers(
     session: &Session,
     head: &mut RequestHeader,
-    admitted: &AdmittedCall,
+    priced: &PricedCall,
     vendor: &Vendor,
     vendor_routes: Option<&VendorRouteSet>,
 ) -> pingora_core::Result<()> {
     let forwarded =
-        collect_forwarded_headers(session, vendor, admitted.pricing.endpoint, vendor_routes);
+        collect_forwarded_headers(session, vendor, priced.pricing.endpoint, vendor_routes);
     if let Some((header, ours)) = &vendor.version {
         let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
         head.insert_header(real, HeaderValue::from_str(ours).map_err(internal_error)?)?;
@@ -350,101 +377,4 @@ pub(super) fn is_framed(head: &ResponseHeader) -> bool {
 pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
     let seconds = head.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
-}
-
-/// Notes that the route being tried failed, so that the next one gets its turn.
-pub(super) fn record_route_failure(
-    exchange: &mut RequestContext,
-    reason: &'static str,
-    block: &AttemptFailure,
-) {
-    let account = exchange.access_log.account.clone();
-    let Some(admitted) = exchange.admitted() else { return };
-    let Some(route) = admitted.route.take() else { return };
-    admitted.route_slot = None;
-    // A body that goes as it came may ask for what an account lacks, or have the vendor repeat
-    // words that block; that says nothing of others' calls.
-    let unpaid_or_denied = matches!(block.status, Some(402 | 403));
-    let clients_doing =
-        unpaid_or_denied && matches!(admitted.body_transform, BodyTransform::PassThrough);
-    if !clients_doing {
-        let failure = HealthFailure { reason, is_lost: false, retry_after: block.retry_after };
-        route.record_failure(account.as_ref(), failure);
-    }
-    let labels = [route.vendor.as_str(), route.name.as_str()];
-    METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
-    if block.may_be_billed {
-        METRICS.lost_attempts.with_label_values(&labels).inc();
-    }
-    let (vendor, name) = (&route.vendor, &route.name);
-    log::warn!(
-        event = "route_blocked", request_id = exchange.id, vendor, route = name, reason;
-        "upstream attempt failed"
-    );
-    let Some(admitted) = exchange.admitted() else { return };
-    admitted.failed_routes.push(route.preference);
-    let before = admitted.last_failure.as_ref().is_some_and(|b| b.may_be_billed);
-    admitted.last_failure =
-        Some(AttemptFailure { may_be_billed: block.may_be_billed || before, ..block.clone() });
-}
-
-/// Notes that a route has as many calls as it may, so that the next one gets its turn.
-pub(super) fn record_route_full(admitted: &mut AdmittedCall, route: &VendorRoute) {
-    METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, "full"]).inc();
-    admitted.failed_routes.push(route.preference);
-    admitted.skipped_full_route = true;
-}
-
-/// Notes that a route's name has no address, so that the next one gets its turn.
-pub(super) fn record_unresolved(admitted: &mut AdmittedCall, route: &VendorRoute) {
-    METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, failure::DNS]).inc();
-    admitted.failed_routes.push(route.preference);
-}
-
-/// Notes that an attempt was given up after the vendor may have begun paid work.
-pub(super) fn record_lost_attempt(exchange: &mut RequestContext) {
-    if let Some(route) = &exchange.access_log.route {
-        METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
-    }
-}
-
-/// Notes that a kept connection broke after it had taken the call, which goes out once more: the
-/// vendor may do the work twice.
-pub(super) fn record_resend(exchange: &mut RequestContext) {
-    record_lost_attempt(exchange);
-    let Some(admitted) = exchange.admitted() else { return };
-    let status = admitted.last_failure.as_ref().and_then(|block| block.status);
-    admitted.last_failure = Some(AttemptFailure { status, retry_after: None, may_be_billed: true });
-}
-
-/// Notes that the answer of the route being tried is lost after the vendor may have worked.
-/// Nothing is tried after it in this call, but the next calls may find better routes first.
-pub(super) fn record_lost_answer(exchange: &mut RequestContext, reason: &'static str) {
-    record_lost_attempt(exchange);
-    let Some(route) = &exchange.access_log.route else { return };
-    let failure = HealthFailure { reason, is_lost: true, retry_after: None };
-    route.record_failure(exchange.access_log.account.as_ref(), failure);
-    let (vendor, name) = (&route.vendor, &route.name);
-    log::warn!(
-        event = "upstream_response_lost", request_id = exchange.id, vendor, route = name, reason;
-        "upstream response lost"
-    );
-}
-
-/// Notes that an answer came; `is_whole` tells whether to its end.
-pub(super) fn record_success(exchange: &RequestContext, is_whole: bool) {
-    if let Some(route) = &exchange.access_log.route {
-        let account = exchange.access_log.account.as_ref();
-        route.health.record_success(account, is_whole, exchange.arrived_ms);
-    }
-}
-
-/// How many routes failed before this one: those tried in this call, and those that the client's
-/// preference would have come to first but that are blocked for a while.
-pub(super) fn fallback_depth(admitted: &AdmittedCall, serving: &VendorRoute) -> u32 {
-    let failed = &admitted.failed_routes;
-    // Where only one could be taken, none was passed over.
-    let preferred = if admitted.is_pinned { 0 } else { serving.preference };
-    let passed_over = (0..preferred).filter(|rank| !failed.contains(rank)).count();
-    u32::try_from(failed.len() + passed_over).unwrap_or(u32::MAX)
 }

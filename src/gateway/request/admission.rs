@@ -7,11 +7,11 @@ use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::json::JsonPatch;
-use crate::dialect::payload::RequestPayload;
 use crate::dialect::translate::request::{Translation, TranslationContext};
 use crate::gateway::api_error::{AdmissionError, ApiError, UpstreamError};
 use crate::gateway::context::{
-    AdmittedCall, BodyTransform, PricedModel, RequestContext, RequestStage,
+    AdmittedCall, BodyTransform, CallPermits, PricedCall, PricedModel, RequestContext,
+    RequestStage, RouteQueue,
 };
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
@@ -76,29 +76,17 @@ pub async fn admit_call(
     let input_tokens = call.estimated_input_tokens().saturating_add(earlier.tokens);
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
     let price_version = catalogue.version.clone();
+    let pricing =
+        PricedModel { model, price_version, priced_at: at, endpoint, input_tokens, full_hold };
     exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
-        call,
-        body_transform,
-        funding,
-        pricing: PricedModel {
-            model,
-            price_version,
-            priced_at: at,
-            endpoint,
-            input_tokens,
-            full_hold,
+        priced: PricedCall { call, body_transform, funding, pricing },
+        permits: CallPermits {
+            upload: body.upload_permit,
+            body: body.budget_permit,
+            answer: answer_permit,
         },
-        upload_permit: body.upload_permit,
-        budget_permit: body.budget_permit,
-        answer_permit,
-        untried_routes: untried.into(),
-        is_pinned,
-        route: None,
-        route_slot: None,
-        skipped_full_route: false,
-        vendor_body: RequestPayload::default(),
-        failed_routes: Vec::new(),
-        last_failure: None,
+        routes: RouteQueue::new(untried, is_pinned),
+        attempt: None,
     }));
     if let Some(translation) = translation.filter(|_| continued) {
         reasoning_cache::restore_reasoning(gateway, exchange, translation).await;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::dialect::call::ModelCall;
 use crate::dialect::translate::request::{RestoredThinking, Translation};
 use crate::dialect::translate::thinking::SavedThinking;
-use crate::gateway::context::{AdmittedCall, BodyTransform, ReasoningState, RequestContext};
+use crate::gateway::context::{BodyTransform, PricedCall, ReasoningState, RequestContext};
 use crate::gateway::settlement::holds;
 use crate::gateway::state::Gateway;
 use crate::ledger::AccountName;
@@ -30,32 +30,32 @@ pub(crate) async fn restore_reasoning(
     mut translation: Translation,
 ) {
     let ids = translation.tool_loop_ids();
-    let Some(admitted) = exchange.admitted() else { return };
+    let Some(priced) = exchange.admitted().map(|admitted| &mut admitted.priced) else { return };
     let found =
-        if ids.len() > TURNS_MAX { None } else { load_reasoning(gateway, admitted, &ids).await };
+        if ids.len() > TURNS_MAX { None } else { load_reasoning(gateway, priced, &ids).await };
     let restored = found.and_then(|kept| translation.match_saved_thinking(&kept));
     let bytes = restored.as_ref().map_or(0, RestoredThinking::saved_bytes);
     let thinking = match restored {
-        Some(restored) if extend_hold(gateway, admitted, bytes).await || bytes == 0 => {
+        Some(restored) if extend_hold(gateway, priced, bytes).await || bytes == 0 => {
             translation.apply_thinking(restored);
             ReasoningState::Restored
         }
         _ => {
-            extend_hold(gateway, admitted, 0).await;
+            extend_hold(gateway, priced, 0).await;
             ReasoningState::Dropped
         }
     };
-    admitted.body_transform =
+    priced.body_transform =
         BodyTransform::Translate { body: translation.build_call(), reasoning: Some(thinking) };
 }
 
 async fn load_reasoning(
     gateway: &Gateway,
-    admitted: &AdmittedCall,
+    priced: &PricedCall,
     ids: &[String],
 ) -> Option<Vec<Option<Bytes>>> {
     let names: Vec<String> = ids.iter().map(|id| cache_key(id)).collect();
-    let finding = gateway.account_cache.get_many(admitted.funding.account()?, &names);
+    let finding = gateway.account_cache.get_many(priced.funding.account()?, &names);
     let found = gateway.with_ledger_timeout("notes", finding).await;
     found
         .inspect_err(|why| {
@@ -68,17 +68,17 @@ async fn load_reasoning(
 }
 
 /// Holds money for an input that is so many bytes longer.
-async fn extend_hold(gateway: &Gateway, admitted: &mut AdmittedCall, bytes: u64) -> bool {
+async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> bool {
     let replace_text_bytes = |call: &mut ModelCall, text_bytes: u64| {
         let text = call.chat_text_mut();
         text.map_or(0, |text| std::mem::replace(&mut text.input_size.text_bytes, text_bytes))
     };
-    let (terms, call) = (&mut admitted.pricing, &mut admitted.call);
+    let (terms, call) = (&mut priced.pricing, &mut priced.call);
     let before = replace_text_bytes(call, 0);
     replace_text_bytes(call, before.saturating_add(bytes));
     let covered = match holds::quote_call(&terms.model, call, 0, terms.priced_at) {
         Ok(Some(quote)) => {
-            let extended = gateway.extend_hold(&mut admitted.funding, quote.wanted).await;
+            let extended = gateway.extend_hold(&mut priced.funding, quote.wanted).await;
             extended.ok().filter(|held| *held >= quote.least).map(|_| quote.wanted)
         }
         Ok(None) | Err(_) => None,

@@ -9,24 +9,24 @@ use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
 use crate::dialect::translate::reply::ReplyMetadata;
 use crate::gateway::api_error::ErrorFormat;
-use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext};
+use crate::gateway::context::{BodyTransform, PricedCall, RequestContext};
 use crate::gateway::settlement::funding::Funding;
 
 /// The content type of audio if the vendor sends none.
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// What the relay of an admitted call does.
-pub(crate) fn relay_mode(exchange: &RequestContext, admitted: &AdmittedCall) -> RelayMode {
-    let call = &admitted.call;
+pub(crate) fn relay_mode(exchange: &RequestContext, priced: &PricedCall) -> RelayMode {
+    let call = &priced.call;
     let created = exchange.arrived_ms / 1_000;
-    match (&call.kind, &admitted.body_transform) {
+    match (&call.kind, &priced.body_transform) {
         (RequestKind::Chat { include_usage: usage_asked, .. }, BodyTransform::Translate { .. }) => {
             RelayMode::Translated(ReplyMetadata {
                 model: call.model.clone(),
                 created,
-                input_tokens: admitted.pricing.input_tokens,
+                input_tokens: priced.pricing.input_tokens,
                 include_usage: *usage_asked,
-                save_thinking: admitted.pricing.model.thinking,
+                save_thinking: priced.pricing.model.thinking,
             })
         }
         (RequestKind::Chat { include_usage: usage_asked, text }, _) => {
@@ -37,7 +37,7 @@ pub(crate) fn relay_mode(exchange: &RequestContext, admitted: &AdmittedCall) -> 
         (RequestKind::Embeddings(inputs), _) => RelayMode::Embeddings(*inputs),
         (RequestKind::Image { .. }, _) => RelayMode::Image {
             created,
-            uses_vendor_cost: admitted.pricing.model.price.is_vendor_billed(),
+            uses_vendor_cost: priced.pricing.model.price.is_vendor_billed(),
         },
         // Of a video the gateway itself answers.
         (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Moderation,
@@ -50,16 +50,16 @@ pub(crate) fn relay_mode(exchange: &RequestContext, admitted: &AdmittedCall) -> 
 pub(crate) fn build_head(
     session: &mut Session,
     exchange: &RequestContext,
-    admitted: &AdmittedCall,
+    priced: &PricedCall,
     vendor_head: &ResponseHeader,
 ) -> pingora_core::Result<ResponseHeader> {
-    let stream = admitted.call.stream;
+    let stream = priced.call.stream;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
-    match &admitted.call.kind {
+    match &priced.call.kind {
         RequestKind::Speech { characters } => {
             let kind = vendor_head.headers.get(CONTENT_TYPE).cloned();
             head.insert_header(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
-            if let Funding::Held { hold, .. } = &admitted.funding {
+            if let Funding::Held { hold, .. } = &priced.funding {
                 // Exactly the price is held.
                 head.insert_header("x-service-charged-nano", hold.held().nano())?;
             }
@@ -79,7 +79,7 @@ pub(crate) fn build_head(
     }
     add_request_id(&mut head, exchange)?;
     head.insert_header("x-gateway-fallback-depth", exchange.access_log.fallback_depth)?;
-    if let BodyTransform::Translate { body, reasoning: thinking } = &admitted.body_transform {
+    if let BodyTransform::Translate { body, reasoning: thinking } = &priced.body_transform {
         if !body.dropped_fields.is_empty() {
             head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
         }

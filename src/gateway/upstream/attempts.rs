@@ -21,7 +21,7 @@ use crate::gateway::budgets::overload::reject;
 use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext};
 use crate::gateway::response::UpstreamResponse;
 use crate::gateway::state::Gateway;
-use crate::gateway::upstream::failure;
+use crate::gateway::upstream::{failure, outcome};
 use crate::gateway::{response, upstream};
 
 /// So much of why a connection failed goes into the log.
@@ -60,11 +60,11 @@ pub(crate) async fn try_routes(
         let mut vendor = match attempt {
             Ok(vendor) => vendor,
             Err(AttemptError::Retryable(reason, block)) => {
-                upstream::record_route_failure(exchange, reason, &block);
+                outcome::record_route_failure(exchange, reason, &block);
                 continue;
             }
             Err(AttemptError::ResponseTimeout) => {
-                upstream::record_lost_answer(exchange, failure::NO_RESPONSE);
+                outcome::record_lost_answer(exchange, failure::NO_RESPONSE);
                 return Err(UpstreamError::Timeout.into());
             }
             Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
@@ -85,7 +85,7 @@ pub(crate) async fn try_routes(
             vendor.connection.shutdown().await;
             let block =
                 AttemptFailure { status: Some(status), retry_after: None, may_be_billed: false };
-            upstream::record_route_failure(exchange, reason, &block);
+            outcome::record_route_failure(exchange, reason, &block);
             continue;
         }
         return response::relay_response(gateway, session, exchange, vendor, &peer, head).await;
@@ -120,7 +120,11 @@ async fn attempt_route(
     // A connection that was kept open may have been closed just now: once more, anew.
     let mut may_retry = true;
     loop {
-        let mut head = upstream::empty_request_head(exchange).ok_or(AttemptError::Internal)?;
+        let admitted = exchange.admitted().ok_or(AttemptError::Internal)?;
+        let route = &admitted.attempt.as_ref().ok_or(AttemptError::Internal)?.route;
+        let head = upstream::empty_request_head(&admitted.priced, route);
+        let mut head = head.map_err(|_| AttemptError::Internal)?;
+        let is_large = admitted.permits.upload.is_some();
         let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
         filled.map_err(|_| AttemptError::Internal)?;
         let began = Instant::now();
@@ -130,8 +134,7 @@ async fn attempt_route(
             Err(why) => return Err(record_connect_failure(exchange, &why)),
         };
         up.set_read_timeout(Some(gateway.timeouts.answer));
-        let large = exchange.admitted().is_some_and(|a| a.upload_permit.is_some());
-        let most = if large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
+        let most = if is_large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match send_and_read_head(gateway, &mut up, head, exchange).await {
             Ok(sent_whole) => return Ok(Box::new(UpstreamResponse::new(up, sent_whole))),
@@ -154,7 +157,7 @@ async fn attempt_route(
                     return Err(AttemptError::retryable(failure::RESET, true));
                 }
                 // Nobody knows whether it was read.
-                upstream::record_resend(exchange);
+                outcome::record_resend(exchange);
             }
         }
     }
@@ -163,7 +166,7 @@ async fn attempt_route(
 /// Notes that no connection could be made; the next one goes to another address, if there is one.
 fn record_connect_failure(exchange: &mut RequestContext, why: &Error) -> AttemptError {
     let reason = failure::reason_for_connect(why);
-    if let Some(route) = exchange.admitted().and_then(|a| a.route.clone()) {
+    if let Some(route) = &exchange.access_log.route {
         route.rotate_address();
         let (vendor, name) = (&route.vendor, &route.name);
         let why: String = why.to_string().chars().take(CONNECT_ERROR_CHARS_MAX).collect();
@@ -183,7 +186,8 @@ async fn send_and_read_head(
     head: RequestHeader,
     exchange: &mut RequestContext,
 ) -> pingora_core::Result<bool> {
-    let body = exchange.admitted().map(|a| a.vendor_body.clone()).unwrap_or_default();
+    let attempt = exchange.admitted().and_then(|admitted| admitted.attempt.as_ref());
+    let body = attempt.map(|attempt| attempt.body.clone()).unwrap_or_default();
     if let Err(why) = write_request(up, head, &body).await {
         // Some vendors answer before they have read everything, and close.
         return match tokio::time::timeout(EARLY_RESPONSE_TIMEOUT, read_response_head(up)).await {
@@ -197,7 +201,7 @@ async fn send_and_read_head(
         let read = tokio::time::timeout(gateway.timeouts.answer, read_response_head(up)).await;
         read.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no head in time"))
     };
-    if exchange.admitted().is_none_or(|a| a.upload_permit.is_none()) {
+    if exchange.admitted().is_none_or(|admitted| admitted.permits.upload.is_none()) {
         return reading.await.map(|()| true);
     }
     let mut reading = std::pin::pin!(reading);
@@ -264,7 +268,8 @@ async fn read_error_body(
 
 /// Every route failed, or there was none to try.
 fn exhausted_error(exchange: &mut RequestContext) -> ApiError {
-    match exchange.admitted().map(|a| (a.last_failure.clone(), a.skipped_full_route)) {
+    let routes = exchange.admitted().map(|admitted| &admitted.routes);
+    match routes.map(|routes| (routes.last_failure.clone(), routes.skipped_full_route)) {
         Some((Some(block), _)) => UpstreamError::AllRoutesFailed(block).into(),
         Some((None, true)) => reject("routes"),
         _ => UpstreamError::NoRoute("no route to the vendor can be used at the moment".to_owned())
@@ -287,8 +292,8 @@ async fn handle_error_status(
     let body = Bytes::from(body);
     let is_cut = !whole && matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
     let admitted = exchange.admitted()?;
-    let body = admitted.route.as_ref().map_or_else(|| body.clone(), |r| r.redact(body.clone()));
-    let rules = &admitted.pricing.model.vendor.failover;
+    let body = admitted.attempt.as_ref()?.route.redact(body);
+    let rules = &admitted.priced.pricing.model.vendor.failover;
     let error = VendorError::parse(&body);
     let block = if rules.matches_status(status) {
         // A server error may come after the work was done; the other blocks come instead of it.
@@ -298,14 +303,14 @@ async fn handle_error_status(
         // As if it had said so by its status: it does not take our key or our money.
         AttemptFailure { status: Some(402), retry_after: None, may_be_billed: false }
     } else if is_client_error(status, &error, is_cut) {
-        if matches!(admitted.body_transform, BodyTransform::Translate { .. }) {
+        if matches!(admitted.priced.body_transform, BodyTransform::Translate { .. }) {
             // The types of the other format mean nothing to a chat client.
             let error = VendorError { kind: None, ..error };
             return Some(UpstreamError::Refused { status, error }.into());
         }
         return Some(UpstreamError::Refused { status, error }.into());
     } else if status < 300 {
-        upstream::record_lost_answer(exchange, failure::reason_for_status(status));
+        outcome::record_lost_answer(exchange, failure::reason_for_status(status));
         let block = AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
         return Some(UpstreamError::AllRoutesFailed(block).into());
     } else {
@@ -313,7 +318,7 @@ async fn handle_error_status(
         AttemptFailure { status: Some(status), retry_after, may_be_billed: false }
     };
     let reason = failure::reason_for_status(block.status.unwrap_or(status));
-    upstream::record_route_failure(exchange, reason, &block);
+    outcome::record_route_failure(exchange, reason, &block);
     None
 }
 
@@ -330,7 +335,7 @@ async fn detect_no_work(
     vendor: &mut UpstreamResponse,
     head: &ResponseHeader,
 ) -> Option<&'static str> {
-    let call = &exchange.admitted()?.call;
+    let call = &exchange.admitted()?.priced.call;
     if upstream::is_html_page(head) {
         return Some(failure::HTML);
     }

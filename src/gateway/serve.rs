@@ -1,0 +1,186 @@
+//! A request from its head to the end of its answer: it is routed, authenticated, counted and read,
+//! claims its idempotency key, is admitted, and goes to the vendor; or the gateway answers it itself.
+
+use std::time::Instant;
+
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+
+use super::api_error::ApiError;
+use super::context::RequestContext;
+use super::idempotency::Admission;
+use super::idempotency::source::IdempotencySource;
+use super::local_response::LocalResponse;
+use super::request::{admission, auth, body_reader, client_address, models, router};
+use super::state::Gateway;
+use super::upstream::attempts;
+use super::videos::action::VideoAction;
+use super::{idempotency, settlement, videos};
+use crate::dialect::Endpoint;
+use crate::gateway::request::body::RequestBody;
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::router::ApiOperation;
+use crate::gateway::response::writer::{abort_response, drain_request, send_response};
+
+/// Serves a request from its head to the end of its answer.
+///
+/// # Errors
+/// The answer was cut off: pingora then drops the connection, or the stream, as it is.
+pub(super) async fn handle_request(
+    gateway: &Gateway,
+    session: &mut Session,
+    exchange: &mut RequestContext,
+) -> pingora_core::Result<()> {
+    *exchange = RequestContext::begin();
+    let _busy = gateway.in_flight.begin();
+    let staying = !session.is_process_shutting_down();
+    // Where pingora has decided to close the connection (bad head, HTTP/1.0), it stays so.
+    let reusable = session.downstream_session.get_keepalive().is_some() && staying;
+    session.set_keepalive(reusable.then_some(gateway.timeouts.keepalive.as_secs()));
+    session.set_write_timeout(Some(gateway.timeouts.client_write));
+    if let Err(refusal) = gateway.serve(session, exchange).await {
+        exchange.leave_pool();
+        settlement::void_open_hold(gateway, exchange).await;
+        idempotency::finish_claim(gateway, exchange, false).await;
+        let written = session.response_written();
+        if written.is_some_and(|head| !head.status.is_informational()) {
+            // The response head is already sent, so no error response can follow.
+            abort_response(session, exchange).await;
+        } else {
+            let reply = refusal.to_response(exchange.error_format, &exchange.id);
+            send_response(session, exchange, reply).await;
+            if !exchange.is_aborted {
+                drain_request(session, &refusal).await;
+            }
+        }
+    }
+    exchange.request_permit = None;
+    if exchange.is_aborted {
+        return Err(Error::new(ErrorType::WriteError));
+    }
+    Ok(())
+}
+
+impl Gateway {
+    async fn serve(&self, session: &mut Session, exchange: &mut RequestContext) -> ServeResult {
+        exchange.error_format = router::error_format(session.req_header().uri.path());
+        exchange.client_address =
+            client_address::resolve_address(session, self.trusted_proxies.as_deref())?;
+        self.overload.check_lag()?;
+        exchange.request_permit = Some(self.acquire_request_permit(exchange.client_address).await?);
+        let target = router::match_operation(session.req_header())?;
+        exchange.access_log.endpoint = target.name();
+        if let ApiOperation::Video(VideoAction::File { id, token }) = &target {
+            return Box::pin(videos::send_file(self, session, exchange, (id, token))).await;
+        }
+        let caller =
+            auth::authenticate(self, session, exchange.error_format, target.is_free()).await?;
+        exchange.access_log.account = Some(caller.key.account.clone());
+        exchange.access_log.key = Some(caller.key.clone());
+        self.count_for_account(exchange, &caller.tenant)?;
+        match target {
+            ApiOperation::Endpoint(endpoint) => {
+                let mut body = self.read_body(session, exchange, &caller, endpoint).await?;
+                if self.claim_or_replay(session, exchange, (&caller, endpoint), &mut body).await? {
+                    return Ok(());
+                }
+                // Boxed: an answer on its way would carry the room for it all the time.
+                Box::pin(admission::admit_call(self, exchange, caller, body, endpoint)).await?;
+                idempotency::await_claim(self, exchange).await;
+                attempts::try_routes(self, session, exchange).await
+            }
+            ApiOperation::Video(wanted) => {
+                // Boxed: few requests are for videos, and all would grow by it.
+                let answer = Box::pin(self.serve_video(session, exchange, caller, wanted)).await?;
+                // Else it was a repeat, and is answered.
+                if let Some(reply) = answer {
+                    send_response(session, exchange, reply).await;
+                }
+                Ok(())
+            }
+            ApiOperation::Models(wanted) => {
+                let at = exchange.arrived_ms / 1_000;
+                let body =
+                    self.model_listing.response_body(&self.catalogue.load_full(), &wanted, at)?;
+                send_response(session, exchange, LocalResponse::ok(body)).await;
+                Ok(())
+            }
+            ApiOperation::Model(id) => {
+                let body =
+                    models::model_json(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
+                send_response(session, exchange, LocalResponse::ok(body)).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn serve_video(
+        &self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+        caller: AuthenticatedCaller,
+        wanted: VideoAction,
+    ) -> Result<Option<LocalResponse>, ApiError> {
+        if wanted != VideoAction::Create {
+            return videos::handle_request(self, &caller.key.account, wanted).await.map(Some);
+        }
+        let mut body = self.read_body(session, exchange, &caller, Endpoint::Videos).await?;
+        let at = (&caller, Endpoint::Videos);
+        if self.claim_or_replay(session, exchange, at, &mut body).await? {
+            return Ok(None);
+        }
+        idempotency::await_claim(self, exchange).await;
+        let reply = videos::create::create_job(self, session, exchange, caller, body).await?;
+        idempotency::store_local_reply(self, exchange, &reply).await;
+        Ok(Some(reply))
+    }
+
+    /// Claims the idempotency key of a call. `true` if the call was a repeat and has been answered.
+    async fn claim_or_replay(
+        &self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+        (caller, endpoint): (&AuthenticatedCaller, Endpoint),
+        body: &mut RequestBody,
+    ) -> Result<bool, ApiError> {
+        let Some(way) = IdempotencySource::from_headers(session, endpoint)? else {
+            return Ok(false);
+        };
+        let (account, what) = (&caller.key.account, (way, endpoint));
+        // Boxed: few calls say so, and all would grow by it.
+        let entering = idempotency::claim_or_replay(self, session, exchange, account, what, body);
+        Ok(Box::pin(entering).await? == Admission::Answered)
+    }
+
+    async fn read_body(
+        &self,
+        session: &mut Session,
+        exchange: &mut RequestContext,
+        caller: &AuthenticatedCaller,
+        endpoint: Endpoint,
+    ) -> Result<RequestBody, ApiError> {
+        let began = Instant::now();
+        let body = body_reader::read_body(self, session, caller, endpoint).await;
+        exchange.client_time += began.elapsed();
+        body
+    }
+}
+
+type ServeResult = Result<(), ApiError>;
+
+/// Ends whatever a request left open, and logs it.
+pub(super) async fn finish_request(
+    gateway: &Gateway,
+    why: Option<&pingora_core::Error>,
+    exchange: &mut RequestContext,
+) {
+    if exchange.stage.has_open_hold() {
+        log::error!(
+            event = "hold_not_released", request_id = exchange.id, why:?;
+            "request ended with an open hold"
+        );
+        settlement::void_open_hold(gateway, exchange).await;
+    }
+    idempotency::finish_claim(gateway, exchange, true).await;
+    settlement::log_request(exchange);
+}
