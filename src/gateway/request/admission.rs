@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
-use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::call::{ModelCall, ParsedBody, RequestKind};
 use crate::dialect::json::JsonPatch;
 use crate::dialect::translate::request::{Translation, TranslationContext};
 use crate::gateway::api_error::{AdmissionError, ApiError, UpstreamError};
@@ -20,7 +20,44 @@ use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::holds;
 use crate::gateway::state::Gateway;
+use crate::gateway::upstream::routes::VendorRouteSet;
 use crate::money::price::Quote;
+
+/// A call that may be sold: its model is sold on the endpoint, its fields have a price, and its
+/// vendor has routes.
+pub(crate) struct AcceptedCall<'a> {
+    pub(crate) call: ModelCall,
+    pub(crate) model: Arc<Model>,
+    pub(crate) price_version: Arc<str>,
+    /// The moment whose prices count, in unix seconds.
+    pub(crate) priced_at: i64,
+    pub(crate) routes: &'a VendorRouteSet,
+}
+
+/// Reads a call, and finds its model and the routes to its vendor. Every call that costs anything
+/// begins so, a video job as well.
+///
+/// # Errors
+/// The model is not sold on the endpoint, the call is wrong or has a field without a price, or no
+/// route to the vendor is set up.
+pub(crate) fn accept_call<'a>(
+    gateway: &'a Gateway,
+    exchange: &mut RequestContext,
+    parsed: ParsedBody,
+    endpoint: Endpoint,
+) -> Result<AcceptedCall<'a>, ApiError> {
+    let catalogue = gateway.catalogue.load();
+    let model = find_model(&catalogue, &parsed.model, endpoint)?;
+    exchange.access_log.model = Some(model.clone());
+    let call = ModelCall::parse(parsed, endpoint)?;
+    check_field_policy(&model, &call, endpoint)?;
+    let vendor = &model.vendor.name;
+    let Some(routes) = gateway.routes.for_vendor(vendor) else {
+        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
+    };
+    let price_version = catalogue.version.clone();
+    Ok(AcceptedCall { call, model, price_version, priced_at: exchange.arrived_ms / 1_000, routes })
+}
 
 /// Admits a call: afterwards its money is held.
 ///
@@ -33,32 +70,25 @@ pub async fn admit_call(
     body: RequestBody,
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
-    let catalogue = gateway.catalogue.load();
-    let model = find_model(&catalogue, &body.parsed.model, endpoint)?;
-    exchange.access_log.model = Some(model.clone());
-    let call = ModelCall::parse(body.parsed, endpoint)?;
-    check_field_policy(&model, &call, endpoint)?;
-    let vendor = &model.vendor.name;
+    let accepted = accept_call(gateway, exchange, body.parsed, endpoint)?;
+    let AcceptedCall { call, model, price_version, priced_at, routes } = accepted;
     let translation = build_translation(&caller, &model, &call, endpoint)?;
-    let Some(line) = gateway.routes.for_vendor(vendor) else {
-        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
-    };
     // A call that continues a tool loop may turn out longer: the least is held until that is known.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
-    let at = exchange.arrived_ms / 1_000;
     let earlier = match &call.kind {
         RequestKind::Responses(ask) => {
             vendor_ids::check_ownership(gateway, &caller.key.account, &ask.references).await?
         }
         _ => ReferencedContext::default(),
     };
-    let mut untried = line.attempt_order(exchange.access_log.account.as_ref(), exchange.arrived_ms);
+    let mut untried =
+        routes.attempt_order(exchange.access_log.account.as_ref(), exchange.arrived_ms);
     // Another route may use another of our vendor accounts, where the referenced objects do not
     // exist. If the route is gone it may have been renamed, so then all routes are tried.
     let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
     untried.retain(|r| !is_pinned || Some(&r.name) == earlier.route.as_ref());
-    let mut quote = holds::quote_call(&model, &call, earlier.tokens, at)?;
+    let mut quote = holds::quote_call(&model, &call, earlier.tokens, priced_at)?;
     let full_hold = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
@@ -75,9 +105,8 @@ pub async fn admit_call(
     };
     let input_tokens = call.estimated_input_tokens().saturating_add(earlier.tokens);
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
-    let price_version = catalogue.version.clone();
     let pricing =
-        PricedModel { model, price_version, priced_at: at, endpoint, input_tokens, full_hold };
+        PricedModel { model, price_version, priced_at, endpoint, input_tokens, full_hold };
     exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
         priced: PricedCall { call, body_transform, funding, pricing },
         permits: CallPermits {
@@ -124,11 +153,7 @@ fn build_translation(
 }
 
 /// Refuses what has no price.
-pub(crate) fn check_field_policy(
-    model: &Model,
-    call: &ModelCall,
-    endpoint: Endpoint,
-) -> Result<(), ApiError> {
+fn check_field_policy(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), ApiError> {
     match model
         .vendor
         .field_policy(endpoint)
@@ -140,7 +165,7 @@ pub(crate) fn check_field_policy(
 }
 
 /// The model asked for, if it is sold on the endpoint.
-pub(crate) fn find_model(
+fn find_model(
     catalogue: &Catalogue,
     asked: &str,
     endpoint: Endpoint,

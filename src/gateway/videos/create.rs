@@ -10,16 +10,14 @@ use super::body;
 use super::service::job_id;
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
-use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::{Endpoint, videos};
-use crate::gateway::api_error::{
-    AdmissionError, ApiError, AuthError, ServerError, UpstreamError, VideoError,
-};
+use crate::gateway::api_error::{AdmissionError, ApiError, AuthError, ServerError, VideoError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
-use crate::gateway::request::admission;
+use crate::gateway::request::admission::{self, AcceptedCall};
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::settlement::holds;
@@ -41,20 +39,13 @@ pub(in crate::gateway) async fn create_job(
     caller: AuthenticatedCaller,
     request_body: RequestBody,
 ) -> Result<LocalResponse, ApiError> {
-    let catalogue = gateway.catalogue.load();
-    let model = admission::find_model(&catalogue, &request_body.parsed.model, Endpoint::Videos)?;
-    exchange.access_log.model = Some(model.clone());
-    let call = ModelCall::parse(request_body.parsed, Endpoint::Videos)?;
-    admission::check_field_policy(&model, &call, Endpoint::Videos)?;
+    let accepted =
+        admission::accept_call(gateway, exchange, request_body.parsed, Endpoint::Videos)?;
+    let AcceptedCall { call, model, price_version, priced_at, .. } = accepted;
     let RequestKind::Video { ask, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };
-    let vendor = &model.vendor.name;
-    if gateway.routes.for_vendor(vendor).is_none() {
-        return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
-    }
-    let at = exchange.arrived_ms / 1_000;
-    let quote = holds::quote_call(&model, &call, 0, at)?.ok_or(ServerError::Internal)?;
+    let quote = holds::quote_call(&model, &call, 0, priced_at)?.ok_or(ServerError::Internal)?;
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
@@ -62,13 +53,13 @@ pub(in crate::gateway) async fn create_job(
         account: account.clone(),
         key_prefix: caller.key.prefix.clone(),
         model: model.id.clone(),
-        vendor: vendor.clone(),
+        vendor: model.vendor.name.clone(),
         seconds: ask.seconds,
         resolution: ask.resolution,
         size: ask.size.clone(),
         created_ms: exchange.arrived_ms,
         held: quote.wanted,
-        price_version: catalogue.version.to_string(),
+        price_version: price_version.to_string(),
         body_apart: None,
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
