@@ -13,47 +13,22 @@ use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger, Unavailable};
 
+mod clock;
 mod job_records;
 pub mod maintenance;
 mod note_lookup;
 mod outbox;
 pub mod redis;
+mod section;
 pub mod sqlite;
 mod tls;
 
 use maintenance::Maintenance;
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
 use redis::{RedisStore, RunGate};
+pub use section::{StoreSection, URL_SCHEMES, kind_label};
 use sqlite::SqliteStore;
 pub use tls::{StoreTls, StoreTlsFiles};
-
-/// The `[store]` section, resolved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreSection {
-    /// `sqlite:PATH`, `redis://…`, `rediss://…`, `redis-cluster://…` or `redis-sentinel://…/NAME`.
-    pub url: String,
-    /// Run even on a Redis that may lose or drop what was acknowledged.
-    pub allow_volatile: bool,
-    /// The folder where a gateway writes down how holds end before it tells a shared store.
-    pub outbox: String,
-    /// Bytes of replies, notes and bodies for vendors that the store keeps, at most, of all
-    /// accounts together.
-    pub kept_bytes_max: u64,
-    /// With what a `rediss…://` is spoken to.
-    pub tls: StoreTls,
-}
-
-impl Default for StoreSection {
-    fn default() -> StoreSection {
-        StoreSection {
-            url: "sqlite:var/tollgate.db".to_owned(),
-            allow_volatile: false,
-            outbox: "var/outbox".to_owned(),
-            kept_bytes_max: 256 << 20,
-            tls: StoreTls::default(),
-        }
-    }
-}
 
 /// A store that is open.
 #[derive(Clone)]
@@ -139,23 +114,6 @@ impl OpenStore {
             }
         }
     }
-}
-
-/// The schemes a store's address may have.
-pub const URL_SCHEMES: [&str; 7] = [
-    "sqlite:",
-    "redis://",
-    "rediss://",
-    "redis-cluster://",
-    "rediss-cluster://",
-    "redis-sentinel://",
-    "rediss-sentinel://",
-];
-
-/// The name of a store in metrics.
-#[must_use]
-pub fn kind_label(section: &StoreSection) -> &'static str {
-    if section.url.starts_with("sqlite:") { "sqlite" } else { "redis" }
 }
 
 /// A store as a process that serves has it.

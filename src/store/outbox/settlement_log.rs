@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::super::clock::now_ms;
 use super::fsync_thread::FsyncThread;
 use super::job_orders::JobOrders;
 use super::record;
@@ -227,7 +228,7 @@ impl SettlementLog {
         }
         state.seq += 1;
         let seq = state.seq;
-        let Some(line) = record::entry_line(seq, unix_ms(), account, op) else { return key };
+        let Some(line) = record::entry_line(seq, now_ms(), account, op) else { return key };
         if let Err(line) = self.write_line(&mut state, line) {
             state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked_at: None });
         }
@@ -502,7 +503,7 @@ impl LogState {
     fn move_to(&mut self, place: Arc<SegmentDir>, files: SegmentFiles) {
         (self.dir, self.files, self.all_acked_noted) = (place, files, false);
         for (key, PendingEntry { op, seq, .. }) in &self.pending {
-            if let Some(line) = record::entry_line(*seq, unix_ms(), key.account(), op) {
+            if let Some(line) = record::entry_line(*seq, now_ms(), key.account(), op) {
                 let unwritten = UnwrittenLine { key: key.clone(), line, acked_at: None };
                 self.unwritten.insert(*seq, unwritten);
             }
@@ -516,12 +517,6 @@ impl Drop for SettlementLog {
             syncer.stop();
         }
     }
-}
-
-/// Now, in unix ms.
-pub(super) fn unix_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
