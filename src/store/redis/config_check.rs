@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::{FromRedisValue, InfoDict};
 
-use super::RedisConnection;
+use super::connection::RedisConnection;
 use crate::ledger::Unavailable;
 
 /// The scripts say in their first line what they may do; older servers cannot read that.
