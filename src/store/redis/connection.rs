@@ -23,6 +23,7 @@ use crate::ledger::Unavailable;
 /// A store that has not let us in by then will not: its machine may take connections and say
 /// nothing to them.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(4_500);
+
 /// A multiplexed connection that reconnects by itself.
 pub(super) struct RedisConnection {
     kind: ConnectionKind,
