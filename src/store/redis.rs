@@ -149,7 +149,10 @@ impl Ledger for RedisStore {
         let swept = self.sweep().await?;
         // Holds come first; what is not counted now is counted by the next sweep.
         if let Err(why) = self.recount_kept_bytes().await {
-            log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes recount failed");
+            log::warn!(
+                event = "kept_bytes_update_failed", why:% = why;
+                "kept bytes recount failed"
+            );
         }
         Ok(swept)
     }

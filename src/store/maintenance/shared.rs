@@ -230,7 +230,8 @@ impl SharedMaintenance {
         progress.recovered_run = Some(seen.run_id.clone());
         gate.set_open_run(&run);
         log::info!(
-            event = "store_recovery_finished", run = seen.run_id, after_ms = duration_ms(noticed.elapsed());
+            event = "store_recovery_finished", run = seen.run_id,
+            after_ms = duration_ms(noticed.elapsed());
             "store recovery finished"
         );
         Ok(())

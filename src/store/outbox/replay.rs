@@ -214,8 +214,8 @@ impl SegmentReplay {
         Ok(())
     }
 
-    /// Makes the video jobs again that a run lacks of those that a folder of segments knows. Jobs that it has
-    /// cost a look each; they are those of the last minutes.
+    /// Makes the video jobs again that a run lacks of those that a folder of segments knows. Jobs
+    /// that it has cost a look each; they are those of the last minutes.
     async fn restore_jobs(
         &self,
         run: &impl ServerRun,

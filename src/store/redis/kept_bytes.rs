@@ -86,7 +86,10 @@ impl RedisStore {
                 failed => failed.map(drop),
             };
             if let Err(why) = result {
-                log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes report failed");
+                log::warn!(
+                    event = "kept_bytes_update_failed", why:% = why;
+                    "kept bytes report failed"
+                );
             }
             let mut reports = self.kept_bytes.reports();
             if reports.pending.is_empty() {
