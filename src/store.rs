@@ -6,157 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use crate::ledger::{Leases, Unavailable};
 
-use crate::idempotency::ReplyStore;
-use crate::jobs::JobQueue;
-use crate::kv_cache::AccountCache;
-use crate::ledger::{Leases, Ledger, Unavailable};
-
+mod clock;
 mod job_records;
 pub mod maintenance;
 mod note_lookup;
+mod open_store;
 mod outbox;
 pub mod redis;
+mod section;
 pub mod sqlite;
 mod tls;
 
 use maintenance::Maintenance;
+pub use open_store::{DurabilityScope, OpenStore};
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
 use redis::{RedisStore, RunGate};
+pub use section::{StoreSection, URL_SCHEMES, kind_label};
 use sqlite::SqliteStore;
 pub use tls::{StoreTls, StoreTlsFiles};
-
-/// The `[store]` section, resolved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreSection {
-    /// `sqlite:PATH`, `redis://…`, `rediss://…`, `redis-cluster://…` or `redis-sentinel://…/NAME`.
-    pub url: String,
-    /// Run even on a Redis that may lose or drop what was acknowledged.
-    pub allow_volatile: bool,
-    /// The folder where a gateway writes down how holds end before it tells a shared store.
-    pub outbox: String,
-    /// Bytes of replies, notes and bodies for vendors that the store keeps, at most, of all
-    /// accounts together.
-    pub kept_bytes_max: u64,
-    /// With what a `rediss…://` is spoken to.
-    pub tls: StoreTls,
-}
-
-impl Default for StoreSection {
-    fn default() -> StoreSection {
-        StoreSection {
-            url: "sqlite:var/tollgate.db".to_owned(),
-            allow_volatile: false,
-            outbox: "var/outbox".to_owned(),
-            kept_bytes_max: 256 << 20,
-            tls: StoreTls::default(),
-        }
-    }
-}
-
-/// A store that is open.
-#[derive(Clone)]
-pub struct OpenStore {
-    /// The money.
-    pub ledger: Arc<dyn Ledger>,
-    /// Cached entries with a lifetime. On a server they use a connection of their own, so money
-    /// never waits behind a long entry.
-    pub account_cache: Arc<dyn AccountCache>,
-    /// The queue of video jobs. On a server it uses a connection of its own too, since a job's body
-    /// is even longer.
-    pub queue: Arc<dyn JobQueue>,
-    /// Idempotency keys and replies. They use a connection of their own as well: a key is looked up
-    /// before money is held, and must not wait behind a cache entry.
-    pub reply_store: Arc<dyn ReplyStore>,
-    /// Waits until an acknowledged write is durable.
-    pub durability: DurabilityScope,
-    /// The connections to a server; none for an embedded store.
-    connections: Vec<Arc<RedisStore>>,
-}
-
-/// Makes a write durable that the caller could not repeat.
-#[derive(Clone)]
-pub struct DurabilityScope(Option<Arc<RedisStore>>);
-
-impl DurabilityScope {
-    /// Writes, and waits until the write is durable. It may run `write` more than once, so the
-    /// write must be idempotent.
-    ///
-    /// # Errors
-    /// Those of the write; [`Unavailable`] if it is not known to be kept.
-    pub async fn write<T, E: From<Unavailable>>(
-        &self,
-        write: impl AsyncFn() -> Result<T, E>,
-    ) -> Result<T, E> {
-        match &self.0 {
-            // An embedded store has written when it says so.
-            None => write().await,
-            Some(redis) => redis.write_durably(write).await,
-        }
-    }
-}
-
-impl OpenStore {
-    fn from_embedded<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(
-        store: Arc<S>,
-    ) -> OpenStore {
-        OpenStore {
-            ledger: store.clone(),
-            account_cache: store.clone(),
-            queue: store.clone(),
-            reply_store: store,
-            durability: DurabilityScope(None),
-            connections: Vec::new(),
-        }
-    }
-
-    /// A server, of which money and jobs are asked through these connections.
-    fn from_server(
-        (ledger, money): (Arc<dyn Ledger>, Arc<RedisStore>),
-        [queue, reply_store]: [Arc<RedisStore>; 2],
-    ) -> OpenStore {
-        let account_cache = Arc::new(money.separate_connection());
-        OpenStore {
-            ledger,
-            durability: DurabilityScope(Some(money.clone())),
-            connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
-            queue,
-            account_cache,
-            reply_store,
-        }
-    }
-
-    /// Connects, so that the first caller need not wait for it. A connection that fails is made
-    /// again by the next caller that needs it.
-    pub async fn connect(&self) {
-        for failed in join_all(self.connections.iter().map(|c| c.connect())).await {
-            if let Err(why) = failed {
-                log::warn!(
-                    event = "store_connect_failed", why:% = why;
-                    "store connect failed"
-                );
-            }
-        }
-    }
-}
-
-/// The schemes a store's address may have.
-pub const URL_SCHEMES: [&str; 7] = [
-    "sqlite:",
-    "redis://",
-    "rediss://",
-    "redis-cluster://",
-    "rediss-cluster://",
-    "redis-sentinel://",
-    "rediss-sentinel://",
-];
-
-/// The name of a store in metrics.
-#[must_use]
-pub fn kind_label(section: &StoreSection) -> &'static str {
-    if section.url.starts_with("sqlite:") { "sqlite" } else { "redis" }
-}
 
 /// A store as a process that serves has it.
 pub struct ServingStore {

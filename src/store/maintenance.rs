@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::OpenStore;
-use super::outbox::{Outbox, OutboxTarget, SegmentReplay, ServerRun};
+use super::open_store::OpenStore;
+use super::outbox::Outbox;
 use super::redis::{RedisStore, RunGate};
 use super::sqlite::SqliteStore;
 use crate::idempotency::ReplyStore;
@@ -17,24 +17,18 @@ use crate::ledger::{Leases, Ledger, Operation, Unavailable};
 
 mod embedded;
 mod identity;
+mod lease_batches;
+mod outbox_upkeep;
 mod shared;
+mod uptime;
 
 use embedded::EmbeddedMaintenance;
+use lease_batches::{LEASES_BATCH, duration_ms};
 use shared::SharedMaintenance;
+use uptime::Uptime;
 
-/// A store that does not answer within this is away. That is longer than a connection waits before
-/// it takes its server for dead.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(3_500);
-/// After a longer gap between two probes, the uptime in between is not known.
-const PROBE_GAP_MAX: Duration = Duration::from_secs(10);
-/// The outbox is put in order so often.
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// What ended processes left is looked for so often.
-const ADOPT_INTERVAL: Duration = Duration::from_secs(10);
 /// Leases that could not be renewed are tried again after so long.
 const RENEW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// So many leases are renewed at a time.
-const LEASES_BATCH: usize = 128;
 
 /// See the module.
 pub struct Maintenance {
@@ -52,30 +46,6 @@ pub struct Maintenance {
 enum MaintenanceKind {
     Embedded(EmbeddedMaintenance),
     Shared(SharedMaintenance),
-}
-
-/// Since when the store has answered each time it was asked, and when it last did.
-#[derive(Default)]
-struct Uptime(Mutex<Option<(Instant, Instant)>>);
-
-impl Uptime {
-    fn record_success(&self) {
-        let (mut since, now) = (self.lock(), Instant::now());
-        let known = since.filter(|(_, last)| now.duration_since(*last) < PROBE_GAP_MAX);
-        *since = Some((known.map_or(now, |(since, _)| since), now));
-    }
-
-    fn reset(&self) {
-        *self.lock() = None;
-    }
-
-    fn is_at_least(&self, span: Duration) -> bool {
-        self.lock().is_some_and(|(since, last)| last.duration_since(since) >= span)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Maintenance {
@@ -223,38 +193,4 @@ impl Maintenance {
         }
         Ok(())
     }
-}
-
-/// Keeps an outbox in order, and takes over what ended processes left of theirs. `run` is the run
-/// of the store that lacks nothing, and when it last answered.
-async fn maintain_outbox<R: ServerRun>(
-    outbox: &Outbox<impl OutboxTarget>,
-    replay: &tokio::sync::Mutex<SegmentReplay>,
-    run: impl Fn() -> Option<(R, Instant)>,
-) {
-    let mut adopted = Instant::now();
-    loop {
-        sleep(MAINTENANCE_INTERVAL).await;
-        let (log, run) = (outbox.log.clone(), run());
-        let alive = run.as_ref().map(|(_, alive)| alive.into_std());
-        // Only a panic of it fails; the next does the same.
-        let _ = tokio::task::spawn_blocking(move || log.maintain(alive)).await;
-        let Some((run, _)) = run else { continue };
-        outbox.redeliver().await;
-        let mut replay = replay.lock().await;
-        if adopted.elapsed() < ADOPT_INTERVAL && !replay.is_behind() {
-            continue;
-        }
-        adopted = Instant::now();
-        if let Err(why) = replay.adopt_orphans(&run, alive).await {
-            log::warn!(
-                event = "outbox_adoption_failed", why:% = why;
-                "orphaned outbox segments pending"
-            );
-        }
-    }
-}
-
-fn duration_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

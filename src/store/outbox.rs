@@ -18,8 +18,8 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
-use super::StoreSection;
 use super::redis::{RedisStore, RunScripts};
+use super::section::StoreSection;
 use super::sqlite::SqliteStore;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
@@ -36,68 +36,28 @@ mod job_queue;
 mod record;
 mod replay;
 mod replies;
+mod retention;
 mod segment_dir;
 mod segment_files;
 mod segment_writer;
 mod settlement_log;
 mod started_calls;
+mod target;
 
 use job_orders::OrderRecord;
 pub(super) use job_queue::OutboxQueue;
 pub(super) use replay::SegmentReplay;
 pub(super) use replies::OutboxReplies;
+use retention::Retention;
 use segment_dir::{SegmentDir, SegmentKind};
+use settlement_log::HoldEndKey;
 pub(super) use settlement_log::SettlementLog;
-use settlement_log::{HoldEndKey, Retention};
+pub(super) use target::{OutboxTarget, ServerRun};
 
 /// An entry that the store has not acknowledged for this long is sent again, at most this many at a
 /// time.
 const REDELIVERY_INTERVAL: Duration = Duration::from_secs(5);
 const REDELIVERY_BATCH_MAX: usize = 256;
-
-/// A store that an outbox stands before.
-pub(super) trait OutboxTarget: Ledger {
-    /// Names a run of the store.
-    type RunId: AsRef<str> + Send;
-
-    /// Applies a settlement or void. Returns the run of the store that has it durably, unless that
-    /// run may have ended.
-    fn deliver(
-        &self,
-        account: &AccountName,
-        op: &Operation,
-    ) -> impl Future<Output = Result<(Outcome, Option<Self::RunId>), Unavailable>> + Send;
-}
-
-/// A run of a store, to which missing entries are replayed.
-pub(super) trait ServerRun: Sync {
-    /// Which one it is.
-    fn name(&self) -> &str;
-
-    /// What the store is called, if it has a name.
-    fn store_id(&self) -> Option<&str>;
-
-    /// Applies an operation in this run.
-    fn apply_in(
-        &self,
-        account: &AccountName,
-        op: &Operation,
-    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send;
-
-    /// Tells of each of an account's holds whether this run knows its end, so that nobody has to be
-    /// told it again.
-    fn which_ended(
-        &self,
-        account: &AccountName,
-        ids: &[&str],
-    ) -> impl Future<Output = Result<Vec<bool>, Unavailable>> + Send;
-
-    /// Makes again what is noted of a video job, if this run lacks it; tells whether it did.
-    fn restore_job(
-        &self,
-        noted: OrderRecord,
-    ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
-}
 
 /// A store with an outbox before it.
 pub(super) struct Outbox<B> {

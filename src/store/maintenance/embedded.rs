@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{PROBE_TIMEOUT, Uptime, maintain_outbox};
+use super::outbox_upkeep::maintain_outbox;
+use super::uptime::{PROBE_TIMEOUT, Uptime};
 use crate::idempotency::ReplyStore;
 use crate::ledger::Ledger;
 use crate::store::outbox::{Outbox, SegmentReplay};

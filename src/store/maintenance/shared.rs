@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::identity::{IdentityError, StoreIdentity};
-use super::{LEASES_BATCH, PROBE_TIMEOUT, Uptime, duration_ms, maintain_outbox};
+use super::lease_batches::{LEASES_BATCH, duration_ms};
+use super::outbox_upkeep::maintain_outbox;
+use super::uptime::{PROBE_TIMEOUT, Uptime};
 use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyStore};
 use crate::ledger::lease::LeaseEntry;
 use crate::ledger::{Leases, Unavailable};
@@ -228,7 +230,8 @@ impl SharedMaintenance {
         progress.recovered_run = Some(seen.run_id.clone());
         gate.set_open_run(&run);
         log::info!(
-            event = "store_recovery_finished", run = seen.run_id, after_ms = duration_ms(noticed.elapsed());
+            event = "store_recovery_finished", run = seen.run_id,
+            after_ms = duration_ms(noticed.elapsed());
             "store recovery finished"
         );
         Ok(())

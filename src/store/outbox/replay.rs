@@ -14,7 +14,8 @@ use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files;
 use super::settlement_log::{HoldEndKey, SettlementLog};
-use super::{ServerRun, job_orders, started_calls};
+use super::target::ServerRun;
+use super::{job_orders, started_calls};
 use crate::idempotency::{ClaimMode, ReplyStore};
 use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
@@ -213,8 +214,8 @@ impl SegmentReplay {
         Ok(())
     }
 
-    /// Makes the video jobs again that a run lacks of those that a folder of segments knows. Jobs that it has
-    /// cost a look each; they are those of the last minutes.
+    /// Makes the video jobs again that a run lacks of those that a folder of segments knows. Jobs
+    /// that it has cost a look each; they are those of the last minutes.
     async fn restore_jobs(
         &self,
         run: &impl ServerRun,

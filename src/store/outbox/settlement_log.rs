@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::super::clock::now_ms;
 use super::fsync_thread::FsyncThread;
 use super::job_orders::JobOrders;
 use super::record;
+use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::{self, SegmentFiles};
 use super::started_calls::StartedCalls;
@@ -29,34 +31,6 @@ const ACKS_BYTES_MAX: usize = 64 << 10;
 const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// A caller that was refused has retried within this time.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
-
-/// What the lines of a log have to outlive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Retention {
-    /// What was acknowledged is kept for so long while the store answers, in case it falls back to
-    /// an older state.
-    pub(super) keep: Duration,
-    /// Whether what is written has to outlive the machine's power.
-    synced: bool,
-}
-
-impl Retention {
-    /// Before a server, which may lose what it acknowledged, and is away now and then.
-    pub(super) const FOR_SERVER: Retention =
-        Retention { keep: Duration::from_secs(15 * 60), synced: true };
-    /// Before a file on this machine, which is synced itself a moment later.
-    pub(super) const FOR_EMBEDDED: Retention = Retention { keep: Duration::ZERO, synced: false };
-
-    /// Of jobs, which a server that comes back lacks only where they are new.
-    const FOR_JOBS: Retention = Retention { keep: Duration::from_secs(60), synced: true };
-
-    /// Whether what was acknowledged then can go: the store has answered for long enough since,
-    /// as it last did at a moment.
-    pub(super) fn is_over(self, acked: Instant, alive: Option<Instant>) -> bool {
-        let answered = |alive: Instant| alive.saturating_duration_since(acked);
-        alive.is_some_and(|alive| answered(alive) >= self.keep)
-    }
-}
 
 /// See the module.
 pub(in crate::store) struct SettlementLog {
@@ -227,7 +201,7 @@ impl SettlementLog {
         }
         state.seq += 1;
         let seq = state.seq;
-        let Some(line) = record::entry_line(seq, unix_ms(), account, op) else { return key };
+        let Some(line) = record::entry_line(seq, now_ms(), account, op) else { return key };
         if let Err(line) = self.write_line(&mut state, line) {
             state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked_at: None });
         }
@@ -502,7 +476,7 @@ impl LogState {
     fn move_to(&mut self, place: Arc<SegmentDir>, files: SegmentFiles) {
         (self.dir, self.files, self.all_acked_noted) = (place, files, false);
         for (key, PendingEntry { op, seq, .. }) in &self.pending {
-            if let Some(line) = record::entry_line(*seq, unix_ms(), key.account(), op) {
+            if let Some(line) = record::entry_line(*seq, now_ms(), key.account(), op) {
                 let unwritten = UnwrittenLine { key: key.clone(), line, acked_at: None };
                 self.unwritten.insert(*seq, unwritten);
             }
@@ -516,12 +490,6 @@ impl Drop for SettlementLog {
             syncer.stop();
         }
     }
-}
-
-/// Now, in unix ms.
-pub(super) fn unix_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use redis::InfoDict;
 use tokio::time::{Instant, sleep};
 
-use super::RedisStore;
 use super::config_check::read_setting;
+use super::shared_store::RedisStore;
 use crate::ledger::Unavailable;
 
 /// The server is looked at so often, and so long at most: whoever needs it asks again.

@@ -21,10 +21,10 @@ use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConn
 use redis::{RedisConnectionInfo, RedisError, RedisResult, Script, TlsMode, Value};
 use tokio::time::timeout;
 
-use super::super::StoreTls;
-use super::RESPONSE_TIMEOUT;
-use super::connection::{
-    CONNECT_TIMEOUT, NodeConnectFuture, build_client, is_master_lost, tcp_settings,
+use super::super::tls::StoreTls;
+use super::client::{
+    CONNECT_TIMEOUT, NodeConnectFuture, RESPONSE_TIMEOUT, build_client, is_master_lost,
+    tcp_settings,
 };
 use super::topology::ClusterNode;
 

@@ -1,34 +1,28 @@
 //! One multiplexed connection that mends itself: to a server, a Sentinel's master, or a cluster.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::TcpSettings;
-use redis::{Client, Cmd, ConnectionInfo, FromRedisValue, Pipeline, RedisResult};
-use redis::{ErrorKind, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult};
+use redis::{Script, ScriptInvocation, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::super::{StoreSection, StoreTls, URL_SCHEMES};
+use super::super::section::{StoreSection, URL_SCHEMES};
+use super::super::tls::StoreTls;
+use super::client::is_master_lost;
 use super::cluster::ClusterLinks;
 use super::sentinel::SentinelMaster;
 use super::server::SingleServer;
 use super::topology::Topology;
 use crate::ledger::Unavailable;
 
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A store that has not let us in by then will not: its machine may take connections and say
 /// nothing to them.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(4_500);
-/// A server whose machine says nothing to what was sent is gone after so long.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
-
-pub(super) type NodeConnectFuture<'a> =
-    Pin<Box<dyn Future<Output = RedisResult<MultiplexedConnection>> + Send + 'a>>;
 
 /// A multiplexed connection that reconnects by itself.
 pub(super) struct RedisConnection {
@@ -268,32 +262,10 @@ async fn open_kind(
     }))
 }
 
-/// Whom to connect to, with the certificates that go with it.
-pub(super) fn build_client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<Client> {
-    let info = info.set_tcp_settings(tcp_settings());
-    match (info.addr(), tls.tls_certificates()) {
-        (redis::ConnectionAddr::TcpTls { .. }, Some(certificates)) => {
-            Client::build_with_tls(info, certificates)
-        }
-        _ => Client::open(info),
-    }
-}
-
-/// Small writes go out at once, and a machine that is gone is noticed.
-pub(super) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true).set_user_timeout(TCP_USER_TIMEOUT)
-}
-
 /// Whether an error says that the server does not let us in.
 fn is_auth_failure(why: &RedisError) -> bool {
     let code = why.code().unwrap_or_default();
     why.kind() == ErrorKind::AuthenticationFailed || ["NOAUTH", "WRONGPASS"].contains(&code)
-}
-
-/// Whether an error says that the connection is gone, or that its end is no master any more.
-pub(super) fn is_master_lost(why: &RedisError) -> bool {
-    let read_only = ErrorKind::Server(ServerErrorKind::ReadOnly);
-    why.is_io_error() || why.is_connection_dropped() || why.is_timeout() || why.kind() == read_only
 }
 
 /// Any of the connections, as the library wants to see one.

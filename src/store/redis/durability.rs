@@ -8,7 +8,8 @@ use redis::{FromRedisValue, InfoDict};
 use tokio::time::{Instant, sleep};
 
 use super::config_check::read_setting;
-use super::{RedisConnection, RedisStore};
+use super::connection::RedisConnection;
+use super::shared_store::RedisStore;
 use crate::ledger::Unavailable;
 
 /// The server is looked at so often.

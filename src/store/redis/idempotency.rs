@@ -4,9 +4,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::RedisStore;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
+use super::shared_store::RedisStore;
 use crate::idempotency::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_TTL_LEASES,
     ReplyParts, ReplyStore, StoredReply,

@@ -9,9 +9,10 @@ use super::super::job_records::{
     check_same_order, id_already_used, parse_claimed_job, parse_job, serialize_job,
 };
 use super::keys::AccountKeys;
-use super::run_fencing::Requirement;
+use super::operations::{parse_outcome, reply_strings};
+use super::run_gate::Requirement;
 use super::scripts::{ScriptCall, ScriptSelector};
-use super::{RedisStore, parse_outcome, reply_strings};
+use super::shared_store::RedisStore;
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
@@ -19,8 +20,6 @@ use crate::ledger::{AccountName, Outcome, Unavailable};
 
 mod index;
 mod index_repair;
-
-pub(super) use index_repair::IndexRepair;
 
 use index::{DueEntry, IndexUpdate, RECHECK_AFTER_MS, index_member};
 

@@ -7,15 +7,14 @@
 //! by a difference, so words that are lost or come twice do not add up to a drift; a gateway of
 //! the fleet weighs all that keep something anew each minute.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 
-use super::RedisStore;
+use super::kept_counts::KeptReports;
 use super::keys::AccountKeys;
 use super::scripts::{ScriptCall, ScriptSelector};
+use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::metrics::METRICS;
 
@@ -35,46 +34,11 @@ const SWEEP_INTERVAL_MS: u64 = 60_000;
 /// So many are weighed at a time.
 const ACCOUNTS_BATCH: usize = 256;
 
-/// What a process knows of what is kept.
-pub(super) struct KeptBytes {
-    bytes_max: u64,
-    /// What is kept in all, as it was told last.
-    total: AtomicU64,
-    /// Whether those that nobody tells of were weighed: what an older version kept.
-    has_counted_all: AtomicBool,
-    reports: Mutex<KeptReports>,
-}
-
-#[derive(Default)]
-struct KeptReports {
-    /// The last of each account.
-    last_reported: HashMap<AccountName, u64>,
-    pending: HashMap<AccountName, u64>,
-    /// Whether they are on their way.
-    is_reporting: bool,
-}
-
 /// What the index says.
 struct KeptTotals {
     total: u64,
     /// Those who keep most, and how much.
     largest: Vec<(AccountName, u64)>,
-}
-
-impl KeptBytes {
-    pub(super) fn new(bytes_max: u64) -> KeptBytes {
-        let (total, has_counted_all) = (AtomicU64::new(0), AtomicBool::new(false));
-        KeptBytes { bytes_max, total, has_counted_all, reports: Mutex::default() }
-    }
-
-    /// Above this something is dropped, so that there is room for what comes.
-    fn low_water(&self) -> u64 {
-        self.bytes_max - self.bytes_max / 8
-    }
-
-    fn reports(&self) -> MutexGuard<'_, KeptReports> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl RedisStore {
@@ -122,7 +86,10 @@ impl RedisStore {
                 failed => failed.map(drop),
             };
             if let Err(why) = result {
-                log::warn!(event = "kept_bytes_update_failed", why:% = why; "kept bytes report failed");
+                log::warn!(
+                    event = "kept_bytes_update_failed", why:% = why;
+                    "kept bytes report failed"
+                );
             }
             let mut reports = self.kept_bytes.reports();
             if reports.pending.is_empty() {

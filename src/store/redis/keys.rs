@@ -1,9 +1,12 @@
 //! The names of an account's keys, and the records of access keys.
 
-use super::RedisConnection;
+use super::connection::RedisConnection;
 use crate::kv_cache::Namespace;
 use crate::ledger::{AccountName, JournalEntry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
+
+/// The set of all accounts' names.
+pub(super) const ACCOUNTS_KEY: &str = "tollgate:accounts";
 
 /// The keys of an account: one hash tag, so one slot of a cluster.
 pub(super) struct AccountKeys {

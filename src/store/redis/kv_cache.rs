@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::super::note_lookup;
-use super::RedisStore;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
+use super::shared_store::RedisStore;
 use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
 

@@ -17,9 +17,8 @@ use redis::{RedisConnectionInfo, RedisResult, Role};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::super::StoreTls;
-use super::RESPONSE_TIMEOUT;
-use super::connection::{CONNECT_TIMEOUT, build_client};
+use super::super::tls::StoreTls;
+use super::client::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, build_client};
 use super::topology::{ClusterNode, Topology};
 
 /// Where Sentinels listen, unless the address says otherwise.

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, IntoConnectionInfo, RedisResult};
 
-use super::super::StoreTls;
-use super::RESPONSE_TIMEOUT;
-use super::connection::{CONNECT_TIMEOUT, build_client};
+use super::super::tls::StoreTls;
+use super::client::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, build_client};
 
 /// So many operations may wait for the connection; then callers wait before they are sent.
 const PIPELINE_BUFFER_MAX: usize = 4_096;

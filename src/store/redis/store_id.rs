@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use redis::Cmd;
 use sha2::{Digest, Sha256};
 
-use super::RedisStore;
+use super::shared_store::RedisStore;
 use crate::ledger::Unavailable;
 
 /// Places that it is written in, in a cluster.

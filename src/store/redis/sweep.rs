@@ -3,8 +3,10 @@
 
 use std::collections::HashSet;
 
+use super::keys::AccountKeys;
+use super::operations::parse_outcome;
 use super::scripts::ScriptCall;
-use super::{AccountKeys, RedisStore, parse_outcome};
+use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, Outcome, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 

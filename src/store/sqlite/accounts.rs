@@ -1,11 +1,9 @@
-//! Accounts, payments and journals in tables.
+//! Accounts and journals in tables, row by row.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::now_ms;
-use super::write_txn::WriteTxn;
-use crate::ledger::account::{self, Balances, Posting};
-use crate::ledger::{AccountName, JournalEntry, Outcome};
+use crate::ledger::account::{Balances, Posting};
+use crate::ledger::{AccountName, JournalEntry};
 use crate::money::Money;
 
 pub(super) struct AccountRow {
@@ -51,28 +49,6 @@ pub(super) fn save_balances(c: &Connection, id: i64, b: &Balances) -> rusqlite::
     let nano = [b.credit, b.available, b.held, b.posted, b.written_off].map(Money::nano);
     update.execute(params![nano[0], nano[1], nano[2], nano[3], nano[4], id])?;
     Ok(())
-}
-
-/// Takes a payment.
-pub(super) fn credit(
-    txn: &mut WriteTxn<'_>,
-    name: &AccountName,
-    tx: &str,
-    amount: Money,
-) -> rusqlite::Result<Outcome> {
-    let c = txn.conn;
-    let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
-    let (id, mut balances) = (row.id, row.balances);
-    let mut select = c.prepare_cached("SELECT amount FROM payment WHERE account = ? AND tx = ?")?;
-    let known = select.query_row(params![id, tx], |r| read_money(r, 0)).optional()?;
-    let answer = account::credit(&mut balances, known, amount);
-    if answer == Outcome::Done {
-        let mut insert =
-            c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
-        insert.execute(params![id, tx, amount.nano(), now_ms()])?;
-        txn.set_balances(name, balances);
-    }
-    Ok(answer)
 }
 
 pub(super) fn list(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {

@@ -122,7 +122,8 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{BUSY_TIMEOUT, SqliteStore, schema};
+    use super::super::SqliteStore;
+    use super::super::schema::{self, BUSY_TIMEOUT};
     use super::*;
     use crate::kv_cache::AccountCache as _;
     use crate::ledger::{AccountName, Ledger as _};

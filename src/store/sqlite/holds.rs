@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::super::clock::now_ms;
 use super::accounts::read_money;
-use super::now_ms;
 use super::write_txn::WriteTxn;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};

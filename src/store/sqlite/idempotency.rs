@@ -5,7 +5,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Priority, SqliteStore, kept_bytes, now_ms};
+use super::super::clock::now_ms;
+use super::embedded_store::SqliteStore;
+use super::kept_bytes;
+use super::writer::Priority;
 use crate::idempotency::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_TTL_LEASES,
     ReplyHead, ReplyParts, ReplyStore, StoredReply,

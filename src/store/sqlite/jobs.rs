@@ -5,9 +5,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::super::clock::now_ms;
 use super::super::job_records::{check_same_order, id_already_used, parse_job, serialize_job};
+use super::embedded_store::SqliteStore;
 use super::write_txn::WriteTxn;
-use super::{Priority, SqliteStore, holds, kept_bytes, now_ms};
+use super::writer::Priority;
+use super::{holds, kept_bytes};
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };

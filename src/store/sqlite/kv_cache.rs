@@ -2,31 +2,17 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::params;
 
+use super::super::clock::now_ms;
 use super::super::note_lookup;
+use super::embedded_store::SqliteStore;
+use super::kept_bytes;
+use super::notes::{evict_overflow, find_note};
 use super::write_txn::WriteTxn;
-use super::{Priority, SqliteStore, kept_bytes, now_ms};
-use crate::kv_cache::{self, AccountCache, CacheRefusal, ID_PREFIX, Namespace};
+use super::writer::Priority;
+use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
-
-/// Notes forgotten in one step, at most.
-const PURGE_MAX: u32 = 16;
-/// An account that is full loses so many at once, so that not every note has to look for the first.
-const EVICT_BATCH: usize = 32;
-
-fn find_note(
-    c: &Connection,
-    account: &AccountName,
-    name: &str,
-    now: i64,
-) -> rusqlite::Result<Option<Bytes>> {
-    let mut select = c.prepare_cached(
-        "SELECT body FROM note WHERE account = ? AND name = ? AND lives_until > ?",
-    )?;
-    let body = select.query_row(params![account.as_str(), name, now], |row| row.get(0));
-    Ok(body.optional()?.map(|body: Vec<u8>| Bytes::from(body)))
-}
 
 /// Keeps a note; says why not if that fails. That is no error of the transaction, in which others'
 /// operations are too, unless it ended the transaction.
@@ -72,47 +58,6 @@ fn upsert_note(
         txn.recount_notes(account, shelf)?;
     }
     Ok(())
-}
-
-/// Drops the notes of a shelf that expire first, but not the one that was just written.
-fn evict_overflow(
-    c: &Connection,
-    account: &AccountName,
-    shelf: Namespace,
-) -> rusqlite::Result<usize> {
-    let mut delete = c.prepare_cached(
-        "DELETE FROM note WHERE rowid IN (
-             SELECT rowid FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3
-             ORDER BY lives_until DESC, rowid DESC LIMIT -1 OFFSET ?4)
-         AND rowid <> last_insert_rowid()",
-    )?;
-    let rest = i64::try_from(shelf.notes_max() - EVICT_BATCH).unwrap_or_default();
-    let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
-    delete.execute(params![account.as_str(), prefix, is_id, rest])
-}
-
-/// How many notes of an account are on a shelf, expired ones among them.
-pub(super) fn count_notes(
-    c: &Connection,
-    account: &AccountName,
-    shelf: Namespace,
-) -> rusqlite::Result<usize> {
-    let mut select = c.prepare_cached(
-        "SELECT count(*) FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3",
-    )?;
-    let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
-    let asked = params![account.as_str(), prefix, is_id];
-    let count: i64 = select.query_row(asked, |row| row.get(0))?;
-    Ok(usize::try_from(count).unwrap_or_default())
-}
-
-/// Drops notes whose time has come; tells how many.
-pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
-    let mut delete = c.prepare_cached(
-        "DELETE FROM note WHERE rowid IN (
-             SELECT rowid FROM note WHERE lives_until <= ? ORDER BY lives_until LIMIT ?)",
-    )?;
-    delete.execute(params![now_ms(), PURGE_MAX])
 }
 
 #[async_trait]

@@ -8,7 +8,7 @@ use std::thread;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{BUSY_TIMEOUT, schema};
+use super::schema::{self, BUSY_TIMEOUT};
 use crate::ledger::Unavailable;
 
 /// Something that somebody wants to read.

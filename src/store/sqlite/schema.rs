@@ -10,6 +10,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 
 use super::kept_bytes;
 
+/// How long to wait for another process that writes.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two tries to turn a new file's log on.
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Between two tries to write while another process does.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
-use super::kv_cache;
+use super::notes;
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
@@ -144,7 +144,7 @@ impl WriteTxn<'_> {
         name: &AccountName,
         on: Namespace,
     ) -> rusqlite::Result<usize> {
-        let count = kv_cache::count_notes(self.conn, name, on)?;
+        let count = notes::count_notes(self.conn, name, on)?;
         self.row_cache.note_counts.insert((name.clone(), on), count);
         Ok(count)
     }

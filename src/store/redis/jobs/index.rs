@@ -15,8 +15,8 @@
 //!   since.
 //! - Counts follow the notes, and are wrong between a crash and the next look.
 
-use super::super::RedisStore;
 use super::super::scripts::{ScriptCall, ScriptSelector};
+use super::super::shared_store::RedisStore;
 use crate::jobs::JobStatus;
 use crate::ledger::{AccountName, Unavailable};
 

@@ -4,49 +4,17 @@
 //! From time to time a call that claims jobs also scans some accounts and schedules a check of
 //! their open jobs, which brings the index in line with the records.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
 use futures_util::future::join_all;
 
-use super::super::RedisStore;
 use super::super::keys::AccountKeys;
+use super::super::shared_store::RedisStore;
 use super::index;
 use crate::ledger::{AccountName, Unavailable};
 
-/// Between two steps.
-const STEP_INTERVAL: Duration = Duration::from_secs(60);
 /// About so many accounts are walked through in one.
 const ACCOUNTS_PER_STEP: u32 = 1_000;
 /// Jobs that are scheduled for a check at a time.
 const JOBS_BATCH: usize = 200;
-
-/// Where the walk is.
-#[derive(Default)]
-pub(in super::super) struct IndexRepair(Mutex<IndexCursor>);
-
-#[derive(Default)]
-struct IndexCursor {
-    /// The server's SSCAN cursor.
-    cursor: u64,
-    last_step_at: Option<Instant>,
-}
-
-impl IndexRepair {
-    /// Where to go on from, if it is time for a step.
-    fn start_step(&self) -> Option<u64> {
-        let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if walk.last_step_at.is_some_and(|stepped| stepped.elapsed() < STEP_INTERVAL) {
-            return None;
-        }
-        walk.last_step_at = Some(Instant::now());
-        Some(walk.cursor)
-    }
-
-    fn set_cursor(&self, cursor: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).cursor = cursor;
-    }
-}
 
 impl RedisStore {
     /// Takes a step of the survey, if it is time for one.

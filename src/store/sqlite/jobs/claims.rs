@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::super::super::clock::now_ms;
 use super::super::super::job_records::parse_claimed_job;
-use super::super::now_ms;
 use super::{add_ms, status_number};
 use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;

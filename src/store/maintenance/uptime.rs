@@ -1,0 +1,36 @@
+//! Since when a store has answered, by probes of it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A store that does not answer within this is away. That is longer than a connection waits before
+/// it takes its server for dead.
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_millis(3_500);
+/// After a longer gap between two probes, the uptime in between is not known.
+const PROBE_GAP_MAX: Duration = Duration::from_secs(10);
+
+/// Since when the store has answered each time it was asked, and when it last did.
+#[derive(Default)]
+pub(super) struct Uptime(Mutex<Option<(Instant, Instant)>>);
+
+impl Uptime {
+    pub(super) fn record_success(&self) {
+        let (mut since, now) = (self.lock(), Instant::now());
+        let known = since.filter(|(_, last)| now.duration_since(*last) < PROBE_GAP_MAX);
+        *since = Some((known.map_or(now, |(since, _)| since), now));
+    }
+
+    pub(super) fn reset(&self) {
+        *self.lock() = None;
+    }
+
+    pub(super) fn is_at_least(&self, span: Duration) -> bool {
+        self.lock().is_some_and(|(since, last)| last.duration_since(since) >= span)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

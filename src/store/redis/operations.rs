@@ -1,0 +1,77 @@
+//! Operations on an account as calls of scripts, and what the scripts answer.
+
+use redis::{FromRedisValue, Value};
+
+use super::keys::AccountKeys;
+use super::scripts::ScriptCall;
+use crate::ledger::{HoldRequest, Operation, Outcome, Unavailable};
+use crate::money::Money;
+
+/// The keys and arguments of an operation's script.
+pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
+    let mut call = ScriptCall::default();
+    call.key(keys.account());
+    if let Some(id) = op.hold_id() {
+        call.key(keys.hold(id)).key(keys.open_holds()).arg(id);
+    }
+    match op {
+        Operation::Credit { tx, amount } => {
+            call.key(keys.payments()).arg(tx).arg(amount.nano());
+        }
+        Operation::Hold { wanted, least, lease_ms, .. } => {
+            call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
+        }
+        Operation::Extend { wanted, .. } => {
+            call.arg(wanted.nano());
+        }
+        Operation::Renew { lease_ms, .. } => {
+            call.arg(*lease_ms);
+        }
+        Operation::Checkpoint { charge, line, .. } => {
+            call.arg("").arg(charge.nano()).arg(line);
+        }
+        Operation::Settle { charge, line, origin, .. } => {
+            call.key(keys.journal()).arg(charge.nano()).arg(line);
+            if let Some(HoldRequest { wanted, least, at }) = origin {
+                call.arg(wanted.nano()).arg(least.nano()).arg(*at);
+            }
+        }
+        Operation::Void { .. } => {}
+    }
+    call
+}
+
+/// A script's reply.
+pub(super) fn reply_strings(reply: &Value) -> Result<Vec<String>, Unavailable> {
+    Vec::from_redis_value_ref(reply).map_err(|e| Unavailable(format!("unexpected answer: {e}")))
+}
+
+/// Parses a script's reply: a word, then amounts as digits.
+pub(super) fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
+    let amount = |at: usize| {
+        let digits = words.get(at).and_then(|w| w.parse().ok());
+        digits
+            .and_then(|nano| Money::from_nano(nano).ok())
+            .ok_or_else(|| Unavailable(format!("unexpected answer: {words:?}")))
+    };
+    Ok(match words.first().map(String::as_str) {
+        Some("done") => Outcome::Done,
+        Some("exists") => Outcome::AlreadyDone,
+        Some("conflict") => Outcome::Conflict,
+        Some("held") => Outcome::Held(amount(1)?),
+        Some("hold_exists") => {
+            let open = words.get(2).is_some_and(|state| state == "open");
+            Outcome::HoldExists { held: amount(1)?, open }
+        }
+        Some("insufficient") => Outcome::Insufficient(amount(1)?),
+        Some("tombstoned") => Outcome::Tombstoned,
+        Some("posted") => Outcome::Posted { amount: amount(1)?, written_off: amount(2)? },
+        Some("already_posted") => Outcome::AlreadyPosted(amount(1)?),
+        Some("voided") => Outcome::Voided,
+        Some("gone") => Outcome::HoldEnded,
+        Some("unknown") => Outcome::UnknownHold,
+        Some("no_account") => Outcome::NoAccount,
+        Some("out_of_range") => Outcome::OutOfRange,
+        _ => return Err(Unavailable(format!("unexpected answer: {words:?}"))),
+    })
+}

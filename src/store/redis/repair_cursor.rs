@@ -1,0 +1,34 @@
+//! How far the walk through all accounts is that finds the jobs which the index has lost.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two steps.
+const STEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Where the walk is.
+#[derive(Default)]
+pub(super) struct IndexRepair(Mutex<IndexCursor>);
+
+#[derive(Default)]
+struct IndexCursor {
+    /// The server's SSCAN cursor.
+    cursor: u64,
+    last_step_at: Option<Instant>,
+}
+
+impl IndexRepair {
+    /// Where to go on from, if it is time for a step.
+    pub(super) fn start_step(&self) -> Option<u64> {
+        let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if walk.last_step_at.is_some_and(|stepped| stepped.elapsed() < STEP_INTERVAL) {
+            return None;
+        }
+        walk.last_step_at = Some(Instant::now());
+        Some(walk.cursor)
+    }
+
+    pub(super) fn set_cursor(&self, cursor: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).cursor = cursor;
+    }
+}

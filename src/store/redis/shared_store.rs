@@ -1,0 +1,117 @@
+//! A handle on a server, which is connected to when it is first asked.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use super::super::section::StoreSection;
+use super::config_check;
+use super::connection::RedisConnection;
+use super::kept_counts::KeptBytes;
+use super::repair_cursor::IndexRepair;
+use super::run_gate::RunGate;
+use super::scripts::Scripts;
+use super::topology::Topology;
+use crate::ledger::Unavailable;
+
+type ConnectFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<RedisConnection, Unavailable>> + Send + 'a>>;
+
+/// The shared store. It connects when it is first used, so that its connection lives on the
+/// runtime that uses it.
+pub struct RedisStore {
+    pub(super) section: StoreSection,
+    pub(super) connected: Arc<OnceCell<RedisConnection>>,
+    pub(super) scripts: Arc<Scripts>,
+    pub(super) index_repair: IndexRepair,
+    pub(super) kept_bytes: Arc<KeptBytes>,
+    /// Shared by all connections of a process that serves.
+    pub(in crate::store) topology: Arc<Topology>,
+    /// If set, money is only moved as it allows.
+    pub(super) run_gate: Option<Arc<RunGate>>,
+}
+
+impl RedisStore {
+    /// A store that is not connected yet.
+    #[must_use]
+    pub fn new(section: StoreSection) -> RedisStore {
+        let kept_bytes = Arc::new(KeptBytes::new(section.kept_bytes_max));
+        RedisStore {
+            section,
+            connected: Arc::default(),
+            scripts: Arc::default(),
+            index_repair: IndexRepair::default(),
+            kept_bytes,
+            topology: Arc::default(),
+            run_gate: None,
+        }
+    }
+
+    /// Another handle on the same, for what goes on in the background.
+    pub(super) fn clone_handle(&self) -> RedisStore {
+        RedisStore {
+            section: self.section.clone(),
+            connected: self.connected.clone(),
+            scripts: self.scripts.clone(),
+            index_repair: IndexRepair::default(),
+            kept_bytes: self.kept_bytes.clone(),
+            topology: self.topology.clone(),
+            run_gate: self.run_gate.clone(),
+        }
+    }
+
+    /// A store that is not connected yet, and moves money only as its guard allows.
+    pub(in crate::store) fn with_run_gate(section: StoreSection, gate: Arc<RunGate>) -> RedisStore {
+        let topology = gate.topology.clone();
+        RedisStore { run_gate: Some(gate), topology, ..RedisStore::new(section) }
+    }
+
+    /// Another connection to the same store, for operations that move no money.
+    pub(in crate::store) fn separate_connection(&self) -> RedisStore {
+        RedisStore { topology: self.topology.clone(), ..RedisStore::new(self.section.clone()) }
+    }
+
+    /// Connects, and refuses a server that may lose or drop what it acknowledged.
+    ///
+    /// # Errors
+    /// [`Unavailable`] says why.
+    pub async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
+        let redis = RedisStore::new(section.clone());
+        redis.connection().await?;
+        Ok(redis)
+    }
+
+    /// Connects, if that is not done already.
+    pub(in crate::store) async fn connect(&self) -> Result<(), Unavailable> {
+        self.connection().await.map(drop)
+    }
+
+    /// The connection, opened on first use. Connecting continues even if the first caller stops
+    /// waiting: otherwise a server with a slow handshake would never be connected to.
+    pub(super) async fn connection(&self) -> Result<&RedisConnection, Unavailable> {
+        if self.connected.get().is_none() {
+            let (section, connected) = (self.section.clone(), self.connected.clone());
+            let topology = self.topology.clone();
+            let opening = tokio::spawn(async move {
+                let connecting = || connect_and_check(&section, topology);
+                connected.get_or_try_init(connecting).await.map(|_| ())
+            });
+            opening.await.map_err(|why| Unavailable(why.to_string()))??;
+        }
+        self.connected.get().ok_or_else(|| Unavailable("not connected".to_owned()))
+    }
+}
+
+/// Connects, checks the server, and gives it the scripts.
+async fn connect_and_check(
+    section: &StoreSection,
+    topology: Arc<Topology>,
+) -> Result<RedisConnection, Unavailable> {
+    // Without its type: the library's futures are too deep for the compiler.
+    let opening: ConnectFuture<'_> = Box::pin(RedisConnection::open(section, topology));
+    let connection = opening.await?;
+    config_check::check_server(&connection, section.allow_volatile).await?;
+    connection.load_scripts(&Scripts::default().all()).await?;
+    Ok(connection)
+}

@@ -1,0 +1,32 @@
+//! Payments in a table.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::super::clock::now_ms;
+use super::accounts::read_money;
+use super::write_txn::WriteTxn;
+use crate::ledger::account;
+use crate::ledger::{AccountName, Outcome};
+use crate::money::Money;
+
+/// Takes a payment.
+pub(super) fn credit(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    tx: &str,
+    amount: Money,
+) -> rusqlite::Result<Outcome> {
+    let c = txn.conn;
+    let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
+    let (id, mut balances) = (row.id, row.balances);
+    let mut select = c.prepare_cached("SELECT amount FROM payment WHERE account = ? AND tx = ?")?;
+    let known = select.query_row(params![id, tx], |r| read_money(r, 0)).optional()?;
+    let answer = account::credit(&mut balances, known, amount);
+    if answer == Outcome::Done {
+        let mut insert =
+            c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
+        insert.execute(params![id, tx, amount.nano(), now_ms()])?;
+        txn.set_balances(name, balances);
+    }
+    Ok(answer)
+}
