@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use super::AccountName;
+use super::account_name::AccountName;
 
 /// How every key begins.
 const KEY_PREFIX: &str = "sk-tg-";
