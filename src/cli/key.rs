@@ -6,8 +6,9 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::account_name::{no_such_account, parse_account};
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, no_such_account, parse_account};
+use super::output::{OutputFormat, print_line};
 use crate::conf::AuditSection;
 use crate::ledger::key::ApiKey;
 use crate::ledger::{KeyRecord, Ledger};
@@ -57,10 +58,7 @@ pub(super) async fn run(
             };
             audit::run_audited(audit, &*store.ledger, &change, revoking).await?;
             if out.json {
-                super::print_line(format_args!(
-                    "{}",
-                    json!({ "prefix": prefix, "revoked": true })
-                ))?;
+                print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
             }
             Ok(())
         }
@@ -94,12 +92,9 @@ async fn issue_key(
     };
     audit::run_audited(audit, ledger, &change, adding).await?;
     if out.json {
-        super::print_line(format_args!(
-            "{}",
-            json!({ "key": key.reveal(), "prefix": key.prefix() })
-        ))?;
+        print_line(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {
-        super::print_line(format_args!("{}", key.reveal()))?;
+        print_line(format_args!("{}", key.reveal()))?;
     }
     Ok(())
 }
@@ -117,10 +112,10 @@ async fn list_keys(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow
                 "created_at": created_at,
                 "revoked_at": revoked_at,
             });
-            super::print_line(format_args!("{shown}"))?;
+            print_line(format_args!("{shown}"))?;
         } else {
             let state = if revoked_at.is_some() { "revoked" } else { "valid" };
-            super::print_line(format_args!("{prefix}…  {state}"))?;
+            print_line(format_args!("{prefix}…  {state}"))?;
         }
     }
     Ok(())
