@@ -23,14 +23,18 @@ use object_store::{
 
 pub mod bodies;
 mod config;
+mod error;
 mod folder;
 mod link_secret;
+mod names;
 pub mod range;
 pub mod signed_url;
 mod upload;
 
 pub use config::FilesSection;
+pub use error::{FileReadError, FileWriteError};
 pub use link_secret::LinkSecret;
+pub use names::video_name;
 
 use config::StorageLocation;
 use upload::FileUpload;
@@ -55,45 +59,6 @@ pub struct VideoFiles {
 enum FileStorage {
     Folder(LocalFileSystem),
     Bucket(AmazonS3),
-}
-
-/// Why a file is not read, deleted or addressed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileReadError {
-    /// It is not there.
-    #[error("there is no such file")]
-    Missing,
-    /// The store does not do it.
-    #[error("{0}")]
-    Unavailable(String),
-}
-
-/// Why a file is not written. Nothing of it stays.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileWriteError<E> {
-    /// What was to be written broke off.
-    #[error("{0}")]
-    Source(E),
-    /// There was nothing to write.
-    #[error("the file is empty")]
-    Empty,
-    /// There was too much to write.
-    #[error("the file is too large")]
-    TooLarge,
-    /// The store does not take it.
-    #[error(transparent)]
-    Store(#[from] FileReadError),
-}
-
-/// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
-#[must_use]
-pub fn video_name(account: &str, job: &str) -> String {
-    format!("videos/{}/{job}.mp4", escape_account(account))
-}
-
-fn escape_account(account: &str) -> String {
-    let escape = if account.starts_with('.') { "=" } else { "" };
-    format!("{escape}{account}")
 }
 
 impl VideoFiles {
@@ -246,22 +211,6 @@ impl VideoFiles {
                 Attributes::from_iter([(Attribute::ContentType, CONTENT_TYPE.to_owned())])
             }
         }
-    }
-}
-
-impl From<object_store::Error> for FileReadError {
-    fn from(error: object_store::Error) -> FileReadError {
-        // Its sources say what went wrong; each of them may say it again.
-        let mut told = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(inner) = source {
-            let text = inner.to_string();
-            if !told.contains(&text) {
-                told = format!("{told}: {text}");
-            }
-            source = inner.source();
-        }
-        FileReadError::Unavailable(told)
     }
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../ARCHITECTURE.md")]
 
+pub mod backoff;
 pub mod catalogue;
 pub mod cli;
 pub mod clock;
@@ -7,6 +8,7 @@ pub mod conf;
 pub mod dialect;
 pub mod files;
 pub mod gateway;
+pub mod hex;
 pub mod idempotency;
 pub mod jobs;
 pub mod kv_cache;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::ledger::{Leases, Unavailable};
 
-mod clock;
 mod job_records;
 pub mod maintenance;
 mod note_lookup;
@@ -19,13 +18,14 @@ mod section;
 pub mod sqlite;
 mod tls;
 
-use maintenance::Maintenance;
 pub use open_store::{DurabilityScope, OpenStore};
+pub use section::{StoreSection, URL_SCHEMES, kind_label};
+pub use tls::{StoreTls, StoreTlsFiles};
+
+use maintenance::Maintenance;
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
 use redis::{RedisStore, RunGate};
-pub use section::{StoreSection, URL_SCHEMES, kind_label};
 use sqlite::SqliteStore;
-pub use tls::{StoreTls, StoreTlsFiles};
 
 /// A store as a process that serves has it.
 pub struct ServingStore {

@@ -2,32 +2,38 @@
 
 use std::path::Path;
 
+mod files;
+
 const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 15] = [
+const ARROWS: [(&str, &str); 18] = [
+    ("backoff", ""),
+    ("clock", ""),
+    ("hex", ""),
     ("money", ""),
     ("toml_reader", ""),
     ("metrics", ""),
     ("permissions", ""),
     ("files", "permissions toml_reader"),
-    ("dialect", "money"),
-    ("ledger", "money"),
+    ("dialect", "hex money"),
+    ("ledger", "hex money"),
     ("kv_cache", "ledger"),
     ("idempotency", "ledger"),
     ("catalogue", "money dialect toml_reader"),
-    ("store", "jobs ledger money metrics kv_cache permissions idempotency"),
-    ("jobs", "ledger catalogue dialect money metrics files toml_reader"),
+    ("store", "backoff clock hex jobs ledger money metrics kv_cache permissions idempotency"),
+    ("jobs", "backoff clock ledger catalogue dialect money metrics files toml_reader"),
     (
         "gateway",
-        "jobs ledger kv_cache idempotency catalogue dialect money metrics files toml_reader",
+        "backoff clock hex jobs ledger kv_cache idempotency catalogue dialect money metrics files \
+         toml_reader",
     ),
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (
         "cli",
-        "money toml_reader metrics permissions files dialect ledger kv_cache idempotency catalogue store jobs \
-         gateway conf",
+        "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
+         catalogue store jobs gateway conf",
     ),
 ];
 

@@ -2,18 +2,10 @@
 //! a vendor out of sale.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::vendor::RulesFile;
-use super::{Catalogue, VendorModelNames};
+use super::offer::{Catalogue, RulesFileCounts};
+use super::route::VendorModelNames;
+use super::rules_file::RulesFile;
 use crate::toml_reader::{ConfigError, SourceLocation};
-
-/// What a rules file has brought.
-#[derive(Debug)]
-pub(super) struct RulesFileCounts {
-    file: String,
-    vendor: String,
-    model_count: usize,
-    example_count: usize,
-}
 
 impl RulesFileCounts {
     pub(super) fn new(file: &str, rules: &RulesFile) -> RulesFileCounts {

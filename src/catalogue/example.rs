@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value as Json;
 
-use super::{Catalogue, Model, Vendor};
+use super::model::Model;
+use super::offer::Catalogue;
+use super::vendor::Vendor;
 use crate::dialect::Endpoint;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};

@@ -6,8 +6,9 @@ use anyhow::bail;
 use clap::Subcommand;
 use serde_json::json;
 
+use super::account_name::{no_such_account, parse_account};
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, no_such_account, parse_account};
+use super::output::{OutputFormat, print_line};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, Ledger};
@@ -104,14 +105,14 @@ pub(super) async fn show_account(
             "posted_nano": posted,
             "written_off_nano": written_off,
         });
-        super::print_line(format_args!("{shown}"))?;
+        print_line(format_args!("{shown}"))?;
     } else {
-        super::print_line(format_args!("account      {name}"))?;
-        super::print_line(format_args!("credited     {credit} USD"))?;
-        super::print_line(format_args!("available    {available} USD"))?;
-        super::print_line(format_args!("held         {held} USD"))?;
-        super::print_line(format_args!("posted       {posted} USD"))?;
-        super::print_line(format_args!("written off  {written_off} USD"))?;
+        print_line(format_args!("account      {name}"))?;
+        print_line(format_args!("credited     {credit} USD"))?;
+        print_line(format_args!("available    {available} USD"))?;
+        print_line(format_args!("held         {held} USD"))?;
+        print_line(format_args!("posted       {posted} USD"))?;
+        print_line(format_args!("written off  {written_off} USD"))?;
     }
     Ok(())
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{OutputFormat, no_such_account, parse_account};
+use super::account_name::{no_such_account, parse_account};
+use super::output::{OutputFormat, print_line};
 use crate::ledger::{JournalEntry, JournalLine, Ledger};
 use crate::money::BilledUnits;
 
@@ -37,7 +38,7 @@ fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);
         shown["written_off_nano"] = json!(entry.written_off);
-        super::print_line(format_args!("{shown}"))?;
+        print_line(format_args!("{shown}"))?;
         return Ok(());
     }
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
@@ -53,7 +54,7 @@ fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
         }
     };
     let (id, amount) = (&line.request_id, entry.amount);
-    super::print_line(format_args!(
+    print_line(format_args!(
         "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {used}  {amount} USD"
     ))?;
     Ok(())

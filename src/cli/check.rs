@@ -1,12 +1,13 @@
 //! `tollgate check`: what was read, and whether it is sound.
 
-use super::OutputFormat;
+use super::output::{OutputFormat, print_line};
+use super::settings::{config_error, load_secrets};
 use crate::catalogue::ModelKind;
 use crate::conf::Config;
 use crate::gateway::upstream::route_tls::RouteTls;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
-    super::load_secrets(conf)?;
+    load_secrets(conf)?;
     let catalogue = super::rules::load_catalogue(conf)?;
     check_route_tls(conf)?;
     let models = catalogue.models();
@@ -27,16 +28,16 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
             "routes": routes,
             "price_version": &*catalogue.version,
         });
-        super::print_line(format_args!("{told}"))?;
+        print_line(format_args!("{told}"))?;
         return Ok(());
     }
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
-    super::print_line(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
-    super::print_line(format_args!("examples  {} passed", catalogue.example_count))?;
+    print_line(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
+    print_line(format_args!("examples  {} passed", catalogue.example_count))?;
     for (vendor, count) in routes {
-        super::print_line(format_args!("routes    {vendor}: {count}"))?;
+        print_line(format_args!("routes    {vendor}: {count}"))?;
     }
-    super::print_line(format_args!("prices    version {}", catalogue.version))?;
+    print_line(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
 }
 
@@ -45,5 +46,5 @@ fn check_route_tls(conf: &Config) -> anyhow::Result<()> {
     let routes = conf.vendors.iter().flat_map(|vendor| &vendor.routes);
     let files = routes.filter_map(|route| route.tls.as_ref());
     let faults: Vec<_> = files.filter_map(|files| RouteTls::load(files).err()).collect();
-    if faults.is_empty() { Ok(()) } else { Err(super::config_error(&faults)) }
+    if faults.is_empty() { Ok(()) } else { Err(config_error(&faults)) }
 }

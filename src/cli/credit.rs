@@ -3,8 +3,9 @@
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
+use super::account_name::{no_such_account, parse_account};
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, no_such_account, parse_account};
+use super::output::OutputFormat;
 use crate::conf::AuditSection;
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 use crate::money::Money;

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::OutputFormat;
+use super::output::{OutputFormat, print_line};
+use super::runtime::build_runtime;
 use crate::conf::Config;
 use crate::store::{self, StoreCreation};
 
@@ -11,7 +12,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let store = store::kind_label(&conf.store);
     if out.json {
         let shown = json!({ "store": store, "created": created == StoreCreation::New });
-        super::print_line(format_args!("{shown}"))?;
+        print_line(format_args!("{shown}"))?;
         return Ok(());
     }
     let told = match created {
@@ -19,11 +20,11 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
         StoreCreation::AlreadyExists => "the store is there already; nothing was changed",
         StoreCreation::NotNeeded => "a Redis needs no init; this one is set up as it has to be",
     };
-    super::print_line(format_args!("{told}"))?;
+    print_line(format_args!("{told}"))?;
     Ok(())
 }
 
 /// Makes the store of a configuration, unless there is one.
 pub(super) fn create_store(conf: &Config) -> anyhow::Result<StoreCreation> {
-    Ok(super::build_runtime()?.block_on(store::create(&conf.store))?)
+    Ok(build_runtime()?.block_on(store::create(&conf.store))?)
 }

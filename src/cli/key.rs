@@ -1,13 +1,13 @@
 //! `tollgate key`: issue, list and revoke keys.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::account_name::{no_such_account, parse_account};
 use super::audit::{self, AuditedChange};
-use super::{OutputFormat, no_such_account, parse_account};
+use super::output::{OutputFormat, print_line};
+use crate::clock::unix_ms;
 use crate::conf::AuditSection;
 use crate::ledger::key::ApiKey;
 use crate::ledger::{KeyRecord, Ledger};
@@ -42,7 +42,7 @@ pub(super) async fn run(
         KeyCommand::Issue { name } => issue_key(&store, name, audit, out).await,
         KeyCommand::List { name } => list_keys(&*store.ledger, name, out).await,
         KeyCommand::Revoke { prefix } => {
-            let at = unix_seconds()?;
+            let at = unix_ms() / 1_000;
             let change = AuditedChange {
                 action: "key.revoke",
                 key: Some(prefix.clone()),
@@ -57,10 +57,7 @@ pub(super) async fn run(
             };
             audit::run_audited(audit, &*store.ledger, &change, revoking).await?;
             if out.json {
-                super::print_line(format_args!(
-                    "{}",
-                    json!({ "prefix": prefix, "revoked": true })
-                ))?;
+                print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
             }
             Ok(())
         }
@@ -81,7 +78,8 @@ async fn issue_key(
     getrandom::fill(&mut bits).map_err(|why| anyhow!("no random bits: {why}"))?;
     let key = ApiKey::from_random(bits);
     let prefix = key.prefix().to_owned();
-    let record = KeyRecord { account: name, prefix, created_at: unix_seconds()?, revoked_at: None };
+    let record =
+        KeyRecord { account: name, prefix, created_at: unix_ms() / 1_000, revoked_at: None };
     let change = AuditedChange {
         action: "key.issue",
         account: Some(record.account.clone()),
@@ -94,12 +92,9 @@ async fn issue_key(
     };
     audit::run_audited(audit, ledger, &change, adding).await?;
     if out.json {
-        super::print_line(format_args!(
-            "{}",
-            json!({ "key": key.reveal(), "prefix": key.prefix() })
-        ))?;
+        print_line(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {
-        super::print_line(format_args!("{}", key.reveal()))?;
+        print_line(format_args!("{}", key.reveal()))?;
     }
     Ok(())
 }
@@ -117,15 +112,11 @@ async fn list_keys(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow
                 "created_at": created_at,
                 "revoked_at": revoked_at,
             });
-            super::print_line(format_args!("{shown}"))?;
+            print_line(format_args!("{shown}"))?;
         } else {
             let state = if revoked_at.is_some() { "revoked" } else { "valid" };
-            super::print_line(format_args!("{prefix}…  {state}"))?;
+            print_line(format_args!("{prefix}…  {state}"))?;
         }
     }
     Ok(())
-}
-
-fn unix_seconds() -> anyhow::Result<i64> {
-    Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?)
 }

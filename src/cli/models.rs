@@ -1,6 +1,6 @@
 //! `tollgate models`: the listing of `GET /v1/models`.
 
-use super::OutputFormat;
+use super::output::{OutputFormat, print_line};
 use crate::conf::Config;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
@@ -9,10 +9,10 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     for model in catalogue.models() {
         let listing = model.listing(now);
         if out.json {
-            super::print_line(format_args!("{listing}"))?;
+            print_line(format_args!("{listing}"))?;
         } else {
             let vendor = &model.vendor.name;
-            super::print_line(format_args!(
+            print_line(format_args!(
                 "{:<44} {:<9} {:<11} {}",
                 model.id,
                 vendor,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use super::settings::config_error;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
 use crate::toml_reader::{ConfigError, SourceLocation};
@@ -65,7 +66,7 @@ fn find_truncated(file: &str, text: &str) -> Option<ConfigError> {
 pub(super) fn load_catalogue(conf: &Config) -> anyhow::Result<Catalogue> {
     let sources = read_sources(&conf.rules_dir)?;
     parse_catalogue(&conf.rules_dir, &sources, &vendor_model_names(conf))
-        .map_err(|found| super::config_error(&found))
+        .map_err(|found| config_error(&found))
 }
 
 /// What the vendors call our models.

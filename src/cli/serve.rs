@@ -12,16 +12,15 @@ use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
 use tokio::sync::Notify;
 
+use super::{logging, rules, settings};
 use crate::catalogue::Catalogue;
 use crate::conf::Config;
 use crate::files::VideoFiles;
 use crate::files::bodies::{BodyFiles, BodyStoreLimits};
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::state::{Gateway, GatewayConfig};
-use crate::gateway::upstream::pool::NO_CERTIFICATES;
-use crate::gateway::upstream::pool::UpstreamPool;
-use crate::gateway::upstream::routes::RouteTable;
-use crate::gateway::upstream::routes::VendorRouteSet;
+use crate::gateway::upstream::pool::{NO_CERTIFICATES, UpstreamPool};
+use crate::gateway::upstream::routes::{RouteTable, VendorRouteSet};
 use crate::gateway::videos::service::VideoService;
 use crate::idempotency::REPLIES_BYTES_MAX;
 use crate::jobs::JobQueue;
@@ -57,7 +56,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
     start_process(conf);
-    let catalogue = Arc::new(ArcSwap::from_pointee(super::rules::load_catalogue(conf)?));
+    let catalogue = Arc::new(ArcSwap::from_pointee(rules::load_catalogue(conf)?));
     let leases = Leases::default();
     let ServingStore { requests, background: own, worker: workers, maintenance } =
         open_stores(conf, &leases)?;
@@ -129,7 +128,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
 
 /// Sets up what is there once a process: the log, the metrics, the cryptography.
 fn start_process(conf: &Config) {
-    super::logging::start(conf.log);
+    logging::start(conf.log);
     metrics::register_all();
     // Only fails if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -137,7 +136,7 @@ fn start_process(conf: &Config) {
 
 /// The ways to the vendors, each with its key and its TLS.
 fn build_routes(conf: &Config) -> anyhow::Result<Arc<RouteTable>> {
-    RouteTable::new(&conf.vendors).map(Arc::new).map_err(|fault| super::config_error(&[fault]))
+    RouteTable::new(&conf.vendors).map(Arc::new).map_err(|fault| settings::config_error(&[fault]))
 }
 
 fn build_videos(
@@ -146,7 +145,7 @@ fn build_videos(
     files: &Arc<VideoFiles>,
 ) -> anyhow::Result<VideoService> {
     let public_base = conf.files.public_base.clone();
-    let secrets = super::load_secrets(conf)?;
+    let secrets = settings::load_secrets(conf)?;
     Ok(VideoService::new(queue, files.clone(), public_base, conf.videos, secrets))
 }
 

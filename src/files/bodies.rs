@@ -17,67 +17,16 @@ use object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectStoreExt};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use super::{FileReadError, VideoFiles, escape_account, folder};
+use super::error::FileReadError;
+use super::names::ROOT_FOLDER;
+use super::{VideoFiles, folder};
 
-/// Before all names.
-pub(super) const ROOT_FOLDER: &str = "bodies";
+pub use super::names::{BodyKind, BodyName};
+
 /// So many bodies are written at a time.
 const WRITES_MAX: usize = 16;
 /// A body that is not written within this is not kept.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What a body is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BodyKind {
-    /// A reply, which may go when there is no room.
-    Reply,
-    /// What a vendor is to be sent: it stays until its time is over.
-    Request,
-}
-
-impl BodyKind {
-    pub(super) const ALL: [BodyKind; 2] = [BodyKind::Reply, BodyKind::Request];
-
-    /// Its folder.
-    pub(super) fn folder(self) -> &'static str {
-        match self {
-            BodyKind::Reply => "replies",
-            BodyKind::Request => "requests",
-        }
-    }
-}
-
-/// The name of a body.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BodyName {
-    /// What it is.
-    pub kind: BodyKind,
-    /// The name of the account that it belongs to.
-    pub account: String,
-    /// When it is over, in unix seconds.
-    pub expires_s: u64,
-    /// The id of its call or job.
-    pub id: String,
-}
-
-impl BodyName {
-    fn path(&self) -> String {
-        let BodyName { kind, account, expires_s, id } = self;
-        format!("{ROOT_FOLDER}/{}/{}/{expires_s}-{id}", kind.folder(), escape_account(account))
-    }
-
-    /// Reads a path; `None` if it is none of these.
-    fn parse(path: &str) -> Option<BodyName> {
-        let mut parts = path.strip_prefix(ROOT_FOLDER)?.strip_prefix('/')?.split('/');
-        let (kind, account, name) = (parts.next()?, parts.next()?, parts.next()?);
-        let kind = BodyKind::ALL.into_iter().find(|known| known.folder() == kind)?;
-        let (expires_s, id) = name.split_once('-')?;
-        let account = account.strip_prefix('=').unwrap_or(account).to_owned();
-        let name =
-            BodyName { kind, account, expires_s: expires_s.parse().ok()?, id: id.to_owned() };
-        (parts.next().is_none() && name.path() == path).then_some(name)
-    }
-}
 
 /// Why a body is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

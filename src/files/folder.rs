@@ -14,8 +14,8 @@ use futures_util::stream::{self, Stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 
-use super::FileReadError;
-use super::bodies::{self, BodyKind};
+use super::error::FileReadError;
+use super::names::{BodyKind, ROOT_FOLDER};
 use crate::permissions;
 
 /// How long the pieces are in which a file is read.
@@ -29,7 +29,7 @@ const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
     let told = |why: io::Error| FileReadError::Unavailable(format!("{path}: {why}"));
     permissions::make_folder(path.as_ref()).map_err(told)?;
-    permissions::make_folder(&FilePath::new(path).join(bodies::ROOT_FOLDER)).map_err(told)?;
+    permissions::make_folder(&FilePath::new(path).join(ROOT_FOLDER)).map_err(told)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(
@@ -83,7 +83,7 @@ pub(super) fn read_range(
 
 /// Deletes what killed processes left in the folders of all accounts.
 fn sweep(root: &FilePath, now: SystemTime) -> io::Result<()> {
-    let bodies = BodyKind::ALL.map(|kind| root.join(bodies::ROOT_FOLDER).join(kind.folder()));
+    let bodies = BodyKind::ALL.map(|kind| root.join(ROOT_FOLDER).join(kind.folder()));
     bodies.iter().try_for_each(|folder| sweep_accounts(folder, now))?;
     sweep_accounts(&root.join("videos"), now)
 }

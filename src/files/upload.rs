@@ -7,7 +7,7 @@ use object_store::{
     Attributes, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions, PutPayloadMut,
 };
 
-use super::{FileReadError, FileWriteError};
+use super::error::{FileReadError, FileWriteError};
 
 /// How long each part is but the last, and what is kept in memory of a file. Buckets want 5 MiB at
 /// least, and some of them parts of one length.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
+use crate::backoff::Backoff;
 use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::gateway::request::{reasoning_cache, vendor_ids};
@@ -178,7 +179,7 @@ async fn settle_with_retry(
     charge: Option<(Money, String)>,
     store: &'static str,
 ) {
-    let mut wait = RETRY_WAIT_MIN;
+    let mut backoff = Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
     let op = if charge.is_some() { "settle" } else { "void" };
     let (account, id) = (hold.account().clone(), hold.id().to_owned());
     loop {
@@ -214,8 +215,7 @@ async fn settle_with_retry(
                     "ledger request failed; retrying"
                 );
                 hold = back;
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY_WAIT_MAX);
+                backoff.wait().await;
             }
         }
     }
@@ -239,10 +239,9 @@ impl Gateway {
     pub(super) fn void_unknown_hold(&self, account: AccountName, id: String) {
         let ledger = self.ledger.clone();
         tokio::spawn(async move {
-            let mut wait = RETRY_WAIT_MIN;
+            let mut backoff = Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
             while ledger.apply(&account, Operation::Void { id: id.clone() }).await.is_err() {
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY_WAIT_MAX);
+                backoff.wait().await;
             }
         });
     }

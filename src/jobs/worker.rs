@@ -4,26 +4,24 @@
 //! saved before it is done, and a save by somebody who is no longer the claim's owner is refused.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::schedule::JobSchedule;
 use super::transitions::{JobStep, JobTransition};
-use super::video_client::{PollOutcome, SubmitOutcome, VideoClient};
-use super::{ClaimUpdate, JobClaim, JobFailCode, JobOutcome, JobQueue, RunningJob};
-use crate::catalogue::{Catalogue, Vendor};
+use super::video_client::{PollOutcome, SubmitOutcome};
+use super::{ClaimUpdate, JobClaim, JobFailCode, JobOutcome, RunningJob};
+use crate::backoff::Backoff;
+use crate::catalogue::Vendor;
+use crate::clock::unix_ms;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch};
-use crate::files::VideoFiles;
-use crate::files::bodies::BodyFiles;
-use crate::ledger::{Ledger, Unavailable};
+use crate::ledger::Unavailable;
 use crate::metrics::METRICS;
 
 /// Due jobs are looked for ten times as often as a vendor is asked, but not more or less often than
@@ -34,87 +32,33 @@ const CLAIM_INTERVAL_MS_MAX: u64 = 500;
 const FILE_STORE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Jobs that one worker has at a time.
 const JOBS_MAX: usize = 64;
-/// Of these, so many are sent to a vendor at a time, and so many have their file copied.
-const SUBMISSIONS_MAX: usize = 16;
-const COPIES_MAX: usize = 8;
 /// Jobs of each status are counted half as often as a vendor is asked, at least so often, in ms.
 const COUNT_INTERVAL_MS_MAX: u64 = 10_000;
-/// A store that does not answer is asked again after so long, doubling up to the most, for so long
-/// in all.
-const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
-const RETRY_WAIT_MAX: Duration = Duration::from_millis(500);
 /// A claim that could not be renewed is tried to be after so long.
 const RENEW_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// In thirds of a lease: a worker that could not renew its claim for this long gives it up.
 const RENEW_MISSES_MAX: u32 = 9;
 /// After an outage, workers renew the claims they have for this long before they claim new jobs.
 const RENEW_HEAD_START: Duration = Duration::from_secs(3);
-const RETRY_TIME_MAX: Duration = Duration::from_secs(300);
 /// A job whose route or vendor is not set up here is left to others for so long, in ms.
 const UNKNOWN_ROUTE_RETRY_MS: u64 = 15_000;
 /// A job for which there is no room is left to others for so long, in ms.
 const NO_CAPACITY_RETRY_MS: u64 = 1_000;
-/// The largest video that is copied: the longest has some tens of MB.
-const VIDEO_BYTES_MAX: u64 = 1 << 30;
 
 mod alerts;
 mod body;
 mod copy;
+mod parts;
+mod retry;
 mod settle;
+
+pub use parts::{JobWorker, WorkerCapacity};
 
 use alerts::{log_possible_loss, log_skipped, log_unanswered};
 use body::BodyLocation;
 use copy::CopyError;
-use settle::retry_until_done;
-
-/// What a worker is made of.
-pub struct JobWorker {
-    /// Where jobs wait.
-    pub queue: Arc<dyn JobQueue>,
-    /// The money.
-    pub ledger: Arc<dyn Ledger>,
-    /// Where finished videos are kept.
-    pub files: Arc<VideoFiles>,
-    /// Where long bodies for vendors wait.
-    pub bodies: Arc<BodyFiles>,
-    /// What is for sale, and how vendors are spoken to.
-    pub catalogue: Arc<ArcSwap<Catalogue>>,
-    /// The vendors.
-    pub video_client: VideoClient,
-    /// When what happens.
-    pub schedule: JobSchedule,
-    /// Rung when there is something new.
-    pub wakeup: Arc<Notify>,
-    /// Whether it works on nothing, and will not.
-    pub idle: Arc<AtomicBool>,
-    /// For steps that take memory.
-    pub capacity: WorkerCapacity,
-}
-
-/// Room for steps that take memory: a body for a vendor has some MB, and so has a piece of a file.
-pub struct WorkerCapacity {
-    submissions: Semaphore,
-    copies: Semaphore,
-    /// Whether files could not be kept lately.
-    is_file_store_down: AtomicBool,
-}
-
-impl Default for WorkerCapacity {
-    fn default() -> WorkerCapacity {
-        let (submissions, copies) = (SUBMISSIONS_MAX, COPIES_MAX);
-        WorkerCapacity {
-            submissions: Semaphore::new(submissions),
-            copies: Semaphore::new(copies),
-            is_file_store_down: AtomicBool::new(false),
-        }
-    }
-}
-
-/// Whether there is more to do for a claim now.
-enum NextTurn {
-    Continue,
-    Release,
-}
+use parts::NextTurn;
+use retry::{RETRY_TIME_MAX, RETRY_WAIT_MAX, RETRY_WAIT_MIN, retry_until_done};
 
 impl JobWorker {
     /// Works until it is told to stop, and then ends what it has begun.
@@ -203,7 +147,7 @@ impl JobWorker {
     }
 
     async fn run_step(&self, claim: &mut JobClaim) -> anyhow::Result<NextTurn> {
-        match claim.next_step(&self.schedule, now_ms()) {
+        match claim.next_step(&self.schedule, unix_ms()) {
             JobStep::Decide(outcome) => self.save_outcome(claim, outcome).await,
             JobStep::Submit => self.submit(claim).await,
             JobStep::Poll(running) => self.poll(claim, &running).await,
@@ -307,7 +251,7 @@ impl JobWorker {
         if !retry_until_done(|| self.queue.renew_claim(claim, self.schedule.lease_ms)).await? {
             bail!("another worker has the job by now");
         }
-        if pause_ms.is_some() || !claim.is_worth_submitting(&self.schedule, now_ms()) {
+        if pause_ms.is_some() || !claim.is_worth_submitting(&self.schedule, unix_ms()) {
             claim.job.requeue();
             return self.save(claim, pause_ms).await.map(Some);
         }
@@ -340,8 +284,8 @@ impl JobWorker {
         }
         let asking = self.video_client.poll(route, &vendor, &running.vendor_id);
         let turn = match self.while_renewing(claim, asking).await? {
-            PollOutcome::Progress(polled) => claim.job.apply_progress(Some(polled), now_ms()),
-            PollOutcome::NotFound => claim.job.apply_progress(None, now_ms()),
+            PollOutcome::Progress(polled) => claim.job.apply_progress(Some(polled), unix_ms()),
+            PollOutcome::NotFound => claim.job.apply_progress(None, unix_ms()),
             PollOutcome::NoAnswer(wait) => {
                 claim.job.record_no_answer();
                 let wait = duration_ms(wait.unwrap_or_default()).max(self.next_poll_ms());
@@ -391,7 +335,7 @@ impl JobWorker {
         due_ms: u64,
         asked: bool,
     ) -> anyhow::Result<NextTurn> {
-        let now_ms = now_ms();
+        let now_ms = unix_ms();
         if let Some(outcome) = claim.overdue_outcome(&self.schedule, now_ms, asked) {
             return self.save_outcome(claim, outcome).await;
         }
@@ -405,7 +349,7 @@ impl JobWorker {
         outcome: JobOutcome,
     ) -> anyhow::Result<NextTurn> {
         let before = claim.job.clone();
-        claim.job.mark_settling(outcome.clone(), now_ms());
+        claim.job.mark_settling(outcome.clone(), unix_ms());
         let go = self.save_with_retry(claim, None, true).await?;
         if let (NextTurn::Continue, JobOutcome::Failed { message, .. }) = (&go, &outcome)
             && before.may_be_billed(&outcome)
@@ -427,7 +371,7 @@ impl JobWorker {
         forget_body: bool,
     ) -> anyhow::Result<NextTurn> {
         let next = ClaimUpdate { due_ms, forget_body };
-        let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
+        let (began, mut backoff) = (Instant::now(), Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX));
         let saved = loop {
             match self.queue.save_claim(claim, next).await {
                 Ok(saved) => break saved,
@@ -437,8 +381,7 @@ impl JobWorker {
                     "video job save failed; retrying"
                 ),
             }
-            sleep(wait).await;
-            wait = (wait * 2).min(RETRY_WAIT_MAX);
+            backoff.wait().await;
         };
         if !saved {
             log::warn!(
@@ -507,10 +450,4 @@ fn with_model(document: &JsonDocument, vendor_model: &str) -> Bytes {
 
 fn duration_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Now, in unix ms.
-fn now_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.ok().and_then(|d| i64::try_from(d.as_millis()).ok()).unwrap_or_default()
 }

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{HoldRequest, JournalEntry, Operation, Outcome};
+use super::journal::JournalEntry;
+use super::operation::{HoldRequest, Operation, Outcome};
 use crate::money::{Money, MoneyError};
 
 /// Where an account's money is.

@@ -1,11 +1,10 @@
 //! Keys of clients: 256 random bits, of which only a digest is kept.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::fmt::Write;
-
 use sha2::{Digest, Sha256};
 
-use super::AccountName;
+use super::account_name::AccountName;
+use crate::hex::to_hex;
 
 /// How every key begins.
 const KEY_PREFIX: &str = "sk-tg-";
@@ -80,14 +79,6 @@ impl ApiKey {
     pub fn hash(&self) -> KeyHash {
         KeyHash::of(&self.text)
     }
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing into a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

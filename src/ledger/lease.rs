@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{AccountName, HoldRequest, Operation};
+use super::account_name::AccountName;
+use super::operation::{HoldRequest, Operation};
 use crate::money::Money;
 
 /// So many parts, so that calls seldom wait for each other.

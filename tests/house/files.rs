@@ -103,6 +103,9 @@ impl<'ast> Visit<'ast> for NamedPaths {
         self.add_use(&import.tree, &[]);
     }
 
+    /// `pub(in crate::room)` names a module, and imports nothing.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         self.0.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         visit::visit_path(self, path);
@@ -186,9 +189,9 @@ fn find_circles(files: &[(String, syn::File)]) -> BTreeSet<Vec<String>> {
     let graph = imports(files);
     let reached: BTreeMap<_, _> = graph.keys().map(|m| (m, reachable(m, &graph))).collect();
     let circle = |module: &ModulePath| {
-        let of_it = reached[module].iter().filter(|other| {
-            reached.get(*other).is_some_and(|their| their.contains(module))
-        });
+        let of_it = reached[module]
+            .iter()
+            .filter(|other| reached.get(*other).is_some_and(|their| their.contains(module)));
         of_it.map(|other| other.join("/")).collect::<Vec<_>>()
     };
     graph.keys().map(circle).filter(|circle| circle.len() > 1).collect()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::super::settings::load_config;
 use super::certificate::ServerCertificate;
 use crate::conf::Config;
 use crate::gateway::upstream::routes::RouteTable;
@@ -37,7 +38,7 @@ impl ReloadableCredentials {
         if let Some(certificate) = &self.certificate {
             certificate.reload();
         }
-        match super::super::load_config(&self.conf_file) {
+        match load_config(&self.conf_file) {
             Ok(conf) => self.routes.reload_keys(&conf.vendors),
             Err(why) => {
                 let why = format!("{why:#}");

@@ -1,8 +1,6 @@
 //! The settings of a call: everything but its messages and tools.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::fmt::Write as _;
-
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
@@ -12,6 +10,7 @@ use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::call::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
+use crate::hex::to_hex;
 
 /// Fields of a chat call that are translated, unless the rules removed them.
 const TRANSLATED_FIELDS: [&str; 13] = [
@@ -201,9 +200,5 @@ fn hashed_user_id(patch: &JsonPatch<'_>, account: &str) -> Result<Option<String>
     for part in [account.as_bytes(), &[0], user.as_bytes()] {
         digest.update(part);
     }
-    let hex = digest.finalize().iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    });
-    Ok(Some(hex))
+    Ok(Some(to_hex(&digest.finalize())))
 }

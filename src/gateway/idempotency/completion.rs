@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::call::{DELIVERED_BYTES_MAX, IdempotentCall};
 use super::{Gateway, external_body};
+use crate::backoff::Backoff;
 use crate::gateway::context::RequestContext;
 use crate::gateway::local_response::LocalResponse as Answer;
 use crate::gateway::spawn::poll_then_spawn;
@@ -226,7 +227,7 @@ async fn retry_until_stored(
     (account, key): (&AccountName, &IdempotencyKey),
     end: &mut ClaimEnding,
 ) -> bool {
-    let (began, mut wait) = (Instant::now(), RETRY_DELAY_MIN);
+    let (began, mut backoff) = (Instant::now(), Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX));
     loop {
         let IdempotencyKey { name, owner, .. } = key;
         let done = match end {
@@ -255,7 +256,6 @@ async fn retry_until_stored(
         {
             *reply = None;
         }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(RETRY_DELAY_MAX);
+        backoff.wait().await;
     }
 }

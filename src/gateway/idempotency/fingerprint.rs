@@ -48,11 +48,6 @@ pub(super) fn digest_text(text: &[u8]) -> [u8; 32] {
     Sha256::digest(text).into()
 }
 
-/// A digest, written down.
-pub(super) fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn sha256(pieces: &[Bytes]) -> [u8; 32] {
     let mut digest = Sha256::new();
     pieces.iter().for_each(|piece| digest.update(piece));

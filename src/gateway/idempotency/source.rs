@@ -1,12 +1,13 @@
 //! What the headers of a call say of its repeats: an idempotency key, or a count of retries.
 
-use super::fingerprint;
 use std::time::Duration;
 
 use pingora_proxy::Session;
 
+use super::fingerprint;
 use crate::dialect::{CallError, Endpoint};
 use crate::gateway::api_error::ApiError;
+use crate::hex::to_hex;
 
 /// The name under which clients ask for something once, however often they ask.
 pub(in crate::gateway) const KEY_HEADER: &str = "idempotency-key";
@@ -61,7 +62,7 @@ impl IdempotencySource {
         match self {
             IdempotencySource::Keyed(key) => format!("key:{endpoint}:{key}"),
             IdempotencySource::FirstAttempt | IdempotencySource::Retry => {
-                format!("retry:{endpoint}:{}", fingerprint::hex(content))
+                format!("retry:{endpoint}:{}", to_hex(content))
             }
         }
     }
@@ -93,5 +94,5 @@ pub(in crate::gateway) fn read_key_digest(session: &Session) -> Result<Option<St
         let right = "one header of 1 to 255 visible ASCII characters";
         return Err(CallError::invalid("Idempotency-Key", right).into());
     }
-    Ok(Some(fingerprint::hex(&fingerprint::digest_text(key))))
+    Ok(Some(to_hex(&fingerprint::digest_text(key))))
 }

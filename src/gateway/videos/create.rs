@@ -8,6 +8,7 @@ use pingora_proxy::Session;
 
 use super::body;
 use super::service::job_id;
+use crate::backoff::Backoff;
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
 use crate::dialect::call::RequestKind;
@@ -147,10 +148,9 @@ pub(in crate::gateway) fn delete_unconfirmed(
     tokio::spawn(async move {
         for pause in [Duration::ZERO, LATE_ARRIVAL_DELAY] {
             tokio::time::sleep(pause).await;
-            let mut wait = RETRY_DELAY_MIN;
+            let mut backoff = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
             while queue.delete_job(&account, &id).await.is_err() {
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY_DELAY_MAX);
+                backoff.wait().await;
             }
         }
     });

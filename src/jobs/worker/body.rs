@@ -4,8 +4,9 @@ use anyhow::bail;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
-use super::{JobClaim, JobWorker};
+use super::parts::JobWorker;
 use crate::files::FileReadError;
+use crate::jobs::JobClaim;
 
 /// Where a body is.
 pub(super) enum BodyLocation {

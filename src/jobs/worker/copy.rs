@@ -2,9 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{JobClaim, JobWorker, VIDEO_BYTES_MAX};
+use super::parts::JobWorker;
 use crate::files::{self, FileReadError, FileWriteError};
+use crate::jobs::JobClaim;
 use crate::jobs::video_client::{FetchError, VideoRoute};
+
+/// The largest video that is copied: the longest has some tens of MB.
+const VIDEO_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a video was not copied.
 #[derive(Debug, thiserror::Error)]

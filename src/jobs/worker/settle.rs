@@ -1,9 +1,9 @@
 //! The end of a job: its outcome goes into the ledger, once.
 
 use anyhow::Context as _;
-use tokio::time::{Instant, sleep};
 
-use super::{JobWorker, NextTurn, RETRY_TIME_MAX, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
+use super::parts::{JobWorker, NextTurn};
+use super::retry::retry_until_done;
 use crate::jobs::{JobClaim, JobOutcome, JobStage};
 use crate::ledger::{HoldRequest, JournalLine, Operation, Outcome};
 use crate::metrics::{METRICS, counter_value, record_write_off};
@@ -88,26 +88,4 @@ fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
         price_version: job.price_version.clone(),
         vendor_request_id: Some(vendor_id.clone()),
     })
-}
-
-/// Asks until there is an answer, for a while.
-pub(super) async fn retry_until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
-where
-    E: std::fmt::Display,
-    F: Future<Output = Result<T, E>>,
-{
-    let (began, mut wait) = (Instant::now(), RETRY_WAIT_MIN);
-    loop {
-        match ask().await {
-            Err(why) if began.elapsed() <= RETRY_TIME_MAX => {
-                log::warn!(
-                    event = "video_store_retry", why:% = why;
-                    "store request failed; retrying"
-                );
-                sleep(wait).await;
-                wait = (wait * 2).min(RETRY_WAIT_MAX);
-            }
-            done => return done,
-        }
-    }
 }

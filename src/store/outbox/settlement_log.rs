@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::clock::now_ms;
 use super::fsync_thread::FsyncThread;
 use super::job_orders::JobOrders;
 use super::record;
@@ -19,6 +18,7 @@ use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::{self, SegmentFiles};
 use super::started_calls::StartedCalls;
+use crate::clock::unix_ms;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
@@ -201,7 +201,7 @@ impl SettlementLog {
         }
         state.seq += 1;
         let seq = state.seq;
-        let Some(line) = record::entry_line(seq, now_ms(), account, op) else { return key };
+        let Some(line) = record::entry_line(seq, unix_ms(), account, op) else { return key };
         if let Err(line) = self.write_line(&mut state, line) {
             state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked_at: None });
         }
@@ -476,7 +476,7 @@ impl LogState {
     fn move_to(&mut self, place: Arc<SegmentDir>, files: SegmentFiles) {
         (self.dir, self.files, self.all_acked_noted) = (place, files, false);
         for (key, PendingEntry { op, seq, .. }) in &self.pending {
-            if let Some(line) = record::entry_line(*seq, now_ms(), key.account(), op) {
+            if let Some(line) = record::entry_line(*seq, unix_ms(), key.account(), op) {
                 let unwritten = UnwrittenLine { key: key.clone(), line, acked_at: None };
                 self.unwritten.insert(*seq, unwritten);
             }

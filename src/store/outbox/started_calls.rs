@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::clock::now_ms;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_writer::SegmentWriter;
 use super::{record, segment_files};
+use crate::clock::unix_ms;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::AccountName;
 
@@ -105,7 +105,7 @@ impl StartedCalls {
         let line = record::encode_line(
             &StartedCallLine::Begun {
                 seq,
-                at: now_ms(),
+                at: unix_ms(),
                 account: account.as_str().into(),
                 name: name.into(),
                 owner: owner.into(),
@@ -196,7 +196,7 @@ impl StartedCallsState {
 /// The calls of a shelf that its owner has not ended, as far as is written there, of which the
 /// names may still be remembered.
 pub(super) fn read_unfinished(dir: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
-    let (now, mut begun) = (now_ms(), HashMap::new());
+    let (now, mut begun) = (unix_ms(), HashMap::new());
     for file in dir.list_segments(SegmentKind::Calls)? {
         for said in record::checked_lines(&segment_files::read_written(&file)?).flatten() {
             match serde_json::from_slice(said) {

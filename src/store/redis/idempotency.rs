@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
+use crate::hex::to_hex;
 use crate::idempotency::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_TTL_LEASES,
     ReplyParts, ReplyStore, StoredReply,
@@ -45,10 +46,6 @@ impl RedisStore {
         }
         Ok(())
     }
-}
-
-fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn running_ttl_ms(lease_ms: u64) -> u64 {
@@ -97,7 +94,7 @@ impl ReplyStore for RedisStore {
         let record = AccountKeys::of(account).idempotency_claim(&naming.name);
         let mut call = ScriptCall::default();
         call.key(record);
-        call.arg(hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(TTL_MS_MAX));
+        call.arg(to_hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(TTL_MS_MAX));
         call.arg(life_ms).arg(taking).arg(from);
         parse_claim_result(&self.run_script(&call, |s| &s.repeats.take).await?)
     }
@@ -138,7 +135,7 @@ impl ReplyStore for RedisStore {
             call.key(key);
         }
         call.key(keys.tag());
-        call.arg(hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(TTL_MS_MAX));
+        call.arg(to_hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(TTL_MS_MAX));
         call.arg(head.unwrap_or_default()).arg(body.len()).arg(REPLIES_BYTES_MAX);
         if body.len() <= SHORT_BODY_BYTES_MAX {
             call.arg(&body[..]);

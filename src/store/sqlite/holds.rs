@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::super::clock::now_ms;
 use super::accounts::read_money;
 use super::write_txn::WriteTxn;
+use crate::clock::unix_ms;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
 use crate::metrics::record_write_off;
@@ -28,7 +28,7 @@ pub(super) fn apply_operation(
     let Some(id) = op.hold_id() else { return Ok(Outcome::UnknownHold) };
     let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
     let (account, mut balances) = (row.id, row.balances);
-    let now = now_ms();
+    let now = unix_ms();
     let op = match op {
         Operation::Settle { id, charge, line, origin: Some(origin) } if !origin.is_recent(now) => {
             let (id, line) = (id.clone(), line.clone());
@@ -77,7 +77,7 @@ fn release_held(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, n
 
 /// Ends what is due.
 pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
-    let now = now_ms();
+    let now = unix_ms();
     let c = txn.conn;
     let mut select = c.prepare_cached(
         "SELECT wanted, least, due.held, lease_until, state, due.posted, line, name, due.id
@@ -125,7 +125,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
 ///
 /// Tells how many went.
 pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
-    let before_ms = now_ms() - ENDED_HOLD_TTL_MS;
+    let before_ms = unix_ms() - ENDED_HOLD_TTL_MS;
     let oldest = format!("{:012x}", before_ms.max(0));
     let bound = format!("{}-{}", &oldest[..8], &oldest[8..]);
     let mut forgotten = 0;

@@ -5,10 +5,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::clock::now_ms;
 use super::embedded_store::SqliteStore;
 use super::kept_bytes;
 use super::writer::Priority;
+use crate::clock::unix_ms;
 use crate::idempotency::{
     ClaimMode, ClaimResult, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX, RUNNING_TTL_LEASES,
     ReplyHead, ReplyParts, ReplyStore, StoredReply,
@@ -92,7 +92,7 @@ fn take_claim(
     naming: &IdempotencyKey,
     (taking, lease_ms): (&ClaimMode, u64),
 ) -> rusqlite::Result<Result<ClaimResult, Unavailable>> {
-    let now = now_ms();
+    let now = unix_ms();
     let known = find_claim(c, account, &naming.name, now)?;
     if let Some(taken) = known.and_then(|known| known.existing_result(naming, taking, now)) {
         return Ok(taken);
@@ -146,7 +146,7 @@ fn renew_claim(
     owner: &str,
     lease_ms: u64,
 ) -> rusqlite::Result<bool> {
-    let now = now_ms();
+    let now = unix_ms();
     let mut update = c.prepare_cached(
         "UPDATE repeat SET lease_until = ?1, lives_until = max(lives_until, ?2)
          WHERE account = ?3 AND name = ?4 AND owner = ?5 AND head IS NULL AND lives_until > ?6",
@@ -172,7 +172,7 @@ fn end_conflict(
     account: &AccountName,
     naming: &IdempotencyKey,
 ) -> rusqlite::Result<EndConflict> {
-    Ok(match find_claim(c, account, &naming.name, now_ms())? {
+    Ok(match find_claim(c, account, &naming.name, unix_ms())? {
         Some(known) if known.owner != naming.owner => EndConflict::OtherOwner,
         Some(known) if known.head.is_some() => EndConflict::AlreadyEnded,
         _ => EndConflict::NoConflict,
@@ -207,7 +207,7 @@ fn write_piece(
          VALUES (?, ?, ?, ?, ?)",
     )?;
     let number = i64::try_from(number).unwrap_or(i64::MAX);
-    let lives_until = add_ms(now_ms(), naming.life_ms);
+    let lives_until = add_ms(unix_ms(), naming.life_ms);
     insert.execute(params![account.as_str(), naming.owner, number, lives_until, piece])?;
     Ok(true)
 }
@@ -220,7 +220,7 @@ fn end_claim(
 ) -> rusqlite::Result<bool> {
     let way = end_conflict(c, account, naming)?;
     if way == EndConflict::NoConflict {
-        let now = now_ms();
+        let now = unix_ms();
         upsert_claim(c, account, naming, (now, add_ms(now, naming.life_ms)), (Some(head), bytes))?;
     }
     Ok(way != EndConflict::OtherOwner)
@@ -247,14 +247,14 @@ fn read_piece(
     let mut select = c.prepare_cached(
         "SELECT body FROM reply WHERE account = ? AND owner = ? AND piece = ? AND lives_until > ?",
     )?;
-    let asked = params![account.as_str(), owner, number, now_ms()];
+    let asked = params![account.as_str(), owner, number, unix_ms()];
     let body = select.query_row(asked, |row| row.get::<_, Vec<u8>>(0)).optional()?;
     Ok(body.map(Bytes::from))
 }
 
 /// Drops names and pieces whose time has come; tells how many.
 pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
-    let now = now_ms();
+    let now = unix_ms();
     let mut delete = c.prepare_cached(
         "DELETE FROM repeat WHERE row IN (
              SELECT row FROM repeat WHERE lives_until <= ? ORDER BY lives_until LIMIT ?)",

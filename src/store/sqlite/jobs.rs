@@ -5,12 +5,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::clock::now_ms;
 use super::super::job_records::{check_same_order, id_already_used, parse_job, serialize_job};
 use super::embedded_store::SqliteStore;
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
 use super::{holds, kept_bytes};
+use crate::clock::unix_ms;
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
@@ -197,7 +197,7 @@ fn place_job(
         "INSERT INTO video (account, id, job, status, due, lease_until, revision, deleted, key)
          VALUES (?, ?, ?, ?, ?, 0, ?, 0, ?)",
     )?;
-    let (status, now) = (status_number(order.job.status()), now_ms());
+    let (status, now) = (status_number(order.job.status()), unix_ms());
     // Far from those of an earlier job of this id, whose claims somebody may still have.
     let revision = now.saturating_mul(1_000);
     let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
@@ -276,7 +276,7 @@ fn mark_deleted(
          WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ? AND deleted = 0
          RETURNING job",
     )?;
-    update.query_row(params![now_ms(), account.as_str(), id], |row| row.get(0)).optional()
+    update.query_row(params![unix_ms(), account.as_str(), id], |row| row.get(0)).optional()
 }
 
 fn count_by_status(c: &Connection) -> rusqlite::Result<Vec<(JobStatus, u64)>> {

@@ -4,13 +4,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::params;
 
-use super::super::clock::now_ms;
 use super::super::note_lookup;
 use super::embedded_store::SqliteStore;
 use super::kept_bytes;
 use super::notes::{evict_overflow, find_note};
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
+use crate::clock::unix_ms;
 use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
 
@@ -24,7 +24,7 @@ fn store_note(
     life_ms: u64,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
     let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
-    let until = now_ms().saturating_add(life_ms);
+    let until = unix_ms().saturating_add(life_ms);
     let wanted = names.iter().map(|name| name.len() + note.len()).sum();
     let written = kept_bytes::make_room(txn.conn, most, wanted).and_then(|has_room| {
         let mut names = names.iter().filter(|_| has_room);
@@ -87,7 +87,7 @@ impl AccountCache for SqliteStore {
         note_lookup::find_notes(names, |few| {
             let account = account.clone();
             self.reader.query(move |c| {
-                let now = now_ms();
+                let now = unix_ms();
                 few.iter().map(|name| find_note(c, &account, name, now)).collect()
             })
         })

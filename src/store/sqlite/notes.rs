@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::clock::now_ms;
+use crate::clock::unix_ms;
 use crate::kv_cache::{ID_PREFIX, Namespace};
 use crate::ledger::AccountName;
 
@@ -63,5 +63,5 @@ pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
         "DELETE FROM note WHERE rowid IN (
              SELECT rowid FROM note WHERE lives_until <= ? ORDER BY lives_until LIMIT ?)",
     )?;
-    delete.execute(params![now_ms(), PURGE_MAX])
+    delete.execute(params![unix_ms(), PURGE_MAX])
 }

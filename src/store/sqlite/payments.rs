@@ -2,11 +2,10 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::super::clock::now_ms;
 use super::accounts::read_money;
 use super::write_txn::WriteTxn;
-use crate::ledger::account;
-use crate::ledger::{AccountName, Outcome};
+use crate::clock::unix_ms;
+use crate::ledger::{AccountName, Outcome, account};
 use crate::money::Money;
 
 /// Takes a payment.
@@ -25,7 +24,7 @@ pub(super) fn credit(
     if answer == Outcome::Done {
         let mut insert =
             c.prepare_cached("INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)")?;
-        insert.execute(params![id, tx, amount.nano(), now_ms()])?;
+        insert.execute(params![id, tx, amount.nano(), unix_ms()])?;
         txn.set_balances(name, balances);
     }
     Ok(answer)

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::super::clock::now_ms;
 use super::super::super::job_records::parse_claimed_job;
 use super::{add_ms, status_number};
+use crate::clock::unix_ms;
 use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;
 
@@ -57,7 +57,7 @@ pub(super) fn claim_due(
     lease_ms: u64,
     limit: usize,
 ) -> rusqlite::Result<Vec<JobClaim>> {
-    let now = now_ms();
+    let now = unix_ms();
     let mut select = c.prepare_cached(
         "SELECT row FROM video WHERE max(due, lease_until) <= ?
          ORDER BY max(due, lease_until), id LIMIT ?",
@@ -83,7 +83,7 @@ pub(super) fn claim_due(
 pub(super) fn renew(c: &Connection, held: &ClaimRow, lease_ms: u64) -> rusqlite::Result<bool> {
     let Some((row, _)) = held.find_row(c)? else { return Ok(false) };
     let mut update = c.prepare_cached("UPDATE video SET lease_until = ? WHERE row = ?")?;
-    update.execute([add_ms(now_ms(), lease_ms).max(1), row])?;
+    update.execute([add_ms(unix_ms(), lease_ms).max(1), row])?;
     Ok(true)
 }
 
@@ -115,7 +115,7 @@ pub(super) fn save(
         let due_ms = if deleted && !held.knows_deleted { 0 } else { due_ms };
         let mut update =
             c.prepare_cached("UPDATE video SET due = ?, lease_until = 0 WHERE row = ?")?;
-        update.execute([add_ms(now_ms(), due_ms), row])?;
+        update.execute([add_ms(unix_ms(), due_ms), row])?;
     }
     if next.forget_body {
         c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;

@@ -1,0 +1,44 @@
+//! Reading the configuration, with what the environment sets, and the secrets it names.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, anyhow, bail};
+
+use crate::conf::{self, Config};
+use crate::gateway::upstream::vendor_key;
+use crate::toml_reader::ConfigError;
+
+/// Reads the configuration.
+pub(super) fn load_config(file: &str) -> anyhow::Result<Config> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    Config::parse(file, &text, config_variables()?).map_err(|found| config_error(&found))
+}
+
+/// The variables of the environment that set something here. The library's own list panics where
+/// any value is no text, and shows it.
+fn config_variables() -> anyhow::Result<Vec<(String, String)>> {
+    let ours = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with(conf::ENV_PREFIX))?;
+        Some((name, value))
+    });
+    let text = |(name, value): (String, OsString)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => bail!("{name} in the environment is no text in UTF-8"),
+    };
+    ours.map(text).collect()
+}
+
+/// Secrets that the configuration names: those that are there must be usable.
+pub(super) fn load_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
+    let unusable = vendor_key::find_unusable(&conf.vendors);
+    if !unusable.is_empty() {
+        bail!("{}", unusable.join("\n"));
+    }
+    conf.files.read_link_secrets().map_err(anyhow::Error::msg)
+}
+
+/// Many faults as one error.
+pub(super) fn config_error(faults: &[ConfigError]) -> anyhow::Error {
+    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    anyhow!("{} fault(s)\n{}", lines.len(), lines.join("\n"))
+}

@@ -1,0 +1,34 @@
+//! Asking a store again that does not answer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+
+/// A store that does not answer is asked again after so long, doubling up to the most, for so long
+/// in all.
+pub(super) const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
+pub(super) const RETRY_WAIT_MAX: Duration = Duration::from_millis(500);
+pub(super) const RETRY_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Asks until there is an answer, for a while.
+pub(super) async fn retry_until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
+where
+    E: std::fmt::Display,
+    F: Future<Output = Result<T, E>>,
+{
+    let (began, mut backoff) = (Instant::now(), Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX));
+    loop {
+        match ask().await {
+            Err(why) if began.elapsed() <= RETRY_TIME_MAX => {
+                log::warn!(
+                    event = "video_store_retry", why:% = why;
+                    "store request failed; retrying"
+                );
+                backoff.wait().await;
+            }
+            done => return done,
+        }
+    }
+}

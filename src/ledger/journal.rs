@@ -1,0 +1,71 @@
+//! The journal of an account: each charge, and what it was for.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use serde::{Deserialize, Serialize};
+
+use crate::money::{BilledUnits, Money, UsageBasis};
+
+/// A charge as the journal has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// Its place in the account's journal, from 1.
+    pub seq: u64,
+    /// What was posted.
+    pub amount: Money,
+    /// Of this, what the account could not pay.
+    pub written_off: Money,
+    /// The line, as JSON.
+    pub line: String,
+}
+
+/// What a journal line says. The amount stands beside it in the store, where it is exact.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JournalLine {
+    /// The id of the request, and of its hold.
+    pub request_id: String,
+    /// When it was settled, in unix ms.
+    pub at: i64,
+    /// The beginning of the key.
+    pub key_prefix: String,
+    /// The endpoint's short name.
+    pub endpoint: String,
+    /// The model's id.
+    pub model: String,
+    /// The vendor's token.
+    pub vendor: String,
+    /// The route that served.
+    pub route: String,
+    /// How many routes failed before it.
+    pub depth: u32,
+    /// The units.
+    pub usage: BilledUnits,
+    /// Where the units come from.
+    pub basis: UsageBasis,
+    /// What the vendor reported and was not believed; then the units are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_usage: Option<BilledUnits>,
+    /// The price list they were priced by.
+    pub price_version: String,
+    /// The vendor's id of the request, if it sent one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_request_id: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_before_a_report_could_be_rejected_is_read_and_written_as_it_was() {
+        let old = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
+        let line: JournalLine = serde_json::from_str(old).expect("a line");
+        assert_eq!(line.rejected_usage, None);
+        assert_eq!(serde_json::to_string(&line).expect("JSON"), old);
+        let tokens =
+            crate::money::TokenUsage { input: 3, output: 900_000_000, ..Default::default() };
+        let rejected_usage = Some(BilledUnits::Tokens(tokens));
+        let written = serde_json::to_string(&JournalLine { rejected_usage, ..line }).expect("JSON");
+        let read: JournalLine = serde_json::from_str(&written).expect("a line");
+        assert_eq!(read.rejected_usage, rejected_usage);
+    }
+}
