@@ -160,6 +160,9 @@ pub struct ExternalBody {
 /// futures were first polled.
 #[async_trait]
 pub trait ReplyStore: Send + Sync {
+    /// Whether a write is on disk when it is acknowledged. Where it is not, the last second of
+    /// acknowledged writes may be lost with the store's machine.
+    fn is_durable_at_once(&self) -> bool;
     /// Takes a name for so long (ms), if it may be taken.
     async fn claim_key(
         &self,

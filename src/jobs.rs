@@ -301,6 +301,8 @@ pub struct JobList {
 /// found by its worker only.
 #[async_trait]
 pub trait JobQueue: Send + Sync {
+    /// Whether the queue is a part of this process: it cannot be away, and waits for its disk.
+    fn is_embedded(&self) -> bool;
     /// Holds money and puts a job into the queue, both or neither, unless its idempotency key was
     /// used before. The job is due at once.
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable>;

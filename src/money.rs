@@ -71,7 +71,8 @@ impl Money {
     /// Reads decimal USD such as `5`, `0.28` or `0.000000001`.
     ///
     /// # Errors
-    /// [`MoneyError::FractionalNano`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2 billion.
+    /// [`MoneyError::FractionalNano`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2
+    /// billion.
     pub fn parse_usd(text: &str) -> Result<Money, MoneyError> {
         let nano = parse_decimal(text, NANO_PER_USD)?;
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)

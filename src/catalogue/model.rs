@@ -113,7 +113,8 @@ impl Model {
             }
             Price::Speech(rate) => json!({ "character": rate.to_usd_string() }),
             Price::Free => {
-                json!({ "prompt": Rate::ZERO.to_usd_string(), "completion": Rate::ZERO.to_usd_string() })
+                let free = Rate::ZERO.to_usd_string();
+                json!({ "prompt": free, "completion": free })
             }
         }
     }

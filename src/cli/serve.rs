@@ -21,7 +21,7 @@ use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::state::{Gateway, GatewayConfig};
 use crate::gateway::upstream::pool::{NO_CERTIFICATES, UpstreamPool};
 use crate::gateway::upstream::routes::{RouteTable, VendorRouteSet};
-use crate::gateway::videos::service::VideoService;
+use crate::gateway::videos::shared::VideoService;
 use crate::idempotency::REPLIES_BYTES_MAX;
 use crate::jobs::JobQueue;
 use crate::jobs::video_client::{VideoClient, VideoRoute};
@@ -194,7 +194,7 @@ fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
 /// The store, which is asked first whether it is one.
 fn open_stores(conf: &Config, leases: &Leases) -> anyhow::Result<ServingStore> {
     let cannot = "cannot open the store";
-    if store::kind_label(&conf.store) != "sqlite" {
+    if !conf.store.is_embedded() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(store::open(&conf.store)).context(cannot)?;
     }

@@ -267,8 +267,8 @@ pub(super) fn visit_messages<'a>(
     Ok(())
 }
 
-/// How many of a call's tools come with words of the vendor's (see [`InputSize::tool_prompts`]); `custom` is
-/// the type of those that do not.
+/// How many of a call's tools come with words of the vendor's (see [`InputSize::tool_prompts`]);
+/// `custom` is the type of those that do not.
 pub(super) fn count_tool_prompts(document: &JsonDocument, custom: &str) -> u64 {
     let mut count = 0;
     for tool in non_null_member(document, "tools").into_iter().flat_map(JsonValue::elements) {

@@ -1,4 +1,5 @@
-//! What an account may take of the gateway at a time: requests, memory for bodies, memory for answers.
+//! What an account may take of the gateway at a time: requests, memory for bodies, memory for
+//! answers.
 
 pub mod answers;
 pub mod bodies;

@@ -158,8 +158,8 @@ impl RouteQueue {
         }
     }
 
-    /// How many routes failed before this one: those tried in this call, and those that the client's
-    /// preference would have come to first but that are blocked for a while.
+    /// How many routes failed before this one: those tried in this call, and those that the
+    /// client's preference would have come to first but that are blocked for a while.
     #[must_use]
     pub fn fallback_depth(&self, serving: &VendorRoute) -> u32 {
         let failed = &self.failed;
@@ -293,8 +293,8 @@ impl RequestContext {
         }
     }
 
-    /// Takes the admitted call out, with the route that answered; the request is closed then. `None`
-    /// if no route is being tried.
+    /// Takes the admitted call out, with the route that answered; the request is closed then.
+    /// `None` if no route is being tried.
     pub fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {
         let attempt = self.admitted()?.attempt.take()?;
         match std::mem::replace(&mut self.stage, RequestStage::Closed) {

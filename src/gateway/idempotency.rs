@@ -15,7 +15,7 @@ use super::context::RequestContext;
 use super::local_response::LocalResponse;
 use super::state::Gateway;
 use super::upstream;
-use super::videos::service::job_id;
+use super::videos::shared::job_id;
 use crate::clock::unix_ms;
 use crate::dialect::Endpoint;
 use crate::gateway::budgets::tenants::TenantId;

@@ -1,13 +1,10 @@
 //! Relays a response: each chunk goes through the body filter and to the client. If the client
 //! disconnects, the rest is still read, because the usage is reported at its end.
 
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::poll;
 use http::header::CONTENT_LENGTH;
-use pingora_core::protocols::http::client::HttpSession as Upstream;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
@@ -17,6 +14,7 @@ use tokio::time::{Sleep, sleep};
 use super::api_error::{ApiError, ServerError, UpstreamError};
 use super::context::{RelayedCall, RequestContext};
 use super::state::Gateway;
+use super::upstream::answer::{UpstreamRead, UpstreamResponse, release_connection};
 use super::{idempotency, settlement, upstream};
 use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
 use crate::gateway::budgets::answers::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
@@ -31,9 +29,6 @@ pub mod head;
 pub mod writer;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
-
-/// How long a connection may take to end its response, so that it can be reused.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Passes a good answer on.
 pub(super) async fn relay_response(
@@ -391,106 +386,4 @@ fn run_body_filter(
         body = body.map(redact);
     }
     Ok(OutputChunks(body.into_iter().collect()))
-}
-
-/// The vendor's side of an answer.
-pub(super) struct UpstreamResponse {
-    /// The connection.
-    pub(super) connection: Upstream,
-    /// Whether it has all of the request.
-    pub(super) request_sent: bool,
-    /// Whether all of it was read.
-    ended: bool,
-    read_bytes: u64,
-    /// What was read ahead.
-    peeked: Option<UpstreamRead>,
-}
-
-/// What came of a read.
-enum UpstreamRead {
-    Piece(Bytes),
-    End,
-    Failed(RelayError),
-}
-
-impl UpstreamResponse {
-    pub(super) fn new(connection: Upstream, request_sent: bool) -> UpstreamResponse {
-        UpstreamResponse { connection, request_sent, ended: false, read_bytes: 0, peeked: None }
-    }
-
-    /// Looks at how the body begins, which is read again; `None` if it is empty.
-    pub(super) async fn peek_body(&mut self) -> Option<&[u8]> {
-        let mut read = self.read_chunk().await;
-        while matches!(&read, UpstreamRead::Piece(piece) if piece.is_empty()) {
-            read = self.read_chunk().await;
-        }
-        match self.peeked.insert(read) {
-            UpstreamRead::Piece(piece) => Some(piece),
-            UpstreamRead::End => None,
-            UpstreamRead::Failed(_) => Some(&[]),
-        }
-    }
-
-    async fn read_chunk(&mut self) -> UpstreamRead {
-        if let Some(read) = self.peeked.take() {
-            return read;
-        }
-        let read = self.connection.read_response_body().await;
-        self.classify_read(read)
-    }
-
-    /// What is there without waiting. A read that would wait is dropped, which loses nothing.
-    async fn try_read_chunk(&mut self) -> Option<UpstreamRead> {
-        if let Some(read) = self.peeked.take() {
-            return Some(read);
-        }
-        let read = match poll!(Box::pin(self.connection.read_response_body())) {
-            Poll::Ready(read) => read,
-            Poll::Pending => return None,
-        };
-        Some(self.classify_read(read))
-    }
-
-    fn classify_read(&mut self, read: pingora_core::Result<Option<Bytes>>) -> UpstreamRead {
-        match read {
-            Ok(Some(piece)) => {
-                self.read_bytes += piece.len() as u64;
-                UpstreamRead::Piece(piece)
-            }
-            Ok(None) => {
-                self.ended = true;
-                UpstreamRead::End
-            }
-            Err(why) if *why.etype() == ErrorType::ReadTimedout => {
-                UpstreamRead::Failed(RelayError::Stalled)
-            }
-            Err(_) => UpstreamRead::Failed(RelayError::Truncated),
-        }
-    }
-}
-
-/// Returns the connection to the pool. A stream's connection is reusable once the end of the body
-/// arrives after the last event; that wait is done in a task, so the client does not wait.
-async fn release_connection(gateway: &Gateway, mut vendor: Box<UpstreamResponse>, peer: &HttpPeer) {
-    let more = !vendor.ended
-        && matches!(
-            vendor.try_read_chunk().await,
-            Some(UpstreamRead::Piece(_) | UpstreamRead::Failed(_))
-        );
-    // Bytes after the end of the response: the connection cannot be reused.
-    if more || !vendor.request_sent {
-        vendor.connection.shutdown().await;
-        return;
-    }
-    if vendor.ended {
-        gateway.upstream_pool.release(vendor.connection, peer).await;
-        return;
-    }
-    let (dial, peer) = (gateway.upstream_pool.clone(), peer.clone());
-    tokio::spawn(async move {
-        match tokio::time::timeout(RELEASE_TIMEOUT, vendor.read_chunk()).await {
-            Ok(UpstreamRead::End) => dial.release(vendor.connection, &peer).await,
-            _ => vendor.connection.shutdown().await,
-        }
-    });
 }

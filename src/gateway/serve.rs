@@ -1,5 +1,6 @@
 //! A request from its head to the end of its answer: it is routed, authenticated, counted and read,
-//! claims its idempotency key, is admitted, and goes to the vendor; or the gateway answers it itself.
+//! claims its idempotency key, is admitted, and goes to the vendor; or the gateway answers it
+//! itself.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! What a gateway consists of: the ledger, the routes, the budgets and the caches that its requests share.
+//! What a gateway consists of: the ledger, the routes, the budgets and the caches that its requests
+//! share.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use arc_swap::ArcSwap;
 use super::idempotency::recorder::recording_budget;
 use super::in_flight::InFlight;
 use super::limits::{Limits, Timeouts};
-use super::videos::service::VideoService;
+use super::videos::shared::VideoService;
 use crate::catalogue::Catalogue;
 use crate::files::bodies::BodyFiles;
 use crate::gateway::budgets::answers::AnswerBudget;

@@ -28,6 +28,7 @@ use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 
+pub mod answer;
 pub mod attempts;
 pub mod failure;
 pub mod health;

@@ -22,10 +22,10 @@ use crate::ledger::AccountName;
 pub mod action;
 mod body;
 pub(super) mod create;
-pub mod service;
+pub mod shared;
 
 use action::VideoAction;
-use service::is_job_id;
+use shared::is_job_id;
 
 /// Jobs on a page of the list.
 const PAGE_JOBS_DEFAULT: usize = 20;

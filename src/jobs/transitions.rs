@@ -525,7 +525,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::blocked(VideoProgress::Blocked { message: "no".to_owned() }, JobFailCode::ModerationBlocked)]
+    #[case::blocked(
+        VideoProgress::Blocked { message: "no".to_owned() },
+        JobFailCode::ModerationBlocked
+    )]
     #[case::failed(VideoProgress::Failed { message: "no".to_owned() }, JobFailCode::VendorFailed)]
     fn what_the_vendor_does_not_make_costs_nothing(
         #[case] polled: VideoProgress,
@@ -587,7 +590,8 @@ mod tests {
                 0 => job.stage = JobStage::Queued { refused: 3 },
                 1 => job.mark_submitting("other"),
                 2 => {
-                    let polled = if made { done(None) } else { VideoProgress::Pending { progress: None } };
+                    let pending = VideoProgress::Pending { progress: None };
+            let polled = if made { done(None) } else { pending };
                     let _ = job.apply_progress(Some(polled), 5);
                 }
                 _ => {

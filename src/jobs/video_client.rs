@@ -282,7 +282,8 @@ impl VideoClient {
             Ok(response) => response,
             Err(why) => {
                 log::warn!(
-                    event = "video_poll_failed", route = route.name, vendor_id, why:% = error_chain(why);
+                    event = "video_poll_failed", route = route.name, vendor_id,
+                why:% = error_chain(why);
                     "video poll failed"
                 );
                 return PollOutcome::NoAnswer(None);

@@ -356,7 +356,11 @@ mod tests {
         Err(MoneyError::WrongUnits)
     )]
     #[case::nothing_is_known(image(0, 0), BilledUnits::Images { images: 1 }, Ok(280_000_000))]
-    #[case::hello(Price::Speech(Rate(15_000)), BilledUnits::Characters { characters: 5 }, Ok(75_000))]
+    #[case::hello(
+        Price::Speech(Rate(15_000)),
+        BilledUnits::Characters { characters: 5 },
+        Ok(75_000)
+    )]
     #[case::speech_by_tokens(
         Price::Speech(Rate(15_000)),
         BilledUnits::Tokens(tokens(1, 1)),

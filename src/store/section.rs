@@ -41,8 +41,16 @@ pub const URL_SCHEMES: [&str; 7] = [
     "rediss-sentinel://",
 ];
 
+impl StoreSection {
+    /// Whether the store is a part of this process, and no server.
+    #[must_use]
+    pub fn is_embedded(&self) -> bool {
+        self.url.starts_with("sqlite:")
+    }
+}
+
 /// The name of a store in metrics.
 #[must_use]
 pub fn kind_label(section: &StoreSection) -> &'static str {
-    if section.url.starts_with("sqlite:") { "sqlite" } else { "redis" }
+    if section.is_embedded() { "sqlite" } else { "redis" }
 }

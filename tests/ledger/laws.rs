@@ -188,7 +188,9 @@ fn the_same_again_changes_nothing() {
             prop_assert_eq!((balances, lines), (account.balances, account.journal.len()));
             let fits = match (&first, &again) {
                 (Outcome::Done, Outcome::AlreadyDone) => matches!(op, Operation::Credit { .. }),
-                (Outcome::Held(held), Outcome::HoldExists { held: same, open: true }) => held == same,
+                (Outcome::Held(held), Outcome::HoldExists { held: same, open: true }) => {
+                    held == same
+                }
                 (Outcome::Posted { amount, .. }, Outcome::AlreadyPosted(same)) => amount == same,
                 _ => first == again,
             };

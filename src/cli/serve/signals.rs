@@ -80,7 +80,10 @@ impl SignalHandler {
                 told = signals.recv_stop() => return told,
                 gave_way = self.hand_over() => match gave_way {
                     Ok(()) => {
-                        log::info!(event = "upgrade_finished"; "upgrade finished; another process has taken over");
+                        log::info!(
+                        event = "upgrade_finished";
+                        "upgrade finished; another process has taken over"
+                    );
                         return ShutdownSignal::GracefulTerminate;
                     }
                     Err(why) => {

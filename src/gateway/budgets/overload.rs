@@ -66,8 +66,8 @@ pub(crate) fn reject_tenant(reason: &'static str, message: &'static str) -> ApiE
     ApiError::Capacity(CapacityError::TooManyRequests(message))
 }
 
-/// The delay of the last two lag measurements; all fields are in ms. One alone says little: a machine that was
-/// paused is late once.
+/// The delay of the last two lag measurements; all fields are in ms. One alone says little: a
+/// machine that was paused is late once.
 #[derive(Debug, Default)]
 struct RuntimeLag {
     /// When the next one is due.

@@ -68,7 +68,8 @@ pub enum TenantId {
 pub struct Tenant {
     id: TenantId,
     used: [AtomicUsize; RESOURCES],
-    /// Of a tenant's uploads one at a time waits for room; see [`uploads`](crate::gateway::request::uploads).
+    /// Of a tenant's uploads one at a time waits for room; see
+    /// [`uploads`](crate::gateway::request::uploads).
     pub(crate) upload_turn: tokio::sync::Mutex<()>,
     table: Weak<TenantTable>,
 }

@@ -169,7 +169,7 @@ impl IdempotentCall {
             true => ClaimEnding::Charged(None),
             false => ClaimEnding::Released,
         };
-        let (repeats, store) = (gateway.reply_store.clone(), gateway.store_name);
+        let repeats = gateway.reply_store.clone();
         let bodies = gateway.body_files.clone();
         let settling = gateway.settlements.begin();
         poll_then_spawn(async move {
@@ -190,7 +190,7 @@ impl IdempotentCall {
             }
             // Until then the name was kept alive, and what was collected was counted.
             drop((lease, recorder, settling));
-            if is_keyed && charged && store != "sqlite" {
+            if is_keyed && charged && !repeats.is_durable_at_once() {
                 confirm_after_fsync(&*repeats, (&account, &key), ending).await;
             }
         })

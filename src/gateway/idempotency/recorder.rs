@@ -136,7 +136,8 @@ mod tests {
             let fits = all.len() <= bytes_max;
             prop_assert_eq!(used(), if fits { all.len() } else { 0 });
             for _ in 0..2 {
-                let reply = fits.then(|| ReplyParts { head: head.clone(), body: all.clone().into() });
+                let body = all.clone().into();
+            let reply = fits.then(|| ReplyParts { head: head.clone(), body });
                 prop_assert_eq!(collected.complete_reply(), reply);
             }
             drop(collected);

@@ -14,7 +14,7 @@ use crate::gateway::api_error::{ApiError, ServerError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::response::{head, writer};
 use crate::gateway::state::Gateway;
-use crate::gateway::videos::service::ID_PREFIX;
+use crate::gateway::videos::shared::ID_PREFIX;
 use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
 

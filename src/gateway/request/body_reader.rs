@@ -82,7 +82,9 @@ pub(crate) async fn read_json_body(
         let deadline = began + rate.deadline();
         let piece = tokio::select! {
             biased;
-            piece = tokio::time::timeout_at(deadline, next.next()) => piece.map_err(|_| reject_slow_body())??,
+            piece = tokio::time::timeout_at(deadline, next.next()) => {
+                piece.map_err(|_| reject_slow_body())??
+            }
             () = watch.wait_for_eviction() => return Err(reject_evicted()),
         };
         let Some(piece) = piece else { break };

@@ -1,4 +1,5 @@
-//! The place of a request among those in flight: first counted for its address, then for its account.
+//! The place of a request among those in flight: first counted for its address, then for its
+//! account.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The beginning of a relay: the vendor's head becomes ours, and an admitted call becomes a relayed one.
+//! The beginning of a relay: the vendor's head becomes ours, and an admitted call becomes a relayed
+//! one.
 
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
@@ -14,8 +15,8 @@ use crate::gateway::settlement::stream_budget::StreamBudget;
 use crate::gateway::settlement::usage_bounds;
 use crate::gateway::upstream::outcome;
 
-/// Begins the relay of a vendor's response: the vendor's head becomes ours, of which nothing goes on
-/// but the content type.
+/// Begins the relay of a vendor's response: the vendor's head becomes ours, of which nothing goes
+/// on but the content type.
 pub(crate) fn begin_relay(
     session: &mut Session,
     exchange: &mut RequestContext,

@@ -1,4 +1,5 @@
-//! The hold of a stream grows with it: what the stream has cost so far stays within its hold, and the ledger gets checkpoints.
+//! The hold of a stream grows with it: what the stream has cost so far stays within its hold, and
+//! the ledger gets checkpoints.
 
 use std::time::Duration;
 

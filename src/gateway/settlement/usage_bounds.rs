@@ -335,7 +335,8 @@ mod tests {
                 prop_assert!(charge <= held);
                 prop_assert_eq!(usage.tokens.input, terms.input_tokens);
             } else {
-                let exact = terms.model.price.cost(BilledUnits::Tokens(reported), 0).expect("a price");
+                let units = BilledUnits::Tokens(reported);
+            let exact = terms.model.price.cost(units, 0).expect("a price");
                 prop_assert_eq!((usage.tokens, usage.basis), (reported, UsageBasis::Reported));
                 prop_assert_eq!(charge, exact);
                 prop_assert!(input <= 1_062_500 && output <= 2_125_064);

@@ -13,13 +13,13 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{ProxyHttp, Session};
 
+use super::answer::UpstreamResponse;
 use crate::dialect::call::RequestKind;
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::vendor_error::VendorError;
 use crate::gateway::api_error::{ApiError, AttemptFailure, ServerError, UpstreamError};
 use crate::gateway::budgets::overload::reject;
 use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext};
-use crate::gateway::response::UpstreamResponse;
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::{failure, outcome};
 use crate::gateway::{response, upstream};

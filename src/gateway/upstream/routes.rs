@@ -240,7 +240,10 @@ impl RouteTable {
                 Some(_) => {}
                 None => {
                     let event = "vendor_key_missing";
-                    log::error!(event, vendor, route = name; "vendor key missing or unusable, keeping the old one");
+                    log::error!(
+                        event, vendor, route = name;
+                        "vendor key missing or unusable, keeping the old one"
+                    );
                 }
             }
         }

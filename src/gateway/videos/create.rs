@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pingora_proxy::Session;
 
 use super::body;
-use super::service::job_id;
+use super::shared::job_id;
 use crate::backoff::Backoff;
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
@@ -120,14 +120,17 @@ pub(in crate::gateway) async fn place_job(
     let (account, id) = (new_job.job.account.clone(), new_job.job.id.clone());
     let has_key = new_job.key.is_some();
     let placing = queue.place_job(new_job);
-    let placed = if gateway.store_name == "sqlite" {
+    let placed = if queue.is_embedded() {
         let waited = tokio::time::timeout(EMBEDDED_STORE_TIMEOUT, placing).await;
         waited.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())))
     } else {
         gateway.with_ledger_timeout("video_place", placing).await
     };
     if let Err(why) = &placed {
-        log::warn!(event = "video_place_failed", job = id, why:% = why; "placing a video job failed");
+        log::warn!(
+            event = "video_place_failed", job = id, why:% = why;
+            "placing a video job failed"
+        );
         if !has_key {
             delete_unconfirmed(queue, account, id);
         }

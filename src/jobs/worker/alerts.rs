@@ -26,5 +26,8 @@ pub(super) fn log_skipped(route: &VideoRoute, job: &str, reason: &str) {
 
 /// Tells that nobody knows whether a vendor has a job.
 pub(super) fn log_unanswered(route: &VideoRoute, job: &str, why: &str) {
-    log::error!(event = "video_submit_unknown", job, route = route.name, why; "video submission outcome unknown");
+    log::error!(
+        event = "video_submit_unknown", job, route = route.name, why;
+        "video submission outcome unknown"
+    );
 }

@@ -57,6 +57,10 @@ fn current_dir(log: &SettlementLog) -> impl FnOnce() -> Arc<SegmentDir> {
 #[async_trait]
 impl JobQueue for OutboxQueue {
     /// Only what was placed is written down: of an order that was refused nothing may come back.
+    fn is_embedded(&self) -> bool {
+        self.store.is_embedded()
+    }
+
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let placed = self.store.place_job(order.clone()).await?;
         if placed == PlaceResult::New {

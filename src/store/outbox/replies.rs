@@ -27,6 +27,10 @@ impl OutboxReplies {
 
 #[async_trait]
 impl ReplyStore for OutboxReplies {
+    fn is_durable_at_once(&self) -> bool {
+        self.store.is_durable_at_once()
+    }
+
     /// What takes a name whoever has it is an ordinary call: it asks for no more than that a try
     /// after it finds it, and is not written down.
     async fn claim_key(

@@ -85,8 +85,8 @@ async fn replay_permission_fault(
         let text_of = |answer| String::from_redis_value_ref(answer).unwrap_or_default();
         if answers.iter().any(|answer| text_of(answer) != "OK") {
             return Ok(Some(format!(
-                "its user '{AOF_REPLAY_USER}', as which it reads its log at its next start, may not \
-                 do {}; let it (`user {AOF_REPLAY_USER} off ~* &* +@all`)",
+                "its user '{AOF_REPLAY_USER}', as which it reads its log at its next start, may \
+                 not do {}; let it (`user {AOF_REPLAY_USER} off ~* &* +@all`)",
                 words[0]
             )));
         }

@@ -78,6 +78,10 @@ fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
 
 #[async_trait]
 impl ReplyStore for RedisStore {
+    fn is_durable_at_once(&self) -> bool {
+        false
+    }
+
     async fn claim_key(
         &self,
         account: &AccountName,

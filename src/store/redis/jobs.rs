@@ -34,6 +34,10 @@ const SECRET_KEY: &str = "tollgate:secret";
 
 #[async_trait]
 impl JobQueue for RedisStore {
+    fn is_embedded(&self) -> bool {
+        false
+    }
+
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         if let Some(gate) = &self.run_gate {
             gate.allowed_run(Requirement::WritableOutbox)?;

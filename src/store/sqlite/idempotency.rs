@@ -289,6 +289,10 @@ impl SqliteStore {
 
 #[async_trait]
 impl ReplyStore for SqliteStore {
+    fn is_durable_at_once(&self) -> bool {
+        true
+    }
+
     async fn claim_key(
         &self,
         account: &AccountName,

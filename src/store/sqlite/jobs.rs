@@ -20,6 +20,10 @@ mod claims;
 
 #[async_trait]
 impl JobQueue for SqliteStore {
+    fn is_embedded(&self) -> bool {
+        true
+    }
+
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let job = serialize_job(&order.job)?;
         let most = self.kept_bytes_max;

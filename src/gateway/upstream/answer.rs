@@ -1,0 +1,125 @@
+//! A vendor's answer while it is read: piece by piece, with what was looked at ahead.
+
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::poll;
+use pingora_core::ErrorType;
+use pingora_core::protocols::http::client::HttpSession as Upstream;
+use pingora_core::upstreams::peer::HttpPeer;
+
+use crate::dialect::relay::RelayError;
+use crate::gateway::state::Gateway;
+
+/// How long a connection may take to end its response, so that it can be reused.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The vendor's side of an answer.
+pub(crate) struct UpstreamResponse {
+    /// The connection.
+    pub(crate) connection: Upstream,
+    /// Whether it has all of the request.
+    pub(crate) request_sent: bool,
+    /// Whether all of it was read.
+    ended: bool,
+    pub(crate) read_bytes: u64,
+    /// What was read ahead.
+    peeked: Option<UpstreamRead>,
+}
+
+/// What came of a read.
+pub(crate) enum UpstreamRead {
+    Piece(Bytes),
+    End,
+    Failed(RelayError),
+}
+
+impl UpstreamResponse {
+    pub(crate) fn new(connection: Upstream, request_sent: bool) -> UpstreamResponse {
+        UpstreamResponse { connection, request_sent, ended: false, read_bytes: 0, peeked: None }
+    }
+
+    /// Looks at how the body begins, which is read again; `None` if it is empty.
+    pub(crate) async fn peek_body(&mut self) -> Option<&[u8]> {
+        let mut read = self.read_chunk().await;
+        while matches!(&read, UpstreamRead::Piece(piece) if piece.is_empty()) {
+            read = self.read_chunk().await;
+        }
+        match self.peeked.insert(read) {
+            UpstreamRead::Piece(piece) => Some(piece),
+            UpstreamRead::End => None,
+            UpstreamRead::Failed(_) => Some(&[]),
+        }
+    }
+
+    pub(crate) async fn read_chunk(&mut self) -> UpstreamRead {
+        if let Some(read) = self.peeked.take() {
+            return read;
+        }
+        let read = self.connection.read_response_body().await;
+        self.classify_read(read)
+    }
+
+    /// What is there without waiting. A read that would wait is dropped, which loses nothing.
+    pub(crate) async fn try_read_chunk(&mut self) -> Option<UpstreamRead> {
+        if let Some(read) = self.peeked.take() {
+            return Some(read);
+        }
+        let read = match poll!(Box::pin(self.connection.read_response_body())) {
+            Poll::Ready(read) => read,
+            Poll::Pending => return None,
+        };
+        Some(self.classify_read(read))
+    }
+
+    pub(crate) fn classify_read(
+        &mut self,
+        read: pingora_core::Result<Option<Bytes>>,
+    ) -> UpstreamRead {
+        match read {
+            Ok(Some(piece)) => {
+                self.read_bytes += piece.len() as u64;
+                UpstreamRead::Piece(piece)
+            }
+            Ok(None) => {
+                self.ended = true;
+                UpstreamRead::End
+            }
+            Err(why) if *why.etype() == ErrorType::ReadTimedout => {
+                UpstreamRead::Failed(RelayError::Stalled)
+            }
+            Err(_) => UpstreamRead::Failed(RelayError::Truncated),
+        }
+    }
+}
+
+/// Returns the connection to the pool. A stream's connection is reusable once the end of the body
+/// arrives after the last event; that wait is done in a task, so the client does not wait.
+pub(crate) async fn release_connection(
+    gateway: &Gateway,
+    mut vendor: Box<UpstreamResponse>,
+    peer: &HttpPeer,
+) {
+    let more = !vendor.ended
+        && matches!(
+            vendor.try_read_chunk().await,
+            Some(UpstreamRead::Piece(_) | UpstreamRead::Failed(_))
+        );
+    // Bytes after the end of the response: the connection cannot be reused.
+    if more || !vendor.request_sent {
+        vendor.connection.shutdown().await;
+        return;
+    }
+    if vendor.ended {
+        gateway.upstream_pool.release(vendor.connection, peer).await;
+        return;
+    }
+    let (dial, peer) = (gateway.upstream_pool.clone(), peer.clone());
+    tokio::spawn(async move {
+        match tokio::time::timeout(RELEASE_TIMEOUT, vendor.read_chunk()).await {
+            Ok(UpstreamRead::End) => dial.release(vendor.connection, &peer).await,
+            _ => vendor.connection.shutdown().await,
+        }
+    });
+}
