@@ -5,11 +5,11 @@
 use std::net::SocketAddr;
 
 use async_trait::async_trait;
-use pingora_core::Result;
-use pingora_core::server::Server;
-use pingora_core::server::configuration::ServerConf;
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
+use pingora::Result;
+use pingora::proxy::{ProxyHttp, Session, http_proxy_service};
+use pingora::server::Server;
+use pingora::server::configuration::ServerConf;
+use pingora::upstreams::peer::HttpPeer;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

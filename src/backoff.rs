@@ -1,10 +1,10 @@
-//! The wait between retries.
+//! The wait between retries, which doubles up to a maximum.
 
 use std::time::Duration;
 
 /// Waits that double: each is twice as long as the one before, up to the longest.
 #[derive(Debug, Clone)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     next: Duration,
     longest: Duration,
 }
@@ -12,12 +12,12 @@ pub struct Backoff {
 impl Backoff {
     /// Waits that begin with `first`.
     #[must_use]
-    pub fn new(first: Duration, longest: Duration) -> Backoff {
+    pub(crate) fn new(first: Duration, longest: Duration) -> Backoff {
         Backoff { next: first, longest }
     }
 
     /// Waits for the next time.
-    pub async fn wait(&mut self) {
+    pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.next).await;
         self.next = (self.next * 2).min(self.longest);
     }

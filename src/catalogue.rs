@@ -1,7 +1,7 @@
-//! What is for sale: every model with its price, and how each vendor is spoken to.
+//! The catalogue: every model with its price, and how each vendor's API is called.
 //!
-//! All of it is data, read from the rules files and proved before it is used. A file with a fault
-//! changes nothing: the catalogue is made whole or not at all.
+//! The rules files are its only source. Their examples run when they are read; a file with a fault
+//! changes nothing, because the catalogue is made as a whole or not at all.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashMap;

@@ -1,10 +1,10 @@
-//! The clock of the system.
+//! The system's clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Now, in unix ms; 0 if the clock stands before 1970.
 #[must_use]
-pub fn unix_ms() -> i64 {
+pub(crate) fn unix_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.ok().and_then(|time| i64::try_from(time.as_millis()).ok()).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! The configuration: one file, overlaid by the environment, read whole with all faults at once.
+//! The configuration: one file, overlaid by variables of the environment. All its faults are
+//! reported together.
 
 use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;

@@ -1,7 +1,7 @@
 //! The wire formats: requests as clients send them, replies as vendors send them.
 //!
-//! Everything here is a pure function of bytes. What a request may cost and what a reply did cost
-//! are both read here, by one parser, so that the two cannot disagree.
+//! Everything here is a pure function of bytes. The same parser reads what a request may cost and
+//! what a reply did cost, so the two cannot disagree.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 pub mod call;

@@ -1,9 +1,9 @@
-//! Finished videos in an object store, and short-lived addresses of them; and [`bodies`] that are
-//! too large for the ledger's store.
+//! The object store: finished videos with short-lived download addresses, and `bodies` that are too
+//! large for the ledger's store.
 //!
-//! The store is a folder, for one node, or a bucket, for a fleet. A file is there whole or not at
-//! all. Of a bucket the client gets an address that the store itself serves; of a folder the
-//! gateway serves it, under an address that a [`signed_url`] token keeps others from making.
+//! The store is a folder, for one gateway, or a bucket, for a fleet. A file appears as a whole or
+//! not at all. A bucket serves its files itself, at a presigned address. The gateway serves the
+//! files of a folder, at an address with a token of `signed_url` that nobody else can make.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,20 +21,19 @@ use object_store::{
     ObjectStoreExt, RetryConfig,
 };
 
-pub mod bodies;
+pub(crate) mod bodies;
 mod config;
 mod error;
 mod folder;
 mod link_secret;
 mod names;
-pub mod range;
-pub mod signed_url;
+pub(crate) mod range;
+pub(crate) mod signed_url;
 mod upload;
 
-pub use config::FilesSection;
-pub use error::{FileReadError, FileWriteError};
-pub use link_secret::LinkSecret;
-pub use names::video_name;
+pub(crate) use config::FilesSection;
+pub(crate) use error::{FileReadError, FileWriteError};
+pub(crate) use names::video_name;
 
 use config::StorageLocation;
 use upload::FileUpload;

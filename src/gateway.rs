@@ -1,36 +1,36 @@
-//! The gateway: pingora's phases, each of which calls one file below.
+//! The gateway: the phases of pingora, each of which is one call to a module below.
 //!
-//! A request takes one path: `request` reads it and places a hold for it, `upstream`
-//! prepares each attempt, `response` relays the answer, `settlement` settles the hold.
-//! `upstream::attempts` calls the phases, as pingora would.
+//! A request takes one path: `serve` routes it, `request` reads and admits it, `settlement` places
+//! its hold, `upstream` tries the vendor's routes, `response` relays the answer, and `settlement`
+//! turns the hold into a charge. `upstream::attempts` calls the phases in pingora's order.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType, Result};
-use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::proxy::{FailToProxy, ProxyHttp, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
 
-pub mod api_error;
-pub mod budgets;
-pub mod context;
+pub(crate) mod api_error;
+pub(crate) mod budgets;
+pub(crate) mod context;
 pub mod edge;
-pub mod idempotency;
-pub mod in_flight;
-pub mod limits;
-pub mod local_response;
-pub mod request;
-pub mod response;
+pub(crate) mod idempotency;
+pub(crate) mod in_flight;
+pub(crate) mod limits;
+pub(crate) mod local_response;
+pub(crate) mod request;
+pub(crate) mod response;
 mod serve;
-pub mod settlement;
+pub(crate) mod settlement;
 mod spawn;
-pub mod state;
-pub mod upstream;
-pub mod videos;
+pub(crate) mod state;
+pub(crate) mod upstream;
+pub(crate) mod videos;
 
-pub use state::{Gateway, GatewayConfig};
+pub(crate) use state::Gateway;
 
 use context::RequestContext;
 

@@ -2,7 +2,7 @@
 
 /// The bytes in lower case, two digits each.
 #[must_use]
-pub fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)] as char);
     bytes.iter().flat_map(digits).collect()

@@ -1,9 +1,9 @@
-//! Repeats: a call that comes again, under its idempotency key or as a client's own retry, gets the
-//! first reply again and is not paid for twice.
+//! Idempotency: the store of keys and replies. A call that is repeated, under its idempotency key
+//! or as a client's own retry, gets the first reply again and is charged once.
 //!
-//! A name stands for one call of an account's. It is taken before money is held for the call, is
-//! kept alive while the call runs, and then keeps its reply. Whoever finds a name whose lease ran
-//! out asks the ledger what became of the call: its owner is the id of its hold.
+//! A key stands for one call of an account. The call claims it before money is held, and stores its
+//! reply under it when it ends; the process renews the claim meanwhile. If a claim has expired, the
+//! ledger tells what became of the call: its owner is the id of the call's hold.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use async_trait::async_trait;

@@ -1,9 +1,9 @@
-//! Video jobs: asked for once, sent to a vendor once, settled once, whatever dies in between.
+//! Video jobs: each is accepted once, sent to a vendor once and settled once, whatever process dies
+//! in between.
 //!
-//! A job lives in the store together with the money held for it. Any node's worker may claim it;
-//! what it does next is told by the job's stage alone, and each stage is saved before the step that
-//! it announces is taken. So whoever claims a job from a node that died knows what may have
-//! happened.
+//! A job is in the store together with its hold. A worker of any gateway may claim it. The stage of
+//! the job alone decides the next step, and each stage is saved before the step that it announces.
+//! So a worker that takes a job over from a dead one knows what may have happened.
 
 use async_trait::async_trait;
 use bytes::Bytes;

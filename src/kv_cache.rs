@@ -1,5 +1,5 @@
-//! Notes: small things that the gateway keeps for a while, so that every node of a fleet finds
-//! them. Nothing that counts rests on one: a note may be lost at any time.
+//! The account cache: small values, called notes, with a time to live, which every gateway of a
+//! fleet finds. The store may lose a note at any time, so nothing that counts depends on one.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use async_trait::async_trait;

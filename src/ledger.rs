@@ -1,9 +1,9 @@
-//! The ledger: prepaid credit, holds, and charges that happen once.
+//! The ledger: prepaid credit, holds, and charges that are made once.
 //!
-//! Of an account, credit C and what was written off W are what came in; available A, held H and
-//! posted P are where it is: `C + W = A + H + P`, and none is ever below zero. A hold is open, and
-//! then once and for all posted, voided or expired. Every operation carries its caller's id, and
-//! the same operation again gives the same answer.
+//! Credit C and the write-offs W of an account are what came in; available A, held H and posted P
+//! are where it is: `C + W = A + H + P`, and none is ever negative. A hold is open, and then
+//! posted, voided or expired. Every operation carries its caller's id; the same operation again
+//! changes nothing.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use async_trait::async_trait;

@@ -1,20 +1,20 @@
 #![doc = include_str!("../ARCHITECTURE.md")]
 
-pub mod backoff;
+pub(crate) mod backoff;
 pub mod catalogue;
 pub mod cli;
-pub mod clock;
+pub(crate) mod clock;
 pub mod conf;
 pub mod dialect;
-pub mod files;
+pub(crate) mod files;
 pub mod gateway;
-pub mod hex;
+pub(crate) mod hex;
 pub mod idempotency;
 pub mod jobs;
 pub mod kv_cache;
 pub mod ledger;
 pub mod metrics;
 pub mod money;
-pub mod permissions;
+pub(crate) mod permissions;
 pub mod store;
-pub mod toml_reader;
+pub(crate) mod toml_reader;

@@ -1,6 +1,6 @@
-//! Every metric, declared once. Prometheus reads them from the admin address.
+//! All metrics, each declared once. Prometheus reads them from the admin address.
 
-use std::sync::LazyLock;
+use once_cell::sync::Lazy;
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -72,7 +72,7 @@ pub struct Metrics {
 }
 
 /// The metrics of this process.
-pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
+pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     requests: counter_vec("requests_total", "Answers", &["endpoint", "model", "status"]),
     charged_nanousd: counter_vec(
         "charged_nanousd_total",
@@ -155,7 +155,7 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| Metrics {
 
 /// Makes every metric known, so that a first scrape shows them.
 pub fn register_all() {
-    LazyLock::force(&METRICS);
+    Lazy::force(&METRICS);
 }
 
 /// A write-off above so much, which is a cent, is told in the log.

@@ -1,4 +1,4 @@
-//! Money, rates and usage: whole nano-USD, whole units, checked arithmetic and nothing else.
+//! Money, rates, usage and prices: whole nano-USD, whole units, and checked arithmetic only.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;

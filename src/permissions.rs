@@ -1,9 +1,9 @@
-//! Files and folders that are for nobody else: made so, and mended where they are open to others.
+//! Files and folders that only their owner can open.
 //!
-//! What tollgate keeps is money, and what customers said. So a folder or a file that is its own has
-//! no permissions for a group or for others. One that has is closed, with a warning; one that
-//! belongs to another user is not used at all, since its owner could change it. Root may use what
-//! belongs to others: commands are run so beside a gateway that has a user of its own.
+//! What tollgate keeps is money, and what customers sent. So its own folders and files have no
+//! permissions for groups or others. One that has is closed, with a warning. One that belongs to
+//! another user is refused, because its owner could change it; only root may use it, since commands
+//! can run as root beside a gateway with a user of its own.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -23,7 +23,7 @@ const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
 const STICKY_BIT: u32 = 0o1000;
 
 /// Whatever this process makes from now on is for its user alone.
-pub fn restrict_new_files() {
+pub(crate) fn restrict_new_files() {
     umask(Mode::from_raw_mode(GROUP_AND_OTHERS));
 }
 
@@ -31,7 +31,7 @@ pub fn restrict_new_files() {
 ///
 /// # Errors
 /// It cannot be made or closed, or belongs to another user.
-pub fn make_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     restrict(path, &File::open(path)?, FOLDER_MODE)
 }
@@ -41,7 +41,7 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be made.
-pub fn make_shared_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn make_shared_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let mode = fs::metadata(path)?.mode();
@@ -60,7 +60,7 @@ pub fn make_shared_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be made, belongs to another user, or is open to others.
-pub fn make_private_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     check_private_folder(path)
 }
@@ -69,7 +69,7 @@ pub fn make_private_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It is not there, belongs to another user, or is open to others.
-pub fn check_private_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn check_private_folder(path: &Path) -> io::Result<()> {
     let about = fs::metadata(path)?;
     if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
         let (path, mode) = (path.display(), about.mode() & 0o7777);
@@ -90,7 +90,7 @@ fn make_folders(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be made or closed, or belongs to another user.
-pub fn make_file(path: &Path) -> io::Result<()> {
+pub(crate) fn make_file(path: &Path) -> io::Result<()> {
     let mut made = OpenOptions::new();
     let file = made.write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
     restrict(path, &file, FILE_MODE)
@@ -101,7 +101,7 @@ pub fn make_file(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be closed, or belongs to another user.
-pub fn restrict_file(path: &Path) -> io::Result<()> {
+pub(crate) fn restrict_file(path: &Path) -> io::Result<()> {
     let about = match fs::metadata(path) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
         about => about?,

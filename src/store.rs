@@ -1,5 +1,5 @@
-//! Where the ledger, the notes, the jobs and the replies live: embedded in this process, or shared
-//! by a fleet.
+//! The stores of the ledger, the account cache, the job queue and the replies: SQLite, embedded in
+//! the process, or Redis, shared by a fleet.
 
 use std::path::Path;
 use std::sync::Arc;

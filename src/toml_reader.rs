@@ -1,8 +1,8 @@
-//! Data files as written: TOML whose every value knows its file and line, read with all faults at
-//! once.
+//! TOML files whose every value knows its file and line.
 //!
-//! The rules and the configuration are edited by people, so a fault names the place and the word
-//! that was probably meant, and one mistake does not hide the next.
+//! People edit the rules and the configuration. So a fault names its line and the word that was
+//! probably meant, and all faults of a file are reported together. Numbers keep their digits, so no
+//! price passes through a float.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -13,12 +13,11 @@ use toml::de::{DeTable, DeValue};
 
 mod table;
 
-pub use table::TableReader;
+pub(crate) use table::TableReader;
 
 /// Something wrong with a data file, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where it stands.
     pub location: SourceLocation,
     /// What is wrong, and what would be right.
     pub message: String,
@@ -63,22 +62,18 @@ impl fmt::Display for SourceLocation {
 /// A value and where it stands.
 #[derive(Debug, Clone)]
 pub struct SpannedValue {
-    /// Where.
     pub location: SourceLocation,
-    /// What.
     pub value: TomlValue,
 }
 
 /// A value as written. Numbers stay text, so that no price passes through a float.
 #[derive(Debug, Clone)]
 pub enum TomlValue {
-    /// A string.
     Text(String),
     /// A number: its digits as they stand, without underscores.
     Number(String),
     /// `true` or `false`.
     Bool(bool),
-    /// A list.
     List(Vec<SpannedValue>),
     /// A table, in the order of its keys.
     Table(Vec<(String, SpannedValue)>),
@@ -100,7 +95,7 @@ impl TomlValue {
 
 /// Reads one file. What can be read is returned beside the faults.
 #[must_use]
-pub fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) {
+pub(crate) fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) {
     let source = TextSource::new(file, text);
     let (root, errors) = DeTable::parse_recoverable(text);
     let fault = |e: &toml::de::Error| {
@@ -114,7 +109,7 @@ pub fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) {
 
 /// Reads the value of a variable: TOML if it is TOML, else the text itself.
 #[must_use]
-pub fn parse_value(name: &str, text: &str) -> SpannedValue {
+pub(crate) fn parse_value(name: &str, text: &str) -> SpannedValue {
     let place = SourceLocation::whole_source(name);
     let wrapped = format!("v = {text}");
     let (node, faults) = parse(name, &wrapped);
@@ -128,7 +123,10 @@ pub fn parse_value(name: &str, text: &str) -> SpannedValue {
 
 /// The known word nearest to `word`, if one is near enough to have been meant.
 #[must_use]
-pub fn closest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn closest_word<'a>(
+    word: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let scored =
         known.into_iter().map(|k| (strsim::damerau_levenshtein(&lower, &k.to_lowercase()), k));

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use pingora_core::connectors::ConnectorOptions;
-use pingora_core::server::configuration::{Opt, ServerConf};
-use pingora_core::server::{RunArgs, Server};
-use pingora_core::services::background::background_service;
+use pingora::connectors::ConnectorOptions;
+use pingora::server::configuration::{Opt, ServerConf};
+use pingora::server::{RunArgs, Server};
+use pingora::services::background::background_service;
 use tokio::sync::Notify;
 
 use super::{logging, rules, settings};

@@ -21,7 +21,7 @@ use super::error::FileReadError;
 use super::names::ROOT_FOLDER;
 use super::{VideoFiles, folder};
 
-pub use super::names::{BodyKind, BodyName};
+pub(crate) use super::names::{BodyKind, BodyName};
 
 /// So many bodies are written at a time.
 const WRITES_MAX: usize = 16;
@@ -129,7 +129,6 @@ pub struct BodyStoreLimits {
     pub account: u64,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct BodyFiles {
     files: Arc<VideoFiles>,

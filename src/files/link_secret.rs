@@ -14,7 +14,6 @@ pub enum LinkSecret {
     Store,
     /// In a variable of the environment.
     Env(String),
-    /// In a file.
     File(String),
 }
 

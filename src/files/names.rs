@@ -6,7 +6,7 @@ pub(super) const ROOT_FOLDER: &str = "bodies";
 
 /// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
 #[must_use]
-pub fn video_name(account: &str, job: &str) -> String {
+pub(crate) fn video_name(account: &str, job: &str) -> String {
     format!("videos/{}/{job}.mp4", escape_account(account))
 }
 
@@ -27,7 +27,6 @@ pub enum BodyKind {
 impl BodyKind {
     pub(super) const ALL: [BodyKind; 2] = [BodyKind::Reply, BodyKind::Request];
 
-    /// Its folder.
     pub(super) fn folder(self) -> &'static str {
         match self {
             BodyKind::Reply => "replies",
@@ -39,7 +38,6 @@ impl BodyKind {
 /// The name of a body.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BodyName {
-    /// What it is.
     pub kind: BodyKind,
     /// The name of the account that it belongs to.
     pub account: String,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// What of a file is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ByteRange {
+pub(crate) enum ByteRange {
     /// All of it: 200.
     Whole,
     /// A part, which is never empty: 206.
@@ -17,7 +17,7 @@ pub enum ByteRange {
 /// Reads the header for a file that is so long. One range of bytes is known; several, another unit
 /// and what is no range are ignored, as the RFC allows.
 #[must_use]
-pub fn resolve_range(header: Option<&str>, length: u64) -> ByteRange {
+pub(crate) fn resolve_range(header: Option<&str>, length: u64) -> ByteRange {
     let Some(range) = header.and_then(parse_range) else { return ByteRange::Whole };
     let part = match range {
         (Some(first), last) => {

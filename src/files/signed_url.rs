@@ -14,7 +14,7 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 
 /// No token is good for longer, in ms, whoever made it: a secret that leaks, or a clock that is
 /// wrong, makes no address that lasts.
-pub const TOKEN_TTL_MAX_MS: i64 = 600_000;
+pub(crate) const TOKEN_TTL_MAX_MS: i64 = 600_000;
 
 /// What the secret is used for here, so that nothing made with it for something else is a token.
 const HKDF_SALT: &[u8] = b"tollgate: address of a file, version 3";
@@ -27,7 +27,7 @@ const TOKEN_CHARS: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
 /// The fleet's secrets, with which tokens are made and known: one, and while it is changed another.
 #[derive(Clone)]
-pub struct UrlSigner {
+pub(crate) struct UrlSigner {
     /// Makes tokens.
     current: SigningSecret,
     /// Knows them too.
@@ -40,7 +40,7 @@ struct SigningSecret([u8; 32]);
 impl UrlSigner {
     /// Of the secret that makes tokens, and of another one whose tokens are good as well.
     #[must_use]
-    pub fn new(current: [u8; 32], previous: Option<[u8; 32]>) -> UrlSigner {
+    pub(crate) fn new(current: [u8; 32], previous: Option<[u8; 32]>) -> UrlSigner {
         UrlSigner { current: SigningSecret(current), previous: previous.map(SigningSecret) }
     }
 
@@ -48,7 +48,7 @@ impl UrlSigner {
     ///
     /// # Errors
     /// The name of the job is longer than any cipher takes.
-    pub fn make_token(
+    pub(crate) fn make_token(
         &self,
         account: &str,
         job: &str,
@@ -66,7 +66,7 @@ impl UrlSigner {
     /// The account of a token, if it is one that was made for this job, is still good, and is not
     /// good for longer than any may be.
     #[must_use]
-    pub fn verify(&self, job: &str, token: &str, now_ms: i64) -> Option<String> {
+    pub(crate) fn verify(&self, job: &str, token: &str, now_ms: i64) -> Option<String> {
         if token.len() != TOKEN_CHARS {
             return None;
         }

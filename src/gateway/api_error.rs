@@ -1,5 +1,5 @@
-//! All API errors of the gateway. What the client is told of each stands in `description`, and the
-//! answer that says it is made in `response`.
+//! All API errors of the gateway. `description` has what the client is told of each, `response`
+//! builds the answer.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ mod response;
 
 /// The API format in which a client gets its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorFormat {
+pub(crate) enum ErrorFormat {
     /// The chat format, and all that share its errors.
     Chat,
     /// The messages format.
@@ -25,9 +25,9 @@ pub enum ErrorFormat {
 
 /// Why a request is not served.
 #[derive(Debug, Clone)]
-pub enum ApiError {
+pub(crate) enum ApiError {
     /// The caller is not known.
-    Auth(AuthError),
+    Auth(ApiKeyError),
     /// The request cannot be read.
     Request(RequestError),
     /// The call cannot be sold.
@@ -46,18 +46,18 @@ pub enum ApiError {
 
 /// Why a caller is not known.
 #[derive(Debug, Clone, Copy)]
-pub enum AuthError {
+pub(crate) enum ApiKeyError {
     /// No key came with the request.
-    MissingKey,
+    Missing,
     /// No account has this key.
-    UnknownKey,
+    Unknown,
     /// The key was revoked.
-    RevokedKey,
+    Revoked,
 }
 
 /// Why a request cannot be read.
 #[derive(Debug, Clone)]
-pub enum RequestError {
+pub(crate) enum RequestError {
     /// There is no such path.
     UnknownPath(String),
     /// The path exists, but not with this method; the `allow` header names the right ones.
@@ -82,7 +82,7 @@ pub enum RequestError {
 
 /// Why a call cannot be sold.
 #[derive(Debug, Clone)]
-pub enum AdmissionError {
+pub(crate) enum AdmissionError {
     /// A field of the call is wrong.
     InvalidCall(CallError),
     /// There is no such model.
@@ -94,7 +94,6 @@ pub enum AdmissionError {
     },
     /// The model is sold on another endpoint.
     WrongEndpoint {
-        /// The model.
         model: String,
         /// The endpoint that sells it.
         right: Endpoint,
@@ -114,7 +113,7 @@ pub enum AdmissionError {
 
 /// Why a video cannot be made or had.
 #[derive(Debug, Clone, Copy)]
-pub enum VideoError {
+pub(crate) enum VideoError {
     /// This many videos of the account are under way, which is the maximum.
     TooManyOpen(u32),
     /// There is no such video, as far as this caller is concerned.
@@ -127,7 +126,7 @@ pub enum VideoError {
 
 /// Why a call that repeats another one gets no reply.
 #[derive(Debug, Clone, Copy)]
-pub enum IdempotencyError {
+pub(crate) enum IdempotencyError {
     /// The idempotency key was used for a call with other content.
     KeyReused,
     /// The first call of the idempotency key still runs.
@@ -140,7 +139,7 @@ pub enum IdempotencyError {
 
 /// Why there is no room for a call.
 #[derive(Debug, Clone, Copy)]
-pub enum CapacityError {
+pub(crate) enum CapacityError {
     /// The gateway is overloaded.
     Overloaded,
     /// Too many large bodies are being sent.
@@ -153,7 +152,7 @@ pub enum CapacityError {
 
 /// Why the vendor did not serve a call.
 #[derive(Debug, Clone)]
-pub enum UpstreamError {
+pub(crate) enum UpstreamError {
     /// No route to the vendor can be used; the message says why.
     NoRoute(String),
     /// The vendor refused the call for a reason of the client's.
@@ -173,7 +172,7 @@ pub enum UpstreamError {
 
 /// Why the gateway is at fault.
 #[derive(Debug, Clone, Copy)]
-pub enum ServerError {
+pub(crate) enum ServerError {
     /// The ledger cannot be reached.
     LedgerUnavailable,
     /// A defect of the gateway.
@@ -182,7 +181,7 @@ pub enum ServerError {
 
 /// Why a route did not serve.
 #[derive(Debug, Clone)]
-pub struct AttemptFailure {
+pub(crate) struct AttemptFailure {
     /// The vendor's status; `None` if it gave no answer at all.
     pub status: Option<u16>,
     /// When the vendor wants to be asked again.
@@ -214,7 +213,7 @@ macro_rules! into_api_error {
 }
 
 into_api_error! {
-    Auth(AuthError),
+    Auth(ApiKeyError),
     Request(RequestError),
     Admission(AdmissionError),
     Video(VideoError),
@@ -247,7 +246,7 @@ impl From<HoldRefused> for ApiError {
             HoldRefused::Insufficient { least, available } => {
                 AdmissionError::InsufficientBalance { least, available }.into()
             }
-            HoldRefused::NoAccount => AuthError::UnknownKey.into(),
+            HoldRefused::NoAccount => ApiKeyError::Unknown.into(),
             HoldRefused::Unavailable(_) => ServerError::LedgerUnavailable.into(),
             HoldRefused::Conflict => ServerError::Internal.into(),
         }

@@ -1,10 +1,10 @@
-//! What an account may take of the gateway at a time: requests, memory for bodies, memory for
-//! answers.
+//! Bounds that accounts and addresses share: requests in flight, memory for bodies and for answers;
+//! and load shedding.
 
-pub mod answers;
-pub mod bodies;
-pub mod concurrency;
-pub mod overload;
-pub mod slow_bodies;
-pub mod tenants;
-pub mod uploads;
+pub(crate) mod answers;
+pub(crate) mod bodies;
+pub(crate) mod concurrency;
+pub(crate) mod overload;
+pub(crate) mod slow_bodies;
+pub(crate) mod tenants;
+pub(crate) mod uploads;

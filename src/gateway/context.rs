@@ -1,4 +1,5 @@
-//! One request and what has become of it: the context that pingora hands to every phase.
+//! The context of one request, which pingora hands to every phase: its stage, its permits, and what
+//! is logged of it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ use crate::ledger::{AccountName, KeyRecord};
 use crate::money::{Money, Usage};
 
 /// The state of one request, which pingora passes to every phase.
-pub struct RequestContext {
+pub(crate) struct RequestContext {
     /// Its id, and that of its hold. It begins with its time, so ids sort by age.
     pub id: String,
     /// When its head was read.
@@ -54,7 +55,7 @@ pub struct RequestContext {
 }
 
 /// The stages of a request, in order.
-pub enum RequestStage {
+pub(crate) enum RequestStage {
     /// Its head is there.
     Arrived,
     /// Money is held for it; routes are being tried.
@@ -68,13 +69,13 @@ pub enum RequestStage {
 impl RequestStage {
     /// Whether money is still held.
     #[must_use]
-    pub fn has_open_hold(&self) -> bool {
+    pub(crate) fn has_open_hold(&self) -> bool {
         matches!(self, RequestStage::Admitted(_) | RequestStage::Relaying(_))
     }
 }
 
 /// A call that has a hold, while routes are being tried.
-pub struct AdmittedCall {
+pub(crate) struct AdmittedCall {
     /// The call and what pays for it.
     pub priced: PricedCall,
     /// The memory that the call takes up.
@@ -86,7 +87,7 @@ pub struct AdmittedCall {
 }
 
 /// A call and what pays for it, whatever route serves it.
-pub struct PricedCall {
+pub(crate) struct PricedCall {
     /// The call.
     pub call: ModelCall,
     /// How its body becomes the vendor's.
@@ -98,17 +99,18 @@ pub struct PricedCall {
 }
 
 /// The memory that a call takes up.
-pub struct CallPermits {
+pub(crate) struct CallPermits {
     /// The memory of a large body.
     pub upload: Option<UploadPermit>,
     /// The memory of any other body.
+    #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub body: Option<BudgetPermit>,
     /// The memory of its answer.
     pub answer: AnswerPermit,
 }
 
 /// The routes of a call, and what became of those that were tried.
-pub struct RouteQueue {
+pub(crate) struct RouteQueue {
     /// The routes still to be tried, next one first.
     pub untried: VecDeque<Arc<VendorRoute>>,
     /// Whether only one route may serve the call.
@@ -122,8 +124,7 @@ pub struct RouteQueue {
 }
 
 /// A route being tried.
-pub struct RouteAttempt {
-    /// The route.
+pub(crate) struct RouteAttempt {
     pub route: Arc<VendorRoute>,
     /// The call's place on it.
     pub slot: RouteSlot,
@@ -133,7 +134,7 @@ pub struct RouteAttempt {
 
 impl AdmittedCall {
     /// Drops a large body, which the vendor has by now: no other route can be tried any more.
-    pub fn drop_body(&mut self) {
+    pub(crate) fn drop_body(&mut self) {
         if let Some(attempt) = &mut self.attempt {
             attempt.body = RequestPayload::default();
         }
@@ -148,7 +149,7 @@ impl AdmittedCall {
 impl RouteQueue {
     /// The routes of a call in the order in which they are tried.
     #[must_use]
-    pub fn new(untried: Vec<Arc<VendorRoute>>, is_pinned: bool) -> RouteQueue {
+    pub(crate) fn new(untried: Vec<Arc<VendorRoute>>, is_pinned: bool) -> RouteQueue {
         RouteQueue {
             untried: untried.into(),
             is_pinned,
@@ -161,7 +162,7 @@ impl RouteQueue {
     /// How many routes failed before this one: those tried in this call, and those that the
     /// client's preference would have come to first but that are blocked for a while.
     #[must_use]
-    pub fn fallback_depth(&self, serving: &VendorRoute) -> u32 {
+    pub(crate) fn fallback_depth(&self, serving: &VendorRoute) -> u32 {
         let failed = &self.failed;
         // Where only one could be taken, none was passed over.
         let preferred = if self.is_pinned { 0 } else { serving.preference };
@@ -171,7 +172,7 @@ impl RouteQueue {
 }
 
 /// How the body of a call becomes the body for a route.
-pub enum BodyTransform {
+pub(crate) enum BodyTransform {
     /// The rules' changes are spliced in.
     Patch,
     /// It goes as it came, but for the model's name.
@@ -187,8 +188,7 @@ pub enum BodyTransform {
 
 /// What a call is priced by. It does not change any more, whatever the rules do.
 #[derive(Clone)]
-pub struct PricedModel {
-    /// The model.
+pub(crate) struct PricedModel {
     pub model: Arc<Model>,
     /// The price list.
     pub price_version: Arc<str>,
@@ -203,7 +203,7 @@ pub struct PricedModel {
 }
 
 /// An answer on its way.
-pub struct RelayedCall {
+pub(crate) struct RelayedCall {
     /// The hold that pays for the call.
     pub funding: Funding,
     /// What the call is priced by.
@@ -211,10 +211,12 @@ pub struct RelayedCall {
     /// The route that serves.
     pub route: Arc<VendorRoute>,
     /// The call's place on it.
+    #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub slot: RouteSlot,
     /// How many routes failed before it.
     pub fallback_depth: u32,
     /// The room of a large body, which the answer takes over.
+    #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub upload_permit: Option<UploadPermit>,
     /// What the answer takes up in memory; it goes to its client's side.
     pub answer_permit: AnswerPermit,
@@ -228,14 +230,13 @@ pub struct RelayedCall {
 
 /// What the log and the metrics tell of a request. What never came about is empty.
 #[derive(Default)]
-pub struct AccessLogRecord {
+pub(crate) struct AccessLogRecord {
     /// The endpoint's short name.
     pub endpoint: &'static str,
     /// Whose key it was.
     pub account: Option<AccountName>,
     /// The key, of which the beginning may be shown.
     pub key: Option<Arc<KeyRecord>>,
-    /// The model.
     pub model: Option<Arc<Model>>,
     /// The route that served, or was tried last.
     pub route: Option<Arc<VendorRoute>>,
@@ -260,14 +261,14 @@ pub struct AccessLogRecord {
 impl RequestContext {
     /// A request that has just arrived.
     #[must_use]
-    pub fn begin() -> RequestContext {
+    pub(crate) fn begin() -> RequestContext {
         let id = uuid::Uuid::now_v7().to_string();
         RequestContext { id, arrived_ms: unix_ms(), ..RequestContext::idle() }
     }
 
     /// A connection that waits for a request: it has no id yet.
     #[must_use]
-    pub fn idle() -> RequestContext {
+    pub(crate) fn idle() -> RequestContext {
         RequestContext {
             id: String::new(),
             arrived: Instant::now(),
@@ -287,7 +288,7 @@ impl RequestContext {
 
     /// Makes room for another request: what is left is to write an answer of our own. Until that
     /// is written the request counts for its account or address all the same.
-    pub fn leave_pool(&mut self) {
+    pub(crate) fn leave_pool(&mut self) {
         if let Some(permit) = &mut self.request_permit {
             permit.leave_pool();
         }
@@ -295,7 +296,7 @@ impl RequestContext {
 
     /// Takes the admitted call out, with the route that answered; the request is closed then.
     /// `None` if no route is being tried.
-    pub fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {
+    pub(crate) fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {
         let attempt = self.admitted()?.attempt.take()?;
         match std::mem::replace(&mut self.stage, RequestStage::Closed) {
             RequestStage::Admitted(admitted) => Some((*admitted, attempt)),
@@ -304,7 +305,7 @@ impl RequestContext {
     }
 
     /// The answer on its way, if there is one.
-    pub fn relaying(&mut self) -> Option<&mut RelayedCall> {
+    pub(crate) fn relaying(&mut self) -> Option<&mut RelayedCall> {
         match &mut self.stage {
             RequestStage::Relaying(relaying) => Some(relaying),
             _ => None,
@@ -312,7 +313,7 @@ impl RequestContext {
     }
 
     /// The admitted call, while routes are being tried.
-    pub fn admitted(&mut self) -> Option<&mut AdmittedCall> {
+    pub(crate) fn admitted(&mut self) -> Option<&mut AdmittedCall> {
         match &mut self.stage {
             RequestStage::Admitted(admitted) => Some(admitted),
             _ => None,
@@ -322,7 +323,7 @@ impl RequestContext {
 
 /// What became of the thinking that belongs to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasoningState {
+pub(crate) enum ReasoningState {
     /// All of it was put back.
     Restored,
     /// Some was not to be had, or the client changed what it belongs to; none was put back.
@@ -332,7 +333,7 @@ pub enum ReasoningState {
 impl ReasoningState {
     /// The value of the header that tells.
     #[must_use]
-    pub fn header_value(self) -> &'static str {
+    pub(crate) fn header_value(self) -> &'static str {
         match self {
             ReasoningState::Restored => "restored",
             ReasoningState::Dropped => "dropped",

@@ -1,21 +1,20 @@
 //! The client side: limits connections, and reads and validates request heads.
 //!
-//! pingora reads requests from a connection as long as the client likes to send them, and takes
-//! heads that another server might read in another way. Here they are read first, within bounds,
-//! and checked; what has passed goes on to pingora as bytes that were read already. The same is
-//! done for every request of a connection that is used again.
+//! pingora reads a request for as long as the client sends, and accepts heads that another server
+//! might read differently. So the edge reads each head first, within bounds, checks it, and passes
+//! the bytes on to pingora as already read. It does so for every request of a connection.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerApp, ServerApp};
-use pingora_core::listeners::tls::Acceptor;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::l4::stream::Stream as Socket;
-use pingora_core::protocols::{ALPN, Ssl, Stream};
-use pingora_core::server::ShutdownWatch;
+use pingora::apps::{HttpServerApp, ServerApp};
+use pingora::listeners::tls::Acceptor;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::l4::stream::Stream as Socket;
+use pingora::protocols::{ALPN, Ssl, Stream};
+use pingora::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use super::in_flight::{InFlight, InFlightGuard};
@@ -27,7 +26,7 @@ use crate::gateway::request::router;
 
 pub mod chunks;
 mod connection;
-pub mod connection_limits;
+pub(crate) mod connection_limits;
 pub mod head;
 mod head_reader;
 mod http2;

@@ -1,5 +1,5 @@
-//! Repeats of paid calls. Under an idempotency key the same call is made once; and when an official
-//! client tries again by itself, it gets what it had asked for, instead of paying for it twice.
+//! Repeats of paid calls. Under an idempotency key a call is made once; and when an official client
+//! retries by itself, it gets the first reply instead of paying twice.
 //!
 //! A call claims its idempotency key before anything is looked up or held for it. After settlement
 //! the reply is stored under the key if the call was charged; else the key is released. If a call
@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
 use super::api_error::{ApiError, CapacityError, IdempotencyError, ServerError, UpstreamError};
 use super::context::RequestContext;
@@ -26,7 +26,7 @@ use crate::ledger::{AccountName, Operation, Outcome};
 use crate::metrics::METRICS;
 use crate::money::Money;
 
-pub mod call;
+pub(crate) mod call;
 mod completion;
 mod external_body;
 mod fingerprint;

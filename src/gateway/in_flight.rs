@@ -1,4 +1,4 @@
-//! How much is under way, requests and settlements each, so that a stop can wait for the last.
+//! Counters of requests and of settlements in flight. A stop waits until they are zero.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Bounds of what the gateway takes in and waits for, from the configuration.
+//! The limits and timeouts of the gateway, from the configuration.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,15 +1,14 @@
-//! Answers of our own, and how they go to the client.
+//! Answers that the gateway makes itself.
 
 use bytes::Bytes;
 
 /// What a client gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocalResponse {
+pub(crate) struct LocalResponse {
     /// The status.
     pub status: u16,
     /// The code that programs read.
     pub code: String,
-    /// The body.
     pub body: Bytes,
     /// Headers beside those that every answer has.
     pub headers: Vec<(&'static str, String)>,
@@ -18,13 +17,17 @@ pub struct LocalResponse {
 impl LocalResponse {
     /// A good answer of our own.
     #[must_use]
-    pub fn ok(body: impl Into<Bytes>) -> LocalResponse {
+    pub(crate) fn ok(body: impl Into<Bytes>) -> LocalResponse {
         LocalResponse { status: 200, code: String::new(), body: body.into(), headers: Vec::new() }
     }
 
     /// With a header more.
     #[must_use]
-    pub fn with_header(mut self, name: &'static str, value: &impl ToString) -> LocalResponse {
+    pub(crate) fn with_header(
+        mut self,
+        name: &'static str,
+        value: &impl ToString,
+    ) -> LocalResponse {
         self.headers.push((name, value.to_string()));
         self
     }

@@ -1,15 +1,15 @@
 //! From the head of a request to an admitted call: routing, authentication, the body, the hold.
 
-pub mod admission;
-pub mod auth;
-pub mod body;
-pub mod body_reader;
-pub mod client_address;
-pub mod key_cache;
-pub mod models;
-pub mod permits;
-pub mod reasoning_cache;
-pub mod router;
-pub mod target;
-pub mod uploads;
-pub mod vendor_ids;
+pub(crate) mod admission;
+pub(crate) mod auth;
+pub(crate) mod body;
+pub(crate) mod body_reader;
+pub(crate) mod client_address;
+pub(crate) mod key_cache;
+pub(crate) mod models;
+pub(crate) mod permits;
+pub(crate) mod reasoning_cache;
+pub(crate) mod router;
+pub(crate) mod target;
+pub(crate) mod uploads;
+pub(crate) mod vendor_ids;

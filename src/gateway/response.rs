@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType};
-use pingora_http::ResponseHeader;
-use pingora_proxy::{ProxyHttp, Session};
+use pingora::http::ResponseHeader;
+use pingora::proxy::{ProxyHttp, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType};
 use tokio::time::{Sleep, sleep};
 
 use super::api_error::{ApiError, ServerError, UpstreamError};
@@ -22,11 +22,11 @@ use crate::gateway::settlement::stream_holds;
 use crate::gateway::settlement::stream_holds::CHECKPOINT_INTERVAL;
 use crate::gateway::upstream::{failure, outcome};
 
-pub mod begin;
-pub mod download;
+pub(crate) mod begin;
+pub(crate) mod download;
 mod downstream;
-pub mod head;
-pub mod writer;
+pub(crate) mod head;
+pub(crate) mod writer;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 
@@ -134,7 +134,7 @@ pub(super) fn push_body(
     exchange: &mut RequestContext,
     body: &mut Option<Bytes>,
     is_last: bool,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     let relaying = exchange.relaying().ok_or_else(|| Error::new(ErrorType::InternalError))?;
     *body = body.take().and_then(|bytes| relaying.relay.push(bytes));
     if is_last {

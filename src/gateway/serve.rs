@@ -1,11 +1,10 @@
-//! A request from its head to the end of its answer: it is routed, authenticated, counted and read,
-//! claims its idempotency key, is admitted, and goes to the vendor; or the gateway answers it
-//! itself.
+//! The steps of a request: it is routed, authenticated, counted and read, claims its idempotency
+//! key, is admitted, and goes to the vendor; or the gateway answers it itself.
 
 use std::time::Instant;
 
-use pingora_core::{Error, ErrorType, Result};
-use pingora_proxy::Session;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
 
 use super::api_error::ApiError;
 use super::context::RequestContext;
@@ -31,7 +30,7 @@ pub(super) async fn handle_request(
     gateway: &Gateway,
     session: &mut Session,
     exchange: &mut RequestContext,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     *exchange = RequestContext::begin();
     let _busy = gateway.in_flight.begin();
     let staying = !session.is_process_shutting_down();
@@ -172,7 +171,7 @@ type ServeResult = Result<(), ApiError>;
 /// Ends whatever a request left open, and logs it.
 pub(super) async fn finish_request(
     gateway: &Gateway,
-    why: Option<&pingora_core::Error>,
+    why: Option<&pingora::Error>,
     exchange: &mut RequestContext,
 ) {
     if exchange.stage.has_open_hold() {

@@ -1,7 +1,9 @@
-//! The end of a call: its usage becomes a charge, its hold is settled or voided, and it is told.
+//! The end of a call: its usage becomes a charge, its hold is settled or voided, and the request is
+//! logged.
 //!
-//! A settlement is on its way to the ledger before the last bytes go to the client, so whoever has
-//! read an answer to its end finds the charge made. Waiting for the disk goes on in the background.
+//! A settlement is on its way to the ledger before the last bytes go to the client, so a client
+//! that has read all of an answer finds the charge made. The wait for the disk goes on in the
+//! background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +22,11 @@ use crate::ledger::{
 use crate::metrics::{METRICS, counter_value, record_write_off};
 use crate::money::{Money, Usage, UsageBasis};
 
-pub mod funding;
-pub mod holds;
-pub mod stream_budget;
-pub mod stream_holds;
-pub mod usage_bounds;
+pub(crate) mod funding;
+pub(crate) mod holds;
+pub(crate) mod stream_budget;
+pub(crate) mod stream_holds;
+pub(crate) mod usage_bounds;
 
 /// A ledger that cannot be reached is asked again after so long, doubling up to the most.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Work that goes on after the request that began it.
+//! Tasks that outlive the request that started them.
 
 use futures_util::poll;
 

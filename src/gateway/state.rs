@@ -1,5 +1,4 @@
-//! What a gateway consists of: the ledger, the routes, the budgets and the caches that its requests
-//! share.
+//! What all requests share: the ledger, the routes, the budgets and the caches.
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
 
 /// Everything a request needs.
-pub struct Gateway {
+pub(crate) struct Gateway {
     /// The models and prices; replaced as a whole when the rules are reloaded.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
     /// The routes to the vendors.
@@ -82,39 +81,26 @@ pub struct Gateway {
 }
 
 /// What a gateway is made of.
-pub struct GatewayConfig {
-    /// See [`Gateway::catalogue`].
+pub(crate) struct GatewayConfig {
     pub catalogue: Arc<ArcSwap<Catalogue>>,
-    /// See [`Gateway::routes`].
     pub routes: Arc<RouteTable>,
-    /// See [`Gateway::ledger`].
     pub ledger: Arc<dyn Ledger>,
-    /// See [`Gateway::account_cache`].
     pub account_cache: Arc<dyn AccountCache>,
-    /// See [`Gateway::store_name`].
     pub store_name: &'static str,
-    /// See [`Gateway::videos`].
     pub videos: VideoService,
-    /// See [`Gateway::reply_store`].
     pub reply_store: Arc<dyn ReplyStore>,
-    /// See [`Gateway::leases`].
     pub leases: Leases,
-    /// See [`Gateway::body_files`].
     pub body_files: Arc<BodyFiles>,
-    /// See [`Gateway::limits`].
     pub limits: Limits,
-    /// See [`Gateway::timeouts`].
     pub timeouts: Timeouts,
-    /// See [`Gateway::upstream_pool`].
     pub upstream_pool: UpstreamPool,
-    /// See [`Gateway::trusted_proxies`].
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
 }
 
 impl Gateway {
     /// Puts a gateway together.
     #[must_use]
-    pub fn new(parts: GatewayConfig) -> Gateway {
+    pub(crate) fn new(parts: GatewayConfig) -> Gateway {
         let tenants = Arc::default();
         Gateway {
             catalogue: parts.catalogue,

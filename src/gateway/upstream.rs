@@ -1,4 +1,5 @@
-//! Towards a vendor: the address, the head and the body for one route, and what its answer means.
+//! The vendor's side of a call: the address, head and body for one route, and the headers of the
+//! answer.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use http::header::{
     TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{HeaderName, HeaderValue, Method};
-use pingora_core::protocols::{ALPN, TcpKeepalive};
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::Session;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::{ALPN, TcpKeepalive};
+use pingora::proxy::Session;
+use pingora::upstreams::peer::HttpPeer;
 
 use super::context::{
     AdmittedCall, BodyTransform, PricedCall, PricedModel, RequestContext, RequestStage,
@@ -28,17 +29,17 @@ use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 
-pub mod answer;
-pub mod attempts;
-pub mod failure;
-pub mod health;
-pub mod outcome;
-pub mod pool;
-pub mod probe;
-pub mod route_tls;
-pub mod routes;
-pub mod vendor_key;
-pub mod wrapped_stream;
+pub(crate) mod answer;
+pub(crate) mod attempts;
+pub(crate) mod failure;
+pub(crate) mod health;
+pub(crate) mod outcome;
+pub(crate) mod pool;
+pub(crate) mod probe;
+pub(crate) mod route_tls;
+pub(crate) mod routes;
+pub(crate) mod vendor_key;
+pub(crate) mod wrapped_stream;
 
 /// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
 const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
@@ -159,7 +160,7 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
 pub(super) fn empty_request_head(
     priced: &PricedCall,
     route: &VendorRoute,
-) -> pingora_core::Result<RequestHeader> {
+) -> pingora::Result<RequestHeader> {
     let endpoint = match priced.body_transform {
         BodyTransform::Translate { .. } => Endpoint::Messages,
         BodyTransform::Patch | BodyTransform::PassThrough => priced.pricing.endpoint,
@@ -175,7 +176,7 @@ pub(super) fn fill_request_head(
     session: &Session,
     head: &mut RequestHeader,
     exchange: &RequestContext,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     let RequestStage::Admitted(admitted) = &exchange.stage else { return Err(internal_error(())) };
     let AdmittedCall { priced, attempt: Some(attempt), .. } = &**admitted else {
         return Err(internal_error(()));
@@ -209,7 +210,7 @@ pub(super) fn build_probe_head(
     vendor: &Vendor,
     vendor_routes: Option<&VendorRouteSet>,
     route: &VendorRoute,
-) -> pingora_core::Result<RequestHeader> {
+) -> pingora::Result<RequestHeader> {
     let path = format!("{}/models", route.base.path);
     let mut head = RequestHeader::build_no_case(Method::GET, path.as_bytes(), Some(6))?;
     head.insert_header(HOST, route.authority.as_str())?;
@@ -229,7 +230,7 @@ fn authorize(
     head: &mut RequestHeader,
     vendor: &Vendor,
     route: &VendorRoute,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     let key = match &vendor.auth_scheme {
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
         None => route.key.reveal().to_string(),
@@ -248,7 +249,7 @@ fn write_vendor_headers(
     priced: &PricedCall,
     vendor: &Vendor,
     vendor_routes: Option<&VendorRouteSet>,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     let forwarded =
         collect_forwarded_headers(session, vendor, priced.pricing.endpoint, vendor_routes);
     if let Some((header, ours)) = &vendor.version {
@@ -322,8 +323,8 @@ fn matches_rule(rule: &str, name: &str) -> bool {
 }
 
 #[expect(clippy::unnecessary_box_returns, reason = "pingora's results carry boxed errors")]
-fn internal_error<E>(_: E) -> pingora_core::BError {
-    pingora_core::Error::new(pingora_core::ErrorType::InternalError)
+fn internal_error<E>(_: E) -> pingora::BError {
+    pingora::Error::new(pingora::ErrorType::InternalError)
 }
 
 /// Copies the headers of a vendor's response that the gateway reads. None of the others is

@@ -1,8 +1,9 @@
-//! Video jobs as clients use them: asked for, looked at, fetched, deleted. The worker makes them.
+//! The client's side of video jobs: create, list, look up, download, delete. `jobs::worker` makes
+//! the videos.
 
 use std::time::Duration;
 
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
 use super::api_error::{ApiError, ServerError, VideoError};
 use super::context::RequestContext;
@@ -19,10 +20,10 @@ use crate::jobs::api_json::deleted_json;
 use crate::jobs::{Job, JobOutcome, JobPage, JobStage, JobStatus};
 use crate::ledger::AccountName;
 
-pub mod action;
+pub(crate) mod action;
 mod body;
 pub(super) mod create;
-pub mod shared;
+pub(crate) mod shared;
 
 use action::VideoAction;
 use shared::is_job_id;

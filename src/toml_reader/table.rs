@@ -34,7 +34,6 @@ impl TableReader {
         Some(self.members.remove(at).1)
     }
 
-    /// A text.
     pub fn text(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<String> {
         let node = self.take_value(key)?;
         read_text(node, key, faults)

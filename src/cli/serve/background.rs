@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use pingora_core::server::ShutdownWatch;
-use pingora_core::services::background::BackgroundService;
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 

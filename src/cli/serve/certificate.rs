@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use arc_swap::ArcSwap;
-use pingora_core::listeners::tls::Acceptor;
+use pingora::listeners::tls::Acceptor;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

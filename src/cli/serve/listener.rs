@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pingora_core::apps::HttpServerOptions;
-use pingora_core::listeners::tls::Acceptor;
-use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
-use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
-use pingora_core::server::configuration::ServerConf;
-use pingora_core::server::{ListenFds, ShutdownWatch};
-use pingora_core::services::Service as Opening;
-use pingora_core::services::listening::Service;
-use pingora_proxy::{HttpProxy, http_proxy};
+use pingora::apps::HttpServerOptions;
+use pingora::listeners::tls::Acceptor;
+use pingora::listeners::{L4BufferSettings, ListenerConfig};
+use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora::proxy::{HttpProxy, http_proxy};
+use pingora::server::configuration::ServerConf;
+use pingora::server::{ListenFds, ShutdownWatch};
+use pingora::services::Service as Opening;
+use pingora::services::listening::Service;
 use tokio::time::timeout;
 
 use crate::conf::Config;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use pingora_core::server::{ListenFds, ShutdownWatch};
-use pingora_core::services::{ServiceReadyNotifier, ServiceWithDependents};
+use pingora::server::{ListenFds, ShutdownWatch};
+use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
 use tokio::time::{Instant, sleep};
 
 use super::handover::{ListenerSet, NamedSocket};

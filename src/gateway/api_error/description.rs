@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::{
-    AdmissionError, ApiError, AttemptFailure, AuthError, CapacityError, IdempotencyError,
+    AdmissionError, ApiError, ApiKeyError, AttemptFailure, CapacityError, IdempotencyError,
     RequestError, ServerError, UpstreamError, VideoError,
 };
 use crate::dialect::relay::RelayError;
@@ -103,16 +103,16 @@ impl ApiError {
     }
 }
 
-impl AuthError {
+impl ApiKeyError {
     fn describe(self) -> ErrorDescription<'static> {
         match self {
-            AuthError::MissingKey => invalid(
+            ApiKeyError::Missing => invalid(
                 401,
                 "missing_api_key",
                 "send your key as 'authorization: Bearer KEY' or as 'x-api-key: KEY'",
             ),
-            AuthError::UnknownKey => invalid(401, "invalid_api_key", "the key is not known"),
-            AuthError::RevokedKey => row(403, PERMISSION, "key_revoked", "the key was revoked"),
+            ApiKeyError::Unknown => invalid(401, "invalid_api_key", "the key is not known"),
+            ApiKeyError::Revoked => row(403, PERMISSION, "key_revoked", "the key was revoked"),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::gateway::local_response::LocalResponse;
 impl ApiError {
     /// The answer to a client of this format.
     #[must_use]
-    pub fn to_response(&self, format: ErrorFormat, request_id: &str) -> LocalResponse {
+    pub(crate) fn to_response(&self, format: ErrorFormat, request_id: &str) -> LocalResponse {
         let error = self.describe();
         let (status, body) = match format {
             ErrorFormat::Chat => {

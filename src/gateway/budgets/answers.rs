@@ -37,9 +37,8 @@ const EXTRA_ANSWERS_MAX: usize = 4;
 /// Room is looked for this often.
 const BUDGET_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// See the module.
 #[derive(Debug)]
-pub struct AnswerBudget {
+pub(crate) struct AnswerBudget {
     bytes: TenantBudget,
     /// Answers that go beyond the bounds.
     extra_answers: TenantBudget,
@@ -56,7 +55,7 @@ pub struct AnswerBudget {
 
 /// What an answer takes of the budget, until it is dropped.
 #[derive(Debug, Default)]
-pub struct AnswerPermit {
+pub(crate) struct AnswerPermit {
     bytes: Option<BudgetPermit>,
     extra_answer: Option<BudgetPermit>,
     image: Option<BudgetPermit>,
@@ -72,7 +71,7 @@ pub(crate) struct AnswerBudgetExceeded {
 impl AnswerBudget {
     /// The budget that the configuration allows, for which an answer waits for this long.
     #[must_use]
-    pub fn new(limits: &Limits, wait_max: Duration) -> AnswerBudget {
+    pub(crate) fn new(limits: &Limits, wait_max: Duration) -> AnswerBudget {
         let (all, max) = (limits.answers_bytes_max, limits.answers_per_account_bytes_max);
         let share = TenantShare { max, min: ACCOUNT_BYTES_MIN };
         let bytes = TenantBudget::new(Resource::AnswerBytes, &ResourcePool::new(all), share);

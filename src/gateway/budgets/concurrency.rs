@@ -18,7 +18,7 @@ const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The bounds of requests under way, and what is counted against them.
 #[derive(Debug)]
-pub struct ConcurrencyLimits {
+pub(crate) struct ConcurrencyLimits {
     pub(crate) by_address: TenantBudget,
     pub(crate) by_account: TenantBudget,
 }
@@ -26,7 +26,7 @@ pub struct ConcurrencyLimits {
 impl ConcurrencyLimits {
     /// The bounds that the configuration sets.
     #[must_use]
-    pub fn new(limits: &Limits) -> ConcurrencyLimits {
+    pub(crate) fn new(limits: &Limits) -> ConcurrencyLimits {
         let pool = ResourcePool::new(limits.requests_max);
         let budget = |max| {
             let share = TenantShare { max, min: TENANT_REQUESTS_MIN };

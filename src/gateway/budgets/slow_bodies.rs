@@ -18,7 +18,7 @@ const FAST_BYTES_PER_SECOND: u64 = 256 << 10;
 
 /// All bodies that have not been there within a second.
 #[derive(Debug, Default)]
-pub struct SlowBodies {
+pub(crate) struct SlowBodies {
     bodies: Mutex<HashMap<u64, Arc<SlowBody>>>,
     last_id: AtomicU64,
 }
@@ -42,7 +42,6 @@ impl SlowBody {
     }
 }
 
-/// A body that is being read.
 #[derive(Debug)]
 pub(crate) struct BodyWatch<'a> {
     registry: &'a Arc<SlowBodies>,

@@ -32,7 +32,7 @@ const SHARDS: usize = 16;
 
 /// What tenants share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
+pub(crate) enum Resource {
     /// Requests under way.
     Requests,
     /// Bytes of request bodies in memory, uploads apart.
@@ -55,7 +55,7 @@ const RESOURCES: usize = 8;
 
 /// Who uses a share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum TenantId {
+pub(crate) enum TenantId {
     /// The owner of a known key.
     Account(AccountName),
     /// A client whose key is not known yet, by its
@@ -65,7 +65,7 @@ pub enum TenantId {
 
 /// What a tenant uses at the moment. It leaves its table when the last reference is dropped.
 #[derive(Debug)]
-pub struct Tenant {
+pub(crate) struct Tenant {
     id: TenantId,
     used: [AtomicUsize; RESOURCES],
     /// Of a tenant's uploads one at a time waits for room; see
@@ -75,15 +75,9 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Who it is.
-    #[must_use]
-    pub fn id(&self) -> &TenantId {
-        &self.id
-    }
-
     /// How much it uses of a resource.
     #[must_use]
-    pub fn used(&self, resource: Resource) -> usize {
+    pub(crate) fn used(&self, resource: Resource) -> usize {
         self.counter(resource).load(Ordering::Relaxed)
     }
 
@@ -104,7 +98,7 @@ type Shard = Mutex<HashMap<TenantId, Weak<Tenant>>>;
 
 /// All tenants that use anything. Idle ones are not in it.
 #[derive(Debug, Default)]
-pub struct TenantTable {
+pub(crate) struct TenantTable {
     shards: [Shard; SHARDS],
     hasher: RandomState,
 }
@@ -112,7 +106,7 @@ pub struct TenantTable {
 impl TenantTable {
     /// The tenant of an id; the same one as long as anybody refers to it.
     #[must_use]
-    pub fn tenant(self: &Arc<TenantTable>, id: TenantId) -> Arc<Tenant> {
+    pub(crate) fn tenant(self: &Arc<TenantTable>, id: TenantId) -> Arc<Tenant> {
         let mut shard = self.shard(&id).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tenant) = shard.get(&id).and_then(Weak::upgrade) {
             return tenant;
@@ -124,9 +118,8 @@ impl TenantTable {
         tenant
     }
 
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
+    #[cfg(test)]
+    fn count(&self) -> usize {
         let length = |shard: &Shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len();
         self.shards.iter().map(length).sum()
     }
@@ -147,7 +140,7 @@ impl TenantTable {
 
 /// The bound of a resource for all tenants together.
 #[derive(Debug)]
-pub struct ResourcePool {
+pub(crate) struct ResourcePool {
     used: AtomicUsize,
     /// 0 for no bound.
     max: usize,
@@ -158,20 +151,20 @@ pub struct ResourcePool {
 impl ResourcePool {
     /// A pool of which nothing is used. A bound of 0 is none.
     #[must_use]
-    pub fn new(max: usize) -> Arc<ResourcePool> {
+    pub(crate) fn new(max: usize) -> Arc<ResourcePool> {
         let [used, waiting] = [0; 2].map(AtomicUsize::new);
         Arc::new(ResourcePool { used, max, waiting, freed: Notify::new() })
     }
 
     /// How much is used.
     #[must_use]
-    pub fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
     /// Waits until something is given back, at most for this time. What is free then may be taken
     /// by somebody else first.
-    pub async fn wait_for_release(&self, wait: Duration) {
+    pub(crate) async fn wait_for_release(&self, wait: Duration) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waiting = WaitGuard(&self.waiting);
         let _ = tokio::time::timeout(wait, self.freed.notified()).await;
@@ -197,7 +190,7 @@ impl Drop for WaitGuard<'_> {
 
 /// How much of a pool one tenant may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TenantShare {
+pub(crate) struct TenantShare {
     /// The most; 0 for no bound of a tenant at all.
     pub max: usize,
     /// Up to this much only the bound of the pool counts, so a tenant that uses little is not
@@ -207,7 +200,7 @@ pub struct TenantShare {
 
 /// Why a permit does not grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverBudget {
+pub(crate) enum OverBudget {
     /// The tenant holds its share.
     Tenant,
     /// All tenants together hold all of it.
@@ -216,7 +209,7 @@ pub enum OverBudget {
 
 /// A resource as one kind of tenant may use it. Clones share the pool.
 #[derive(Debug, Clone)]
-pub struct TenantBudget {
+pub(crate) struct TenantBudget {
     resource: Resource,
     pool: Arc<ResourcePool>,
     share: TenantShare,
@@ -225,19 +218,23 @@ pub struct TenantBudget {
 impl TenantBudget {
     /// A budget for each tenant, out of a pool for all.
     #[must_use]
-    pub fn new(resource: Resource, pool: &Arc<ResourcePool>, share: TenantShare) -> TenantBudget {
+    pub(crate) fn new(
+        resource: Resource,
+        pool: &Arc<ResourcePool>,
+        share: TenantShare,
+    ) -> TenantBudget {
         TenantBudget { resource, pool: pool.clone(), share }
     }
 
     /// The pool.
     #[must_use]
-    pub fn pool(&self) -> &Arc<ResourcePool> {
+    pub(crate) fn pool(&self) -> &Arc<ResourcePool> {
         &self.pool
     }
 
     /// A permit that holds nothing yet.
     #[must_use]
-    pub fn permit(&self, tenant: &Arc<Tenant>) -> BudgetPermit {
+    pub(crate) fn permit(&self, tenant: &Arc<Tenant>) -> BudgetPermit {
         BudgetPermit { budget: self.clone(), tenant: tenant.clone(), held: 0, pooled: 0 }
     }
 
@@ -245,13 +242,13 @@ impl TenantBudget {
     ///
     /// # Errors
     /// As of [`BudgetPermit::grow`].
-    pub fn check_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
+    pub(crate) fn check_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
         self.check_amount(amount, tenant.used(self.resource), self.pool.used())
     }
 
     /// Whether a tenant would hold more than its share with an amount more, whatever others hold.
     #[must_use]
-    pub fn exceeds_share(&self, tenant: &Tenant, amount: usize) -> bool {
+    pub(crate) fn exceeds_share(&self, tenant: &Tenant, amount: usize) -> bool {
         let own = tenant.used(self.resource).saturating_add(amount);
         self.share.max > 0 && own > self.share.max
     }
@@ -277,7 +274,7 @@ impl TenantBudget {
 
 /// What is held of a resource for a tenant, until it is dropped.
 #[derive(Debug)]
-pub struct BudgetPermit {
+pub(crate) struct BudgetPermit {
     budget: TenantBudget,
     tenant: Arc<Tenant>,
     /// Counted for the tenant.
@@ -289,25 +286,24 @@ pub struct BudgetPermit {
 impl BudgetPermit {
     /// How much is held.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held
     }
 
     /// What it holds some of.
     #[must_use]
-    pub fn resource(&self) -> Resource {
+    pub(crate) fn resource(&self) -> Resource {
         self.budget.resource
     }
 
     /// What it is counted against in all.
     #[must_use]
-    pub fn pool(&self) -> &Arc<ResourcePool> {
+    pub(crate) fn pool(&self) -> &Arc<ResourcePool> {
         &self.budget.pool
     }
 
-    /// Whose it is.
     #[must_use]
-    pub fn tenant(&self) -> &Arc<Tenant> {
+    pub(crate) fn tenant(&self) -> &Arc<Tenant> {
         &self.tenant
     }
 
@@ -315,7 +311,7 @@ impl BudgetPermit {
     ///
     /// # Errors
     /// The tenant or all tenants would hold too much; nothing was taken.
-    pub fn grow(&mut self, amount: usize) -> Result<(), OverBudget> {
+    pub(crate) fn grow(&mut self, amount: usize) -> Result<(), OverBudget> {
         let (pool, own) = (&self.budget.pool, self.tenant.counter(self.budget.resource));
         let all_before = pool.used.fetch_add(amount, Ordering::Relaxed);
         let own_before = own.fetch_add(amount, Ordering::Relaxed);
@@ -331,7 +327,7 @@ impl BudgetPermit {
     }
 
     /// Gives back an amount, at most what is held.
-    pub fn shrink(&mut self, amount: usize) {
+    pub(crate) fn shrink(&mut self, amount: usize) {
         let amount = amount.min(self.held);
         self.held -= amount;
         self.tenant.counter(self.budget.resource).fetch_sub(amount, Ordering::Relaxed);
@@ -341,7 +337,7 @@ impl BudgetPermit {
     }
 
     /// Gives back what the pool counts. The tenant's own count stays until the permit is dropped.
-    pub fn leave_pool(&mut self) {
+    pub(crate) fn leave_pool(&mut self) {
         self.budget.pool.release(std::mem::take(&mut self.pooled));
     }
 
@@ -351,7 +347,7 @@ impl BudgetPermit {
     /// # Errors
     /// The other tenant holds too much. It is its permit all the same: what is to be refused counts
     /// for it until the refusal is written, and not for others at the address.
-    pub fn transfer(
+    pub(crate) fn transfer(
         &mut self,
         budget: &TenantBudget,
         tenant: &Arc<Tenant>,

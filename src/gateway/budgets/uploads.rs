@@ -33,7 +33,7 @@ pub(crate) const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 
 /// The room for uploads.
 #[derive(Debug)]
-pub struct UploadBudget {
+pub(crate) struct UploadBudget {
     semaphore: Arc<Semaphore>,
     /// What is set apart, for one at a time.
     reserved: Arc<Mutex<()>>,
@@ -43,7 +43,7 @@ pub struct UploadBudget {
 
 /// Room that an upload takes up, until it is dropped.
 #[derive(Debug)]
-pub struct UploadPermit {
+pub(crate) struct UploadPermit {
     semaphore_permit: Option<OwnedSemaphorePermit>,
     reserved: Option<OwnedMutexGuard<()>>,
     /// What is taken, as a part of its account's share.
@@ -54,7 +54,11 @@ impl UploadBudget {
     /// Room for so many bytes in all, of which the largest upload has `one_bytes_max`. An account
     /// has up to `account_bytes_max` of the rest; 0 for no bound.
     #[must_use]
-    pub fn new(bytes_max: usize, one_bytes_max: usize, account_bytes_max: usize) -> UploadBudget {
+    pub(crate) fn new(
+        bytes_max: usize,
+        one_bytes_max: usize,
+        account_bytes_max: usize,
+    ) -> UploadBudget {
         let units = bytes_max.saturating_sub(one_bytes_max) / UNIT_BYTES;
         let semaphore = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
         let pool = ResourcePool::new(units.saturating_mul(UNIT_BYTES));
@@ -93,7 +97,7 @@ impl UploadBudget {
 
     /// Whether anybody waits for room.
     #[must_use]
-    pub fn has_waiters(&self) -> bool {
+    pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 }

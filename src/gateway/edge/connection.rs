@@ -7,14 +7,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use pingora_core::protocols::Stream;
+use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::chunks::{ChunkReader, InvalidChunk};
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
-/// See the module.
 pub(super) type EdgeConnection = WrappedStream<ClientPolicy>;
 
 /// What is minded of a client.

@@ -133,7 +133,7 @@ impl Drop for ConnectionPermit {
 /// The network that counts as one client: of IPv6 its first 64 bits, of IPv4 the address, in
 /// whichever form it is written.
 #[must_use]
-pub fn client_network(address: IpAddr) -> IpAddr {
+pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

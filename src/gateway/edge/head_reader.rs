@@ -1,7 +1,7 @@
 //! Listening for the next head on a connection.
 
 use bytes::{Buf, BytesMut};
-use pingora_core::server::ShutdownWatch;
+use pingora::server::ShutdownWatch;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::H2Options;
-use pingora_core::server::ShutdownWatch;
+use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::H2Options;
+use pingora::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use super::limits::with_deadline;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pingora_core::protocols::GetSocketDigest;
-use pingora_core::server::ShutdownWatch;
+use pingora::protocols::GetSocketDigest;
+use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::gateway::in_flight::InFlight;

@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
-use pingora_core::protocols::l4::stream::Stream as Socket;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest, UniqueID};
+use pingora::protocols::l4::stream::Stream as Socket;
+use pingora::protocols::{GetSocketDigest, SocketDigest, UniqueID};
 use ppp::v1::Addresses as TextAddresses;
 use ppp::v2::{Addresses as BinaryAddresses, Command};
 use ppp::{HeaderResult, PartialResult};

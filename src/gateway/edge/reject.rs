@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::StatusCode;
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::date::get_cached_date;
+use pingora::protocols::Stream;
+use pingora::protocols::http::date::get_cached_date;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 

@@ -6,12 +6,11 @@ use super::recorder::ReplyRecorder;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Lease};
 
-/// See [`IdempotentCall::delivered_bytes_max`].
 pub(in crate::gateway) const DELIVERED_BYTES_MAX: usize = 64 << 10;
 
 /// The idempotency claim of a call in flight, and its reply as far as it was sent.
 #[derive(Debug)]
-pub struct IdempotentCall {
+pub(crate) struct IdempotentCall {
     pub(super) account: AccountName,
     pub(super) key: IdempotencyKey,
     pub(super) is_keyed: bool,

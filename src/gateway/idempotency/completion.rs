@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
 use tokio::sync::oneshot;
 
 use super::call::{DELIVERED_BYTES_MAX, IdempotentCall};

@@ -43,7 +43,6 @@ pub(super) async fn fingerprint_call(
     digesting.await.unwrap_or_else(|_| sha256(&pieces))
 }
 
-/// The digest of a text.
 pub(super) fn digest_text(text: &[u8]) -> [u8; 32] {
     Sha256::digest(text).into()
 }

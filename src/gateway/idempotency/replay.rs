@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt};
 use http::{HeaderName, HeaderValue};
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
 
 use super::external_body;
 use crate::files::FileReadError;
@@ -136,7 +136,7 @@ fn build_head(
     exchange: &RequestContext,
     stored: &StoredReply,
     bytes: u64,
-) -> pingora_core::Result<ResponseHeader> {
+) -> pingora::Result<ResponseHeader> {
     let mut head = ResponseHeader::build_no_case(stored.head.status(), Some(12))?;
     for (name, value) in &stored.head.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
 use super::fingerprint;
 use crate::dialect::{CallError, Endpoint};

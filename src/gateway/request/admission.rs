@@ -63,7 +63,7 @@ pub(crate) fn accept_call<'a>(
 ///
 /// # Errors
 /// The call is invalid, not for sale, or not covered by the balance.
-pub async fn admit_call(
+pub(crate) async fn admit_call(
     gateway: &Gateway,
     exchange: &mut RequestContext,
     caller: AuthenticatedCaller,

@@ -1,9 +1,9 @@
 //! Finds the account of a request's API key.
 
 use http::header::AUTHORIZATION;
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
-use crate::gateway::api_error::{ApiError, AuthError, ErrorFormat, ServerError};
+use crate::gateway::api_error::{ApiError, ApiKeyError, ErrorFormat, ServerError};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
 use crate::ledger::KeyHash;
@@ -25,7 +25,7 @@ pub(crate) async fn authenticate(
         None => look_up_key(gateway, hash, is_free).await?,
     };
     if caller.key.revoked_at.is_some() {
-        return Err(AuthError::RevokedKey.into());
+        return Err(ApiKeyError::Revoked.into());
     }
     Ok(caller)
 }
@@ -37,10 +37,10 @@ pub(crate) async fn look_up_key(
 ) -> Result<AuthenticatedCaller, ApiError> {
     let keys = &gateway.key_cache;
     if keys.is_unknown(&hash) {
-        return Err(AuthError::UnknownKey.into());
+        return Err(ApiKeyError::Unknown.into());
     }
     match gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await {
-        Ok(found) => keys.remember(hash, found).ok_or(AuthError::UnknownKey.into()),
+        Ok(found) => keys.remember(hash, found).ok_or(ApiKeyError::Unknown.into()),
         Err(_) if is_free => {
             keys.caller_known_good(&hash).ok_or(ServerError::LedgerUnavailable.into())
         }
@@ -65,6 +65,6 @@ pub(crate) fn read_api_key(
         ErrorFormat::Messages => [plain(), bearer],
     };
     let mut keys = keys.into_iter().flatten().filter(|key| !key.is_empty()).peekable();
-    keys.peek().ok_or(AuthError::MissingKey)?;
-    keys.find_map(KeyHash::of_well_formed).ok_or(AuthError::UnknownKey.into())
+    keys.peek().ok_or(ApiKeyError::Missing)?;
+    keys.find_map(KeyHash::of_well_formed).ok_or(ApiKeyError::Unknown.into())
 }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::Version;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
-use pingora_core::ErrorType;
-use pingora_proxy::Session;
+use pingora::ErrorType;
+use pingora::proxy::Session;
 
 use crate::dialect::call::ParsedBody;
 use crate::dialect::{CallError, Endpoint};
@@ -21,7 +21,7 @@ use crate::gateway::state::Gateway;
 const BALANCE_CHECK_BYTES_MIN: usize = 256 << 10;
 
 /// A request body that has been read.
-pub struct RequestBody {
+pub(crate) struct RequestBody {
     /// The parsed body.
     pub parsed: ParsedBody,
     /// The upload memory that it uses, if it is an upload.

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 use tokio::time::Instant;
 
 use crate::catalogue::ModelKind;

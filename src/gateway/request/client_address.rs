@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
-use pingora_core::protocols::l4::socket::SocketAddr as Peer;
-use pingora_proxy::Session;
+use pingora::protocols::l4::socket::SocketAddr as Peer;
+use pingora::proxy::Session;
 
 use crate::dialect::CallError;
 use crate::gateway::api_error::ApiError;

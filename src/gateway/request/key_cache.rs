@@ -20,16 +20,15 @@ const KEYS_MAX: u64 = 100_000;
 
 /// Who calls.
 #[derive(Debug, Clone)]
-pub struct AuthenticatedCaller {
+pub(crate) struct AuthenticatedCaller {
     /// The record of the key: whose it is.
     pub key: Arc<KeyRecord>,
     /// What its account uses of this gateway.
     pub tenant: Arc<Tenant>,
 }
 
-/// See the module.
 #[derive(Debug)]
-pub struct ApiKeyCache {
+pub(crate) struct ApiKeyCache {
     callers: Cache<KeyHash, AuthenticatedCaller>,
     /// Keys that do not exist, so that guessing does not reach the ledger each time.
     unknown: Cache<KeyHash, ()>,
@@ -40,7 +39,7 @@ pub struct ApiKeyCache {
 impl ApiKeyCache {
     /// No keys yet. What their accounts use is in the table.
     #[must_use]
-    pub fn new(tenants: &Arc<TenantTable>) -> ApiKeyCache {
+    pub(crate) fn new(tenants: &Arc<TenantTable>) -> ApiKeyCache {
         let cache = |life| Cache::builder().max_capacity(KEYS_MAX).time_to_live(life);
         ApiKeyCache {
             callers: cache(KEY_TTL).build(),
@@ -52,25 +51,29 @@ impl ApiKeyCache {
 
     /// The caller with a key that was looked up lately, be it revoked.
     #[must_use]
-    pub fn caller(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
+    pub(crate) fn caller(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
         self.callers.get(hash)
     }
 
     /// Whether the ledger said lately that there is no such key.
     #[must_use]
-    pub fn is_unknown(&self, hash: &KeyHash) -> bool {
+    pub(crate) fn is_unknown(&self, hash: &KeyHash) -> bool {
         self.unknown.contains_key(hash)
     }
 
     /// The caller with a key that was good when the ledger last told.
     #[must_use]
-    pub fn caller_known_good(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
+    pub(crate) fn caller_known_good(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
         self.good.get(hash).map(|key| self.make_caller(key))
     }
 
     /// Remembers what the ledger says about a key.
     #[must_use]
-    pub fn remember(&self, hash: KeyHash, found: Option<KeyRecord>) -> Option<AuthenticatedCaller> {
+    pub(crate) fn remember(
+        &self,
+        hash: KeyHash,
+        found: Option<KeyRecord>,
+    ) -> Option<AuthenticatedCaller> {
         let Some(record) = found else {
             self.good.invalidate(&hash);
             self.unknown.insert(hash, ());

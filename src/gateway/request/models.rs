@@ -17,7 +17,7 @@ pub(crate) const LISTING_TTL: Duration = Duration::from_secs(1);
 /// Which models are wanted of the listing: those of any of these types and owners, where any is
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ModelFilter {
+pub(crate) struct ModelFilter {
     types: Vec<ModelKind>,
     owners: Vec<String>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn invalid_choice(field: &str, known: &str) -> ApiError {
 /// The listing of all models, cached and shared: concurrent requests get the same bytes, so a
 /// response that a client does not read costs no copy.
 #[derive(Default)]
-pub struct ModelListing {
+pub(crate) struct ModelListing {
     cached: Mutex<Option<CachedListing>>,
 }
 
@@ -72,7 +72,7 @@ impl ModelListing {
     ///
     /// # Errors
     /// See [`models_json`].
-    pub fn response_body(
+    pub(crate) fn response_body(
         &self,
         catalogue: &Arc<Catalogue>,
         filter: &ModelFilter,
@@ -100,7 +100,7 @@ impl ModelListing {
 ///
 /// # Errors
 /// An owner is wanted that owns nothing here.
-pub fn models_json(
+pub(crate) fn models_json(
     catalogue: &Catalogue,
     filter: &ModelFilter,
     at: i64,
@@ -128,7 +128,7 @@ pub fn models_json(
 ///
 /// # Errors
 /// No such model; the refusal names the closest one.
-pub fn model_json(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
+pub(crate) fn model_json(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
     let Some(model) = catalogue.find(id) else {
         let closest = catalogue.closest_model_id(id, None).map(str::to_owned);
         return Err(AdmissionError::ModelNotFound { asked: id.to_owned(), closest }.into());

@@ -1,7 +1,7 @@
 //! The router: maps method and path to an operation, and answers the model listing.
 
 use http::Method;
-use pingora_http::RequestHeader;
+use pingora::http::RequestHeader;
 
 use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, ErrorFormat, RequestError};
@@ -25,7 +25,7 @@ const SYNCHRONOUS_ENDPOINTS: [Endpoint; 8] = [
 
 /// What a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ApiOperation {
+pub(crate) enum ApiOperation {
     /// A call to an endpoint.
     Endpoint(Endpoint),
     /// The model listing, as far as it is asked for.
@@ -39,7 +39,7 @@ pub enum ApiOperation {
 impl ApiOperation {
     /// Its short name in metrics.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             ApiOperation::Endpoint(endpoint) => endpoint.name(),
             ApiOperation::Models(_) | ApiOperation::Model(_) => "models",
@@ -49,7 +49,7 @@ impl ApiOperation {
 
     /// Whether it costs nothing and needs no store.
     #[must_use]
-    pub fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         match self {
             ApiOperation::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
             ApiOperation::Models(_) | ApiOperation::Model(_) => true,
@@ -60,7 +60,7 @@ impl ApiOperation {
 
 /// The error format for the clients of a path, whether the path exists or not.
 #[must_use]
-pub fn error_format(path: &str) -> ErrorFormat {
+pub(crate) fn error_format(path: &str) -> ErrorFormat {
     let ours = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
     let rest = ours.strip_prefix(Endpoint::Messages.path());
     let messages = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -71,7 +71,7 @@ pub fn error_format(path: &str) -> ErrorFormat {
 ///
 /// # Errors
 /// No such path, or another method.
-pub fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
+pub(crate) fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
     let path = head.uri.path();
     if path == MODELS_PATH {
         require_method(head, &Method::GET, "GET")?;

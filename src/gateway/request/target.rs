@@ -1,7 +1,7 @@
 //! The target of a request: method, path and query.
 
 use http::Method;
-use pingora_http::RequestHeader;
+use pingora::http::RequestHeader;
 
 use crate::gateway::api_error::{ApiError, RequestError};
 

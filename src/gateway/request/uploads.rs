@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
 use crate::catalogue::ModelKind;
 use crate::dialect::call::ParsedBody;

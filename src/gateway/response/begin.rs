@@ -1,9 +1,9 @@
 //! The beginning of a relay: the vendor's head becomes ours, and an admitted call becomes a relayed
 //! one.
 
-use pingora_core::{Error, ErrorType};
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType};
 
 use super::head::{build_head, relay_mode, vendor_request_id};
 use crate::dialect::relay::Relay;
@@ -21,7 +21,7 @@ pub(crate) fn begin_relay(
     session: &mut Session,
     exchange: &mut RequestContext,
     head: &mut ResponseHeader,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     let (admitted, attempt) =
         exchange.take_attempt().ok_or_else(|| Error::new(ErrorType::InternalError))?;
     let AdmittedCall { priced, permits, .. } = admitted;

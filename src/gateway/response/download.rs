@@ -2,8 +2,8 @@
 
 use futures_util::StreamExt as _;
 use http::header::RANGE;
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
 
 use crate::files::range::{self, ByteRange};
 use crate::files::{FileReadError, VideoFiles};
@@ -76,7 +76,7 @@ pub(crate) async fn send_file(
         }
         Ok(left == 0)
     };
-    let sent: pingora_core::Result<bool> = sending.await;
+    let sent: pingora::Result<bool> = sending.await;
     exchange.access_log.status = status;
     exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
     if !matches!(sent, Ok(true)) {

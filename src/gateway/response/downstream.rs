@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
 
 use crate::gateway::budgets::answers::{AnswerBudget, AnswerPermit};
 
@@ -177,7 +177,7 @@ impl Downstream<'_> {
     async fn await_write<T>(
         &self,
         taking: &PendingWrite,
-        writing: impl Future<Output = pingora_core::Result<T>>,
+        writing: impl Future<Output = pingora::Result<T>>,
     ) -> Result<(), WriteFailure> {
         if !self.permit.is_counted() {
             // All of it has a bound together.

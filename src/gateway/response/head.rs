@@ -2,8 +2,8 @@
 
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
 
 use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
@@ -52,7 +52,7 @@ pub(crate) fn build_head(
     exchange: &RequestContext,
     priced: &PricedCall,
     vendor_head: &ResponseHeader,
-) -> pingora_core::Result<ResponseHeader> {
+) -> pingora::Result<ResponseHeader> {
     let stream = priced.call.stream;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
     match &priced.call.kind {
@@ -94,7 +94,7 @@ pub(crate) fn build_head(
 pub(crate) fn add_request_id(
     head: &mut ResponseHeader,
     exchange: &RequestContext,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     head.insert_header("x-request-id", exchange.id.as_str())?;
     if exchange.error_format == ErrorFormat::Messages {
         head.insert_header("request-id", exchange.id.as_str())?;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pingora_core::Result;
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::Result;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
 
 use crate::gateway::api_error::{ApiError, CapacityError, RequestError};
 use crate::gateway::context::RequestContext;

@@ -7,7 +7,7 @@ use crate::money::Money;
 
 /// How a call is paid for. No vendor is called without it.
 #[derive(Debug)]
-pub enum Funding {
+pub(crate) enum Funding {
     /// Money is held.
     Held {
         /// The hold.
@@ -24,7 +24,7 @@ pub enum Funding {
 impl Funding {
     /// Whose money it is, if it takes any.
     #[must_use]
-    pub fn account(&self) -> Option<&AccountName> {
+    pub(crate) fn account(&self) -> Option<&AccountName> {
         match self {
             Funding::Held { hold, .. } => Some(hold.account()),
             Funding::Free => None,
@@ -33,7 +33,7 @@ impl Funding {
 
     /// How much is held.
     #[must_use]
-    pub fn held(&self) -> Money {
+    pub(crate) fn held(&self) -> Money {
         match self {
             Funding::Held { hold, .. } => hold.held(),
             Funding::Free => Money::ZERO,

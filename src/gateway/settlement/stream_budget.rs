@@ -13,7 +13,7 @@ const COUNTED_OUTPUT_SLACK: u64 = 4_096;
 
 /// How far an answer may grow.
 #[derive(Debug, Default)]
-pub struct StreamBudget {
+pub(crate) struct StreamBudget {
     /// More must be held from this cost on; `None` if the hold covers whatever may come.
     pub(crate) extend_at: Option<Money>,
     /// The tokens that were asked for at most, of all choices.
@@ -29,7 +29,7 @@ pub struct StreamBudget {
 impl StreamBudget {
     /// Of an answer that is about to come.
     #[must_use]
-    pub fn for_call(call: &ModelCall, funding: &Funding, full_hold: Money) -> StreamBudget {
+    pub(crate) fn for_call(call: &ModelCall, funding: &Funding, full_hold: Money) -> StreamBudget {
         let Funding::Held { hold, .. } = funding else { return StreamBudget::default() };
         let (one_max, choices) = match &call.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
@@ -52,7 +52,7 @@ impl StreamBudget {
     /// What an answer has to be paid for with. Where that was counted, it is no more than was asked
     /// for.
     #[must_use]
-    pub fn cap_usage(&self, usage: Usage) -> Usage {
+    pub(crate) fn cap_usage(&self, usage: Usage) -> Usage {
         let (Some(most), BilledUnits::Tokens(tokens), UsageBasis::Counted) =
             (self.output_tokens_max, usage.units, usage.basis)
         else {
@@ -75,7 +75,7 @@ impl StreamBudget {
     /// What is charged for an answer that was ended since nothing covered more of it; `None` if it
     /// was not.
     #[must_use]
-    pub fn exhausted_usage(&self, input_tokens: u64) -> Option<Usage> {
+    pub(crate) fn exhausted_usage(&self, input_tokens: u64) -> Option<Usage> {
         let tokens = TokenUsage { input: input_tokens, ..TokenUsage::default() };
         let read = Usage { units: BilledUnits::Tokens(tokens), basis: UsageBasis::Counted };
         self.is_exhausted.then(|| self.covered_usage.unwrap_or(read))

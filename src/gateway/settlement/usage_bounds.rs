@@ -143,7 +143,7 @@ fn image_bounds(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
+    use once_cell::sync::Lazy;
 
     use bytes::Bytes;
     use proptest::prelude::*;
@@ -156,7 +156,7 @@ mod tests {
     use crate::dialect::meter::UsageMeter;
     use crate::money::{TokenUsage, UsageBasis};
 
-    static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
+    static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
         let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
         let sources = [
             file("vendor_a", include_str!("../../../lua-free-rules/vendor_a.toml")),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::poll;
-use pingora_core::ErrorType;
-use pingora_core::protocols::http::client::HttpSession as Upstream;
-use pingora_core::upstreams::peer::HttpPeer;
+use pingora::ErrorType;
+use pingora::protocols::http::client::HttpSession as Upstream;
+use pingora::upstreams::peer::HttpPeer;
 
 use crate::dialect::relay::RelayError;
 use crate::gateway::state::Gateway;
@@ -73,10 +73,7 @@ impl UpstreamResponse {
         Some(self.classify_read(read))
     }
 
-    pub(crate) fn classify_read(
-        &mut self,
-        read: pingora_core::Result<Option<Bytes>>,
-    ) -> UpstreamRead {
+    pub(crate) fn classify_read(&mut self, read: pingora::Result<Option<Bytes>>) -> UpstreamRead {
         match read {
             Ok(Some(piece)) => {
                 self.read_bytes += piece.len() as u64;

@@ -7,11 +7,11 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pingora_core::protocols::http::client::HttpSession as Upstream;
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType};
-use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::{ProxyHttp, Session};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::client::HttpSession as Upstream;
+use pingora::proxy::{ProxyHttp, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType};
 
 use super::answer::UpstreamResponse;
 use crate::dialect::call::RequestKind;
@@ -185,7 +185,7 @@ async fn send_and_read_head(
     up: &mut Upstream,
     head: RequestHeader,
     exchange: &mut RequestContext,
-) -> pingora_core::Result<bool> {
+) -> pingora::Result<bool> {
     let attempt = exchange.admitted().and_then(|admitted| admitted.attempt.as_ref());
     let body = attempt.map(|attempt| attempt.body.clone()).unwrap_or_default();
     if let Err(why) = write_request(up, head, &body).await {
@@ -221,7 +221,7 @@ async fn write_request(
     up: &mut Upstream,
     head: RequestHeader,
     body: &RequestPayload,
-) -> pingora_core::Result<()> {
+) -> pingora::Result<()> {
     up.write_request_header(Box::new(head)).await?;
     for piece in body.chunks() {
         up.write_request_body(piece, false).await?;
@@ -229,7 +229,7 @@ async fn write_request(
     up.finish_request_body().await
 }
 
-async fn read_response_head(up: &mut Upstream) -> pingora_core::Result<()> {
+async fn read_response_head(up: &mut Upstream) -> pingora::Result<()> {
     loop {
         up.read_response_header().await?;
         if !up.response_header().is_some_and(|head| head.status.is_informational()) {

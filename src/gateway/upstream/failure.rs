@@ -1,28 +1,28 @@
 //! Why a route failed, in the few words of the log, the metrics and `/readyz`.
 
-use pingora_core::{Error, ErrorType};
+use pingora::{Error, ErrorType};
 
 use crate::dialect::relay::RelayError;
 
 /// The head of an answer is that of something else, or its body is compressed.
-pub const UNREADABLE: &str = "unreadable";
+pub(crate) const UNREADABLE: &str = "unreadable";
 /// The vendor took a call and did not answer in time.
-pub const NO_RESPONSE: &str = "silent";
+pub(crate) const NO_RESPONSE: &str = "silent";
 /// It broke before the first byte of an answer.
-pub const RESET: &str = "reset";
+pub(crate) const RESET: &str = "reset";
 /// An answer without a body.
-pub const EMPTY: &str = "empty";
+pub(crate) const EMPTY: &str = "empty";
 /// A page for people.
-pub const HTML: &str = "html";
+pub(crate) const HTML: &str = "html";
 /// Its name has no address.
-pub const DNS: &str = "dns";
+pub(crate) const DNS: &str = "dns";
 
 /// How vendors name what is wrong with a call.
 const INVALID_REQUEST_KIND: &str = "invalid_request_error";
 
 /// Why a status is no answer.
 #[must_use]
-pub fn reason_for_status(status: u16) -> &'static str {
+pub(crate) fn reason_for_status(status: u16) -> &'static str {
     match status {
         300..=399 => "redirect",
         401..=403 => "auth",
@@ -35,7 +35,7 @@ pub fn reason_for_status(status: u16) -> &'static str {
 
 /// Why an answer is lost; `None` where the vendor is not to blame.
 #[must_use]
-pub fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
+pub(crate) fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
     match why {
         RelayError::Truncated => Some("cut"),
         RelayError::Malformed => Some("garbage"),
@@ -60,7 +60,7 @@ pub fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'static s
 
 /// Why a connection could not be made. Of TLS only the text of an error tells.
 #[must_use]
-pub fn reason_for_connect(why: &Error) -> &'static str {
+pub(crate) fn reason_for_connect(why: &Error) -> &'static str {
     match why.etype() {
         ErrorType::ConnectRefused => "connect_refused",
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => "connect_timeout",

@@ -32,7 +32,7 @@ const PROBE_SLACK_MS: i64 = 10_000;
 
 /// A failure of a route, as a call or a probe saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HealthFailure {
+pub(crate) struct HealthFailure {
     /// What went wrong, as the log and the metrics name it.
     pub reason: &'static str,
     /// Whether the call was lost: the vendor may have worked, so no other route was tried. One is
@@ -44,7 +44,7 @@ pub struct HealthFailure {
 
 /// What a probe found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProbeOutcome {
+pub(crate) enum ProbeOutcome {
     /// The route answered as a vendor does.
     Healthy,
     /// It did not.
@@ -53,7 +53,7 @@ pub enum ProbeOutcome {
 
 /// See the module. All times are in unix ms.
 #[derive(Debug, Default)]
-pub struct RouteHealth {
+pub(crate) struct RouteHealth {
     /// Whether anything is known against the route; ordinary calls look at nothing else.
     is_suspect: AtomicBool,
     /// Until when everybody tries it last.
@@ -100,14 +100,14 @@ impl AccountHealth {
 impl RouteHealth {
     /// Whether everybody tries the route last.
     #[must_use]
-    pub fn is_open(&self, now_ms: i64) -> bool {
+    pub(crate) fn is_open(&self, now_ms: i64) -> bool {
         let until = |moment: &AtomicI64| moment.load(Ordering::Relaxed);
         until(&self.open_until).max(until(&self.retry_after_until)) > now_ms
     }
 
     /// Whether an account's calls try it last.
     #[must_use]
-    pub fn is_avoided_by(&self, account: Option<&AccountName>, now_ms: i64) -> bool {
+    pub(crate) fn is_avoided_by(&self, account: Option<&AccountName>, now_ms: i64) -> bool {
         if !self.is_suspect.load(Ordering::Relaxed) {
             return false;
         }
@@ -119,12 +119,12 @@ impl RouteHealth {
 
     /// Why it is tried last.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         self.lock_record().reason
     }
 
     /// Takes the failure of an account's call.
-    pub fn record_failure(
+    pub(crate) fn record_failure(
         &self,
         account: Option<&AccountName>,
         failure: HealthFailure,
@@ -151,7 +151,12 @@ impl RouteHealth {
     }
 
     /// A call that arrived at `began_ms` is being answered, or was to its end.
-    pub fn record_success(&self, account: Option<&AccountName>, is_whole: bool, began_ms: i64) {
+    pub(crate) fn record_success(
+        &self,
+        account: Option<&AccountName>,
+        is_whole: bool,
+        began_ms: i64,
+    ) {
         if !self.is_suspect.load(Ordering::Relaxed) {
             return;
         }
@@ -179,7 +184,7 @@ impl RouteHealth {
 
     /// Whether the route is to be probed now; the next time is later then.
     #[must_use]
-    pub fn try_start_probe(&self, now_ms: i64) -> bool {
+    pub(crate) fn try_start_probe(&self, now_ms: i64) -> bool {
         if !self.is_suspect.load(Ordering::Relaxed) {
             return false;
         }
@@ -209,7 +214,7 @@ impl RouteHealth {
     }
 
     /// Takes what a probe found.
-    pub fn record_probe(&self, probed: ProbeOutcome, now_ms: i64) {
+    pub(crate) fn record_probe(&self, probed: ProbeOutcome, now_ms: i64) {
         let mut record = self.lock_record();
         match probed {
             ProbeOutcome::Failed(failure) => {

@@ -13,21 +13,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use pingora_core::connectors::http::Connector;
-use pingora_core::connectors::{ConnectorOptions, TransportConnector};
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::client::HttpSession as Upstream;
-use pingora_core::protocols::http::v1::client::HttpSession as Plain;
-use pingora_core::upstreams::peer::{HttpPeer, Peer};
+use pingora::connectors::http::Connector;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
+use pingora::protocols::Stream;
+use pingora::protocols::http::client::HttpSession as Upstream;
+use pingora::protocols::http::v1::client::HttpSession as Plain;
+use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
 /// For whoever speaks without TLS: the system's certificates take milliseconds to read.
-pub const NO_CERTIFICATES: &str = "/dev/null";
+pub(crate) const NO_CERTIFICATES: &str = "/dev/null";
 
-/// See the module.
-pub struct UpstreamPool {
+pub(crate) struct UpstreamPool {
     tls: Connector,
     plain: TransportConnector,
     /// Idle ones by where they lead to, those that came last at the end.
@@ -44,7 +43,7 @@ struct IdleConnection {
 impl UpstreamPool {
     /// A pool that keeps idle plain connections, up to `keepalive_pool_size` of each peer.
     #[must_use]
-    pub fn new(options: ConnectorOptions, idle_timeout: Duration) -> UpstreamPool {
+    pub(crate) fn new(options: ConnectorOptions, idle_timeout: Duration) -> UpstreamPool {
         let idle_per_peer_max = options.keepalive_pool_size;
         let without_tls =
             ConnectorOptions { ca_file: Some(NO_CERTIFICATES.to_owned()), ..options.clone() };
@@ -61,7 +60,7 @@ impl UpstreamPool {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(crate) async fn connect(&self, peer: &HttpPeer) -> pingora_core::Result<(Upstream, bool)> {
+    pub(crate) async fn connect(&self, peer: &HttpPeer) -> pingora::Result<(Upstream, bool)> {
         // Boxed: making one is far larger than what is around it, and would be moved along with it.
         if peer.is_tls() {
             return Box::pin(self.tls.get_http_session(peer)).await;
@@ -102,7 +101,7 @@ impl UpstreamPool {
     }
 
     /// Closes what has been idle for too long, or was closed at the other end.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         self.lock_idle().retain(|_, lines| {
             lines.retain_mut(|idle| {
                 idle.idle_since.elapsed() < self.idle_timeout && idle.connection.is_reusable()

@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::future::join_all;
 use http::header::CONTENT_ENCODING;
-use pingora_core::ErrorType;
-use pingora_core::protocols::http::client::HttpSession as Upstream;
-use pingora_core::upstreams::peer::HttpPeer;
+use pingora::ErrorType;
+use pingora::protocols::http::client::HttpSession as Upstream;
+use pingora::upstreams::peer::HttpPeer;
 
 use crate::catalogue::{Catalogue, Vendor};
 use crate::clock::unix_ms;
@@ -32,7 +32,7 @@ const MODEL_LIST_BYTES_MAX: usize = 4 << 20;
 const PROBE_GROUP_BIT: u64 = 1 << 63;
 
 /// What a probe needs.
-pub struct RouteProber<'a> {
+pub(crate) struct RouteProber<'a> {
     /// The way to vendors.
     pub dial: &'a UpstreamPool,
     /// How long they have.
@@ -41,7 +41,7 @@ pub struct RouteProber<'a> {
 
 impl RouteProber<'_> {
     /// Probes every route whose time it is, all at once.
-    pub async fn probe_suspected(&self, routes: &RouteTable, catalogue: &Catalogue) {
+    pub(crate) async fn probe_suspected(&self, routes: &RouteTable, catalogue: &Catalogue) {
         let now_ms = unix_ms();
         let due = routes.all().filter(|route| route.health.try_start_probe(now_ms));
         join_all(due.map(|route| async {
@@ -128,8 +128,8 @@ struct ProbeAnswer {
 
 async fn fetch_model_list(
     up: &mut Upstream,
-    head: pingora_http::RequestHeader,
-) -> pingora_core::Result<ProbeAnswer> {
+    head: pingora::http::RequestHeader,
+) -> pingora::Result<ProbeAnswer> {
     up.write_request_header(Box::new(head)).await?;
     up.finish_request_body().await?;
     loop {
@@ -138,7 +138,7 @@ async fn fetch_model_list(
             break;
         }
     }
-    let none = || pingora_core::Error::new(ErrorType::InvalidHTTPHeader);
+    let none = || pingora::Error::new(ErrorType::InvalidHTTPHeader);
     let head = up.response_header().ok_or_else(none)?;
     let mut answer = ProbeAnswer {
         status: head.status.as_u16(),

@@ -3,8 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
@@ -14,7 +14,7 @@ use crate::catalogue::route_tls::{ClientCertificateFiles, RouteTlsFiles};
 use crate::toml_reader::ConfigError;
 
 /// Whom a route trusts, and what it shows of itself.
-pub struct RouteTls {
+pub(crate) struct RouteTls {
     ca: Option<Arc<[WrappedX509]>>,
     client_cert: Option<Arc<CertKey>>,
     /// Names both: connections made with others are not used for this route.
@@ -26,7 +26,7 @@ impl RouteTls {
     ///
     /// # Errors
     /// A file cannot be read, or is not what it should be: which, and where it is configured.
-    pub fn load(files: &RouteTlsFiles) -> Result<RouteTls, ConfigError> {
+    pub(crate) fn load(files: &RouteTlsFiles) -> Result<RouteTls, ConfigError> {
         RouteTls::read_files(files).map_err(|why| files.location.error(why))
     }
 

@@ -21,14 +21,12 @@ use crate::metrics::METRICS;
 use crate::toml_reader::ConfigError;
 
 /// One way to a vendor.
-pub struct VendorRoute {
-    /// The vendor's token.
+pub(crate) struct VendorRoute {
     pub vendor: String,
     /// Its name.
     pub name: String,
     /// Its place in the order of preference, from 0.
     pub preference: usize,
-    /// Where.
     pub base: BaseUrl,
     /// What goes into the `host` header.
     pub authority: String,
@@ -50,19 +48,19 @@ pub struct VendorRoute {
 impl VendorRoute {
     /// What this route calls a model.
     #[must_use]
-    pub fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {
+    pub(crate) fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.section.vendor_model_name(&self.model_names, id)
     }
 
     /// It as configured, with what its vendor calls the models.
     #[must_use]
-    pub fn section(&self) -> (&RouteSection, &VendorModelNames) {
+    pub(crate) fn section(&self) -> (&RouteSection, &VendorModelNames) {
         (&self.section, &self.model_names)
     }
 
     /// What its vendor said, without the key, and without the one before it.
     #[must_use]
-    pub fn redact(&self, mut body: Bytes) -> Bytes {
+    pub(crate) fn redact(&self, mut body: Bytes) -> Bytes {
         for key in self.key.secrets() {
             if let Cow::Owned(clean) = vendor_error::redact_key(&body, &key) {
                 body = clean.into();
@@ -73,7 +71,7 @@ impl VendorRoute {
 
     /// A place for a call; `None` if as many are under way as may be.
     #[must_use]
-    pub fn acquire_slot(&self) -> Option<RouteSlot> {
+    pub(crate) fn acquire_slot(&self) -> Option<RouteSlot> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let slot = RouteSlot(self.in_flight.clone());
         let most = self.section.requests_max;
@@ -82,39 +80,39 @@ impl VendorRoute {
 
     /// An address to connect to; `None` while the name is not resolved.
     #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         let addresses = self.addresses.load();
         let at = self.next_address.load(Ordering::Relaxed);
         addresses.get(at % addresses.len().max(1)).copied()
     }
 
     /// Takes new addresses. An empty answer leaves the old ones: better stale than none.
-    pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
+    pub(crate) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         if !addresses.is_empty() {
             self.addresses.store(Arc::new(addresses));
         }
     }
 
     /// The next connection goes to another address, if there is one.
-    pub fn rotate_address(&self) {
+    pub(crate) fn rotate_address(&self) {
         self.next_address.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether it can be used as any other: it has an address, and its breaker is closed.
     #[must_use]
-    pub fn is_up(&self, now_ms: i64) -> bool {
+    pub(crate) fn is_up(&self, now_ms: i64) -> bool {
         self.address().is_some() && !self.health.is_open(now_ms)
     }
 
     /// Takes the failure of an account's call.
-    pub fn record_failure(&self, account: Option<&AccountName>, failure: HealthFailure) {
+    pub(crate) fn record_failure(&self, account: Option<&AccountName>, failure: HealthFailure) {
         let now_ms = unix_ms();
         self.health.record_failure(account, failure, now_ms);
         self.report_state(now_ms);
     }
 
     /// Tells the metrics whether it is in use, and the log when that changes.
-    pub fn report_state(&self, now_ms: i64) {
+    pub(crate) fn report_state(&self, now_ms: i64) {
         let is_up = self.is_up(now_ms);
         METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(is_up));
         if self.was_reported_up.swap(is_up, Ordering::Relaxed) == is_up {
@@ -131,7 +129,7 @@ impl VendorRoute {
 }
 
 /// A call's place on a route, until it is dropped.
-pub struct RouteSlot(Arc<AtomicUsize>);
+pub(crate) struct RouteSlot(Arc<AtomicUsize>);
 
 impl Drop for RouteSlot {
     fn drop(&mut self) {
@@ -141,13 +139,13 @@ impl Drop for RouteSlot {
 
 /// All routes of all vendors.
 #[derive(Default)]
-pub struct RouteTable {
+pub(crate) struct RouteTable {
     by_vendor: HashMap<String, VendorRouteSet>,
 }
 
 /// A vendor's routes in order, and its header names.
 #[derive(Default)]
-pub struct VendorRouteSet {
+pub(crate) struct VendorRouteSet {
     routes: Vec<Arc<VendorRoute>>,
     header_names: Vec<(String, String)>,
 }
@@ -156,7 +154,7 @@ impl VendorRouteSet {
     /// The routes for a call of an account to try, in turn: those in use by preference, then those
     /// that fail.
     #[must_use]
-    pub fn attempt_order(
+    pub(crate) fn attempt_order(
         &self,
         account: Option<&AccountName>,
         now_ms: i64,
@@ -170,20 +168,20 @@ impl VendorRouteSet {
 
     /// All of its routes, in order of preference.
     #[must_use]
-    pub fn routes(&self) -> &[Arc<VendorRoute>] {
+    pub(crate) fn routes(&self) -> &[Arc<VendorRoute>] {
         &self.routes
     }
 
     /// The name that the rules have for a header of a real name.
     #[must_use]
-    pub fn neutral_name<'a>(&'a self, real: &'a str) -> &'a str {
+    pub(crate) fn neutral_name<'a>(&'a self, real: &'a str) -> &'a str {
         let known = self.header_names.iter().find(|(_, r)| r == real);
         known.map_or(real, |(neutral, _)| neutral)
     }
 
     /// The real name of a header that the rules name neutrally.
     #[must_use]
-    pub fn header_name<'a>(&'a self, neutral: &'a str) -> &'a str {
+    pub(crate) fn header_name<'a>(&'a self, neutral: &'a str) -> &'a str {
         let known = self.header_names.iter().find(|(n, _)| n == neutral);
         known.map_or(neutral, |(_, real)| real)
     }
@@ -195,7 +193,7 @@ impl RouteTable {
     ///
     /// # Errors
     /// A file of a route's TLS cannot be used.
-    pub fn new(sections: &[VendorRoutes]) -> Result<RouteTable, ConfigError> {
+    pub(crate) fn new(sections: &[VendorRoutes]) -> Result<RouteTable, ConfigError> {
         let mut routes = RouteTable::default();
         for section in sections {
             let vendor = &section.naming.vendor;
@@ -226,7 +224,7 @@ impl RouteTable {
 
     /// Reads the keys of all routes again, from where a configuration says that they are. A key
     /// that is not to be had any more, or that no header can carry, stays as it was.
-    pub fn reload_keys(&self, sections: &[VendorRoutes]) {
+    pub(crate) fn reload_keys(&self, sections: &[VendorRoutes]) {
         for route in self.all() {
             let (vendor, name) = (&route.vendor, &route.name);
             let section = sections.iter().find(|section| section.naming.vendor == *vendor);
@@ -251,17 +249,17 @@ impl RouteTable {
 
     /// A vendor's routes, if it has any that can be used.
     #[must_use]
-    pub fn for_vendor(&self, vendor: &str) -> Option<&VendorRouteSet> {
+    pub(crate) fn for_vendor(&self, vendor: &str) -> Option<&VendorRouteSet> {
         self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
     }
 
     /// Every vendor that is set up, with routes or without.
-    pub fn vendors(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn vendors(&self) -> impl Iterator<Item = &str> {
         self.by_vendor.keys().map(String::as_str)
     }
 
     /// Every route.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<VendorRoute>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<VendorRoute>> {
         self.by_vendor.values().flat_map(|line| &line.routes)
     }
 }

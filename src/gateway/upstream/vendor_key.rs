@@ -5,7 +5,7 @@ use crate::catalogue::route::KeySource;
 
 /// A key without the space around it; `None` where there is none.
 #[must_use]
-pub fn read_key(source: &KeySource) -> Option<String> {
+pub(crate) fn read_key(source: &KeySource) -> Option<String> {
     let found = match source {
         KeySource::Env(name) => std::env::var(name).ok(),
         KeySource::File(path) => std::fs::read_to_string(path).ok(),
@@ -22,7 +22,7 @@ pub(crate) fn is_header_safe(key: &str) -> bool {
 /// Keys that are there and that no header can carry, each told by its place and without itself. A
 /// route whose key is not there is left out, which is no fault.
 #[must_use]
-pub fn find_unusable(vendors: &[VendorRoutes]) -> Vec<String> {
+pub(crate) fn find_unusable(vendors: &[VendorRoutes]) -> Vec<String> {
     let mut unusable = Vec::new();
     for vendor in vendors {
         for route in &vendor.routes {

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::tls::{SslDigest, TlsRef};
-use pingora_core::protocols::{
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::tls::{SslDigest, TlsRef};
+use pingora::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     Stream, TimingDigest, UniqueID, UniqueIDType,
 };
@@ -19,7 +19,6 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// What stands between a connection and whoever reads and writes.
 pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
-    /// See [`AsyncRead::poll_read`].
     fn poll_read(
         &mut self,
         stream: &mut Stream,
@@ -27,7 +26,6 @@ pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>>;
 
-    /// See [`AsyncWrite::poll_write`].
     fn poll_write(
         &mut self,
         stream: &mut Stream,
@@ -35,10 +33,8 @@ pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>>;
 
-    /// See [`AsyncWrite::poll_flush`].
     fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// See [`AsyncWrite::poll_shutdown`].
     fn poll_shutdown(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
@@ -92,7 +88,6 @@ impl WriteBuffer {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct WrappedStream<M> {
     pub(crate) stream: Stream,

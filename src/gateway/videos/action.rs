@@ -1,7 +1,7 @@
 //! What a request wants of video jobs, by its method and path.
 
 use http::Method;
-use pingora_http::RequestHeader;
+use pingora::http::RequestHeader;
 
 use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, RequestError};
@@ -9,7 +9,7 @@ use crate::gateway::request::target::{percent_decode, query_value, require_metho
 
 /// What a request wants of video jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VideoAction {
+pub(crate) enum VideoAction {
     /// A new job.
     Create,
     /// A page of them, as this query says.

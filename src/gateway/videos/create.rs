@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
 use super::body;
 use super::shared::job_id;
@@ -14,7 +14,7 @@ use crate::clock::unix_ms;
 use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::{Endpoint, videos};
-use crate::gateway::api_error::{AdmissionError, ApiError, AuthError, ServerError, VideoError};
+use crate::gateway::api_error::{AdmissionError, ApiError, ApiKeyError, ServerError, VideoError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
@@ -96,7 +96,7 @@ pub(in crate::gateway) async fn create_job(
             );
         }
         PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
-        PlaceResult::NoAccount => return Err(AuthError::UnknownKey.into()),
+        PlaceResult::NoAccount => return Err(ApiKeyError::Unknown.into()),
     };
     gateway.videos.worker_wakeup.notify_one();
     Ok(LocalResponse::ok(view))

@@ -15,7 +15,7 @@ use crate::ledger::{AccountName, Unavailable};
 pub(in crate::gateway) const ID_PREFIX: &str = "video_";
 
 /// Everything about video jobs that a request needs.
-pub struct VideoService {
+pub(crate) struct VideoService {
     /// Where jobs wait.
     pub queue: Arc<dyn JobQueue>,
     /// Where finished videos are kept.
@@ -32,9 +32,8 @@ pub struct VideoService {
 }
 
 impl VideoService {
-    /// Puts it together.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         queue: Arc<dyn JobQueue>,
         files: Arc<VideoFiles>,
         public_base: Option<String>,

@@ -4,8 +4,8 @@
 //! A cluster has it in many places, evenly over the slots, so that a master that loses what it has
 //! loses the name as well. Slots may move: the places move with them.
 
+use once_cell::sync::Lazy;
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
 
 use redis::Cmd;
 use sha2::{Digest, Sha256};
@@ -96,7 +96,7 @@ impl RedisStore {
     }
 
     async fn id_keys(&self) -> Result<&'static [String], Unavailable> {
-        static ALL: LazyLock<Vec<String>> = LazyLock::new(id_keys_by_slot);
+        static ALL: Lazy<Vec<String>> = Lazy::new(id_keys_by_slot);
         let is_cluster = self.connection().await?.is_cluster();
         Ok(if is_cluster { &ALL } else { &ALL[..1] })
     }

@@ -4,7 +4,7 @@
 
 use httparse::{EMPTY_HEADER, Header, Request, Status};
 use libfuzzer_sys::fuzz_target;
-use pingora_http::RequestHeader;
+use pingora::http::RequestHeader;
 use tollgate::gateway::edge::head::{self, FIELDS_MAX, Fault, Framing};
 
 fuzz_target!(|data: &[u8]| {
