@@ -5,7 +5,7 @@
 export CARGO_INCREMENTAL ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint audit bench bench-check bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test quick lint audit bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,6 +27,11 @@ test: ## every test, the vendors' own SDKs against the binary, short forms of th
 	cargo test --doc
 	tests/clients/run
 	python3 tests/soak/run.py
+
+quick: setup ## under a minute when warm: formatting, clippy, the house, and the tests that start nothing
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	cargo test --quiet --lib --test pure
 
 lint: setup ## formatting, clippy, rustdoc, licences and sources of crates; any warning fails
 	cargo fmt --check

@@ -1,4 +1,4 @@
-//! Money, rates, usage and prices: whole nano-USD, whole units, and checked arithmetic only.
+//! Money, rates, usage and prices in whole nano-USD and whole units. No sum wraps.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;

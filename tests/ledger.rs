@@ -14,7 +14,9 @@ mod outage;
 mod parallel;
 mod properties;
 mod queue;
+#[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_cluster;
+#[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_server;
 mod repeats;
 pub(crate) mod script;

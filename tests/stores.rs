@@ -1,0 +1,3 @@
+//! Tests of the ledger: the pure machine, SQLite and Redis.
+
+mod ledger;
