@@ -6,6 +6,7 @@
 
 pub mod call;
 pub mod chat;
+mod data_uri;
 pub mod embeddings;
 pub mod form;
 pub mod images;

@@ -4,21 +4,16 @@
 use bytes::Bytes;
 
 use super::CallError;
-use super::call::{
-    InputSize, RequestKind, TextRequest, count_tool_prompts, invalid_value, non_null_member,
-    read_integer, visit_messages,
+use super::call::fields::{
+    count_tool_prompts, invalid_value, non_null_member, read_integer, visit_messages,
 };
+use super::call::request_kind::RequestKind;
+use super::call::text_request::{InputSize, TextRequest};
+use super::data_uri::{TEXT_MEDIA_TYPES, is_data_uri};
 use super::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// Choices of one call, at most (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
-
-/// Prefixes of the media types of text files. The size of any other file does not bound its token
-/// count, since many are compressed.
-pub(super) const TEXT_MEDIA_TYPES: [&str; 3] = ["text/", "application/json", "application/xml"];
-
-/// At most this many bytes of a string are inspected for its media type; it may be megabytes long.
-const DATA_URI_PREFIX_BYTES: usize = 256;
 
 /// Reads a body.
 ///
@@ -135,17 +130,6 @@ fn find_attachment(part: JsonValue<'_>) -> Option<(AttachmentKind, JsonValue<'_>
         () => AttachmentKind::Image,
     };
     Some((kind, address))
-}
-
-/// Whether a string holds data, and of which media.
-pub(super) fn is_data_uri(value: JsonValue<'_>, media: &[&str]) -> bool {
-    let beginning = &value.raw()[..value.raw().len().min(DATA_URI_PREFIX_BYTES)];
-    let Some(text) = JsonValue::from_validated(beginning).text() else { return false };
-    let begins = |from: usize, with: &str| {
-        text.get(from..from + with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with))
-    };
-    let scheme = "data:";
-    begins(0, scheme) && media.iter().any(|media| begins(scheme.len(), media))
 }
 
 #[cfg(test)]

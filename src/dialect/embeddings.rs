@@ -3,13 +3,15 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{invalid_value, non_null_member};
+use super::call::fields::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::speech::count_code_points;
 
 mod entries;
+mod inputs;
 mod reply;
 
+pub use inputs::EmbeddingInputs;
 pub use reply::{EmbeddingsReader, EmbeddingsReply, EmbeddingsReplyError, convert_reply};
 
 /// Inputs of one call, at most (`vendor_b`'s limit).
@@ -30,17 +32,6 @@ const INPUT_EXPECTED: &str = "a non-empty string, or a non-empty array of string
 const TEXT_EXPECTED: &str = "a non-empty string";
 const TOKEN_EXPECTED: &str = "a token id, a whole number from 0";
 const TOKENS_EXPECTED: &str = "a non-empty array of token ids";
-
-/// What a call wants embedded, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EmbeddingInputs {
-    /// Whether vectors are to come in base64.
-    pub base64: bool,
-    /// Tokens, as counted where the vendor reports none.
-    pub tokens: u64,
-    /// More tokens than a vendor may count.
-    pub tokens_max: u64,
-}
 
 /// Reads an opened body.
 ///

@@ -5,8 +5,6 @@
 //! headers, duplicate parameters, and the like.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::fmt;
-
 use bytes::{Buf, Bytes};
 
 use super::CallError;
@@ -15,11 +13,15 @@ mod content;
 mod fields;
 mod head;
 mod parameters;
+mod part;
+mod violation;
 
 use content::{BoundaryMatcher, PartBody};
 pub(super) use fields::{FormFields, check_field_name};
 use head::PartHeadReader;
 use parameters::HeaderParameters;
+pub use part::{FormPart, PartContent, UploadedFile};
+use violation::{FormViolation, excerpt, violation_at};
 
 /// How much one form may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,47 +39,6 @@ pub struct FormLimits {
 pub struct Form {
     /// Its parts, in order.
     pub parts: Vec<FormPart>,
-}
-
-/// One field of a form.
-#[derive(Debug, Clone)]
-pub struct FormPart {
-    /// The field's name, never empty.
-    pub name: String,
-    /// What it holds.
-    pub content: PartContent,
-}
-
-/// What a part of a form holds.
-#[derive(Debug, Clone)]
-pub enum PartContent {
-    /// A text.
-    Text(String),
-    /// A file: the part had a file name, be it an empty one.
-    File(UploadedFile),
-}
-
-/// A file as it was uploaded.
-#[derive(Clone)]
-pub struct UploadedFile {
-    /// The file's name, as far as it could be read.
-    pub name: Option<String>,
-    /// The type that the client declared.
-    pub content_type: Option<String>,
-    /// The bytes, mostly slices of what came in.
-    pub content: Vec<Bytes>,
-    /// How many bytes these are.
-    pub length: usize,
-}
-
-impl fmt::Debug for UploadedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UploadedFile")
-            .field("name", &self.name)
-            .field("content_type", &self.content_type)
-            .field("length", &self.length)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Why a form is not taken.
@@ -145,17 +106,6 @@ enum FormState {
     /// After the last boundary.
     Epilogue,
 }
-
-/// What is wrong, and at which byte of those that were looked at.
-#[derive(Debug)]
-enum FormViolation {
-    Malformed(usize, String),
-    FileTooLarge(String),
-    TextTooLarge,
-}
-
-/// Names and values of clients are shown only so far.
-const SHOWN_CHARS_MAX: usize = 40;
 
 impl FormReader {
     /// A reader for a form with this content-type.
@@ -281,14 +231,6 @@ fn state_after_boundary(before: Option<u8>, byte: u8) -> Result<FormState, FormV
         (Some(b'-'), b'-') => Ok(FormState::Epilogue),
         _ => Err(violation_at(0, "a boundary must be followed by a line break or by '--'")),
     }
-}
-
-fn violation_at(at: usize, what: impl Into<String>) -> FormViolation {
-    FormViolation::Malformed(at, what.into())
-}
-
-fn excerpt(text: &str) -> String {
-    text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
 /// The boundary that a content-type names, and whether the charset it names is another than UTF-8.

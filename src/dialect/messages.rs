@@ -2,7 +2,8 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{InputSize, TextRequest, count_tool_prompts, read_integer, visit_messages};
+use super::call::fields::{count_tool_prompts, read_integer, visit_messages};
+use super::call::text_request::{InputSize, TextRequest};
 use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;

@@ -3,15 +3,19 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{InputSize, invalid_value, non_null_member, read_integer};
+use super::call::fields::{invalid_value, non_null_member, read_integer};
+use super::call::text_request::InputSize;
 use super::json::{JsonDocument, JsonKind, JsonValue};
 
 mod input;
 mod reply;
+mod stored_objects;
 
 pub use reply::{EventStep, IssuedIds, ResponseState, error_event, redact_error};
+pub use stored_objects::StoredObjectId;
 
 use input::ResponsesInput;
+use stored_objects::{ReferencedObjects, parse_id};
 
 /// What a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,22 +27,6 @@ pub struct ResponsesRequest {
     /// The stored objects that the call names, in the order of the body.
     pub references: Vec<StoredObjectId>,
 }
-
-/// A vendor-stored object that a call refers to. At the vendor all our accounts are one, so the
-/// object must have been issued to the calling account.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredObjectId {
-    /// The path of the field that names it.
-    pub param: String,
-    /// Its id.
-    pub id: String,
-}
-
-/// Stored objects in one call, at most: each of them is looked up.
-const REFERENCES_MAX: usize = 256;
-
-/// An id has so many bytes, at most; no vendor makes longer ones.
-const ID_BYTES_MAX: usize = 256;
 
 /// Reads what bears on price and on stored objects. What the format knows beyond that is the
 /// vendor's to check.
@@ -83,32 +71,6 @@ pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallEr
     Ok(ResponsesRequest { output_max, input_size: content, references: names.0 })
 }
 
-/// The objects that were named so far.
-#[derive(Default)]
-struct ReferencedObjects(Vec<StoredObjectId>);
-
-impl ReferencedObjects {
-    /// Takes the id that a field holds.
-    fn add(&mut self, param: &str, id: JsonValue<'_>) -> Result<(), CallError> {
-        self.push(param, parse_id(param, id)?)
-    }
-
-    fn push(&mut self, param: &str, id: String) -> Result<(), CallError> {
-        if self.0.len() == REFERENCES_MAX {
-            let right = format!("one of at most {REFERENCES_MAX} ids of stored objects in a call");
-            return Err(CallError::invalid(param, &right));
-        }
-        self.0.push(StoredObjectId { param: param.to_owned(), id });
-        Ok(())
-    }
-}
-
-fn parse_id(param: &str, value: JsonValue<'_>) -> Result<String, CallError> {
-    let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
-    let id = value.text().filter(|id| fits(id)).map(std::borrow::Cow::into_owned);
-    id.ok_or_else(|| invalid_value(param, &format!("an id of 1 to {ID_BYTES_MAX} bytes"), value))
-}
-
 /// See [`InputSize::tool_prompts`]: functions and custom tools come without words of the vendor's.
 fn count_tool_prompts(tools: JsonValue<'_>) -> u64 {
     let mut count = 0;
@@ -122,6 +84,7 @@ fn count_tool_prompts(tools: JsonValue<'_>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::stored_objects::{ID_BYTES_MAX, REFERENCES_MAX};
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;

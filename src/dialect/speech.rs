@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{invalid_value, non_null_member};
+use super::call::fields::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonValue};
 
 /// Characters of one input, at most (`vendor_b`'s limit).

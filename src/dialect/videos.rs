@@ -2,52 +2,22 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
-use super::call::{invalid_value, non_null_member};
+use super::call::fields::{invalid_value, non_null_member};
 use super::images::SourceImage;
-use super::json::{JsonDocument, JsonValue};
+use super::json::JsonDocument;
 use super::speech::count_code_points;
-use crate::money::VideoResolution;
 
 mod body;
 mod form;
 mod reply;
+mod request;
 mod shape;
 mod start_frame;
 
 pub use body::build_body;
 pub use form::parse_form;
 pub use reply::{VideoProgress, VideoRefusal, parse_progress, parse_refusal, parse_submitted_id};
-
-/// What a call asks for, as far as it bears on the price and on the vendor's body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VideoRequest {
-    /// The length.
-    pub seconds: u64,
-    /// What it is sold as.
-    pub resolution: VideoResolution,
-    /// The aspect ratio that the vendor is told; `None` leaves it to the start frame.
-    pub aspect_ratio: Option<&'static str>,
-    /// `<width>x<height>`, as the job tells it.
-    pub size: String,
-    /// The field that says the resolution.
-    pub resolution_field: &'static str,
-    /// Whether the video is to have sound.
-    pub audio: bool,
-}
-
-impl VideoRequest {
-    /// What is wrong if the model is sold in these resolutions only.
-    #[must_use]
-    pub fn unsupported_resolution(&self, model: &str, sold: &[VideoResolution]) -> CallError {
-        let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
-        let right = format!(
-            "of a resolution that '{model}' makes ({}), not of {}",
-            sold.join(", "),
-            self.resolution.name()
-        );
-        CallError::invalid(self.resolution_field, &right)
-    }
-}
+pub use request::VideoRequest;
 
 /// All fields of a call.
 const FIELDS: [&str; 9] = [
@@ -137,21 +107,6 @@ fn read_audio(document: &JsonDocument) -> Result<bool, CallError> {
         (_, Some("false")) => Ok(false),
         _ => Err(invalid_value("generate_audio", "true or false", value)),
     }
-}
-
-/// A field that is one of a few words.
-fn read_choice<T: Copy>(
-    document: &JsonDocument,
-    field: &str,
-    known: &[(&'static str, T)],
-) -> Result<Option<(&'static str, T)>, CallError> {
-    let Some(value) = non_null_member(document, field) else { return Ok(None) };
-    let text = value.text();
-    let found = known.iter().find(|(name, _)| text.as_deref() == Some(*name)).copied();
-    found.map(Some).ok_or_else(|| {
-        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-        invalid_value(field, &format!("one of {}", names.join(", ")), value)
-    })
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 
-use super::EmbeddingInputs;
 use super::entries::{EntryListFinder, ObjectEndFinder};
+use super::inputs::EmbeddingInputs;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::meter::TOKENS_MAX;

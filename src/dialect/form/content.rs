@@ -7,7 +7,8 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use super::head::{PartHead, PartKind};
-use super::{FormPart, FormViolation, PartContent, UploadedFile, excerpt, violation_at};
+use super::part::{FormPart, PartContent, UploadedFile};
+use super::violation::{FormViolation, excerpt, violation_at};
 
 /// Slices smaller than this are copied together, since each costs some bytes of its own.
 const SLICE_BYTES_MIN: usize = 4 * 1_024;

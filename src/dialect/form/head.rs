@@ -4,7 +4,7 @@
 use super::parameters::{
     HeaderParameters, ParameterValue, WHITESPACE, decode_extended, token_length,
 };
-use super::{FormViolation, excerpt, violation_at};
+use super::violation::{FormViolation, excerpt, violation_at};
 
 /// Bytes of one part's headers, at most.
 const HEAD_BYTES_MAX: usize = 8 * 1_024;

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::excerpt;
+use super::violation::excerpt;
 
 /// A value as it stands in a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

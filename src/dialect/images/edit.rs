@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{REGION_FIELDS, SourceImage, unsupported_region};
+use super::region::{REGION_FIELDS, unsupported_region};
+use super::source_image::SourceImage;
 use crate::dialect::CallError;
 use crate::dialect::form::{Form, FormFields, PartContent, check_field_name};
 use crate::dialect::json::patch::json_string;

@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 
-use super::{JsonDocument, JsonValue};
+use super::document::JsonDocument;
+use super::scan::JsonMember;
+use super::value::JsonValue;
 
 /// What has become of a member.
 #[derive(Debug, Clone)]
@@ -137,7 +139,7 @@ impl<'a> JsonPatch<'a> {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        let named = |(member, slot): (&super::JsonMember, &MemberPatch)| match slot {
+        let named = |(member, slot): (&JsonMember, &MemberPatch)| match slot {
             MemberPatch::Unchanged => self.document.is_named(member, name),
             MemberPatch::Removed => false,
             MemberPatch::Changed { name: new_name, .. } => new_name == name,

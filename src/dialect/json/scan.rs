@@ -1,9 +1,16 @@
-//! The one strict pass.
+//! The one strict pass, what it finds and what it refuses.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::value::LongValue;
-use super::{DEPTH_MAX, JsonError, JsonMember, MEMBERS_MAX, MemberName, value};
+use std::borrow::Cow;
+use std::ops::Range;
 
+use super::value::{self, LongValue};
+
+/// The maximum number of members of one object. Reading a body costs time proportional to it, and
+/// no vendor's format needs more.
+pub const MEMBERS_MAX: usize = 4_096;
+/// The maximum nesting depth of objects and arrays.
+pub const DEPTH_MAX: usize = 64;
 /// The maximum of the digits before the decimal point plus the exponent: such a number always fits
 /// an `f64`.
 const MAGNITUDE_MAX: i64 = 308;
@@ -11,6 +18,46 @@ const MAGNITUDE_MAX: i64 = 308;
 const PAIRWISE_MAX: usize = 16;
 /// An error message quotes at most this many characters of a member name.
 const SHOWN_CHARS_MAX: usize = 40;
+
+/// Why bytes are not one valid JSON value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {offset}")]
+pub struct JsonError {
+    /// The byte offset of the error, from 0.
+    pub offset: usize,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl JsonError {
+    fn at(offset: usize, what: impl Into<String>) -> JsonError {
+        JsonError { offset, what: what.into() }
+    }
+}
+
+/// A member name: its bytes between the quotes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MemberName {
+    pub(super) range: Range<usize>,
+    pub(super) escaped: bool,
+}
+
+impl MemberName {
+    /// The name with its escapes resolved.
+    pub(super) fn decode<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
+        let raw = &body[self.range.clone()];
+        if self.escaped { value::unescape(raw).into_bytes().into() } else { raw.into() }
+    }
+}
+
+/// A member of the outermost object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct JsonMember {
+    /// Its name, between the quotes.
+    pub(super) name: MemberName,
+    /// The bytes of the value.
+    pub(super) value: Range<usize>,
+}
 
 /// What a scan finds out about an object.
 pub(super) struct ScannedObject {

@@ -4,7 +4,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{RelayError, RelayMode, RelayProgress, RetainedData};
+use super::mode::RelayMode;
+use super::progress::{RelayError, RelayProgress, RetainedData};
 use crate::dialect::images::{self, WithheldImage};
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{RelayError, RelayProgress};
+use super::progress::{RelayError, RelayProgress};
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
 /// A reply may be so many bytes, at most: twenty minutes of sound that is not compressed.

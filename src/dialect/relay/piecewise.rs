@@ -8,7 +8,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{RelayError, RelayProgress};
+use super::progress::{RelayError, RelayProgress};
 use crate::dialect::embeddings::{
     EmbeddingInputs, EmbeddingsReader, EmbeddingsReplyError, REPLY_BYTES_MAX,
 };

@@ -3,7 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{RelayError, RelayMode, RelayProgress, RetainedData};
+use super::mode::RelayMode;
+use super::progress::{RelayError, RelayProgress, RetainedData};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::messages::ReportedUsage;

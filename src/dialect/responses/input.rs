@@ -3,8 +3,11 @@
 
 use std::borrow::Cow;
 
-use super::{CallError, JsonKind, JsonValue, ReferencedObjects, invalid_value};
-use crate::dialect::chat::{TEXT_MEDIA_TYPES, is_data_uri};
+use super::stored_objects::ReferencedObjects;
+use crate::dialect::CallError;
+use crate::dialect::call::fields::invalid_value;
+use crate::dialect::data_uri::{TEXT_MEDIA_TYPES, is_data_uri};
+use crate::dialect::json::{JsonKind, JsonValue};
 
 /// Items of one input, at most: what one costs here is far more than its bytes.
 const ITEMS_MAX: usize = 100_000;

@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 
-use super::{ID_BYTES_MAX, JsonDocument, JsonValue};
-use crate::dialect::json::JsonKind;
+use super::stored_objects::ID_BYTES_MAX;
 use crate::dialect::json::patch::json_string;
+use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use crate::dialect::meter::{self, UsageMeter};
 use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};

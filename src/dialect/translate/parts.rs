@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::invalid_value;
+use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonKind, JsonValue};
 

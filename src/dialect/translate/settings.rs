@@ -8,7 +8,7 @@ use super::parts::is_blank;
 use super::request::TranslationContext;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::invalid_value;
+use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::hex::to_hex;
 

@@ -9,7 +9,7 @@ use super::parts::BlockKind;
 use super::turns::ConversationTurn;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::invalid_value;
+use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
 /// The schema of a tool that takes anything.

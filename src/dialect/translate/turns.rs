@@ -12,7 +12,7 @@ use super::parts::{
 use super::tool_call_ids::ToolCallIds;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
-use crate::dialect::call::invalid_value;
+use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue, scan};
 
 const EMPTY_OBJECT: &[u8] = b"{}";

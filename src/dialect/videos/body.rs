@@ -3,7 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{VideoRequest, start_frame};
+use super::request::VideoRequest;
+use super::start_frame;
 use crate::dialect::images::SourceImage;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::payload::RequestPayload;

@@ -2,8 +2,8 @@
 //! told.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::read_choice;
 use crate::dialect::CallError;
+use crate::dialect::call::fields::{invalid_value, non_null_member};
 use crate::dialect::json::JsonDocument;
 use crate::money::VideoResolution::{self, P480, P720, P1080};
 
@@ -74,6 +74,21 @@ fn frame_size(resolution: VideoResolution, (width, height): (u64, u64)) -> Strin
     let (most, least) = (width.max(height), width.min(height));
     let long = (short * most + least) / (2 * least) * 2;
     if width >= height { format!("{long}x{short}") } else { format!("{short}x{long}") }
+}
+
+/// A field that is one of a few words.
+fn read_choice<T: Copy>(
+    document: &JsonDocument,
+    field: &str,
+    known: &[(&'static str, T)],
+) -> Result<Option<(&'static str, T)>, CallError> {
+    let Some(value) = non_null_member(document, field) else { return Ok(None) };
+    let text = value.text();
+    let found = known.iter().find(|(name, _)| text.as_deref() == Some(*name)).copied();
+    found.map(Some).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        invalid_value(field, &format!("one of {}", names.join(", ")), value)
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The frame that a video begins with: a file, or an address that only the vendor goes to.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::{JsonValue, invalid_value, non_null_member};
 use crate::dialect::CallError;
+use crate::dialect::call::fields::{invalid_value, non_null_member};
 use crate::dialect::images::SourceImage;
-use crate::dialect::json::JsonDocument;
+use crate::dialect::json::{JsonDocument, JsonValue};
 
 /// The field of a file, and of an address in JSON.
 pub(super) const REFERENCE_FIELD: &str = "input_reference";

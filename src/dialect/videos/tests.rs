@@ -8,6 +8,8 @@ use rstest::rstest;
 use serde_json::{Map, Value as Json, json};
 
 use super::*;
+use crate::dialect::json::JsonValue;
+use crate::money::VideoResolution;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\x00\xff";
 

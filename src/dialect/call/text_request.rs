@@ -1,0 +1,47 @@
+//! What bounds the tokens of a text call.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+/// What decides how many tokens a text call may come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextRequest {
+    /// The most output tokens of one choice, if the client set a limit.
+    pub output_max: Option<u64>,
+    /// How many choices.
+    pub choices: u64,
+    /// Output tokens of one choice that the vendor may bill beyond that limit without returning
+    /// them.
+    pub hidden_output_max: u64,
+    /// What the messages hold.
+    pub input_size: InputSize,
+}
+
+/// What of a call's messages decides how many tokens they may be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InputSize {
+    /// Images.
+    pub images: u64,
+    /// Paged documents, whose token count cannot be derived from their bytes.
+    pub documents: u64,
+    /// How many tool prompts the vendor adds: one for each tool that it hosts itself, and one more
+    /// if there are any tools at all.
+    pub tool_prompts: u64,
+    /// Bytes of the body without images and documents.
+    pub text_bytes: u64,
+    /// Whether the vendor may read input that is neither in the body nor counted above.
+    pub has_external_input: bool,
+}
+
+impl InputSize {
+    /// Whether the body is the vendor's only input, so that its bytes bound the input tokens.
+    #[must_use]
+    pub fn is_all_text(&self) -> bool {
+        let InputSize { images, documents, has_external_input: reads_elsewhere, .. } = *self;
+        images == 0 && documents == 0 && !reads_elsewhere && !self.has_hosted_tools()
+    }
+
+    /// Whether a tool is the vendor's own. (Tools that are not count as one.)
+    #[must_use]
+    pub fn has_hosted_tools(&self) -> bool {
+        self.tool_prompts > 1
+    }
+}

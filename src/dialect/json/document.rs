@@ -1,0 +1,106 @@
+//! A scanned body, whose members are read in place.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::scan::{JsonError, JsonMember, ScanStrictness, ScannedObject, scan_object};
+use super::value::{JsonValue, LongValue};
+
+/// A sound JSON object: the bytes as they came, and its members.
+#[derive(Debug, Clone)]
+pub struct JsonDocument {
+    pub(super) body: Bytes,
+    pub(super) members: Vec<JsonMember>,
+    /// The byte after the opening brace.
+    pub(super) content_start: usize,
+    /// The ranges of long values, so that iterating over the body can skip them.
+    long_values: Vec<LongValue>,
+}
+
+impl JsonDocument {
+    /// Scans a body once, from its first to its last byte.
+    ///
+    /// # Errors
+    /// [`JsonError`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
+    /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
+    /// number no double can hold, half a surrogate pair, or anything after the end.
+    ///
+    /// [`DEPTH_MAX`]: super::DEPTH_MAX
+    /// [`MEMBERS_MAX`]: super::MEMBERS_MAX
+    pub fn parse(body: Bytes) -> Result<JsonDocument, JsonError> {
+        JsonDocument::scan_body(body, ScanStrictness::FromClient, 0)
+    }
+
+    /// Like [`JsonDocument::parse`], for JSON that a vendor sent. Numbers may be of any size: the
+    /// gateway does not compute with numbers that a model wrote, and the reply has to be billed
+    /// whatever is in it.
+    ///
+    /// # Errors
+    /// [`JsonError`] as [`JsonDocument::parse`], except for numbers.
+    pub fn parse_from_vendor(body: Bytes) -> Result<JsonDocument, JsonError> {
+        JsonDocument::parse_from_vendor_within(body, 0)
+    }
+
+    /// Like [`JsonDocument::parse_from_vendor`], for an object nested in `outer` other objects and
+    /// arrays, which count towards the depth limit.
+    ///
+    /// # Errors
+    /// [`JsonError`] as [`JsonDocument::parse_from_vendor`].
+    pub fn parse_from_vendor_within(body: Bytes, outer: usize) -> Result<JsonDocument, JsonError> {
+        JsonDocument::scan_body(body, ScanStrictness::FromVendor, outer)
+    }
+
+    fn scan_body(
+        body: Bytes,
+        strictness: ScanStrictness,
+        outer: usize,
+    ) -> Result<JsonDocument, JsonError> {
+        let ScannedObject { content_start, members, long_values } =
+            scan_object(&body, strictness, outer)?;
+        Ok(JsonDocument { body, members, content_start, long_values })
+    }
+
+    /// The bytes as they came.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The value of a member.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
+        self.members.iter().find(|m| self.is_named(m, name)).map(|m| self.value(m))
+    }
+
+    /// The names of the members and their values, in order.
+    pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
+        self.members.iter().map(|member| {
+            let name = match member.name.decode(&self.body) {
+                Cow::Borrowed(raw) => String::from_utf8_lossy(raw),
+                Cow::Owned(read) => Cow::Owned(String::from_utf8_lossy(&read).into_owned()),
+            };
+            (name, self.value(member))
+        })
+    }
+
+    pub(super) fn is_named(&self, member: &JsonMember, name: &str) -> bool {
+        // An escape only makes a name longer.
+        let range = &member.name.range;
+        let raw = &self.body[range.clone()];
+        if member.name.escaped {
+            range.len() > name.len() && *member.name.decode(&self.body) == *name.as_bytes()
+        } else {
+            raw == name.as_bytes()
+        }
+    }
+
+    pub(super) fn value(&self, member: &JsonMember) -> JsonValue<'_> {
+        JsonValue::at_offset(
+            &self.body[member.value.clone()],
+            &self.long_values,
+            member.value.start,
+        )
+    }
+}

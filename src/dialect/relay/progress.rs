@@ -1,0 +1,120 @@
+//! How far a reply has come, why it is not complete, and what of it is to be remembered.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use crate::dialect::responses::IssuedIds;
+use crate::dialect::translate::thinking::SavedThinking;
+use crate::dialect::vendor_error::{VendorError, chat_error_body, messages_error_body};
+
+/// How far a reply has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RelayProgress {
+    /// More is to come.
+    Open,
+    /// All of it came.
+    Complete,
+    /// It will never be complete.
+    Failed(RelayError),
+}
+
+/// Why a reply is not complete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    /// It ended or failed before its end.
+    #[error("the vendor's reply ended before it was complete")]
+    Truncated,
+    /// It is not what the dialect says.
+    #[error("the vendor's reply could not be read")]
+    Malformed,
+    /// It outgrew what one reply may be.
+    #[error("the vendor's reply is too large")]
+    TooLarge,
+    /// No buffer space became free in time: replies that other clients have not read fill it.
+    #[error("there is no room for the vendor's reply: too much of others was not read yet")]
+    NoBufferSpace,
+    /// No buffer space became free in time, because this account's own clients have not read their
+    /// other replies.
+    #[error("too much of this account's answers was not read; this one is charged all the same")]
+    SlowReader,
+    /// Nothing came for too long.
+    #[error("the vendor stopped answering")]
+    Stalled,
+    /// The client had gone, and it was not waited for any longer.
+    #[error("the vendor's reply was not waited for")]
+    Abandoned,
+    /// The balance does not cover more of it.
+    #[error("the balance does not cover more of the reply")]
+    InsufficientCredits,
+    /// The ledger could not be asked whether the balance covers more of it.
+    #[error("balances cannot be checked at the moment, and what is held covers no more")]
+    LedgerUnavailable,
+    /// It was made, but the vendor keeps it back.
+    #[error("the vendor's safety rules keep back what was made")]
+    ContentFiltered,
+    /// The vendor said so itself.
+    #[error("the vendor reported an error")]
+    Vendor(VendorError),
+}
+
+impl RelayError {
+    /// The body of an error that tells the client, in the chat dialect.
+    #[must_use]
+    pub fn chat_body(&self) -> String {
+        let (kind, code) = self.type_and_code();
+        let code = match self {
+            RelayError::Vendor(VendorError { code: Some(code), .. }) => code,
+            _ => code,
+        };
+        chat_error_body(kind, code, None, &self.message())
+    }
+
+    /// The body of an error that tells the client, in the messages dialect. The vendor's own type
+    /// of error stands.
+    #[must_use]
+    pub fn messages_body(&self, request_id: &str) -> String {
+        let (kind, details) = match self {
+            RelayError::Vendor(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
+            RelayError::InsufficientCredits => ("billing_error", &None),
+            _ => ("api_error", &None),
+        };
+        messages_error_body(kind, &self.message(), details.as_deref(), request_id)
+    }
+
+    /// Whether it is not the vendor that broke it.
+    #[must_use]
+    pub fn is_gateway_side(&self) -> bool {
+        matches!(
+            self,
+            RelayError::InsufficientCredits
+                | RelayError::LedgerUnavailable
+                | RelayError::NoBufferSpace
+                | RelayError::SlowReader
+        )
+    }
+
+    /// The type and the code of an error that tells, in the chat dialect.
+    pub(super) fn type_and_code(&self) -> (&'static str, &'static str) {
+        match self {
+            RelayError::InsufficientCredits => ("insufficient_credits", "insufficient_credits"),
+            RelayError::LedgerUnavailable => ("server_error", "ledger_unavailable"),
+            RelayError::NoBufferSpace => ("server_error", "overloaded"),
+            RelayError::SlowReader => ("server_error", "answers_unread"),
+            _ => ("server_error", "upstream_error"),
+        }
+    }
+
+    pub(super) fn message(&self) -> String {
+        match self {
+            RelayError::Vendor(VendorError { message: Some(message), .. }) => message.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What is to be remembered of a complete answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RetainedData {
+    /// What the model thought before it called tools.
+    Thinking(SavedThinking),
+    /// Ids of objects at the vendor's that the client was given.
+    IssuedIds(IssuedIds),
+}
