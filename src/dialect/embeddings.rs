@@ -27,8 +27,8 @@ pub const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points per token in estimates.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
 
-const INPUT_EXPECTED: &str = "a non-empty string, or a non-empty array of strings, of token ids or of \
-    arrays of token ids";
+const INPUT_EXPECTED: &str = "a non-empty string, or a non-empty array of strings, of token \
+    ids or of arrays of token ids";
 const TEXT_EXPECTED: &str = "a non-empty string";
 const TOKEN_EXPECTED: &str = "a token id, a whole number from 0";
 const TOKENS_EXPECTED: &str = "a non-empty array of token ids";

@@ -423,7 +423,9 @@ mod tests {
             prop_assume!(!spoken.trim().is_empty());
             let mut blocks = [ContentBlock::new(BlockKind::Text(Bytes::from(whole.clone())))];
             trim_trailing_space(&mut blocks);
-            let BlockKind::Text(text) = &blocks[0].kind else { return Err(TestCaseError::fail("text")) };
+            let BlockKind::Text(text) = &blocks[0].kind else {
+                return Err(TestCaseError::fail("text"));
+            };
             let left = JsonValue::from_validated(text).text().unwrap_or_default();
             prop_assert_eq!(left, spoken.trim_end());
             prop_assert!(whole.as_bytes().starts_with(&text[..text.len() - 1]));
