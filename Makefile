@@ -22,8 +22,8 @@ demo: setup ## real requests against simulated vendors, each with its charge, th
 test: ## every test, the vendors' own SDKs against the binary, short forms of the soak machines
 	@tests/setup.sh test
 	cargo build --all-targets
-	@if cargo nextest --version >/dev/null 2>&1; then set -x; cargo nextest run; \
-	else set -x; cargo test --all-targets; fi
+	@if cargo nextest --version >/dev/null 2>&1; then set -x; tests/with_redis.sh cargo nextest run; \
+	else set -x; tests/with_redis.sh cargo test --all-targets; fi
 	cargo test --doc
 	tests/clients/run
 	python3 tests/soak/run.py
@@ -33,11 +33,16 @@ quick: setup ## under a minute when warm: formatting, clippy, the house, and the
 	cargo clippy --all-targets -- -D warnings
 	cargo test --quiet --lib --test pure
 
-lint: setup ## formatting, clippy, rustdoc, licences and sources of crates; any warning fails
+lint: setup ## formatting, clippy, rustdoc, fuzz targets compile, licences and sources of crates
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	@# After cargo doc, which builds the dependencies with the features that this needs: those of the
+	@# gateway alone, without its tests'. The lock file is the gateway's, so that versions agree, too.
+	cp Cargo.lock tests/fuzz/Cargo.lock
+	cargo check --bins --no-default-features --manifest-path tests/fuzz/Cargo.toml \
+	  --target-dir $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 	tests/deny.sh lint
 
 audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database

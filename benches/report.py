@@ -39,6 +39,11 @@ def tables(found, variants, streams, reply_bytes, rounds):
     print()
 
 
+def transport(name):
+    """How a variant speaks to the vendor, as the end of its name; nothing for HTTP/1.1 without TLS."""
+    return name[name.index("-tls") :] if "-tls" in name else ""
+
+
 def ratios(found, variants):
     """Medians over the rounds, of each of which the two figures are compared first: they had the same neighbours."""
     ours = [v.name for v in variants if v.conf]
@@ -47,13 +52,16 @@ def ratios(found, variants):
         for figure in ["cpu", "rps", "p50"]:
             for our in ours:
                 for other in others:
+                    if transport(our) != transport(other):
+                        continue
                     each = found.compared(truediv, scenario.name, figure, our, other)
                     if each:  # without a proxy there is no proxy's CPU time
                         print(f"ratio {scenario.name} {figure} {our} vs {other} = {median(each):.4g}")
     for variant in variants:
-        each = found.compared(sub, ALONE.name, "p50", variant.name)
-        if each and variant.process and variant.name != BARE:
-            print(f"added {ALONE.name} p50 {variant.name} over {BARE} = {median(each):.0f} us")
+        bare = BARE + transport(variant.name)
+        each = found.compared(sub, ALONE.name, "p50", variant.name, bare)
+        if each and variant.process and variant.name != bare:
+            print(f"added {ALONE.name} p50 {variant.name} over {bare} = {median(each):.0f} us")
     print()
 
 

@@ -33,7 +33,7 @@ fn strict_pass(bencher: Bencher<'_, '_>, bytes: usize) {
 fn check_a_head(bencher: Bencher<'_, '_>) {
     bencher.bench(|| {
         let end = head::find_end(divan::black_box(HEAD), 0).expect("sound").expect("whole");
-        head::check_head(&HEAD[..end]).expect("sound")
+        head::check_head(&HEAD[..end]).expect("sound");
     });
 }
 
@@ -146,14 +146,14 @@ fn hold_and_settle_sqlite(bencher: Bencher<'_, '_>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         store.open_account(&name).await.expect("opened");
-        store.apply(&name, credit()).await.expect("credited");
+        store.submit(&name, credit()).await.expect("credited");
     });
     let mut n = 0;
     bencher.bench_local(|| {
         n += 1;
         runtime.block_on(async {
             for op in call(n) {
-                store.apply(&name, op).await.expect("done");
+                store.submit(&name, op).await.expect("done");
             }
         });
     });

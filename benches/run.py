@@ -13,6 +13,10 @@ not measured, ends the run with 1.
 Other gateways take part where `benches/peers/install` (make bench-peers) has put them; without
 billing, as it is printed. They are slow enough to make the run longer by two thirds.
 
+The variants with "-tls" speak to the vendor as production does, over TLS and HTTP/2, and those with
+"-tls-http1" over TLS and HTTP/1.1; tollgate's are compared with the bare proxy that does the same. The
+latter take part only if VARIANTS names them.
+
 Environment: ROUNDS (5), DURATION (4 seconds), PEER_DURATION (twice that), STARTS (5), VARIANTS and
 SCENARIOS (comma separated, all that are there), BENCH_LOG=info (a log line per request in nginx
 and tollgate; otherwise nobody writes any).
@@ -33,21 +37,31 @@ from scenarios import Stream, ask, refuses_strangers, rounds, starts, warm
 from variants import SIM_PATHS, Variant, bare_pingora, cli, nginx, redis, tollgate
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
-ALL = ["direct", "nginx", "bare-pingora", "tollgate-sqlite", "tollgate-redis"]
+ALL = ["direct", "nginx", "bare-pingora", "tollgate-sqlite", "tollgate-redis", "bare-pingora-tls", "tollgate-sqlite-tls"]
+MORE = ["bare-pingora-tls-http1", "tollgate-sqlite-tls-http1"]
 VARIANTS = os.environ.get("VARIANTS", ",".join(ALL + peers.installed())).split(",")
 
 
-def simulator():
+def simulator(name="sim", *words):
     """The port of a simulated vendor."""
-    start("sim", [BIN / "examples" / "sim", "--listen", "127.0.0.1:0"])
+    start(name, [BIN / "examples" / "sim", "--listen", "127.0.0.1:0", *words])
 
     def address():
-        for line in (FOLDER / "sim.log").read_text().splitlines():
+        for line in (FOLDER / f"{name}.log").read_text().splitlines():
             if line.startswith("listening on http://"):
                 return line.rpartition(":")[2]
         return None
 
     return int(until("the simulator listens", address))
+
+
+def secured(name, word):
+    """Starts a simulated vendor of its own for a variant with TLS, and what the name stands for."""
+    ca = FOLDER / f"{name}.pem"
+    sim_port = simulator(f"{name}.sim", "--ca", ca, *([word] if word else []))
+    if name.startswith(report.BARE):
+        return bare_pingora(name, sim_port, ca)
+    return tollgate(name, sim_port, None, ca=ca)
 
 
 def variant(name, sim_port):
@@ -62,13 +76,16 @@ def variant(name, sim_port):
     known = {
         "direct": lambda: Variant(name, sim_port),
         "nginx": lambda: nginx(sim_port),
-        "bare-pingora": lambda: bare_pingora(sim_port),
+        "bare-pingora": lambda: bare_pingora(name, sim_port),
         "tollgate-sqlite": lambda: tollgate(name, sim_port, None),
     }
+    for each in ALL + MORE:
+        if "-tls" in each:
+            known[each] = lambda: secured(name, "--http1" if name.endswith("-http1") else None)
     if name in peers.ALL:
         sys.exit(f"{name} is not installed, or not as listed: run benches/peers/install")
     if name not in known:
-        sys.exit(f"no such variant: {name}; known are {', '.join([*ALL, *peers.ALL])}")
+        sys.exit(f"no such variant: {name}; known are {', '.join([*ALL, *MORE, *peers.ALL])}")
     return known[name]()
 
 

@@ -94,12 +94,14 @@ def nginx(sim_port):
     return Variant("nginx", port, process)
 
 
-def bare_pingora(sim_port):
+def bare_pingora(name, sim_port, ca=None):
+    """With the file of an authority, it speaks to the vendor over TLS."""
     port = free_port()
     command = [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"]
-    process = start("bare-pingora", command)
+    command += [ca] if ca else []
+    process = start(name, command)
     until("the bare pingora proxy listens", lambda: listening(port))
-    return Variant("bare-pingora", port, process, command=command)
+    return Variant(name, port, process, command=command)
 
 
 def redis():
@@ -125,13 +127,15 @@ def cli(conf, *words):
     return done.stdout.strip()
 
 
-def settings(name, sim_port, store):
-    """The configuration of a gateway with one worker: its folder, its two ports, and the file."""
+def settings(name, sim_port, store, ca=None):
+    """The configuration of a gateway with one worker: its folder, its two ports, and the file. With the
+    file of an authority, it speaks to the vendors over TLS."""
     http, admin = free_port(), free_port()
     folder = FOLDER / name
     (folder / "files").mkdir(parents=True)
     conf = folder / "tollgate.toml"
-    base = f"http://127.0.0.1:{sim_port}"
+    base = f"{'https' if ca else 'http'}://127.0.0.1:{sim_port}"
+    tls = f', tls = {{ ca = "{ca}" }}' if ca else ""
     conf.write_text(
         f"""\
 [server]
@@ -153,9 +157,9 @@ requests_per_account_max = 0
 format = "text"
 level = "{'info' if LOG == 'info' else 'warn'}"
 [vendor.vendor_a]
-routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk-simulator" }}]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk-simulator"{tls} }}]
 [vendor.vendor_b]
-routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator" }}]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator"{tls} }}]
 """
     )
     return folder, http, admin, conf
@@ -174,8 +178,8 @@ def wait_ready(name, process, admin, seconds=20):
     until(f"{name} is ready", ready, seconds)
 
 
-def tollgate(name, sim_port, store, redis_process=None):
-    _, http, admin, conf = settings(name, sim_port, store)
+def tollgate(name, sim_port, store, redis_process=None, ca=None):
+    _, http, admin, conf = settings(name, sim_port, store, ca)
     command = [BIN / "tollgate", "--conf", conf, "serve"]
     cli(conf, "init")
     process = start(name, command)

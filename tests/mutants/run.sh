@@ -21,6 +21,8 @@ fi
 rm -rf "$crate"
 mkdir -p "$crate/src/catalogue" "$crate/tests" "$crate/.cargo"
 cp -r "$root"/src/{ledger,money,toml_reader}{,.rs} "$root/tests/mutants/lib.rs" "$crate/src"
+# The digits of a key's hash.
+cp "$root/src/hex.rs" "$crate/src"
 cp "$root"/src/catalogue/{kind,prices}.rs "$crate/src/catalogue"
 cp -r "$root/tests/ledger" "$root/tests/mutants/main.rs" "$crate/tests"
 # The versions are those of the gateway's own lock file.

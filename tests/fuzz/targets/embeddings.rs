@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Serde;
-use tollgate::dialect::embeddings::{self, Inputs};
-use tollgate::dialect::json::{Document, Kind, Value};
+use tollgate::dialect::embeddings::{self, EmbeddingInputs};
+use tollgate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use tollgate::dialect::{moderations, speech};
 
 /// What one reply may report: none absurd.
@@ -17,51 +17,51 @@ const TOKENS_MAX: u64 = 1_000_000_000;
 
 fuzz_target!(|data: &[u8]| {
     if data.starts_with(b"{") {
-        received(Bytes::copy_from_slice(data));
-        sent(Bytes::copy_from_slice(data));
+        check_replies(Bytes::copy_from_slice(data));
+        check_requests(Bytes::copy_from_slice(data));
     } else {
         // So that vectors and inputs need not be found byte by byte.
         let vector = [br#"{"usage":null,"data":[{"index":0,"embedding":"#, data, b"}]}"].concat();
-        received(Bytes::from(vector));
+        check_replies(Bytes::from(vector));
         let input = [br#"{"voice":"v","input":"#, data, b"}"].concat();
-        sent(Bytes::from(input));
+        check_requests(Bytes::from(input));
     }
 });
 
-fn received(body: Bytes) {
-    let Ok(document) = Document::received(body) else { return };
-    let inputs = Inputs { base64: false, tokens: 7, tokens_max: 7 };
-    let plain = reply(&document, inputs);
-    let packed = reply(&document, Inputs { base64: true, ..inputs });
+fn check_replies(body: Bytes) {
+    let Ok(document) = JsonDocument::parse_from_vendor(body) else { return };
+    let inputs = EmbeddingInputs { base64: false, tokens: 7, tokens_max: 7 };
+    let plain = check_reply(&document, inputs);
+    let packed = check_reply(&document, EmbeddingInputs { base64: true, ..inputs });
     assert!(plain || !packed, "vectors only once they are packed");
 }
 
 /// Checks a reply; tells whether it has embeddings.
-fn reply(sent: &Document, inputs: Inputs) -> bool {
-    let whole = embeddings::convert_reply(sent.body().clone(), inputs);
-    assert_eq!(in_pieces(sent.body(), inputs), whole);
-    let Ok(embeddings::Reply { body, tokens }) = whole else { return false };
-    let made = Document::received(body.clone())
+fn check_reply(sent: &JsonDocument, inputs: EmbeddingInputs) -> bool {
+    let whole = embeddings::convert_reply(sent.body(), inputs);
+    assert_eq!(convert_in_pieces(sent.body(), inputs), whole);
+    let Ok(embeddings::EmbeddingsReply { body, tokens }) = whole else { return false };
+    let converted = JsonDocument::parse_from_vendor(body.clone())
         .unwrap_or_else(|fault| panic!("{fault}: {}", String::from_utf8_lossy(&body)));
     for (name, value) in sent.members() {
-        let found = made.get(&name).expect("a member that the vendor sent");
+        let found = converted.get(&name).expect("a member that the vendor sent");
         assert!(value == found || matches!(&*name, "data" | "usage"));
     }
-    let usage = made.get("usage").expect("a usage");
-    let reported = usage.get("prompt_tokens").and_then(Value::whole);
+    let usage = converted.get("usage").expect("a usage");
+    let reported = usage.get("prompt_tokens").and_then(JsonValue::integer);
     assert_eq!(reported, Some(tokens.unwrap_or(inputs.tokens)));
     assert!(reported <= Some(TOKENS_MAX));
     if tokens.is_some() {
         assert_eq!(sent.get("usage"), Some(usage));
     }
-    let (before, after) = (entries(sent), entries(&made));
+    let (before, after) = (entries(sent), entries(&converted));
     assert!(!before.is_empty() && before.len() == after.len());
     for (before, after) in before.into_iter().zip(after) {
         assert_eq!(before.members().count(), after.members().count());
         for ((name, old), (same_name, new)) in before.members().zip(after.members()) {
             assert_eq!(name, same_name);
-            if inputs.base64 && name == "embedding" && old.kind() == Kind::List {
-                packed(old, new);
+            if inputs.base64 && name == "embedding" && old.kind() == JsonKind::Array {
+                check_packed(old, new);
             } else {
                 assert_eq!(old, new);
             }
@@ -75,19 +75,22 @@ fn reply(sent: &Document, inputs: Inputs) -> bool {
 }
 
 /// The same of a reply that comes byte by byte.
-fn in_pieces(body: &[u8], inputs: Inputs) -> Result<embeddings::Reply, embeddings::ReplyFault> {
-    let (mut reader, mut out) = (embeddings::ReplyReader::new(inputs), BytesMut::new());
+fn convert_in_pieces(
+    body: &[u8],
+    inputs: EmbeddingInputs,
+) -> Result<embeddings::EmbeddingsReply, embeddings::EmbeddingsReplyError> {
+    let (mut reader, mut out) = (embeddings::EmbeddingsReader::new(inputs), BytesMut::new());
     body.chunks(1).try_for_each(|piece| reader.push(piece, &mut out))?;
     let tokens = reader.finish(&mut out)?;
-    Ok(embeddings::Reply { body: out.freeze(), tokens })
+    Ok(embeddings::EmbeddingsReply { body: out.freeze(), tokens })
 }
 
-fn entries(document: &Document) -> Vec<Value<'_>> {
-    document.get("data").into_iter().flat_map(Value::elements).collect()
+fn entries(document: &JsonDocument) -> Vec<JsonValue<'_>> {
+    document.get("data").into_iter().flat_map(JsonValue::elements).collect()
 }
 
 /// The numbers of a list are those of a text in base64, as near as an `f32` comes.
-fn packed(list: Value<'_>, text: Value<'_>) {
+fn check_packed(list: JsonValue<'_>, text: JsonValue<'_>) {
     let bytes = STANDARD.decode(&*text.text().expect("a text")).expect("base64");
     let (found, rest) = bytes.as_chunks::<4>();
     assert!(rest.is_empty() && !found.is_empty());
@@ -103,13 +106,14 @@ fn packed(list: Value<'_>, text: Value<'_>) {
     }
 }
 
-fn sent(body: Bytes) {
-    let Ok(document) = &Document::parse(body) else { return };
+fn check_requests(body: Bytes) {
+    let Ok(document) = &JsonDocument::parse(body) else { return };
     let serde: Serde = serde_json::from_slice(document.body()).expect("what our scan takes");
     let input = &serde["input"];
-    let texts = |list: &Vec<Serde>| list.iter().map(counted).sum();
-    if let Ok(Inputs { base64, tokens, tokens_max }) = embeddings::parse_request(document) {
-        let expected: u64 = input.as_array().map_or_else(|| counted(input), texts);
+    let texts = |list: &Vec<Serde>| list.iter().map(count_tokens).sum();
+    if let Ok(EmbeddingInputs { base64, tokens, tokens_max }) = embeddings::parse_request(document)
+    {
+        let expected: u64 = input.as_array().map_or_else(|| count_tokens(input), texts);
         assert_eq!(tokens, expected);
         assert!((1..=tokens_max).contains(&tokens));
         assert_eq!(base64, serde["encoding_format"] == "base64");
@@ -119,13 +123,13 @@ fn sent(body: Bytes) {
         assert_eq!(characters, text.chars().count() as u64);
         assert!((1..=4096).contains(&characters));
     }
-    let is_taken = input.is_string() || input.as_array().is_some_and(|list| !list.is_empty());
-    assert_eq!(moderations::check_request(document).is_ok(), is_taken);
+    let is_accepted = input.is_string() || input.as_array().is_some_and(|list| !list.is_empty());
+    assert_eq!(moderations::check_request(document).is_ok(), is_accepted);
     assert_eq!(moderations::is_moderation_result(document), serde["results"].is_array());
 }
 
 /// The tokens of one input, or of one token.
-fn counted(input: &Serde) -> u64 {
+fn count_tokens(input: &Serde) -> u64 {
     match input {
         Serde::String(text) => text.chars().count().div_ceil(4) as u64,
         Serde::Array(tokens) => tokens.len() as u64,

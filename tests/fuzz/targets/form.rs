@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use tollgate::dialect::form::{Form, FormFault, FormLimits, FormReader, PartContent};
+use tollgate::dialect::form::{Form, FormError, FormLimits, FormReader, PartContent};
 use tollgate::dialect::images;
 
 const LIMITS: FormLimits =
@@ -22,9 +22,9 @@ fuzz_target!(|data: &[u8]| {
         false => ("multipart/form-data; boundary=XX", rest),
     };
     let body = Bytes::copy_from_slice(body);
-    let whole = read(content_type, &body, usize::MAX);
-    let cut = read(content_type, &body, usize::from(*size).max(1));
-    assert_eq!(whole.as_ref().map(told), cut.as_ref().map(told));
+    let whole = read_in_pieces(content_type, &body, usize::MAX);
+    let cut = read_in_pieces(content_type, &body, usize::from(*size).max(1));
+    assert_eq!(whole.as_ref().map(describe_parts), cut.as_ref().map(describe_parts));
     let Ok(form) = whole else { return };
     let Ok((fields, file)) = images::parse_edit_form(form) else { return };
     if body.windows(BOUNDARY.len()).any(|window| window == BOUNDARY.as_bytes()) {
@@ -32,14 +32,15 @@ fuzz_target!(|data: &[u8]| {
     }
     let sent: Vec<_> = images::build_edit_form(&fields, &file, BOUNDARY).chunks().collect();
     let content_type = format!("multipart/form-data; boundary={BOUNDARY}");
-    let again = read(&content_type, &sent.concat().into(), usize::MAX).expect("a form of ours");
-    let (fields_again, file_again) = images::edit(again).expect("an edit of ours");
+    let again =
+        read_in_pieces(&content_type, &sent.concat().into(), usize::MAX).expect("a form of ours");
+    let (fields_again, file_again) = images::parse_edit_form(again).expect("an edit of ours");
     assert_eq!(fields.body(), fields_again.body());
     assert_eq!(file.media_type, file_again.media_type);
     assert_eq!(file.content.concat(), file_again.content.concat());
 });
 
-fn read(content_type: &str, body: &Bytes, size: usize) -> Result<Form, FormFault> {
+fn read_in_pieces(content_type: &str, body: &Bytes, size: usize) -> Result<Form, FormError> {
     let mut reader = FormReader::new(content_type, LIMITS)?;
     let mut rest = body.clone();
     while !rest.is_empty() {
@@ -53,8 +54,8 @@ fn read(content_type: &str, body: &Bytes, size: usize) -> Result<Form, FormFault
 }
 
 /// The parts, with what files hold in one.
-fn told(form: &Form) -> Vec<(String, Option<String>, Vec<u8>)> {
-    let told = form.parts.iter().map(|part| match &part.content {
+fn describe_parts(form: &Form) -> Vec<(String, Option<String>, Vec<u8>)> {
+    let parts = form.parts.iter().map(|part| match &part.content {
         PartContent::Text(text) => (part.name.clone(), None, text.clone().into_bytes()),
         PartContent::File(file) => {
             let content = file.content.concat();
@@ -63,5 +64,5 @@ fn told(form: &Form) -> Vec<(String, Option<String>, Vec<u8>)> {
             (part.name.clone(), Some(format!("{file:?}")), content)
         }
     });
-    told.collect()
+    parts.collect()
 }

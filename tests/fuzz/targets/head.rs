@@ -4,52 +4,52 @@
 
 use httparse::{EMPTY_HEADER, Header, Request, Status};
 use libfuzzer_sys::fuzz_target;
-use pingora::http::RequestHeader;
-use tollgate::gateway::edge::head::{self, FIELDS_MAX, Fault, Framing};
+use pingora_http::RequestHeader;
+use tollgate::gateway::edge::head::{self, FIELDS_MAX, HeadError};
 
 fuzz_target!(|data: &[u8]| {
     let Some((size, data)) = data.split_first() else { return };
     let size = usize::from(*size).max(1);
-    read(data, size);
+    check_bytes(data, size);
     // So that what makes a head whole need not be found.
     let ends = b" HTTP/1.1\r\nHost: a\r\n\r\n";
-    read(&[b"POST ", data, ends].concat(), size);
-    read(&[b"POST / HTTP/1.1\r\n", data, b"\r\nHost: a\r\n\r\n"].concat(), size);
-    read(&[b"POST / HTTP/1.1\r\nHost: a\r\n", data, b"\r\n\r\n"].concat(), size);
+    check_bytes(&[b"POST ", data, ends].concat(), size);
+    check_bytes(&[b"POST / HTTP/1.1\r\n", data, b"\r\nHost: a\r\n\r\n"].concat(), size);
+    check_bytes(&[b"POST / HTTP/1.1\r\nHost: a\r\n", data, b"\r\n\r\n"].concat(), size);
 });
 
-fn read(bytes: &[u8], size: usize) {
-    let _ = head::path(bytes);
-    let whole = head::end(bytes, 0);
-    match (in_pieces(bytes, size), whole) {
+fn check_bytes(bytes: &[u8], size: usize) {
+    let _ = head::request_path(bytes);
+    let whole = head::find_end(bytes, 0);
+    match (find_end_in_pieces(bytes, size), whole) {
         (Ok(pieces), Ok(whole)) => assert_eq!(pieces, whole),
         // A fault may be found before the end, or hide behind it.
-        (Err(_), Ok(Some(end))) => assert!(head::check(&bytes[..end]).is_err()),
+        (Err(_), Ok(Some(end))) => assert!(head::check_head(&bytes[..end]).is_err()),
         (pieces, whole) => assert_eq!(pieces.is_err(), whole.is_err()),
     }
     let Ok(Some(end)) = whole else { return };
-    if let Ok(framing) = head::check(&bytes[..end]) {
-        agree(bytes, end, framing);
+    if head::check_head(&bytes[..end]).is_ok() {
+        compare_with_httparse(bytes, end);
     }
 }
 
-fn in_pieces(bytes: &[u8], size: usize) -> Result<Option<usize>, Fault> {
-    let mut looked = 0;
+fn find_end_in_pieces(bytes: &[u8], size: usize) -> Result<Option<usize>, HeadError> {
+    let mut scanned = 0;
     for piece in bytes.chunks(size) {
-        let found = head::end(&bytes[..looked + piece.len()], looked)?;
+        let found = head::find_end(&bytes[..scanned + piece.len()], scanned)?;
         if found.is_some() {
             return Ok(found);
         }
-        looked += piece.len();
+        scanned += piece.len();
     }
     Ok(None)
 }
 
-fn agree(bytes: &[u8], end: usize, framing: Framing) {
+fn compare_with_httparse(bytes: &[u8], end: usize) {
     let mut fields = [EMPTY_HEADER; FIELDS_MAX];
     let mut request = Request::new(&mut fields);
-    let read = request.parse(bytes);
-    assert_eq!(read, Ok(Status::Complete(end)), "{}", bytes.escape_ascii());
+    let parsed = request.parse(bytes);
+    assert_eq!(parsed, Ok(Status::Complete(end)), "{}", bytes.escape_ascii());
     let (method, target) = (request.method.expect("a method"), request.path.expect("a target"));
     let words = format!("{method} {target} HTTP/1.{}\r\n", request.version.expect("a version"));
     assert!(bytes.starts_with(words.as_bytes()), "{words}");
@@ -65,25 +65,28 @@ fn agree(bytes: &[u8], end: usize, framing: Framing) {
         assert_eq!(rest[1..].trim_ascii(), value.trim_ascii());
     }
 
-    let called = |known: &str| -> Vec<&[u8]> {
-        let such = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(known));
-        such.map(|field| field.value).collect()
+    let values_of = |name: &str| -> Vec<&[u8]> {
+        let named = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+        named.map(|field| field.value).collect()
     };
-    let (lengths, codings) = (called("content-length"), called("transfer-encoding"));
-    match (&lengths[..], &codings[..], framing) {
-        ([], [], Framing::Length) => {}
-        ([length], [], Framing::Length) => {
+    let (lengths, codings) = (values_of("content-length"), values_of("transfer-encoding"));
+    match (&lengths[..], &codings[..]) {
+        ([], []) => {}
+        ([length], []) => {
             let length = std::str::from_utf8(length).expect("digits");
             assert_eq!(length.parse::<u64>().expect("a number").to_string(), length);
         }
-        ([], [coding], Framing::Chunks) => {
+        ([], [coding]) => {
             assert!(coding.eq_ignore_ascii_case(b"chunked") && request.version == Some(1));
         }
-        _ => panic!("{framing:?} of {}", bytes.escape_ascii()),
+        _ => panic!("{} has both, or one twice", bytes.escape_ascii()),
     }
-    assert!(called("host").len() == 1 || (called("host").is_empty() && request.version == Some(0)));
+    assert!(
+        values_of("host").len() == 1
+            || (values_of("host").is_empty() && request.version == Some(0))
+    );
 
     let sent = RequestHeader::build(method, target.as_bytes(), None).expect("a target");
-    let path = head::path(&bytes[..end]);
+    let path = head::request_path(&bytes[..end]);
     assert_eq!(sent.uri.path(), if path.is_empty() { "/" } else { &path });
 }

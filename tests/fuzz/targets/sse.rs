@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use tollgate::dialect::sse::Splitter;
+use tollgate::dialect::sse::SseSplitter;
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, stream)) = data.split_first() else { return };
@@ -15,13 +15,13 @@ fuzz_target!(|data: &[u8]| {
     joined.extend_from_slice(&rest);
     assert_eq!(joined, stream);
     let data: Vec<_> = whole.into_iter().filter_map(|(_, data)| data).collect();
-    assert_eq!(data, read(&stream[..stream.len() - rest.len()]));
+    assert_eq!(data, read_by_lines(&stream[..stream.len() - rest.len()]));
 });
 
 type Events = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 fn split(stream: &[u8], size: usize) -> (Events, Vec<u8>) {
-    let mut splitter = Splitter::default();
+    let mut splitter = SseSplitter::default();
     let mut events = Vec::new();
     for chunk in stream.chunks(size.min(stream.len().max(1))) {
         for event in splitter.push(Bytes::copy_from_slice(chunk)).expect("a short stream") {
@@ -32,7 +32,7 @@ fn split(stream: &[u8], size: usize) -> (Events, Vec<u8>) {
 }
 
 /// The data of the events, by lines: each ends with a line feed, a carriage return, or both.
-fn read(stream: &[u8]) -> Vec<Vec<u8>> {
+fn read_by_lines(stream: &[u8]) -> Vec<Vec<u8>> {
     let (mut events, mut data, mut line) = (Vec::new(), None::<Vec<u8>>, Vec::new());
     let mut bytes = stream.iter().copied().peekable();
     while let Some(byte) = bytes.next() {

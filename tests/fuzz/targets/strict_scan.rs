@@ -4,49 +4,49 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value as Serde};
-use tollgate::dialect::json::{Document, Kind, Value};
+use tollgate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 
 fuzz_target!(|data: &[u8]| {
-    if let Ok(document) = Document::parse(data.to_vec().into()) {
+    if let Ok(document) = JsonDocument::parse(data.to_vec().into()) {
         match serde_json::from_slice(data) {
-            Ok(Serde::Object(members)) => compare(&document, members),
+            Ok(Serde::Object(members)) => compare_documents(&document, members),
             other => panic!("the scan accepted what serde reads as {other:?}"),
         }
     }
 });
 
-fn compare(document: &Document, serde: Map<String, Serde>) {
+fn compare_documents(document: &JsonDocument, serde: Map<String, Serde>) {
     for (name, expected) in &serde {
         let found = document.get(name).expect("a member that serde sees");
-        agree(found, expected);
+        compare_values(found, expected);
     }
     // The members of nested objects too; a duplicate that was missed makes a number differ.
-    let outermost = Value::trusted(document.body().trim_ascii());
-    agree(outermost, &Serde::Object(serde));
+    let outermost = JsonValue::from_validated(document.body().trim_ascii());
+    compare_values(outermost, &Serde::Object(serde));
 }
 
-fn agree(ours: Value<'_>, serde: &Serde) {
+fn compare_values(ours: JsonValue<'_>, serde: &Serde) {
     match serde {
-        Serde::Null => assert_eq!(ours.kind(), Kind::Null),
+        Serde::Null => assert_eq!(ours.kind(), JsonKind::Null),
         Serde::Bool(flag) => assert_eq!(ours.bool(), Some(*flag)),
         Serde::Number(number) => {
-            assert_eq!(ours.kind(), Kind::Number);
+            assert_eq!(ours.kind(), JsonKind::Number);
             // serde takes -0 for a float, so that every u64 it sees was written as one.
-            assert_eq!(ours.whole(), number.as_u64().filter(|n| *n < 1 << 53));
+            assert_eq!(ours.integer(), number.as_u64().filter(|n| *n < 1 << 53));
         }
         Serde::String(text) => assert_eq!(ours.text().as_deref(), Some(text.as_str())),
         Serde::Array(list) => {
-            assert_eq!(ours.kind(), Kind::List);
+            assert_eq!(ours.kind(), JsonKind::Array);
             assert_eq!(ours.elements().count(), list.len());
             for (element, expected) in ours.elements().zip(list) {
-                agree(element, expected);
+                compare_values(element, expected);
             }
         }
         Serde::Object(members) => {
-            assert_eq!(ours.kind(), Kind::Object);
+            assert_eq!(ours.kind(), JsonKind::Object);
             assert_eq!(ours.members().count(), members.len());
             for (name, value) in ours.members() {
-                agree(value, members.get(&*name).expect("a member that we see"));
+                compare_values(value, members.get(&*name).expect("a member that we see"));
             }
         }
     }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tollgate::catalogue::{Catalogue, Model};
 use tollgate::dialect::Endpoint;
-use tollgate::dialect::call::{Call, Opened};
-use tollgate::dialect::json::{Document, Draft};
-use tollgate::dialect::translate::request::{Manner, Translation};
+use tollgate::dialect::call::{ModelCall, ParsedBody};
+use tollgate::dialect::json::{JsonDocument, JsonPatch};
+use tollgate::dialect::translate::request::{Translation, TranslationContext};
 
 #[path = "../../translation/checker.rs"]
 mod checker;
@@ -21,39 +21,45 @@ static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(seed) = Document::parse(Bytes::copy_from_slice(data)) else { return };
+    let Ok(seed) = JsonDocument::parse(Bytes::copy_from_slice(data)) else { return };
     // A golden file holds the body that it gives.
     let body = match seed.get("given") {
         Some(given) => Bytes::copy_from_slice(given.raw()),
         None => seed.body().clone(),
     };
-    let Ok(opened) = Opened::parse(body, None) else { return };
+    let Ok(parsed) = ParsedBody::parse(body, None) else { return };
     let models = CATALOGUE.models();
-    let model = CATALOGUE.find(&opened.model).unwrap_or(&models[data.len() % models.len()]);
-    let Ok(call) = Call::parse(opened, Endpoint::Chat) else { return };
+    let model = CATALOGUE.find(&parsed.model).unwrap_or(&models[data.len() % models.len()]);
+    let Ok(call) = ModelCall::parse(parsed, Endpoint::Chat) else { return };
     let document = call.document;
-    let screen = model.vendor.screen(Endpoint::Chat).expect("rules for chat");
-    if screen.check(&document, &model.price).is_some() {
+    let policy = model.vendor.field_policy(Endpoint::Chat).expect("rules for chat");
+    if policy.find_refusal(&document, &model.price).is_some() {
         return;
     }
-    let mut draft = Draft::new(&document);
-    model.rewrite(Endpoint::Chat, &mut draft);
-    let Ok(translation) = Translation::read(&document, &draft, manner(model)) else { return };
-    let steps = translation.loop_ids().len();
-    let translated = translation.finish();
-    let made = translated.with_model(&model.id).concat();
-    let shown = String::from_utf8_lossy(&made).into_owned();
-    if let Err(fault) = Document::parse(Bytes::from(made.clone())) {
+    let mut patch = JsonPatch::new(&document);
+    model.rewrite(Endpoint::Chat, &mut patch);
+    let Ok(translation) = Translation::parse_chat(&document, &patch, context(model)) else {
+        return;
+    };
+    let steps = translation.tool_loop_ids().len();
+    let translated = translation.build_call();
+    let built = translated.body_with_model(&model.id).concat();
+    let shown = String::from_utf8_lossy(&built).into_owned();
+    if let Err(fault) = JsonDocument::parse(Bytes::from(built.clone())) {
         panic!("{fault}: {shown}");
     }
-    assert_eq!(checker::check(&made), Ok(()), "{shown}");
-    assert!(translated.dropped.iter().all(|field| document.get(field).is_some()));
-    // Blocks that nobody kept change nothing.
-    let again = Translation::read(&document, &draft, manner(model)).expect("read before");
-    assert!(again.restored(&vec![None; steps]).is_none());
-    assert_eq!(again.finish().with_model(&model.id).concat(), made);
+    assert_eq!(checker::check(&built), Ok(()), "{shown}");
+    assert!(translated.dropped_fields.iter().all(|field| document.get(field).is_some()));
+    // Thinking that nobody saved changes nothing.
+    let again = Translation::parse_chat(&document, &patch, context(model)).expect("read before");
+    assert!(again.match_saved_thinking(&vec![None; steps]).is_none());
+    assert_eq!(again.build_call().body_with_model(&model.id).concat(), built);
 });
 
-fn manner(model: &Model) -> Manner<'_> {
-    Manner { model: &model.id, account: "fuzz", json_schema: model.json_schema }
+fn context(model: &Model) -> TranslationContext<'_> {
+    TranslationContext {
+        model: &model.id,
+        account: "fuzz",
+        json_schema: model.supports_json_schema,
+    }
 }
