@@ -33,7 +33,7 @@ const CALLS: [&str; 14] = [
     ".has(",
     "read(",
     "count(",
-    "text(sheet,",
+    "text(table,",
     "required_text(&mut row,",
 ];
 

@@ -39,6 +39,7 @@ mod translated;
 mod uploads;
 mod usage;
 mod vendor_h2;
+mod vendor_protocols;
 mod vendor_tls;
 mod videos;
 mod world;

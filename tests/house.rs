@@ -8,7 +8,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 18] = [
+const ARROWS: [(&str, &str); 19] = [
     ("backoff", ""),
     ("clock", ""),
     ("hex", ""),
@@ -19,15 +19,16 @@ const ARROWS: [(&str, &str); 18] = [
     ("files", "permissions toml_reader"),
     ("dialect", "hex money"),
     ("ledger", "hex money"),
+    ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("idempotency", "ledger"),
     ("catalogue", "money dialect toml_reader"),
     ("store", "backoff clock hex jobs ledger money metrics kv_cache permissions idempotency"),
-    ("jobs", "backoff clock ledger catalogue dialect money metrics files toml_reader"),
+    ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
         "gateway",
-        "backoff clock hex jobs ledger kv_cache idempotency catalogue dialect money metrics files \
-         toml_reader",
+        "backoff clock hex jobs ledger settlement kv_cache idempotency catalogue dialect money \
+         metrics files toml_reader",
     ),
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (
@@ -377,7 +378,7 @@ fn bad_arrows_are_found() {
         ("src/dialect.rs", "let a: &'a str = crate::gateway::b::<'a>();", 1),
         ("src/dialect.rs", "let a = r#\"\"crate::gateway\"#; crate::conf::b();", 1),
         ("src/kv_cache.rs", "use crate::ledger::AccountName;\nuse crate::store::sqlite;", 1),
-        ("src/store/redis/kv_cache.rs", "use crate::kv_cache::{NOTE_BYTES_MAX, Notes};", 0),
+        ("src/store/redis/kv_cache.rs", "use crate::kv_cache::{ENTRY_BYTES_MAX, Notes};", 0),
         ("src/ledger.rs", "use crate::kv_cache::Notes;", 1),
         ("src/cellar.rs", "", 1),
         ("src/lib.rs", "use crate::cli;", 0),

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::vendor_tls::{Authority, REPLY, ROUTES, certificate, routes};
+use crate::vendor_tls::{Certificates, REPLY, ROUTES, certificate, routes};
 use crate::world::{EMBEDDING_B, Store, World, chat_of};
 
 /// What it gives out at a time.
@@ -23,12 +23,12 @@ const VECTORS: usize = 2_048;
 const UNREAD: usize = 3;
 
 /// Starts it; its address, and how many connections were made to it.
-async fn vendor(authority: &Authority) -> (String, Arc<AtomicUsize>) {
+async fn vendor(certificates: &Certificates) -> (String, Arc<AtomicUsize>) {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let key = PrivateKeyDer::from_pem_file(authority.file("vendor.key")).expect("a key");
+    let key = PrivateKeyDer::from_pem_file(certificates.file("vendor.key")).expect("a key");
     let mut config = rustls::ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(vec![certificate(&authority.file("vendor.pem"))], key)
+        .with_single_cert(vec![certificate(&certificates.file("vendor.pem"))], key)
         .expect("a pair");
     config.alpn_protocols = vec![b"h2".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -74,9 +74,9 @@ async fn answer(mut respond: SendResponse<Bytes>, mut body: Bytes) -> Option<()>
 
 #[tokio::test]
 async fn an_answer_that_nobody_read_stopped_all_others_on_its_connection() {
-    let authority = Authority::new();
-    let (base, connections) = vendor(&authority).await;
-    let tls = format!(", tls = {{ ca = \"{}\" }}", authority.file("ca.pem"));
+    let certificates = Certificates::new();
+    let (base, connections) = vendor(&certificates).await;
+    let tls = format!(", tls = {{ ca = \"{}\" }}", certificates.file("ca.pem"));
     let world = World::start(Store::Sqlite).env(ROUTES, routes(&base, &tls)).run().await;
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
     let members = json!({ "encoding_format": "base64" });

@@ -1,7 +1,6 @@
 //! Vendors whose certificate no public authority has vouched for, and who ask for ours.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,55 +13,35 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use crate::sim::Authority;
 use crate::world::{Store, World, chat_of, http};
 
 pub(crate) const REPLY: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"lmb-5.5","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":1,"total_tokens":11}}"#;
 
-/// A private authority, a vendor's certificate, and one for the gateway.
-pub(crate) struct Authority {
+/// A private authority, a vendor's certificate, and one for the gateway: the files of each.
+pub(crate) struct Certificates {
     folder: TempDir,
 }
 
-impl Authority {
-    pub(crate) fn new() -> Authority {
-        let authority = Authority { folder: TempDir::new().expect("a folder") };
-        let (key, cert) = (authority.file("ca.key"), authority.file("ca.pem"));
-        authority.openssl(&format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
-             -subj /CN=private -keyout {key} -out {cert}"
-        ));
-        authority.issue("vendor", "serverAuth");
-        authority.issue("gateway", "clientAuth");
-        authority
+impl Certificates {
+    pub(crate) fn new() -> Certificates {
+        let certificates = Certificates { folder: TempDir::new().expect("a folder") };
+        let write = |name: &str, text: &str| {
+            std::fs::write(certificates.file(name), text).expect("a file");
+        };
+        let authority = Authority::new();
+        let vendor = authority.issue_server();
+        let gateway = authority.issue_client();
+        write("ca.pem", authority.certificate());
+        write("vendor.pem", &vendor.certificate);
+        write("vendor.key", &vendor.key);
+        write("gateway.pem", &gateway.certificate);
+        write("gateway.key", &gateway.key);
+        certificates
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
-    }
-
-    fn issue(&self, name: &str, usage: &str) {
-        let files = ["key", "csr", "pem", "ext"].map(|end| self.file(&format!("{name}.{end}")));
-        let [key, request, cert, extensions] = files;
-        let text = format!("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={usage}\n");
-        std::fs::write(&extensions, text).expect("a file");
-        self.openssl(&format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {key} \
-             -out {request}"
-        ));
-        let (ca, ca_key) = (self.file("ca.pem"), self.file("ca.key"));
-        self.openssl(&format!(
-            "x509 -req -in {request} -CA {ca} -CAkey {ca_key} -CAcreateserial -days 2 -out {cert} \
-             -extfile {extensions}"
-        ));
-    }
-
-    fn openssl(&self, words: &str) {
-        let made = Command::new("openssl")
-            .args(words.split_whitespace())
-            .current_dir(self.folder.path())
-            .stderr(Stdio::null())
-            .status();
-        assert!(made.is_ok_and(|status| status.success()), "openssl {words}");
     }
 
     /// A vendor with its certificate, which takes only clients that have one too.
@@ -127,10 +106,13 @@ pub(crate) const ROUTES: &str = "TOLLGATE__VENDOR__VENDOR_B__ROUTES";
 
 #[tokio::test]
 async fn a_vendor_of_a_private_authority_that_asks_for_a_certificate_is_reached() {
-    let authority = Authority::new();
-    let (base, served) = authority.vendor().await;
-    let (ca, cert, key) =
-        (authority.file("ca.pem"), authority.file("gateway.pem"), authority.file("gateway.key"));
+    let certificates = Certificates::new();
+    let (base, served) = certificates.vendor().await;
+    let (ca, cert, key) = (
+        certificates.file("ca.pem"),
+        certificates.file("gateway.pem"),
+        certificates.file("gateway.key"),
+    );
     let tls = format!(", tls = {{ ca = \"{ca}\", cert = \"{cert}\", key = \"{key}\" }}");
     let world = World::start(Store::Sqlite).env(ROUTES, routes(&base, &tls)).run().await;
     let answer = world.chat(chat_of("lmb-5.5")).await;
@@ -141,9 +123,9 @@ async fn a_vendor_of_a_private_authority_that_asks_for_a_certificate_is_reached(
 
 #[tokio::test]
 async fn a_route_without_the_authority_or_the_certificate_reaches_nobody() {
-    let authority = Authority::new();
-    let (base, served) = authority.vendor().await;
-    let ca = authority.file("ca.pem");
+    let certificates = Certificates::new();
+    let (base, served) = certificates.vendor().await;
+    let ca = certificates.file("ca.pem");
     for tls in [String::new(), format!(", tls = {{ ca = \"{ca}\" }}")] {
         let world = World::start(Store::Sqlite).env(ROUTES, routes(&base, &tls)).run().await;
         assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 502, "{tls}");
@@ -153,11 +135,11 @@ async fn a_route_without_the_authority_or_the_certificate_reaches_nobody() {
 
 #[tokio::test]
 async fn files_that_are_no_certificates_are_told_by_check_with_their_line() {
-    let authority = Authority::new();
-    std::fs::write(authority.file("empty.pem"), "nothing").expect("a file");
+    let certificates = Certificates::new();
+    std::fs::write(certificates.file("empty.pem"), "nothing").expect("a file");
     let [ca, cert, key, other] =
-        ["ca.pem", "gateway.pem", "gateway.key", "vendor.key"].map(|name| authority.file(name));
-    let empty = authority.file("empty.pem");
+        ["ca.pem", "gateway.pem", "gateway.key", "vendor.key"].map(|name| certificates.file(name));
+    let empty = certificates.file("empty.pem");
     let cases = [
         (format!("ca = \"{empty}\""), "there is no certificate in"),
         (format!("ca = \"{ca}\", cert = \"{cert}\""), "go together"),

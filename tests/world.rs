@@ -179,7 +179,7 @@ impl World {
     pub(crate) async fn gives_way_to(&mut self, new: Process) -> Process {
         let mut old = std::mem::replace(&mut self.gateway, new);
         old.ended(PATIENCE).await;
-        self.client = process::client();
+        self.client = process::client(Some(self.sim.certificate()));
         old
     }
 

@@ -33,7 +33,7 @@ def stacks(tmp_path_factory):
 def gateway(stacks, store, vendor_kind):
     """gateway() is the healthy one that tests share; gateway(vendor_b=["status=503", ""]) is one of
     this test's own, with two routes to vendor_b of which the first has a fault, and
-    gateway(videos={"open_max": 2}) one with that in its configuration."""
+    gateway(videos={"open_max": 2}) one with that in its configuration; tls=False has a vendor without."""
     yield from gateways(stacks, store, vendor_kind, tapped=False)
 
 

@@ -89,15 +89,20 @@ class Process:
 
 
 class Sim:
-    """The project's own vendor simulator; refuses any key that isn't a vendor's."""
+    """The project's own vendor simulator; refuses any key that isn't a vendor's. What it is asked about
+    itself is asked without TLS, on the same port; its vendors' addresses are with TLS where that is wanted,
+    and then `ca` is the file that vouches for them."""
 
-    def __init__(self, folder):
-        self.process = Process("sim", [SIM, "--listen", "127.0.0.1:0"], folder)
+    def __init__(self, folder, tls=False):
+        self.ca = folder / "sim.pem" if tls else None
+        words = ["--ca", self.ca] if tls else []
+        self.process = Process("sim", [SIM, "--listen", "127.0.0.1:0", *words], folder)
         self.url = self.process.said(r"listening on (http://\S+)")
         self.stop = self.process.stop
 
     def address(self, vendor, fault=""):
-        return "/".join(part for part in (self.url, vendor, fault, VERSION_SEGMENT[vendor]) if part)
+        root = self.url.replace("http:", "https:") if self.ca else self.url
+        return "/".join(part for part in (root, vendor, fault, VERSION_SEGMENT[vendor]) if part)
 
     def count(self):
         """How many requests have arrived."""

@@ -72,7 +72,7 @@ class Aimock:
     # Its videos are on another port of this host, which is another's unless we are told.
     file_hosts = ("127.0.0.1",)
 
-    def __init__(self, folder):
+    def __init__(self, folder, _tls):
         self.process = Process("aimock", ["node", AIMOCK], folder, AIMOCK_API_KEYS=VENDOR_KEY)
         self.url = self.process.said(r"listening on (http://\S+)")
         self.stop = self.process.stop
@@ -109,8 +109,7 @@ class Gateway:
         # The nodes of a fleet have their files in common.
         self.more = {"files": {"url": f"file:{folder}/files"}} | (more or {})
         http, admin = free_port(), free_port()
-        file_hosts = getattr(vendor, "file_hosts", ())
-        self.conf.write_text(configuration(http, admin, store_url, routes, file_hosts, self.more))
+        self.conf.write_text(configuration(http, admin, store_url, routes, vendor, self.more))
         self.root = f"http://127.0.0.1:{http}"
         self.base_url = f"{self.root}/v1"
         if store_url.startswith("sqlite:"):
@@ -157,7 +156,7 @@ class Gateway:
         return sdk(self.root, key, kind, **options)
 
 
-def configuration(http, admin, store_url, routes, file_hosts, more):
+def configuration(http, admin, store_url, routes, vendor, more):
     sections = {
         "listen": {"http": f"127.0.0.1:{http}", "admin": f"127.0.0.1:{admin}"},
         "store": {"url": store_url},
@@ -168,16 +167,21 @@ def configuration(http, admin, store_url, routes, file_hosts, more):
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
-    for vendor, addresses in routes.items():
-        named = zip(ROUTE_NAMES, addresses)
-        inline = [f'{{ name = "{name}", base_url = "{url}", key = "{VENDOR_KEY}" }}' for name, url in named]
-        lines += [f"[vendor.{vendor}]", f"routes = [{', '.join(inline)}]"]
+    file_hosts, ca = getattr(vendor, "file_hosts", ()), getattr(vendor, "ca", None)
+    for name, addresses in routes.items():
+        inline = [route(called, url, ca) for called, url in zip(ROUTE_NAMES, addresses)]
+        lines += [f"[vendor.{name}]", f"routes = [{', '.join(inline)}]"]
         for setting, table in ("header_names", HEADER_NAMES), ("names", NAMES):
-            pairs = [f'{ours} = "{theirs}"' for ours, theirs in table.get(vendor, {}).items()]
+            pairs = [f'{ours} = "{theirs}"' for ours, theirs in table.get(name, {}).items()]
             lines += [f"{setting} = {{ {', '.join(pairs)} }}"] if pairs else []
-        lines += ["aliases = true"] if vendor in NAMES else []
-        lines += [f"file_hosts = {json.dumps(file_hosts)}"] if vendor == "vendor_d" and file_hosts else []
+        lines += ["aliases = true"] if name in NAMES else []
+        lines += [f"file_hosts = {json.dumps(file_hosts)}"] if name == "vendor_d" and file_hosts else []
     return "\n".join(lines) + "\n"
+
+
+def route(name, url, ca):
+    tls = f', tls = {{ ca = "{ca}" }}' if url.startswith("https:") else ""
+    return f'{{ name = "{name}", base_url = "{url}", key = "{VENDOR_KEY}"{tls} }}'
 
 
 class Account:
@@ -301,7 +305,8 @@ class Stacks:
         if not wishes and (shared := self.healthy.get((store, vendor_kind, tapped))):
             return shared
         folder = self.new_folder()
-        vendor = self.start(VENDORS[vendor_kind](folder))
+        tls = vendor_kind == "sim" and wishes.pop("tls", True)
+        vendor = self.start(VENDORS[vendor_kind](folder, tls))
         routes = {name: self.addresses(vendor, name, wishes.get(name, "")) for name in VERSION_SEGMENT}
         more = {name: wish for name, wish in wishes.items() if name not in routes}
         wire = self.start(Wiretap(routes["vendor_a"][0])) if tapped else None

@@ -3,7 +3,6 @@ vendor that fails costs. Moderations, which are free, and vendor_d's edits have 
 
 import openai
 import pytest
-from openai import OpenAI
 from stack import VENDOR_KEY, sdk
 from talk import draw, edit, embed, respond, speak, verdict
 
@@ -105,7 +104,7 @@ def test_a_body_that_is_no_json_or_lacks_its_model_is_a_bad_request(gateway, pat
 @each_call
 def test_a_vendors_400_passes_with_its_message(gateway, call):
     gw = gateway(vendor_b="status=400")
-    alice, direct = gw.account(), OpenAI(base_url=gw.vendor.address("vendor_b", "status=400"), api_key=VENDOR_KEY)
+    alice, direct = gw.account(), sdk(gw.vendor.address("vendor_b", "status=400"), VENDOR_KEY)
     with pytest.raises(openai.BadRequestError) as said:
         call(direct, "status=400")
     with pytest.raises(openai.BadRequestError) as refused:

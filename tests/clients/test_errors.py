@@ -2,8 +2,7 @@
 
 import openai
 import pytest
-from openai import OpenAI
-from stack import VENDOR_KEY, ask
+from stack import VENDOR_KEY, ask, sdk
 
 
 def chat(client, model="lmb-5.5", text="hello", **more):
@@ -68,7 +67,7 @@ def test_without_credit_nothing_reaches_the_vendor(gateway):
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_a_vendors_400_passes_with_its_message(gateway, streamed):
     gw = gateway(vendor_b="status=400")
-    alice, direct = gw.account(), OpenAI(base_url=gw.vendor.address("vendor_b", "status=400"), api_key=VENDOR_KEY)
+    alice, direct = gw.account(), sdk(gw.vendor.address("vendor_b", "status=400"), VENDOR_KEY)
     with pytest.raises(openai.BadRequestError) as said:
         chat(direct, text="status=400")
     with pytest.raises(openai.BadRequestError) as refused:

@@ -5,8 +5,7 @@ import json
 
 import openai
 import pytest
-from openai import OpenAI
-from stack import VENDOR_KEY
+from stack import VENDOR_KEY, sdk
 from talk import WEATHER, respond, shown, verdict
 
 pytestmark = pytest.mark.stores("sqlite")
@@ -362,7 +361,7 @@ def test_ten_parallel_responses_are_all_answered_and_all_charged(gateway):
 @pytest.mark.parametrize("how", [{"stream": True}, {"stream": False}], ids=shown)
 def test_a_vendors_400_passes_with_its_message(gateway, how):
     gw = gateway(vendor_b="status=400")
-    alice, direct = gw.account(), OpenAI(base_url=gw.vendor.address("vendor_b", "status=400"), api_key=VENDOR_KEY)
+    alice, direct = gw.account(), sdk(gw.vendor.address("vendor_b", "status=400"), VENDOR_KEY)
     with pytest.raises(openai.BadRequestError) as told:
         respond(direct, "status=400")
     with pytest.raises(openai.BadRequestError) as refused:

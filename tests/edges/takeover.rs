@@ -152,8 +152,16 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 /// Sends a listening socket as if it were the one for this address.
-fn hand_over(socket: &Path, address: &str, listener: &TcpListener) {
-    let stream = UnixStream::connect(socket).expect("somebody waits");
+async fn hand_over(socket: &Path, address: &str, listener: &TcpListener) {
+    let end = Instant::now() + PATIENCE;
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            // The file is there a moment before anybody listens.
+            Err(why) => assert!(Instant::now() < end, "nobody waits: {why}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
     let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let sockets = [listener.as_fd()];
@@ -172,8 +180,7 @@ async fn a_listener_at_another_address_was_taken_under_the_name_of_ours() {
     let other = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let socket = world.path("up/t.sock");
     let sending = async {
-        is_there(&socket).await;
-        hand_over(&socket, &http, &other);
+        hand_over(&socket, &http, &other).await;
     };
     let (told, ()) = tokio::join!(world.command_with(&["serve", "--upgrade"], &env), sending);
     assert_eq!(told.code, 1, "{told:?}");

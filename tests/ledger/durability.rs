@@ -25,10 +25,10 @@ fn sqlite_url(folder: &Path) -> String {
 async fn charged(ledger: &dyn Ledger, account: &AccountName) {
     assert_eq!(ledger.open_account(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(ledger.apply(account, credit).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(account, credit).await, Ok(Outcome::Done));
     let quote = Quote { wanted: nano(60), least: nano(60) };
     let hold =
-        ledger::place_hold(ledger, account, "a", quote, (now(), LONG_MS)).await.expect("a hold");
+        ledger::place_hold(ledger, account, "a", quote, now(), LONG_MS).await.expect("a hold");
     let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
     assert_eq!(answer, Outcome::Posted { amount: nano(55), written_off: Money::ZERO });
 }
@@ -53,7 +53,7 @@ async fn a_charge_and_a_credit_outlive_the_store_that_took_them() {
             journal_text(&again.read_journal(&account, 0, 9).await.expect("lines")),
             "a=55/0"
         );
-        let repeat = again.apply(&account, settle("a", nano(55))).await;
+        let repeat = again.submit(&account, settle("a", nano(55))).await;
         assert_eq!(repeat, Ok(Outcome::AlreadyPosted(nano(55))));
     }
 }
@@ -66,18 +66,18 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     charged(&*first, &account).await;
     let quote = Quote { wanted: nano(20), least: nano(20) };
     let mut hold =
-        ledger::place_hold(&*first, &account, "b", quote, (now(), LONG_MS)).await.expect("a hold");
+        ledger::place_hold(&*first, &account, "b", quote, now(), LONG_MS).await.expect("a hold");
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
     let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() };
     let lost = settle_even_if_lost("c", nano(7), origin);
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-    assert_eq!(first.apply(&account, lost.clone()).await, Ok(posted));
+    assert_eq!(first.submit(&account, lost.clone()).await, Ok(posted));
     drop(first);
 
     let again = open(&url).await;
     let books = "credit 100 available 8 held 30 posted 62 lost 0";
     assert_eq!(balances_text(again.balances(&account).await.expect("balances")), books);
-    assert_eq!(again.apply(&account, lost).await, Ok(Outcome::AlreadyPosted(nano(7))));
+    assert_eq!(again.submit(&account, lost).await, Ok(Outcome::AlreadyPosted(nano(7))));
     assert_eq!(hold.extend(&*again, nano(30)).await, Ok(nano(30)));
     assert_eq!(
         hold.settle(&*again, nano(25), "\"b\"").await.expect("an answer"),
@@ -95,7 +95,7 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
         let (ledger, account) = (open(&url).await, name("growing"));
         charged(&*ledger, &account).await;
         let (quote, at) = (Quote { wanted: nano(20), least: nano(10) }, now());
-        let hold = async || ledger::place_hold(&*ledger, &account, "b", quote, (at, LONG_MS)).await;
+        let hold = async || ledger::place_hold(&*ledger, &account, "b", quote, at, LONG_MS).await;
         let mut first = hold().await.expect("a hold");
         assert_eq!((first.id(), first.held()), ("b", nano(20)));
         assert_eq!(first.origin(), HoldRequest { wanted: nano(20), least: nano(10), at });
@@ -126,13 +126,13 @@ async fn a_hold_is_settled_where_nobody_knows_it() {
         charged(&*after, &account).await;
         let quote = Quote { wanted: nano(20), least: nano(10) };
         let hold =
-            async |id| ledger::place_hold(&*before, &account, id, quote, (now(), LONG_MS)).await;
+            async |id| ledger::place_hold(&*before, &account, id, quote, now(), LONG_MS).await;
         let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
         let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
         assert_eq!(settled, Outcome::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
         assert_eq!(voided.void(&*after).await.expect("an answer"), Outcome::Voided);
         for id in ["b", "c"] {
-            let late = ledger::place_hold(&*after, &account, id, quote, (now(), LONG_MS)).await;
+            let late = ledger::place_hold(&*after, &account, id, quote, now(), LONG_MS).await;
             assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
         }
         let books = "credit 100 available 0 held 0 posted 105 lost 5";
@@ -156,7 +156,7 @@ async fn what_a_store_may_have_forgotten_is_not_charged_once_more() {
             [("b", 25, false), ("c", 13, false), ("d", 11, true), ("e", -25, false)]
         {
             let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
-            let answer = ledger.apply(&account, settle_even_if_lost(id, nano(1), origin)).await;
+            let answer = ledger.submit(&account, settle_even_if_lost(id, nano(1), origin)).await;
             let posted = Outcome::Posted { amount: nano(1), written_off: Money::ZERO };
             let expected = if is_lost { posted } else { Outcome::UnknownHold };
             assert_eq!(answer, Ok(expected), "{url}, {hours} hours old");
@@ -176,7 +176,7 @@ async fn the_journal_is_read_in_pages() {
         let quote = Quote { wanted: Money::ZERO, least: Money::ZERO };
         for n in 0..5 {
             let id = format!("p{n}");
-            let hold = ledger::place_hold(&*ledger, &account, &id, quote, (now(), LONG_MS))
+            let hold = ledger::place_hold(&*ledger, &account, &id, quote, now(), LONG_MS)
                 .await
                 .expect("held");
             hold.settle(&*ledger, nano(n), "{}").await.expect("posted");
@@ -200,7 +200,7 @@ async fn a_hold_is_refused_in_its_own_words() {
     let (ledger, account) = (open(&sqlite_url(folder.path())).await, name("words"));
     let hold = async |id: &str, least| {
         let quote = Quote { wanted: nano(60), least: nano(least) };
-        ledger::place_hold(&*ledger, &account, id, quote, (now(), LONG_MS)).await
+        ledger::place_hold(&*ledger, &account, id, quote, now(), LONG_MS).await
     };
     assert_eq!(hold("a", 60).await.expect_err("no account"), HoldRefused::NoAccount);
     charged(&*ledger, &account).await;
@@ -281,7 +281,7 @@ async fn a_key_of_nobody_failed_the_operations_that_waited_with_it() {
             let key = ApiKey::from_random([n; 32]);
             let credit = Operation::Credit { tx: format!("t{n}"), amount: nano(1) };
             let (credited, bad) = tokio::join!(
-                ledger.apply(&account, credit),
+                ledger.submit(&account, credit),
                 ledger.add_key(key.hash(), record(&name("nobody"), &key, 0)),
             );
             assert_eq!(credited, Ok(Outcome::Done), "{url}");
@@ -302,7 +302,7 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
         ledger.open_account(&account).await.expect("open");
         for id in [old, new, "tx"] {
             let void = Operation::Void { id: id.to_owned() };
-            assert_eq!(ledger.apply(&account, void).await, Ok(Outcome::Voided));
+            assert_eq!(ledger.submit(&account, void).await, Ok(Outcome::Voided));
         }
         let open = Operation::Hold {
             id: format!("{old}-open"),
@@ -310,13 +310,13 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
             least: Money::ZERO,
             lease_ms: LONG_MS,
         };
-        assert_eq!(ledger.apply(&account, open).await, Ok(Outcome::Held(Money::ZERO)));
+        assert_eq!(ledger.submit(&account, open).await, Ok(Outcome::Held(Money::ZERO)));
     }
     assert_eq!(ledger.expire_holds().await.expect("a sweep").open, 2);
     for account in ["first", "second"].map(name) {
         let open = format!("{old}-open");
         for (id, is_known) in [(old, false), (new, true), ("tx", true), (&open, true)] {
-            let answer = ledger.apply(&account, settle(id, Money::ZERO)).await;
+            let answer = ledger.submit(&account, settle(id, Money::ZERO)).await;
             assert_eq!(answer != Ok(Outcome::UnknownHold), is_known, "{account} {id}");
         }
     }

@@ -8,7 +8,7 @@ use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
     self, AccountName, Hold, HoldRefused, HoldRequest, JournalEntry, KeyHash, KeyRecord, Ledger,
-    Operation, Outcome, SweepReport, Unavailable,
+    Operation, Outcome, Receipt, SweepReport, Unavailable,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
@@ -42,10 +42,10 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
+    fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((account.clone(), op));
         let answer = self.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        answer.map_or_else(away, Ok)
+        Receipt::start(async { answer.map_or_else(away, Ok) })
     }
 
     async fn balances(&self, _: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -103,7 +103,7 @@ fn origin() -> HoldRequest {
 }
 
 async fn hold(parrot: &Parrot) -> Result<Hold, HoldRefused> {
-    ledger::place_hold(parrot, &name("ada"), "call", quote(), (3, 7)).await
+    ledger::place_hold(parrot, &name("ada"), "call", quote(), 3, 7).await
 }
 
 async fn held(parrot: &Parrot) -> Hold {

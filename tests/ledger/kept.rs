@@ -249,7 +249,7 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcom
     let (store, other) = (keeping(server.url(), kept_bytes_max).await, name("other"));
     store.ledger.open_account(&other).await.expect("an account");
     let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(store.ledger.apply(&other, paid).await, Ok(Outcome::Done));
+    assert_eq!(store.ledger.submit(&other, paid).await, Ok(Outcome::Done));
     for number in 0..900 {
         let (account, id) = (name(&format!("greedy-{}", number % 3)), number.to_string());
         let head = ReplyHead::new(200, Vec::new());
@@ -262,7 +262,7 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcom
     }
     let one = nano(1);
     let hold = Operation::Hold { id: "h".to_owned(), wanted: one, least: one, lease_ms: LONG_MS };
-    store.ledger.apply(&other, hold).await.map_err(|why| why.to_string())
+    store.ledger.submit(&other, hold).await.map_err(|why| why.to_string())
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rusqlite::Connection;
 use tollgate::kv_cache::{
-    AccountCache, CacheRefusal, ID_PREFIX, IDS_MAX, LOOKUP_BYTES_MAX, NAME_BYTES_MAX,
-    NOTE_BYTES_MAX, NOTES_MAX,
+    AccountCache, CacheRefusal, ENTRY_BYTES_MAX, ID_PREFIX, IDS_MAX, LOOKUP_BYTES_MAX,
+    NAME_BYTES_MAX, NOTES_MAX,
 };
 use tollgate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 use tollgate::money::Money;
@@ -159,20 +159,20 @@ async fn any_text_is_a_name(notes: &dyn AccountCache) {
 async fn a_note_has_any_bytes_up_to_its_bound(notes: &dyn AccountCache) {
     let account = name("sizes");
     let of = |size: usize| (0..=255).cycle().take(size).collect::<Bytes>();
-    for size in [0, 1, 256, NOTE_BYTES_MAX - 1, NOTE_BYTES_MAX] {
+    for size in [0, 1, 256, ENTRY_BYTES_MAX - 1, ENTRY_BYTES_MAX] {
         notes.put(&account, &["a".to_owned()], of(size), HOUR_MS).await.expect("it is kept");
         assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(size))]), "{size}");
     }
-    let refused = notes.put(&account, &["a".to_owned()], of(NOTE_BYTES_MAX + 1), HOUR_MS).await;
+    let refused = notes.put(&account, &["a".to_owned()], of(ENTRY_BYTES_MAX + 1), HOUR_MS).await;
     assert_eq!(refused, Err(CacheRefusal::TooLarge));
-    assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(NOTE_BYTES_MAX))]));
+    assert_eq!(find(notes, &account, &["a"]).await, Ok(vec![Some(of(ENTRY_BYTES_MAX))]));
 }
 
 /// One answer is bounded, however many notes there are and however often one is asked for.
 async fn an_answer_has_its_bound_too(notes: &dyn AccountCache) {
     let account = name("answers");
-    let note = Bytes::from(vec![b'x'; NOTE_BYTES_MAX]);
-    let count = LOOKUP_BYTES_MAX / NOTE_BYTES_MAX + 20;
+    let note = Bytes::from(vec![b'x'; ENTRY_BYTES_MAX]);
+    let count = LOOKUP_BYTES_MAX / ENTRY_BYTES_MAX + 20;
     let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
     for name in &names {
         notes
@@ -299,7 +299,7 @@ fn nano(nano: i64) -> Money {
 async fn funded(ledger: &dyn Ledger, account: &AccountName, credit: i64) {
     assert_eq!(ledger.open_account(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
-    assert_eq!(ledger.apply(account, credit).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(account, credit).await, Ok(Outcome::Done));
 }
 
 /// Calls and notes at once, by turns on the one store and the other.
@@ -311,13 +311,13 @@ async fn calls_and_notes_do_not_disturb_each_other(stores: [OpenStore; 2]) {
         let (OpenStore { ledger, account_cache, .. }, account) = (store.clone(), account.clone());
         tasks.spawn(async move {
             let (id, own) = (format!("h{n}"), format!("own-{n}"));
-            assert_eq!(ledger.apply(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
+            assert_eq!(ledger.submit(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
             let large = Bytes::from(vec![b'a' + u8::try_from(n % 26).expect("a letter"); 50_000]);
             let names = ["shared".to_owned()];
             let (kept, shared, posted) = tokio::join!(
                 account_cache.put(&account, std::slice::from_ref(&own), large.clone(), HOUR_MS),
                 account_cache.put(&account, &names, large.clone(), HOUR_MS),
-                ledger.apply(&account, settle(&id, nano(7))),
+                ledger.submit(&account, settle(&id, nano(7))),
             );
             assert_eq!((kept, shared), (Ok(()), Ok(())));
             assert_eq!(posted, Ok(Outcome::Posted { amount: nano(7), written_off: Money::ZERO }));
@@ -384,7 +384,7 @@ async fn a_file_from_before_there_were_notes_opens() {
     assert_eq!(found(&*new.account_cache, &account, &["a"]).await, "one");
     let balances = new.ledger.balances(&account).await.expect("balances").expect("the account");
     assert_eq!(balances.available, nano(100));
-    assert_eq!(new.ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
+    assert_eq!(new.ledger.submit(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
     drop(beside);
 }
 
@@ -521,7 +521,7 @@ async fn a_note_that_cannot_be_written_fails_nobody_else() {
     for n in 0..40 {
         let (id, good, bad) = (format!("h{n}"), format!("good-{n}"), format!("bad-{n}"));
         let (held, good, bad) = tokio::join!(
-            store.ledger.apply(&account, hold(&id)),
+            store.ledger.submit(&account, hold(&id)),
             store.account_cache.put(&account, std::slice::from_ref(&good), bytes("g"), HOUR_MS),
             store.account_cache.put(&account, std::slice::from_ref(&bad), bytes("b"), HOUR_MS),
         );
@@ -544,7 +544,7 @@ async fn notes_are_found_while_somebody_writes() {
     keep(&*store.account_cache, &account, "a", "one").await;
     let beside = Connection::open(file(folder.path())).expect("the file");
     beside.execute_batch("BEGIN IMMEDIATE").expect("the writer's turn");
-    let waiting = store.ledger.apply(&account, hold("a"));
+    let waiting = store.ledger.submit(&account, hold("a"));
     let (mut waiting, asked) = (std::pin::pin!(waiting), Instant::now());
     tokio::select! {
         biased;

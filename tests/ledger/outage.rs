@@ -25,7 +25,7 @@ async fn funded(ledger: &dyn Ledger) -> AccountName {
     let account = name("outage");
     ledger.open_account(&account).await.expect("open");
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(&account, credit).await, Ok(Outcome::Done));
     account
 }
 
@@ -82,29 +82,29 @@ async fn a_full_redis_takes_no_holds_and_still_ends_them() {
     let ledger = open(&server.url()).await;
     let account = funded(&*ledger).await;
     for id in ["a", "b", "c"] {
-        assert_eq!(ledger.apply(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
+        assert_eq!(ledger.submit(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
     }
     server.command(&["SET", "ballast", &"x".repeat(1 << 20)]);
     server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
 
-    ledger.apply(&account, hold("d")).await.expect_err("there is no memory for it");
+    ledger.submit(&account, hold("d")).await.expect_err("there is no memory for it");
     let credit = Operation::Credit { tx: "t2".to_owned(), amount: nano(5) };
-    ledger.apply(&account, credit).await.expect_err("there is no memory for it");
+    ledger.submit(&account, credit).await.expect_err("there is no memory for it");
     let charge = super::script::checkpoint("a", nano(3));
-    assert_eq!(ledger.apply(&account, charge).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(&account, charge).await, Ok(Outcome::Done));
     let renew = Operation::Renew { id: "a".to_owned(), lease_ms: LONG_MS };
-    assert_eq!(ledger.apply(&account, renew).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(&account, renew).await, Ok(Outcome::Done));
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-    assert_eq!(ledger.apply(&account, settle("a", nano(7))).await, Ok(posted));
+    assert_eq!(ledger.submit(&account, settle("a", nano(7))).await, Ok(posted));
     for id in ["b", "d"] {
         let void = Operation::Void { id: id.to_owned() };
-        assert_eq!(ledger.apply(&account, void).await, Ok(Outcome::Voided));
+        assert_eq!(ledger.submit(&account, void).await, Ok(Outcome::Voided));
     }
     assert_eq!(held(&*ledger, &account).await, 10);
 
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(ledger.apply(&account, hold("d")).await, Ok(Outcome::Tombstoned));
-    assert_eq!(ledger.apply(&account, hold("e")).await, Ok(Outcome::Held(nano(10))));
+    assert_eq!(ledger.submit(&account, hold("d")).await, Ok(Outcome::Tombstoned));
+    assert_eq!(ledger.submit(&account, hold("e")).await, Ok(Outcome::Held(nano(10))));
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_redis_that_forgot_the_scripts_is_told_them_again() {
         ];
         for (op, expected) in ops {
             server.command(&["SCRIPT", "FLUSH"]);
-            assert_eq!(ledger.apply(&account, op).await, Ok(expected));
+            assert_eq!(ledger.submit(&account, op).await, Ok(expected));
         }
     }
     server.command(&["SCRIPT", "FLUSH"]);
@@ -134,7 +134,7 @@ async fn a_redis_that_forgot_the_scripts_is_told_them_again() {
 async fn all_fail_in_time(ledger: &dyn Ledger, account: &AccountName) {
     let void = Operation::Void { id: "b".to_owned() };
     for op in [hold("b"), settle("a", nano(5)), void] {
-        let (asked, answer) = (Instant::now(), ledger.apply(account, op.clone()).await);
+        let (asked, answer) = (Instant::now(), ledger.submit(account, op.clone()).await);
         assert!(answer.is_err(), "{op:?} gave {answer:?}");
         assert!(asked.elapsed() < FAILS_WITHIN, "{op:?} took {:?}", asked.elapsed());
     }
@@ -160,16 +160,16 @@ async fn a_redis_that_comes_back_has_kept_the_holds() {
     server.command(&KEPT);
     let ledger = open(&server.url()).await;
     let account = funded(&*ledger).await;
-    assert_eq!(ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
+    assert_eq!(ledger.submit(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
     server.stop();
     all_fail_in_time(&*ledger, &account).await;
     assert!(server.start_again(), "Redis does not start again");
     answers_again(&*ledger).await;
     assert_eq!(held(&*ledger, &account).await, 10);
     let again = Outcome::HoldExists { held: nano(10), open: true };
-    assert_eq!(ledger.apply(&account, hold("a")).await, Ok(again));
+    assert_eq!(ledger.submit(&account, hold("a")).await, Ok(again));
     let posted = Outcome::Posted { amount: nano(5), written_off: Money::ZERO };
-    assert_eq!(ledger.apply(&account, settle("a", nano(5))).await, Ok(posted));
+    assert_eq!(ledger.submit(&account, settle("a", nano(5))).await, Ok(posted));
 }
 
 /// Whoever was locked out for some seconds stayed out.
@@ -205,7 +205,7 @@ async fn a_master_behind_sentinel_that_comes_back_is_found_again() {
     let sentinel = RedisServer::start_sentinel(&master);
     let ledger = open(&format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port())).await;
     let account = funded(&*ledger).await;
-    assert_eq!(ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
+    assert_eq!(ledger.submit(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
     master.stop();
     all_fail_in_time(&*ledger, &account).await;
     assert!(master.start_again(), "Redis does not start again");

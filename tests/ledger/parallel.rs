@@ -38,7 +38,7 @@ async fn at_once(stores: &Stores, account: &AccountName, ops: Vec<Operation>) ->
     let mut tasks = JoinSet::new();
     for (op, store) in ops.into_iter().zip(stores.iter().cycle()) {
         let (store, account) = (Arc::clone(store), account.clone());
-        tasks.spawn(async move { store.apply(&account, op).await.expect("an answer") });
+        tasks.spawn(async move { store.submit(&account, op).await.expect("an answer") });
     }
     tasks.join_all().await
 }
@@ -47,7 +47,7 @@ async fn funded(stores: &Stores, credit: Money) -> AccountName {
     let account = name("crowd");
     stores[0].open_account(&account).await.expect("open");
     let op = Operation::Credit { tx: "t".to_owned(), amount: credit };
-    assert_eq!(stores[0].apply(&account, op).await, Ok(Outcome::Done));
+    assert_eq!(stores[0].submit(&account, op).await, Ok(Outcome::Done));
     account
 }
 
@@ -167,7 +167,7 @@ async fn writers_in_turns_wait_for_each_other(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
     let writer = async |store: &Arc<dyn Ledger>, name: &str| {
         for n in 0..300 {
-            let answer = store.apply(&account, hold(format!("{name}{n}"), nano(1))).await;
+            let answer = store.submit(&account, hold(format!("{name}{n}"), nano(1))).await;
             assert_eq!(answer, Ok(Outcome::Held(nano(1))));
         }
     };

@@ -53,7 +53,7 @@ async fn funded(ledger: &dyn Ledger, account: &str, credit: i64) -> AccountName 
     let account = name(account);
     assert_eq!(ledger.open_account(&account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(credit) };
-    assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(&account, credit).await, Ok(Outcome::Done));
     account
 }
 

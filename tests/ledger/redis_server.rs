@@ -15,8 +15,15 @@ use tempfile::TempDir;
 const START_WAIT: Duration = Duration::from_secs(60);
 /// A cluster node listens on its port plus 10,000 as well.
 const PORT_MAX: u16 = 55_000;
-/// Sweeps end holds of all accounts, so every test has a database of its own on the shared server.
+/// Sweeps end holds of all accounts, so every test has a database of its own on a shared server.
 const DATABASES: u32 = 4_096;
+
+/// The address of a server that all processes share, with ten thousand databases.
+const SHARED_URL: &str = "TOLLGATE_TEST_REDIS_URL";
+/// Of these the tests of clients have the first.
+const SHARED_DATABASES: std::ops::Range<u32> = 2_000..10_000;
+/// The key in its first database that counts those in use.
+const DATABASE_COUNT: &str = "tollgate-tests:databases";
 
 /// What a Redis must be set to for a ledger.
 const SAFE: [&str; 8] = [
@@ -42,13 +49,31 @@ pub(crate) struct RedisServer {
     port: u16,
     folder: TempDir,
     settings: Vec<String>,
-    database_next: AtomicU32,
+    databases: Databases,
+}
+
+/// Those of a server that nobody has used.
+enum Databases {
+    /// This process alone counts them.
+    Own(AtomicU32),
+    /// The server counts them, for all processes.
+    Shared,
 }
 
 impl RedisServer {
-    /// The server that all tests of a process share while any of them runs.
+    /// The server that all tests share, or those of this process while any of them runs.
     pub(crate) fn shared() -> Arc<RedisServer> {
         static SHARED: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
+        if let Ok(url) = std::env::var(SHARED_URL) {
+            let port = url.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+            return Arc::new(RedisServer {
+                child: None,
+                port: port.unwrap_or_else(|| panic!("{SHARED_URL} has no port: {url}")),
+                folder: TempDir::new().expect("a folder"),
+                settings: Vec::new(),
+                databases: Databases::Shared,
+            });
+        }
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = shared.upgrade() {
             return running;
@@ -105,8 +130,8 @@ impl RedisServer {
                 std::fs::write(folder.path().join("redis.conf"), conf).expect("redis.conf");
             }
             let (port, settings) = (free_port(), settings.to_vec());
-            let database_next = AtomicU32::new(1);
-            let mut server = RedisServer { child: None, port, folder, settings, database_next };
+            let databases = Databases::Own(AtomicU32::new(1));
+            let mut server = RedisServer { child: None, port, folder, settings, databases };
             if server.come_up() {
                 return server;
             }
@@ -234,8 +259,20 @@ impl RedisServer {
 
     /// The address of a database that nobody else has used.
     pub(crate) fn fresh_url(&self) -> String {
-        let database = self.database_next.fetch_add(1, Ordering::Relaxed);
-        assert!(database < DATABASES, "the shared Redis has run out of databases");
+        let database = match &self.databases {
+            Databases::Own(next) => {
+                let database = next.fetch_add(1, Ordering::Relaxed);
+                assert!(database < DATABASES, "the shared Redis has run out of databases");
+                database
+            }
+            Databases::Shared => {
+                let redis::Value::Int(used) = self.command(&["INCR", DATABASE_COUNT]) else {
+                    panic!("the shared Redis does not count");
+                };
+                let mut free = SHARED_DATABASES.skip(usize::try_from(used).expect("a count"));
+                free.next().expect("the shared Redis has run out of databases")
+            }
+        };
         format!("{}/{database}", self.url())
     }
 

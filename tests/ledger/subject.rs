@@ -59,7 +59,7 @@ impl Subject for Stored {
     }
 
     async fn apply(&mut self, account: &AccountName, op: &Operation) -> Outcome {
-        let answer = self.0.apply(account, op.clone()).await.expect("apply");
+        let answer = self.0.submit(account, op.clone()).await.expect("apply");
         let (Operation::Hold { lease_ms, .. } | Operation::Renew { lease_ms, .. }) = op else {
             return answer;
         };

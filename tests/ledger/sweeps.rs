@@ -30,11 +30,11 @@ async fn sweeps(store: &Arc<dyn Ledger>) {
     }
     for n in WITH_HOLDS {
         let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(30) };
-        store.apply(&names[n], credit).await.expect("a payment");
+        store.submit(&names[n], credit).await.expect("a payment");
         for (id, lease_ms) in [("a", 1), ("b", 1), ("c", LONG_MS)] {
             let (id, wanted, least) = (id.to_owned(), nano(10), nano(10));
             let hold = Operation::Hold { id, wanted, least, lease_ms };
-            store.apply(&names[n], hold).await.expect("a hold");
+            store.submit(&names[n], hold).await.expect("a hold");
         }
     }
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -57,7 +57,7 @@ async fn writes_off(store: &Arc<dyn Ledger>) {
         Operation::Hold { id: id.clone(), wanted, least, lease_ms: 1 },
         Operation::Checkpoint { id, charge: nano(50_000_000), line: "{}".to_owned() },
     ] {
-        store.apply(&account, op).await.expect("it is done");
+        store.submit(&account, op).await.expect("it is done");
     }
     let before = METRICS.write_offs.get();
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;

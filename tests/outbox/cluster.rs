@@ -34,11 +34,11 @@ pub(super) async fn settles(node: &Node, accounts: &[AccountName], round: i64) {
     for account in accounts {
         node.holds(account, &id).await;
         let end = Instant::now() + PATIENCE;
-        while let Err(why) = node.ledger.apply(account, settle(&id)).await {
+        while let Err(why) = node.ledger.submit(account, settle(&id)).await {
             assert!(Instant::now() < end, "{account}: {why}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let again = node.ledger.apply(account, settle(&id)).await;
+        let again = node.ledger.submit(account, settle(&id)).await;
         assert_eq!(again, Ok(Outcome::AlreadyPosted(nano(7))), "{account}");
         let balances = node.ledger.balances(account).await.expect("balances").expect("an account");
         assert_eq!((balances.posted, balances.held), (nano(7 * round), nano(0)), "{account}");

@@ -61,13 +61,13 @@ async fn what_an_emptied_store_had_is_not_charged_to_the_one_after_it() {
     let node = Node::start(&server.url(), &outbox).await;
     let account = funded(&*node.ledger).await;
     for id in ["before", "after"] {
-        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
+        assert_eq!(node.ledger.submit(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
     }
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-    assert_eq!(node.ledger.apply(&account, settle("before")).await, Ok(posted));
+    assert_eq!(node.ledger.submit(&account, settle("before")).await, Ok(posted));
     server.command(&["FLUSHALL"]);
     node.refuses(&account, OTHER).await;
-    let why = node.ledger.apply(&account, settle("after")).await;
+    let why = node.ledger.submit(&account, settle("after")).await;
     assert!(why.clone().is_err_and(|why| why.0.contains(OTHER)), "{why:?}");
     // An operator gives the account what his own books say that it has.
     let lazily = crate::ledger::subject::open(&server.url()).await;
@@ -90,7 +90,7 @@ async fn what_a_file_had_was_charged_to_the_one_that_took_its_place() {
     let node = Node::start(&url, &outbox).await;
     node.holds(&account, "before").await;
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-    assert_eq!(node.ledger.apply(&account, settle("before")).await, Ok(posted));
+    assert_eq!(node.ledger.submit(&account, settle("before")).await, Ok(posted));
     drop((node.running.abort(), node));
     for ending in ["", "-wal", "-shm"] {
         let name = format!("{}{ending}", file.display());
@@ -125,7 +125,7 @@ async fn one_master_of_a_cluster_that_was_emptied_stops_sales_on_all() {
         left += usize::from(next.ledger.balances(account).await.expect("an answer").is_some());
     }
     assert!((1..accounts.len()).contains(&left), "{left} accounts are left");
-    node.ledger.apply(&accounts[0], hold("x")).await.expect_err("it knows another store");
+    node.ledger.submit(&accounts[0], hold("x")).await.expect_err("it knows another store");
 }
 
 #[tokio::test]
@@ -146,7 +146,11 @@ async fn a_log_that_is_switched_off_stops_sales_until_it_is_on_again() {
         server.command(&["CONFIG", "SET", setting, bad]);
         node.refuses(&account, setting).await;
         let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-        assert_eq!(node.ledger.apply(&account, settle(&id)).await, Ok(posted), "what ends may end");
+        assert_eq!(
+            node.ledger.submit(&account, settle(&id)).await,
+            Ok(posted),
+            "what ends may end"
+        );
         server.command(&["CONFIG", "SET", setting, good]);
         node.lets_in().await;
     }

@@ -51,10 +51,10 @@ impl Node {
         let end = Instant::now() + PATIENCE;
         for number in 0.. {
             let id = format!("{reason}{number}");
-            match self.ledger.apply(account, hold(&id)).await {
+            match self.ledger.submit(account, hold(&id)).await {
                 Err(why) if why.0.contains(reason) => return,
                 Ok(Outcome::Held(_)) => {
-                    let _ = self.ledger.apply(account, Operation::Void { id }).await;
+                    let _ = self.ledger.submit(account, Operation::Void { id }).await;
                 }
                 _ => {}
             }
@@ -67,7 +67,7 @@ impl Node {
     pub(super) async fn holds(&self, account: &AccountName, id: &str) {
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.ledger.apply(account, hold(id)).await {
+            match self.ledger.submit(account, hold(id)).await {
                 Ok(answer) => return assert_eq!(answer, Outcome::Held(nano(10))),
                 Err(why) => assert!(Instant::now() < end, "{why}"),
             }
@@ -104,6 +104,6 @@ pub(super) async fn funded_as(ledger: &dyn Ledger, name: &str) -> AccountName {
     let account = AccountName::parse(name).expect("a name");
     ledger.open_account(&account).await.expect("open");
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
-    assert_eq!(ledger.apply(&account, credit).await, Ok(Outcome::Done));
+    assert_eq!(ledger.submit(&account, credit).await, Ok(Outcome::Done));
     account
 }

@@ -19,10 +19,10 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     let account = funded(&*node.ledger).await;
     let copy = server.copy();
     for id in ["lost", "open"] {
-        assert_eq!(node.ledger.apply(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
+        assert_eq!(node.ledger.submit(&account, hold(id)).await, Ok(Outcome::Held(nano(10))));
     }
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-    assert_eq!(node.ledger.apply(&account, settle("lost")).await, Ok(posted));
+    assert_eq!(node.ledger.submit(&account, settle("lost")).await, Ok(posted));
     let kept = LeasedItem::Hold {
         origin: HoldRequest { wanted: nano(10), least: nano(10), at: now() },
         held: nano(10),
@@ -39,7 +39,7 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
         // The connection has to notice first that its server is gone.
         let end = Instant::now() + Duration::from_secs(10);
         loop {
-            let answer = node.ledger.apply(&account, op.clone()).await;
+            let answer = node.ledger.submit(&account, op.clone()).await;
             let why = answer.expect_err("it is sold in a run that lacks something").0;
             if why.contains("another run") || why.contains("may lack something") {
                 break;
@@ -58,7 +58,7 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     node.holds(&account, "new").await;
     let again = Outcome::AlreadyPosted(nano(7));
     for id in ["lost", "open"] {
-        assert_eq!(node.ledger.apply(&account, settle(id)).await, Ok(again.clone()));
+        assert_eq!(node.ledger.submit(&account, settle(id)).await, Ok(again.clone()));
     }
 }
 
@@ -71,14 +71,14 @@ async fn a_node_that_knows_the_new_run_does_not_open_it_for_another_that_does_no
         (Node::start(&server.url(), &one).await, Node::start(&server.url(), &two).await);
     let account = funded(&*first.ledger).await;
     let copy = server.copy();
-    assert_eq!(second.ledger.apply(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
+    assert_eq!(second.ledger.submit(&account, hold("a")).await, Ok(Outcome::Held(nano(10))));
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
-    assert_eq!(second.ledger.apply(&account, settle("a")).await, Ok(posted));
+    assert_eq!(second.ledger.submit(&account, settle("a")).await, Ok(posted));
     second.running.abort();
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.fall_back_to(&copy);
     first.holds(&account, "b").await;
-    second.ledger.apply(&account, hold("c")).await.expect_err("it has not made up for anything");
+    second.ledger.submit(&account, hold("c")).await.expect_err("it has not made up for anything");
     let _running = keep(&second.upkeep);
     second.lets_in().await;
     second.holds(&account, "d").await;

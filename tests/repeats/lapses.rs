@@ -42,7 +42,7 @@ async fn lapsed(node: &OpenStore, header: (&str, &str), offer: Offer, owner: &st
 }
 
 async fn apply(node: &OpenStore, op: Operation) -> Posted {
-    node.ledger.apply(&account(), op).await.expect("an answer")
+    node.ledger.submit(&account(), op).await.expect("an answer")
 }
 
 fn nano(nano: i64) -> Money {

@@ -28,6 +28,7 @@ pub(super) async fn answer(
     let address = Address::parse(&head.path);
     let named = address.map_or(first_segment(&head.path), |address| address.vendor.name());
     let mut seen = Seen::new(named, &head.method, &head.path).with_body(&body);
+    seen.protocol = Some(wire.protocol());
     seen.faults = address.map_or("", |address| address.faults).to_owned();
     seen.headers = std::mem::take(&mut head.headers);
     let known_vendor = Vendor::named(named);
@@ -38,7 +39,11 @@ pub(super) async fn answer(
         record.videos.count(address.endpoint, address.job);
     }
     let place = Place {
-        host: seen.header("host").unwrap_or_default().to_owned(),
+        origin: format!(
+            "{}://{}",
+            wire.protocol().scheme(),
+            seen.header("host").unwrap_or_default()
+        ),
         faults: seen.faults.clone(),
         job: address.map_or("", |address| address.job).to_owned(),
         key: keys(&seen).next().unwrap_or_default().to_owned(),

@@ -31,8 +31,8 @@ pub(super) struct Asked {
 /// Where a request went, and whose it is, as far as the next one depends on it.
 #[derive(Debug, Default)]
 pub(super) struct Place {
-    /// The host, as the client calls it.
-    pub(super) host: String,
+    /// The scheme and the host, as the client calls them.
+    pub(super) origin: String,
     /// The faults as written.
     pub(super) faults: String,
     /// The id of a job at the end of the path.
@@ -120,7 +120,11 @@ impl Asked {
             vendor,
             endpoint,
             faults: Faults::aimed(faults, endpoint.aim()).expect("known faults"),
-            place: Place { host: "sim:99".into(), faults: faults.into(), ..Place::default() },
+            place: Place {
+                origin: "http://sim:99".into(),
+                faults: faults.into(),
+                ..Place::default()
+            },
             terms: Terms::default(),
             serial: 7,
             created: 1_795_219_200,

@@ -2,38 +2,67 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 
 use super::answer::answer;
 use super::control;
 use super::delivery::After;
 use super::fast;
+use super::http2;
 use super::models;
 use super::record::Record;
+use super::tls;
 use super::vendor::Vendor;
-use super::wire::{Framing, Glance, Head, Wire};
+use super::wire::{Framing, Glance, Head, Transport, Wire};
 
-/// Serves a connection until either side ends it.
-pub(super) async fn serve(stream: TcpStream, record: Arc<Record>) {
+/// Serves a connection until either side ends it. Whether it uses TLS shows in its first byte.
+pub(super) async fn serve(stream: TcpStream, record: Arc<Record>, acceptor: TlsAcceptor) {
     // Without it small writes would wait for one another, and hide what a fault cuts in pieces.
     if stream.set_nodelay(true).is_err() {
         return;
     }
+    record.connections.fetch_add(1, Ordering::Relaxed);
+    let mut first = [0];
+    match stream.peek(&mut first).await {
+        Ok(1..) if first == [tls::HANDSHAKE] => {}
+        Ok(1..) => {
+            serve_stream(Box::new(stream), record).await;
+            return;
+        }
+        _ => return,
+    }
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    if stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2) {
+        return http2::serve(stream, record).await;
+    }
+    serve_stream(Box::new(stream), record).await;
+}
+
+/// Serves one request after another; how the last of them ended.
+pub(super) async fn serve_stream(stream: Box<dyn Transport>, record: Arc<Record>) -> After {
     let mut wire = Wire::new(stream);
     let mut scratch = BytesMut::new();
     loop {
         match exchange(&mut wire, &record, &mut scratch).await {
             Ok(After::Keep) => {}
-            Ok(After::Close) => return,
-            Ok(After::Reset) => return wire.reset(),
+            Ok(After::Close) => {
+                wire.close().await;
+                return After::Close;
+            }
+            Ok(After::Reset) => {
+                wire.reset();
+                return After::Reset;
+            }
             Err(error) => {
                 if error.kind() == io::ErrorKind::InvalidData {
                     // Should the peer not listen any more, there is nobody left to tell.
                     let _ = wire.write(refusal(&error).as_bytes()).await;
                 }
-                return;
+                return After::Close;
             }
         }
     }

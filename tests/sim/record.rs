@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::faults::{Fault, Faults};
+use super::tls::Protocol;
 use super::vendor::Vendor;
 use super::videos::Shelf;
 
@@ -32,6 +33,8 @@ pub(crate) struct Seen {
     pub(crate) vendor: String,
     /// The faults as written in the path.
     pub(crate) faults: String,
+    /// What it was sent in.
+    pub(crate) protocol: Option<Protocol>,
     /// The method of the request.
     pub(crate) method: String,
     /// The whole path, with its query.
@@ -106,6 +109,7 @@ impl Seen {
         Seen {
             vendor: vendor.to_owned(),
             faults: String::new(),
+            protocol: None,
             method: method.to_owned(),
             path: path.to_owned(),
             headers: Vec::new(),
@@ -192,6 +196,8 @@ pub(super) struct Record {
     counts: [AtomicU64; Vendor::ALL.len()],
     arrivals: Mutex<HashMap<String, u64>>,
     serial: AtomicU64,
+    /// Connections that were made to it.
+    pub(super) connections: AtomicU64,
     /// Questions for the list of models.
     pub(super) probes: AtomicU64,
     /// Digests of the beginnings of requests that a vendor keeps in its cache.

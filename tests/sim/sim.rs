@@ -1,7 +1,8 @@
 //! A stand-in for the vendors: their endpoints as they really behave, and the faults they
 //! really have, asked for in the address of a request.
 //!
-//! It speaks HTTP/1.1 over bare sockets, because a fault needs control of every byte.
+//! It writes HTTP/1.1 by itself, because a fault needs control of every byte. The same port takes
+//! it plain, over TLS, and translated to HTTP/2.
 
 #![allow(dead_code, reason = "the tests and the program each use a part of it")]
 
@@ -11,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
 mod address;
 mod answer;
 mod asked;
+mod authority;
 mod connection;
 mod control;
 mod crc;
@@ -24,6 +27,7 @@ mod endpoint;
 mod errors;
 mod fast;
 mod faults;
+mod http2;
 mod images;
 mod member;
 mod messages;
@@ -38,6 +42,7 @@ mod responses;
 mod said;
 mod script;
 mod speech;
+mod tls;
 mod usage;
 mod vendor;
 mod videos;
@@ -48,36 +53,44 @@ mod roads;
 
 #[allow(unused_imports, reason = "names of the public fields, for tests that spell them")]
 pub(crate) use {
+    authority::Authority,
     embeddings::vector,
     images::picture,
     record::{Billed, Seen, SentFile},
     speech::sound,
+    tls::Protocol,
     videos::{Calls, Video, film, footage},
 };
 
 /// A running simulator; it stops, with all its connections, when dropped.
 pub(crate) struct Sim {
     address: SocketAddr,
+    authority: Authority,
+    protocol: Protocol,
     record: Arc<record::Record>,
     accepting: AbortHandle,
 }
 
 impl Sim {
-    /// Starts on a free port of this machine.
+    /// Starts on a free port of this machine, for addresses without TLS.
     pub(crate) async fn start() -> Sim {
-        Sim::start_on("127.0.0.1:0").await
+        Sim::start_on("127.0.0.1:0", Protocol::Plain).await
     }
 
     /// Starts on the given address; panics when it cannot be bound.
-    pub(crate) async fn start_on(address: &str) -> Sim {
+    pub(crate) async fn start_on(address: &str, protocol: Protocol) -> Sim {
         let listener = match TcpListener::bind(address).await {
             Ok(listener) => listener,
             Err(error) => panic!("cannot listen on {address}: {error}"),
         };
         let record = Arc::new(record::Record::default());
+        let authority = Authority::new();
+        let acceptor = tls::acceptor(&authority.issue_server(), protocol);
         Sim {
             address: listener.local_addr().expect("a bound socket has an address"),
-            accepting: tokio::spawn(accept(listener, Arc::clone(&record))).abort_handle(),
+            accepting: tokio::spawn(accept(listener, Arc::clone(&record), acceptor)).abort_handle(),
+            authority,
+            protocol,
             record,
         }
     }
@@ -87,11 +100,16 @@ impl Sim {
         self.address
     }
 
+    /// The certificate of the authority that vouches for it, PEM.
+    pub(crate) fn certificate(&self) -> &str {
+        self.authority.certificate()
+    }
+
     /// The base url of a vendor with faults, such as `status=429;retry-after=2`, or none.
     pub(crate) fn base_url(&self, vendor: &str, faults: &str) -> String {
         let version = vendor::Vendor::named(vendor).map_or("v1", vendor::Vendor::version);
         let faults = if faults.is_empty() { String::new() } else { format!("{faults}/") };
-        format!("http://{}/{vendor}/{faults}{version}", self.address)
+        format!("{}://{}/{vendor}/{faults}{version}", self.protocol.scheme(), self.address)
     }
 
     /// The requests recorded so far, oldest first.
@@ -114,6 +132,11 @@ impl Sim {
     /// How often the list of models was asked for, of whichever vendor.
     pub(crate) fn probes(&self) -> u64 {
         self.record.probes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> u64 {
+        self.record.connections.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// The videos ordered so far, oldest first.
@@ -155,7 +178,7 @@ impl Drop for Sim {
     }
 }
 
-async fn accept(listener: TcpListener, record: Arc<record::Record>) {
+async fn accept(listener: TcpListener, record: Arc<record::Record>, acceptor: TlsAcceptor) {
     let mut connections = JoinSet::new();
     loop {
         // An accept fails for want of file descriptors, which the next moment may bring.
@@ -163,7 +186,7 @@ async fn accept(listener: TcpListener, record: Arc<record::Record>) {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        connections.spawn(connection::serve(stream, Arc::clone(&record)));
+        connections.spawn(connection::serve(stream, Arc::clone(&record), acceptor.clone()));
         while connections.try_join_next().is_some() {}
     }
 }

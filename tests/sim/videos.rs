@@ -122,9 +122,10 @@ fn file_url(asked: &Asked, id: &str) -> Option<String> {
     let faults = if place.faults.is_empty() { "" } else { &format!("/{}", place.faults) };
     let path =
         format!("/{}{faults}/{}/files/{id}.mp4", asked.vendor.name(), asked.vendor.version());
-    let (name, port) = place.host.rsplit_once(':').unwrap_or((&place.host, "80"));
+    let (scheme, host) = place.origin.split_once("://")?;
+    let (name, port) = host.rsplit_once(':').unwrap_or((host, "80"));
     if let Some(port) = asked.faults.number(Fault::UrlPort) {
-        return Some(format!("http://{name}:{port}{path}"));
+        return Some(format!("{scheme}://{name}:{port}{path}"));
     }
     Some(match asked.faults.word(Fault::Url) {
         Some("none") => return None,
@@ -132,9 +133,9 @@ fn file_url(asked: &Asked, id: &str) -> Option<String> {
         Some("relative") => path,
         Some("scheme") => format!("file://{path}"),
         Some("metadata") => format!("http://169.254.169.254{path}"),
-        Some(_) if name == "localhost" => format!("http://127.0.0.1:{port}{path}"),
-        Some(_) => format!("http://localhost:{port}{path}"),
-        None => format!("http://{}{path}", place.host),
+        Some(_) if name == "localhost" => format!("{scheme}://127.0.0.1:{port}{path}"),
+        Some(_) => format!("{scheme}://localhost:{port}{path}"),
+        None => format!("{}{path}", place.origin),
     })
 }
 
@@ -143,7 +144,7 @@ fn file(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     if asked.faults.has(Fault::Redirect) {
         let (vendor, id) = (asked.vendor, &place.job);
         let path = format!("{}/{}/files/{id}.mp4", vendor.name(), vendor.version());
-        return Ok(Said::free(302, Words::Moved(format!("http://{}/{path}", place.host))));
+        return Ok(Said::free(302, Words::Moved(format!("{}/{path}", place.origin))));
     }
     let video = record.videos.find(&place.job);
     let video = video.filter(|video| video.end == End::Done && video.is_over());

@@ -1,21 +1,65 @@
 //! One connection: requests come out of its bytes, answers go in.
 
 use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+
+use super::tls::Protocol;
 
 const HEAD_BYTES_MAX: usize = 256 << 10;
 const HEADERS_MAX: usize = 128;
 const BODY_BYTES_MAX: u64 = 64 << 20;
 const READ_BYTES: usize = 16 << 10;
 
+/// What the bytes of a connection go through.
+pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Makes its end a rude one.
+    fn reset(&self);
+
+    /// What its requests were sent in.
+    fn protocol(&self) -> Protocol;
+}
+
+impl Transport for TcpStream {
+    fn reset(&self) {
+        // Without it the peer still sees an end, which is all that can be done.
+        let _ = self.set_zero_linger();
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Plain
+    }
+}
+
+impl Transport for TlsStream<TcpStream> {
+    fn reset(&self) {
+        self.get_ref().0.reset();
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Http1
+    }
+}
+
+impl Transport for DuplexStream {
+    /// Nothing to be done: whoever holds the other end is told in another way.
+    fn reset(&self) {}
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Http2
+    }
+}
+
 /// A connection, and the bytes of it which are read but not used.
 pub(super) struct Wire {
-    stream: TcpStream,
+    stream: Box<dyn Transport>,
     buffer: BytesMut,
 }
 
@@ -47,7 +91,7 @@ pub(super) struct Glance {
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream) -> Wire {
+    pub(super) fn new(stream: Box<dyn Transport>) -> Wire {
         Wire { stream, buffer: BytesMut::with_capacity(READ_BYTES) }
     }
 
@@ -124,15 +168,21 @@ impl Wire {
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes).await
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// What its requests were sent in.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.stream.protocol()
     }
 
     /// Whether the peer hung up already, as far as can be told without waiting.
     pub(super) fn peer_is_gone(&mut self) -> bool {
-        match self.stream.try_read_buf(&mut self.buffer) {
-            Ok(0) => true,
-            Ok(_) => false,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        let reading = pin!(self.stream.read_buf(&mut self.buffer));
+        match reading.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => !matches!(read, Ok(1..)),
+            Poll::Pending => false,
         }
     }
 
@@ -142,10 +192,15 @@ impl Wire {
         let _ = timeout(limit, gone).await;
     }
 
+    /// Ends the connection as is agreed.
+    pub(super) async fn close(mut self) {
+        // Should the peer be gone, nobody is left to tell.
+        let _ = self.stream.shutdown().await;
+    }
+
     /// Breaks the connection off in the rudest way there is.
     pub(super) fn reset(self) {
-        // Without it the peer still sees an end, which is all that can be done.
-        let _ = self.stream.set_zero_linger();
+        self.stream.reset();
     }
 
     async fn line(&mut self) -> io::Result<usize> {

@@ -21,7 +21,7 @@ from processes import SIM, VERSION_SEGMENT
 
 VENDOR_KEY = "vk-soak"
 # What comes to nobody within this long never comes.
-START_WAIT_S = 60
+START_WAIT_S = 120
 HOST = "127.0.0.1"
 
 

@@ -14,7 +14,7 @@ from report import Report
 ROWS, row = rows_of()
 # From the moment on that another master is there.
 RECOVERS_WITHIN_S = 10.0
-SHORT_RECOVERS_WITHIN_S = 60.0
+SHORT_RECOVERS_WITHIN_S = 120.0
 MUST = f"sold to again within {RECOVERS_WITHIN_S:g} s of another master, money exact"
 # Rows of the short form at a time.
 AT_ONCE = 2
@@ -77,7 +77,7 @@ def longest_gap(traffic, since):
 
 
 def wait_until_whole(fleet):
-    end = time.monotonic() + 60
+    end = time.monotonic() + SHORT_RECOVERS_WITHIN_S
     while not fleet.redis.is_whole():
         if time.monotonic() > end:
             raise TimeoutError("the servers do not come to an agreement")

@@ -28,7 +28,7 @@ MACHINES = {
     "crowd": ("many calls at once on credit for few", 300, 2 * 3_600),
     "hangups": ("clients that hang up after each chunk", 300, 3_600),
     "faults": ("stores, vendors and machines that fail", 300, 2 * 3_600),
-    "cluster": ("masters that are replaced, in a cluster and behind Sentinels", 300, 2 * 3_600),
+    "cluster": ("masters that are replaced, in a cluster and behind Sentinels", 600, 2 * 3_600),
     "hostile": ("hostile requests of many families", 300, 3_600),
     "slow": ("slow sockets", 300, 900),
     "tenants": ("one tenant against all", 300, 900),

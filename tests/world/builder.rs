@@ -9,9 +9,11 @@ use tollgate::store::sqlite::SqliteStore;
 use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_cluster;
 use crate::ledger::redis_server::RedisServer;
-use crate::sim::Sim;
+use crate::sim::{Protocol, Sim};
 
 const CHAT_VENDORS: [&str; 5] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e"];
+/// The file that vouches for the vendors.
+const CERTIFICATE: &str = "vendors.pem";
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
 
 /// A world need not outlive a power cut, so nobody waits for Redis' disk while it is made.
@@ -68,6 +70,7 @@ pub(crate) struct Builder {
     env: Vec<(&'static str, &'static str)>,
     gated: bool,
     requests_max: u32,
+    protocol: Protocol,
 }
 
 impl Builder {
@@ -83,6 +86,7 @@ impl Builder {
             env: Vec::new(),
             gated: false,
             requests_max: 0,
+            protocol: Protocol::Http2,
         }
     }
 
@@ -119,6 +123,12 @@ impl Builder {
         self
     }
 
+    /// How the vendors are spoken to; as real ones are, over HTTP/2, unless a test says otherwise.
+    pub(crate) fn protocol(mut self, protocol: Protocol) -> Builder {
+        self.protocol = protocol;
+        self
+    }
+
     /// A gate in front of Redis, for the gateways that are sent through it.
     pub(crate) fn gated(mut self) -> Builder {
         self.gated = true;
@@ -146,7 +156,8 @@ impl Builder {
     /// Brings it all up: vendors, store, gateway, account and key.
     pub(crate) async fn run(self) -> World {
         let folder = TempDir::new().expect("a folder for the world");
-        let sim = Sim::start().await;
+        let sim = Sim::start_on("127.0.0.1:0", self.protocol).await;
+        std::fs::write(folder.path().join(CERTIFICATE), sim.certificate()).expect("a certificate");
         let (redis, store) = match (self.store, self.own_redis) {
             (Store::Sqlite, _) => {
                 let file = folder.path().join("tollgate.db");
@@ -166,7 +177,7 @@ impl Builder {
         std::fs::write(folder.path().join("tollgate.toml"), conf).expect("a configuration");
         let gate = if self.gated { Some(Gate::start(&store).await) } else { None };
         let gateway = Process::start(folder.path(), "gateway", &self.env).await;
-        let client = super::process::client();
+        let client = super::process::client(Some(sim.certificate()));
         let mut world = World { sim, key: String::new(), gateway, gate, folder, redis, client };
         let create = ["account", "create", ACCOUNT, "--credit", &self.credit];
         world.command_with(&create, &IN_HASTE).await.done();
@@ -200,19 +211,22 @@ impl Builder {
             "[store]\nurl = {store:?}\nallow_volatile = {volatile}\n[files]\n\
              url = \"file:{files}\"\n[rules]\ndir = {rules:?}\n"
         );
+        let ca = folder.join(CERTIFICATE).display().to_string();
+        let tls = match self.protocol {
+            Protocol::Plain => String::new(),
+            Protocol::Http1 | Protocol::Http2 => format!(", tls = {{ ca = {ca:?} }}"),
+        };
         for (vendor, routes) in &self.vendors {
             let mut rows = String::new();
             for (rank, faults) in routes.iter().enumerate() {
-                let base = if faults.starts_with("http") {
-                    faults.clone()
-                } else {
-                    sim.base_url(vendor, faults)
-                };
+                let is_elsewhere = faults.starts_with("http");
+                let base = if is_elsewhere { faults.clone() } else { sim.base_url(vendor, faults) };
                 let most = self.requests_max;
                 write!(
                     rows,
                     "{{ name = \"r{rank}\", base_url = {base:?}, key = {VENDOR_KEY:?}, \
-                     requests_max = {most} }}, "
+                     requests_max = {most}{tls} }}, ",
+                    tls = if is_elsewhere { "" } else { &tls },
                 )
                 .expect("a String takes everything");
             }

@@ -94,7 +94,7 @@ impl Process {
 
     async fn ready(&mut self) -> bool {
         let url = format!("http://{}/readyz", self.admin);
-        let client = client();
+        let client = client(None);
         let end = Instant::now() + START_WAIT;
         while Instant::now() < end && self.is_running() {
             let asked = client.get(&url).timeout(Duration::from_secs(1)).send().await;
@@ -191,10 +191,13 @@ pub(super) fn undaunted(folder: &Path) -> Command {
 }
 
 /// A client of HTTP. The library has the same TLS as the gateway, which brings its own arithmetic.
-pub(super) fn client() -> reqwest::Client {
+/// It speaks TLS only with those whom this authority vouches for.
+pub(super) fn client(authority: Option<&str>) -> reqwest::Client {
     // Only fails if that is done already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().timeout(CALL_WAIT).build().expect("a client")
+    let read = |pem: &str| reqwest::Certificate::from_pem(pem.as_bytes()).expect("PEM");
+    let builder = reqwest::Client::builder().tls_certs_only(authority.map(read));
+    builder.timeout(CALL_WAIT).build().expect("a client")
 }
 
 /// The base url of a vendor that takes no connection.

@@ -375,7 +375,7 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
         let (bad, good, kept) = tokio::join!(
             one.queue.place_job(bad),
             one.queue.place_job(order(&account, &format!("good-{n}"))),
-            one.ledger.apply(&account, hold),
+            one.ledger.submit(&account, hold),
         );
         assert_eq!((good, kept), (Ok(PlaceResult::New), Ok(Outcome::Held(nano(1)))));
         let why = bad.expect_err("it is broken").to_string();
@@ -441,7 +441,7 @@ async fn holds_of_jobs_are_forgotten_like_all_others() {
     assert_eq!(node.ledger.expire_holds().await.expect("a sweep").open, 2);
     assert_eq!(kept(), format!("{old} {new}"), "they are open");
     for id in [old, new] {
-        let settled = node.ledger.apply(&account, super::super::script::settle(id, nano(1))).await;
+        let settled = node.ledger.submit(&account, super::super::script::settle(id, nano(1))).await;
         assert!(matches!(settled, Ok(Outcome::Posted { .. })), "{settled:?}");
     }
     node.ledger.expire_holds().await.expect("a sweep");

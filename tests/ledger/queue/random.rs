@@ -110,7 +110,7 @@ impl Place {
             }
             Step::Settle(account, id) => {
                 let settle = super::super::script::settle(IDS[*id], nano(3));
-                format!("{:?}", self.node.ledger.apply(&names[*account], settle).await)
+                format!("{:?}", self.node.ledger.submit(&names[*account], settle).await)
             }
             of_claim => self.work(of_claim).await,
         }

@@ -48,7 +48,7 @@ async fn without_money_nothing_is_kept([one, other]: &[OpenStore; 2]) {
     assert_eq!(counts(&*other.queue).await, [0; 4]);
     assert_eq!(balances(&*one.ledger, &poor).await.available, nano(COST - 1));
     let credit = Operation::Credit { tx: "more".to_owned(), amount: nano(1) };
-    assert_eq!(one.ledger.apply(&poor, credit).await, Ok(Outcome::Done));
+    assert_eq!(one.ledger.submit(&poor, credit).await, Ok(Outcome::Done));
     // Neither the id nor the key was used up.
     assert_eq!(place(&*other.queue, keyed(&poor, "a", "k")).await, PlaceResult::New);
     assert_eq!(balances(&*one.ledger, &poor).await.available, Money::ZERO);
@@ -79,10 +79,10 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
     // So is one whose id is another hold's.
     let hold =
         Operation::Hold { id: "b".to_owned(), wanted: nano(1), least: nano(1), lease_ms: LONG_MS };
-    assert_eq!(one.ledger.apply(&account, hold).await, Ok(Outcome::Held(nano(1))));
+    assert_eq!(one.ledger.submit(&account, hold).await, Ok(Outcome::Held(nano(1))));
     other.queue.place_job(order(&account, "b")).await.expect_err("another hold");
     let void = Operation::Void { id: "c".to_owned() };
-    assert_eq!(one.ledger.apply(&account, void).await, Ok(Outcome::Voided));
+    assert_eq!(one.ledger.submit(&account, void).await, Ok(Outcome::Voided));
     other.queue.place_job(order(&account, "c")).await.expect_err("a tombstone");
     assert_eq!(listed(&*one.queue, &account, true, 10, None).await, "a");
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST + 1));
@@ -408,11 +408,11 @@ async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[OpenStore; 
     let swept = other.ledger.expire_holds().await.expect("a sweep");
     assert_eq!(swept.expired, 1, "{swept:?}");
     assert_eq!(balances(&*other.ledger, &account).await.held, nano(2 * COST));
-    let settled = other.ledger.apply(&account, super::super::script::settle("settled", nano(7)));
+    let settled = other.ledger.submit(&account, super::super::script::settle("settled", nano(7)));
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(settled.await, Ok(posted));
     let void = Operation::Void { id: "voided".to_owned() };
-    assert_eq!(other.ledger.apply(&account, void).await, Ok(Outcome::Voided));
+    assert_eq!(other.ledger.submit(&account, void).await, Ok(Outcome::Voided));
     let after = balances(&*one.ledger, &account).await;
     assert_eq!((after.held, after.available), (Money::ZERO, nano(93)));
     // As much as there is, but not below the least, as with any hold.
