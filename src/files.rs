@@ -48,7 +48,7 @@ const RETRIES_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Where finished videos are.
 #[derive(Debug, Clone)]
-pub struct VideoFiles {
+pub(crate) struct VideoFiles {
     storage: Arc<FileStorage>,
     /// Before every name, with a slash behind it.
     prefix: String,
@@ -67,7 +67,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if the folder cannot be made or the environment not be read.
-    pub fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
+    pub(crate) fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
         match section.location() {
             Some(StorageLocation::Folder(path)) => {
                 let store = folder::open(path)?;
@@ -88,7 +88,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if they cannot.
-    pub async fn check_writable(&self) -> Result<(), FileReadError> {
+    pub(crate) async fn check_writable(&self) -> Result<(), FileReadError> {
         let path = self.object_path("ready")?;
         self.object_store().put(&path, Bytes::from_static(b"ready").into()).await?;
         self.delete("ready").await
@@ -100,7 +100,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// See [`FileWriteError`].
-    pub async fn write<E>(
+    pub(crate) async fn write<E>(
         &self,
         name: &str,
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
@@ -125,7 +125,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if the store does not do it.
-    pub async fn delete(&self, name: &str) -> Result<(), FileReadError> {
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), FileReadError> {
         let path = self.object_path(name)?;
         if let FileStorage::Folder(store) = &*self.storage {
             folder::delete_staged(store, &path).await?;
@@ -141,7 +141,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if there are no keys to sign with.
-    pub async fn presigned_url(
+    pub(crate) async fn presigned_url(
         &self,
         name: &str,
         life: Duration,
@@ -159,7 +159,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if the store does not say.
-    pub async fn length(&self, name: &str) -> Result<Option<u64>, FileReadError> {
+    pub(crate) async fn length(&self, name: &str) -> Result<Option<u64>, FileReadError> {
         match self.object_store().head(&self.object_path(name)?).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -172,7 +172,7 @@ impl VideoFiles {
     ///
     /// # Errors
     /// See [`FileReadError`].
-    pub async fn read_range(
+    pub(crate) async fn read_range(
         &self,
         name: &str,
         range: Range<u64>,

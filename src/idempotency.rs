@@ -18,13 +18,13 @@ use crate::ledger::{AccountName, Unavailable};
 pub const REPLIES_BYTES_MAX: u64 = 256 << 20;
 /// Longer bodies do not go into the store, whose memory or file all accounts share, but apart from
 /// their heads.
-pub const INLINE_BYTES_MAX: usize = 64 << 10;
+pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Bodies are written and read in pieces of so many bytes, of which only the last one is shorter:
 /// nothing waits long behind one, and nobody needs all of a body at a time.
 pub const PIECE_BYTES: usize = 256 << 10;
 /// The name of a call that runs is remembered for so many leases, at least, from when it was last
 /// kept alive: long enough to be asked about after its lease ran out.
-pub const RUNNING_TTL_LEASES: u64 = 10;
+pub(crate) const RUNNING_TTL_LEASES: u64 = 10;
 
 /// A call, and the name that it is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct IdempotencyKey {
 impl IdempotencyKey {
     /// What keeps the name alive while the call runs.
     #[must_use]
-    pub fn lease_entry(&self, account: &AccountName) -> LeaseEntry {
+    pub(crate) fn lease_entry(&self, account: &AccountName) -> LeaseEntry {
         let IdempotencyKey { name, content, owner, life_ms } = self.clone();
         let item = lease::LeasedItem::Name { owner, content, life_ms };
         LeaseEntry { account: account.clone(), id: name, item }
@@ -51,7 +51,7 @@ impl IdempotencyKey {
     /// The name that is kept alive so; `None` if that is something else. Who takes it again for
     /// the same call has it, even where a store has lost it.
     #[must_use]
-    pub fn from_lease(entry: &LeaseEntry) -> Option<IdempotencyKey> {
+    pub(crate) fn from_lease(entry: &LeaseEntry) -> Option<IdempotencyKey> {
         let lease::LeasedItem::Name { owner, content, life_ms } = entry.item.clone() else {
             return None;
         };
@@ -132,7 +132,7 @@ impl ReplyHead {
 
     /// The same, of a body that is elsewhere.
     #[must_use]
-    pub fn with_external_body(self, bytes: u64, expires_s: u64) -> ReplyHead {
+    pub(crate) fn with_external_body(self, bytes: u64, expires_s: u64) -> ReplyHead {
         let apart = ExternalBody { status: self.status(), bytes, expires_s };
         ReplyHead { status: 0, apart: Some(apart), ..self }
     }

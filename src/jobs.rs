@@ -66,7 +66,7 @@ pub struct VendorBody {
 impl Job {
     /// Where its body for the vendor is, if that is kept apart, and how many bytes it has.
     #[must_use]
-    pub fn external_body(&self) -> Option<(BodyName, u64)> {
+    pub(crate) fn external_body(&self) -> Option<(BodyName, u64)> {
         let VendorBody { bytes, expires_s } = self.body_apart?;
         let (account, id) = (self.account.to_string(), self.id.clone());
         Some((BodyName { kind: BodyKind::Request, account, expires_s, id }, bytes))

@@ -17,13 +17,17 @@ mod journal;
 pub mod key;
 pub mod lease;
 mod operation;
+mod receipt;
 
 pub use account::Balances;
 pub use account_name::AccountName;
-pub use journal::{JournalEntry, JournalLine};
+pub use journal::JournalEntry;
+pub(crate) use journal::JournalLine;
 pub use key::{KeyHash, KeyRecord};
-pub use lease::{Lease, Leases};
+pub use lease::Lease;
+pub use lease::Leases;
 pub use operation::{HoldRequest, Operation, Outcome};
+pub use receipt::Receipt;
 
 /// What a sweep found and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,9 +50,8 @@ pub struct Unavailable(pub String);
 pub trait Ledger: Send + Sync {
     /// Opens an account; `false` if it was there.
     async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable>;
-    /// Does an operation. It is on its way when the future is first polled, and operations of one
-    /// caller are done in that order.
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable>;
+    /// Submits an operation on an account. It is on its way when this returns.
+    fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a>;
     /// An account's balances; `None` if there is no such account.
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
     /// All accounts, by name.
@@ -122,11 +125,12 @@ pub async fn place_hold(
     account: &AccountName,
     id: &str,
     quote: Quote,
-    (at, lease_ms): (i64, u64),
+    at: i64,
+    lease_ms: u64,
 ) -> Result<Hold, HoldRefused> {
     let Quote { wanted, least } = quote;
     let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
-    match ledger.apply(account, op).await? {
+    match ledger.submit(account, op).await? {
         Outcome::Held(held) | Outcome::HoldExists { held, open: true } => {
             let origin = HoldRequest { wanted, least, at };
             Ok(Hold { account: account.clone(), id: id.to_owned(), held, origin })
@@ -138,6 +142,13 @@ pub async fn place_hold(
 }
 
 impl Hold {
+    /// A hold that a store placed together with a job, which keeps what is known of it: the job's
+    /// worker takes it up again to end it.
+    pub(crate) fn resume(account: AccountName, id: String, held: Money, placed_at: i64) -> Hold {
+        let origin = HoldRequest { wanted: held, least: held, at: placed_at };
+        Hold { account, id, held, origin }
+    }
+
     /// Whose money it is.
     #[must_use]
     pub fn account(&self) -> &AccountName {
@@ -172,7 +183,7 @@ impl Hold {
         wanted: Money,
     ) -> Result<Money, Unavailable> {
         let op = Operation::Extend { id: self.id.clone(), wanted };
-        match ledger.apply(&self.account, op).await? {
+        match ledger.submit(&self.account, op).await? {
             Outcome::Held(held) => {
                 self.held = held;
                 Ok(held)
@@ -193,7 +204,7 @@ impl Hold {
     ) -> Result<Outcome, (Hold, Unavailable)> {
         let (id, line) = (self.id.clone(), line.to_owned());
         let op = Operation::Settle { id, charge, line, origin: Some(self.origin) };
-        ledger.apply(&self.account, op).await.map_err(|why| (self, why))
+        ledger.submit(&self.account, op).await.map_err(|why| (self, why))
     }
 
     /// Ends the hold without a charge.
@@ -202,6 +213,6 @@ impl Hold {
     /// The hold comes back if the store could not be reached, to try again.
     pub async fn void(self, ledger: &dyn Ledger) -> Result<Outcome, (Hold, Unavailable)> {
         let op = Operation::Void { id: self.id.clone() };
-        ledger.apply(&self.account, op).await.map_err(|why| (self, why))
+        ledger.submit(&self.account, op).await.map_err(|why| (self, why))
     }
 }

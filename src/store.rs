@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::ledger::{Leases, Unavailable};
 
+mod cache_lookup;
 mod job_records;
 pub mod maintenance;
-mod note_lookup;
 mod open_store;
 mod outbox;
 pub mod redis;
@@ -18,8 +18,10 @@ mod section;
 pub mod sqlite;
 mod tls;
 
-pub use open_store::{DurabilityScope, OpenStore};
-pub use section::{StoreSection, URL_SCHEMES, kind_label};
+pub use open_store::DurabilityScope;
+pub use open_store::OpenStore;
+pub use section::StoreSection;
+pub(crate) use section::{URL_SCHEMES, kind_label};
 pub use tls::{StoreTls, StoreTlsFiles};
 
 use maintenance::Maintenance;
@@ -56,7 +58,7 @@ pub fn open_for_serving(
         let outbox = || Outbox::new(store.clone(), log.clone());
         let opened =
             OpenStore { ledger: Arc::new(outbox()), ..OpenStore::from_embedded(store.clone()) };
-        let maintenance = Maintenance::embedded(outbox(), &opened, (leases, lease));
+        let maintenance = Maintenance::embedded(outbox(), &opened, leases, lease);
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
         requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
         return Ok(ServingStore { requests, background, worker, maintenance });
@@ -70,11 +72,11 @@ pub fn open_for_serving(
         let money = gated_store();
         let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
         let queue = gated_store();
-        let server = OpenStore::from_server((ledger, money), [queue.clone(), gated_store()]);
+        let server = OpenStore::from_server(ledger, money, queue.clone(), gated_store());
         OpenStore { queue: Arc::new(OutboxQueue::new(queue, log.clone())), ..server }
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
-    let maintenance = Maintenance::shared((outbox(), run_gate), &background, (leases, lease));
+    let maintenance = Maintenance::shared(outbox(), run_gate, &background, leases, lease);
     requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
     Ok(ServingStore { requests, background, worker, maintenance })
 }
@@ -137,6 +139,6 @@ fn open_embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Una
 /// A server for a command: it serves no calls, so it needs no recovery after a restart.
 fn open_ungated(ledger: RedisStore) -> OpenStore {
     let ledger = Arc::new(ledger);
-    let others = [(); 2].map(|()| Arc::new(ledger.separate_connection()));
-    OpenStore::from_server((ledger.clone(), ledger), others)
+    let [queue, reply_store] = [(); 2].map(|()| Arc::new(ledger.separate_connection()));
+    OpenStore::from_server(ledger.clone(), ledger, queue, reply_store)
 }

@@ -30,7 +30,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a body is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BodyStoreRefusal {
+pub(crate) enum BodyStoreRefusal {
     /// The account has, or all have, as much as there may be.
     #[error("there is no room for it")]
     NoRoom,
@@ -41,7 +41,7 @@ pub enum BodyStoreRefusal {
 
 /// What a sweep found and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BodySweepReport {
+pub(crate) struct BodySweepReport {
     /// How many bytes are left.
     pub bytes: u64,
     /// How many bodies were over.
@@ -122,7 +122,7 @@ impl KnownBodies {
 
 /// How many bytes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BodyStoreLimits {
+pub(crate) struct BodyStoreLimits {
     /// Of all accounts together.
     pub total: u64,
     /// Of one account.
@@ -130,7 +130,7 @@ pub struct BodyStoreLimits {
 }
 
 #[derive(Debug)]
-pub struct BodyFiles {
+pub(crate) struct BodyFiles {
     files: Arc<VideoFiles>,
     limits: BodyStoreLimits,
     known: Mutex<KnownBodies>,
@@ -142,7 +142,7 @@ pub struct BodyFiles {
 impl BodyFiles {
     /// Those of an object store.
     #[must_use]
-    pub fn new(files: Arc<VideoFiles>, limits: BodyStoreLimits) -> BodyFiles {
+    pub(crate) fn new(files: Arc<VideoFiles>, limits: BodyStoreLimits) -> BodyFiles {
         let (known, low_space) = (Mutex::default(), Notify::new());
         BodyFiles { files, limits, known, writes: Semaphore::new(WRITES_MAX), low_space }
     }
@@ -151,7 +151,7 @@ impl BodyFiles {
     ///
     /// # Errors
     /// See [`BodyStoreRefusal`].
-    pub async fn write(&self, name: &BodyName, body: Bytes) -> Result<(), BodyStoreRefusal> {
+    pub(crate) async fn write(&self, name: &BodyName, body: Bytes) -> Result<(), BodyStoreRefusal> {
         let bytes = body.len() as u64;
         self.reserve(&name.account, bytes)?;
         let written = timeout(WRITE_TIMEOUT, self.put_object(name, body)).await;
@@ -199,7 +199,7 @@ impl BodyFiles {
     ///
     /// # Errors
     /// [`FileReadError::Missing`] if it is not there, or not whole.
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         name: &BodyName,
         bytes: u64,
@@ -224,7 +224,7 @@ impl BodyFiles {
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if the store does not do it; a sweep will, in its time.
-    pub async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
+    pub(crate) async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
         let deleting = timeout(WRITE_TIMEOUT, self.files.delete(&name.path())).await;
         deleting.unwrap_or_else(|_| Err(store_timeout_error()))?;
         let mut known = self.lock_known();
@@ -242,7 +242,7 @@ impl BodyFiles {
     /// # Errors
     /// [`FileReadError::Unavailable`] if the store does not list or delete; the next one does the
     /// rest.
-    pub async fn sweep(&self, now_s: u64) -> Result<BodySweepReport, FileReadError> {
+    pub(crate) async fn sweep(&self, now_s: u64) -> Result<BodySweepReport, FileReadError> {
         // What is written by now will be listed; until it is, it is counted as it was.
         let (written, refused) = {
             let mut known = self.lock_known();

@@ -39,15 +39,15 @@ impl Default for FilesSection {
 
 impl FilesSection {
     /// Reads the section.
-    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> FilesSection {
+    pub(crate) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> FilesSection {
         let default = FilesSection::default();
-        let url = take_text(sheet, "url", faults).map_or(default.url, |(url, at)| {
+        let url = take_text(table, "url", faults).map_or(default.url, |(url, at)| {
             if parse_location(&url).is_none() {
                 faults.push(at.error(URL_FORMS));
             }
             url
         });
-        let public_base = take_text(sheet, "public_base", faults).map(|(base, at)| {
+        let public_base = take_text(table, "public_base", faults).map(|(base, at)| {
             if !is_base_url(&base) {
                 faults.push(at.error(
                     "files.public_base must be an address such as \"https://video.example\", \
@@ -56,9 +56,9 @@ impl FilesSection {
             }
             base.trim_end_matches('/').to_owned()
         });
-        let kept_bytes_max = sheet.integer("kept_bytes_max", faults);
+        let kept_bytes_max = table.integer("kept_bytes_max", faults);
         let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
-        let link_secrets = parse_link_secrets(sheet, faults);
+        let link_secrets = parse_link_secrets(table, faults);
         FilesSection { url, public_base, kept_bytes_max, link_secrets }
     }
 
@@ -67,7 +67,7 @@ impl FilesSection {
     ///
     /// # Errors
     /// What is wrong with one, without it.
-    pub fn read_link_secrets(&self) -> Result<Vec<Option<[u8; 32]>>, String> {
+    pub(crate) fn read_link_secrets(&self) -> Result<Vec<Option<[u8; 32]>>, String> {
         self.link_secrets.iter().map(LinkSecret::read).collect()
     }
 
@@ -87,11 +87,11 @@ pub(super) enum StorageLocation<'a> {
 }
 
 fn take_text(
-    sheet: &mut TableReader,
+    table: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
 ) -> Option<(String, At)> {
-    let node = sheet.take_value(key)?;
+    let node = table.take_value(key)?;
     if let TomlValue::Text(text) = node.value {
         return Some((text, node.location));
     }
@@ -101,15 +101,15 @@ fn take_text(
     None
 }
 
-fn parse_link_secrets(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
-    if !sheet.has("link_secrets") {
+fn parse_link_secrets(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
+    if !table.has("link_secrets") {
         // So that it is a known key.
-        sheet.take_value("link_secrets");
+        table.take_value("link_secrets");
         return vec![LinkSecret::Store];
     }
-    let at = sheet.location.clone();
+    let at = table.location.clone();
     let mut secrets = Vec::new();
-    for node in sheet.list("link_secrets", faults) {
+    for node in table.list("link_secrets", faults) {
         let read = match &node.value {
             TomlValue::Text(text) => LinkSecret::parse(text),
             _ => None,
@@ -168,9 +168,9 @@ mod tests {
 
     fn read(text: &str) -> (FilesSection, Vec<String>) {
         let (root, mut faults) = crate::toml_reader::parse("t.toml", text);
-        let mut sheet = TableReader::open(root, &mut faults);
-        let section = FilesSection::parse(&mut sheet, &mut faults);
-        sheet.finish(&mut faults);
+        let mut table = TableReader::open(root, &mut faults);
+        let section = FilesSection::parse(&mut table, &mut faults);
+        table.finish(&mut faults);
         (section, faults.iter().map(ToString::to_string).collect())
     }
 

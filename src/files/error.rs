@@ -2,7 +2,7 @@
 
 /// Why a file is not read, deleted or addressed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileReadError {
+pub(crate) enum FileReadError {
     /// It is not there.
     #[error("there is no such file")]
     Missing,
@@ -13,7 +13,7 @@ pub enum FileReadError {
 
 /// Why a file is not written. Nothing of it stays.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileWriteError<E> {
+pub(crate) enum FileWriteError<E> {
     /// What was to be written broke off.
     #[error("{0}")]
     Source(E),

@@ -32,7 +32,7 @@ impl LinkSecret {
     ///
     /// # Errors
     /// What is wrong with it, without it.
-    pub fn read(&self) -> Result<Option<[u8; 32]>, String> {
+    pub(crate) fn read(&self) -> Result<Option<[u8; 32]>, String> {
         let (found, place) = match self {
             LinkSecret::Store => return Ok(None),
             LinkSecret::Env(name) => {

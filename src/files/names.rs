@@ -17,7 +17,7 @@ fn escape_account(account: &str) -> String {
 
 /// What a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BodyKind {
+pub(crate) enum BodyKind {
     /// A reply, which may go when there is no room.
     Reply,
     /// What a vendor is to be sent: it stays until its time is over.
@@ -37,7 +37,7 @@ impl BodyKind {
 
 /// The name of a body.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BodyName {
+pub(crate) struct BodyName {
     pub kind: BodyKind,
     /// The name of the account that it belongs to.
     pub account: String,

@@ -10,7 +10,7 @@ use crate::dialect::json::patch::json_string;
 impl Job {
     /// The video job object of the interface, as JSON.
     #[must_use]
-    pub fn to_api_json(&self, schedule: &JobSchedule) -> String {
+    pub(crate) fn to_api_json(&self, schedule: &JobSchedule) -> String {
         let ended = match &self.stage {
             JobStage::Ended { outcome, at_ms } => Some((outcome, *at_ms)),
             _ => None,
@@ -58,7 +58,7 @@ impl Job {
 impl JobList {
     /// The list object of the interface, as JSON.
     #[must_use]
-    pub fn to_api_json(&self, schedule: &JobSchedule) -> String {
+    pub(crate) fn to_api_json(&self, schedule: &JobSchedule) -> String {
         let data: Vec<String> = self.jobs.iter().map(|job| job.to_api_json(schedule)).collect();
         let id = |job: Option<&Job>| job.map_or("null".to_owned(), |job| json_string(&job.id));
         format!(
@@ -73,7 +73,7 @@ impl JobList {
 
 /// What a client gets that deleted a job, as JSON.
 #[must_use]
-pub fn deleted_json(id: &str) -> String {
+pub(crate) fn deleted_json(id: &str) -> String {
     format!(r#"{{"id":{},"object":"video.deleted","deleted":true}}"#, json_string(id))
 }
 

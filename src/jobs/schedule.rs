@@ -58,12 +58,12 @@ impl Default for JobSchedule {
 
 impl JobSchedule {
     /// Reads the section.
-    pub fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> JobSchedule {
+    pub(crate) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> JobSchedule {
         let mut schedule = JobSchedule::default();
         let mut read = |key, most: u64, value: &mut u64| {
-            let Some(told) = sheet.integer(key, faults) else { return };
+            let Some(told) = table.integer(key, faults) else { return };
             if !(1..=most).contains(&told) {
-                faults.push(sheet.location.error(format!("'{key}' must be from 1 to {most}")));
+                faults.push(table.location.error(format!("'{key}' must be from 1 to {most}")));
             }
             *value = told.clamp(1, most);
         };
@@ -80,27 +80,27 @@ impl JobSchedule {
         };
         count("copies_max", &mut schedule.copies_max);
         count("open_max", &mut schedule.open_max);
-        schedule.worker = sheet.bool("worker", faults).unwrap_or(true);
+        schedule.worker = table.bool("worker", faults).unwrap_or(true);
         if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&schedule.lease_ms) {
             let right = format!("'lease_ms' must be from {LEASE_MS_MIN} to {LEASE_MS_MAX}");
-            faults.push(sheet.location.error(right));
+            faults.push(table.location.error(right));
         }
         if schedule.poll_ms >= schedule.timeout_ms {
-            faults.push(sheet.location.error("'poll_ms' must be below 'timeout_ms'"));
+            faults.push(table.location.error("'poll_ms' must be below 'timeout_ms'"));
         }
         schedule
     }
 
     /// The pause after so many failures in a row, in ms.
     #[must_use]
-    pub fn retry_delay_ms(&self, failures: u32) -> u64 {
+    pub(crate) fn retry_delay_ms(&self, failures: u32) -> u64 {
         let doublings = failures.saturating_sub(1).min(16);
         self.retry_ms.saturating_mul(1 << doublings).min(RETRY_DELAY_MS_MAX)
     }
 
     /// How long the hold of a job stands, in ms.
     #[must_use]
-    pub fn hold_lease_ms(&self) -> u64 {
+    pub(crate) fn hold_lease_ms(&self) -> u64 {
         self.timeout_ms.saturating_mul(2).saturating_add(HOLD_LEASE_MARGIN_MS)
     }
 }
@@ -120,9 +120,9 @@ mod tests {
     fn a_time_of_nothing_is_refused() {
         let (root, mut faults) =
             crate::toml_reader::parse("t.toml", "poll_ms = 0\ncopies_max = 5\n");
-        let mut sheet = TableReader::open(root, &mut faults);
-        let schedule = JobSchedule::parse(&mut sheet, &mut faults);
-        sheet.finish(&mut faults);
+        let mut table = TableReader::open(root, &mut faults);
+        let schedule = JobSchedule::parse(&mut table, &mut faults);
+        table.finish(&mut faults);
         let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(told, ["t.toml: 'poll_ms' must be from 1 to 31536000000"]);
         assert_eq!((schedule.copies_max, schedule.worker), (5, true));

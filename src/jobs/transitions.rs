@@ -17,7 +17,7 @@ const PROGRESS_MAX: u8 = 99;
 
 /// What its worker does next with a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobStep {
+pub(crate) enum JobStep {
     /// Decides its outcome, without asking anybody.
     Decide(JobOutcome),
     /// Sends it to a vendor.
@@ -36,7 +36,7 @@ pub enum JobStep {
 
 /// What the vendor's answer means for a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobTransition {
+pub(crate) enum JobTransition {
     /// It is not done yet: ask again after the usual while.
     PollAgain,
     /// It is done: the file is to be copied from here, and then the job ends so.
@@ -62,7 +62,7 @@ impl JobOutcome {
 impl JobFailCode {
     /// What it means, for people.
     #[must_use]
-    pub fn default_message(self) -> &'static str {
+    pub(crate) fn default_message(self) -> &'static str {
         match self {
             JobFailCode::ModerationBlocked => "the vendor's safety rules do not allow this video",
             JobFailCode::VendorFailed => "the vendor did not produce the video",
@@ -86,7 +86,7 @@ impl JobFailCode {
 impl JobClaim {
     /// What is to be done next, at a time (unix ms).
     #[must_use]
-    pub fn next_step(&self, schedule: &JobSchedule, now_ms: i64) -> JobStep {
+    pub(crate) fn next_step(&self, schedule: &JobSchedule, now_ms: i64) -> JobStep {
         let job = &self.job;
         let age_ms = now_ms.saturating_sub(job.created_ms);
         let late = age_ms >= to_i64(schedule.timeout_ms);
@@ -120,7 +120,7 @@ impl JobClaim {
 impl JobClaim {
     /// Whether a job that no vendor has yet is still to be sent, at a time (unix ms).
     #[must_use]
-    pub fn is_worth_submitting(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
+    pub(crate) fn is_worth_submitting(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(self.job.created_ms);
         !self.deleted && age_ms < to_i64(schedule.timeout_ms / 4 * 3)
     }
@@ -129,7 +129,7 @@ impl JobClaim {
     /// asked it is asked once more, and finds what was finished while nobody was there; what it has
     /// made gets as much time again to be copied.
     #[must_use]
-    pub fn overdue_outcome(
+    pub(crate) fn overdue_outcome(
         &self,
         schedule: &JobSchedule,
         now_ms: i64,
@@ -148,7 +148,12 @@ impl JobClaim {
 
     /// How long (ms) such a job may be left alone, of what was asked for: not beyond its time.
     #[must_use]
-    pub fn capped_wait_ms(&self, schedule: &JobSchedule, now_ms: i64, wanted_ms: u64) -> u64 {
+    pub(crate) fn capped_wait_ms(
+        &self,
+        schedule: &JobSchedule,
+        now_ms: i64,
+        wanted_ms: u64,
+    ) -> u64 {
         let end_ms = self.job.created_ms.saturating_add(to_i64(schedule.timeout_ms));
         match u64::try_from(end_ms.saturating_sub(now_ms)) {
             Ok(left_ms) if left_ms > 0 => wanted_ms.min(left_ms),
@@ -159,13 +164,13 @@ impl JobClaim {
 
 impl Job {
     /// It is about to be sent over a route.
-    pub fn mark_submitting(&mut self, route: &str) {
+    pub(crate) fn mark_submitting(&mut self, route: &str) {
         let refused = self.refusal_count();
         self.stage = JobStage::Submitting { route: route.to_owned(), refused };
     }
 
     /// No route took it, and no vendor has begun anything. Tells for the how many-th time.
-    pub fn requeue(&mut self) -> u32 {
+    pub(crate) fn requeue(&mut self) -> u32 {
         let refused = self.refusal_count().saturating_add(1);
         self.stage = JobStage::Queued { refused };
         refused
@@ -173,7 +178,7 @@ impl Job {
 
     /// Whether its time is over, at a time (unix ms): then it is there for its worker only.
     #[must_use]
-    pub fn is_expired(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
+    pub(crate) fn is_expired(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         match self.stage {
             JobStage::Ended { at_ms, .. } => retention_left_ms(at_ms, schedule, now_ms) == 0,
             _ => false,
@@ -182,7 +187,7 @@ impl Job {
 
     /// Whether a vendor may bill it although it ends so: it was made, or may have been.
     #[must_use]
-    pub fn may_be_billed(&self, outcome: &JobOutcome) -> bool {
+    pub(crate) fn may_be_billed(&self, outcome: &JobOutcome) -> bool {
         let JobOutcome::Failed { code, .. } = outcome else { return false };
         match &self.stage {
             JobStage::Submitting { .. } => *code == JobFailCode::VendorFailed,
@@ -202,7 +207,7 @@ impl Job {
     }
 
     /// A vendor has it, after so many routes did not take it.
-    pub fn mark_running(&mut self, route: &str, depth: u32, vendor_id: String) {
+    pub(crate) fn mark_running(&mut self, route: &str, depth: u32, vendor_id: String) {
         let route = route.to_owned();
         let running =
             RunningJob { route, depth, vendor_id, made_ms: None, silent: 0, lost: 0, uncopied: 0 };
@@ -210,26 +215,30 @@ impl Job {
     }
 
     /// How it ends is known.
-    pub fn mark_settling(&mut self, outcome: JobOutcome, now_ms: i64) {
+    pub(crate) fn mark_settling(&mut self, outcome: JobOutcome, now_ms: i64) {
         self.stage = JobStage::Settling { outcome, at_ms: now_ms };
     }
 
     /// The ledger has the outcome. The end is when that was decided, whoever brought it there.
-    pub fn mark_ended(&mut self) {
+    pub(crate) fn mark_ended(&mut self) {
         if let JobStage::Settling { outcome, at_ms } = &self.stage {
             self.stage = JobStage::Ended { outcome: outcome.clone(), at_ms: *at_ms };
         }
     }
 
     /// The vendor did not answer.
-    pub fn record_no_answer(&mut self) {
+    pub(crate) fn record_no_answer(&mut self) {
         if let JobStage::Running(running) = &mut self.stage {
             running.silent = running.silent.saturating_add(1);
         }
     }
 
     /// Takes what the vendor says about it, at a time (unix ms); `None` if it knows nothing of it.
-    pub fn apply_progress(&mut self, polled: Option<VideoProgress>, now_ms: i64) -> JobTransition {
+    pub(crate) fn apply_progress(
+        &mut self,
+        polled: Option<VideoProgress>,
+        now_ms: i64,
+    ) -> JobTransition {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
         let JobStage::Running(running) = &mut self.stage else { return JobTransition::PollAgain };
         running.silent = 0;
@@ -283,7 +292,7 @@ impl Job {
     }
 
     /// Its file could not be copied. Tells for the how many-th time; `None` if that was the last.
-    pub fn record_copy_failure(&mut self, schedule: &JobSchedule) -> Option<u32> {
+    pub(crate) fn record_copy_failure(&mut self, schedule: &JobSchedule) -> Option<u32> {
         let JobStage::Running(running) = &mut self.stage else { return None };
         running.uncopied += 1;
         (running.uncopied < schedule.copies_max).then_some(running.uncopied)

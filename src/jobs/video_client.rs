@@ -31,7 +31,7 @@ const VIDEO_CONTENT_TYPES: [&str; 4] =
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// One way to a vendor that makes videos.
-pub struct VideoRoute {
+pub(crate) struct VideoRoute {
     /// The vendor's token.
     pub vendor: String,
     /// The route's name.
@@ -47,7 +47,7 @@ pub struct VideoRoute {
 impl VideoRoute {
     /// The way that a route is, with its key.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         section: &RouteSection,
         naming: &VendorModelNames,
         key: VendorKey,
@@ -67,7 +67,7 @@ impl VideoRoute {
 
     /// What this route calls a model.
     #[must_use]
-    pub fn vendor_model<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
+    pub(crate) fn vendor_model<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
         self.section.vendor_model_name(&self.model_names, id)
     }
 
@@ -92,7 +92,7 @@ impl VideoRoute {
 
 /// What came of submitting a job.
 #[derive(Debug)]
-pub enum SubmitOutcome {
+pub(crate) enum SubmitOutcome {
     /// The vendor has it, under this id.
     Accepted(String),
     /// The vendor does not make it, and never will.
@@ -107,7 +107,7 @@ pub enum SubmitOutcome {
 
 /// What came of asking for a job.
 #[derive(Debug)]
-pub enum PollOutcome {
+pub(crate) enum PollOutcome {
     /// The vendor says how it is.
     Progress(VideoProgress),
     /// The vendor does not know it.
@@ -118,7 +118,7 @@ pub enum PollOutcome {
 
 /// Why a file cannot be fetched.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
+pub(crate) enum FetchError {
     /// It is on a host that is not the vendor's.
     #[error("it is on a host that is not the vendor's: {0}; file_hosts may name it")]
     ForeignHost(String),
@@ -134,7 +134,7 @@ pub enum FetchError {
 }
 
 /// See the module.
-pub struct VideoClient {
+pub(crate) struct VideoClient {
     routes: Vec<VideoRoute>,
     /// For all ways without a TLS of their own.
     clients: HttpClients,
@@ -151,7 +151,7 @@ struct HttpClients {
 
 /// Why there is no studio.
 #[derive(Debug, thiserror::Error)]
-pub enum VideoClientError {
+pub(crate) enum VideoClientError {
     /// A file of a route's TLS cannot be read.
     #[error("cannot read '{0}': {1}")]
     File(String, std::io::Error),
@@ -195,7 +195,7 @@ impl VideoClient {
     ///
     /// # Errors
     /// See [`VideoClientError`].
-    pub fn new(
+    pub(crate) fn new(
         mut routes: Vec<VideoRoute>,
         answer_timeout: Duration,
     ) -> Result<VideoClient, VideoClientError> {
@@ -212,18 +212,23 @@ impl VideoClient {
     }
 
     /// The ways to a vendor, in order of preference.
-    pub fn routes<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a VideoRoute> {
+    pub(crate) fn routes<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a VideoRoute> {
         self.routes.iter().filter(move |route| route.vendor == vendor)
     }
 
     /// A way to a vendor by its name.
     #[must_use]
-    pub fn find_route(&self, vendor: &str, name: &str) -> Option<&VideoRoute> {
+    pub(crate) fn find_route(&self, vendor: &str, name: &str) -> Option<&VideoRoute> {
         self.routes.iter().find(|route| route.vendor == vendor && route.name == name)
     }
 
     /// Sends a job, once.
-    pub async fn submit(&self, route: &VideoRoute, vendor: &Vendor, body: Bytes) -> SubmitOutcome {
+    pub(crate) async fn submit(
+        &self,
+        route: &VideoRoute,
+        vendor: &Vendor,
+        body: Bytes,
+    ) -> SubmitOutcome {
         let Some(headers) = auth_headers(route, vendor) else {
             return SubmitOutcome::Denied(StatusCode::UNAUTHORIZED);
         };
@@ -271,7 +276,12 @@ impl VideoClient {
     }
 
     /// Asks how a job is.
-    pub async fn poll(&self, route: &VideoRoute, vendor: &Vendor, vendor_id: &str) -> PollOutcome {
+    pub(crate) async fn poll(
+        &self,
+        route: &VideoRoute,
+        vendor: &Vendor,
+        vendor_id: &str,
+    ) -> PollOutcome {
         let Some(headers) = auth_headers(route, vendor) else { return PollOutcome::NoAnswer(None) };
         let get = self
             .clients_for(route)
@@ -308,7 +318,7 @@ impl VideoClient {
     ///
     /// # Errors
     /// See [`FetchError`]; the pieces may end in one too.
-    pub async fn fetch(
+    pub(crate) async fn fetch(
         &self,
         route: &VideoRoute,
         url: &str,

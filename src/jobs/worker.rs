@@ -52,7 +52,7 @@ mod parts;
 mod retry;
 mod settle;
 
-pub use parts::{JobWorker, WorkerCapacity};
+pub(crate) use parts::{JobWorker, WorkerCapacity};
 
 use alerts::{log_possible_loss, log_skipped, log_unanswered};
 use body::BodyLocation;
@@ -62,7 +62,7 @@ use retry::{RETRY_TIME_MAX, RETRY_WAIT_MAX, RETRY_WAIT_MIN, retry_until_done};
 
 impl JobWorker {
     /// Works until it is told to stop, and then ends what it has begun.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+    pub(crate) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         // Nothing is sent to a vendor that could not be kept when it comes.
         while !self.check_file_store().await {
             tokio::select! {

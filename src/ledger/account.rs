@@ -45,7 +45,7 @@ impl Balances {
 
 /// What is known of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HoldRecord {
+pub(crate) struct HoldRecord {
     /// What covers the call to the full.
     pub wanted: Money,
     /// What was asked for at least.
@@ -60,7 +60,7 @@ pub struct HoldRecord {
 
 /// The life of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HoldState {
+pub(crate) enum HoldState {
     /// It stands; expiry would post the checkpoint.
     Open {
         /// The cost so far, and its journal line.
@@ -78,7 +78,7 @@ pub enum HoldState {
 
 /// A charge that goes into the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Posting {
+pub(crate) struct Posting {
     /// What was posted.
     pub amount: Money,
     /// Of this, what the account could not pay.
@@ -89,7 +89,7 @@ pub struct Posting {
 
 /// What an operation changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transition {
+pub(crate) struct Transition {
     /// What the caller is told.
     pub answer: Outcome,
     /// The hold's record as it now is, if it changed.
@@ -107,7 +107,7 @@ impl Transition {
 /// Decides about an operation on a hold. `record` is what is known of that hold. On an answer of
 /// [`Outcome::OutOfRange`] the balances are as before.
 #[must_use]
-pub fn apply_to_hold(
+pub(crate) fn apply_to_hold(
     balances: &mut Balances,
     record: Option<&HoldRecord>,
     op: &Operation,
@@ -143,7 +143,11 @@ pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> O
 
 /// Ends an open hold whose lease has run out; `None` if it is not due.
 #[must_use]
-pub fn expire_hold(balances: &mut Balances, record: &HoldRecord, now: i64) -> Option<Transition> {
+pub(crate) fn expire_hold(
+    balances: &mut Balances,
+    record: &HoldRecord,
+    now: i64,
+) -> Option<Transition> {
     let HoldState::Open { checkpoint } = &record.state else { return None };
     if record.lease_until > now {
         return None;

@@ -20,7 +20,7 @@ pub struct JournalEntry {
 
 /// What a journal line says. The amount stands beside it in the store, where it is exact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct JournalLine {
+pub(crate) struct JournalLine {
     /// The id of the request, and of its hold.
     pub request_id: String,
     /// When it was settled, in unix ms.

@@ -9,7 +9,7 @@ use crate::hex::to_hex;
 /// How every key begins.
 const KEY_PREFIX: &str = "sk-tg-";
 /// So much of a key is shown in lists and journals.
-pub const PREFIX_CHARS: usize = KEY_PREFIX.len() + 8;
+pub(crate) const PREFIX_CHARS: usize = KEY_PREFIX.len() + 8;
 
 /// The SHA-256 of a key: all that a store ever sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ impl KeyHash {
 
     /// Of a key, if it has the shape of ours.
     #[must_use]
-    pub fn of_well_formed(key: &str) -> Option<KeyHash> {
+    pub(crate) fn of_well_formed(key: &str) -> Option<KeyHash> {
         let digits = key.strip_prefix(KEY_PREFIX)?;
         let sound = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
         sound.then(|| KeyHash::of(key))
@@ -64,7 +64,7 @@ impl ApiKey {
 
     /// The key itself.
     #[must_use]
-    pub fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.text
     }
 

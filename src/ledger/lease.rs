@@ -108,7 +108,7 @@ impl Leases {
 
 impl Lease {
     /// Notes that its hold holds so much now.
-    pub fn set_held(&self, amount: Money) {
+    pub(crate) fn set_held(&self, amount: Money) {
         if let Some((number, LeasedItem::Hold { held, .. })) =
             lock(self.leases.shard(&self.key.1)).get_mut(&self.key)
             && *number == self.serial

@@ -72,7 +72,7 @@ pub enum Operation {
 impl Operation {
     /// The id of the hold it is about; `None` for a payment.
     #[must_use]
-    pub fn hold_id(&self) -> Option<&str> {
+    pub(crate) fn hold_id(&self) -> Option<&str> {
         match self {
             Operation::Credit { .. } => None,
             Operation::Hold { id, .. }
@@ -105,7 +105,7 @@ impl HoldRequest {
     /// Whether a store that does not know the hold can only have lost it, at a moment (unix ms) by
     /// the store's own clock.
     #[must_use]
-    pub fn is_recent(&self, now: i64) -> bool {
+    pub(crate) fn is_recent(&self, now: i64) -> bool {
         now.abs_diff(self.at) < HOLD_REQUEST_AGE_MAX_MS
     }
 }

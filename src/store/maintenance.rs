@@ -33,7 +33,7 @@ const RENEW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// See the module.
 pub struct Maintenance {
     ledger: Arc<dyn Ledger>,
-    repeats: Arc<dyn ReplyStore>,
+    reply_store: Arc<dyn ReplyStore>,
     leases: Leases,
     lease: Duration,
     uptime: Uptime,
@@ -52,7 +52,8 @@ impl Maintenance {
     pub(super) fn embedded(
         outbox: Outbox<SqliteStore>,
         store: &OpenStore,
-        (leases, lease): (Leases, Duration),
+        leases: Leases,
+        lease: Duration,
     ) -> Maintenance {
         Maintenance::new(
             MaintenanceKind::Embedded(EmbeddedMaintenance::new(outbox, store.reply_store.clone())),
@@ -63,12 +64,14 @@ impl Maintenance {
     }
 
     pub(super) fn shared(
-        (outbox, run_gate): (Outbox<RedisStore>, Arc<RunGate>),
+        outbox: Outbox<RedisStore>,
+        run_gate: Arc<RunGate>,
         store: &OpenStore,
-        (leases, lease): (Leases, Duration),
+        leases: Leases,
+        lease: Duration,
     ) -> Maintenance {
-        let kept = (leases.clone(), store.reply_store.clone(), lease);
-        let fleet = SharedMaintenance::new(outbox, run_gate, kept);
+        let reply_store = store.reply_store.clone();
+        let fleet = SharedMaintenance::new(outbox, run_gate, leases.clone(), reply_store, lease);
         Maintenance::new(MaintenanceKind::Shared(fleet), store, leases, lease)
     }
 
@@ -78,9 +81,9 @@ impl Maintenance {
         leases: Leases,
         lease: Duration,
     ) -> Maintenance {
-        let (ledger, repeats) = (store.ledger.clone(), store.reply_store.clone());
+        let (ledger, reply_store) = (store.ledger.clone(), store.reply_store.clone());
         let (uptime, last_renewed) = (Uptime::default(), Mutex::default());
-        Maintenance { ledger, repeats, leases, lease, uptime, last_renewed, kind }
+        Maintenance { ledger, reply_store, leases, lease, uptime, last_renewed, kind }
     }
 
     /// Keeps the store for as long as this is polled.
@@ -103,7 +106,7 @@ impl Maintenance {
     /// Whether holds with an expired lease may be swept: only after the store was reachable for a
     /// whole lease, so that every owner could renew or settle its holds.
     #[must_use]
-    pub fn may_sweep(&self) -> bool {
+    pub(crate) fn may_sweep(&self) -> bool {
         let is_settled = match &self.kind {
             MaintenanceKind::Embedded(alone) => alone.is_stable_for(self.lease),
             MaintenanceKind::Shared(fleet) => fleet.is_stable_for(self.lease),
@@ -118,7 +121,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// [`Unavailable`] says why it cannot.
-    pub fn check_open(&self) -> Result<(), Unavailable> {
+    pub(crate) fn check_open(&self) -> Result<(), Unavailable> {
         match &self.kind {
             MaintenanceKind::Embedded(_) => Ok(()),
             MaintenanceKind::Shared(fleet) => fleet.check_open(),
@@ -127,7 +130,7 @@ impl Maintenance {
 
     /// Whether the end of a hold is safe on this machine before the store has acknowledged it.
     #[must_use]
-    pub fn can_write_outbox(&self) -> bool {
+    pub(crate) fn can_write_outbox(&self) -> bool {
         match &self.kind {
             MaintenanceKind::Embedded(alone) => alone.can_write_outbox(),
             MaintenanceKind::Shared(fleet) => fleet.can_write_outbox(),
@@ -185,10 +188,10 @@ impl Maintenance {
         match item {
             LeasedItem::Hold { .. } => {
                 let op = Operation::Renew { id: id.clone(), lease_ms };
-                self.ledger.apply(account, op).await?;
+                self.ledger.submit(account, op).await?;
             }
             LeasedItem::Name { owner, .. } => {
-                self.repeats.renew_key(account, id, owner, lease_ms).await?;
+                self.reply_store.renew_key(account, id, owner, lease_ms).await?;
             }
         }
         Ok(())

@@ -40,7 +40,7 @@ impl DurabilityScope {
     ///
     /// # Errors
     /// Those of the write; [`Unavailable`] if it is not known to be kept.
-    pub async fn write<T, E: From<Unavailable>>(
+    pub(crate) async fn write<T, E: From<Unavailable>>(
         &self,
         write: impl AsyncFn() -> Result<T, E>,
     ) -> Result<T, E> {
@@ -68,8 +68,10 @@ impl OpenStore {
 
     /// A server, of which money and jobs are asked through these connections.
     pub(super) fn from_server(
-        (ledger, money): (Arc<dyn Ledger>, Arc<RedisStore>),
-        [queue, reply_store]: [Arc<RedisStore>; 2],
+        ledger: Arc<dyn Ledger>,
+        money: Arc<RedisStore>,
+        queue: Arc<RedisStore>,
+        reply_store: Arc<RedisStore>,
     ) -> OpenStore {
         let account_cache = Arc::new(money.separate_connection());
         OpenStore {

@@ -24,8 +24,8 @@ use super::sqlite::SqliteStore;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, SweepReport,
-    Unavailable,
+    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
+    SweepReport, Unavailable,
 };
 use crate::metrics::METRICS;
 use crate::permissions;
@@ -156,7 +156,7 @@ fn warn_foreign_segments(all: &Path, own: &Path) {
         let orphans = SegmentDir::lock_orphans(&place).unwrap_or_default();
         let files = orphans
             .iter()
-            .flat_map(|shelf| shelf.list_segments(SegmentKind::HoldEnds).unwrap_or_default());
+            .flat_map(|dir| dir.list_segments(SegmentKind::HoldEnds).unwrap_or_default());
         let written =
             |file| std::fs::File::open(file).and_then(|file| segment_files::written_length(&file));
         if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
@@ -246,7 +246,7 @@ impl OutboxTarget for SqliteStore {
         account: &AccountName,
         op: &Operation,
     ) -> Result<(Outcome, Option<Arc<str>>), Unavailable> {
-        Ok((self.apply(account, op.clone()).await?, Some(self.file_identity())))
+        Ok((self.submit(account, op.clone()).await?, Some(self.file_identity())))
     }
 }
 
@@ -264,7 +264,7 @@ impl ServerRun for Arc<SqliteStore> {
         account: &AccountName,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
-        self.apply(account, op.clone()).await
+        self.submit(account, op.clone()).await
     }
 
     /// It is told once, and little, so to ask first would spare nothing.
@@ -284,20 +284,18 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.open_account(account).await
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
-        match op {
-            Operation::Settle { .. } | Operation::Void { .. } => {
-                let op = Arc::new(op);
-                let key = self.log.append(account, &op);
-                self.deliver_entry(&key, &op).await
-            }
-            op => {
-                if matches!(op, Operation::Hold { .. }) {
-                    self.log.check_writable()?;
-                }
-                self.store.apply(account, op).await.inspect_err(|_| self.log.record_refusal())
-            }
+    fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
+        if matches!(op, Operation::Settle { .. } | Operation::Void { .. }) {
+            let op = Arc::new(op);
+            let key = self.log.append(account, &op);
+            return Receipt::start(async move { self.deliver_entry(&key, &op).await });
         }
+        Receipt::start(async move {
+            if matches!(op, Operation::Hold { .. }) {
+                self.log.check_writable()?;
+            }
+            self.store.submit(account, op).await.inspect_err(|_| self.log.record_refusal())
+        })
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {

@@ -9,8 +9,8 @@ use redis::Value;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, SweepReport,
-    Unavailable,
+    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
+    SweepReport, Unavailable,
 };
 use crate::money::Money;
 
@@ -41,7 +41,7 @@ mod topology;
 pub(super) use run_fencing::ServerInfo;
 pub(super) use run_gate::RunGate;
 pub(super) use scripts::RunScripts;
-pub use shared_store::RedisStore;
+pub(crate) use shared_store::RedisStore;
 pub(super) use store_id::{StoredIds, derive_next_id};
 
 use keys::{ACCOUNTS_KEY, AccountKeys};
@@ -112,8 +112,8 @@ impl Ledger for RedisStore {
         Ok(new)
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
-        Ok(self.apply_gated(account, &op).await?.0)
+    fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
+        Receipt::start(async move { Ok(self.apply_gated(account, &op).await?.0) })
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {

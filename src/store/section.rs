@@ -11,7 +11,7 @@ pub struct StoreSection {
     pub allow_volatile: bool,
     /// The folder where a gateway writes down how holds end before it tells a shared store.
     pub outbox: String,
-    /// Bytes of replies, notes and bodies for vendors that the store keeps, at most, of all
+    /// Bytes of replies, cache entries and bodies for vendors that the store keeps, at most, of all
     /// accounts together.
     pub kept_bytes_max: u64,
     /// With what a `rediss…://` is spoken to.
@@ -31,7 +31,7 @@ impl Default for StoreSection {
 }
 
 /// The schemes a store's address may have.
-pub const URL_SCHEMES: [&str; 7] = [
+pub(crate) const URL_SCHEMES: [&str; 7] = [
     "sqlite:",
     "redis://",
     "rediss://",
@@ -44,13 +44,13 @@ pub const URL_SCHEMES: [&str; 7] = [
 impl StoreSection {
     /// Whether the store is a part of this process, and no server.
     #[must_use]
-    pub fn is_embedded(&self) -> bool {
+    pub(crate) fn is_embedded(&self) -> bool {
         self.url.starts_with("sqlite:")
     }
 }
 
 /// The name of a store in metrics.
 #[must_use]
-pub fn kind_label(section: &StoreSection) -> &'static str {
+pub(crate) fn kind_label(section: &StoreSection) -> &'static str {
     if section.is_embedded() { "sqlite" } else { "redis" }
 }

@@ -10,11 +10,12 @@ use async_trait::async_trait;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, SweepReport,
+    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Receipt, SweepReport,
     Unavailable,
 };
 
 mod accounts;
+mod cache_entries;
 mod disk;
 mod embedded_store;
 mod file_identity;
@@ -24,7 +25,7 @@ mod jobs;
 mod kept_bytes;
 mod keys;
 mod kv_cache;
-mod notes;
+
 mod payments;
 mod queue;
 mod reader;
@@ -37,8 +38,8 @@ use writer::Priority;
 
 /// Steps in which one sweep forgets holds that ended long ago, at most.
 const HOLD_PURGE_STEPS_MAX: u32 = 40;
-/// The same for notes whose time has come. They are large, so the steps are smaller.
-const NOTE_PURGE_STEPS_MAX: u32 = 400;
+/// The same for cache entries whose time has come. They are large, so the steps are smaller.
+const ENTRY_PURGE_STEPS_MAX: u32 = 400;
 /// The same for names of calls, and for replies.
 const REPLY_PURGE_STEPS_MAX: u32 = 100;
 
@@ -51,7 +52,7 @@ impl Ledger for SqliteStore {
             .await
     }
 
-    async fn apply(&self, account: &AccountName, op: Operation) -> Result<Outcome, Unavailable> {
+    fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         let account = account.clone();
         let when = match op {
             Operation::Credit { .. } => Priority::ThreadDurable,
@@ -61,12 +62,10 @@ impl Ledger for SqliteStore {
             | Operation::Renew { .. }
             | Operation::Void { .. } => Priority::Inline,
         };
-        self.scheduler
-            .run(when, move |txn| match &op {
-                Operation::Credit { tx, amount } => payments::credit(txn, &account, tx, *amount),
-                op => holds::apply_operation(txn, &account, op),
-            })
-            .await
+        Receipt::start(self.scheduler.run(when, move |txn| match &op {
+            Operation::Credit { tx, amount } => payments::credit(txn, &account, tx, *amount),
+            op => holds::apply_operation(txn, &account, op),
+        }))
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -101,8 +100,11 @@ impl Ledger for SqliteStore {
                 break;
             }
         }
-        for _ in 0..NOTE_PURGE_STEPS_MAX {
-            if self.scheduler.run(Priority::Thread, |txn| notes::purge_expired(txn.conn)).await?
+        for _ in 0..ENTRY_PURGE_STEPS_MAX {
+            if self
+                .scheduler
+                .run(Priority::Thread, |txn| cache_entries::purge_expired(txn.conn))
+                .await?
                 == 0
             {
                 break;

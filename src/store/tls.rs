@@ -56,7 +56,7 @@ impl StoreTls {
             }
             (Some(cert), Some(key)) => {
                 let (chain, secret) = (read_pem("cert", cert)?, read_pem("key", key)?);
-                let client = check_key_pair((cert, &chain), (key, &secret))?;
+                let client = check_key_pair(cert, &chain, key, &secret)?;
                 drop(client);
                 Some((chain, secret))
             }
@@ -102,8 +102,10 @@ fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 
 /// Whether a certificate and a key belong together.
 fn check_key_pair(
-    (cert, pem): (&str, &[u8]),
-    (key, secret): (&str, &[u8]),
+    cert: &str,
+    pem: &[u8],
+    key: &str,
+    secret: &[u8],
 ) -> Result<ClientConfig, (&'static str, String)> {
     let chain = parse_chain(pem).map_err(|why| ("cert", format!("{cert}: {why}")))?;
     let secret = PrivateKeyDer::from_pem_slice(secret)

@@ -20,11 +20,13 @@ const SUBMISSIONS_MAX: usize = 16;
 const COPIES_MAX: usize = 8;
 
 /// What a worker is made of.
-pub struct JobWorker {
+pub(crate) struct JobWorker {
     /// Where jobs wait.
     pub queue: Arc<dyn JobQueue>,
     /// The money.
     pub ledger: Arc<dyn Ledger>,
+    /// What metrics call the kind of its store.
+    pub store_name: &'static str,
     /// Where finished videos are kept.
     pub files: Arc<VideoFiles>,
     /// Where long bodies for vendors wait.
@@ -44,7 +46,7 @@ pub struct JobWorker {
 }
 
 /// Room for steps that take memory: a body for a vendor has some MB, and so has a piece of a file.
-pub struct WorkerCapacity {
+pub(crate) struct WorkerCapacity {
     pub(super) submissions: Semaphore,
     pub(super) copies: Semaphore,
     /// Whether files could not be kept lately.

@@ -1,12 +1,16 @@
 //! The end of a job: its outcome goes into the ledger, once.
 
+use std::time::Instant;
+
 use anyhow::Context as _;
 
 use super::parts::{JobWorker, NextTurn};
-use super::retry::retry_until_done;
+use super::retry::RETRY_TIME_MAX;
+use crate::dialect::Endpoint;
 use crate::jobs::{JobClaim, JobOutcome, JobStage};
-use crate::ledger::{HoldRequest, JournalLine, Operation, Outcome};
-use crate::metrics::{METRICS, counter_value, record_write_off};
+use crate::ledger::{Hold, JournalLine, Outcome};
+use crate::money::{Money, Usage};
+use crate::settlement::{self, Charge};
 
 impl JobWorker {
     /// Brings an outcome into the ledger. The same again changes nothing there.
@@ -16,49 +20,46 @@ impl JobWorker {
         outcome: &JobOutcome,
     ) -> anyhow::Result<NextTurn> {
         let job = &claim.job;
-        let op = match outcome {
-            JobOutcome::Failed { .. } => Operation::Void { id: job.id.clone() },
-            JobOutcome::Completed { charge, .. } => {
-                let line = serde_json::to_string(&journal_line(claim).context("no line")?)?;
-                let origin =
-                    Some(HoldRequest { wanted: job.held, least: job.held, at: job.created_ms });
-                Operation::Settle { id: job.id.clone(), charge: *charge, line, origin }
+        let hold = Hold::resume(job.account.clone(), job.id.clone(), job.held, job.created_ms);
+        let due = match outcome {
+            JobOutcome::Failed { .. } => None,
+            JobOutcome::Completed { charge, usage, basis, .. } => {
+                let usage = Usage { units: *usage, basis: *basis };
+                Some((*charge, usage, journal_line(claim).context("no line")?))
             }
         };
-        let asking = retry_until_done(|| self.ledger.apply(&job.account, op.clone()));
-        let answer = self.while_renewing(claim, asking).await??;
-        let job = &claim.job;
-        match answer {
-            Outcome::Posted { amount, written_off } => {
-                let labels = ["videos", &job.model, &job.vendor];
-                METRICS
-                    .charged_nanousd
-                    .with_label_values(&labels)
-                    .inc_by(counter_value(amount.nano()));
-                record_write_off(job.account.as_str(), &job.id, written_off.nano());
+        let charge = match &due {
+            None => None,
+            Some((amount, _, line)) => {
+                Some(Charge { amount: *amount, line: serde_json::to_string(line)? })
             }
-            // A lease that ran out first has released what was held.
-            Outcome::AlreadyPosted(_) | Outcome::Voided | Outcome::HoldEnded => {}
-            other => log::error!(
-                event = "hold_settlement_failed", job = job.id, answer:? = other;
-                "hold settlement failed"
-            ),
+        };
+        let (ledger, deadline) = (self.ledger.clone(), Some(Instant::now() + RETRY_TIME_MAX));
+        let store = self.store_name;
+        let ending = settlement::end_hold(&ledger, hold, charge.as_ref(), deadline, store);
+        let ended = self.while_renewing(claim, ending).await??;
+        // What was posted before was counted then.
+        if let (Outcome::Posted { .. }, Some((amount, usage, line))) = (ended, &due) {
+            settlement::count_charge(line, *usage, *amount);
         }
         claim.job.mark_ended();
+        let job = &claim.job;
+        let line = due.as_ref().map(|(_, _, line)| line);
         log::info!(
             target: "request",
-            job = claim.job.id,
-            account = claim.job.account.as_str(),
-            model = claim.job.model,
-            status = claim.job.status().name(),
+            job = job.id,
+            endpoint = Endpoint::Videos.name(),
+            key = job.key_prefix,
+            account = job.account.as_str(),
+            model = job.model,
+            route = line.map_or("", |line| line.route.as_str()),
+            depth = line.map_or(0, |line| line.depth),
+            status = job.status().name(),
             code = match outcome {
                 JobOutcome::Failed { code, .. } => code.name(),
                 JobOutcome::Completed { .. } => "",
             },
-            charge_nano = match outcome {
-                JobOutcome::Failed { .. } => 0,
-                JobOutcome::Completed { charge, .. } => charge.nano(),
-            };
+            charge_nano = due.as_ref().map_or(Money::ZERO, |(amount, _, _)| *amount).nano();
             "video ended"
         );
         let keep = if claim.deleted { 0 } else { self.schedule.keep_ms };
@@ -77,7 +78,7 @@ fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
         request_id: job.id.clone(),
         at: *at_ms,
         key_prefix: job.key_prefix.clone(),
-        endpoint: "videos".to_owned(),
+        endpoint: Endpoint::Videos.name().to_owned(),
         model: job.model.clone(),
         vendor: job.vendor.clone(),
         route: route.clone(),

@@ -30,9 +30,9 @@ pub(super) struct EmbeddedMaintenance {
 impl EmbeddedMaintenance {
     pub(super) fn new(
         outbox: Outbox<SqliteStore>,
-        repeats: Arc<dyn ReplyStore>,
+        reply_store: Arc<dyn ReplyStore>,
     ) -> EmbeddedMaintenance {
-        let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), repeats));
+        let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store));
         let [adopted, is_store_up] = [false; 2].map(AtomicBool::new);
         EmbeddedMaintenance { outbox, replay, adopted, is_store_up }
     }

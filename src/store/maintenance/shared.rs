@@ -32,7 +32,7 @@ pub(super) struct SharedMaintenance {
     outbox: Outbox<RedisStore>,
     gate: Arc<RunGate>,
     leases: Leases,
-    repeats: Arc<dyn ReplyStore>,
+    reply_store: Arc<dyn ReplyStore>,
     lease: Duration,
     replay: tokio::sync::Mutex<SegmentReplay>,
     /// How long the run lasts, as far as is known, and since when that is.
@@ -65,15 +65,17 @@ impl SharedMaintenance {
     pub(super) fn new(
         outbox: Outbox<RedisStore>,
         gate: Arc<RunGate>,
-        (leases, repeats, lease): (Leases, Arc<dyn ReplyStore>, Duration),
+        leases: Leases,
+        reply_store: Arc<dyn ReplyStore>,
+        lease: Duration,
     ) -> SharedMaintenance {
         let replay =
-            tokio::sync::Mutex::new(SegmentReplay::new(outbox.log.clone(), repeats.clone()));
+            tokio::sync::Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store.clone()));
         SharedMaintenance {
             outbox,
             gate,
             leases,
-            repeats,
+            reply_store,
             lease,
             replay,
             run_uptime: Mutex::default(),
@@ -251,7 +253,7 @@ impl SharedMaintenance {
     async fn restore_hold(&self, run: &RunScripts, entry: &LeaseEntry) -> Result<(), Unavailable> {
         if let Some(naming) = IdempotencyKey::from_lease(entry) {
             let (lease_ms, free) = (duration_ms(self.lease), &ClaimMode::IfFree);
-            self.repeats.claim_key(&entry.account, &naming, free, lease_ms).await?;
+            self.reply_store.claim_key(&entry.account, &naming, free, lease_ms).await?;
         }
         for op in entry.restore_operations(duration_ms(self.lease)) {
             self.outbox.store.apply_in_run(run, &entry.account, &op).await?;

@@ -128,7 +128,8 @@ impl JobOrders {
     /// It could not be written.
     pub(super) fn record_deleted(
         &self,
-        (account, id): (&AccountName, &str),
+        account: &AccountName,
+        id: &str,
         dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<Arc<File>> {
         let written = OrderLine::Deleted { account: account.as_str().into(), id: id.into() };
@@ -146,7 +147,7 @@ impl JobOrders {
     pub(super) fn maintain(&self, dir: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
         let wanted = self.lock_state().writer.wants_spare();
         let spare = wanted
-            .map(|number| segment_files::create_segment(dir, (SegmentKind::Jobs, number), None));
+            .map(|number| segment_files::create_segment(dir, SegmentKind::Jobs, number, None));
         let mut state = self.lock_state();
         let needed: HashSet<u64> = state.unsaved.values().map(|(_, number)| *number).collect();
         let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, is_over);
@@ -256,7 +257,7 @@ mod tests {
         for _ in 0..2 {
             orders.record_accepted(&claim, next, || dir.clone()).expect("a write");
         }
-        orders.record_deleted((&placed.account, "video_x"), || dir.clone()).expect("a write");
+        orders.record_deleted(&placed.account, "video_x", || dir.clone()).expect("a write");
         let noted = read_orders(&dir.segment_path(SegmentKind::Jobs, 1)).expect("a file");
         let [
             OrderRecord::Placed(first),

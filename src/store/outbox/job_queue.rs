@@ -95,7 +95,7 @@ impl JobQueue for OutboxQueue {
         if deleted.is_some() {
             let (account, job) = (account.clone(), id.to_owned());
             let write = move |orders: &JobOrders, log: &SettlementLog| -> std::io::Result<()> {
-                log.request_fsync(&orders.record_deleted((&account, &job), current_dir(log))?);
+                log.request_fsync(&orders.record_deleted(&account, &job, current_dir(log))?);
                 Ok(())
             };
             self.write_record(id, write).await;

@@ -32,7 +32,7 @@ const LOOKUP_BATCH: usize = 1_024;
 /// See the module.
 pub(in crate::store) struct SegmentReplay {
     log: Arc<SettlementLog>,
-    repeats: Arc<dyn ReplyStore>,
+    reply_store: Arc<dyn ReplyStore>,
     adopted: Vec<AdoptedSegments>,
     /// What was left for another store.
     foreign: Vec<SegmentDir>,
@@ -81,15 +81,15 @@ impl ReplayOutcome {
 }
 
 impl SegmentReplay {
-    /// What is sent goes to a run; names are those of `repeats`.
+    /// What is sent goes to a run; names are those of `reply_store`.
     pub(in crate::store) fn new(
         log: Arc<SettlementLog>,
-        repeats: Arc<dyn ReplyStore>,
+        reply_store: Arc<dyn ReplyStore>,
     ) -> SegmentReplay {
         let (adopted, foreign) = (Vec::new(), Vec::new());
         SegmentReplay {
             log,
-            repeats,
+            reply_store,
             adopted,
             foreign,
             is_own_pending: false,
@@ -130,7 +130,7 @@ impl SegmentReplay {
     ) -> Result<(), Unavailable> {
         self.is_own_pending = true;
         let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
-        let sent = self.replay_files(run, (files, unwritten), part).await?;
+        let sent = self.replay_files(run, files, unwritten, part).await?;
         if sent.is_complete() {
             self.is_own_pending = false;
             self.log.record_all_acked(run.name(), last);
@@ -197,7 +197,7 @@ impl SegmentReplay {
         let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::HoldEnds).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim_segment(file));
-        let sent = self.replay_files(run, (files, Vec::new()), part).await?;
+        let sent = self.replay_files(run, files, Vec::new(), part).await?;
         log_replay(&sent, "adopted");
         self.restore_jobs(run, &self.adopted[place].dir).await?;
         self.is_adopted_pending |= sent.deferred > 0;
@@ -249,7 +249,7 @@ impl SegmentReplay {
         for few in calls.chunks(CONCURRENCY_MAX) {
             let lapsing = few.iter().map(|(account, naming)| {
                 // It is made again, where the store has lost it.
-                self.repeats.claim_key(account, naming, &ClaimMode::IfFree, 0)
+                self.reply_store.claim_key(account, naming, &ClaimMode::IfFree, 0)
             });
             for lapsed in join_all(lapsing).await {
                 lapsed?;
@@ -295,7 +295,8 @@ impl SegmentReplay {
     async fn replay_files(
         &self,
         run: &impl ServerRun,
-        (files, unwritten): (Vec<PathBuf>, Vec<u8>),
+        files: Vec<PathBuf>,
+        unwritten: Vec<u8>,
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut sent) = (Acknowledgements::default(), ReplayOutcome::default());

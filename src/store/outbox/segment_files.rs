@@ -184,7 +184,8 @@ pub(super) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
 /// A new segment. Its name is synced with its first bytes.
 pub(super) fn create_segment(
     dir: &SegmentDir,
-    (kind, number): (SegmentKind, u64),
+    kind: SegmentKind,
+    number: u64,
     syncer: Option<&FsyncThread>,
 ) -> io::Result<Arc<File>> {
     let path = dir.segment_path(kind, number);

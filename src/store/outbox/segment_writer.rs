@@ -36,15 +36,16 @@ impl SegmentWriter {
         let files = match &mut self.files {
             Some(files) => {
                 if files.is_full(bytes.len()) && !files.rotate() {
-                    let next = (self.kind, files.number() + 1);
-                    files.set_spare(segment_files::create_segment(&dir(), next, None)?);
+                    let next = files.number() + 1;
+                    files.set_spare(segment_files::create_segment(&dir(), self.kind, next, None)?);
                     files.rotate();
                 }
                 files
             }
             none => none.insert(SegmentFiles::new(segment_files::create_segment(
                 &dir(),
-                (self.kind, 1),
+                self.kind,
+                1,
                 None,
             )?)),
         };

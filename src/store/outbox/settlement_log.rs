@@ -57,7 +57,7 @@ struct LogState {
     acked_by: AcknowledgedRuns,
     /// Whether it is noted that all is acknowledged.
     all_acked_noted: bool,
-    /// The shelf of which it is noted which store it is for, and which one.
+    /// The folder that says which store it is for, and which one.
     noted_store: Option<(PathBuf, Box<str>)>,
 }
 
@@ -127,7 +127,7 @@ impl SettlementLog {
         let syncer = retention.synced.then(|| FsyncThread::start(writable.clone())).transpose();
         let syncer = syncer.map_err(cannot)?;
         let files = SegmentFiles::new(
-            segment_files::create_segment(&dir, (SegmentKind::HoldEnds, 1), syncer.as_deref())
+            segment_files::create_segment(&dir, SegmentKind::HoldEnds, 1, syncer.as_deref())
                 .map_err(cannot)?,
         );
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
@@ -326,7 +326,7 @@ impl SettlementLog {
         self.calls.maintain(&dir);
         self.orders.maintain(&dir, |quiet| Retention::FOR_JOBS.is_over(quiet, alive));
         for number in done {
-            // One that stays is found by whoever has the shelf next.
+            // One that stays is found by the next owner of the folder.
             let _ = std::fs::remove_file(dir.segment_path(SegmentKind::HoldEnds, number));
         }
     }
@@ -460,7 +460,7 @@ impl SettlementLog {
 
     /// A new file.
     fn create_segment(&self, dir: &SegmentDir, number: u64) -> std::io::Result<Arc<std::fs::File>> {
-        segment_files::create_segment(dir, (SegmentKind::HoldEnds, number), self.syncer.as_deref())
+        segment_files::create_segment(dir, SegmentKind::HoldEnds, number, self.syncer.as_deref())
             .inspect_err(|why| {
                 log::error!(
                     event = "outbox_file_create_failed", why:% = why;

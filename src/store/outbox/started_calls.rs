@@ -2,7 +2,7 @@
 //! claimed, so that the successor of a process that died need not wait for the leases of its keys.
 //!
 //! A line is one plain write and is never synced: after a power cut the lease does it. What ended
-//! is noted with whatever comes next; a note that is missing costs a look.
+//! is noted with whatever comes next; a line that is missing costs a look.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -38,7 +38,7 @@ struct StartedCallsState {
     writer: SegmentWriter,
     seq: u64,
     running: HashMap<StartedCallKey, StartedCall>,
-    notes: Vec<u8>,
+    ended_lines: Vec<u8>,
 }
 
 /// A call under its name.
@@ -79,7 +79,8 @@ enum StartedCallLine<'a> {
 impl Default for StartedCalls {
     fn default() -> StartedCalls {
         let (writer, running) = (SegmentWriter::new(SegmentKind::Calls), HashMap::new());
-        let state = Mutex::new(StartedCallsState { writer, seq: 0, running, notes: Vec::new() });
+        let state =
+            Mutex::new(StartedCallsState { writer, seq: 0, running, ended_lines: Vec::new() });
         StartedCalls { state, running: AtomicUsize::new(0) }
     }
 }
@@ -134,8 +135,8 @@ impl StartedCalls {
         };
         let mut state = self.lock_state();
         let Some(StartedCall { seq, .. }) = state.running.remove(&key) else { return };
-        if state.notes.len() < END_NOTES_BYTES_MAX {
-            state.notes.extend(record::encode_line(&StartedCallLine::Ended { seq }, None));
+        if state.ended_lines.len() < END_NOTES_BYTES_MAX {
+            state.ended_lines.extend(record::encode_line(&StartedCallLine::Ended { seq }, None));
         }
         self.running.store(state.running.len(), Ordering::Relaxed);
     }
@@ -145,7 +146,7 @@ impl StartedCalls {
     pub(super) fn maintain(&self, dir: &SegmentDir) {
         let wanted = self.lock_state().writer.wants_spare();
         let spare = wanted
-            .map(|number| segment_files::create_segment(dir, (SegmentKind::Calls, number), None));
+            .map(|number| segment_files::create_segment(dir, SegmentKind::Calls, number, None));
         let mut state = self.lock_state();
         state.running.retain(|_, running| running.since.elapsed() < CALL_DURATION_MAX);
         self.running.store(state.running.len(), Ordering::Relaxed);
@@ -171,10 +172,10 @@ impl StartedCalls {
     /// Writes what it knows before the process leaves.
     pub(super) fn flush(&self, dir: impl FnOnce() -> Arc<SegmentDir>) {
         let mut state = self.lock_state();
-        let notes = std::mem::take(&mut state.notes);
-        if !notes.is_empty() {
+        let ended_lines = std::mem::take(&mut state.ended_lines);
+        if !ended_lines.is_empty() {
             // It only spares whoever comes next a look at each.
-            let _ = state.writer.write(&notes, dir);
+            let _ = state.writer.write(&ended_lines, dir);
         }
         state.writer.trim();
     }
@@ -187,13 +188,13 @@ impl StartedCalls {
 impl StartedCallsState {
     /// Writes a line, and before it what ended; tells into which file.
     fn write(&mut self, line: &[u8], dir: impl FnOnce() -> Arc<SegmentDir>) -> io::Result<u64> {
-        let mut bytes = std::mem::take(&mut self.notes);
+        let mut bytes = std::mem::take(&mut self.ended_lines);
         bytes.extend_from_slice(line);
         self.writer.write(&bytes, dir).map(|(number, _)| number)
     }
 }
 
-/// The calls of a shelf that its owner has not ended, as far as is written there, of which the
+/// The calls of a folder that its owner has not ended, as far as is written there, of which the
 /// names may still be remembered.
 pub(super) fn read_unfinished(dir: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
     let (now, mut begun) = (unix_ms(), HashMap::new());
@@ -228,12 +229,12 @@ mod tests {
         IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 }
     }
 
-    fn shelf(root: &std::path::Path) -> Arc<SegmentDir> {
-        Arc::new(SegmentDir::create(root).expect("a shelf"))
+    fn dir_at(root: &std::path::Path) -> Arc<SegmentDir> {
+        Arc::new(SegmentDir::create(root).expect("a folder"))
     }
 
-    fn owners(shelf: &SegmentDir) -> Vec<String> {
-        let left = read_unfinished(shelf).expect("files");
+    fn owners(dir: &SegmentDir) -> Vec<String> {
+        let left = read_unfinished(dir).expect("files");
         let mut owners: Vec<_> = left.into_iter().map(|(_, naming)| naming.owner).collect();
         owners.sort();
         owners
@@ -242,40 +243,40 @@ mod tests {
     #[test]
     fn what_was_begun_and_has_not_ended_is_left() {
         let root = tempfile::tempdir().expect("a folder");
-        let (calls, shelf) = (StartedCalls::default(), shelf(root.path()));
+        let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
         assert_eq!(
-            shelf.list_segments(SegmentKind::Calls).expect("files").len(),
+            dir.list_segments(SegmentKind::Calls).expect("files").len(),
             0,
             "nobody pays for nothing"
         );
         for owner in ["x", "y", "z"] {
-            calls.record_start(&account(), &naming(owner), || shelf.clone()).expect("a write");
+            calls.record_start(&account(), &naming(owner), || dir.clone()).expect("a write");
         }
-        assert_eq!(read_unfinished(&shelf).expect("them").len(), 3);
-        let found = read_unfinished(&shelf).expect("them");
+        assert_eq!(read_unfinished(&dir).expect("them").len(), 3);
+        let found = read_unfinished(&dir).expect("them");
         assert!(found.contains(&(account(), naming("y"))), "all of it is there");
         calls.record_end(&account(), "key:y", "y");
         calls.record_end(&account(), "key:x", "another");
-        assert_eq!(owners(&shelf), ["x", "y", "z"], "it is noted with what comes next");
-        calls.record_start(&account(), &naming("w"), || shelf.clone()).expect("a write");
-        assert_eq!(owners(&shelf), ["w", "x", "z"]);
+        assert_eq!(owners(&dir), ["x", "y", "z"], "it is noted with what comes next");
+        calls.record_start(&account(), &naming("w"), || dir.clone()).expect("a write");
+        assert_eq!(owners(&dir), ["w", "x", "z"]);
         calls.record_end(&account(), "key:w", "w");
-        calls.flush(|| shelf.clone());
-        assert_eq!(owners(&shelf), ["x", "z"]);
+        calls.flush(|| dir.clone());
+        assert_eq!(owners(&dir), ["x", "z"]);
         let over = IdempotencyKey { life_ms: 0, ..naming("v") };
-        calls.record_start(&account(), &over, || shelf.clone()).expect("a write");
-        assert_eq!(owners(&shelf), ["x", "z"], "nobody remembers that name");
+        calls.record_start(&account(), &over, || dir.clone()).expect("a write");
+        assert_eq!(owners(&dir), ["x", "z"], "nobody remembers that name");
     }
 
     #[test]
     fn what_runs_is_written_again_where_its_folder_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
-        let (calls, first) = (StartedCalls::default(), shelf(root.path()));
+        let (calls, first) = (StartedCalls::default(), dir_at(root.path()));
         for owner in ["x", "y"] {
             calls.record_start(&account(), &naming(owner), || first.clone()).expect("a write");
         }
         calls.record_end(&account(), "key:x", "x");
-        let second = shelf(root.path());
+        let second = dir_at(root.path());
         calls.move_to(&second).expect("a write");
         assert_eq!(owners(&second), ["y"]);
     }
@@ -283,15 +284,15 @@ mod tests {
     #[test]
     fn a_file_is_there_for_as_long_as_a_call_in_it_runs() {
         let root = tempfile::tempdir().expect("a folder");
-        let (calls, shelf) = (StartedCalls::default(), shelf(root.path()));
-        calls.record_start(&account(), &naming("x"), || shelf.clone()).expect("a write");
-        calls.maintain(&shelf);
+        let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
+        calls.record_start(&account(), &naming("x"), || dir.clone()).expect("a write");
+        calls.maintain(&dir);
         assert!(calls.lock_state().writer.rotate(), "the next one was made");
-        calls.record_start(&account(), &naming("y"), || shelf.clone()).expect("a write");
-        calls.maintain(&shelf);
-        assert_eq!(owners(&shelf), ["x", "y"]);
+        calls.record_start(&account(), &naming("y"), || dir.clone()).expect("a write");
+        calls.maintain(&dir);
+        assert_eq!(owners(&dir), ["x", "y"]);
         calls.record_end(&account(), "key:x", "x");
-        calls.maintain(&shelf);
-        assert_eq!(owners(&shelf), ["y"]);
+        calls.maintain(&dir);
+        assert_eq!(owners(&dir), ["y"]);
     }
 }

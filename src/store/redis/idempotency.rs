@@ -100,7 +100,7 @@ impl ReplyStore for RedisStore {
         call.key(record);
         call.arg(to_hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(TTL_MS_MAX));
         call.arg(life_ms).arg(taking).arg(from);
-        parse_claim_result(&self.run_script(&call, |s| &s.repeats.take).await?)
+        parse_claim_result(&self.run_script(&call, |s| &s.idempotency.take).await?)
     }
 
     async fn renew_key(
@@ -113,7 +113,7 @@ impl ReplyStore for RedisStore {
         let mut call = ScriptCall::default();
         call.key(AccountKeys::of(account).idempotency_claim(name));
         call.arg(owner).arg(lease_ms.min(TTL_MS_MAX)).arg(running_ttl_ms(lease_ms));
-        Ok(self.run_script(&call, |s| &s.repeats.renew).await? == ["done"])
+        Ok(self.run_script(&call, |s| &s.idempotency.renew).await? == ["done"])
     }
 
     async fn complete(
@@ -144,7 +144,7 @@ impl ReplyStore for RedisStore {
         if body.len() <= SHORT_BODY_BYTES_MAX {
             call.arg(&body[..]);
         }
-        let outcome = self.run_script(&call, |s| &s.repeats.end).await?;
+        let outcome = self.run_script(&call, |s| &s.idempotency.end).await?;
         match outcome.first().map(String::as_str) {
             Some("done") => {
                 outcome.get(1).iter().for_each(|bytes| self.record_kept_bytes(account, bytes));
@@ -163,7 +163,7 @@ impl ReplyStore for RedisStore {
     ) -> Result<(), Unavailable> {
         let mut call = ScriptCall::default();
         call.key(AccountKeys::of(account).idempotency_claim(name)).arg(owner);
-        self.run_script(&call, |s| &s.repeats.free).await.map(|_| ())
+        self.run_script(&call, |s| &s.idempotency.free).await.map(|_| ())
     }
 
     async fn read_piece(

@@ -1,5 +1,5 @@
-//! How much the server keeps beside the books: replies, notes, bodies for vendors; and who makes
-//! room for it.
+//! How much the server keeps beside the books: replies, cache entries, bodies for vendors; and who
+//! makes room for it.
 //!
 //! Each account's sums are in its own slot, changed by the scripts that keep something. What they
 //! say is told to a fleet-wide index in a slot of its own, in the background and only where it

@@ -95,8 +95,8 @@ impl AccountKeys {
         ["replies", "replies-bytes"].map(|part| self.key_for(part))
     }
 
-    /// The notes of a shelf, by when they go; and how many bytes they have.
-    pub(super) fn notes(&self, on: Namespace) -> [String; 2] {
+    /// The cache entries of a namespace, by when they go; and how many bytes they have.
+    pub(super) fn cache_entries(&self, on: Namespace) -> [String; 2] {
         match on {
             Namespace::Ids => ["ids", "ids-bytes"],
             Namespace::Other => ["notes", "notes-bytes"],
@@ -105,7 +105,7 @@ impl AccountKeys {
     }
 
     /// Whatever is in the name, the hash tag stands before it.
-    pub(super) fn note(&self, name: &str) -> String {
+    pub(super) fn cache_entry(&self, name: &str) -> String {
         self.key_with_id("note", name)
     }
 }

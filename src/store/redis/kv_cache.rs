@@ -1,10 +1,10 @@
-//! Notes in keys of their own, under their account's hash tag. The server drops them when their
+//! Entries in keys of their own, under their account's hash tag. The server drops them when their
 //! time has come; lists beside them say which go first where there are too many.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::super::note_lookup;
+use super::super::cache_lookup;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
@@ -23,29 +23,29 @@ impl AccountCache for RedisStore {
         &self,
         account: &AccountName,
         names: &[String],
-        note: Bytes,
+        entry: Bytes,
         life_ms: u64,
     ) -> Result<(), CacheRefusal> {
-        kv_cache::check_size(names, &note)?;
-        let bytes = names.iter().map(|name| name.len() + note.len()).sum();
+        kv_cache::check_size(names, &entry)?;
+        let bytes = names.iter().map(|name| name.len() + entry.len()).sum();
         if life_ms > 0 && !self.has_room(bytes) {
-            return Err(Unavailable("no room is left for notes".to_owned()).into());
+            return Err(Unavailable("no room is left for cache entries".to_owned()).into());
         }
         let keys = AccountKeys::of(account);
-        for shelf in [Namespace::Ids, Namespace::Other] {
+        for namespace in [Namespace::Ids, Namespace::Other] {
             let on_it: Vec<&String> =
-                names.iter().filter(|name| Namespace::of(name) == shelf).collect();
+                names.iter().filter(|name| Namespace::of(name) == namespace).collect();
             for few in on_it.chunks(NAMES_BATCH) {
                 let mut call = ScriptCall::default();
                 call.key(keys.tag());
-                for key in keys.notes(shelf) {
+                for key in keys.cache_entries(namespace) {
                     call.key(key);
                 }
-                call.arg(&note[..]).arg(life_ms.min(TTL_MS_MAX)).arg(shelf.notes_max());
+                call.arg(&entry[..]).arg(life_ms.min(TTL_MS_MAX)).arg(namespace.entries_max());
                 for name in few {
-                    call.key(keys.note(name)).arg(name);
+                    call.key(keys.cache_entry(name)).arg(name);
                 }
-                let reply = self.run_script(&call, |s| &s.kept.note).await?;
+                let reply = self.run_script(&call, |s| &s.kept.put).await?;
                 reply.get(1).iter().for_each(|bytes| self.record_kept_bytes(account, bytes));
             }
         }
@@ -59,10 +59,10 @@ impl AccountCache for RedisStore {
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
         let keys = AccountKeys::of(account);
         let keys = &keys;
-        note_lookup::find_notes(names, |few| async move {
+        cache_lookup::find_notes(names, |few| async move {
             let mut read = redis::cmd("MGET");
             few.iter().for_each(|name| {
-                read.arg(keys.note(name));
+                read.arg(keys.cache_entry(name));
             });
             self.connection().await?.query(&read).await
         })

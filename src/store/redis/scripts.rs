@@ -17,7 +17,7 @@ pub(in crate::store) struct Scripts {
     pub(super) money: MoneyScripts,
     pub(super) videos: VideoScripts,
     pub(super) index: IndexScripts,
-    pub(super) repeats: IdempotencyScripts,
+    pub(super) idempotency: IdempotencyScripts,
     pub(super) kept: KeptScripts,
 }
 
@@ -41,7 +41,7 @@ impl Scripts {
             money: MoneyScripts::build(make),
             videos: VideoScripts::build(make),
             index: IndexScripts::build(make),
-            repeats: IdempotencyScripts::build(make),
+            idempotency: IdempotencyScripts::build(make),
             kept: KeptScripts::build(make),
         }
     }
@@ -55,11 +55,11 @@ impl Scripts {
         let VideoScripts { place, claim, renew, save, delete, remove, page } = videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let index = [announce, hasten, note, drop, due];
-        let IdempotencyScripts { take, renew, end, free } = &self.repeats;
-        let repeats = [take, renew, end, free];
-        let KeptScripts { note, weigh, evict, tell, recount } = &self.kept;
-        let kept = [note, weigh, evict, tell, recount];
-        money.into_iter().chain(videos).chain(index).chain(repeats).chain(kept).collect()
+        let IdempotencyScripts { take, renew, end, free } = &self.idempotency;
+        let idempotency = [take, renew, end, free];
+        let KeptScripts { put, weigh, evict, tell, recount } = &self.kept;
+        let kept = [put, weigh, evict, tell, recount];
+        money.into_iter().chain(videos).chain(index).chain(idempotency).chain(kept).collect()
     }
 }
 
@@ -120,8 +120,8 @@ pub(super) struct IdempotencyScripts {
 
 /// On what is kept beside the books.
 pub(super) struct KeptScripts {
-    /// Keeps a note.
-    pub(super) note: Script,
+    /// Keeps a cache entry.
+    pub(super) put: Script,
     /// Counts what an account keeps.
     pub(super) weigh: Script,
     /// Drops some of it.
@@ -268,7 +268,7 @@ impl IdempotencyScripts {
 impl KeptScripts {
     fn build(make: ScriptBuilder<'_>) -> KeptScripts {
         KeptScripts {
-            note: make("", &[KEPT_LUA, include_str!("scripts/kept/note.lua")]),
+            put: make("", &[KEPT_LUA, include_str!("scripts/kept/note.lua")]),
             weigh: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/weigh.lua")]),
             evict: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/evict.lua")]),
             tell: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/tell.lua")]),

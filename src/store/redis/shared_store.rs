@@ -20,7 +20,7 @@ type ConnectFuture<'a> =
 
 /// The shared store. It connects when it is first used, so that its connection lives on the
 /// runtime that uses it.
-pub struct RedisStore {
+pub(crate) struct RedisStore {
     pub(super) section: StoreSection,
     pub(super) connected: Arc<OnceCell<RedisConnection>>,
     pub(super) scripts: Arc<Scripts>,
@@ -35,7 +35,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store that is not connected yet.
     #[must_use]
-    pub fn new(section: StoreSection) -> RedisStore {
+    pub(crate) fn new(section: StoreSection) -> RedisStore {
         let kept_bytes = Arc::new(KeptBytes::new(section.kept_bytes_max));
         RedisStore {
             section,
@@ -76,7 +76,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`Unavailable`] says why.
-    pub async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
+    pub(crate) async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
         let redis = RedisStore::new(section.clone());
         redis.connection().await?;
         Ok(redis)

@@ -35,7 +35,8 @@ pub(super) struct DiskSync {
 
 impl DiskSync {
     pub(super) fn new(
-        (wal, files): (File, OpenFiles),
+        wal: File,
+        files: OpenFiles,
         connection: Connection,
         scheduler: Weak<WriteScheduler>,
     ) -> DiskSync {
@@ -136,9 +137,9 @@ mod tests {
         let store = SqliteStore::open(&path).expect("a store");
         let account = AccountName::parse("a").expect("a name");
         store.open_account(&account).await.expect("it is opened");
-        let note = Bytes::from(vec![7; 200 << 10]);
+        let entry = Bytes::from(vec![7; 200 << 10]);
         for n in 0..100 {
-            let kept = store.put(&account, &[format!("n{n}")], note.clone(), 600_000).await;
+            let kept = store.put(&account, &[format!("n{n}")], entry.clone(), 600_000).await;
             kept.expect("it is kept");
         }
         let beside = schema::open_secondary(&path, BUSY_TIMEOUT).expect("a connection");
@@ -153,7 +154,7 @@ mod tests {
         }
         assert!(pages() <= CHECKPOINT_PAGES, "{} pages", pages());
         let found = store.get_many(&account, &["n0".to_owned(), "n99".to_owned()]).await;
-        assert_eq!(found.expect("they are found"), [Some(note.clone()), Some(note)]);
+        assert_eq!(found.expect("they are found"), [Some(entry.clone()), Some(entry)]);
         assert!(store.balances(&account).await.expect("an answer").is_some());
     }
 }

@@ -77,7 +77,7 @@ impl SqliteStore {
         let (written, to_sync) = mpsc::channel();
         let scheduler = WriteScheduler::new(connection, skip_busy_wait, written);
         let file_identity = files.identity().into();
-        let disk = DiskSync::new((wal, files), aside, Arc::downgrade(&scheduler));
+        let disk = DiskSync::new(wal, files, aside, Arc::downgrade(&scheduler));
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.to_owned()).spawn(body)
         };
@@ -89,9 +89,10 @@ impl SqliteStore {
         Ok(SqliteStore { scheduler, reader, file_identity, store_id, kept_bytes_max })
     }
 
-    /// The same, that keeps so many bytes of replies, notes and bodies for vendors, at most.
+    /// The same, that keeps so many bytes of replies, cache entries and bodies for vendors, at
+    /// most.
     #[must_use]
-    pub fn with_kept_bytes_max(mut self, kept_bytes_max: u64) -> SqliteStore {
+    pub(crate) fn with_kept_bytes_max(mut self, kept_bytes_max: u64) -> SqliteStore {
         self.kept_bytes_max = kept_bytes_max;
         self
     }

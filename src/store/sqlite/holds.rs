@@ -43,7 +43,7 @@ pub(super) fn apply_operation(
             let mut after = balances;
             let step = account::apply_to_hold(&mut after, None, op, now);
             if let Some(record) = &step.record
-                && insert_open_hold(txn.conn, (account, id), record)?
+                && insert_open_hold(txn.conn, HoldKey { account, id }, record)?
             {
                 txn.set_balances(name, after);
                 txn.cache_hold(name, id, record);
@@ -54,12 +54,12 @@ pub(super) fn apply_operation(
     }
     let mut after = balances;
     let mut step = account::apply_to_hold(&mut after, known.as_ref(), op, now);
-    if !save_transition(txn, name, (account, id), known.as_ref(), &step)? {
+    if !save_transition(txn, name, HoldKey { account, id }, known.as_ref(), &step)? {
         release_held(&mut balances, known.as_ref(), id, now);
         known = find_hold(txn.conn, account, id)?;
         after = balances;
         step = account::apply_to_hold(&mut after, known.as_ref(), op, now);
-        save_transition(txn, name, (account, id), known.as_ref(), &step)?;
+        save_transition(txn, name, HoldKey { account, id }, known.as_ref(), &step)?;
     }
     txn.set_balances(name, after);
     Ok(step.answer)
@@ -100,7 +100,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
         let (account, mut balances) = (row.id, row.balances);
         let mut after = balances;
         if let Some(step) = account::expire_hold(&mut after, &record, now) {
-            if !save_transition(txn, &name, (account, &id), Some(&record), &step)? {
+            if !save_transition(txn, &name, HoldKey { account, id: &id }, Some(&record), &step)? {
                 release_held(&mut balances, Some(&record), &id, now);
                 after = balances;
             }
@@ -178,14 +178,24 @@ fn read_hold_record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
     })
 }
 
+/// The row of a hold.
+#[derive(Clone, Copy)]
+struct HoldKey<'a> {
+    /// The row of its account.
+    account: i64,
+    /// Its id, which its caller gave it.
+    id: &'a str,
+}
+
 /// Writes down a hold that stands, unless there is or was one of that id; tells whether there was
 /// none. One row of values, asked for in a statement of its own: of an insert that selects SQLite
 /// copies each page that it changes, to be able to take back a part of it.
 fn insert_open_hold(
     c: &Connection,
-    (account, id): (i64, &str),
+    key: HoldKey<'_>,
     record: &HoldRecord,
 ) -> rusqlite::Result<bool> {
+    let HoldKey { account, id } = key;
     let mut ended = c.prepare_cached("SELECT 1 FROM hold WHERE account = ? AND id = ?")?;
     if ended.exists(params![account, id])? {
         return Ok(false);
@@ -203,16 +213,16 @@ fn insert_open_hold(
 fn save_transition(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
-    hold: (i64, &str),
+    key: HoldKey<'_>,
     known: Option<&HoldRecord>,
     step: &Transition,
 ) -> rusqlite::Result<bool> {
     if let Some(record) = &step.record {
-        if !write_hold(txn.conn, hold, known, record)? {
-            txn.evict_hold(name, hold.1);
+        if !write_hold(txn.conn, key, known, record)? {
+            txn.evict_hold(name, key.id);
             return Ok(false);
         }
-        txn.cache_hold(name, hold.1, record);
+        txn.cache_hold(name, key.id, record);
     }
     if let Some(posting) = &step.posting {
         txn.append_posting(name, posting)?;
@@ -224,14 +234,16 @@ fn save_transition(
 /// there as one that ended.
 fn write_hold(
     c: &Connection,
-    (account, id): (i64, &str),
+    key: HoldKey<'_>,
     known: Option<&HoldRecord>,
     record: &HoldRecord,
 ) -> rusqlite::Result<bool> {
+    let HoldKey { account, id } = key;
     let (state, posted) = match &record.state {
         HoldState::Open { checkpoint } => {
             let checkpoint = checkpoint.as_ref().map(|(charge, line)| (charge.nano(), &**line));
-            return update_open_hold(c, (account, id), record, checkpoint.unzip()).map(|()| true);
+            let (charge, line) = checkpoint.unzip();
+            return update_open_hold(c, key, record, charge, line).map(|()| true);
         }
         HoldState::Posted(amount) => (1, Some(amount.nano())),
         HoldState::Voided => (2, None),
@@ -257,10 +269,12 @@ fn write_hold(
 /// Writes down a hold that goes on to stand, with what it may cost so far.
 fn update_open_hold(
     c: &Connection,
-    (account, id): (i64, &str),
+    key: HoldKey<'_>,
     record: &HoldRecord,
-    (posted, line): (Option<i64>, Option<&str>),
+    posted: Option<i64>,
+    line: Option<&str>,
 ) -> rusqlite::Result<()> {
+    let HoldKey { account, id } = key;
     let values = params![record.held.nano(), record.lease_until, posted, line, account, id];
     for table in [
         "UPDATE open_hold SET held = ?, lease_until = ?, posted = ?, line = ?

@@ -52,12 +52,23 @@ fn find_claim(
     select.query_row(params![account.as_str(), name, now], read).optional()
 }
 
+/// What is written down of a claim, beside whose it is.
+struct ClaimUpdate<'a> {
+    /// Until when its owner keeps it while the call runs, in unix ms.
+    lease_until: i64,
+    /// Until when it is remembered, in unix ms.
+    lives_until: i64,
+    /// The head of the reply as JSON, once the call has ended; empty if the reply is not kept.
+    head: Option<&'a str>,
+    /// The length of the reply's body.
+    bytes: usize,
+}
+
 fn upsert_claim(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
-    (lease_until, lives_until): (i64, i64),
-    (head, bytes): (Option<&str>, usize),
+    row: &ClaimUpdate<'_>,
 ) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached(
         "INSERT INTO repeat (account, name, content, owner, lease_until, lives_until, head, bytes)
@@ -67,18 +78,11 @@ fn upsert_claim(
              lives_until = excluded.lives_until, head = excluded.head, bytes = excluded.bytes",
     )?;
     let IdempotencyKey { name, content, owner, .. } = naming;
+    let ClaimUpdate { lease_until, lives_until, head, bytes } = *row;
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     let account = account.as_str();
-    insert.execute(params![
-        account,
-        name,
-        content,
-        owner,
-        lease_until,
-        lives_until,
-        head,
-        bytes
-    ])?;
+    let values = params![account, name, content, owner, lease_until, lives_until, head, bytes];
+    insert.execute(values)?;
     Ok(())
 }
 
@@ -90,7 +94,8 @@ fn take_claim(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
-    (taking, lease_ms): (&ClaimMode, u64),
+    taking: &ClaimMode,
+    lease_ms: u64,
 ) -> rusqlite::Result<Result<ClaimResult, Unavailable>> {
     let now = unix_ms();
     let known = find_claim(c, account, &naming.name, now)?;
@@ -98,8 +103,9 @@ fn take_claim(
         return Ok(taken);
     }
     let life_ms = naming.life_ms.max(lease_ms.saturating_mul(RUNNING_TTL_LEASES));
-    let times = (add_ms(now, lease_ms), add_ms(now, life_ms));
-    upsert_claim(c, account, naming, times, (None, 0)).map(|()| Ok(ClaimResult::Claimed))
+    let (lease_until, lives_until) = (add_ms(now, lease_ms), add_ms(now, life_ms));
+    let row = ClaimUpdate { lease_until, lives_until, head: None, bytes: 0 };
+    upsert_claim(c, account, naming, &row).map(|()| Ok(ClaimResult::Claimed))
 }
 
 impl ClaimRecord {
@@ -179,15 +185,26 @@ fn end_conflict(
     })
 }
 
-/// Writes a piece of a body of so many bytes; `false` if there is no room for that, or nobody would
-/// find it.
+/// A part of a reply's body.
+struct BodyPiece<'a> {
+    /// The length of the whole body.
+    total: usize,
+    /// Which piece it is, from 0 on.
+    number: usize,
+    /// Its bytes.
+    bytes: &'a [u8],
+}
+
+/// Writes a piece of a body; `false` if there is no room for the whole body, or nobody would find
+/// it.
 fn write_piece(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
-    (total, number, piece): (usize, usize, &[u8]),
+    piece: &BodyPiece<'_>,
     most: u64,
 ) -> rusqlite::Result<bool> {
+    let BodyPiece { total, number, bytes } = *piece;
     if number == 0 {
         let mut select = c.prepare_cached("SELECT bytes FROM replies WHERE account = ?")?;
         let kept = select.query_row([account.as_str()], |row| row.get::<_, i64>(0)).optional()?;
@@ -208,7 +225,7 @@ fn write_piece(
     )?;
     let number = i64::try_from(number).unwrap_or(i64::MAX);
     let lives_until = add_ms(unix_ms(), naming.life_ms);
-    insert.execute(params![account.as_str(), naming.owner, number, lives_until, piece])?;
+    insert.execute(params![account.as_str(), naming.owner, number, lives_until, bytes])?;
     Ok(true)
 }
 
@@ -216,12 +233,15 @@ fn end_claim(
     c: &Connection,
     account: &AccountName,
     naming: &IdempotencyKey,
-    (head, bytes): (&str, usize),
+    head: &str,
+    bytes: usize,
 ) -> rusqlite::Result<bool> {
     let way = end_conflict(c, account, naming)?;
     if way == EndConflict::NoConflict {
         let now = unix_ms();
-        upsert_claim(c, account, naming, (now, add_ms(now, naming.life_ms)), (Some(head), bytes))?;
+        let lives_until = add_ms(now, naming.life_ms);
+        let row = ClaimUpdate { lease_until: now, lives_until, head: Some(head), bytes };
+        upsert_claim(c, account, naming, &row)?;
     }
     Ok(way != EndConflict::OtherOwner)
 }
@@ -301,7 +321,7 @@ impl ReplyStore for SqliteStore {
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
         let (account, naming, taking) = (account.clone(), naming.clone(), taking.clone());
-        self.run_claim_job(move |c| take_claim(c, &account, &naming, (&taking, lease_ms))).await?
+        self.run_claim_job(move |c| take_claim(c, &account, &naming, &taking, lease_ms)).await?
     }
 
     async fn renew_key(
@@ -331,10 +351,11 @@ impl ReplyStore for SqliteStore {
             body.chunks(PIECE_BYTES).map(|piece| body.slice_ref(piece)).collect();
         // The last one in one transaction with the end.
         let last = pieces.pop().map(|piece| (pieces.len(), piece));
-        for (number, piece) in pieces.into_iter().enumerate() {
+        for (number, bytes) in pieces.into_iter().enumerate() {
             let (account, naming) = (account.clone(), naming.clone());
             let writing = move |c: &Connection| {
-                write_piece(c, &account, &naming, (total, number, &piece), most)
+                let piece = BodyPiece { total, number, bytes: &bytes };
+                write_piece(c, &account, &naming, &piece, most)
             };
             if !self.run_claim_job(writing).await? {
                 head.clear();
@@ -344,12 +365,13 @@ impl ReplyStore for SqliteStore {
         let (account, naming) = (account.clone(), naming.clone());
         self.run_claim_job(move |c| {
             let mut head = head;
-            if let Some((number, piece)) = last.filter(|_| !head.is_empty())
-                && !write_piece(c, &account, &naming, (total, number, &piece), most)?
-            {
-                head.clear();
+            if let Some((number, bytes)) = last.filter(|_| !head.is_empty()) {
+                let piece = BodyPiece { total, number, bytes: &bytes };
+                if !write_piece(c, &account, &naming, &piece, most)? {
+                    head.clear();
+                }
             }
-            end_claim(c, &account, &naming, (&head, total))
+            end_claim(c, &account, &naming, &head, total)
         })
         .await
     }

@@ -1,6 +1,6 @@
-//! How much the file keeps beside the books: replies, notes, bodies for vendors. Triggers count it,
-//! by account and in all, so that no code can forget to. Where there is no room left it is taken
-//! from whoever keeps most.
+//! How much the file keeps beside the books: replies, cache entries, bodies for vendors. Triggers
+//! count it, by account and in all, so that no code can forget to. Where there is no room left it
+//! is taken from whoever keeps most.
 
 use rusqlite::{Connection, OptionalExtension, params};
 

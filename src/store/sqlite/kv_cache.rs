@@ -1,61 +1,63 @@
-//! Notes in a table. They are large, so they are read beside the writer.
+//! Entries in a table. They are large, so they are read beside the writer.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::params;
 
-use super::super::note_lookup;
+use super::super::cache_lookup;
+use super::cache_entries::{evict_overflow, find_entry};
 use super::embedded_store::SqliteStore;
 use super::kept_bytes;
-use super::notes::{evict_overflow, find_note};
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
 use crate::clock::unix_ms;
 use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
 
-/// Keeps a note; says why not if that fails. That is no error of the transaction, in which others'
-/// operations are too, unless it ended the transaction.
-fn store_note(
+/// Keeps an entry; says why not if that fails. That is no error of the transaction, in which
+/// others' operations are too, unless it ended the transaction.
+fn store_entry(
     txn: &mut WriteTxn<'_>,
     account: &AccountName,
     names: &[String],
-    (note, most): (&[u8], u64),
+    entry: &[u8],
+    most: u64,
     life_ms: u64,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
     let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
     let until = unix_ms().saturating_add(life_ms);
-    let wanted = names.iter().map(|name| name.len() + note.len()).sum();
+    let wanted = names.iter().map(|name| name.len() + entry.len()).sum();
     let written = kept_bytes::make_room(txn.conn, most, wanted).and_then(|has_room| {
         let mut names = names.iter().filter(|_| has_room);
-        names.try_for_each(|name| upsert_note(txn, account, name, note, until)).map(|()| has_room)
+        names.try_for_each(|name| upsert_entry(txn, account, name, entry, until)).map(|()| has_room)
     });
     match written {
         Err(why) if !txn.conn.is_autocommit() => {
             Ok(Err(Unavailable(format!("the note cannot be kept: {why}"))))
         }
-        Ok(false) => Ok(Err(Unavailable("no room is left for notes".to_owned()))),
+        Ok(false) => Ok(Err(Unavailable("no room is left for cache entries".to_owned()))),
         done => done.map(|_| Ok(())),
     }
 }
 
-fn upsert_note(
+fn upsert_entry(
     txn: &mut WriteTxn<'_>,
     account: &AccountName,
     name: &str,
-    note: &[u8],
+    entry: &[u8],
     until: i64,
 ) -> rusqlite::Result<()> {
     // A new row even for an old name: of those that expire together the oldest row goes first.
     let mut insert = txn.conn.prepare_cached(
         "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
     )?;
-    insert.execute(params![account.as_str(), name, until, note])?;
-    let shelf = Namespace::of(name);
-    let full = |count| count > shelf.notes_max();
-    if full(txn.count_note(account, shelf)?) && full(txn.recount_notes(account, shelf)?) {
-        evict_overflow(txn.conn, account, shelf)?;
-        txn.recount_notes(account, shelf)?;
+    insert.execute(params![account.as_str(), name, until, entry])?;
+    let namespace = Namespace::of(name);
+    let full = |count| count > namespace.entries_max();
+    if full(txn.count_entry(account, namespace)?) && full(txn.recount_entries(account, namespace)?)
+    {
+        evict_overflow(txn.conn, account, namespace)?;
+        txn.recount_entries(account, namespace)?;
     }
     Ok(())
 }
@@ -66,14 +68,14 @@ impl AccountCache for SqliteStore {
         &self,
         account: &AccountName,
         names: &[String],
-        note: Bytes,
+        entry: Bytes,
         life_ms: u64,
     ) -> Result<(), CacheRefusal> {
-        kv_cache::check_size(names, &note)?;
+        kv_cache::check_size(names, &entry)?;
         let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.scheduler
             .run(Priority::Thread, move |txn| {
-                store_note(txn, &account, &names, (&note, most), life_ms)
+                store_entry(txn, &account, &names, &entry, most, life_ms)
             })
             .await??;
         Ok(())
@@ -84,11 +86,11 @@ impl AccountCache for SqliteStore {
         account: &AccountName,
         names: &[String],
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
-        note_lookup::find_notes(names, |few| {
+        cache_lookup::find_notes(names, |few| {
             let account = account.clone();
             self.reader.query(move |c| {
                 let now = unix_ms();
-                few.iter().map(|name| find_note(c, &account, name, now)).collect()
+                few.iter().map(|name| find_entry(c, &account, name, now)).collect()
             })
         })
         .await

@@ -2,15 +2,15 @@
 //!
 //! A busy account is read once and written once a transaction, however many operations come
 //! together, and a hold is not read again to be ended. The rows hold as long as no other process
-//! has written; SQLite tells. So do the numbers of notes, which would take a walk through an index
-//! each.
+//! has written; SQLite tells. So do the numbers of cache entries, which would take a walk through
+//! an index each.
 
 use std::collections::HashMap;
 
 use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
-use super::notes;
+use super::cache_entries;
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
@@ -24,8 +24,8 @@ pub(super) struct RowCache {
     by_name: HashMap<AccountName, CachedRow>,
     /// Those that must be written before the transaction ends: few of all that are remembered.
     dirty: Vec<AccountName>,
-    /// How many notes of an account are on a shelf, at most: what was replaced or swept may still
-    /// be counted.
+    /// How many cache entries of an account are in a namespace, at most: what was replaced or swept
+    /// may still be counted.
     note_counts: HashMap<(AccountName, Namespace), usize>,
     /// SQLite's number for what other connections wrote, when the rows were read.
     data_version: i64,
@@ -123,8 +123,8 @@ impl WriteTxn<'_> {
         remembered.row.balances = balances;
     }
 
-    /// Counts a note that was just written; tells how many are on its shelf now, at most.
-    pub(super) fn count_note(
+    /// Counts an entry that was just written; tells how many are in its namespace now, at most.
+    pub(super) fn count_entry(
         &mut self,
         name: &AccountName,
         on: Namespace,
@@ -134,17 +134,17 @@ impl WriteTxn<'_> {
                 *count += 1;
                 Ok(*count)
             }
-            None => self.recount_notes(name, on),
+            None => self.recount_entries(name, on),
         }
     }
 
-    /// Tells how many notes of an account are on a shelf, and remembers it.
-    pub(super) fn recount_notes(
+    /// Tells how many cache entries of an account are in a namespace, and remembers it.
+    pub(super) fn recount_entries(
         &mut self,
         name: &AccountName,
         on: Namespace,
     ) -> rusqlite::Result<usize> {
-        let count = notes::count_notes(self.conn, name, on)?;
+        let count = cache_entries::count_entries(self.conn, name, on)?;
         self.row_cache.note_counts.insert((name.clone(), on), count);
         Ok(count)
     }

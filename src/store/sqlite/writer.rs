@@ -170,7 +170,7 @@ impl WriteScheduler {
                 let begun = writer.begin_txn(false);
                 // What came while another process was waited for has its own time for that.
                 let most = if begun.is_ok() { BATCH_MAX } else { waiting };
-                self.commit_batch(writer, begun, (most, Executor::Thread));
+                self.commit_batch(writer, begun, most, Executor::Thread);
             }));
             if written.is_err() {
                 log::error!(
@@ -236,7 +236,7 @@ impl WriteScheduler {
                 drop(writer);
                 self.queue.wake_thread();
             }
-            begun => self.commit_batch(writer, begun, (BATCH_MAX, Executor::Caller)),
+            begun => self.commit_batch(writer, begun, BATCH_MAX, Executor::Caller),
         }
     }
 
@@ -245,7 +245,8 @@ impl WriteScheduler {
         &self,
         mut writer: MutexGuard<'_, WriteConnection>,
         begun: rusqlite::Result<()>,
-        (most, executor): (usize, Executor),
+        most: usize,
+        executor: Executor,
     ) {
         let batch = self.queue.take_batch(most, executor);
         let done = begun.and_then(|()| writer.commit_jobs(batch));

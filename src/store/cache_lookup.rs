@@ -1,10 +1,10 @@
-//! How notes are looked up: each once, a few at a time, and not more than one answer may have.
+//! How entries are looked up: each once, a few at a time, and not more than one answer may have.
 
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use crate::kv_cache::{LOOKUP_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
+use crate::kv_cache::{ENTRY_BYTES_MAX, LOOKUP_BYTES_MAX, NAME_BYTES_MAX};
 use crate::ledger::Unavailable;
 
 /// At most this many entries are read in one command. Other commands run in between: on one
@@ -12,7 +12,7 @@ use crate::ledger::Unavailable;
 const BATCH_SIZE: usize = 4;
 
 // Within one step the bound of an answer is not looked at.
-const _: () = assert!(BATCH_SIZE * NOTE_BYTES_MAX <= LOOKUP_BYTES_MAX / 8);
+const _: () = assert!(BATCH_SIZE * ENTRY_BYTES_MAX <= LOOKUP_BYTES_MAX / 8);
 
 /// Looks names up by way of `look`, which is given a few of them and answers in the same order.
 pub(super) async fn find_notes<F, L>(
@@ -33,11 +33,11 @@ where
         if bytes >= LOOKUP_BYTES_MAX {
             break;
         }
-        let notes = look(few.iter().copied().map(str::to_owned).collect()).await?;
-        for (name, note) in few.iter().zip(notes) {
-            let Some(note) = note else { continue };
-            bytes += note.len();
-            found.insert(name, note);
+        let entries = look(few.iter().copied().map(str::to_owned).collect()).await?;
+        for (name, entry) in few.iter().zip(entries) {
+            let Some(entry) = entry else { continue };
+            bytes += entry.len();
+            found.insert(name, entry);
         }
     }
     Ok(names.iter().map(|name| found.get(name.as_str()).cloned()).collect())
@@ -48,19 +48,19 @@ mod tests {
     use bytes::Bytes;
 
     use super::{BATCH_SIZE, find_notes};
-    use crate::kv_cache::{LOOKUP_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX};
+    use crate::kv_cache::{ENTRY_BYTES_MAX, LOOKUP_BYTES_MAX, NAME_BYTES_MAX};
 
-    /// Looks for names where every note is there; tells how many are found, and what was asked.
+    /// Looks for names where every entry is there; tells how many are found, and what was asked.
     async fn asked(names: &[String]) -> (usize, Vec<Vec<String>>) {
         let mut asked = Vec::new();
-        let note = Bytes::from(vec![0; NOTE_BYTES_MAX]);
+        let entry = Bytes::from(vec![0; ENTRY_BYTES_MAX]);
         let found = find_notes(names, |few| {
-            let notes = few.iter().map(|_| Some(note.clone())).collect();
+            let entries = few.iter().map(|_| Some(entry.clone())).collect();
             asked.push(few);
-            async { Ok(notes) }
+            async { Ok(entries) }
         });
         let found = found.await.expect("an answer");
-        (found.iter().filter(|note| note.is_some()).count(), asked)
+        (found.iter().filter(|entry| entry.is_some()).count(), asked)
     }
 
     fn names(count: usize) -> Vec<String> {
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_ends_at_its_bound() {
-        let most = LOOKUP_BYTES_MAX / NOTE_BYTES_MAX;
+        let most = LOOKUP_BYTES_MAX / ENTRY_BYTES_MAX;
         assert_eq!(asked(&names(most)).await.0, most);
         let (found, steps) = asked(&names(10 * most)).await;
         assert_eq!((found, steps.len()), (most, most / BATCH_SIZE));

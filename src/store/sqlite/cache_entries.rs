@@ -9,10 +9,11 @@ use crate::ledger::AccountName;
 
 /// Notes forgotten in one step, at most.
 const PURGE_MAX: u32 = 16;
-/// An account that is full loses so many at once, so that not every note has to look for the first.
+/// An account that is full loses so many at once, so that not every entry has to look for the
+/// first.
 const EVICT_BATCH: usize = 32;
 
-pub(super) fn find_note(
+pub(super) fn find_entry(
     c: &Connection,
     account: &AccountName,
     name: &str,
@@ -25,11 +26,11 @@ pub(super) fn find_note(
     Ok(body.optional()?.map(|body: Vec<u8>| Bytes::from(body)))
 }
 
-/// Drops the notes of a shelf that expire first, but not the one that was just written.
+/// Drops the entries of a namespace that expire first, but not the one that was just written.
 pub(super) fn evict_overflow(
     c: &Connection,
     account: &AccountName,
-    shelf: Namespace,
+    namespace: Namespace,
 ) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (
@@ -37,27 +38,27 @@ pub(super) fn evict_overflow(
              ORDER BY lives_until DESC, rowid DESC LIMIT -1 OFFSET ?4)
          AND rowid <> last_insert_rowid()",
     )?;
-    let rest = i64::try_from(shelf.notes_max() - EVICT_BATCH).unwrap_or_default();
-    let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
+    let rest = i64::try_from(namespace.entries_max() - EVICT_BATCH).unwrap_or_default();
+    let (prefix, is_id) = (ID_PREFIX, namespace == Namespace::Ids);
     delete.execute(params![account.as_str(), prefix, is_id, rest])
 }
 
-/// How many notes of an account are on a shelf, expired ones among them.
-pub(super) fn count_notes(
+/// How many entries of an account are in a namespace, expired ones among them.
+pub(super) fn count_entries(
     c: &Connection,
     account: &AccountName,
-    shelf: Namespace,
+    namespace: Namespace,
 ) -> rusqlite::Result<usize> {
     let mut select = c.prepare_cached(
         "SELECT count(*) FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3",
     )?;
-    let (prefix, is_id) = (ID_PREFIX, shelf == Namespace::Ids);
+    let (prefix, is_id) = (ID_PREFIX, namespace == Namespace::Ids);
     let asked = params![account.as_str(), prefix, is_id];
     let count: i64 = select.query_row(asked, |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
-/// Drops notes whose time has come; tells how many.
+/// Drops entries whose time has come; tells how many.
 pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (

@@ -1,0 +1,88 @@
+//! How a hold ends, whoever made it: the store is asked until it has said what came of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backoff::Backoff;
+use crate::ledger::{Hold, JournalLine, Ledger, Outcome, Unavailable};
+use crate::metrics::{METRICS, counter_value, record_write_off};
+use crate::money::{Money, Usage};
+
+/// A ledger that cannot be reached is asked again after so long, doubling up to the most.
+pub(crate) const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
+/// See [`RETRY_WAIT_MIN`].
+pub(crate) const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What a call is charged, and the journal line that proves it.
+#[derive(Debug, Clone)]
+pub(crate) struct Charge {
+    /// How much.
+    pub(crate) amount: Money,
+    /// The [`JournalLine`], as JSON.
+    pub(crate) line: String,
+}
+
+/// Settles a hold with a charge, or voids it without one. `store` names the kind of the store in
+/// the metrics.
+///
+/// # Errors
+/// The ledger could not be reached until `deadline`. It is asked at least once.
+pub(crate) async fn end_hold(
+    ledger: &Arc<dyn Ledger>,
+    mut hold: Hold,
+    charge: Option<&Charge>,
+    deadline: Option<Instant>,
+    store: &'static str,
+) -> Result<Outcome, Unavailable> {
+    let mut backoff = Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
+    let op = if charge.is_some() { "settle" } else { "void" };
+    loop {
+        let timer = METRICS.ledger_seconds.with_label_values(&[op, store]).start_timer();
+        let request_id = hold.id().to_owned();
+        let account = hold.account().clone();
+        let ended = match charge {
+            Some(Charge { amount, line }) => hold.settle(&**ledger, *amount, line).await,
+            None => hold.void(&**ledger).await,
+        };
+        timer.observe_duration();
+        match ended {
+            Ok(outcome) => {
+                match &outcome {
+                    Outcome::Posted { written_off, .. } => {
+                        record_write_off(account.as_str(), &request_id, written_off.nano());
+                    }
+                    Outcome::Voided if charge.is_some() => log::error!(
+                        event = "charge_lost", op, request_id;
+                        "hold voided before settlement; charge lost"
+                    ),
+                    Outcome::Voided | Outcome::AlreadyPosted(_) => {}
+                    other => log::error!(
+                        event = "hold_settlement_failed", op, request_id, answer:? = other;
+                        "hold settlement failed"
+                    ),
+                }
+                return Ok(outcome);
+            }
+            Err((_, why)) if deadline.is_some_and(|deadline| Instant::now() > deadline) => {
+                return Err(why);
+            }
+            Err((back, why)) => {
+                log::warn!(
+                    event = "ledger_retry", op, request_id, why:% = why;
+                    "ledger request failed; retrying"
+                );
+                hold = back;
+                backoff.wait().await;
+            }
+        }
+    }
+}
+
+/// Counts a charge in the metrics.
+pub(crate) fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
+    let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
+    METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(charge.nano()));
+    let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);
+    tokens("prompt", usage.tokens().input);
+    tokens("completion", usage.tokens().output);
+}
