@@ -45,9 +45,9 @@ impl ProxyHttp for Gateway {
     async fn request_filter(
         &self,
         session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
     ) -> Result<bool> {
-        serve::handle_request(self, session, exchange).await.map(|()| true)
+        serve::handle_request(self, session, ctx).await.map(|()| true)
     }
 
     async fn fail_to_proxy(
@@ -66,9 +66,9 @@ impl ProxyHttp for Gateway {
     async fn upstream_peer(
         &self,
         _session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
-        let peer = upstream::select_route(&self.timeouts, exchange);
+        let peer = upstream::select_route(&self.timeouts, ctx);
         peer.map(Box::new).ok_or_else(|| Error::new(ErrorType::Custom("no route")))
     }
 
@@ -76,9 +76,9 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         head: &mut RequestHeader,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
-        upstream::fill_request_head(self, session, head, exchange)
+        upstream::fill_request_head(self, session, head, ctx)
     }
 
     /// Turns the vendor's head into ours: nothing of the vendor's goes on but the content type.
@@ -86,9 +86,9 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         head: &mut ResponseHeader,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
-        response::begin::begin_relay(session, exchange, head)
+        response::begin::begin_relay(session, ctx, head)
     }
 
     fn response_body_filter(
@@ -96,18 +96,13 @@ impl ProxyHttp for Gateway {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
     ) -> Result<Option<Duration>> {
-        response::push_body(exchange, body, end)?;
+        response::push_body(ctx, body, end)?;
         Ok(None)
     }
 
-    async fn logging(
-        &self,
-        _session: &mut Session,
-        why: Option<&Error>,
-        exchange: &mut RequestContext,
-    ) {
-        serve::finish_request(self, why, exchange).await;
+    async fn logging(&self, _session: &mut Session, why: Option<&Error>, ctx: &mut RequestContext) {
+        serve::finish_request(self, why, ctx).await;
     }
 }

@@ -24,7 +24,6 @@ use crate::gateway::budgets::overload::OverloadMonitor;
 use crate::gateway::request::client_address::{ProxyMode, TrustedProxies};
 use crate::gateway::request::router;
 
-pub mod chunks;
 mod connection;
 pub(crate) mod connection_limits;
 pub mod head;
@@ -42,7 +41,7 @@ use limits::{EdgeLimits, peer_ip, with_deadline};
 use proxy_protocol::{ConnectionSource, ProxyHeaderError};
 
 /// See the module. `A` is what serves the requests.
-pub struct EdgeService<A> {
+pub(crate) struct EdgeService<A> {
     app: Arc<A>,
     tls: Option<Acceptor>,
     connection_limits: Arc<ConnectionLimits>,
@@ -55,7 +54,7 @@ pub struct EdgeService<A> {
 }
 
 /// What an edge stands between, and what it counts.
-pub struct EdgeConfig<A> {
+pub(crate) struct EdgeConfig<A> {
     /// What serves the requests.
     pub app: A,
     /// What TLS is spoken with, if it is.
@@ -73,7 +72,11 @@ pub struct EdgeConfig<A> {
 impl<A> EdgeService<A> {
     /// Puts an edge together.
     #[must_use]
-    pub fn new(parts: EdgeConfig<A>, limits: &Limits, timeouts: &Timeouts) -> EdgeService<A> {
+    pub(crate) fn new(
+        parts: EdgeConfig<A>,
+        limits: &Limits,
+        timeouts: &Timeouts,
+    ) -> EdgeService<A> {
         let EdgeConfig { app, tls, connection_limits, in_flight: busy, overload, proxies } = parts;
         EdgeService {
             app: Arc::new(app),
@@ -269,13 +272,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
                             .await;
                     }
                 };
-            let ReceivedHead { bytes, chunks, in_flight } = received;
-            connection.track_chunks(chunks);
+            let ReceivedHead { bytes, in_flight } = received;
             let mut session = ServerSession::new_http1(connection);
             session.set_pipelined_prefix(bytes);
             let served = self.app.process_new_http(session, &shutdown).await;
             drop(in_flight);
-            let again = served.and_then(|reused| EdgeConnection::reuse(reused.consume().0));
+            let again = served.and_then(|reused| EdgeConnection::from_stream(reused.consume().0));
             let Some(again) = again else { return };
             connection = again;
             head_reader = HeadReader::for_reused(&self.limits);

@@ -67,21 +67,21 @@ pub(super) enum Admission {
 pub(super) async fn claim_or_replay(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     account: &AccountName,
-    (source, endpoint): (IdempotencySource, Endpoint),
+    source: IdempotencySource,
+    endpoint: Endpoint,
     body: &mut Body,
 ) -> Result<Admission, ApiError> {
-    let headers = upstream::forwarded_headers(gateway, session, (&body.parsed.model, endpoint));
+    let headers = upstream::forwarded_headers(gateway, session, &body.parsed.model, endpoint);
     let content = fingerprint::fingerprint_call(&body.parsed, &headers).await;
     let name = source.claim_name(endpoint, &content);
     // As its hold.
-    let owner =
-        if endpoint == Endpoint::Videos { job_id(&exchange.id) } else { exchange.id.clone() };
+    let owner = if endpoint == Endpoint::Videos { job_id(&ctx.id) } else { ctx.id.clone() };
     let key = IdempotencyKey { name, content, owner, life_ms: source.ttl_ms() };
     let mut claimed = None;
     if source == IdempotencySource::FirstAttempt {
-        claimed = Some(completion::claim_in_background(gateway, account, &key).await);
+        claimed = Some(completion::claim_in_background(gateway, account, &key));
     } else {
         let (has_waited, file_dropped) = (false, false);
         let mut attempt = ClaimAttempt {
@@ -93,14 +93,14 @@ pub(super) async fn claim_or_replay(
             has_waited,
             file_dropped,
         };
-        if attempt.run(session, exchange, body).await? == Admission::Answered {
+        if attempt.run(session, ctx, body).await? == Admission::Answered {
             return Ok(Admission::Answered);
         }
     }
     let lease = gateway.leases.keep_alive(key.lease_entry(account));
     let id = || TenantId::Account(account.clone());
-    let tenant = exchange.tenant.clone().unwrap_or_else(|| gateway.tenants.tenant(id()));
-    exchange.idempotent_call = Some(Box::new(IdempotentCall {
+    let tenant = ctx.tenant.clone().unwrap_or_else(|| gateway.tenants.tenant(id()));
+    ctx.idempotent_call = Some(Box::new(IdempotentCall {
         account: account.clone(),
         key,
         is_keyed: matches!(source, IdempotencySource::Keyed(_)),
@@ -121,16 +121,16 @@ pub(super) async fn claim_or_replay(
 }
 
 /// Records response bytes of a call for replay, whether the client is still connected or not.
-pub(super) fn record_body(exchange: &mut RequestContext, bytes: &[Bytes]) {
-    if let Some(repeat) = &mut exchange.idempotent_call {
-        bytes.iter().for_each(|piece| repeat.recorder.push(piece));
+pub(super) fn record_body(ctx: &mut RequestContext, bytes: &[Bytes]) {
+    if let Some(call) = &mut ctx.idempotent_call {
+        bytes.iter().for_each(|piece| call.recorder.push(piece));
     }
 }
 
 /// Discards the recorded reply: it was cut off, which its bytes do not show.
-pub(super) fn discard_recording(exchange: &mut RequestContext) {
-    if let Some(repeat) = &mut exchange.idempotent_call {
-        repeat.recorder.discard();
+pub(super) fn discard_recording(ctx: &mut RequestContext) {
+    if let Some(call) = &mut ctx.idempotent_call {
+        call.recorder.discard();
     }
 }
 
@@ -150,44 +150,44 @@ impl ClaimAttempt<'_> {
     async fn run(
         &mut self,
         session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         body: &mut Body,
     ) -> Result<Admission, ApiError> {
         let mut mode = ClaimMode::IfFree;
         loop {
             match self.claim(&mode).await? {
                 ClaimResult::Claimed if self.file_dropped => {
-                    completion::release_claim(self.gateway, self.account, self.key).await;
+                    completion::release_claim(self.gateway, self.account, self.key);
                     return Err(CapacityError::TooManyUploads.into());
                 }
                 ClaimResult::Claimed => return Ok(Admission::New),
-                ClaimResult::Replied(kept) => return self.replay(session, exchange, &kept).await,
+                ClaimResult::Replied(kept) => return self.replay(session, ctx, &kept).await,
                 ClaimResult::ReplyNotStored => {
-                    return Err(self.count_refusal(exchange, IdempotencyError::ReplyNotKept));
+                    return Err(self.count_refusal(ctx, IdempotencyError::ReplyNotKept));
                 }
                 ClaimResult::ContentMismatch => {
-                    return Err(self.count_refusal(exchange, IdempotencyError::KeyReused));
+                    return Err(self.count_refusal(ctx, IdempotencyError::KeyReused));
                 }
                 ClaimResult::Running if *self.source != IdempotencySource::Retry => {
-                    return Err(self.count_refusal(exchange, IdempotencyError::KeyInUse));
+                    return Err(self.count_refusal(ctx, IdempotencyError::KeyInUse));
                 }
                 ClaimResult::Running => {
-                    if !self.wait_before_poll(session, exchange, body).await? {
-                        exchange.access_log.status = CLIENT_CLOSED_REQUEST;
-                        exchange.access_log.client_disconnected = true;
+                    if !self.wait_before_poll(session, ctx, body).await? {
+                        ctx.access_log.status = CLIENT_CLOSED_REQUEST;
+                        ctx.access_log.client_disconnected = true;
                         return Ok(Admission::Answered);
                     }
                 }
                 ClaimResult::Expired { owner } if self.endpoint == Endpoint::Videos => {
                     if let Some(reply) = self.find_lapsed_job(&owner).await? {
-                        self.count_outcome(exchange, self.outcome());
-                        writer::send_response(session, exchange, reply).await;
+                        self.count_outcome(ctx, self.outcome());
+                        writer::send_response(session, ctx, reply).await;
                         return Ok(Admission::Answered);
                     }
                     mode = ClaimMode::TakeOver(owner);
                 }
                 ClaimResult::Expired { owner } => {
-                    self.void_lapsed(exchange, &owner).await?;
+                    self.void_lapsed(ctx, &owner).await?;
                     mode = ClaimMode::TakeOver(owner);
                 }
             }
@@ -206,24 +206,20 @@ impl ClaimAttempt<'_> {
                     "idempotency claim failed"
                 );
                 // It may have been taken all the same.
-                completion::release_claim(gateway, account, key).await;
+                completion::release_claim(gateway, account, key);
                 Err(ServerError::LedgerUnavailable.into())
             }
         }
     }
 
     /// Makes sure that nothing comes any more of a call that nobody keeps alive.
-    async fn void_lapsed(
-        &self,
-        exchange: &mut RequestContext,
-        owner: &str,
-    ) -> Result<(), ApiError> {
+    async fn void_lapsed(&self, ctx: &mut RequestContext, owner: &str) -> Result<(), ApiError> {
         let voiding = Operation::Void { id: owner.to_owned() };
-        let voiding = self.gateway.ledger.apply(self.account, voiding);
+        let voiding = self.gateway.ledger.submit(self.account, voiding);
         match self.gateway.with_ledger_timeout("void", voiding).await {
             Ok(Outcome::Voided) => Ok(()),
             Ok(Outcome::AlreadyPosted(_)) => {
-                Err(self.count_refusal(exchange, IdempotencyError::ReplyLost))
+                Err(self.count_refusal(ctx, IdempotencyError::ReplyLost))
             }
             Ok(other) => {
                 log::error!(
@@ -245,10 +241,10 @@ impl ClaimAttempt<'_> {
         let (id, nothing) = (id.to_owned(), Money::ZERO);
         let lease_ms = self.gateway.timeouts.lease_ms();
         let hold = Operation::Hold { id: id.clone(), wanted: nothing, least: nothing, lease_ms };
-        let holding = self.gateway.ledger.apply(self.account, hold);
+        let holding = self.gateway.ledger.submit(self.account, hold);
         match self.gateway.with_ledger_timeout("hold", holding).await {
             Ok(Outcome::Held(_)) => {
-                let voiding = self.gateway.ledger.apply(self.account, Operation::Void { id });
+                let voiding = self.gateway.ledger.submit(self.account, Operation::Void { id });
                 // Else it expires, for nothing.
                 let _ = self.gateway.with_ledger_timeout("void", voiding).await;
                 Ok(None)
@@ -273,15 +269,15 @@ impl ClaimAttempt<'_> {
     async fn wait_before_poll(
         &mut self,
         session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         body: &mut Body,
     ) -> Result<bool, ApiError> {
         self.has_waited = true;
-        if exchange.arrived.elapsed() >= self.gateway.timeouts.total {
+        if ctx.arrived.elapsed() >= self.gateway.timeouts.total {
             return Err(UpstreamError::Timeout.into());
         }
         if session.is_process_shutting_down() {
-            return Err(self.count_refusal(exchange, IdempotencyError::KeyInUse));
+            return Err(self.count_refusal(ctx, IdempotencyError::KeyInUse));
         }
         // A file is not needed, unless the call that runs comes to nothing.
         if self.gateway.upload_budget.has_waiters() && body.parsed.file.take().is_some() {
@@ -289,12 +285,12 @@ impl ClaimAttempt<'_> {
             body.upload_permit = None;
         }
         let began = Instant::now();
-        let pause = exchange.arrived.elapsed() / POLL_INTERVAL_DIVISOR;
+        let pause = ctx.arrived.elapsed() / POLL_INTERVAL_DIVISOR;
         let stays = tokio::select! {
             () = tokio::time::sleep(pause.clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)) => true,
             _ = session.downstream_session.read_body_or_idle(true) => false,
         };
-        exchange.vendor_time += began.elapsed();
+        ctx.vendor_time += began.elapsed();
         if !stays {
             session.set_keepalive(None);
         }
@@ -304,15 +300,14 @@ impl ClaimAttempt<'_> {
     async fn replay(
         &self,
         session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         kept: &StoredReply,
     ) -> Result<Admission, ApiError> {
         // Without its body the head says nothing.
-        if !replay::send_stored_reply((self.gateway, self.account), session, exchange, kept).await?
-        {
-            return Err(self.count_refusal(exchange, IdempotencyError::ReplyNotKept));
+        if !replay::send_stored_reply((self.gateway, self.account), session, ctx, kept).await? {
+            return Err(self.count_refusal(ctx, IdempotencyError::ReplyNotKept));
         }
-        self.count_outcome(exchange, self.outcome());
+        self.count_outcome(ctx, self.outcome());
         Ok(Admission::Answered)
     }
 
@@ -320,19 +315,19 @@ impl ClaimAttempt<'_> {
         if self.has_waited { "joined" } else { "replayed" }
     }
 
-    fn count_refusal(&self, exchange: &mut RequestContext, why: IdempotencyError) -> ApiError {
+    fn count_refusal(&self, ctx: &mut RequestContext, why: IdempotencyError) -> ApiError {
         let outcome = match why {
             IdempotencyError::KeyReused => "mismatch",
             IdempotencyError::KeyInUse => "in_use",
             IdempotencyError::ReplyNotKept => "not_kept",
             IdempotencyError::ReplyLost => "lost",
         };
-        self.count_outcome(exchange, outcome);
+        self.count_outcome(ctx, outcome);
         why.into()
     }
 
-    fn count_outcome(&self, exchange: &mut RequestContext, outcome: &'static str) {
-        exchange.access_log.repeat_outcome = outcome;
-        METRICS.repeats.with_label_values(&[self.endpoint.name(), outcome]).inc();
+    fn count_outcome(&self, ctx: &mut RequestContext, outcome: &'static str) {
+        ctx.access_log.repeat_outcome = outcome;
+        METRICS.replays.with_label_values(&[self.endpoint.name(), outcome]).inc();
     }
 }

@@ -5,23 +5,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A counter of what is under way.
 #[derive(Debug, Clone, Default)]
-pub struct InFlight(Arc<AtomicUsize>);
+pub(crate) struct InFlight(Arc<AtomicUsize>);
 
 /// Something under way, until it is dropped.
 #[derive(Debug)]
-pub struct InFlightGuard(Arc<AtomicUsize>);
+pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
 
 impl InFlight {
     /// Counts one more, until the guard is dropped.
     #[must_use]
-    pub fn begin(&self) -> InFlightGuard {
+    pub(crate) fn begin(&self) -> InFlightGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(self.0.clone())
     }
 
     /// How much is under way.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }

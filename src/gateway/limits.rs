@@ -74,7 +74,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Reads the section.
-    pub fn parse(table: &mut TableReader, errors: &mut Vec<ConfigError>) -> Limits {
+    pub(crate) fn parse(table: &mut TableReader, errors: &mut Vec<ConfigError>) -> Limits {
         let mut limits = Limits::default();
         let mut read = |key, bytes: &mut usize| {
             let value = table.integer(key, errors).and_then(|n| n.try_into().ok());
@@ -167,7 +167,7 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Reads the section. Every value is in ms.
-    pub fn parse(table: &mut TableReader, errors: &mut Vec<ConfigError>) -> Timeouts {
+    pub(crate) fn parse(table: &mut TableReader, errors: &mut Vec<ConfigError>) -> Timeouts {
         let mut times = Timeouts::default();
         let mut read = |key, time: &mut Duration| {
             let Some(ms) = table.integer(key, errors) else { return };
@@ -202,7 +202,7 @@ impl Timeouts {
 
     /// How long a hold stands unless it is renewed, in ms.
     #[must_use]
-    pub fn lease_ms(&self) -> u64 {
+    pub(crate) fn lease_ms(&self) -> u64 {
         u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)
     }
 }

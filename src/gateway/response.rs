@@ -34,25 +34,22 @@ use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 pub(super) async fn relay_response(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     mut vendor: Box<UpstreamResponse>,
     peer: &HttpPeer,
     mut head: Box<ResponseHeader>,
 ) -> Result<(), ApiError> {
-    let call = exchange.admitted().map(|admitted| &admitted.priced.call);
+    let call = ctx.admitted().map(|admitted| &admitted.priced.call);
     let stream = call.is_some_and(|call| call.stream);
     if !call.is_some_and(|call| upstream::is_readable(&head, call)) {
-        outcome::record_lost_answer(exchange, failure::UNREADABLE);
+        outcome::record_lost_answer(ctx, failure::UNREADABLE);
         vendor.connection.shutdown().await;
         return Err(UpstreamError::RelayFailed(RelayError::Malformed).into());
     }
-    gateway
-        .response_filter(session, &mut head, exchange)
-        .await
-        .map_err(|_| ServerError::Internal)?;
+    gateway.response_filter(session, &mut head, ctx).await.map_err(|_| ServerError::Internal)?;
     let length = vendor.connection.response_header().and_then(content_length);
     let is_old = session.req_header().version == http::Version::HTTP_10;
-    let permit = exchange.relaying().map(|r| std::mem::take(&mut r.answer_permit));
+    let permit = ctx.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Downstream {
         head: Some(head),
         disconnected: None,
@@ -64,45 +61,45 @@ pub(super) async fn relay_response(
         permit: permit.unwrap_or_default(),
         budget: &gateway.answer_budget,
     };
-    let deadline = exchange.arrived + gateway.timeouts.total;
+    let deadline = ctx.arrived + gateway.timeouts.total;
     let mut checkpoints = CheckpointTimer::for_stream(stream);
-    let mut refused = reserve_whole_body(gateway, exchange, &mut client, length).await.err();
+    let mut refused = reserve_whole_body(gateway, ctx, &mut client, length).await.err();
     loop {
         let read = match refused.take() {
             Some(why) => UpstreamRead::Failed(why),
-            None => checkpoints.with_checkpoints(gateway, exchange, vendor.read_chunk()).await,
+            None => checkpoints.with_checkpoints(gateway, ctx, vendor.read_chunk()).await,
         };
         let (read, is_late) = limit_time(gateway, &client, deadline, read, vendor.read_bytes);
-        let out = collect_output(gateway, session, exchange, &mut vendor, read).await?;
-        let out = reserve_memory(gateway, session, exchange, &mut client, out).await?;
-        idempotency::record_body(exchange, &out.0);
-        let progress = exchange.relaying().map(|r| r.relay.progress().clone());
+        let out = collect_output(gateway, session, ctx, &mut vendor, read).await?;
+        let out = reserve_memory(gateway, session, ctx, &mut client, out).await?;
+        idempotency::record_body(ctx, &out.0);
+        let progress = ctx.relaying().map(|r| r.relay.progress().clone());
         match progress {
             Some(RelayProgress::Open) => {
                 let is_held = out.len() == 0;
                 client.send_output(session, out, false, vendor.read_bytes).await;
                 // While nothing was passed on, the budget reserved at admission stays.
                 if !is_held || client.disconnected.is_some() {
-                    client.permit.shrink_to(buffered_bytes(exchange) + client.buffered_bytes());
+                    client.permit.shrink_to(buffered_bytes(ctx) + client.buffered_bytes());
                 }
             }
             Some(RelayProgress::Complete) => {
-                outcome::record_success(exchange, true);
-                settle_boxed(gateway, exchange, &client).await;
-                write_final(gateway, session, exchange, &mut client, (out, true), &vendor).await;
+                outcome::record_success(ctx, true);
+                settle_boxed(gateway, ctx, &client).await;
+                write_final(gateway, session, ctx, &mut client, out, true, &vendor).await;
                 Box::pin(release_connection(gateway, vendor, peer)).await;
                 break;
             }
             Some(RelayProgress::Failed(why)) => {
                 vendor.connection.shutdown().await;
-                record_break(exchange, &why, stream, is_late);
-                end_broken(gateway, session, exchange, &mut client, (why, out), &vendor).await?;
+                record_break(ctx, &why, stream, is_late);
+                end_broken(gateway, session, ctx, &mut client, why, out, &vendor).await?;
                 break;
             }
             None => return Err(ServerError::Internal.into()),
         }
     }
-    finish_downstream(session, exchange, &client).await;
+    finish_downstream(session, ctx, &client).await;
     Ok(())
 }
 
@@ -131,11 +128,11 @@ fn limit_time(
 /// # Errors
 /// No response is being relayed.
 pub(super) fn push_body(
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     body: &mut Option<Bytes>,
     is_last: bool,
 ) -> pingora::Result<()> {
-    let relaying = exchange.relaying().ok_or_else(|| Error::new(ErrorType::InternalError))?;
+    let relaying = ctx.relaying().ok_or_else(|| Error::new(ErrorType::InternalError))?;
     *body = body.take().and_then(|bytes| relaying.relay.push(bytes));
     if is_last {
         let rest = relaying.relay.finish();
@@ -147,23 +144,23 @@ pub(super) fn push_body(
 /// Notes how the client's side ended.
 async fn finish_downstream(
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     client: &Downstream<'_>,
 ) {
-    exchange.access_log.client_disconnected = client.disconnected.is_some();
-    exchange.client_time += client.write_time;
+    ctx.access_log.client_disconnected = client.disconnected.is_some();
+    ctx.client_time += client.write_time;
     if client.disconnected.is_some() {
-        writer::abort_response(session, exchange).await;
+        writer::abort_response(session, ctx).await;
     }
 }
 
 /// Records a broken response as a failure of its route, if the route is to blame.
-fn record_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
+fn record_break(ctx: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
     match failure::reason_for_answer(why, stream) {
         // A late response is no fault of the route: the call decides how long it takes.
-        Some(reason) if !is_late => outcome::record_lost_answer(exchange, reason),
+        Some(reason) if !is_late => outcome::record_lost_answer(ctx, reason),
         _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
-            outcome::record_lost_attempt(exchange);
+            outcome::record_lost_attempt(ctx);
         }
         _ => {}
     }
@@ -173,36 +170,37 @@ fn record_break(exchange: &mut RequestContext, why: &RelayError, stream: bool, i
 async fn end_broken(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     client: &mut Downstream<'_>,
-    (why, out): (RelayError, OutputChunks),
+    why: RelayError,
+    out: OutputChunks,
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
     let input = |r: &mut RelayedCall| r.relay.billable_usage(r.pricing.input_tokens);
-    let due = exchange.relaying().and_then(input);
+    let due = ctx.relaying().and_then(input);
     if client.head.is_some() && due.is_none() {
         return Err(UpstreamError::RelayFailed(why).into());
     }
     if client.head.is_some() && why == RelayError::SlowReader {
-        settle_boxed(gateway, exchange, client).await;
-        idempotency::discard_recording(exchange);
-        idempotency::store_before_last_byte(gateway, exchange).await;
-        idempotency::finish_claim(gateway, exchange, false).await;
+        settle_boxed(gateway, ctx, client).await;
+        idempotency::discard_recording(ctx);
+        idempotency::store_before_last_byte(gateway, ctx).await;
+        idempotency::finish_claim(gateway, ctx, false).await;
         return Err(UpstreamError::RelayFailed(why).into());
     }
-    exchange.access_log.error_code = Some(why.to_string());
-    let tells = exchange.relaying().is_some_and(|r| r.relay.reports_errors_inline());
-    settle_boxed(gateway, exchange, client).await;
-    write_final(gateway, session, exchange, client, (out, tells), vendor).await;
+    ctx.access_log.error_code = Some(why.to_string());
+    let tells = ctx.relaying().is_some_and(|r| r.relay.reports_errors_inline());
+    settle_boxed(gateway, ctx, client).await;
+    write_final(gateway, session, ctx, client, out, tells, vendor).await;
     if !tells && client.disconnected.is_none() {
-        writer::abort_response(session, exchange).await;
+        writer::abort_response(session, ctx).await;
     }
     Ok(())
 }
 
 /// Ends the money side. Boxed: a stream would carry the room for it all the time.
-async fn settle_boxed(gateway: &Gateway, exchange: &mut RequestContext, client: &Downstream<'_>) {
-    Box::pin(settlement::settle_call(gateway, exchange, client.disconnected.is_some())).await;
+async fn settle_boxed(gateway: &Gateway, ctx: &mut RequestContext, client: &Downstream<'_>) {
+    Box::pin(settlement::settle_call(gateway, ctx, client.disconnected.is_some())).await;
 }
 
 /// Filters the chunk that was read, and all further chunks that are ready, so that they go to the
@@ -210,24 +208,23 @@ async fn settle_boxed(gateway: &Gateway, exchange: &mut RequestContext, client: 
 async fn collect_output(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     vendor: &mut UpstreamResponse,
     read: UpstreamRead,
 ) -> Result<OutputChunks, ApiError> {
-    let mut out = run_body_filter(gateway, session, exchange, read)?;
-    let before = buffered_bytes(exchange);
+    let mut out = run_body_filter(gateway, session, ctx, read)?;
+    let before = buffered_bytes(ctx);
     // Nor is more read at once of what is held.
-    while out.len() + buffered_bytes(exchange).saturating_sub(before) < WRITE_CHUNK_BYTES
-        && is_open(exchange)
+    while out.len() + buffered_bytes(ctx).saturating_sub(before) < WRITE_CHUNK_BYTES && is_open(ctx)
     {
         let Some(read) = vendor.try_read_chunk().await else { break };
-        out.append(run_body_filter(gateway, session, exchange, read)?);
+        out.append(run_body_filter(gateway, session, ctx, read)?);
     }
-    if is_open(exchange)
-        && let Some(why) = stream_holds::ensure_covered(gateway, exchange).await
+    if is_open(ctx)
+        && let Some(why) = stream_holds::ensure_covered(gateway, ctx).await
     {
         // Output that the hold does not cover is not passed on.
-        out = run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why))?;
+        out = run_body_filter(gateway, session, ctx, UpstreamRead::Failed(why))?;
     }
     Ok(out)
 }
@@ -236,24 +233,24 @@ async fn collect_output(
 async fn reserve_memory(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     client: &mut Downstream<'_>,
     out: OutputChunks,
 ) -> Result<OutputChunks, ApiError> {
     let given = if client.disconnected.is_some() { 0 } else { out.len() };
-    let bytes = buffered_bytes(exchange) + client.buffered_bytes() + given;
+    let bytes = buffered_bytes(ctx) + client.buffered_bytes() + given;
     // What is complete was held as a whole before.
-    if bytes <= UNCOUNTED_BYTES_MAX || !is_open(exchange) {
+    if bytes <= UNCOUNTED_BYTES_MAX || !is_open(ctx) {
         return Ok(out);
     }
-    let tenant = exchange.tenant.clone();
+    let tenant = ctx.tenant.clone();
     let covering =
         Box::pin(client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes)).await;
     if let Err(no_room) = covering {
         // A client that disconnected is charged, so this counts as abandoned.
         let why =
             if client.disconnected.is_some() { RelayError::Abandoned } else { no_room.into() };
-        return run_body_filter(gateway, session, exchange, UpstreamRead::Failed(why));
+        return run_body_filter(gateway, session, ctx, UpstreamRead::Failed(why));
     }
     Ok(out)
 }
@@ -262,18 +259,18 @@ async fn reserve_memory(
 /// of it is read. Responses that each hold a part of what they need could deadlock.
 async fn reserve_whole_body(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     client: &mut Downstream<'_>,
     length: Option<usize>,
 ) -> Result<(), RelayError> {
-    let is_held = exchange.relaying().is_some_and(|r| matches!(r.relay, Relay::Buffered(_)));
+    let is_held = ctx.relaying().is_some_and(|r| matches!(r.relay, Relay::Buffered(_)));
     let Some(bytes) = length.filter(|bytes| is_held && *bytes > UNCOUNTED_BYTES_MAX) else {
         return Ok(());
     };
-    if let Some(relaying) = exchange.relaying() {
+    if let Some(relaying) = ctx.relaying() {
         relaying.relay.set_expected_length(bytes);
     }
-    let tenant = exchange.tenant.clone();
+    let tenant = ctx.tenant.clone();
     let covering = client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes);
     Box::pin(covering).await.map_err(RelayError::from)
 }
@@ -295,8 +292,8 @@ impl From<AnswerBudgetExceeded> for RelayError {
 }
 
 /// How much of an answer is held that was not given out.
-fn buffered_bytes(exchange: &mut RequestContext) -> usize {
-    exchange.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
+fn buffered_bytes(ctx: &mut RequestContext) -> usize {
+    ctx.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
 }
 
 /// Writes the last bytes of a settled response. Before that, the recorded reply is stored or
@@ -304,26 +301,27 @@ fn buffered_bytes(exchange: &mut RequestContext) -> usize {
 async fn write_final(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     client: &mut Downstream<'_>,
-    (out, end): (OutputChunks, bool),
+    out: OutputChunks,
+    end: bool,
     vendor: &UpstreamResponse,
 ) {
-    let broke = exchange.access_log.error_code.is_some();
+    let broke = ctx.access_log.error_code.is_some();
     if broke && !(client.is_stream && end) {
-        idempotency::discard_recording(exchange);
+        idempotency::discard_recording(ctx);
     }
-    idempotency::store_before_last_byte(gateway, exchange).await;
+    idempotency::store_before_last_byte(gateway, ctx).await;
     client.send_output(session, out, end, vendor.read_bytes).await;
     drop(std::mem::take(&mut client.permit));
     if client.disconnected.is_none() {
-        idempotency::detect_undelivered(session, exchange).await;
+        idempotency::detect_undelivered(session, ctx).await;
     }
-    idempotency::finish_claim(gateway, exchange, client.disconnected.is_some()).await;
+    idempotency::finish_claim(gateway, ctx, client.disconnected.is_some()).await;
 }
 
-fn is_open(exchange: &mut RequestContext) -> bool {
-    exchange.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
+fn is_open(ctx: &mut RequestContext) -> bool {
+    ctx.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
 }
 
 /// A timer for checkpoints: the ledger records what a stream has cost so far.
@@ -339,7 +337,7 @@ impl CheckpointTimer {
     async fn with_checkpoints(
         &mut self,
         gateway: &Gateway,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         reading: impl Future<Output = UpstreamRead>,
     ) -> UpstreamRead {
         let began = Instant::now();
@@ -349,13 +347,13 @@ impl CheckpointTimer {
             tokio::select! {
                 biased;
                 () = due.as_mut() => {
-                    stream_holds::write_checkpoint(gateway, exchange).await;
+                    stream_holds::write_checkpoint(gateway, ctx);
                     due.as_mut().reset(tokio::time::Instant::now() + CHECKPOINT_INTERVAL);
                 }
                 read = &mut reading => break read,
             }
         };
-        exchange.vendor_time += began.elapsed();
+        ctx.vendor_time += began.elapsed();
         read
     }
 }
@@ -364,22 +362,22 @@ impl CheckpointTimer {
 fn run_body_filter(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     read: UpstreamRead,
 ) -> Result<OutputChunks, ApiError> {
     let (mut body, end) = match read {
         UpstreamRead::Piece(piece) => (Some(piece), false),
         UpstreamRead::End => (None, true),
         UpstreamRead::Failed(why) => {
-            let error_event = exchange.relaying().and_then(|r| r.relay.fail(why));
+            let error_event = ctx.relaying().and_then(|r| r.relay.fail(why));
             return Ok(OutputChunks(error_event.into_iter().collect()));
         }
     };
-    let filtered = gateway.response_body_filter(session, &mut body, end, exchange);
+    let filtered = gateway.response_body_filter(session, &mut body, end, ctx);
     filtered.map_err(|_| ServerError::Internal)?;
-    if !is_open(exchange) {
+    if !is_open(ctx) {
         // The end of an answer may be an error in the vendor's words.
-        let redact = |bytes: Bytes| match &exchange.access_log.route {
+        let redact = |bytes: Bytes| match &ctx.access_log.route {
             Some(route) => route.redact(bytes),
             None => bytes,
         };

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use http::header::TRANSFER_ENCODING;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
@@ -29,86 +30,88 @@ use crate::gateway::response::writer::{abort_response, drain_request, send_respo
 pub(super) async fn handle_request(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) -> pingora::Result<()> {
-    *exchange = RequestContext::begin();
+    *ctx = RequestContext::begin();
     let _busy = gateway.in_flight.begin();
     let staying = !session.is_process_shutting_down();
-    // Where pingora has decided to close the connection (bad head, HTTP/1.0), it stays so.
-    let reusable = session.downstream_session.get_keepalive().is_some() && staying;
+    // Where pingora has decided to close the connection (bad head, HTTP/1.0), it stays so. After a
+    // body in chunks it is closed as well: nothing behind such a body is ever read as a request, so
+    // nobody gains by chunks that end elsewhere for another reader. SDKs send a length.
+    let reusable = session.downstream_session.get_keepalive().is_some()
+        && staying
+        && !session.req_header().headers.contains_key(TRANSFER_ENCODING);
     session.set_keepalive(reusable.then_some(gateway.timeouts.keepalive.as_secs()));
     session.set_write_timeout(Some(gateway.timeouts.client_write));
-    if let Err(refusal) = gateway.serve(session, exchange).await {
-        exchange.leave_pool();
-        settlement::void_open_hold(gateway, exchange).await;
-        idempotency::finish_claim(gateway, exchange, false).await;
+    if let Err(refusal) = gateway.serve(session, ctx).await {
+        ctx.leave_pool();
+        settlement::void_open_hold(gateway, ctx);
+        idempotency::finish_claim(gateway, ctx, false).await;
         let written = session.response_written();
         if written.is_some_and(|head| !head.status.is_informational()) {
             // The response head is already sent, so no error response can follow.
-            abort_response(session, exchange).await;
+            abort_response(session, ctx).await;
         } else {
-            let reply = refusal.to_response(exchange.error_format, &exchange.id);
-            send_response(session, exchange, reply).await;
-            if !exchange.is_aborted {
+            let reply = refusal.to_response(ctx.error_format, &ctx.id);
+            send_response(session, ctx, reply).await;
+            if !ctx.is_aborted {
                 drain_request(session, &refusal).await;
             }
         }
     }
-    exchange.request_permit = None;
-    if exchange.is_aborted {
+    ctx.request_permit = None;
+    if ctx.is_aborted {
         return Err(Error::new(ErrorType::WriteError));
     }
     Ok(())
 }
 
 impl Gateway {
-    async fn serve(&self, session: &mut Session, exchange: &mut RequestContext) -> ServeResult {
-        exchange.error_format = router::error_format(session.req_header().uri.path());
-        exchange.client_address =
+    async fn serve(&self, session: &mut Session, ctx: &mut RequestContext) -> ServeResult {
+        ctx.error_format = router::error_format(session.req_header().uri.path());
+        ctx.client_address =
             client_address::resolve_address(session, self.trusted_proxies.as_deref())?;
         self.overload.check_lag()?;
-        exchange.request_permit = Some(self.acquire_request_permit(exchange.client_address).await?);
+        ctx.request_permit = Some(self.acquire_request_permit(ctx.client_address).await?);
         let target = router::match_operation(session.req_header())?;
-        exchange.access_log.endpoint = target.name();
+        ctx.access_log.endpoint = target.name();
         if let ApiOperation::Video(VideoAction::File { id, token }) = &target {
-            return Box::pin(videos::send_file(self, session, exchange, (id, token))).await;
+            return Box::pin(videos::send_file(self, session, ctx, id, token)).await;
         }
-        let caller =
-            auth::authenticate(self, session, exchange.error_format, target.is_free()).await?;
-        exchange.access_log.account = Some(caller.key.account.clone());
-        exchange.access_log.key = Some(caller.key.clone());
-        self.count_for_account(exchange, &caller.tenant)?;
+        let caller = auth::authenticate(self, session, ctx.error_format, target.is_free()).await?;
+        ctx.access_log.account = Some(caller.key.account.clone());
+        ctx.access_log.key = Some(caller.key.clone());
+        self.count_for_account(ctx, &caller.tenant)?;
         match target {
             ApiOperation::Endpoint(endpoint) => {
-                let mut body = self.read_body(session, exchange, &caller, endpoint).await?;
-                if self.claim_or_replay(session, exchange, (&caller, endpoint), &mut body).await? {
+                let mut body = self.read_body(session, ctx, &caller, endpoint).await?;
+                if self.claim_or_replay(session, ctx, &caller, endpoint, &mut body).await? {
                     return Ok(());
                 }
                 // Boxed: an answer on its way would carry the room for it all the time.
-                Box::pin(admission::admit_call(self, exchange, caller, body, endpoint)).await?;
-                idempotency::await_claim(self, exchange).await;
-                attempts::try_routes(self, session, exchange).await
+                Box::pin(admission::admit_call(self, ctx, caller, body, endpoint)).await?;
+                idempotency::await_claim(self, ctx).await;
+                attempts::try_routes(self, session, ctx).await
             }
             ApiOperation::Video(wanted) => {
                 // Boxed: few requests are for videos, and all would grow by it.
-                let answer = Box::pin(self.serve_video(session, exchange, caller, wanted)).await?;
+                let answer = Box::pin(self.serve_video(session, ctx, caller, wanted)).await?;
                 // Else it was a repeat, and is answered.
                 if let Some(reply) = answer {
-                    send_response(session, exchange, reply).await;
+                    send_response(session, ctx, reply).await;
                 }
                 Ok(())
             }
             ApiOperation::Models(wanted) => {
-                let at = exchange.arrived_ms / 1_000;
+                let at = ctx.arrived_ms / 1_000;
                 let body =
                     self.model_listing.response_body(&self.catalogue.load_full(), &wanted, at)?;
-                send_response(session, exchange, LocalResponse::ok(body)).await;
+                send_response(session, ctx, LocalResponse::ok(body)).await;
                 Ok(())
             }
             ApiOperation::Model(id) => {
-                let body =
-                    models::model_json(&self.catalogue.load(), &id, exchange.arrived_ms / 1_000)?;
-                send_response(session, exchange, LocalResponse::ok(body)).await;
+                let body = models::model_json(&self.catalogue.load(), &id, ctx.arrived_ms / 1_000)?;
+                send_response(session, ctx, LocalResponse::ok(body)).await;
                 Ok(())
             }
         }
@@ -117,21 +120,20 @@ impl Gateway {
     async fn serve_video(
         &self,
         session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         caller: AuthenticatedCaller,
         wanted: VideoAction,
     ) -> Result<Option<LocalResponse>, ApiError> {
         if wanted != VideoAction::Create {
             return videos::handle_request(self, &caller.key.account, wanted).await.map(Some);
         }
-        let mut body = self.read_body(session, exchange, &caller, Endpoint::Videos).await?;
-        let at = (&caller, Endpoint::Videos);
-        if self.claim_or_replay(session, exchange, at, &mut body).await? {
+        let mut body = self.read_body(session, ctx, &caller, Endpoint::Videos).await?;
+        if self.claim_or_replay(session, ctx, &caller, Endpoint::Videos, &mut body).await? {
             return Ok(None);
         }
-        idempotency::await_claim(self, exchange).await;
-        let reply = videos::create::create_job(self, session, exchange, caller, body).await?;
-        idempotency::store_local_reply(self, exchange, &reply).await;
+        idempotency::await_claim(self, ctx).await;
+        let reply = videos::create::create_job(self, session, ctx, caller, body).await?;
+        idempotency::store_local_reply(self, ctx, &reply).await;
         Ok(Some(reply))
     }
 
@@ -139,29 +141,31 @@ impl Gateway {
     async fn claim_or_replay(
         &self,
         session: &mut Session,
-        exchange: &mut RequestContext,
-        (caller, endpoint): (&AuthenticatedCaller, Endpoint),
+        ctx: &mut RequestContext,
+        caller: &AuthenticatedCaller,
+        endpoint: Endpoint,
         body: &mut RequestBody,
     ) -> Result<bool, ApiError> {
-        let Some(way) = IdempotencySource::from_headers(session, endpoint)? else {
+        let Some(source) = IdempotencySource::from_headers(session, endpoint)? else {
             return Ok(false);
         };
-        let (account, what) = (&caller.key.account, (way, endpoint));
+        let account = &caller.key.account;
         // Boxed: few calls say so, and all would grow by it.
-        let entering = idempotency::claim_or_replay(self, session, exchange, account, what, body);
+        let entering =
+            idempotency::claim_or_replay(self, session, ctx, account, source, endpoint, body);
         Ok(Box::pin(entering).await? == Admission::Answered)
     }
 
     async fn read_body(
         &self,
         session: &mut Session,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         caller: &AuthenticatedCaller,
         endpoint: Endpoint,
     ) -> Result<RequestBody, ApiError> {
         let began = Instant::now();
         let body = body_reader::read_body(self, session, caller, endpoint).await;
-        exchange.client_time += began.elapsed();
+        ctx.client_time += began.elapsed();
         body
     }
 }
@@ -172,15 +176,15 @@ type ServeResult = Result<(), ApiError>;
 pub(super) async fn finish_request(
     gateway: &Gateway,
     why: Option<&pingora::Error>,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) {
-    if exchange.stage.has_open_hold() {
+    if ctx.stage.has_open_hold() {
         log::error!(
-            event = "hold_not_released", request_id = exchange.id, why:?;
+            event = "hold_not_released", request_id = ctx.id, why:?;
             "request ended with an open hold"
         );
-        settlement::void_open_hold(gateway, exchange).await;
+        settlement::void_open_hold(gateway, ctx);
     }
-    idempotency::finish_claim(gateway, exchange, true).await;
-    settlement::log_request(exchange);
+    idempotency::finish_claim(gateway, ctx, true).await;
+    settlement::log_request(ctx);
 }

@@ -5,7 +5,6 @@
 //! that has read all of an answer finds the charge made. The wait for the disk goes on in the
 //! background.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
@@ -16,11 +15,10 @@ use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
-use crate::ledger::{
-    AccountName, Hold, JournalLine, KeyRecord, Ledger, Operation, Outcome, Unavailable,
-};
-use crate::metrics::{METRICS, counter_value, record_write_off};
+use crate::ledger::{AccountName, JournalLine, KeyRecord, Operation, Unavailable};
+use crate::metrics::METRICS;
 use crate::money::{Money, Usage, UsageBasis};
+use crate::settlement::{self, Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
 
 pub(crate) mod funding;
 pub(crate) mod holds;
@@ -28,25 +26,17 @@ pub(crate) mod stream_budget;
 pub(crate) mod stream_holds;
 pub(crate) mod usage_bounds;
 
-/// A ledger that cannot be reached is asked again after so long, doubling up to the most.
-const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
-const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
-
 /// Ends the money side of a call whose answer has ended.
-pub(super) async fn settle_call(
-    gateway: &Gateway,
-    exchange: &mut RequestContext,
-    client_gone: bool,
-) {
-    let relaying = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
+pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, client_gone: bool) {
+    let relaying = match std::mem::replace(&mut ctx.stage, RequestStage::Closed) {
         RequestStage::Relaying(relaying) => *relaying,
         other => {
-            exchange.stage = other;
+            ctx.stage = other;
             return;
         }
     };
-    exchange.access_log.client_disconnected = client_gone;
-    log_rejected_usage(exchange, &relaying);
+    ctx.access_log.client_disconnected = client_gone;
+    log_rejected_usage(ctx, &relaying);
     let input_tokens = relaying.pricing.input_tokens;
     let cut = relaying.stream_budget.exhausted_usage(input_tokens);
     let due = || {
@@ -56,23 +46,23 @@ pub(super) async fn settle_call(
             .map(|usage| relaying.stream_budget.cap_usage(usage))
     };
     let Some(usage) = cut.or_else(due) else {
-        void_hold(gateway, relaying.funding).await;
+        void_hold(gateway, relaying.funding);
         return;
     };
     let Funding::Held { key, .. } = &relaying.funding else { return };
-    let line = journal_line(exchange.id.clone(), &relaying, key, usage);
+    let line = journal_line(ctx.id.clone(), &relaying, key, usage);
     let Some(charge) = compute_charge(&relaying, usage) else {
         log::error!(
-            event = "usage_unpriced", request_id = exchange.id;
+            event = "usage_unpriced", request_id = ctx.id;
             "usage pricing failed; nothing charged"
         );
-        void_hold(gateway, relaying.funding).await;
+        void_hold(gateway, relaying.funding);
         return;
     };
     let RelayedCall { funding, route, mut relay, .. } = relaying;
     let Funding::Held { hold, lease, .. } = funding else { return };
-    record_charge(&mut exchange.access_log, usage, charge);
-    count_charge(&line, usage, charge);
+    record_charge(&mut ctx.access_log, usage, charge);
+    settlement::count_charge(&line, usage, charge);
     let line = serde_json::to_string(&line).unwrap_or_default();
     let account = hold.account().clone();
     let ledger = gateway.ledger.clone();
@@ -80,16 +70,17 @@ pub(super) async fn settle_call(
     let store = gateway.store_name;
     poll_then_spawn(async move {
         let _settling = settling;
-        settle_with_retry(&ledger, hold, Some((charge, line)), store).await;
-    })
-    .await;
+        let charge = Charge { amount: charge, line };
+        // Without a deadline it always ends.
+        let _ = settlement::end_hold(&ledger, hold, Some(&charge), None, store).await;
+    });
     drop(lease);
     match relay.take_retained() {
         Some(RetainedData::Thinking(kept)) => {
             reasoning_cache::save_reasoning(gateway, &account, kept).await;
         }
         Some(RetainedData::IssuedIds(ids)) => {
-            vendor_ids::store_ids(gateway, &account, ids, (usage.tokens(), &route.name)).await;
+            vendor_ids::store_ids(gateway, &account, ids, usage.tokens(), &route.name).await;
         }
         None => {}
     }
@@ -110,13 +101,13 @@ pub(super) fn compute_charge(relaying: &RelayedCall, usage: Usage) -> Option<Mon
 }
 
 /// Logs a usage report that cannot be true: the vendor may bill for what no account pays.
-fn log_rejected_usage(exchange: &RequestContext, relaying: &RelayedCall) {
+fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     let Some(reported) = relaying.relay.rejected_usage() else { return };
     let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
     METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
     log::error!(
         event = "usage_rejected",
-        request_id = exchange.id,
+        request_id = ctx.id,
         account = relaying.funding.account().map_or("", AccountName::as_str),
         model = relaying.pricing.model.id.as_str(),
         vendor = vendor.as_str(),
@@ -152,75 +143,26 @@ pub(super) fn journal_line(
 }
 
 /// Ends whatever a refused call still holds.
-pub(super) async fn void_open_hold(gateway: &Gateway, exchange: &mut RequestContext) {
-    let funding = match std::mem::replace(&mut exchange.stage, RequestStage::Closed) {
+pub(super) fn void_open_hold(gateway: &Gateway, ctx: &mut RequestContext) {
+    let funding = match std::mem::replace(&mut ctx.stage, RequestStage::Closed) {
         RequestStage::Admitted(admitted) => admitted.priced.funding,
         RequestStage::Relaying(relaying) => relaying.funding,
         RequestStage::Arrived | RequestStage::Closed => return,
     };
-    void_hold(gateway, funding).await;
+    void_hold(gateway, funding);
 }
 
-pub(super) async fn void_hold(gateway: &Gateway, funding: Funding) {
+pub(super) fn void_hold(gateway: &Gateway, funding: Funding) {
     let Funding::Held { hold, lease, .. } = funding else { return };
     let ledger = gateway.ledger.clone();
     let settling = gateway.settlements.begin();
     let store = gateway.store_name;
     poll_then_spawn(async move {
         let _settling = settling;
-        settle_with_retry(&ledger, hold, None, store).await;
-    })
-    .await;
+        // Without a deadline it always ends.
+        let _ = settlement::end_hold(&ledger, hold, None, None, store).await;
+    });
     drop(lease);
-}
-
-/// Settles or voids until the ledger has said that it did.
-async fn settle_with_retry(
-    ledger: &Arc<dyn Ledger>,
-    mut hold: Hold,
-    charge: Option<(Money, String)>,
-    store: &'static str,
-) {
-    let mut backoff = Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
-    let op = if charge.is_some() { "settle" } else { "void" };
-    let (account, id) = (hold.account().clone(), hold.id().to_owned());
-    loop {
-        let timer = METRICS.ledger_seconds.with_label_values(&[op, store]).start_timer();
-        let done = match &charge {
-            Some((amount, line)) => hold.settle(&**ledger, *amount, line).await,
-            None => hold.void(&**ledger).await,
-        };
-        timer.observe_duration();
-        match done {
-            Ok(Outcome::Posted { written_off, .. }) => {
-                record_write_off(account.as_str(), &id, written_off.nano());
-                return;
-            }
-            Ok(Outcome::Voided) if charge.is_some() => {
-                log::error!(
-                    event = "charge_lost", op;
-                    "hold voided before settlement; charge lost"
-                );
-                return;
-            }
-            Ok(Outcome::Voided | Outcome::AlreadyPosted(_)) => return,
-            Ok(other) => {
-                log::error!(
-                    event = "hold_settlement_failed", op, answer:? = other;
-                    "hold settlement failed"
-                );
-                return;
-            }
-            Err((back, why)) => {
-                log::warn!(
-                    event = "ledger_retry", op, why:% = why;
-                    "ledger request failed; retrying"
-                );
-                hold = back;
-                backoff.wait().await;
-            }
-        }
-    }
 }
 
 impl Gateway {
@@ -242,7 +184,7 @@ impl Gateway {
         let ledger = self.ledger.clone();
         tokio::spawn(async move {
             let mut backoff = Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
-            while ledger.apply(&account, Operation::Void { id: id.clone() }).await.is_err() {
+            while ledger.submit(&account, Operation::Void { id: id.clone() }).await.is_err() {
                 backoff.wait().await;
             }
         });
@@ -254,19 +196,11 @@ fn record_charge(record: &mut AccessLogRecord, usage: Usage, charge: Money) {
     record.charge = Some(charge);
 }
 
-fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
-    let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
-    METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(charge.nano()));
-    let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);
-    tokens("prompt", usage.tokens().input);
-    tokens("completion", usage.tokens().output);
-}
-
 /// Tells of a request that is over: one line, and the metrics.
-pub(super) fn log_request(exchange: &RequestContext) {
-    let record = &exchange.access_log;
-    let total = exchange.arrived.elapsed();
-    let own = total.saturating_sub(exchange.vendor_time + exchange.client_time);
+pub(super) fn log_request(ctx: &RequestContext) {
+    let record = &ctx.access_log;
+    let total = ctx.arrived.elapsed();
+    let own = total.saturating_sub(ctx.vendor_time + ctx.client_time);
     let model = record.model.as_ref().map_or("", |m| m.id.as_str());
     let status = record.status.to_string();
     let endpoint = [record.endpoint];
@@ -291,9 +225,9 @@ pub(super) fn log_request(exchange: &RequestContext) {
     };
     log::info!(
         target: "request",
-        request_id = exchange.id,
+        request_id = ctx.id,
         endpoint = record.endpoint,
-        client:% = exchange.client_address.map_or(String::new(), |client| client.to_string()),
+        client:% = ctx.client_address.map_or(String::new(), |client| client.to_string()),
         key = record.key.as_ref().map_or("", |key| key.prefix.as_str()),
         account = record.account.as_ref().map_or("", AccountName::as_str),
         model,
@@ -307,7 +241,7 @@ pub(super) fn log_request(exchange: &RequestContext) {
         charge_nano = record.charge.unwrap_or_default().nano(),
         client_gone = record.client_disconnected,
         repeat = record.repeat_outcome,
-        vendor_us = micros(exchange.vendor_time),
+        vendor_us = micros(ctx.vendor_time),
         gateway_us = micros(own);
         "served"
     );

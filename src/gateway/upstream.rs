@@ -64,8 +64,8 @@ const KEEPALIVE_PROBES_MAX: usize = 3;
 
 /// Takes the next route that has room and an address, and builds the body for it. `None` if there
 /// is no such route.
-pub(super) fn select_route(timeouts: &Timeouts, exchange: &mut RequestContext) -> Option<HttpPeer> {
-    let RequestContext { id, stage, access_log, .. } = exchange;
+pub(super) fn select_route(timeouts: &Timeouts, ctx: &mut RequestContext) -> Option<HttpPeer> {
+    let RequestContext { id, stage, access_log, .. } = ctx;
     let RequestStage::Admitted(admitted) = stage else { return None };
     let AdmittedCall { priced, routes, attempt, .. } = &mut **admitted;
     *attempt = None;
@@ -175,9 +175,9 @@ pub(super) fn fill_request_head(
     gateway: &Gateway,
     session: &Session,
     head: &mut RequestHeader,
-    exchange: &RequestContext,
+    ctx: &RequestContext,
 ) -> pingora::Result<()> {
-    let RequestStage::Admitted(admitted) = &exchange.stage else { return Err(internal_error(())) };
+    let RequestStage::Admitted(admitted) = &ctx.stage else { return Err(internal_error(())) };
     let AdmittedCall { priced, attempt: Some(attempt), .. } = &**admitted else {
         return Err(internal_error(()));
     };
@@ -190,7 +190,7 @@ pub(super) fn fill_request_head(
     head.insert_header(HOST, attempt.route.authority.as_str())?;
     match (&priced.call.kind, vendor.image_edits) {
         (RequestKind::Image { file: Some(_) }, ImageEditFormat::Form) => {
-            let form = format!("multipart/form-data; boundary={}", exchange.id);
+            let form = format!("multipart/form-data; boundary={}", ctx.id);
             head.insert_header(CONTENT_TYPE, form)?;
         }
         _ => head.insert_header(CONTENT_TYPE, "application/json")?,
@@ -267,7 +267,8 @@ fn write_vendor_headers(
 pub(super) fn forwarded_headers(
     gateway: &Gateway,
     session: &Session,
-    (model, endpoint): (&str, Endpoint),
+    model: &str,
+    endpoint: Endpoint,
 ) -> Vec<(String, Vec<u8>)> {
     let catalogue = gateway.catalogue.load();
     // A video is sent to its vendor later, without them.

@@ -159,8 +159,9 @@ async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
 pub(super) async fn send_file(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
-    (id, token): (&str, &str),
+    ctx: &mut RequestContext,
+    id: &str,
+    token: &str,
 ) -> Result<(), ApiError> {
     let videos = &gateway.videos;
     let url_signer = gateway
@@ -169,14 +170,14 @@ pub(super) async fn send_file(
         .map_err(|_| ServerError::LedgerUnavailable)?;
     let account = url_signer.verify(id, token, unix_ms()).ok_or(VideoError::NotFound)?;
     let account = AccountName::parse(&account).ok_or(VideoError::NotFound)?;
-    exchange.access_log.account = Some(account.clone());
+    ctx.access_log.account = Some(account.clone());
     let tenant = gateway.tenants.tenant(TenantId::Account(account.clone()));
-    gateway.count_for_account(exchange, &tenant)?;
+    gateway.count_for_account(ctx, &tenant)?;
     let job = require_job(gateway, &account, id).await?;
     if job.status() != JobStatus::Completed {
         return Err(VideoError::NotFound.into());
     }
-    download::send_file(&videos.files, &file_name(&job), session, exchange).await
+    download::send_file(&videos.files, &file_name(&job), session, ctx).await
 }
 
 fn parse_page(query: &str) -> Result<JobPage, ApiError> {

@@ -208,9 +208,6 @@ impl HeadError {
                 "headers_too_large",
                 format!("the head of a request may have {FIELDS_MAX} fields at most"),
             ),
-            HeadError::BadChunk => {
-                bad("the body is to come in chunks, but does not begin with one")
-            }
         }
     }
 }

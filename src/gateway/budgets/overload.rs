@@ -13,7 +13,7 @@ const PROBE_INTERVAL_MS: u64 = 50;
 
 /// What there is to do, and its bounds. Clones share it.
 #[derive(Debug, Clone)]
-pub struct OverloadMonitor {
+pub(crate) struct OverloadMonitor {
     lag: Arc<RuntimeLag>,
     lag_ms_max: u64,
     started: Instant,
@@ -22,7 +22,7 @@ pub struct OverloadMonitor {
 impl OverloadMonitor {
     /// Requests are refused while the runtime is later than this. A bound of 0 is none.
     #[must_use]
-    pub fn new(lag_max: Duration) -> OverloadMonitor {
+    pub(crate) fn new(lag_max: Duration) -> OverloadMonitor {
         OverloadMonitor {
             lag: Arc::default(),
             lag_ms_max: u64::try_from(lag_max.as_millis()).unwrap_or(u64::MAX),
@@ -40,7 +40,7 @@ impl OverloadMonitor {
     }
 
     /// Asks the runtime that this runs on how late it is, for ever.
-    pub async fn measure_lag(self) {
+    pub(crate) async fn measure_lag(self) {
         loop {
             let due_ms = self.now_ms() + PROBE_INTERVAL_MS;
             self.lag.set_next_due(due_ms);

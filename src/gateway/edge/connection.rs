@@ -1,6 +1,6 @@
 //! A connection of a client's. What goes out has to be taken in time, whoever writes it: pingora
 //! ends a connection by flushing what is left, and would wait for ever for a client that does not
-//! read. And a body that comes in chunks is looked at on its way in.
+//! read.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,6 @@ use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::chunks::{ChunkReader, InvalidChunk};
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
 pub(super) type EdgeConnection = WrappedStream<ClientPolicy>;
@@ -22,27 +21,18 @@ pub(super) struct ClientPolicy {
     write_timeout: WriteTimeout,
     /// A head, or an event, that waits for what comes with it, until that is flushed.
     write_buffer: WriteBuffer,
-    /// Those of the body that is under way, if it comes in chunks.
-    chunks: Option<ChunkReader>,
 }
 
 impl EdgeConnection {
     /// The connection of a client that may take nothing for so long.
     pub(super) fn new(stream: Stream, timeout: Duration) -> EdgeConnection {
         let (write_timeout, write_buffer) = (WriteTimeout::new(timeout), WriteBuffer::default());
-        WrappedStream { stream, policy: ClientPolicy { write_timeout, write_buffer, chunks: None } }
+        WrappedStream { stream, policy: ClientPolicy { write_timeout, write_buffer } }
     }
 
-    /// A body comes, of which so much was read already.
-    pub(super) fn track_chunks(&mut self, chunks: Option<ChunkReader>) {
-        self.policy.chunks = chunks;
-    }
-
-    /// The connection that a stream is, to be used again: not where the body has not ended.
-    pub(super) fn reuse(stream: Stream) -> Option<Box<EdgeConnection>> {
-        let mut connection = stream.into_any().downcast::<EdgeConnection>().ok()?;
-        let has_ended = connection.policy.chunks.take().is_none_or(|chunks| chunks.is_finished());
-        has_ended.then_some(connection)
+    /// The connection that a stream is, to be used again.
+    pub(super) fn from_stream(stream: Stream) -> Option<Box<EdgeConnection>> {
+        stream.into_any().downcast().ok()
     }
 }
 
@@ -106,11 +96,7 @@ impl IoPolicy for ClientPolicy {
                 self.write_timeout.deadline = None;
             }
         }
-        let before = buf.filled().len();
-        ready!(Pin::new(stream).poll_read(cx, buf))?;
-        let Some(chunks) = &mut self.chunks else { return Poll::Ready(Ok(())) };
-        let read = chunks.advance(&buf.filled()[before..]);
-        Poll::Ready(read.map_err(|InvalidChunk| io::ErrorKind::InvalidData.into()))
+        Pin::new(stream).poll_read(cx, buf)
     }
 
     fn poll_write(
@@ -119,7 +105,7 @@ impl IoPolicy for ClientPolicy {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let ClientPolicy { write_timeout, write_buffer, .. } = self;
+        let ClientPolicy { write_timeout, write_buffer } = self;
         if !write_timeout.has_timed_out && write_buffer.try_push(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -128,12 +114,12 @@ impl IoPolicy for ClientPolicy {
     }
 
     fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ClientPolicy { write_timeout, write_buffer, .. } = self;
+        let ClientPolicy { write_timeout, write_buffer } = self;
         write_timeout.poll_with_timeout(cx, write_buffer, stream, AsyncWrite::poll_flush)
     }
 
     fn poll_shutdown(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ClientPolicy { write_timeout, write_buffer, .. } = self;
+        let ClientPolicy { write_timeout, write_buffer } = self;
         write_timeout.poll_with_timeout(cx, write_buffer, stream, AsyncWrite::poll_shutdown)
     }
 }

@@ -9,7 +9,7 @@ use crate::metrics::METRICS;
 
 /// Everybody who is connected.
 #[derive(Debug)]
-pub struct ConnectionLimits {
+pub(crate) struct ConnectionLimits {
     count: AtomicUsize,
     count_max: usize,
     by_client: Mutex<HashMap<IpAddr, usize>>,
@@ -21,14 +21,14 @@ pub struct ConnectionLimits {
 
 /// A connection's place, until it is dropped.
 #[derive(Debug)]
-pub struct ConnectionPermit {
+pub(crate) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     client: Option<IpAddr>,
 }
 
 /// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitReached {
+pub(crate) enum LimitReached {
     /// There are too many connections.
     Total,
     /// There are too many from this address.
@@ -38,7 +38,7 @@ pub enum LimitReached {
 impl ConnectionLimits {
     /// Nobody yet, of so many in all and from one address. A bound of 0 for the latter is none.
     #[must_use]
-    pub fn new(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
+    pub(crate) fn new(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
         Arc::new(ConnectionLimits {
             count,
@@ -51,7 +51,7 @@ impl ConnectionLimits {
 
     /// Nobody yet, of so many in all, none of whom is a client.
     #[must_use]
-    pub fn without_metrics(count_max: usize) -> Arc<ConnectionLimits> {
+    pub(crate) fn without_metrics(count_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
         Arc::new(ConnectionLimits {
             count,
@@ -64,7 +64,7 @@ impl ConnectionLimits {
 
     /// How many are connected.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
@@ -72,7 +72,7 @@ impl ConnectionLimits {
     ///
     /// # Errors
     /// There is none.
-    pub fn acquire(
+    pub(crate) fn acquire(
         self: &Arc<ConnectionLimits>,
         address: Option<IpAddr>,
     ) -> Result<ConnectionPermit, LimitReached> {
@@ -95,7 +95,7 @@ impl ConnectionPermit {
     ///
     /// # Errors
     /// There are too many from there.
-    pub fn assign_client(&mut self, address: IpAddr) -> Result<(), LimitReached> {
+    pub(crate) fn assign_client(&mut self, address: IpAddr) -> Result<(), LimitReached> {
         let most = self.limits.by_client_max;
         if most == 0 || self.client.is_some() {
             return Ok(());
@@ -148,40 +148,40 @@ mod tests {
     use super::*;
 
     fn from(
-        crowd: &Arc<ConnectionLimits>,
+        limits: &Arc<ConnectionLimits>,
         address: &str,
     ) -> Result<ConnectionPermit, LimitReached> {
-        crowd.acquire(Some(address.parse().expect("an address")))
+        limits.acquire(Some(address.parse().expect("an address")))
     }
 
     #[test]
     fn places_are_counted_in_all_and_by_client_and_come_back() {
-        let crowd = ConnectionLimits::new(3, 2);
-        let first = from(&crowd, "10.0.0.1").expect("a place");
-        let second = from(&crowd, "::ffff:10.0.0.1").expect("a place");
-        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(LimitReached::Client));
-        let third = from(&crowd, "10.0.0.2").expect("a place");
-        assert_eq!(from(&crowd, "10.0.0.3").err(), Some(LimitReached::Total));
-        assert_eq!(crowd.count(), 3);
+        let limits = ConnectionLimits::new(3, 2);
+        let first = from(&limits, "10.0.0.1").expect("a place");
+        let second = from(&limits, "::ffff:10.0.0.1").expect("a place");
+        assert_eq!(from(&limits, "10.0.0.1").err(), Some(LimitReached::Client));
+        let third = from(&limits, "10.0.0.2").expect("a place");
+        assert_eq!(from(&limits, "10.0.0.3").err(), Some(LimitReached::Total));
+        assert_eq!(limits.count(), 3);
         drop(first);
-        let again = from(&crowd, "10.0.0.1").expect("a place");
+        let again = from(&limits, "10.0.0.1").expect("a place");
         drop((second, third, again));
-        assert_eq!(crowd.count(), 0);
-        assert!(crowd.by_client.lock().expect("no panic").is_empty());
+        assert_eq!(limits.count(), 0);
+        assert!(limits.by_client.lock().expect("no panic").is_empty());
     }
 
     #[test]
     fn neighbours_in_64_bits_are_one_client() {
-        let crowd = ConnectionLimits::new(9, 1);
-        let _one = from(&crowd, "2001:db8:1:2::1").expect("a place");
-        assert_eq!(from(&crowd, "2001:db8:1:2:ffff::9").err(), Some(LimitReached::Client));
-        assert!(from(&crowd, "2001:db8:1:3::1").is_ok());
+        let limits = ConnectionLimits::new(9, 1);
+        let _one = from(&limits, "2001:db8:1:2::1").expect("a place");
+        assert_eq!(from(&limits, "2001:db8:1:2:ffff::9").err(), Some(LimitReached::Client));
+        assert!(from(&limits, "2001:db8:1:3::1").is_ok());
     }
 
     #[test]
     fn without_a_bound_one_client_may_take_all_places() {
-        let crowd = ConnectionLimits::new(2, 0);
-        let _seats = [from(&crowd, "10.0.0.1").ok(), from(&crowd, "10.0.0.1").ok()];
-        assert_eq!(from(&crowd, "10.0.0.1").err(), Some(LimitReached::Total));
+        let limits = ConnectionLimits::new(2, 0);
+        let _seats = [from(&limits, "10.0.0.1").ok(), from(&limits, "10.0.0.1").ok()];
+        assert_eq!(from(&limits, "10.0.0.1").err(), Some(LimitReached::Total));
     }
 }

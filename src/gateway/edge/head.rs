@@ -52,17 +52,6 @@ pub enum HeadError {
     UnsupportedUpgrade,
     /// It has too many fields.
     TooManyFields,
-    /// Its body is to come in chunks, and begins with none.
-    BadChunk,
-}
-
-/// How the end of a body is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BodyFraming {
-    /// By its length, which may be 0.
-    Length,
-    /// By its last chunk.
-    Chunked,
 }
 
 /// Where the head ends that these bytes begin with; `None` if it is not whole yet. So many of them
@@ -92,11 +81,11 @@ pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError
     }
 }
 
-/// Checks a whole head, with the empty line at its end. Tells what comes after it.
+/// Checks a whole head, with the empty line at its end.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check_head(head: &[u8]) -> Result<BodyFraming, HeadError> {
+pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
     let mut lines = HeadLines(head);
     let request = RequestLine::parse(lines.next().ok_or(HeadError::BadRequestLine)??)?;
     let mut fields = FramingFields::default();
@@ -107,8 +96,7 @@ pub fn check_head(head: &[u8]) -> Result<BodyFraming, HeadError> {
         }
         fields.add_line(line)?;
     }
-    fields.check_consistency(&request)?;
-    Ok(if fields.has_transfer_encoding { BodyFraming::Chunked } else { BodyFraming::Length })
+    fields.check_consistency(&request)
 }
 
 /// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.

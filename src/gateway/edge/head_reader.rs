@@ -5,10 +5,8 @@ use pingora::server::ShutdownWatch;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::chunks::ChunkReader;
 use super::connection::EdgeConnection;
 use super::head;
-use super::head::{BodyFraming, HeadError};
 use super::limits::{EdgeLimits, SHUTDOWN_GRACE, wait_for_shutdown};
 use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::budgets::overload::reject;
@@ -33,8 +31,6 @@ pub(super) struct HeadReader {
 pub(super) struct ReceivedHead {
     /// All bytes from the beginning of the head.
     pub(super) bytes: BytesMut,
-    /// What more of the body has to go on from, if it comes in chunks.
-    pub(super) chunks: Option<ChunkReader>,
     /// Counts the request.
     pub(super) in_flight: InFlightGuard,
 }
@@ -106,29 +102,15 @@ impl HeadReader {
             let most = limits.head_bytes_max;
             match head::find_end(&self.bytes, self.scanned)? {
                 Some(end) if end <= most => {
-                    let chunks = self.check_head(end)?;
+                    head::check_head(&self.bytes[..end])?;
                     let bytes = std::mem::take(&mut self.bytes);
-                    return Ok(self.in_flight.take().map(|in_flight| ReceivedHead {
-                        bytes,
-                        chunks,
-                        in_flight,
-                    }));
+                    let received = |in_flight| ReceivedHead { bytes, in_flight };
+                    return Ok(self.in_flight.take().map(received));
                 }
                 None if self.bytes.len() <= most => self.scanned = self.bytes.len(),
                 _ => return Err(RequestError::HeadTooLarge(most).into()),
             }
         }
-    }
-
-    /// Checks the head that ends there, and what is there of a body in chunks.
-    fn check_head(&self, end: usize) -> Result<Option<ChunkReader>, HeadError> {
-        let (head, body) = self.bytes.split_at(end);
-        if head::check_head(head)? == BodyFraming::Length {
-            return Ok(None);
-        }
-        let mut chunks = ChunkReader::default();
-        chunks.advance(body).map_err(|_| HeadError::BadChunk)?;
-        Ok(Some(chunks).filter(|chunks| !chunks.is_finished()))
     }
 
     /// The path that is asked for, as far as it was heard.

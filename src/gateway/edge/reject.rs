@@ -25,19 +25,19 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tells a client why it is not served, and closes the connection.
 pub(super) async fn send_error(mut stream: Stream, refusal: &ApiError, error_format: ErrorFormat) {
-    let mut exchange = RequestContext::begin();
-    exchange.error_format = error_format;
-    exchange.client_address = peer_ip(&*stream);
-    let response = error_response(refusal, &mut exchange);
+    let mut ctx = RequestContext::begin();
+    ctx.error_format = error_format;
+    ctx.client_address = peer_ip(&*stream);
+    let response = error_response(refusal, &mut ctx);
     let telling = async {
         stream.write_all(response.as_bytes()).await?;
         stream.flush().await?;
         AsyncWriteExt::shutdown(&mut stream).await
     };
-    exchange.access_log.client_disconnected =
+    ctx.access_log.client_disconnected =
         !matches!(timeout(WRITE_TIMEOUT, telling).await, Ok(Ok(())));
-    settlement::log_request(&exchange);
-    if exchange.access_log.client_disconnected {
+    settlement::log_request(&ctx);
+    if ctx.access_log.client_disconnected {
         return;
     }
     let listening = async {
@@ -67,11 +67,11 @@ pub(super) fn try_send_error(mut stream: Stream, refusal: &ApiError) {
 }
 
 /// The answer as it goes over the wire.
-fn error_response(refusal: &ApiError, exchange: &mut RequestContext) -> String {
-    let reply = refusal.to_response(exchange.error_format, &exchange.id);
-    exchange.access_log.status = reply.status;
-    exchange.access_log.error_code = Some(reply.code);
-    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+fn error_response(refusal: &ApiError, ctx: &mut RequestContext) -> String {
+    let reply = refusal.to_response(ctx.error_format, &ctx.id);
+    ctx.access_log.status = reply.status;
+    ctx.access_log.error_code = Some(reply.code);
+    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut response = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
     let mut field = |name: &str, value: &str| {
@@ -81,9 +81,9 @@ fn error_response(refusal: &ApiError, exchange: &mut RequestContext) -> String {
     field("date", get_cached_date().to_str().unwrap_or_default());
     field("content-type", "application/json");
     field("content-length", &reply.body.len().to_string());
-    field("x-request-id", &exchange.id);
-    if exchange.error_format == ErrorFormat::Messages {
-        field("request-id", &exchange.id);
+    field("x-request-id", &ctx.id);
+    if ctx.error_format == ErrorFormat::Messages {
+        field("request-id", &ctx.id);
     }
     for (name, value) in &reply.headers {
         field(name, value);

@@ -41,40 +41,40 @@ const STORED_HEADER_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
 
 /// Claims a key in the background, whoever holds it, while the call goes on. The receiver ends when
 /// the attempt is over; the end of the call writes the claim once more.
-pub(super) async fn claim_in_background(
+pub(super) fn claim_in_background(
     gateway: &Gateway,
     account: &AccountName,
     key: &IdempotencyKey,
 ) -> oneshot::Receiver<()> {
-    let (repeats, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
+    let (reply_store, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
     let lease_ms = gateway.timeouts.lease_ms();
     let (done, is_done) = oneshot::channel();
     poll_then_spawn(async move {
-        if let Err(why) = repeats.claim_key(&account, &key, &ClaimMode::Replace, lease_ms).await {
+        if let Err(why) = reply_store.claim_key(&account, &key, &ClaimMode::Replace, lease_ms).await
+        {
             log::warn!(
                 event = "idempotency_register_failed", owner = key.owner, why:% = why;
                 "idempotency claim not registered"
             );
         }
         drop(done);
-    })
-    .await;
+    });
     is_done
 }
 
 /// Waits until a call has its name, which was asked for before its money. Without a name in time it
 /// goes on all the same.
-pub(in crate::gateway) async fn await_claim(gateway: &Gateway, exchange: &mut RequestContext) {
-    let Some(repeat) = &mut exchange.idempotent_call else { return };
-    let Some(taken) = &mut repeat.claimed else { return };
+pub(in crate::gateway) async fn await_claim(gateway: &Gateway, ctx: &mut RequestContext) {
+    let Some(call) = &mut ctx.idempotent_call else { return };
+    let Some(taken) = &mut call.claimed else { return };
     if tokio::time::timeout(gateway.timeouts.ledger, taken).await.is_ok() {
-        repeat.claimed = None;
+        call.claimed = None;
     }
 }
 
 /// Notes the head of a call's reply.
-pub(in crate::gateway) fn record_head(exchange: &mut RequestContext, head: &ResponseHeader) {
-    let Some(repeat) = &mut exchange.idempotent_call else { return };
+pub(in crate::gateway) fn record_head(ctx: &mut RequestContext, head: &ResponseHeader) {
+    let Some(call) = &mut ctx.idempotent_call else { return };
     let belongs = |name: &str| {
         STORED_HEADERS.contains(&name)
             || STORED_HEADER_PREFIXES.iter().any(|start| name.starts_with(start))
@@ -82,34 +82,30 @@ pub(in crate::gateway) fn record_head(exchange: &mut RequestContext, head: &Resp
     let kept = head.headers.iter().filter(|(name, _)| belongs(name.as_str()));
     let text = |value: &http::HeaderValue| value.to_str().map(str::to_owned).ok();
     let headers = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?)));
-    repeat.recorder.set_head(ReplyHead::new(head.status.as_u16(), headers.collect()));
+    call.recorder.set_head(ReplyHead::new(head.status.as_u16(), headers.collect()));
 }
 
 /// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
 /// finds the reply.
 pub(in crate::gateway) async fn store_before_last_byte(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) {
-    let charged = exchange.access_log.charge.is_some();
-    if let Some(repeat) = exchange.idempotent_call.take_if(|repeat| repeat.is_keyed) {
-        repeat.complete(gateway, charged, true).await;
+    let charged = ctx.access_log.charge.is_some();
+    if let Some(call) = ctx.idempotent_call.take_if(|call| call.is_keyed) {
+        call.complete(gateway, charged, true);
     }
 }
 
 /// Detects by the TCP state whether the client received the response, where that matters: most
 /// clients that gave up have just closed their end.
-pub(in crate::gateway) async fn detect_undelivered(
-    session: &Session,
-    exchange: &mut RequestContext,
-) {
-    let Some(repeat) =
-        exchange.idempotent_call.as_mut().filter(|repeat| !repeat.keeps_delivered_reply())
+pub(in crate::gateway) async fn detect_undelivered(session: &Session, ctx: &mut RequestContext) {
+    let Some(call) = ctx.idempotent_call.as_mut().filter(|call| !call.keeps_delivered_reply())
     else {
         return;
     };
     let began = Instant::now();
-    repeat.is_undelivered = loop {
+    call.is_undelivered = loop {
         let digest = session.digest().and_then(|digest| digest.socket_digest.as_ref());
         let Some(tcp) = digest.and_then(|digest| digest.tcp_info()) else { break true };
         let is_open = tcp.tcpi_state == TCP_ESTABLISHED;
@@ -119,41 +115,40 @@ pub(in crate::gateway) async fn detect_undelivered(
         }
         tokio::time::sleep(DELIVERY_POLL_INTERVAL).await;
     };
-    exchange.client_time += began.elapsed();
+    ctx.client_time += began.elapsed();
 }
 
 /// Ends the name of a call that was answered by ourselves.
 pub(in crate::gateway) async fn store_local_reply(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     reply: &Answer,
 ) {
-    let Some(mut repeat) = exchange.idempotent_call.take() else { return };
+    let Some(mut call) = ctx.idempotent_call.take() else { return };
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    repeat.recorder.set_head(ReplyHead::new(reply.status, headers));
-    repeat.recorder.push(&reply.body);
-    repeat.complete(gateway, true, true).await;
+    call.recorder.set_head(ReplyHead::new(reply.status, headers));
+    call.recorder.push(&reply.body);
+    call.complete(gateway, true, true);
 }
 
 /// Ends whatever name a call still has: its money side is over.
 pub(in crate::gateway) async fn finish_claim(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     client_gone: bool,
 ) {
-    let Some(repeat) = exchange.idempotent_call.take() else { return };
+    let Some(call) = ctx.idempotent_call.take() else { return };
     let wanted =
-        repeat.is_keyed || repeat.is_undelivered || client_gone || repeat.keeps_delivered_reply();
-    repeat.complete(gateway, exchange.access_log.charge.is_some(), wanted).await;
+        call.is_keyed || call.is_undelivered || client_gone || call.keeps_delivered_reply();
+    call.complete(gateway, ctx.access_log.charge.is_some(), wanted);
 }
 
 /// Gives a name free in the background.
-pub(super) async fn release_claim(gateway: &Gateway, account: &AccountName, key: &IdempotencyKey) {
-    let (repeats, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
+pub(super) fn release_claim(gateway: &Gateway, account: &AccountName, key: &IdempotencyKey) {
+    let (reply_store, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
     poll_then_spawn(async move {
-        retry_until_stored(&*repeats, (&account, &key), &mut ClaimEnding::Released).await;
-    })
-    .await;
+        retry_until_stored(&*reply_store, &account, &key, &mut ClaimEnding::Released).await;
+    });
 }
 
 impl IdempotentCall {
@@ -163,13 +158,13 @@ impl IdempotentCall {
     }
 
     /// Only what was charged is kept.
-    async fn complete(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
+    fn complete(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
         let mut ending = match charged {
             true if wanted => ClaimEnding::Charged(self.recorder.complete_reply()),
             true => ClaimEnding::Charged(None),
             false => ClaimEnding::Released,
         };
-        let repeats = gateway.reply_store.clone();
+        let reply_store = gateway.reply_store.clone();
         let bodies = gateway.body_files.clone();
         let settling = gateway.settlements.begin();
         poll_then_spawn(async move {
@@ -180,21 +175,20 @@ impl IdempotentCall {
             }
             if let ClaimEnding::Charged(reply) = &mut ending {
                 *reply =
-                    external_body::store_long_body(&bodies, (&account, &key), reply.take()).await;
+                    external_body::store_long_body(&bodies, &account, &key, reply.take()).await;
             }
-            let is_known = retry_until_stored(&*repeats, (&account, &key), &mut ending).await;
+            let is_known = retry_until_stored(&*reply_store, &account, &key, &mut ending).await;
             if let ClaimEnding::Charged(Some(reply)) = &ending
                 && !is_known
             {
-                external_body::delete_body(&bodies, (&account, &key), reply).await;
+                external_body::delete_body(&bodies, &account, &key, reply).await;
             }
             // Until then the name was kept alive, and what was collected was counted.
             drop((lease, recorder, settling));
-            if is_keyed && charged && !repeats.is_durable_at_once() {
-                confirm_after_fsync(&*repeats, (&account, &key), ending).await;
+            if is_keyed && charged && !reply_store.is_durable_at_once() {
+                confirm_after_fsync(&*reply_store, &account, &key, ending).await;
             }
-        })
-        .await;
+        });
     }
 }
 
@@ -208,8 +202,9 @@ enum ClaimEnding {
 /// Writes the outcome once more: a server may lose the last second of acknowledged writes. The
 /// second write changes nothing if the first one is there.
 async fn confirm_after_fsync(
-    repeats: &dyn ReplyStore,
-    claim: (&AccountName, &IdempotencyKey),
+    reply_store: &dyn ReplyStore,
+    account: &AccountName,
+    key: &IdempotencyKey,
     mut ending: ClaimEnding,
 ) {
     if let ClaimEnding::Charged(reply) = &mut ending {
@@ -217,14 +212,15 @@ async fn confirm_after_fsync(
         *reply = reply.take().filter(|reply| reply.body.len() <= DELIVERED_BYTES_MAX);
     }
     tokio::time::sleep(CONFIRM_DELAY).await;
-    retry_until_stored(repeats, claim, &mut ending).await;
+    retry_until_stored(reply_store, account, key, &mut ending).await;
 }
 
 /// Ends a name until the store has said that it did, but not for ever. Tells whether the name
 /// stands for the call now.
 async fn retry_until_stored(
-    repeats: &dyn ReplyStore,
-    (account, key): (&AccountName, &IdempotencyKey),
+    reply_store: &dyn ReplyStore,
+    account: &AccountName,
+    key: &IdempotencyKey,
     end: &mut ClaimEnding,
 ) -> bool {
     let (began, mut backoff) = (Instant::now(), Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX));
@@ -232,9 +228,9 @@ async fn retry_until_stored(
         let IdempotencyKey { name, owner, .. } = key;
         let done = match end {
             ClaimEnding::Released => {
-                repeats.release_key(account, name, owner).await.map(|()| false)
+                reply_store.release_key(account, name, owner).await.map(|()| false)
             }
-            ClaimEnding::Charged(reply) => repeats.complete(account, key, reply.clone()).await,
+            ClaimEnding::Charged(reply) => reply_store.complete(account, key, reply.clone()).await,
         };
         let why = match done {
             Ok(is_known) => return is_known,

@@ -24,7 +24,8 @@ pub(super) fn body_name(account: &AccountName, owner: &str, body: ExternalBody) 
 /// the body could not be put there.
 pub(super) async fn store_long_body(
     bodies: &BodyFiles,
-    (account, key): (&AccountName, &IdempotencyKey),
+    account: &AccountName,
+    key: &IdempotencyKey,
     reply: Option<ReplyParts>,
 ) -> Option<ReplyParts> {
     let ReplyParts { head, body } = reply?;
@@ -48,7 +49,8 @@ pub(super) async fn store_long_body(
 /// Deletes the body of a reply that nobody will ask for: its name is another call's by now.
 pub(super) async fn delete_body(
     bodies: &BodyFiles,
-    (account, key): (&AccountName, &IdempotencyKey),
+    account: &AccountName,
+    key: &IdempotencyKey,
     reply: &ReplyParts,
 ) {
     let Some(apart) = reply.head.apart else { return };

@@ -28,7 +28,7 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) async fn send_stored_reply(
     from: (&Gateway, &AccountName),
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     stored: &StoredReply,
 ) -> Result<bool, ApiError> {
     let Some(mut body) =
@@ -41,13 +41,13 @@ pub(super) async fn send_stored_reply(
         _ => body.next().await.map_err(|()| ServerError::LedgerUnavailable)?,
     };
     let Some(first) = first else { return Ok(false) };
-    exchange.leave_pool();
-    exchange.access_log.status = stored.head.status();
-    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
-    let head = build_head(exchange, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
-    if write_reply(from.0.timeouts.client_write, session, head, (body, first)).await.is_none() {
-        writer::abort_response(session, exchange).await;
-        exchange.access_log.client_disconnected = true;
+    ctx.leave_pool();
+    ctx.access_log.status = stored.head.status();
+    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
+    let head = build_head(ctx, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
+    if write_reply(from.0.timeouts.client_write, session, head, body, first).await.is_none() {
+        writer::abort_response(session, ctx).await;
+        ctx.access_log.client_disconnected = true;
     }
     Ok(true)
 }
@@ -133,7 +133,7 @@ impl<'a> ReplayBody<'a> {
 }
 
 fn build_head(
-    exchange: &RequestContext,
+    ctx: &RequestContext,
     stored: &StoredReply,
     bytes: u64,
 ) -> pingora::Result<ResponseHeader> {
@@ -144,7 +144,7 @@ fn build_head(
         }
     }
     head.insert_header("content-length", bytes)?;
-    head::add_request_id(&mut head, exchange)?;
+    head::add_request_id(&mut head, ctx)?;
     head.insert_header("idempotent-replayed", "true")?;
     head.insert_header("x-original-request-id", original_request_id(&stored.owner))?;
     Ok(head)
@@ -160,7 +160,8 @@ async fn write_reply(
     write_timeout: Duration,
     session: &mut Session,
     head: ResponseHeader,
-    (mut body, first): (ReplayBody<'_>, Bytes),
+    mut body: ReplayBody<'_>,
+    first: Bytes,
 ) -> Option<()> {
     let down = &mut session.downstream_session;
     let writing = down.write_response_header(Box::new(head));

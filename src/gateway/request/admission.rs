@@ -42,13 +42,13 @@ pub(crate) struct AcceptedCall<'a> {
 /// route to the vendor is set up.
 pub(crate) fn accept_call<'a>(
     gateway: &'a Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     parsed: ParsedBody,
     endpoint: Endpoint,
 ) -> Result<AcceptedCall<'a>, ApiError> {
     let catalogue = gateway.catalogue.load();
     let model = find_model(&catalogue, &parsed.model, endpoint)?;
-    exchange.access_log.model = Some(model.clone());
+    ctx.access_log.model = Some(model.clone());
     let call = ModelCall::parse(parsed, endpoint)?;
     check_field_policy(&model, &call, endpoint)?;
     let vendor = &model.vendor.name;
@@ -56,7 +56,7 @@ pub(crate) fn accept_call<'a>(
         return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
     };
     let price_version = catalogue.version.clone();
-    Ok(AcceptedCall { call, model, price_version, priced_at: exchange.arrived_ms / 1_000, routes })
+    Ok(AcceptedCall { call, model, price_version, priced_at: ctx.arrived_ms / 1_000, routes })
 }
 
 /// Admits a call: afterwards its money is held.
@@ -65,12 +65,12 @@ pub(crate) fn accept_call<'a>(
 /// The call is invalid, not for sale, or not covered by the balance.
 pub(crate) async fn admit_call(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     caller: AuthenticatedCaller,
     body: RequestBody,
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
-    let accepted = accept_call(gateway, exchange, body.parsed, endpoint)?;
+    let accepted = accept_call(gateway, ctx, body.parsed, endpoint)?;
     let AcceptedCall { call, model, price_version, priced_at, routes } = accepted;
     let translation = build_translation(&caller, &model, &call, endpoint)?;
     // A call that continues a tool loop may turn out longer: the least is held until that is known.
@@ -82,8 +82,7 @@ pub(crate) async fn admit_call(
         }
         _ => ReferencedContext::default(),
     };
-    let mut untried =
-        routes.attempt_order(exchange.access_log.account.as_ref(), exchange.arrived_ms);
+    let mut untried = routes.attempt_order(ctx.access_log.account.as_ref(), ctx.arrived_ms);
     // Another route may use another of our vendor accounts, where the referenced objects do not
     // exist. If the route is gone it may have been renamed, so then all routes are tried.
     let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
@@ -95,7 +94,7 @@ pub(crate) async fn admit_call(
     }
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
-    let funding = fund_call(gateway, &exchange.id, caller, quote).await?;
+    let funding = fund_call(gateway, &ctx.id, caller, quote).await?;
     let body_transform = match (&translation, model.vendor.text_api) {
         (Some(translation), _) => {
             BodyTransform::Translate { body: translation.build_call(), reasoning: None }
@@ -107,7 +106,7 @@ pub(crate) async fn admit_call(
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
     let pricing =
         PricedModel { model, price_version, priced_at, endpoint, input_tokens, full_hold };
-    exchange.stage = RequestStage::Admitted(Box::new(AdmittedCall {
+    ctx.stage = RequestStage::Admitted(Box::new(AdmittedCall {
         priced: PricedCall { call, body_transform, funding, pricing },
         permits: CallPermits {
             upload: body.upload_permit,
@@ -118,7 +117,7 @@ pub(crate) async fn admit_call(
         attempt: None,
     }));
     if let Some(translation) = translation.filter(|_| continued) {
-        reasoning_cache::restore_reasoning(gateway, exchange, translation).await;
+        reasoning_cache::restore_reasoning(gateway, ctx, translation).await;
     }
     Ok(())
 }

@@ -58,12 +58,12 @@ pub(crate) fn resolve_address(
 
 /// What forwarded headers say, where nobody can tell what they mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AmbiguousForwarding;
+pub(crate) struct AmbiguousForwarding;
 
 impl TrustedProxies {
     /// Whether an address is that of such a proxy. An IPv4-mapped address is its IPv4.
     #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|network| network.contains(&address))
     }
@@ -72,7 +72,7 @@ impl TrustedProxies {
     ///
     /// # Errors
     /// There are both headers: one of them is the client's own, and nobody knows which.
-    pub fn resolve_client(
+    pub(crate) fn resolve_client(
         &self,
         peer: IpAddr,
         headers: &HeaderMap,

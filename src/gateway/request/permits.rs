@@ -45,11 +45,11 @@ impl Gateway {
     /// The account has too many.
     pub(crate) fn count_for_account(
         &self,
-        exchange: &mut RequestContext,
+        ctx: &mut RequestContext,
         account: &Arc<Tenant>,
     ) -> Result<(), ApiError> {
-        exchange.tenant = Some(account.clone());
-        let Some(permit) = &mut exchange.request_permit else { return Ok(()) };
+        ctx.tenant = Some(account.clone());
+        let Some(permit) = &mut ctx.request_permit else { return Ok(()) };
         let transferred = permit.transfer(&self.concurrency.by_account, account);
         transferred.map_err(|_| reject_tenant("account_requests", ACCOUNT_LIMIT_MESSAGE))
     }

@@ -26,11 +26,11 @@ const TURNS_MAX: usize = 256;
 /// call alone would take, with the least.
 pub(crate) async fn restore_reasoning(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     mut translation: Translation,
 ) {
     let ids = translation.tool_loop_ids();
-    let Some(priced) = exchange.admitted().map(|admitted| &mut admitted.priced) else { return };
+    let Some(priced) = ctx.admitted().map(|admitted| &mut admitted.priced) else { return };
     let found =
         if ids.len() > TURNS_MAX { None } else { load_reasoning(gateway, priced, &ids).await };
     let restored = found.and_then(|kept| translation.match_saved_thinking(&kept));

@@ -67,7 +67,8 @@ pub(crate) async fn store_ids(
     gateway: &Gateway,
     account: &AccountName,
     given: IssuedIds,
-    (used, route): (TokenUsage, &str),
+    used: TokenUsage,
+    route: &str,
 ) {
     let life_ms = u64::try_from(ID_TTL.as_millis()).unwrap_or(u64::MAX);
     let answer = given.response_ids.first().cloned().unwrap_or_default();

@@ -19,27 +19,27 @@ use crate::gateway::upstream::outcome;
 /// on but the content type.
 pub(crate) fn begin_relay(
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     head: &mut ResponseHeader,
 ) -> pingora::Result<()> {
     let (admitted, attempt) =
-        exchange.take_attempt().ok_or_else(|| Error::new(ErrorType::InternalError))?;
+        ctx.take_attempt().ok_or_else(|| Error::new(ErrorType::InternalError))?;
     let AdmittedCall { priced, permits, .. } = admitted;
-    outcome::record_success(exchange, false);
-    exchange.access_log.status = 200;
-    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+    outcome::record_success(ctx, false);
+    ctx.access_log.status = 200;
+    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     let vendor_request_id = vendor_request_id(head);
-    let ours = build_head(session, exchange, &priced, head);
+    let ours = build_head(session, ctx, &priced, head);
     let bounds = usage_bounds::bounds_for_call(&priced.call, &priced.pricing);
-    let relay = Relay::new(relay_mode(exchange, &priced), priced.call.stream).with_bounds(bounds);
+    let relay = Relay::new(relay_mode(ctx, &priced), priced.call.stream).with_bounds(bounds);
     let PricedCall { call, funding, pricing, .. } = priced;
     let stream_budget = StreamBudget::for_call(&call, &funding, pricing.full_hold);
-    exchange.stage = RequestStage::Relaying(Box::new(RelayedCall {
+    ctx.stage = RequestStage::Relaying(Box::new(RelayedCall {
         funding,
         pricing,
         route: attempt.route,
         slot: attempt.slot,
-        fallback_depth: exchange.access_log.fallback_depth,
+        fallback_depth: ctx.access_log.fallback_depth,
         upload_permit: permits.upload,
         answer_permit: permits.answer,
         vendor_request_id,
@@ -47,6 +47,6 @@ pub(crate) fn begin_relay(
         stream_budget,
     }));
     *head = ours?;
-    idempotency::record_head(exchange, head);
+    idempotency::record_head(ctx, head);
     Ok(())
 }

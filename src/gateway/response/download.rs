@@ -20,7 +20,7 @@ pub(crate) async fn send_file(
     files: &VideoFiles,
     name: &str,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) -> Result<(), ApiError> {
     let unreadable = |why| match why {
         FileReadError::Missing => ApiError::Video(VideoError::NotFound),
@@ -39,7 +39,7 @@ pub(crate) async fn send_file(
         ByteRange::Unsatisfiable => {
             let none = LocalResponse { status: 416, ..LocalResponse::ok(String::new()) };
             let none = none.with_header("content-range", &format!("bytes */{length}"));
-            writer::send_response(session, exchange, none).await;
+            writer::send_response(session, ctx, none).await;
             return Ok(());
         }
     };
@@ -56,7 +56,7 @@ pub(crate) async fn send_file(
             let (first, last) = (range.start, range.end.saturating_sub(1));
             head.insert_header("content-range", format!("bytes {first}-{last}/{length}"))?;
         }
-        head::add_request_id(&mut head, exchange)?;
+        head::add_request_id(&mut head, ctx)?;
         let down = &mut session.downstream_session;
         down.write_response_header(Box::new(head)).await?;
         let mut left = range.end - range.start;
@@ -77,11 +77,11 @@ pub(crate) async fn send_file(
         Ok(left == 0)
     };
     let sent: pingora::Result<bool> = sending.await;
-    exchange.access_log.status = status;
-    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+    ctx.access_log.status = status;
+    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     if !matches!(sent, Ok(true)) {
-        writer::abort_response(session, exchange).await;
-        exchange.access_log.client_disconnected = sent.is_err();
+        writer::abort_response(session, ctx).await;
+        ctx.access_log.client_disconnected = sent.is_err();
     }
     Ok(())
 }

@@ -16,9 +16,9 @@ use crate::gateway::settlement::funding::Funding;
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// What the relay of an admitted call does.
-pub(crate) fn relay_mode(exchange: &RequestContext, priced: &PricedCall) -> RelayMode {
+pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode {
     let call = &priced.call;
-    let created = exchange.arrived_ms / 1_000;
+    let created = ctx.arrived_ms / 1_000;
     match (&call.kind, &priced.body_transform) {
         (RequestKind::Chat { include_usage: usage_asked, .. }, BodyTransform::Translate { .. }) => {
             RelayMode::Translated(ReplyMetadata {
@@ -32,7 +32,7 @@ pub(crate) fn relay_mode(exchange: &RequestContext, priced: &PricedCall) -> Rela
         (RequestKind::Chat { include_usage: usage_asked, text }, _) => {
             RelayMode::Chat { include_usage: *usage_asked, choices: text.choices }
         }
-        (RequestKind::Messages(_), _) => RelayMode::Messages { request_id: exchange.id.clone() },
+        (RequestKind::Messages(_), _) => RelayMode::Messages { request_id: ctx.id.clone() },
         (RequestKind::Responses(_), _) => RelayMode::Responses,
         (RequestKind::Embeddings(inputs), _) => RelayMode::Embeddings(*inputs),
         (RequestKind::Image { .. }, _) => RelayMode::Image {
@@ -49,7 +49,7 @@ pub(crate) fn relay_mode(exchange: &RequestContext, priced: &PricedCall) -> Rela
 /// is forwarded.
 pub(crate) fn build_head(
     session: &mut Session,
-    exchange: &RequestContext,
+    ctx: &RequestContext,
     priced: &PricedCall,
     vendor_head: &ResponseHeader,
 ) -> pingora::Result<ResponseHeader> {
@@ -77,8 +77,8 @@ pub(crate) fn build_head(
     } else {
         head.insert_header("transfer-encoding", "chunked")?;
     }
-    add_request_id(&mut head, exchange)?;
-    head.insert_header("x-gateway-fallback-depth", exchange.access_log.fallback_depth)?;
+    add_request_id(&mut head, ctx)?;
+    head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
     if let BodyTransform::Translate { body, reasoning: thinking } = &priced.body_transform {
         if !body.dropped_fields.is_empty() {
             head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
@@ -93,11 +93,11 @@ pub(crate) fn build_head(
 /// Names the request, as the client's format does too.
 pub(crate) fn add_request_id(
     head: &mut ResponseHeader,
-    exchange: &RequestContext,
+    ctx: &RequestContext,
 ) -> pingora::Result<()> {
-    head.insert_header("x-request-id", exchange.id.as_str())?;
-    if exchange.error_format == ErrorFormat::Messages {
-        head.insert_header("request-id", exchange.id.as_str())?;
+    head.insert_header("x-request-id", ctx.id.as_str())?;
+    if ctx.error_format == ErrorFormat::Messages {
+        head.insert_header("request-id", ctx.id.as_str())?;
     }
     Ok(())
 }

@@ -33,35 +33,35 @@ pub(crate) const REFUSAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Sends a reply; a client that has gone misses it.
 pub(crate) async fn send_response(
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     reply: LocalResponse,
 ) {
-    exchange.leave_pool();
-    exchange.access_log.status = reply.status;
-    exchange.access_log.time_to_first_byte = Some(exchange.arrived.elapsed());
+    ctx.leave_pool();
+    ctx.access_log.status = reply.status;
+    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     if reply.status >= 400 {
-        exchange.access_log.error_code = Some(reply.code.clone());
+        ctx.access_log.error_code = Some(reply.code.clone());
     }
     let down = &mut session.downstream_session;
-    let is_hurried = exchange.tenant.is_none() || matches!(reply.status, 429 | 503);
+    let is_hurried = ctx.tenant.is_none() || matches!(reply.status, 429 | 503);
     let timeout = match down.get_write_timeout().unwrap_or(WRITE_TIMEOUT) {
         wait if is_hurried || down.is_http2() && !down.is_body_done() => {
             wait.min(REFUSAL_WRITE_TIMEOUT)
         }
         wait => wait,
     };
-    let written = tokio::time::timeout(timeout, write_response(session, exchange, reply)).await;
+    let written = tokio::time::timeout(timeout, write_response(session, ctx, reply)).await;
     if !matches!(written, Ok(Ok(()))) {
-        abort_response(session, exchange).await;
-        exchange.access_log.client_disconnected = true;
+        abort_response(session, ctx).await;
+        ctx.access_log.client_disconnected = true;
     }
 }
 
 /// Aborts a response, so that the client sees that it is incomplete. pingora would end it with a
 /// last chunk or `END_STREAM`, as if it were complete.
-pub(crate) async fn abort_response(session: &mut Session, exchange: &mut RequestContext) {
+pub(crate) async fn abort_response(session: &mut Session, ctx: &mut RequestContext) {
     session.set_keepalive(None);
-    exchange.is_aborted = true;
+    ctx.is_aborted = true;
     if session.downstream_session.is_http2() {
         // Else that would wait for the client to take what is on its way.
         session.downstream_session.shutdown().await;
@@ -92,7 +92,7 @@ pub(crate) async fn drain_request(session: &mut Session, refusal: &ApiError) {
 
 pub(crate) async fn write_response(
     session: &mut Session,
-    exchange: &RequestContext,
+    ctx: &RequestContext,
     reply: LocalResponse,
 ) -> Result<()> {
     let body = reply.body;
@@ -101,12 +101,12 @@ pub(crate) async fn write_response(
         head.insert_header("content-type", "application/json")?;
     }
     head.insert_header("content-length", body.len())?;
-    head::add_request_id(&mut head, exchange)?;
+    head::add_request_id(&mut head, ctx)?;
     for (name, value) in reply.headers {
         head.insert_header(name, value)?;
     }
-    if exchange.access_log.route.is_some() {
-        head.insert_header("x-gateway-fallback-depth", exchange.access_log.fallback_depth)?;
+    if ctx.access_log.route.is_some() {
+        head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
     }
     let down = &mut session.downstream_session;
     down.write_response_header(Box::new(head)).await?;

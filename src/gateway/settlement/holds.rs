@@ -125,8 +125,8 @@ impl Gateway {
         let holding = async {
             self.ledger.accepts_holds().await?;
             asked = true;
-            let times = (unix_ms(), self.timeouts.lease_ms());
-            ledger::place_hold(&*self.ledger, account, id, quote, times).await
+            let lease_ms = self.timeouts.lease_ms();
+            ledger::place_hold(&*self.ledger, account, id, quote, unix_ms(), lease_ms).await
         };
         let made = self.with_ledger_timeout("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {

@@ -19,9 +19,9 @@ pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Extends the hold if the response so far needs it. Gives the error that must end it if it fails.
 pub(crate) async fn ensure_covered(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) -> Option<RelayError> {
-    let RelayedCall { stream_budget, relay, pricing, funding, .. } = exchange.relaying()?;
+    let RelayedCall { stream_budget, relay, pricing, funding, .. } = ctx.relaying()?;
     let usage = relay.billable_usage(pricing.input_tokens)?;
     if stream_budget.exceeds_requested(usage) {
         return Some(RelayError::TooLarge);
@@ -62,9 +62,9 @@ pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
 
 /// Tells the ledger what the answer has cost so far: should this process die, that is what is
 /// charged.
-pub(crate) async fn write_checkpoint(gateway: &Gateway, exchange: &mut RequestContext) {
-    let request_id = exchange.id.clone();
-    let Some(relaying) = exchange.relaying() else { return };
+pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
+    let request_id = ctx.id.clone();
+    let Some(relaying) = ctx.relaying() else { return };
     let Some(usage) = relaying.relay.billable_usage(relaying.pricing.input_tokens) else { return };
     let usage = relaying.stream_budget.cap_usage(usage);
     let Some(charge) = settlement::compute_charge(relaying, usage) else { return };
@@ -78,12 +78,11 @@ pub(crate) async fn write_checkpoint(gateway: &Gateway, exchange: &mut RequestCo
         (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());
     relaying.stream_budget.checkpointed_cost = charge;
     poll_then_spawn(async move {
-        let noted = ledger.apply(&account, Operation::Checkpoint { id, charge, line }).await;
+        let noted = ledger.submit(&account, Operation::Checkpoint { id, charge, line }).await;
         if let Err(why) = noted {
             log::debug!(event = "checkpoint_failed", why:% = why; "checkpoint failed");
         }
-    })
-    .await;
+    });
 }
 
 #[cfg(test)]

@@ -46,25 +46,25 @@ const STALE_RETRY_WINDOW: Duration = Duration::from_secs(2);
 pub(crate) async fn try_routes(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) -> Result<(), ApiError> {
     loop {
-        let late = exchange.arrived.elapsed() > gateway.timeouts.total;
-        let next = if late { None } else { gateway.upstream_peer(session, exchange).await.ok() };
+        let late = ctx.arrived.elapsed() > gateway.timeouts.total;
+        let next = if late { None } else { gateway.upstream_peer(session, ctx).await.ok() };
         let Some(peer) = next else {
-            return Err(exhausted_error(exchange));
+            return Err(exhausted_error(ctx));
         };
         let began = Instant::now();
-        let attempt = attempt_route(gateway, session, exchange, &peer).await;
-        exchange.vendor_time += began.elapsed();
+        let attempt = attempt_route(gateway, session, ctx, &peer).await;
+        ctx.vendor_time += began.elapsed();
         let mut vendor = match attempt {
             Ok(vendor) => vendor,
             Err(AttemptError::Retryable(reason, block)) => {
-                outcome::record_route_failure(exchange, reason, &block);
+                outcome::record_route_failure(ctx, reason, &block);
                 continue;
             }
             Err(AttemptError::ResponseTimeout) => {
-                outcome::record_lost_answer(exchange, failure::NO_RESPONSE);
+                outcome::record_lost_answer(ctx, failure::NO_RESPONSE);
                 return Err(UpstreamError::Timeout.into());
             }
             Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
@@ -75,20 +75,20 @@ pub(crate) async fn try_routes(
         // A part is no answer to a call that asked for all.
         if !head.status.is_success() || status == 206 {
             // Boxed: an answer that streams would carry the room for it all the time.
-            match Box::pin(handle_error_status(gateway, exchange, vendor, &peer, &head)).await {
+            match Box::pin(handle_error_status(gateway, ctx, vendor, &peer, &head)).await {
                 Some(refusal) => return Err(refusal),
                 None => continue,
             }
         }
         vendor.connection.set_read_timeout(Some(gateway.timeouts.stall));
-        if let Some(reason) = Box::pin(detect_no_work(exchange, &mut vendor, &head)).await {
+        if let Some(reason) = Box::pin(detect_no_work(ctx, &mut vendor, &head)).await {
             vendor.connection.shutdown().await;
             let block =
                 AttemptFailure { status: Some(status), retry_after: None, may_be_billed: false };
-            outcome::record_route_failure(exchange, reason, &block);
+            outcome::record_route_failure(ctx, reason, &block);
             continue;
         }
-        return response::relay_response(gateway, session, exchange, vendor, &peer, head).await;
+        return response::relay_response(gateway, session, ctx, vendor, &peer, head).await;
     }
 }
 
@@ -114,29 +114,29 @@ impl AttemptError {
 async fn attempt_route(
     gateway: &Gateway,
     session: &mut Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     peer: &HttpPeer,
 ) -> Result<Box<UpstreamResponse>, AttemptError> {
     // A connection that was kept open may have been closed just now: once more, anew.
     let mut may_retry = true;
     loop {
-        let admitted = exchange.admitted().ok_or(AttemptError::Internal)?;
+        let admitted = ctx.admitted().ok_or(AttemptError::Internal)?;
         let route = &admitted.attempt.as_ref().ok_or(AttemptError::Internal)?.route;
         let head = upstream::empty_request_head(&admitted.priced, route);
         let mut head = head.map_err(|_| AttemptError::Internal)?;
         let is_large = admitted.permits.upload.is_some();
-        let filled = gateway.upstream_request_filter(session, &mut head, exchange).await;
+        let filled = gateway.upstream_request_filter(session, &mut head, ctx).await;
         filled.map_err(|_| AttemptError::Internal)?;
         let began = Instant::now();
         let (mut up, reused) = match gateway.upstream_pool.connect(peer).await {
             Ok(connected) => connected,
             Err(_) if std::mem::take(&mut may_retry) && peer.is_tls() => continue,
-            Err(why) => return Err(record_connect_failure(exchange, &why)),
+            Err(why) => return Err(record_connect_failure(ctx, &why)),
         };
         up.set_read_timeout(Some(gateway.timeouts.answer));
         let most = if is_large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
-        match send_and_read_head(gateway, &mut up, head, exchange).await {
+        match send_and_read_head(gateway, &mut up, head, ctx).await {
             Ok(sent_whole) => return Ok(Box::new(UpstreamResponse::new(up, sent_whole))),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
@@ -145,11 +145,13 @@ async fn attempt_route(
             Err(why) => {
                 up.shutdown().await;
                 // Whoever has worked on the call for longer may have done it.
-                let stale = reused && began.elapsed() < STALE_RETRY_WINDOW;
-                if !(stale && std::mem::take(&mut may_retry)) {
+                let is_stale = reused
+                    && began.elapsed() < STALE_RETRY_WINDOW
+                    && !failure::has_reset_stream(&why);
+                if !(is_stale && std::mem::take(&mut may_retry)) {
                     // What is around the error may be the vendor's words, and in them our key.
                     let why = why.etype().as_str();
-                    let request_id = exchange.id.as_str();
+                    let request_id = ctx.id.as_str();
                     log::info!(
                         event = "upstream_no_response", request_id, why;
                         "upstream closed without a response"
@@ -157,21 +159,21 @@ async fn attempt_route(
                     return Err(AttemptError::retryable(failure::RESET, true));
                 }
                 // Nobody knows whether it was read.
-                outcome::record_resend(exchange);
+                outcome::record_resend(ctx);
             }
         }
     }
 }
 
 /// Notes that no connection could be made; the next one goes to another address, if there is one.
-fn record_connect_failure(exchange: &mut RequestContext, why: &Error) -> AttemptError {
+fn record_connect_failure(ctx: &mut RequestContext, why: &Error) -> AttemptError {
     let reason = failure::reason_for_connect(why);
-    if let Some(route) = &exchange.access_log.route {
+    if let Some(route) = &ctx.access_log.route {
         route.rotate_address();
         let (vendor, name) = (&route.vendor, &route.name);
         let why: String = why.to_string().chars().take(CONNECT_ERROR_CHARS_MAX).collect();
         log::warn!(
-            event = "upstream_connect_failed", request_id = exchange.id, vendor, route = name,
+            event = "upstream_connect_failed", request_id = ctx.id, vendor, route = name,
             reason, why:?; "upstream connect failed"
         );
     }
@@ -184,9 +186,9 @@ async fn send_and_read_head(
     gateway: &Gateway,
     up: &mut Upstream,
     head: RequestHeader,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
 ) -> pingora::Result<bool> {
-    let attempt = exchange.admitted().and_then(|admitted| admitted.attempt.as_ref());
+    let attempt = ctx.admitted().and_then(|admitted| admitted.attempt.as_ref());
     let body = attempt.map(|attempt| attempt.body.clone()).unwrap_or_default();
     if let Err(why) = write_request(up, head, &body).await {
         // Some vendors answer before they have read everything, and close.
@@ -201,7 +203,7 @@ async fn send_and_read_head(
         let read = tokio::time::timeout(gateway.timeouts.answer, read_response_head(up)).await;
         read.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no head in time"))
     };
-    if exchange.admitted().is_none_or(|admitted| admitted.permits.upload.is_none()) {
+    if ctx.admitted().is_none_or(|admitted| admitted.permits.upload.is_none()) {
         return reading.await.map(|()| true);
     }
     let mut reading = std::pin::pin!(reading);
@@ -210,7 +212,7 @@ async fn send_and_read_head(
             Ok(read) => return read.map(|()| true),
             // It works on it. Another route would need the body again, but others need its room.
             Err(_) if gateway.upload_budget.has_waiters() => {
-                exchange.admitted().into_iter().for_each(AdmittedCall::drop_body);
+                ctx.admitted().into_iter().for_each(AdmittedCall::drop_body);
             }
             Err(_) => {}
         }
@@ -267,8 +269,8 @@ async fn read_error_body(
 }
 
 /// Every route failed, or there was none to try.
-fn exhausted_error(exchange: &mut RequestContext) -> ApiError {
-    let routes = exchange.admitted().map(|admitted| &admitted.routes);
+fn exhausted_error(ctx: &mut RequestContext) -> ApiError {
+    let routes = ctx.admitted().map(|admitted| &admitted.routes);
     match routes.map(|routes| (routes.last_failure.clone(), routes.skipped_full_route)) {
         Some((Some(block), _)) => UpstreamError::AllRoutesFailed(block).into(),
         Some((None, true)) => reject("routes"),
@@ -281,7 +283,7 @@ fn exhausted_error(exchange: &mut RequestContext) -> ApiError {
 /// client is to hear.
 async fn handle_error_status(
     gateway: &Gateway,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     vendor: Box<UpstreamResponse>,
     peer: &HttpPeer,
     head: &ResponseHeader,
@@ -291,7 +293,7 @@ async fn handle_error_status(
     let (body, whole) = read_error_body(gateway, vendor, peer).await;
     let body = Bytes::from(body);
     let is_cut = !whole && matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
-    let admitted = exchange.admitted()?;
+    let admitted = ctx.admitted()?;
     let body = admitted.attempt.as_ref()?.route.redact(body);
     let rules = &admitted.priced.pricing.model.vendor.failover;
     let error = VendorError::parse(&body);
@@ -310,7 +312,7 @@ async fn handle_error_status(
         }
         return Some(UpstreamError::Refused { status, error }.into());
     } else if status < 300 {
-        outcome::record_lost_answer(exchange, failure::reason_for_status(status));
+        outcome::record_lost_answer(ctx, failure::reason_for_status(status));
         let block = AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
         return Some(UpstreamError::AllRoutesFailed(block).into());
     } else {
@@ -318,7 +320,7 @@ async fn handle_error_status(
         AttemptFailure { status: Some(status), retry_after, may_be_billed: false }
     };
     let reason = failure::reason_for_status(block.status.unwrap_or(status));
-    outcome::record_route_failure(exchange, reason, &block);
+    outcome::record_route_failure(ctx, reason, &block);
     None
 }
 
@@ -331,11 +333,11 @@ fn is_client_error(status: u16, error: &VendorError, is_cut: bool) -> bool {
 
 /// Why an answer proves that no work was done, if it does.
 async fn detect_no_work(
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     vendor: &mut UpstreamResponse,
     head: &ResponseHeader,
 ) -> Option<&'static str> {
-    let call = &exchange.admitted()?.priced.call;
+    let call = &ctx.admitted()?.priced.call;
     if upstream::is_html_page(head) {
         return Some(failure::HTML);
     }

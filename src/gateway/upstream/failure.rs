@@ -68,6 +68,16 @@ pub(crate) fn reason_for_connect(why: &Error) -> &'static str {
     }
 }
 
+/// Whether the vendor ended the stream of a call over a connection that goes on: it has read the
+/// call, unless it says that it has not (RFC 9113, section 8.7).
+#[must_use]
+pub(crate) fn has_reset_stream(why: &Error) -> bool {
+    let reset = why.root_cause().downcast_ref::<h2::Error>();
+    reset.is_some_and(|why| {
+        why.is_reset() && why.is_remote() && why.reason() != Some(h2::Reason::REFUSED_STREAM)
+    })
+}
+
 fn reason_for_handshake(text: &str) -> &'static str {
     // Names of hosts may be any words.
     let text = text.rsplit_once(", SNI: ").map_or(text, |(said, _)| said).to_ascii_lowercase();

@@ -11,11 +11,11 @@ use crate::metrics::METRICS;
 
 /// Notes that the route being tried failed, so that the next one gets its turn.
 pub(crate) fn record_route_failure(
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     reason: &'static str,
     block: &AttemptFailure,
 ) {
-    let RequestContext { id, stage, access_log, .. } = exchange;
+    let RequestContext { id, stage, access_log, .. } = ctx;
     let RequestStage::Admitted(admitted) = stage else { return };
     let AdmittedCall { priced, routes, attempt, .. } = &mut **admitted;
     let Some(RouteAttempt { route, .. }) = attempt.take() else { return };
@@ -58,39 +58,39 @@ pub(crate) fn record_unresolved(routes: &mut RouteQueue, route: &VendorRoute) {
 }
 
 /// Notes that an attempt was given up after the vendor may have begun paid work.
-pub(crate) fn record_lost_attempt(exchange: &mut RequestContext) {
-    if let Some(route) = &exchange.access_log.route {
+pub(crate) fn record_lost_attempt(ctx: &mut RequestContext) {
+    if let Some(route) = &ctx.access_log.route {
         METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
     }
 }
 
 /// Notes that a kept connection broke after it had taken the call, which goes out once more: the
 /// vendor may do the work twice.
-pub(crate) fn record_resend(exchange: &mut RequestContext) {
-    record_lost_attempt(exchange);
-    let Some(routes) = exchange.admitted().map(|admitted| &mut admitted.routes) else { return };
+pub(crate) fn record_resend(ctx: &mut RequestContext) {
+    record_lost_attempt(ctx);
+    let Some(routes) = ctx.admitted().map(|admitted| &mut admitted.routes) else { return };
     let status = routes.last_failure.as_ref().and_then(|block| block.status);
     routes.last_failure = Some(AttemptFailure { status, retry_after: None, may_be_billed: true });
 }
 
 /// Notes that the answer of the route being tried is lost after the vendor may have worked.
 /// Nothing is tried after it in this call, but the next calls may find better routes first.
-pub(crate) fn record_lost_answer(exchange: &mut RequestContext, reason: &'static str) {
-    record_lost_attempt(exchange);
-    let Some(route) = &exchange.access_log.route else { return };
+pub(crate) fn record_lost_answer(ctx: &mut RequestContext, reason: &'static str) {
+    record_lost_attempt(ctx);
+    let Some(route) = &ctx.access_log.route else { return };
     let failure = HealthFailure { reason, is_lost: true, retry_after: None };
-    route.record_failure(exchange.access_log.account.as_ref(), failure);
+    route.record_failure(ctx.access_log.account.as_ref(), failure);
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
-        event = "upstream_response_lost", request_id = exchange.id, vendor, route = name, reason;
+        event = "upstream_response_lost", request_id = ctx.id, vendor, route = name, reason;
         "upstream response lost"
     );
 }
 
 /// Notes that an answer came; `is_whole` tells whether to its end.
-pub(crate) fn record_success(exchange: &RequestContext, is_whole: bool) {
-    if let Some(route) = &exchange.access_log.route {
-        let account = exchange.access_log.account.as_ref();
-        route.health.record_success(account, is_whole, exchange.arrived_ms);
+pub(crate) fn record_success(ctx: &RequestContext, is_whole: bool) {
+    if let Some(route) = &ctx.access_log.route {
+        let account = ctx.access_log.account.as_ref();
+        route.health.record_success(account, is_whole, ctx.arrived_ms);
     }
 }

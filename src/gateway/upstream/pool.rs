@@ -1,10 +1,11 @@
 //! Connections to vendors: pingora makes them, and they are kept between two calls.
 //!
-//! Plain ones are kept here. pingora has a task watch each that lies idle, and sends a head before
-//! it has the body; for a short call that is much of what passing it on costs. Here whoever
-//! takes a connection up looks whether it is still there (one that is closed just then costs a
-//! second try, see `proxy_loop`), and head and body leave together. A connection with TLS may carry
-//! many calls at a time, which pingora knows how to share out: these stay with it.
+//! Those that carry one call at a time are kept here, with TLS or without. pingora has a task watch
+//! each that lies idle, and sends a head before it has the body; for a short call that is much of
+//! what passing it on costs. Here a caller that takes an idle connection looks whether it is still
+//! open (one that is closed just then costs a second try, see `attempts`), and head and body leave
+//! together. A connection with HTTP/2 carries many calls at a time. pingora knows how to share out
+//! its streams, so these stay with pingora.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,12 +14,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use pingora::connectors::http::Connector;
+use pingora::connectors::http::v2::{
+    Connector as Http2Connector, H2HandshakeSettings, handshake as start_http2,
+};
 use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::protocols::Stream;
 use pingora::protocols::http::client::HttpSession as Upstream;
-use pingora::protocols::http::v1::client::HttpSession as Plain;
-use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::protocols::http::v1::client::HttpSession as Http1Session;
+use pingora::protocols::http::v2::client::Http2Session;
+use pingora::upstreams::peer::{ALPN, HttpPeer, Peer};
+use pingora::{ErrorType, OkOrErr};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
@@ -27,7 +32,9 @@ use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuf
 pub(crate) const NO_CERTIFICATES: &str = "/dev/null";
 
 pub(crate) struct UpstreamPool {
-    tls: Connector,
+    /// Makes connections with TLS, and keeps those that carry HTTP/2.
+    http2: Http2Connector,
+    /// Makes connections without TLS.
     plain: TransportConnector,
     /// Idle ones by where they lead to, those that came last at the end.
     idle: Mutex<HashMap<u64, VecDeque<IdleConnection>>>,
@@ -36,19 +43,19 @@ pub(crate) struct UpstreamPool {
 }
 
 struct IdleConnection {
-    connection: Box<UpstreamStream>,
+    stream: Box<UpstreamStream>,
     idle_since: Instant,
 }
 
 impl UpstreamPool {
-    /// A pool that keeps idle plain connections, up to `keepalive_pool_size` of each peer.
+    /// A pool that keeps idle connections, up to `keepalive_pool_size` of each peer.
     #[must_use]
     pub(crate) fn new(options: ConnectorOptions, idle_timeout: Duration) -> UpstreamPool {
         let idle_per_peer_max = options.keepalive_pool_size;
         let without_tls =
             ConnectorOptions { ca_file: Some(NO_CERTIFICATES.to_owned()), ..options.clone() };
         UpstreamPool {
-            tls: Connector::new(Some(options)),
+            http2: Http2Connector::new(Some(options)),
             plain: TransportConnector::new(Some(without_tls)),
             idle: Mutex::default(),
             idle_per_peer_max,
@@ -61,63 +68,88 @@ impl UpstreamPool {
     /// # Errors
     /// It cannot be made.
     pub(crate) async fn connect(&self, peer: &HttpPeer) -> pingora::Result<(Upstream, bool)> {
+        if peer.is_tls()
+            && let Some(session) = self.http2.reused_http_session(peer).await?
+        {
+            return Ok((Upstream::H2(session), true));
+        }
+        if let Some(stream) = self.take_idle(peer.reuse_hash()) {
+            return Ok((http1_session(stream, peer), true));
+        }
+        let connector = if peer.is_tls() { self.http2.transport() } else { &self.plain };
         // Boxed: making one is far larger than what is around it, and would be moved along with it.
-        if peer.is_tls() {
-            return Box::pin(self.tls.get_http_session(peer)).await;
+        let stream = Box::pin(connector.new_stream(peer)).await?;
+        if stream.selected_alpn_proto() == Some(ALPN::H2) {
+            let session = Box::pin(self.first_http2_session(stream, peer)).await?;
+            return Ok((Upstream::H2(session), false));
         }
-        if let Some(connection) = self.take_idle(peer.reuse_hash()) {
-            return Ok((http1_session(connection, peer), true));
+        let stream = WrappedStream { stream, policy: CoalesceHead::default() };
+        Ok((http1_session(Box::new(stream), peer), false))
+    }
+
+    /// The first call of a connection, which others may share from now on.
+    async fn first_http2_session(
+        &self,
+        stream: Stream,
+        peer: &HttpPeer,
+    ) -> pingora::Result<Http2Session> {
+        let mut settings = H2HandshakeSettings::new();
+        settings.max_streams = peer.options.max_h2_streams;
+        settings.ping_interval = peer.options.h2_ping_interval;
+        settings.stream_window_size = peer.options.h2_stream_window_size;
+        settings.connection_window_size = peer.options.h2_connection_window_size;
+        let connection = start_http2(stream, settings).await?;
+        let session = connection.spawn_stream().await?;
+        if connection.more_streams_allowed() {
+            self.http2.in_use_pool().insert(peer.reuse_hash(), connection);
         }
-        let stream = Box::pin(self.plain.new_stream(peer)).await?;
-        let connection = WrappedStream { stream, policy: CoalesceHead::default() };
-        Ok((http1_session(Box::new(connection), peer), false))
+        session.or_err(ErrorType::H2Error, "a new connection takes no call")
     }
 
     /// Keeps a connection for the next call, if it can serve one.
-    pub(crate) async fn release(&self, up: Upstream, peer: &HttpPeer) {
-        let mut plain = match up {
-            Upstream::H1(plain) if !peer.is_tls() => plain,
-            up => {
-                let releasing = self.tls.release_http_session(up, peer, Some(self.idle_timeout));
-                // Boxed: it is far larger than all else that a call waits for at its end.
-                return Box::pin(releasing).await;
+    pub(crate) async fn release(&self, session: Upstream, peer: &HttpPeer) {
+        let mut session = match session {
+            Upstream::H1(session) => session,
+            Upstream::H2(session) => {
+                return self.http2.release_http_session(session, peer, Some(self.idle_timeout));
             }
+            // No peer of ours asks for another protocol.
+            Upstream::Custom(()) => return,
         };
-        plain.respect_keepalive();
-        let stream = plain.reuse().await;
-        let connection =
-            stream.and_then(|stream| stream.into_any().downcast::<UpstreamStream>().ok());
-        let Some(mut connection) = connection.filter(|_| self.idle_per_peer_max > 0) else {
+        session.respect_keepalive();
+        let stream = session.reuse().await;
+        let stream = stream.and_then(|stream| stream.into_any().downcast::<UpstreamStream>().ok());
+        let Some(mut stream) = stream.filter(|_| self.idle_per_peer_max > 0) else {
             return;
         };
-        if connection.is_reusable() {
+        if stream.is_reusable() {
             let mut idle = self.lock_idle();
-            let lines = idle.entry(peer.reuse_hash()).or_default();
-            if lines.len() >= self.idle_per_peer_max {
-                lines.pop_front();
+            let of_peer = idle.entry(peer.reuse_hash()).or_default();
+            if of_peer.len() >= self.idle_per_peer_max {
+                of_peer.pop_front();
             }
-            lines.push_back(IdleConnection { connection, idle_since: Instant::now() });
+            of_peer.push_back(IdleConnection { stream, idle_since: Instant::now() });
         }
     }
 
     /// Closes what has been idle for too long, or was closed at the other end.
     pub(crate) fn sweep(&self) {
-        self.lock_idle().retain(|_, lines| {
-            lines.retain_mut(|idle| {
-                idle.idle_since.elapsed() < self.idle_timeout && idle.connection.is_reusable()
+        self.lock_idle().retain(|_, of_peer| {
+            of_peer.retain_mut(|idle| {
+                idle.idle_since.elapsed() < self.idle_timeout && idle.stream.is_reusable()
             });
-            !lines.is_empty()
+            !of_peer.is_empty()
         });
     }
 
     /// The connection that was used last, so that surplus ones stay idle and time out.
-    fn take_idle(&self, place: u64) -> Option<Box<UpstreamStream>> {
+    fn take_idle(&self, reuse_hash: u64) -> Option<Box<UpstreamStream>> {
         loop {
-            let IdleConnection { mut connection, idle_since: since } =
-                self.lock_idle().get_mut(&place)?.pop_back()?;
-            if since.elapsed() < self.idle_timeout && connection.is_reusable() {
-                connection.policy = CoalesceHead::default();
-                return Some(connection);
+            let IdleConnection { mut stream, idle_since } =
+                self.lock_idle().get_mut(&reuse_hash)?.pop_back()?;
+            if idle_since.elapsed() < self.idle_timeout && stream.is_reusable() {
+                stream.policy = CoalesceHead::default();
+                return Some(stream);
             }
         }
     }
@@ -127,11 +159,11 @@ impl UpstreamPool {
     }
 }
 
-fn http1_session(connection: Box<UpstreamStream>, peer: &HttpPeer) -> Upstream {
-    Upstream::H1(Plain::new_with_options(connection, peer))
+fn http1_session(stream: Box<UpstreamStream>, peer: &HttpPeer) -> Upstream {
+    Upstream::H1(Http1Session::new_with_options(stream, peer))
 }
 
-/// A plain connection to a vendor.
+/// A connection to a vendor that carries one call at a time.
 type UpstreamStream = WrappedStream<CoalesceHead>;
 
 impl UpstreamStream {
@@ -286,7 +318,7 @@ mod tests {
             dial.lock_idle()
                 .entry(7)
                 .or_default()
-                .push_back(IdleConnection { connection: line, idle_since: Instant::now() });
+                .push_back(IdleConnection { stream: line, idle_since: Instant::now() });
             ends.push(far);
         }
         drop(ends.pop());
@@ -307,7 +339,7 @@ mod tests {
         dial.lock_idle()
             .entry(7)
             .or_default()
-            .push_back(IdleConnection { connection: line, idle_since: Instant::now() });
+            .push_back(IdleConnection { stream: line, idle_since: Instant::now() });
         dial.sweep();
         assert!(dial.lock_idle().is_empty());
         assert_eq!(read_all(far).await, b"");

@@ -36,12 +36,11 @@ pub(in crate::gateway) const EMBEDDED_STORE_TIMEOUT: Duration = Duration::from_s
 pub(in crate::gateway) async fn create_job(
     gateway: &Gateway,
     session: &Session,
-    exchange: &mut RequestContext,
+    ctx: &mut RequestContext,
     caller: AuthenticatedCaller,
     request_body: RequestBody,
 ) -> Result<LocalResponse, ApiError> {
-    let accepted =
-        admission::accept_call(gateway, exchange, request_body.parsed, Endpoint::Videos)?;
+    let accepted = admission::accept_call(gateway, ctx, request_body.parsed, Endpoint::Videos)?;
     let AcceptedCall { call, model, price_version, priced_at, .. } = accepted;
     let RequestKind::Video { ask, file } = &call.kind else {
         return Err(ServerError::Internal.into());
@@ -50,7 +49,7 @@ pub(in crate::gateway) async fn create_job(
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
-        id: job_id(&exchange.id),
+        id: job_id(&ctx.id),
         account: account.clone(),
         key_prefix: caller.key.prefix.clone(),
         model: model.id.clone(),
@@ -58,7 +57,7 @@ pub(in crate::gateway) async fn create_job(
         seconds: ask.seconds,
         resolution: ask.resolution,
         size: ask.size.clone(),
-        created_ms: exchange.arrived_ms,
+        created_ms: ctx.arrived_ms,
         held: quote.wanted,
         price_version: price_version.to_string(),
         body_apart: None,

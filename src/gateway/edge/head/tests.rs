@@ -8,7 +8,7 @@ use super::*;
 /// The ending of every test below: what a server makes of these bytes.
 fn read(head: &[u8]) -> Result<Option<usize>, HeadError> {
     let Some(end) = find_end(head, 0)? else { return Ok(None) };
-    check_head(&head[..end]).map(|_| Some(end))
+    check_head(&head[..end]).map(|()| Some(end))
 }
 
 #[rstest]
