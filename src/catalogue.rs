@@ -29,15 +29,16 @@ mod vendor_key;
 pub use kind::ModelKind;
 pub use model::Model;
 pub use offer::Catalogue;
-pub use route::{VendorModelNames, VendorRoutes};
+pub use route::VendorModelNames;
+pub use route::VendorRoutes;
 pub use vendor::Vendor;
-pub use vendor_key::VendorKey;
+pub(crate) use vendor_key::VendorKey;
 
 use offer::RulesFileCounts;
 use rules_file::ModelEntry;
 
 /// The name and the text of a rules file.
-pub type RulesSource = (String, String);
+pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
     /// Reads the rules of all vendors. `naming` are the vendors' own names for models, from the

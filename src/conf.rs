@@ -10,7 +10,9 @@ use crate::toml_reader::{self, ConfigError, SourceLocation, SpannedValue, TableR
 
 mod listen;
 
-pub use listen::{AdminAddress, ListenSection, ListenTlsSection};
+pub use listen::AdminAddress;
+pub use listen::ListenSection;
+pub use listen::ListenTlsSection;
 
 /// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
 pub(crate) const ENV_PREFIX: &str = "TOLLGATE__";
@@ -90,26 +92,26 @@ impl Config {
         for (name, value) in variables {
             apply_variable(&mut root, &name, &value, &mut faults);
         }
-        let mut sheet = TableReader::open(root, &mut faults);
-        let conf = parse_root(&mut sheet, &mut faults);
-        sheet.finish(&mut faults);
+        let mut table = TableReader::open(root, &mut faults);
+        let conf = parse_root(&mut table, &mut faults);
+        table.finish(&mut faults);
         if faults.is_empty() { Ok(conf) } else { Err(faults) }
     }
 }
 
-fn parse_root(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
-    let vendors = sheet.members("vendor", faults);
+fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
+    let vendors = table.members("vendor", faults);
     Config {
-        listen: parse_section(take_section(sheet, "listen", faults), faults, ListenSection::parse),
-        server: parse_server(take_section(sheet, "server", faults), faults),
-        store: parse_store(take_section(sheet, "store", faults), faults),
-        files: parse_section(take_section(sheet, "files", faults), faults, FilesSection::parse),
-        rules_dir: parse_rules_dir(take_section(sheet, "rules", faults), faults),
-        log: parse_log(take_section(sheet, "log", faults), faults),
-        audit: parse_audit(take_section(sheet, "audit", faults), faults),
-        limits: parse_section(take_section(sheet, "limits", faults), faults, Limits::parse),
-        timeouts: parse_section(take_section(sheet, "timeouts", faults), faults, Timeouts::parse),
-        videos: parse_section(take_section(sheet, "videos", faults), faults, JobSchedule::parse),
+        listen: parse_section(take_section(table, "listen", faults), faults, ListenSection::parse),
+        server: parse_server(take_section(table, "server", faults), faults),
+        store: parse_store(take_section(table, "store", faults), faults),
+        files: parse_section(take_section(table, "files", faults), faults, FilesSection::parse),
+        rules_dir: parse_rules_dir(take_section(table, "rules", faults), faults),
+        log: parse_log(take_section(table, "log", faults), faults),
+        audit: parse_audit(take_section(table, "audit", faults), faults),
+        limits: parse_section(take_section(table, "limits", faults), faults, Limits::parse),
+        timeouts: parse_section(take_section(table, "timeouts", faults), faults, Timeouts::parse),
+        videos: parse_section(take_section(table, "videos", faults), faults, JobSchedule::parse),
         vendors: vendors
             .into_iter()
             .map(|(name, node)| VendorRoutes::parse(&name, node, faults))
@@ -119,13 +121,13 @@ fn parse_root(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
 
 /// A section; an absent one is empty.
 fn take_section(
-    sheet: &mut TableReader,
+    table: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,
 ) -> TableReader {
     let empty =
-        SpannedValue { location: sheet.location.clone(), value: TomlValue::Table(Vec::new()) };
-    let node = sheet.take_value(key).unwrap_or(empty);
+        SpannedValue { location: table.location.clone(), value: TomlValue::Table(Vec::new()) };
+    let node = table.take_value(key).unwrap_or(empty);
     TableReader::open(node, faults)
 }
 

@@ -66,7 +66,7 @@ impl Endpoint {
 
     /// The path at a vendor, whose base address already ends in its version.
     #[must_use]
-    pub fn vendor_path(self) -> &'static str {
+    pub(crate) fn vendor_path(self) -> &'static str {
         &self.path()["/v1".len()..]
     }
 

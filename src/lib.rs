@@ -16,5 +16,6 @@ pub mod ledger;
 pub mod metrics;
 pub mod money;
 pub(crate) mod permissions;
+mod settlement;
 pub mod store;
 pub(crate) mod toml_reader;

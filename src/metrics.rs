@@ -49,8 +49,8 @@ pub struct Metrics {
     /// Whether a route is in use (1) or tried last for a while (0).
     pub route_up: IntGaugeVec,
     /// Calls that came again, by endpoint and what became of them.
-    pub repeats: IntCounterVec,
-    /// Bytes of replies, notes and bodies for vendors that are kept, by where they are.
+    pub replays: IntCounterVec,
+    /// Bytes of replies, cache entries and bodies for vendors that are kept, by where they are.
     pub kept_bytes: IntGaugeVec,
     /// Bytes of these that were dropped to make room.
     pub kept_evicted_bytes: IntCounterVec,
@@ -133,8 +133,8 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     ),
     video_jobs: gauge_vec("video_jobs", "Video jobs", &["status"]),
     route_up: gauge_vec("route_up", "Whether a route is in use", &["vendor", "route"]),
-    repeats: counter_vec("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
-    kept_bytes: gauge_vec("kept_bytes", "Bytes kept of replies, notes, bodies", &["place"]),
+    replays: counter_vec("repeats_total", "Calls that came again", &["endpoint", "outcome"]),
+    kept_bytes: gauge_vec("kept_bytes", "Bytes kept of replies, cache entries, bodies", &["place"]),
     kept_evicted_bytes: counter_vec(
         "kept_evicted_bytes_total",
         "Bytes dropped of what is kept, to make room",
@@ -154,7 +154,7 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
 });
 
 /// Makes every metric known, so that a first scrape shows them.
-pub fn register_all() {
+pub(crate) fn register_all() {
     Lazy::force(&METRICS);
 }
 
@@ -163,7 +163,7 @@ const WRITE_OFF_ALERT_NANO: i64 = 10_000_000;
 
 /// Takes note of what an account could not pay of a charge, and tells the operator of more than a
 /// cent. The message of that log line does not change: alerts match it.
-pub fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) {
+pub(crate) fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) {
     METRICS.written_off_nanousd.inc_by(counter_value(written_off_nano));
     if written_off_nano > WRITE_OFF_ALERT_NANO {
         METRICS.write_offs.inc();
@@ -179,7 +179,7 @@ pub fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) 
 
 /// Adds to a counter a number that is never negative.
 #[must_use]
-pub fn counter_value(nano: i64) -> u64 {
+pub(crate) fn counter_value(nano: i64) -> u64 {
     nano.unsigned_abs()
 }
 

@@ -10,7 +10,7 @@ pub mod price;
 /// Nano-USD in one USD.
 const NANO_PER_USD: u64 = 1_000_000_000;
 /// The unit in which some vendors bill, 10⁻¹⁰ USD, in one nano-USD.
-pub const TICKS_PER_NANO: u64 = 10;
+pub(crate) const TICKS_PER_NANO: u64 = 10;
 
 /// Why an amount could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +83,7 @@ impl Money {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
-    pub fn from_ticks(ticks: u64) -> Result<Money, MoneyError> {
+    pub(crate) fn from_ticks(ticks: u64) -> Result<Money, MoneyError> {
         let nano = ticks.div_ceil(TICKS_PER_NANO);
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
@@ -108,7 +108,7 @@ impl Money {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] on overflow.
-    pub fn checked_mul(self, count: u64) -> Result<Money, MoneyError> {
+    pub(crate) fn checked_mul(self, count: u64) -> Result<Money, MoneyError> {
         let count = i64::try_from(count).map_err(|_| MoneyError::OutOfRange)?;
         self.0.checked_mul(count).map(Money).ok_or(MoneyError::OutOfRange)
     }
@@ -179,7 +179,7 @@ impl Rate {
     ///
     /// # Errors
     /// [`MoneyError::FractionalNano`] if one unit would not cost a whole number of nano-USD.
-    pub fn parse_per_million(text: &str) -> Result<Rate, MoneyError> {
+    pub(crate) fn parse_per_million(text: &str) -> Result<Rate, MoneyError> {
         let nano = parse_decimal(text, NANO_PER_USD / 1_000_000)?;
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
     }
@@ -188,7 +188,7 @@ impl Rate {
     ///
     /// # Errors
     /// As [`Rate::parse_per_million`].
-    pub fn parse_per_unit(text: &str) -> Result<Rate, MoneyError> {
+    pub(crate) fn parse_per_unit(text: &str) -> Result<Rate, MoneyError> {
         let nano = parse_decimal(text, NANO_PER_USD)?;
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
     }
@@ -203,14 +203,14 @@ impl Rate {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
-    pub fn checked_mul(self, units: u64) -> Result<Money, MoneyError> {
+    pub(crate) fn checked_mul(self, units: u64) -> Result<Money, MoneyError> {
         let nano = u128::from(self.0) * u128::from(units);
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
     /// Decimal USD per unit, exact, as the model listing shows it: `0.000005`.
     #[must_use]
-    pub fn to_usd_string(self) -> String {
+    pub(crate) fn to_usd_string(self) -> String {
         format_usd(u64::from(self.0), 0)
     }
 }
@@ -309,7 +309,7 @@ impl VideoResolution {
 
     /// Reads a name such as `720p`.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<VideoResolution> {
+    pub(crate) fn from_name(name: &str) -> Option<VideoResolution> {
         VideoResolution::ALL.into_iter().find(|r| r.name() == name)
     }
 

@@ -71,7 +71,7 @@ pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
 /// It is not there, belongs to another user, or is open to others.
 pub(crate) fn check_private_folder(path: &Path) -> io::Result<()> {
     let about = fs::metadata(path)?;
-    if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
+    if is_open_to_others(path, about.uid(), about.mode(), geteuid().as_raw())? {
         let (path, mode) = (path.display(), about.mode() & 0o7777);
         let what = format!("{path} is open to other users (its mode is {mode:04o}, and not 0700)");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
@@ -106,7 +106,7 @@ pub(crate) fn restrict_file(path: &Path) -> io::Result<()> {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
         about => about?,
     };
-    if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
+    if is_open_to_others(path, about.uid(), about.mode(), geteuid().as_raw())? {
         restrict(path, &File::open(path)?, FILE_MODE)?;
     }
     Ok(())
@@ -115,7 +115,7 @@ pub(crate) fn restrict_file(path: &Path) -> io::Result<()> {
 /// Judges what is open, so that nobody can put something else into its place meanwhile.
 fn restrict(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
     let about = open.metadata()?;
-    if is_open_to_others(path, (about.uid(), about.mode()), geteuid().as_raw())? {
+    if is_open_to_others(path, about.uid(), about.mode(), geteuid().as_raw())? {
         open.set_permissions(fs::Permissions::from_mode(wanted))?;
         let (path, mode) = (path.display(), format!("{:04o}", about.mode() & 0o7777));
         log::warn!(
@@ -130,7 +130,7 @@ fn restrict(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// It is not to be used at all: its owner, who is another user than this process, could change it.
-fn is_open_to_others(path: &Path, (owner, mode): (u32, u32), own: u32) -> io::Result<bool> {
+fn is_open_to_others(path: &Path, owner: u32, mode: u32, own: u32) -> io::Result<bool> {
     if owner == own || own == 0 {
         return Ok(mode & GROUP_AND_OTHERS != 0);
     }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_another_user_is_not_used() {
-        let judge = |owner, mode, own| is_open_to_others(Path::new("x"), (owner, mode), own);
+        let judge = |owner, mode, own| is_open_to_others(Path::new("x"), owner, mode, own);
         assert!(matches!(judge(1_000, 0o100_600, 1_000), Ok(false)));
         for mode in [0o100_640, 0o100_604, 0o100_620, 0o100_601, 0o040_755, 0o040_710] {
             assert!(matches!(judge(1_000, mode, 1_000), Ok(true)), "{mode:o}");

@@ -39,13 +39,13 @@ pub struct SourceLocation {
 impl SourceLocation {
     /// A file as a whole, or a variable of the environment.
     #[must_use]
-    pub fn whole_source(name: &str) -> SourceLocation {
+    pub(crate) fn whole_source(name: &str) -> SourceLocation {
         SourceLocation { file: name.into(), line: None }
     }
 
     /// Something is wrong here.
     #[must_use]
-    pub fn error(&self, what: impl Into<String>) -> ConfigError {
+    pub(crate) fn error(&self, what: impl Into<String>) -> ConfigError {
         ConfigError { location: self.clone(), message: what.into() }
     }
 }
@@ -61,14 +61,14 @@ impl fmt::Display for SourceLocation {
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
-pub struct SpannedValue {
+pub(crate) struct SpannedValue {
     pub location: SourceLocation,
     pub value: TomlValue,
 }
 
 /// A value as written. Numbers stay text, so that no price passes through a float.
 #[derive(Debug, Clone)]
-pub enum TomlValue {
+pub(crate) enum TomlValue {
     Text(String),
     /// A number: its digits as they stand, without underscores.
     Number(String),
@@ -82,7 +82,7 @@ pub enum TomlValue {
 impl TomlValue {
     /// The kind in words, for faults.
     #[must_use]
-    pub fn kind_name(&self) -> &'static str {
+    pub(crate) fn kind_name(&self) -> &'static str {
         match self {
             TomlValue::Text(_) => "a text",
             TomlValue::Number(_) => "a number",

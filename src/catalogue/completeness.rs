@@ -23,7 +23,7 @@ impl Catalogue {
     /// Vendors of the configuration for which the rules in a folder have no model. Each is a fault
     /// that names the file.
     #[must_use]
-    pub fn find_missing_vendors(
+    pub(crate) fn find_missing_vendors(
         &self,
         configured: &[VendorModelNames],
         folder: &str,
@@ -49,7 +49,7 @@ impl Catalogue {
     /// altogether, or all of its examples, which stand last in a file. Each is a fault that names
     /// the file.
     #[must_use]
-    pub fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
+    pub(crate) fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
         before.file_counts.iter().filter_map(|old| self.find_loss(old)).collect()
     }
 

@@ -33,13 +33,13 @@ struct FailoverText {
 impl FailoverRule {
     /// Whether a status blocks.
     #[must_use]
-    pub fn matches_status(&self, status: u16) -> bool {
+    pub(crate) fn matches_status(&self, status: u16) -> bool {
         self.statuses.contains(&status) || self.status_classes.contains(&(status / 100))
     }
 
     /// Whether a refusal of a status that does not block says that it is a block.
     #[must_use]
-    pub fn matches_body(&self, status: u16, body: &[u8]) -> bool {
+    pub(crate) fn matches_body(&self, status: u16, body: &[u8]) -> bool {
         let mut words = self.error_texts.iter().filter(|words| words.status == status).peekable();
         if words.peek().is_none() || scan::validate_value(body).is_err() {
             return false;
@@ -52,9 +52,9 @@ impl FailoverRule {
     }
 
     /// Reads `blocked` and `blocked_words`.
-    pub(super) fn parse(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> FailoverRule {
+    pub(super) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> FailoverRule {
         let mut blocked = FailoverRule::default();
-        for node in sheet.list("blocked", faults) {
+        for node in table.list("blocked", faults) {
             match &node.value {
                 TomlValue::Number(n) if matches!(n.parse(), Ok(100..=599)) => {
                     blocked.statuses.extend(n.parse::<u16>());
@@ -69,7 +69,7 @@ impl FailoverRule {
                 }
             }
         }
-        for node in sheet.list("blocked_words", faults) {
+        for node in table.list("blocked_words", faults) {
             blocked.error_texts.extend(FailoverText::parse(node, faults));
         }
         blocked

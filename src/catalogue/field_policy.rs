@@ -31,7 +31,7 @@ pub enum OptionalPrice {
 impl OptionalPrice {
     /// Reads a name as the rules write it.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<OptionalPrice> {
+    pub(crate) fn from_name(name: &str) -> Option<OptionalPrice> {
         (name == "cache_write_1h").then_some(OptionalPrice::CacheWrite1h)
     }
 
@@ -61,7 +61,7 @@ impl FieldPolicy {
     ///
     /// # Errors
     /// What is wrong with its path.
-    pub fn add(&mut self, refusal: FieldRefusal) -> Result<(), String> {
+    pub(crate) fn add(&mut self, refusal: FieldRefusal) -> Result<(), String> {
         let mut branch = &mut self.root;
         for part in refusal.field.split('.') {
             let name = part.trim_end_matches("[]");

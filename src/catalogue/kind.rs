@@ -22,7 +22,7 @@ pub enum ModelKind {
 
 impl ModelKind {
     /// All kinds, in the order of the spec.
-    pub const ALL: [ModelKind; 7] = [
+    pub(crate) const ALL: [ModelKind; 7] = [
         ModelKind::Chat,
         ModelKind::Responses,
         ModelKind::Image,
@@ -34,7 +34,7 @@ impl ModelKind {
 
     /// Its name: the section of the rules, and `type` in the listing.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             ModelKind::Chat => "chat",
             ModelKind::Responses => "responses",

@@ -64,7 +64,7 @@ impl Model {
 
     /// The number that the rules fill in for a member which a body lacks, if they do.
     #[must_use]
-    pub fn default_number(&self, endpoint: Endpoint, member: &str) -> Option<u64> {
+    pub(crate) fn default_number(&self, endpoint: Endpoint, member: &str) -> Option<u64> {
         let rewrites = self.vendor.rewrites(&self.id, endpoint);
         let defaults = rewrites.flat_map(|rewrite| &rewrite.default);
         defaults.filter(|(name, _)| name == member).find_map(|(_, json)| json.parse().ok())

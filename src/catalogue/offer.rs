@@ -52,14 +52,14 @@ impl Catalogue {
 
     /// The model that calls of a kind are for when they name none.
     #[must_use]
-    pub fn default_model(&self, kind: ModelKind) -> Option<&str> {
+    pub(crate) fn default_model(&self, kind: ModelKind) -> Option<&str> {
         self.default_models.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
     /// The known id nearest to a name. It is looked for among the models of `endpoint` first; only
     /// where none of them is near, among all.
     #[must_use]
-    pub fn closest_model_id(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
+    pub(crate) fn closest_model_id(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
         let name = UnknownName::new(name);
         let sold = |at: usize| endpoint.is_none_or(|e| self.models[at].endpoints().contains(&e));
         let of_endpoint = self.nearest(&name, sold);

@@ -8,7 +8,7 @@ use crate::dialect::json::{JsonKind, JsonPatch, JsonValue};
 
 /// What one `[[rewrite]]` does, in the order of its fields.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RewriteRule {
+pub(crate) struct RewriteRule {
     /// The models it is for; all of the vendor's if none is named.
     pub models: Vec<String>,
     /// The endpoints it is for.
@@ -31,7 +31,7 @@ pub struct RewriteRule {
 
 /// Bounds of a number, as decimal text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NumberClamp {
+pub(crate) struct NumberClamp {
     /// The member.
     pub field: String,
     /// The least.
@@ -42,7 +42,7 @@ pub struct NumberClamp {
 
 /// What a value becomes unless it is one of some.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FallbackValue {
+pub(crate) struct FallbackValue {
     /// The member.
     pub field: String,
     /// The JSON value that it becomes.
@@ -54,13 +54,13 @@ pub struct FallbackValue {
 impl RewriteRule {
     /// Whether it is for a model on an endpoint.
     #[must_use]
-    pub fn applies_to(&self, model: &str, endpoint: Endpoint) -> bool {
+    pub(crate) fn applies_to(&self, model: &str, endpoint: Endpoint) -> bool {
         let named = self.models.is_empty() || self.models.iter().any(|m| m == model);
         named && self.endpoints.contains(&endpoint)
     }
 
     /// Makes the changes.
-    pub fn apply(&self, draft: &mut JsonPatch<'_>) {
+    pub(crate) fn apply(&self, draft: &mut JsonPatch<'_>) {
         self.drop.iter().for_each(|field| draft.remove(field));
         for fields in &self.either {
             let is_there = |field: &&String| draft.get(field).is_some_and(|v| !v.is_null());

@@ -17,7 +17,7 @@ pub struct ModelPatterns {
 
 impl ModelPatterns {
     /// Reads a table `"our-*" = "their-*"`.
-    pub fn parse(
+    pub(crate) fn parse(
         members: Vec<(String, SpannedValue)>,
         faults: &mut Vec<ConfigError>,
     ) -> ModelPatterns {
@@ -62,7 +62,7 @@ pub struct VendorModelNames {
 impl VendorModelNames {
     /// What the vendor calls a model.
     #[must_use]
-    pub fn vendor_model_name<'a>(&self, id: &'a str) -> Cow<'a, str> {
+    pub(crate) fn vendor_model_name<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.names.lookup(id).map_or(Cow::Borrowed(id), Cow::Owned)
     }
 }
@@ -92,7 +92,7 @@ impl fmt::Debug for KeySource {
 impl KeySource {
     /// Reads `env:NAME`, `file:PATH`, or the key itself.
     #[must_use]
-    pub fn parse(text: &str) -> KeySource {
+    pub(crate) fn parse(text: &str) -> KeySource {
         match text.split_once(':') {
             Some(("env", name)) => KeySource::Env(name.to_owned()),
             Some(("file", path)) => KeySource::File(path.to_owned()),
@@ -119,7 +119,7 @@ impl BaseUrl {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<BaseUrl, String> {
+    pub(crate) fn parse(text: &str) -> Result<BaseUrl, String> {
         let wrong = || format!("'{}' is no address such as https://host/v1", redact_address(text));
         let uri: http::Uri = text.parse().map_err(|_| wrong())?;
         let tls = match uri.scheme_str() {
@@ -137,7 +137,7 @@ impl BaseUrl {
 
     /// What goes into the `host` header.
     #[must_use]
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         let host =
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let usual = if self.tls { 443 } else { 80 };
@@ -167,7 +167,7 @@ fn is_host(text: &str) -> bool {
 /// Whether a host belongs to the domain of another: it is that one or below it. The domain of
 /// `api.vendor.test` is `vendor.test`; nothing is below an address or a name of one word.
 #[must_use]
-pub fn is_same_domain(host: &str, other: &str) -> bool {
+pub(crate) fn is_same_domain(host: &str, other: &str) -> bool {
     let domain = other.strip_prefix("api.").filter(|rest| rest.contains('.')).unwrap_or(other);
     let is_domain = domain.contains('.') && domain.parse::<std::net::IpAddr>().is_err();
     let is_below = || host.strip_suffix(domain).is_some_and(|start| start.ends_with('.'));
@@ -206,13 +206,17 @@ pub struct VendorRoutes {
 
 impl VendorRoutes {
     /// Reads a `[vendor.NAME]` section.
-    pub fn parse(vendor: &str, node: SpannedValue, faults: &mut Vec<ConfigError>) -> VendorRoutes {
-        let mut sheet = TableReader::open(node, faults);
+    pub(crate) fn parse(
+        vendor: &str,
+        node: SpannedValue,
+        faults: &mut Vec<ConfigError>,
+    ) -> VendorRoutes {
+        let mut table = TableReader::open(node, faults);
         let mut section = VendorRoutes::default();
         vendor.clone_into(&mut section.naming.vendor);
-        section.naming.allow_aliases = sheet.bool("aliases", faults).unwrap_or(false);
-        section.naming.names = ModelPatterns::parse(sheet.members("names", faults), faults);
-        for (neutral, node) in sheet.members("header_names", faults) {
+        section.naming.allow_aliases = table.bool("aliases", faults).unwrap_or(false);
+        section.naming.names = ModelPatterns::parse(table.members("names", faults), faults);
+        for (neutral, node) in table.members("header_names", faults) {
             match node.value {
                 crate::toml_reader::TomlValue::Text(real) => {
                     let lower = |name: &str| name.to_ascii_lowercase();
@@ -221,7 +225,7 @@ impl VendorRoutes {
                 _ => faults.push(node.location.error("the name of a header must be a text")),
             }
         }
-        for node in sheet.list("file_hosts", faults) {
+        for node in table.list("file_hosts", faults) {
             match node.value {
                 crate::toml_reader::TomlValue::Text(host) if is_host(&host) => {
                     section.file_hosts.push(host.to_ascii_lowercase());
@@ -229,7 +233,7 @@ impl VendorRoutes {
                 _ => faults.push(node.location.error("a host must be a name such as files.test")),
             }
         }
-        for node in sheet.list("routes", faults) {
+        for node in table.list("routes", faults) {
             let place = node.location.clone();
             let Some(route) = parse_route(node, faults) else { continue };
             if section.routes.iter().any(|r| r.name == route.name) {
@@ -237,7 +241,7 @@ impl VendorRoutes {
             }
             section.routes.push(route);
         }
-        sheet.finish(faults);
+        table.finish(faults);
         section
     }
 }
@@ -290,7 +294,11 @@ fn required_text(
 impl RouteSection {
     /// What this route calls a model.
     #[must_use]
-    pub fn vendor_model_name<'a>(&self, naming: &VendorModelNames, id: &'a str) -> Cow<'a, str> {
+    pub(crate) fn vendor_model_name<'a>(
+        &self,
+        naming: &VendorModelNames,
+        id: &'a str,
+    ) -> Cow<'a, str> {
         self.names.lookup(id).map_or_else(|| naming.vendor_model_name(id), Cow::Owned)
     }
 }

@@ -25,7 +25,11 @@ pub struct ClientCertificateFiles {
 
 impl RouteTlsFiles {
     /// Reads `{ ca = "..", cert = "..", key = ".." }`.
-    pub fn parse(node: SpannedValue, is_tls: bool, faults: &mut Vec<ConfigError>) -> RouteTlsFiles {
+    pub(crate) fn parse(
+        node: SpannedValue,
+        is_tls: bool,
+        faults: &mut Vec<ConfigError>,
+    ) -> RouteTlsFiles {
         let location = node.location.clone();
         let mut table = TableReader::open(node, faults);
         let ca = table.text("ca", faults);

@@ -41,35 +41,35 @@ const TEXT_ENDPOINTS: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endp
 pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> RulesFile {
     let (root, syntax) = toml_reader::parse(file, text);
     faults.extend(syntax);
-    let mut sheet = TableReader::open(root, faults);
+    let mut table = TableReader::open(root, faults);
     let mut vendor = Vendor {
-        name: sheet.text("vendor", faults).unwrap_or_default(),
-        text_api: parse_text_api(&mut sheet, faults),
-        supports_responses: sheet.has(ModelKind::Responses.name()),
-        limit_covers_reasoning: sheet.bool("limits_reasoning", faults).unwrap_or(true),
-        image_edits: parse_image_edits(&mut sheet, faults),
+        name: table.text("vendor", faults).unwrap_or_default(),
+        text_api: parse_text_api(&mut table, faults),
+        supports_responses: table.has(ModelKind::Responses.name()),
+        limit_covers_reasoning: table.bool("limits_reasoning", faults).unwrap_or(true),
+        image_edits: parse_image_edits(&mut table, faults),
         ..Vendor::default()
     };
     let stem = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");
     if vendor.name != stem {
         faults.push(
-            sheet.location.error(format!("'vendor' must be \"{stem}\", as the file is named")),
+            table.location.error(format!("'vendor' must be \"{stem}\", as the file is named")),
         );
     }
-    parse_wire_settings(&mut vendor, &mut sheet, faults);
+    parse_wire_settings(&mut vendor, &mut table, faults);
     let sections: Vec<(ModelKind, Vec<(String, SpannedValue)>)> =
-        ModelKind::ALL.iter().map(|kind| (*kind, sheet.members(kind.name(), faults))).collect();
+        ModelKind::ALL.iter().map(|kind| (*kind, table.members(kind.name(), faults))).collect();
     let known: Vec<String> =
         sections.iter().flat_map(|(_, rows)| rows.iter().map(|(id, _)| id.clone())).collect();
-    for node in sheet.list("refuse", faults) {
+    for node in table.list("refuse", faults) {
         parse_refusal(&mut vendor, node, faults);
     }
-    for node in sheet.list("rewrite", faults) {
+    for node in table.list("rewrite", faults) {
         let rewrite = parse_rewrite(node, &known, faults);
         vendor.rewrites.push(rewrite);
     }
-    let examples = sheet.list("example", faults);
-    sheet.finish(faults);
+    let examples = table.list("example", faults);
+    table.finish(faults);
     let token = vendor.name.clone();
     let vendor = Arc::new(vendor);
     let examples =
@@ -81,9 +81,9 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> Ru
     RulesFile { vendor: token, models, examples }
 }
 
-fn parse_text_api(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> TextApi {
-    let place = sheet.location.clone();
-    match sheet.text("dialect", faults).as_deref() {
+fn parse_text_api(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> TextApi {
+    let place = table.location.clone();
+    match table.text("dialect", faults).as_deref() {
         Some("chat") => TextApi::Chat,
         Some("messages") => TextApi::Messages,
         _ => {
@@ -93,9 +93,9 @@ fn parse_text_api(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> Tex
     }
 }
 
-fn parse_image_edits(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> ImageEditFormat {
-    let place = sheet.location.clone();
-    match sheet.text("image_edits", faults).as_deref() {
+fn parse_image_edits(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ImageEditFormat {
+    let place = table.location.clone();
+    match table.text("image_edits", faults).as_deref() {
         None | Some("form") => ImageEditFormat::Form,
         Some("json") => ImageEditFormat::Json,
         Some(_) => {
@@ -107,19 +107,19 @@ fn parse_image_edits(sheet: &mut TableReader, faults: &mut Vec<ConfigError>) -> 
 
 fn parse_wire_settings(
     vendor: &mut Vendor,
-    sheet: &mut TableReader,
+    table: &mut TableReader,
     faults: &mut Vec<ConfigError>,
 ) {
-    if let Some(mut auth) = sheet.table("auth", faults) {
+    if let Some(mut auth) = table.table("auth", faults) {
         vendor.auth_header = auth.text("header", faults).unwrap_or_default();
         vendor.auth_scheme = auth.text("scheme", faults);
         auth.finish(faults);
     }
     if vendor.auth_header.is_empty() {
-        faults.push(sheet.location.error("'auth' must name the header that carries the key"));
+        faults.push(table.location.error("'auth' must name the header that carries the key"));
     }
-    vendor.failover = FailoverRule::parse(sheet, faults);
-    if let Some(mut version) = sheet.table("version", faults) {
+    vendor.failover = FailoverRule::parse(table, faults);
+    if let Some(mut version) = table.table("version", faults) {
         let header = version.text("header", faults).unwrap_or_default();
         let ours = version.text("default", faults).unwrap_or_default();
         if header.is_empty() || ours.is_empty() {
@@ -128,9 +128,9 @@ fn parse_wire_settings(
         vendor.version = Some((header, ours));
         version.finish(faults);
     }
-    vendor.forward_headers = sheet.texts("forward_headers", faults).unwrap_or_default();
-    let Some(mut estimate) = sheet.table("estimate", faults) else {
-        faults.push(sheet.location.error("'[estimate]' is required"));
+    vendor.forward_headers = table.texts("forward_headers", faults).unwrap_or_default();
+    let Some(mut estimate) = table.table("estimate", faults) else {
+        faults.push(table.location.error("'[estimate]' is required"));
         return;
     };
     let mut positive = |key| {
@@ -259,11 +259,15 @@ fn parse_rewrite(
         }),
         default: parse_pairs(&mut row, "default", faults, to_json),
         set: parse_pairs(&mut row, "set", faults, to_json),
-        clamp: row.members("clamp", faults).into_iter().map(|m| parse_clamp(m, faults)).collect(),
+        clamp: row
+            .members("clamp", faults)
+            .into_iter()
+            .map(|(field, node)| parse_clamp(field, node, faults))
+            .collect(),
         lower: row
             .members("lower", faults)
             .into_iter()
-            .map(|m| parse_fallback(m, faults))
+            .map(|(field, node)| parse_fallback(field, node, faults))
             .collect(),
     };
     for model in rewrite.models.iter().filter(|m| !known.contains(m)) {
@@ -309,10 +313,7 @@ fn parse_pairs(
     members.into_iter().filter_map(|(name, node)| Some((name, read(&node, faults)?))).collect()
 }
 
-fn parse_clamp(
-    (field, node): (String, SpannedValue),
-    faults: &mut Vec<ConfigError>,
-) -> NumberClamp {
+fn parse_clamp(field: String, node: SpannedValue, faults: &mut Vec<ConfigError>) -> NumberClamp {
     let mut row = TableReader::open(node, faults);
     let min = row.number("min", faults).map(|(n, _)| n);
     let max = row.number("max", faults).map(|(n, _)| n);
@@ -321,7 +322,8 @@ fn parse_clamp(
 }
 
 fn parse_fallback(
-    (field, node): (String, SpannedValue),
+    field: String,
+    node: SpannedValue,
     faults: &mut Vec<ConfigError>,
 ) -> FallbackValue {
     let mut row = TableReader::open(node, faults);

@@ -70,7 +70,7 @@ impl Vendor {
     }
 
     /// The rewrites of a model's bodies on an endpoint, in order.
-    pub fn rewrites<'a>(
+    pub(crate) fn rewrites<'a>(
         &'a self,
         model: &'a str,
         endpoint: Endpoint,

@@ -73,7 +73,7 @@ pub(super) async fn add_credit(
     amount: Money,
 ) -> anyhow::Result<()> {
     let op = Operation::Credit { tx: tx.to_owned(), amount };
-    match ledger.apply(name, op).await? {
+    match ledger.submit(name, op).await? {
         Outcome::Done | Outcome::AlreadyDone => Ok(()),
         Outcome::Conflict => bail!("payment '{tx}' was taken before, with another amount"),
         Outcome::NoAccount => Err(no_such_account(name)),

@@ -67,10 +67,10 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
     let videos = build_videos(conf, queue, &files)?;
-    let worker =
-        build_worker(conf, &routes, &catalogue, workers, (&videos, files, bodies.clone()))?;
+    let worker = build_worker(conf, &routes, &catalogue, workers, &videos, files, bodies.clone())?;
     let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
-    let crowd = ConnectionLimits::new(clients_max, conf.limits.connections_per_address_max);
+    let connection_limits =
+        ConnectionLimits::new(clients_max, conf.limits.connections_per_address_max);
     let mut server = Server::new_with_opt_and_conf(Some(Opt::default()), pingora_conf(conf));
     let gateway = Gateway::new(GatewayConfig {
         catalogue: catalogue.clone(),
@@ -97,7 +97,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         routes: routes.clone(),
         pool: gateway.upstream_pool.clone(),
         in_flight: gateway.in_flight.clone(),
-        connections: crowd.clone(),
+        connections: connection_limits.clone(),
         settling: gateway.settlements.clone(),
         worker_idle: worker.idle.clone(),
         catalogue: catalogue.clone(),
@@ -107,9 +107,10 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         grace_s: conf.server.grace_s,
         force_stop: Arc::default(),
     };
-    let gateway_service = listener::build(conf, &server.configuration, gateway, (crowd, acceptor));
+    let gateway_service =
+        listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);
     let listener_service = listener::ListenerService { store: requests, service: gateway_service };
-    let admin = admin::build(conf, own.ledger, (routes.clone(), catalogue), admin_max)?;
+    let admin = admin::build(conf, own.ledger, routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let (startup_gate, signals) =
         prepare(conf, upgrade, maintenance, background.force_stop.clone())?;
@@ -207,7 +208,9 @@ fn build_worker(
     routes: &RouteTable,
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: OpenStore,
-    (videos, files, bodies): (&VideoService, Arc<VideoFiles>, Arc<BodyFiles>),
+    videos: &VideoService,
+    files: Arc<VideoFiles>,
+    bodies: Arc<BodyFiles>,
 ) -> anyhow::Result<JobWorker> {
     let mut video_routes = Vec::new();
     for vendor in &conf.vendors {
@@ -226,6 +229,7 @@ fn build_worker(
     Ok(JobWorker {
         queue: store.queue,
         ledger: store.ledger,
+        store_name: store::kind_label(&conf.store),
         files,
         bodies,
         catalogue: catalogue.clone(),

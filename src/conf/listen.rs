@@ -43,7 +43,7 @@ pub enum AdminAddress {
 impl AdminAddress {
     /// What listens there is known by this.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             AdminAddress::Tcp(address) => address,
             AdminAddress::Unix(path) => path,
@@ -53,7 +53,7 @@ impl AdminAddress {
 
 impl ListenSection {
     /// Reads the section.
-    pub fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ListenSection {
+    pub(crate) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ListenSection {
         let http = match table.take_value("http") {
             Some(node) => parse_tcp_address(node, "http", "127.0.0.1:8080", faults),
             None => "127.0.0.1:8080".to_owned(),

@@ -17,7 +17,8 @@ pub(super) mod text_request;
 use fields::{invalid_value, non_null_member, read_bool};
 
 pub use request_kind::RequestKind;
-pub use text_request::{InputSize, TextRequest};
+pub use text_request::InputSize;
+pub use text_request::TextRequest;
 
 /// A valid body that names a model. Whether the model is on offer is checked before the other
 /// fields.
@@ -123,7 +124,7 @@ impl ModelCall {
 
     /// The estimated input tokens, used if the vendor reports none.
     #[must_use]
-    pub fn estimated_input_tokens(&self) -> u64 {
+    pub(crate) fn estimated_input_tokens(&self) -> u64 {
         match &self.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
                 estimate_tokens(text.input_size.text_bytes)
@@ -138,7 +139,7 @@ impl ModelCall {
     }
 
     /// What a chat call may come to.
-    pub fn chat_text_mut(&mut self) -> Option<&mut TextRequest> {
+    pub(crate) fn chat_text_mut(&mut self) -> Option<&mut TextRequest> {
         match &mut self.kind {
             RequestKind::Chat { text, .. } => Some(text),
             _ => None,

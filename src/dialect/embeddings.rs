@@ -23,7 +23,7 @@ const NUMBER_BYTES_MAX: u64 = 24;
 /// Numbers of one reply, at most, where they come as text.
 const NUMBERS_MAX: u64 = REPLY_BYTES_MAX as u64 / NUMBER_BYTES_MAX;
 /// A reply may have so many bytes, at most.
-pub const REPLY_BYTES_MAX: usize = 96 << 20;
+pub(crate) const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points per token in estimates.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
 

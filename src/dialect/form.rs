@@ -20,7 +20,9 @@ use content::{BoundaryMatcher, PartBody};
 pub(super) use fields::{FormFields, check_field_name};
 use head::PartHeadReader;
 use parameters::HeaderParameters;
-pub use part::{FormPart, PartContent, UploadedFile};
+pub use part::FormPart;
+pub use part::PartContent;
+pub use part::UploadedFile;
 use violation::{FormViolation, excerpt, violation_at};
 
 /// How much one form may be.

@@ -13,7 +13,9 @@ mod source_image;
 use region::{REGION_FIELDS, unsupported_region};
 
 pub use edit::{build_edit_form, build_edit_json, parse_edit_form};
-pub use reply::{ImagesReply, WithheldImage, convert_reply};
+pub use reply::ImagesReply;
+pub use reply::WithheldImage;
+pub use reply::convert_reply;
 pub use source_image::SourceImage;
 
 /// Checks the fields of a call that makes an image, from text or from an image.

@@ -13,5 +13,5 @@ pub mod value;
 
 pub use document::JsonDocument;
 pub use patch::JsonPatch;
-pub use scan::{DEPTH_MAX, JsonError, MEMBERS_MAX};
+pub use scan::JsonError;
 pub use value::{JsonKind, JsonValue};

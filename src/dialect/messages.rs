@@ -102,7 +102,7 @@ impl ContentBlocks {
 /// The usage of a reply as it is reported: in a stream twice and more, each later report standing
 /// for the whole reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReportedUsage {
+pub(crate) struct ReportedUsage {
     /// Input that was read from no cache and written to none.
     input: Option<u64>,
     cache_write: Option<u64>,
@@ -120,7 +120,7 @@ impl ReportedUsage {
     /// Takes a `usage`, and tells whether it counts the output. Members that are absent or null
     /// keep what was reported before. Numbers that are negative, fractional or absurd make all of
     /// it no report.
-    pub fn merge(&mut self, usage: JsonValue<'_>) -> bool {
+    pub(crate) fn merge(&mut self, usage: JsonValue<'_>) -> bool {
         let before = *self;
         let sound = self.read_usage(usage).is_some();
         if !sound {
@@ -166,7 +166,7 @@ impl ReportedUsage {
     /// The tokens, once both sides are known. All input counts: what was written to a cache and
     /// what was read from it as well.
     #[must_use]
-    pub fn tokens(&self) -> Option<TokenUsage> {
+    pub(crate) fn tokens(&self) -> Option<TokenUsage> {
         let [five_minutes, hour] = self.cache_write_by_ttl.map(Option::unwrap_or_default);
         let lives = five_minutes.saturating_add(hour);
         let cache_write = self.cache_write.unwrap_or(0).max(lives);

@@ -46,7 +46,7 @@ impl From<MeteredTokens> for Usage {
 
 /// Estimates the tokens of a text from its bytes.
 #[must_use]
-pub fn estimate_tokens(bytes: u64) -> u64 {
+pub(crate) fn estimate_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
@@ -71,13 +71,13 @@ pub struct UsageMeter {
 
 impl UsageMeter {
     /// From now on a report above these bounds is none.
-    pub fn set_bounds(&mut self, bounds: UsageBounds) {
+    pub(crate) fn set_bounds(&mut self, bounds: UsageBounds) {
         self.bounds = bounds;
     }
 
     /// The vendor's report, if it is rejected because it exceeds the bounds.
     #[must_use]
-    pub fn rejected_report(&self) -> Option<TokenUsage> {
+    pub(crate) fn rejected_report(&self) -> Option<TokenUsage> {
         self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.estimated_output()))
     }
 
@@ -88,21 +88,21 @@ impl UsageMeter {
 
     /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
     /// vendors that repeat it count up.
-    pub fn record_chat_usage(&mut self, usage: JsonValue<'_>) {
+    pub(crate) fn record_chat_usage(&mut self, usage: JsonValue<'_>) {
         if let Some(tokens) = read_tokens(usage, CHAT_FIELDS) {
             self.reported = Some(tokens);
         }
     }
 
     /// Takes tokens that the vendor reported, `early` or for all of the reply.
-    pub fn record_tokens(&mut self, tokens: TokenUsage, early: bool) {
+    pub(crate) fn record_tokens(&mut self, tokens: TokenUsage, early: bool) {
         self.reported = Some(tokens);
         self.quality = if early { ReportQuality::Early } else { ReportQuality::Final };
     }
 
     /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
     /// Tells how many of them ended in it.
-    pub fn count_choices(&mut self, choices: JsonValue<'_>, part: &str) -> u64 {
+    pub(crate) fn count_choices(&mut self, choices: JsonValue<'_>, part: &str) -> u64 {
         let mut finished = 0;
         for choice in choices.elements() {
             for (name, value) in choice.raw_members() {
@@ -119,7 +119,7 @@ impl UsageMeter {
     /// The usage of an answer that was cut: a vendor that reports as it goes may have reported
     /// less than it had sent.
     #[must_use]
-    pub fn usage_so_far(&self, input: u64) -> MeteredTokens {
+    pub(crate) fn usage_so_far(&self, input: u64) -> MeteredTokens {
         let usage = self.usage(input);
         if usage.tokens.output >= self.estimated_output() || self.quality == ReportQuality::Final {
             return usage;
@@ -130,13 +130,13 @@ impl UsageMeter {
 
     /// Whether the vendor has reported usage that is believed, whatever was not counted yet.
     #[must_use]
-    pub fn is_reported(&self) -> bool {
+    pub(crate) fn is_reported(&self) -> bool {
         self.accepted_report().is_some()
     }
 
     /// Whether the vendor generated anything.
     #[must_use]
-    pub fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         let reported = self.accepted_report().is_some_and(|t| t.output > 0);
         self.text_bytes > 0 || (reported && self.quality != ReportQuality::Early)
     }
@@ -188,12 +188,12 @@ impl UsageMeter {
     }
 
     /// Takes a string that the vendor generated, to count it.
-    pub fn count_text(&mut self, value: JsonValue<'_>) {
+    pub(crate) fn count_text(&mut self, value: JsonValue<'_>) {
         self.count_bytes(value.string_bytes().map_or(0, <[u8]>::len));
     }
 
     /// Takes the length of something that the vendor generated, to count it.
-    pub fn count_bytes(&mut self, bytes: usize) {
+    pub(crate) fn count_bytes(&mut self, bytes: usize) {
         if bytes > 0 {
             if self.quality == ReportQuality::Final {
                 self.quality = ReportQuality::Partial;

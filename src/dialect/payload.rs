@@ -26,13 +26,13 @@ enum PayloadPiece {
 
 impl RequestPayload {
     /// Adds bytes as they are.
-    pub fn push_bytes(&mut self, bytes: Bytes) {
+    pub(crate) fn push_bytes(&mut self, bytes: Bytes) {
         self.length += bytes.len();
         self.pieces.push(PayloadPiece::Plain(bytes));
     }
 
     /// Adds the base64 of bytes, which are one content in pieces.
-    pub fn push_base64(&mut self, content: Vec<Bytes>) {
+    pub(crate) fn push_base64(&mut self, content: Vec<Bytes>) {
         let length: usize = content.iter().map(Bytes::len).sum();
         self.length += length.div_ceil(3) * 4;
         self.pieces.push(PayloadPiece::Base64(content));

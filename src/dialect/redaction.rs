@@ -90,7 +90,7 @@ const TOP_LEVEL_DOMAINS: [&str; 20] = [
 
 /// A text without what belongs to the operator. It never grows, and twice is as good as once.
 #[must_use]
-pub fn redact(text: &str) -> Cow<'_, str> {
+pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     redact_in_passes(text).0
 }
 
@@ -134,7 +134,7 @@ fn redact_once(text: &str) -> Option<String> {
 
 /// The same of all texts in a JSON value, written on one line.
 #[must_use]
-pub fn redact_json(value: JsonValue<'_>) -> String {
+pub(crate) fn redact_json(value: JsonValue<'_>) -> String {
     match value.kind() {
         JsonKind::String => json_string(&redact(&value.text().unwrap_or_default())),
         JsonKind::Array => {

@@ -24,7 +24,7 @@ use passthrough::PassthroughRelay;
 use piecewise::PiecewiseRelay;
 use stream::StreamRelay;
 
-pub use buffered::BUFFERED_BYTES_MAX;
+pub(crate) use buffered::BUFFERED_BYTES_MAX;
 pub use mode::RelayMode;
 pub use progress::{RelayError, RelayProgress, RetainedData};
 
@@ -57,7 +57,7 @@ impl Relay {
 
     /// Sets the limits above which the vendor's usage report is rejected.
     #[must_use]
-    pub fn with_bounds(mut self, bounds: UsageBounds) -> Relay {
+    pub(crate) fn with_bounds(mut self, bounds: UsageBounds) -> Relay {
         match &mut self {
             Relay::Buffered(whole) => {
                 whole.meter.set_bounds(bounds);
@@ -140,7 +140,7 @@ impl Relay {
 
     /// How many bytes of it are held: what came and was not given out.
     #[must_use]
-    pub fn buffered_bytes(&self) -> usize {
+    pub(crate) fn buffered_bytes(&self) -> usize {
         match self {
             Relay::Buffered(whole) => whole.buffered_bytes(),
             Relay::Piecewise(pieces) => pieces.buffered_bytes(),
@@ -152,7 +152,7 @@ impl Relay {
     /// Whether a failure is reported inside the reply. Audio and a half-sent JSON body have no
     /// place for it.
     #[must_use]
-    pub fn reports_errors_inline(&self) -> bool {
+    pub(crate) fn reports_errors_inline(&self) -> bool {
         !matches!(self, Relay::Passthrough(_) | Relay::Piecewise(_))
     }
 
@@ -186,7 +186,7 @@ impl Relay {
     }
 
     /// Sets the length that the vendor announced. The reply may end before it.
-    pub fn set_expected_length(&mut self, bytes: usize) {
+    pub(crate) fn set_expected_length(&mut self, bytes: usize) {
         if let Relay::Buffered(whole) = self {
             whole.set_expected_length(bytes);
         }
@@ -194,7 +194,7 @@ impl Relay {
 
     /// Whether it was given up on account of the client: it had gone, or does not read.
     #[must_use]
-    pub fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         matches!(
             self.progress(),
             RelayProgress::Failed(RelayError::Abandoned | RelayError::SlowReader)

@@ -11,7 +11,8 @@ mod input;
 mod reply;
 mod stored_objects;
 
-pub use reply::{EventStep, IssuedIds, ResponseState, error_event, redact_error};
+pub(crate) use reply::{EventStep, ResponseState, redact_error};
+pub use reply::{IssuedIds, error_event};
 pub use stored_objects::StoredObjectId;
 
 use input::ResponsesInput;

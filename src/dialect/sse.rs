@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 
 /// An event may be so many bytes, at most. Images inside events are larger than text ever is.
-pub const EVENT_BYTES_MAX: usize = 32 << 20;
+pub(crate) const EVENT_BYTES_MAX: usize = 32 << 20;
 
 /// The bytes of an event never ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +40,7 @@ impl SseEvent {
 
     /// Whether it is text of comments and known fields only, as an event without data should be.
     #[must_use]
-    pub fn is_well_formed(&self) -> bool {
+    pub(crate) fn is_well_formed(&self) -> bool {
         const FIELDS: [&[u8]; 4] = [b":", b"event:", b"id:", b"retry:"];
         let known = |line: &[u8]| line.is_empty() || FIELDS.iter().any(|f| line.starts_with(f));
         std::str::from_utf8(&self.0).is_ok() && split_lines(&self.0).all(known)
@@ -48,7 +48,7 @@ impl SseEvent {
 
     /// Where a single line of data stands in the event's bytes, so that it can be sliced.
     #[must_use]
-    pub fn data_slice(&self) -> Option<Bytes> {
+    pub(crate) fn data_slice(&self) -> Option<Bytes> {
         match self.data()? {
             Cow::Borrowed(data) => Some(self.0.slice_ref(data)),
             Cow::Owned(data) => Some(Bytes::from(data)),
@@ -106,7 +106,7 @@ impl SseSplitter {
 
     /// How many bytes there are of an event that has not ended.
     #[must_use]
-    pub fn buffered_bytes(&self) -> usize {
+    pub(crate) fn buffered_bytes(&self) -> usize {
         self.pending.len()
     }
 

@@ -33,7 +33,7 @@ impl VendorError {
     /// Known are `{"error":{"message",…}}`, the same in a list, `{"code","error":"text"}`,
     /// `{"error":"text"}`, `{"message"}` and `{"detail"}`.
     #[must_use]
-    pub fn parse(body: &[u8]) -> VendorError {
+    pub(crate) fn parse(body: &[u8]) -> VendorError {
         if scan::validate_value(body).is_err() {
             return VendorError::default();
         }
@@ -50,7 +50,7 @@ impl VendorError {
 
     /// Reads an `error` member out of a reply or a stream's event, if it has one.
     #[must_use]
-    pub fn from_event(event: &JsonDocument) -> Option<VendorError> {
+    pub(crate) fn from_event(event: &JsonDocument) -> Option<VendorError> {
         event.get("error").filter(|e| !e.is_null())?;
         Some(VendorError::from_object(JsonValue::from_validated(event.body().trim_ascii())))
     }
@@ -84,7 +84,7 @@ impl VendorError {
 
 /// What a vendor said, without our key: some repeat the head of the request that they refuse.
 #[must_use]
-pub fn redact_key<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
+pub(crate) fn redact_key<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
     // A shorter one is a placeholder, and may be a word of the answer.
     if key.len() < KEY_BYTES_MIN || memchr::memmem::find(said, key.as_bytes()).is_none() {
         return Cow::Borrowed(said);
@@ -129,7 +129,12 @@ pub(super) fn clean_identifier(value: JsonValue<'_>) -> Option<String> {
 
 /// An error body in the chat dialect.
 #[must_use]
-pub fn chat_error_body(kind: &str, code: &str, param: Option<&str>, message: &str) -> String {
+pub(crate) fn chat_error_body(
+    kind: &str,
+    code: &str,
+    param: Option<&str>,
+    message: &str,
+) -> String {
     let param = param.map_or_else(|| "null".to_owned(), json_string);
     format!(
         r#"{{"error":{{"message":{},"type":{},"param":{param},"code":{}}}}}"#,
@@ -141,7 +146,7 @@ pub fn chat_error_body(kind: &str, code: &str, param: Option<&str>, message: &st
 
 /// An error body in the messages dialect; `details` are JSON.
 #[must_use]
-pub fn messages_error_body(
+pub(crate) fn messages_error_body(
     kind: &str,
     message: &str,
     details: Option<&str>,

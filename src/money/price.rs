@@ -52,7 +52,7 @@ impl TokenPrice {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
-    pub fn cost(&self, tokens: TokenUsage, at: i64) -> Result<Money, MoneyError> {
+    pub(crate) fn cost(&self, tokens: TokenUsage, at: i64) -> Result<Money, MoneyError> {
         let tier = self.input_tiers.iter().rev().find(|(over, _)| tokens.input > *over);
         match tier {
             Some((_, rates)) => rates.cost(tokens),
@@ -64,7 +64,7 @@ impl TokenPrice {
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
-    pub fn quote(&self, input: u64, output: u64, at: i64) -> Result<Quote, MoneyError> {
+    pub(crate) fn quote(&self, input: u64, output: u64, at: i64) -> Result<Quote, MoneyError> {
         let dearest = |output| {
             let tokens = TokenUsage { input, output, ..TokenUsage::default() };
             let tiers = self.input_tiers.iter().filter(|(over, _)| input > *over).map(|(_, r)| *r);
@@ -78,7 +78,7 @@ impl TokenPrice {
 
     /// Whether there is a price for what is kept in a prompt cache for an hour, at each level.
     #[must_use]
-    pub fn has_cache_write_1h(&self) -> bool {
+    pub(crate) fn has_cache_write_1h(&self) -> bool {
         let above = self.input_tiers.iter().map(|(_, rates)| rates);
         let from = self.dated_rates.iter().map(|(_, rates)| rates);
         [&self.base].into_iter().chain(above).chain(from).all(|r| r.cache_write_1h.is_some())
@@ -86,7 +86,7 @@ impl TokenPrice {
 
     /// The rates of the moment `at` (unix seconds), where no tier by input applies.
     #[must_use]
-    pub fn base_rates_at(&self, at: i64) -> TokenRates {
+    pub(crate) fn base_rates_at(&self, at: i64) -> TokenRates {
         let dated = self.dated_rates.iter().rev().find(|(since, _)| at >= *since);
         dated.map_or(self.base, |(_, rates)| *rates)
     }
@@ -127,7 +127,7 @@ impl Price {
     /// # Errors
     /// [`MoneyError::WrongUnits`] if it is not sold by such units, [`MoneyError::OutOfRange`] if it
     /// does not fit.
-    pub fn cost(&self, units: BilledUnits, at: i64) -> Result<Money, MoneyError> {
+    pub(crate) fn cost(&self, units: BilledUnits, at: i64) -> Result<Money, MoneyError> {
         match (self, units) {
             (Price::Tokens(price), BilledUnits::Tokens(used)) => price.cost(used, at),
             (Price::Image { tokens, .. }, BilledUnits::Tokens(used))
@@ -157,7 +157,7 @@ impl Price {
 
     /// Whether the vendor's bill is the price: images whose tokens are listed at nothing.
     #[must_use]
-    pub fn is_vendor_billed(&self) -> bool {
+    pub(crate) fn is_vendor_billed(&self) -> bool {
         matches!(self, Price::Image { tokens, .. } if *tokens == TokenPrice::default())
     }
 }

@@ -5,7 +5,7 @@ use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest_word};
 
 /// A table being read. Call [`TableReader::finish`] when every known key was asked for.
 #[derive(Debug)]
-pub struct TableReader {
+pub(crate) struct TableReader {
     /// Where the table stands.
     pub location: SourceLocation,
     members: Vec<(String, SpannedValue)>,
@@ -14,7 +14,7 @@ pub struct TableReader {
 
 impl TableReader {
     /// Opens a node as a table; anything else is a fault and reads as an empty one.
-    pub fn open(node: SpannedValue, faults: &mut Vec<ConfigError>) -> TableReader {
+    pub(crate) fn open(node: SpannedValue, faults: &mut Vec<ConfigError>) -> TableReader {
         let members = match node.value {
             TomlValue::Table(members) => members,
             other => {
@@ -28,19 +28,23 @@ impl TableReader {
     }
 
     /// The raw value of a key.
-    pub fn take_value(&mut self, key: &'static str) -> Option<SpannedValue> {
+    pub(crate) fn take_value(&mut self, key: &'static str) -> Option<SpannedValue> {
         self.known_keys.push(key);
         let at = self.members.iter().position(|(k, _)| k == key)?;
         Some(self.members.remove(at).1)
     }
 
-    pub fn text(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<String> {
+    pub(crate) fn text(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Option<String> {
         let node = self.take_value(key)?;
         read_text(node, key, faults)
     }
 
     /// A number, as its digits.
-    pub fn number(
+    pub(crate) fn number(
         &mut self,
         key: &'static str,
         faults: &mut Vec<ConfigError>,
@@ -56,7 +60,11 @@ impl TableReader {
     }
 
     /// A whole number from 0.
-    pub fn integer(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<u64> {
+    pub(crate) fn integer(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Option<u64> {
         let (digits, place) = self.number(key, faults)?;
         let read = digits.parse().ok();
         if read.is_none() {
@@ -66,7 +74,11 @@ impl TableReader {
     }
 
     /// `true` or `false`.
-    pub fn bool(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Option<bool> {
+    pub(crate) fn bool(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Option<bool> {
         let node = self.take_value(key)?;
         match node.value {
             TomlValue::Bool(b) => Some(b),
@@ -78,7 +90,11 @@ impl TableReader {
     }
 
     /// A list of nodes; an absent one is empty.
-    pub fn list(&mut self, key: &'static str, faults: &mut Vec<ConfigError>) -> Vec<SpannedValue> {
+    pub(crate) fn list(
+        &mut self,
+        key: &'static str,
+        faults: &mut Vec<ConfigError>,
+    ) -> Vec<SpannedValue> {
         let Some(node) = self.take_value(key) else { return Vec::new() };
         match node.value {
             TomlValue::List(items) => items,
@@ -90,7 +106,7 @@ impl TableReader {
     }
 
     /// A list of texts; an absent one is `None`.
-    pub fn texts(
+    pub(crate) fn texts(
         &mut self,
         key: &'static str,
         faults: &mut Vec<ConfigError>,
@@ -104,7 +120,7 @@ impl TableReader {
     }
 
     /// A table's members, whatever they are called; an absent one is empty.
-    pub fn members(
+    pub(crate) fn members(
         &mut self,
         key: &'static str,
         faults: &mut Vec<ConfigError>,
@@ -113,7 +129,7 @@ impl TableReader {
     }
 
     /// An inner table.
-    pub fn table(
+    pub(crate) fn table(
         &mut self,
         key: &'static str,
         faults: &mut Vec<ConfigError>,
@@ -123,12 +139,12 @@ impl TableReader {
 
     /// Whether a key stands there and was not taken yet.
     #[must_use]
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.members.iter().any(|(k, _)| k == key)
     }
 
     /// Every key that nobody asked for is a fault.
-    pub fn finish(self, faults: &mut Vec<ConfigError>) {
+    pub(crate) fn finish(self, faults: &mut Vec<ConfigError>) {
         for (key, node) in &self.members {
             let hint = match closest_word(key, self.known_keys.iter().copied()) {
                 Some(near) => format!("closest is '{near}'"),

@@ -56,7 +56,8 @@ type TokenDigest = [u8; 32];
 pub(super) fn build(
     conf: &Config,
     ledger: Arc<dyn Ledger>,
-    (routes, catalogue): (Arc<RouteTable>, Arc<ArcSwap<Catalogue>>),
+    routes: Arc<RouteTable>,
+    catalogue: Arc<ArcSwap<Catalogue>>,
     connections_max: usize,
 ) -> anyhow::Result<Service<EdgeService<AdminServer>>> {
     let token = conf.listen.admin_token.as_ref().map(|source| {

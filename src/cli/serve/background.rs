@@ -298,11 +298,11 @@ mod tests {
         let (one, all) = (one.expect("money"), Money::from_nano(2_500).expect("money"));
         ledger.open_account(&account).await.expect("an account");
         let paid = Operation::Credit { tx: "t".to_owned(), amount: all };
-        ledger.apply(&account, paid).await.expect("credit");
+        ledger.submit(&account, paid).await.expect("credit");
         for number in 0..2_500 {
             let id = number.to_string();
             let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: 0 };
-            ledger.apply(&account, hold).await.expect("a hold");
+            ledger.submit(&account, hold).await.expect("a hold");
         }
         let held = async || ledger.balances(&account).await.expect("them").expect("them").held;
         expire_dead_holds(&ledger, || false).await.expect("nothing to be done");

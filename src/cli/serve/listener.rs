@@ -67,7 +67,8 @@ pub(super) fn build(
     conf: &Config,
     server: &Arc<ServerConf>,
     gateway: Gateway,
-    (crowd, tls): (Arc<ConnectionLimits>, Option<Acceptor>),
+    connection_limits: Arc<ConnectionLimits>,
+    tls: Option<Acceptor>,
 ) -> Service<EdgeService<HttpProxy<Gateway>>> {
     let (busy, load) = (gateway.in_flight.clone(), gateway.overload.clone());
     let proxies = gateway.trusted_proxies.clone();
@@ -77,7 +78,7 @@ pub(super) fn build(
     app.server_options = Some(options);
     app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
     let parts =
-        EdgeConfig { app, tls, connection_limits: crowd, in_flight: busy, overload: load, proxies };
+        EdgeConfig { app, tls, connection_limits, in_flight: busy, overload: load, proxies };
     let edge = EdgeService::new(parts, &conf.limits, &conf.timeouts);
     let mut service = Service::new("gateway".to_owned(), edge);
     let mut listener = ListenerConfig::tcp(&conf.listen.http);

@@ -34,14 +34,14 @@ pub struct InputSize {
 impl InputSize {
     /// Whether the body is the vendor's only input, so that its bytes bound the input tokens.
     #[must_use]
-    pub fn is_all_text(&self) -> bool {
+    pub(crate) fn is_all_text(&self) -> bool {
         let InputSize { images, documents, has_external_input: reads_elsewhere, .. } = *self;
         images == 0 && documents == 0 && !reads_elsewhere && !self.has_hosted_tools()
     }
 
     /// Whether a tool is the vendor's own. (Tools that are not count as one.)
     #[must_use]
-    pub fn has_hosted_tools(&self) -> bool {
+    pub(crate) fn has_hosted_tools(&self) -> bool {
         self.tool_prompts > 1
     }
 }

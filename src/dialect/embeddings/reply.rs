@@ -109,7 +109,7 @@ impl EmbeddingsReader {
 
     /// How many bytes it holds.
     #[must_use]
-    pub fn buffered_bytes(&self) -> usize {
+    pub(crate) fn buffered_bytes(&self) -> usize {
         self.head.len() + self.pending.len()
     }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 /// Removes the white space between the tokens of valid JSON.
 #[must_use]
-pub fn compact(json: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn compact(json: &[u8]) -> Cow<'_, [u8]> {
     let is_space = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
     if !json.iter().any(is_space) {
         return Cow::Borrowed(json);

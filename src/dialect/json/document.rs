@@ -27,8 +27,8 @@ impl JsonDocument {
     /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
     /// number no double can hold, half a surrogate pair, or anything after the end.
     ///
-    /// [`DEPTH_MAX`]: super::DEPTH_MAX
-    /// [`MEMBERS_MAX`]: super::MEMBERS_MAX
+    /// [`DEPTH_MAX`]: super::scan::DEPTH_MAX
+    /// [`MEMBERS_MAX`]: super::scan::MEMBERS_MAX
     pub fn parse(body: Bytes) -> Result<JsonDocument, JsonError> {
         JsonDocument::scan_body(body, ScanStrictness::FromClient, 0)
     }
@@ -48,7 +48,10 @@ impl JsonDocument {
     ///
     /// # Errors
     /// [`JsonError`] as [`JsonDocument::parse_from_vendor`].
-    pub fn parse_from_vendor_within(body: Bytes, outer: usize) -> Result<JsonDocument, JsonError> {
+    pub(crate) fn parse_from_vendor_within(
+        body: Bytes,
+        outer: usize,
+    ) -> Result<JsonDocument, JsonError> {
         JsonDocument::scan_body(body, ScanStrictness::FromVendor, outer)
     }
 

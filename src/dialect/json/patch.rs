@@ -150,7 +150,7 @@ impl<'a> JsonPatch<'a> {
 
 /// Encodes a text as a JSON string, with its quotes.
 #[must_use]
-pub fn json_string(text: &str) -> String {
+pub(crate) fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 

@@ -8,9 +8,9 @@ use super::value::{self, LongValue};
 
 /// The maximum number of members of one object. Reading a body costs time proportional to it, and
 /// no vendor's format needs more.
-pub const MEMBERS_MAX: usize = 4_096;
+pub(crate) const MEMBERS_MAX: usize = 4_096;
 /// The maximum nesting depth of objects and arrays.
-pub const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 /// The maximum of the digits before the decimal point plus the exponent: such a number always fits
 /// an `f64`.
 const MAGNITUDE_MAX: i64 = 308;
@@ -94,7 +94,7 @@ pub(super) fn scan_object(
 ///
 /// # Errors
 /// See [`super::JsonDocument::parse`].
-pub fn validate_value(bytes: &[u8]) -> Result<(), JsonError> {
+pub(crate) fn validate_value(bytes: &[u8]) -> Result<(), JsonError> {
     let mut scan = start_scan(bytes, ScanStrictness::FromClient)?;
     scan.parse_value(1)?;
     scan.expect_end()

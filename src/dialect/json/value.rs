@@ -117,7 +117,7 @@ impl<'a> JsonValue<'a> {
 
     /// The bytes between the quotes of a string, escapes as they stand.
     #[must_use]
-    pub fn string_bytes(self) -> Option<&'a [u8]> {
+    pub(crate) fn string_bytes(self) -> Option<&'a [u8]> {
         (self.kind() == JsonKind::String).then(|| &self.raw[1..self.raw.len().max(2) - 1])
     }
 
@@ -150,7 +150,7 @@ impl<'a> JsonValue<'a> {
     }
 
     /// Like [`Self::members`], with the names as bytes: comparing them needs no UTF-8 check.
-    pub fn raw_members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
+    pub(crate) fn raw_members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
         let mut walk = ValueWalk::new(self, b'{');
         std::iter::from_fn(move || {
             let name = walk.next()?.string_bytes().unwrap_or_default();

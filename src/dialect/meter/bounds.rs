@@ -11,13 +11,13 @@ const ESTIMATE_EXTRA_MAX: u64 = 4_096;
 
 /// The most that is believed of a count, where the body alone feeds it.
 #[must_use]
-pub fn plausible_max(counted: u64) -> u64 {
+pub(crate) fn plausible_max(counted: u64) -> u64 {
     counted.saturating_mul(ESTIMATE_FACTOR_MAX).saturating_add(ESTIMATE_EXTRA_MAX)
 }
 
 /// The most that a vendor can honestly report for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UsageBounds {
+pub(crate) struct UsageBounds {
     /// Input tokens.
     pub input_max: u64,
     /// Output tokens, of all choices, those of hidden reasoning among them.
@@ -39,14 +39,14 @@ impl Default for UsageBounds {
 impl UsageBounds {
     /// Whether a report can be honest, if so much was counted of its output.
     #[must_use]
-    pub fn admits_tokens(&self, reported: TokenUsage, output_counted: u64) -> bool {
+    pub(crate) fn admits_tokens(&self, reported: TokenUsage, output_counted: u64) -> bool {
         let counts = !self.output_is_visible || reported.output <= plausible_max(output_counted);
         reported.input <= self.input_max && reported.output <= self.output_max && counts
     }
 
     /// Whether the units that a vendor reports for an image can be honest.
     #[must_use]
-    pub fn admits_image(&self, reported: BilledUnits) -> bool {
+    pub(crate) fn admits_image(&self, reported: BilledUnits) -> bool {
         match reported {
             BilledUnits::Tokens(tokens) => self.admits_tokens(tokens, 0),
             BilledUnits::BilledImages { ticks, .. } => ticks <= self.ticks_max,

@@ -19,7 +19,7 @@ use crate::dialect::vendor_error::VendorError;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
 /// A reply that is kept until it is complete has so many bytes, at most.
-pub const BUFFERED_BYTES_MAX: usize = 64 << 20;
+pub(crate) const BUFFERED_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]

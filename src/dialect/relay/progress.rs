@@ -70,7 +70,7 @@ impl RelayError {
     /// The body of an error that tells the client, in the messages dialect. The vendor's own type
     /// of error stands.
     #[must_use]
-    pub fn messages_body(&self, request_id: &str) -> String {
+    pub(crate) fn messages_body(&self, request_id: &str) -> String {
         let (kind, details) = match self {
             RelayError::Vendor(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
             RelayError::InsufficientCredits => ("billing_error", &None),
@@ -81,7 +81,7 @@ impl RelayError {
 
     /// Whether it is not the vendor that broke it.
     #[must_use]
-    pub fn is_gateway_side(&self) -> bool {
+    pub(crate) fn is_gateway_side(&self) -> bool {
         matches!(
             self,
             RelayError::InsufficientCredits

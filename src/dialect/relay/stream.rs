@@ -205,7 +205,7 @@ impl StreamRelay {
                 handle_messages_event(&event, reported, &mut self.meter)
             }
             StreamFormat::Responses(told, error) => {
-                handle_response_event(&event, (told, error), &mut self.meter)
+                handle_response_event(&event, told, error, &mut self.meter)
             }
             StreamFormat::Translated(translator) => {
                 let mut out = BytesMut::new();
@@ -223,11 +223,10 @@ impl StreamFormat {
             StreamFormat::Messages { request_id, .. } => {
                 format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
             }
-            StreamFormat::Responses(told, _) => responses::error_event(
-                why.type_and_code(),
-                &why.message(),
-                told.next_sequence_number(),
-            ),
+            StreamFormat::Responses(told, _) => {
+                let (kind, code) = why.type_and_code();
+                responses::error_event(kind, code, &why.message(), told.next_sequence_number())
+            }
             StreamFormat::Chat { .. } | StreamFormat::Translated(_) => {
                 format!("data: {}\n\n", why.chat_body())
             }
@@ -270,7 +269,8 @@ fn handle_chat_chunk(
 /// response's final event is awaited, which repeats the error.
 fn handle_response_event(
     event: &JsonDocument,
-    (told, error): (&mut ResponseState, &mut Option<VendorError>),
+    told: &mut ResponseState,
+    error: &mut Option<VendorError>,
     meter: &mut UsageMeter,
 ) -> Result<EventAction, RelayError> {
     match (told.read_event(event, meter).ok_or(RelayError::Malformed)?, error.take()) {

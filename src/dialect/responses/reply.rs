@@ -20,7 +20,7 @@ const ERROR_NAME_BYTES_MAX: usize = 64;
 
 /// What a reply says, whole, or in a stream so far.
 #[derive(Debug, Default)]
-pub struct ResponseState {
+pub(crate) struct ResponseState {
     /// The ids of the response and of its conversation.
     response_ids: Vec<String>,
     /// The ids of its items.
@@ -46,7 +46,11 @@ pub struct IssuedIds {
 
 impl ResponseState {
     /// Reads a reply in one body. `None` if that is no response.
-    pub fn read_reply(&mut self, reply: &JsonDocument, meter: &mut UsageMeter) -> Option<()> {
+    pub(crate) fn read_reply(
+        &mut self,
+        reply: &JsonDocument,
+        meter: &mut UsageMeter,
+    ) -> Option<()> {
         let response =
             ResponseMembers::from_object(JsonValue::from_validated(reply.body().trim_ascii()));
         response.id.and_then(JsonValue::text)?;
@@ -56,7 +60,7 @@ impl ResponseState {
     }
 
     /// Reads an event. `None` if that is none.
-    pub fn read_event(
+    pub(crate) fn read_event(
         &mut self,
         event: &JsonDocument,
         meter: &mut UsageMeter,
@@ -105,7 +109,7 @@ impl ResponseState {
 
     /// The ids that went to the client since this was last asked, each of them once. None if the
     /// vendor keeps nothing.
-    pub fn take_issued_ids(&mut self) -> IssuedIds {
+    pub(crate) fn take_issued_ids(&mut self) -> IssuedIds {
         if self.is_unstored {
             return IssuedIds::default();
         }
@@ -119,13 +123,13 @@ impl ResponseState {
 
     /// Whether it failed without reported usage, so that nothing is charged.
     #[must_use]
-    pub fn is_unbilled(&self) -> bool {
+    pub(crate) fn is_unbilled(&self) -> bool {
         self.is_unbilled
     }
 
     /// The number that an event would have which comes next.
     #[must_use]
-    pub fn next_sequence_number(&self) -> u64 {
+    pub(crate) fn next_sequence_number(&self) -> u64 {
         self.sequence_number
     }
 
@@ -178,7 +182,7 @@ impl ResponseState {
 
 /// What becomes of a stream with an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventStep {
+pub(crate) enum EventStep {
     /// It goes on.
     Continue,
     /// This was its last event.
@@ -190,7 +194,7 @@ pub enum EventStep {
 /// The error event that ends a stream which broke. Its error stands there twice: members of the
 /// event are what the format knows, and clients raise what is in `error`.
 #[must_use]
-pub fn error_event((kind, code): (&str, &str), message: &str, sequence_number: u64) -> String {
+pub fn error_event(kind: &str, code: &str, message: &str, sequence_number: u64) -> String {
     let message = json_string(message);
     let error = format!(r#"{{"message":{message},"type":"{kind}","param":null,"code":"{code}"}}"#);
     format!(
@@ -273,7 +277,7 @@ fn parse_error_event(event: &JsonDocument) -> VendorError {
 /// A reply, or an event with one, whose error speaks of what is the operator's, without that; of a
 /// long error as much as people read. `None` if it is short and does not.
 #[must_use]
-pub fn redact_error(document: &JsonDocument) -> Option<Vec<u8>> {
+pub(crate) fn redact_error(document: &JsonDocument) -> Option<Vec<u8>> {
     let response = document.get("response").filter(|response| response.kind() == JsonKind::Object);
     let error = response.map_or_else(|| document.get("error"), |response| response.get("error"))?;
     let clean = if vendor_error::is_short(error) {
@@ -540,7 +544,7 @@ mod tests {
             r#""error":{"message":"a \"b\"","type":"server_error","param":null,"code":"upstream_error"}}"#,
             "\n\n"
         );
-        assert_eq!(error_event(("server_error", "upstream_error"), "a \"b\"", 7), expected);
+        assert_eq!(error_event("server_error", "upstream_error", "a \"b\"", 7), expected);
         assert_eq!(ResponseState::default().next_sequence_number(), 0);
     }
 

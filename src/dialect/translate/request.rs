@@ -124,7 +124,7 @@ pub struct RestoredThinking(Vec<(usize, Vec<ContentBlock>)>);
 impl RestoredThinking {
     /// How many bytes of it come out of what was kept.
     #[must_use]
-    pub fn saved_bytes(&self) -> u64 {
+    pub(crate) fn saved_bytes(&self) -> u64 {
         let blocks = self.0.iter().flat_map(|(_, blocks)| blocks);
         let kept = blocks.map(|block| match &block.kind {
             BlockKind::Verbatim(raw) => raw.len() as u64,

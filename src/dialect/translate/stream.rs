@@ -17,7 +17,7 @@ const OPEN_BLOCKS_MAX: usize = 256;
 
 /// The state of a stream.
 #[derive(Debug)]
-pub struct StreamTranslator {
+pub(crate) struct StreamTranslator {
     metadata: ReplyMetadata,
     /// What every chunk begins with, up to its delta, once the stream has begun.
     chunk_prefix: Option<Bytes>,

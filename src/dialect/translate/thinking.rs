@@ -14,7 +14,7 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 
 /// Longer answers are not kept.
-pub const RECORD_BYTES_MAX: usize = 256 << 10;
+pub(crate) const RECORD_BYTES_MAX: usize = 256 << 10;
 
 /// What is kept of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -171,7 +171,7 @@ impl Conversation {
             let name = call.get("name").and_then(JsonValue::text).unwrap_or_default().into_owned();
             self.legacy_call = Some((name, message.index));
             let (id, preferred_id) = legacy_call_ids(message.index);
-            blocks.extend(self.build_tool_use(source, &at, (&id, &preferred_id), call)?);
+            blocks.extend(self.build_tool_use(source, &at, &id, &preferred_id, call)?);
         }
         message.apply_cache_control(source, &mut blocks);
         if !blocks.is_empty() {
@@ -196,7 +196,7 @@ impl Conversation {
             return Err(CallError::missing(&at(".function"), "an object {name, arguments}"));
         };
         let within = |rest: &str| at(&format!(".function{rest}"));
-        self.build_tool_use(source, &within, (&id, &id), function)
+        self.build_tool_use(source, &within, &id, &id, function)
     }
 
     /// Builds a tool use block from the client's id and the preferred one; `None` if the turn
@@ -205,7 +205,8 @@ impl Conversation {
         &mut self,
         source: SourceBytes<'_>,
         at: FieldPath<'_>,
-        (id, preferred_id): (&str, &str),
+        id: &str,
+        preferred_id: &str,
         function: JsonValue<'_>,
     ) -> Result<Option<ContentBlock>, CallError> {
         let name = function.get("name").filter(|v| !v.is_null());

@@ -24,7 +24,11 @@ pub struct VideoRequest {
 impl VideoRequest {
     /// What is wrong if the model is sold in these resolutions only.
     #[must_use]
-    pub fn unsupported_resolution(&self, model: &str, sold: &[VideoResolution]) -> CallError {
+    pub(crate) fn unsupported_resolution(
+        &self,
+        model: &str,
+        sold: &[VideoResolution],
+    ) -> CallError {
         let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
         let right = format!(
             "of a resolution that '{model}' makes ({}), not of {}",

@@ -54,18 +54,18 @@ pub(super) fn parse_shape(
         return Ok(VideoShape { resolution, aspect_ratio: ratio, size, resolution_field: "size" });
     }
     let resolution = resolution.map_or(P720, |(_, resolution)| resolution);
-    let (name, sides) = ratio.unwrap_or(WIDE);
+    let (name, (width, height)) = ratio.unwrap_or(WIDE);
     let is_told = ratio.is_some() || !has_frame;
     Ok(VideoShape {
         resolution,
         aspect_ratio: is_told.then_some(name),
-        size: frame_size(resolution, sides),
+        size: frame_size(resolution, width, height),
         resolution_field: "resolution",
     })
 }
 
 /// The shorter side is the resolution's, the longer one the even number next to the ratio's.
-fn frame_size(resolution: VideoResolution, (width, height): (u64, u64)) -> String {
+fn frame_size(resolution: VideoResolution, width: u64, height: u64) -> String {
     let short = match resolution {
         P480 => 480,
         P720 => 720,
@@ -99,8 +99,9 @@ mod tests {
     #[test]
     fn every_size_that_has_a_name_is_that_of_its_resolution_and_ratio() {
         for (name, (resolution, ratio)) in SIZES {
-            let (_, sides) = RATIOS.into_iter().find(|(name, _)| *name == ratio).expect("known");
-            assert_eq!(frame_size(resolution, sides), name);
+            let (_, (width, height)) =
+                RATIOS.into_iter().find(|(name, _)| *name == ratio).expect("known");
+            assert_eq!(frame_size(resolution, width, height), name);
         }
     }
 
@@ -112,18 +113,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::p480_4_3(P480, (4, 3), "640x480")]
-    #[case::p480_3_4(P480, (3, 4), "480x640")]
-    #[case::p480_3_2(P480, (3, 2), "720x480")]
-    #[case::p720_4_3(P720, (4, 3), "960x720")]
-    #[case::p720_2_3(P720, (2, 3), "720x1080")]
-    #[case::p1080_3_4(P1080, (3, 4), "1080x1440")]
-    #[case::p1080_3_2(P1080, (3, 2), "1620x1080")]
+    #[case::p480_4_3(P480, 4, 3, "640x480")]
+    #[case::p480_3_4(P480, 3, 4, "480x640")]
+    #[case::p480_3_2(P480, 3, 2, "720x480")]
+    #[case::p720_4_3(P720, 4, 3, "960x720")]
+    #[case::p720_2_3(P720, 2, 3, "720x1080")]
+    #[case::p1080_3_4(P1080, 3, 4, "1080x1440")]
+    #[case::p1080_3_2(P1080, 3, 2, "1620x1080")]
     fn other_shapes_keep_the_shorter_side(
         #[case] resolution: VideoResolution,
-        #[case] sides: (u64, u64),
+        #[case] width: u64,
+        #[case] height: u64,
         #[case] expected: &str,
     ) {
-        assert_eq!(frame_size(resolution, sides), expected);
+        assert_eq!(frame_size(resolution, width, height), expected);
     }
 }
