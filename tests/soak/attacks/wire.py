@@ -475,17 +475,14 @@ def chunk_extensions(a):
 
 @family(2)
 def chunk_extensions_unsound(a):
-    extension = a.rng.choice([b";a\nb", b";a\rb", b";" + b"a" * 70_000, b"\n", b";a\x00", b";\xff\n"])
-    return in_chunks(a, lambda body, inner: [chunked(body, None, extension) + b"0\r\n\r\n" + inner, 0.02, END])
+    """pingora reads over whatever an extension holds. The connection ends with the body, so that what a
+    reader with other line ends takes for a request behind it is none: a vendor hears of one at most."""
+    extension = a.rng.choice([b";a\nb", b";a\rb", b";" + b"a" * 70_000, b';a="\n"', b"\n", b";a\x00", b";\xff\n"])
 
+    def text(body, inner):
+        return [chunked(body, None, extension) + b"0\r\n\r\n" + inner, 0.02, END]
 
-@family()
-def chunk_extensions_with_quoted_line_feeds(a):
-    """pingora reads over them. Since the connection ends with the body, what follows is no request."""
-    extension = b';a="\n"'
-    return in_chunks(
-        a, lambda body, inner: [chunked(body, None, extension) + b"0\r\n\r\n" + inner, 0.02, END], EITHER, one_of=True
-    )
+    return in_chunks(a, text, EITHER, one_of=True)
 
 
 @family(2)
