@@ -115,21 +115,21 @@ pub struct CallError {
 impl CallError {
     /// A field that has to be there is not.
     #[must_use]
-    pub fn missing(field: &str, right: &str) -> CallError {
+    pub fn missing(field: &str, expected: &str) -> CallError {
         CallError {
             code: "missing_required_parameter",
             param: Some(field.to_owned()),
-            message: format!("'{field}' is required: {right}"),
+            message: format!("'{field}' is required: {expected}"),
         }
     }
 
     /// A field has a value that it can't have.
     #[must_use]
-    pub fn invalid(field: &str, right: &str) -> CallError {
+    pub fn invalid(field: &str, expected: &str) -> CallError {
         CallError {
             code: "invalid_value",
             param: Some(field.to_owned()),
-            message: format!("'{field}' must be {right}"),
+            message: format!("'{field}' must be {expected}"),
         }
     }
 }

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::lease::{self, LeaseEntry};
 use crate::ledger::{AccountName, Unavailable};
 
-/// Of an account's replies so many bytes are kept, at most; after that a name is remembered without
+/// The most bytes of replies kept for an account; after that a name is remembered without
 /// its reply.
 pub const REPLIES_BYTES_MAX: u64 = 256 << 20;
 /// Longer bodies do not go into the store, whose memory or file all accounts share, but apart from
 /// their heads.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Bodies are written and read in pieces of so many bytes, of which only the last one is shorter:
+/// The bytes of the pieces in which bodies are written and read; only the last one is shorter:
 /// nothing waits long behind one, and nobody needs all of a body at a time.
 pub const PIECE_BYTES: usize = 256 << 10;
 /// The name of a call that runs is remembered for so many leases, at least, from when it was last

@@ -41,7 +41,7 @@ pub struct Job {
     pub size: String,
     /// When it was asked for, in unix ms.
     pub created_ms: i64,
-    /// What is held for it: the price of so many seconds.
+    /// What is held for it: the price of its seconds.
     pub held: Money,
     /// The price list that says so.
     pub price_version: String,
@@ -318,7 +318,7 @@ pub trait JobQueue: Send + Sync {
     /// there is none, or it was hidden before. Its idempotency key stays used.
     async fn delete_job(&self, account: &AccountName, id: &str)
     -> Result<Option<Job>, Unavailable>;
-    /// Claims jobs that are due and that nobody has, for so long (ms), at most so many, the longest
+    /// Claims jobs that are due and unclaimed, for `lease_ms`, at most `count_max`, the longest
     /// due first. The clock is the store's.
     async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable>;
     /// Keeps a claim for so long (ms) from now. `false` if it is no longer one.

@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use crate::ledger::{AccountName, Unavailable};
 
-/// One entry may have so many bytes, at most.
+/// The most bytes of one entry.
 pub const ENTRY_BYTES_MAX: usize = 256 << 10;
-/// A name may have so many bytes, at most.
+/// The most bytes of a name.
 pub const NAME_BYTES_MAX: usize = 512;
 /// Once so many bytes are found, the entries that are left are not looked up any more.
 pub const LOOKUP_BYTES_MAX: usize = 8 << 20;

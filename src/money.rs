@@ -199,7 +199,7 @@ impl Rate {
         self.0
     }
 
-    /// The cost of so many units.
+    /// The cost of `units`.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] above 9.2 billion USD.

@@ -1,4 +1,4 @@
-//! How a hold ends, whoever made it: the store is asked until it has said what came of it.
+//! How a hold ends, of a call or of a job: the store is asked until it has said what came of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

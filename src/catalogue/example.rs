@@ -25,7 +25,7 @@ enum ExampleCase {
     Answer(ExpectedBlock),
 }
 
-/// What becomes of the body of a call.
+/// How the rules rewrite or refuse the body of a call.
 struct ExpectedBody {
     model: String,
     endpoint: Endpoint,
@@ -122,19 +122,23 @@ impl ExpectedBody {
         let model = catalogue.find(&self.model).ok_or("no such model")?;
         let document =
             JsonDocument::parse(Bytes::from(self.given.clone())).map_err(|e| e.to_string())?;
-        let refused = model
+        let refusal = model
             .vendor
             .field_policy(self.endpoint)
-            .and_then(|s| s.find_refusal(&document, &model.price));
-        match (refused, &self.expect) {
+            .and_then(|policy| policy.find_refusal(&document, &model.price));
+        match (refusal, &self.expect) {
             (Some(refusal), Err(field)) if refusal.field == *field => Ok(()),
             (Some(refusal), _) => Err(format!("'{}' is refused", refusal.field)),
             (None, Err(field)) => Err(format!("'{field}' is not refused")),
             (None, Ok(expected)) => {
-                let made = rewrite_body(model, self.endpoint, &document);
+                let rewritten = rewrite_body(model, self.endpoint, &document);
                 let read = |text: &str| serde_json::from_str(text).map_err(|e| e.to_string());
-                let (made_json, expected): (Json, Json) = (read(&made)?, read(expected)?);
-                if made_json == expected { Ok(()) } else { Err(format!("the body becomes {made}")) }
+                let (rewritten_json, expected): (Json, Json) = (read(&rewritten)?, read(expected)?);
+                if rewritten_json == expected {
+                    Ok(())
+                } else {
+                    Err(format!("the body becomes {rewritten}"))
+                }
             }
         }
     }

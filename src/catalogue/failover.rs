@@ -4,7 +4,7 @@
 use crate::dialect::json::{JsonKind, JsonValue as Json, scan};
 use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 
-/// The beginning of a text has so many bytes at least, so that it means something.
+/// The fewest bytes of a text's prefix, so that it means something.
 const PREFIX_BYTES_MIN: usize = 12;
 
 /// Which answers of a vendor make the gateway try the next route.

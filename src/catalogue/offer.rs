@@ -120,7 +120,7 @@ impl UnknownName {
         pairs.min().unwrap_or(usize::MAX)
     }
 
-    /// Whether so many changes leave most of it as it is.
+    /// Whether this number of changes leaves most of the list as it is.
     fn is_near(&self, distance: usize) -> bool {
         let compared = self.last_segment.as_ref().unwrap_or(&self.full);
         distance.saturating_mul(2) <= compared.chars().count()

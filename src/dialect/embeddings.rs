@@ -22,7 +22,7 @@ const DIMENSIONS_MAX: u64 = 3_072;
 const NUMBER_BYTES_MAX: u64 = 24;
 /// Numbers of one reply, at most, where they come as text.
 const NUMBERS_MAX: u64 = REPLY_BYTES_MAX as u64 / NUMBER_BYTES_MAX;
-/// A reply may have so many bytes, at most.
+/// The most bytes of a reply.
 pub(crate) const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points per token in estimates.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
@@ -44,10 +44,10 @@ pub fn parse_request(document: &JsonDocument) -> Result<EmbeddingInputs, CallErr
     let TokenCount { inputs, tokens, tokens_max } = count_input_tokens(input)?;
     let dimensions = match non_null_member(document, "dimensions") {
         None => DIMENSIONS_MAX,
-        Some(told) => {
-            let right = format!("a whole number from 1 to {DIMENSIONS_MAX}");
-            let known = told.integer().filter(|n| (1..=DIMENSIONS_MAX).contains(n));
-            known.ok_or_else(|| invalid_value("dimensions", &right, told))?
+        Some(value) => {
+            let expected = format!("a whole number from 1 to {DIMENSIONS_MAX}");
+            let known = value.integer().filter(|n| (1..=DIMENSIONS_MAX).contains(n));
+            known.ok_or_else(|| invalid_value("dimensions", &expected, value))?
         }
     };
     let base64 = match non_null_member(document, "encoding_format") {
@@ -59,11 +59,11 @@ pub fn parse_request(document: &JsonDocument) -> Result<EmbeddingInputs, CallErr
         },
     };
     if !base64 && inputs.saturating_mul(dimensions) > NUMBERS_MAX {
-        let right = format!(
+        let expected = format!(
             "base64 for {inputs} inputs of up to {dimensions} numbers, or send fewer at once: so \
              many do not fit into an answer as text"
         );
-        return Err(CallError::invalid("encoding_format", &right));
+        return Err(CallError::invalid("encoding_format", &expected));
     }
     Ok(EmbeddingInputs { base64, tokens, tokens_max })
 }
@@ -115,8 +115,8 @@ fn count_input_tokens(input: JsonValue<'_>) -> Result<TokenCount, CallError> {
         (_, Some(first)) => {
             let inputs = input.elements().count() as u64;
             if inputs > INPUTS_MAX {
-                let right = format!("of at most {INPUTS_MAX} inputs, not of {inputs}");
-                return Err(CallError::invalid("input", &right));
+                let expected = format!("of at most {INPUTS_MAX} inputs, not of {inputs}");
+                return Err(CallError::invalid("input", &expected));
             }
             count.inputs = inputs;
             for (i, one) in input.elements().enumerate() {

@@ -99,7 +99,7 @@ pub struct FormReader {
 
 #[derive(Debug)]
 enum FormState {
-    /// Before the first boundary, of which so many bytes have come, the line break included.
+    /// Before the first boundary; how many bytes of it have arrived, its line break included.
     FirstBoundary(usize),
     /// After a boundary, with the byte that came after it.
     AfterBoundary(Option<u8>),

@@ -15,8 +15,8 @@ use crate::money::TokenUsage;
 pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, CallError> {
     // Zero warms the vendor's cache and generates nothing.
     let Some(output_max) = read_integer(document, "max_tokens", 0)? else {
-        let right = "the most tokens to generate, a whole number; nothing is filled in here";
-        return Err(CallError::missing("max_tokens", right));
+        let expected = "the most tokens to generate, a whole number; nothing is filled in here";
+        return Err(CallError::missing("max_tokens", expected));
     };
     // With interleaved tool calls, the thinking budget may exceed `max_tokens`.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());

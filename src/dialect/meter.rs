@@ -52,8 +52,8 @@ pub(crate) fn estimate_tokens(bytes: u64) -> u64 {
 
 /// The cost that a `usage` reports, in ticks (ten to a nano-USD), if it does and it is sound.
 pub(super) fn read_cost_ticks(usage: JsonValue<'_>) -> Option<u64> {
-    let told = usage.get("cost_in_usd_ticks").and_then(JsonValue::integer);
-    told.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
+    let ticks_reported = usage.get("cost_in_usd_ticks").and_then(JsonValue::integer);
+    ticks_reported.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
 }
 
 /// Collects what is known of a call's usage.
@@ -141,7 +141,7 @@ impl UsageMeter {
         self.text_bytes > 0 || (reported && self.quality != ReportQuality::Early)
     }
 
-    /// The usage: as reported, else counted from what passed, the input being so many tokens.
+    /// The usage: as reported, else counted from what passed, with `input_tokens` of input.
     #[must_use]
     pub fn usage(&self, input: u64) -> MeteredTokens {
         let output = self.estimated_output();
@@ -213,7 +213,7 @@ const CHAT_FIELDS: UsageFieldNames =
 pub(super) const RESPONSES_FIELDS: UsageFieldNames =
     ["input_tokens", "output_tokens", "total_tokens", "input_tokens_details"];
 
-/// Reads a `usage` under the names of its format. What is null is not told.
+/// Reads a `usage` under the names of its format. A null counts as absent.
 ///
 /// Some vendors leave reasoning out of the output but not out of the total, so the billable output
 /// is the larger of the output and the total − the input. Numbers that are negative, fractional or

@@ -10,12 +10,12 @@ use super::json::{JsonDocument, JsonKind};
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub fn check_request(document: &JsonDocument) -> Result<(), CallError> {
-    let right = "a string, or a non-empty array of strings or of parts";
+    let expected = "a string, or a non-empty array of strings or of parts";
     let Some(input) = non_null_member(document, "input") else {
-        return Err(CallError::missing("input", right));
+        return Err(CallError::missing("input", expected));
     };
     let is_right = input.kind() == JsonKind::String || input.elements().next().is_some();
-    if is_right { Ok(()) } else { Err(invalid_value("input", right, input)) }
+    if is_right { Ok(()) } else { Err(invalid_value("input", expected, input)) }
 }
 
 /// Whether a vendor's reply is a verdict.

@@ -20,7 +20,7 @@ const RUN_BYTES_MAX: usize = 20;
 /// from the other.
 const MIXED_BYTES_MIN: usize = 10;
 const DIGITS_MIN: usize = 9;
-/// A secret behind a known beginning has so many bytes at least.
+/// The fewest bytes of a secret behind a known prefix.
 const SECRET_BYTES_MIN: usize = 6;
 
 /// How keys begin, and ids of accounts.

@@ -13,14 +13,14 @@ const CHARACTERS_MAX: u64 = 4_096;
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub fn count_characters(document: &JsonDocument) -> Result<u64, CallError> {
-    let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
+    let expected = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
     let Some(input) = non_null_member(document, "input") else {
-        return Err(CallError::missing("input", &right));
+        return Err(CallError::missing("input", &expected));
     };
     let characters =
-        count_code_points(input).ok_or_else(|| invalid_value("input", &right, input))?;
+        count_code_points(input).ok_or_else(|| invalid_value("input", &expected, input))?;
     if !(1..=CHARACTERS_MAX).contains(&characters) {
-        return Err(CallError::invalid("input", &format!("{right}, not of {characters}")));
+        return Err(CallError::invalid("input", &format!("{expected}, not of {characters}")));
     }
     Ok(characters)
 }

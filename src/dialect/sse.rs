@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 
-/// An event may be so many bytes, at most. Images inside events are larger than text ever is.
+/// The most bytes of an event. Images inside events are larger than text ever is.
 pub(crate) const EVENT_BYTES_MAX: usize = 32 << 20;
 
 /// The bytes of an event never ended.

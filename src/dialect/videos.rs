@@ -75,16 +75,16 @@ fn unknown_field(name: &str) -> CallError {
 }
 
 fn check_prompt(document: &JsonDocument) -> Result<(), CallError> {
-    let right = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
+    let expected = format!("a string of 1 to {CHARACTERS_MAX} characters (Unicode code points)");
     let Some(prompt) = non_null_member(document, "prompt") else {
-        return Err(CallError::missing("prompt", &right));
+        return Err(CallError::missing("prompt", &expected));
     };
     let characters =
-        count_code_points(prompt).ok_or_else(|| invalid_value("prompt", &right, prompt))?;
+        count_code_points(prompt).ok_or_else(|| invalid_value("prompt", &expected, prompt))?;
     if (1..=CHARACTERS_MAX).contains(&characters) {
         return Ok(());
     }
-    Err(CallError::invalid("prompt", &format!("{right}, not of {characters}")))
+    Err(CallError::invalid("prompt", &format!("{expected}, not of {characters}")))
 }
 
 fn read_seconds(document: &JsonDocument) -> Result<u64, CallError> {
@@ -93,9 +93,9 @@ fn read_seconds(document: &JsonDocument) -> Result<u64, CallError> {
         let text = value.text()?;
         text.parse().ok().filter(|seconds: &u64| seconds.to_string() == text)
     });
-    let right = format!("a whole number from 1 to {SECONDS_MAX}, as a number or a string");
+    let expected = format!("a whole number from 1 to {SECONDS_MAX}, as a number or a string");
     let sound = read.filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
-    sound.ok_or_else(|| invalid_value("seconds", &right, value))
+    sound.ok_or_else(|| invalid_value("seconds", &expected, value))
 }
 
 /// Forms have no booleans but words.

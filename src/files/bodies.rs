@@ -195,7 +195,7 @@ impl BodyFiles {
         Ok(())
     }
 
-    /// Reads a body of so many bytes, in pieces.
+    /// Reads a body of `length` bytes, in pieces.
     ///
     /// # Errors
     /// [`FileReadError::Missing`] if it is not there, or not whole.

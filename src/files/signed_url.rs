@@ -1,4 +1,4 @@
-//! Tokens that let whoever has one fetch one file for a while.
+//! Tokens that let their bearer fetch one file for a while.
 //!
 //! A token has its end and the account, which is encrypted and authenticated together with the end
 //! and with the job that the rest of the address names. So nothing is kept of it, every node of a

@@ -96,7 +96,7 @@ pub(crate) enum AdmissionError {
     WrongEndpoint {
         model: String,
         /// The endpoint that sells it.
-        right: Endpoint,
+        expected: Endpoint,
     },
     /// The value of this field is an id that the account was never given.
     IdNotOwned(String),

@@ -34,7 +34,7 @@ pub(crate) struct RequestContext {
     pub arrived_ms: i64,
     /// The address of the client, as far as it is known.
     pub client_address: Option<IpAddr>,
-    /// What the client speaks.
+    /// The API format in which errors are written to this client.
     pub error_format: ErrorFormat,
     /// Time spent waiting for vendors.
     pub vendor_time: Duration,
@@ -46,9 +46,9 @@ pub(crate) struct RequestContext {
     pub tenant: Option<Arc<Tenant>>,
     /// What is told about it when it is over.
     pub access_log: AccessLogRecord,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: RequestStage,
-    /// The name that it is known by to its repeats, if it has any.
+    /// Its idempotency key, claimed, if it has one.
     pub idempotent_call: Option<Box<IdempotentCall>>,
     /// Whether its answer was cut off.
     pub is_aborted: bool,

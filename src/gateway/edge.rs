@@ -180,8 +180,8 @@ impl<A> EdgeService<A> {
         }
     }
 
-    /// Where proxies speak the PROXY protocol: reads for whom this one does. None if it does not
-    /// say, or if its client has too many connections.
+    /// Reads the PROXY header, if the listener expects one. `None` if it is malformed or missing,
+    /// or if the client has too many connections.
     async fn read_proxy_header(
         &self,
         stream: Stream,

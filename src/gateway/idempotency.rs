@@ -134,7 +134,7 @@ pub(super) fn discard_recording(ctx: &mut RequestContext) {
     }
 }
 
-/// Somebody who asks what stands under a name.
+/// A waiter for the outcome under a name.
 struct ClaimAttempt<'a> {
     gateway: &'a Gateway,
     account: &'a AccountName,
@@ -255,7 +255,7 @@ impl ClaimAttempt<'_> {
         }
     }
 
-    /// The answer to whoever asked for a job, if it was placed.
+    /// The reply to the client that ordered a job, if the order was placed.
     async fn find_job(&self, id: &str) -> Result<Option<LocalResponse>, ApiError> {
         let videos = &self.gateway.videos;
         let finding = videos.queue.find_job(self.account, id);

@@ -152,7 +152,7 @@ async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }
 
-/// Sends the file of a job to whoever has an address of it that is good.
+/// Sends the file of a job to the bearer of a valid signed address.
 ///
 /// # Errors
 /// The address is not good, or the job and its file are gone.
@@ -199,6 +199,6 @@ fn parse_page(query: &str) -> Result<JobPage, ApiError> {
     Ok(JobPage { after, limit, ascending })
 }
 
-fn invalid_field(field: &str, right: &str) -> ApiError {
-    CallError::invalid(field, right).into()
+fn invalid_field(field: &str, expected: &str) -> ApiError {
+    CallError::invalid(field, expected).into()
 }

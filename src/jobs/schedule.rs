@@ -82,8 +82,8 @@ impl JobSchedule {
         count("open_max", &mut schedule.open_max);
         schedule.worker = table.bool("worker", faults).unwrap_or(true);
         if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&schedule.lease_ms) {
-            let right = format!("'lease_ms' must be from {LEASE_MS_MIN} to {LEASE_MS_MAX}");
-            faults.push(table.location.error(right));
+            let expected = format!("'lease_ms' must be from {LEASE_MS_MIN} to {LEASE_MS_MAX}");
+            faults.push(table.location.error(expected));
         }
         if schedule.poll_ms >= schedule.timeout_ms {
             faults.push(table.location.error("'poll_ms' must be below 'timeout_ms'"));
@@ -91,7 +91,7 @@ impl JobSchedule {
         schedule
     }
 
-    /// The pause after so many failures in a row, in ms.
+    /// The pause after `failures` failures in a row, in ms.
     #[must_use]
     pub(crate) fn retry_delay_ms(&self, failures: u32) -> u64 {
         let doublings = failures.saturating_sub(1).min(16);

@@ -8,7 +8,7 @@ use crate::money::{BilledUnits, Money, UsageBasis};
 
 /// After this many "not found" replies in a row the vendor does not have the job.
 const NOT_FOUND_MAX: u32 = 24;
-/// A job whose time is over is given up after so many questions without an answer.
+/// A job whose time is over is given up after this many polls without an answer.
 const NO_ANSWER_MAX: u32 = 6;
 /// If the vendor could not be asked at all, a job is given up after this much more time, in ms.
 const UNPOLLED_MS_MAX: i64 = 12 * 60 * 60 * 1_000;
@@ -206,7 +206,7 @@ impl Job {
         }
     }
 
-    /// A vendor has it, after so many routes did not take it.
+    /// A vendor has it; the number of routes that did not take it.
     pub(crate) fn mark_running(&mut self, route: &str, depth: u32, vendor_id: String) {
         let route = route.to_owned();
         let running =

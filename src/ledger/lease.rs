@@ -1,5 +1,5 @@
 //! The leases that this process keeps alive: of holds whose calls run, and of names that repeats
-//! are known by. Whoever stops keeping one, in whatever way, lets it run out.
+//! are known by. Who stops renewing one, by intent or by a crash, lets it expire.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashMap;

@@ -34,7 +34,7 @@ pub enum Operation {
         /// What is to be held in all.
         wanted: Money,
     },
-    /// Lengthens a hold's life to at least so many ms from now.
+    /// Extends a hold's lease to at least `lease_ms` from now.
     Renew {
         /// The hold.
         id: String,

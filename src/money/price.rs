@@ -41,14 +41,14 @@ impl TokenRates {
 pub struct TokenPrice {
     /// What holds where nothing below does.
     pub base: TokenRates,
-    /// Rates of the whole request once its input is above so many tokens, ascending.
+    /// Rates of the whole request, by the number of input tokens above which they apply, ascending.
     pub input_tiers: Vec<(u64, TokenRates)>,
     /// Base rates from a moment on (unix seconds, UTC), ascending.
     pub dated_rates: Vec<(i64, TokenRates)>,
 }
 
 impl TokenPrice {
-    /// The exact cost of so many tokens at the price of the moment `at` (unix seconds).
+    /// The exact cost of `tokens` at the price of the moment `at` (unix seconds).
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.

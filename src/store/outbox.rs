@@ -88,8 +88,8 @@ impl<B: OutboxTarget> Outbox<B> {
         key: &HoldEndKey,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
-        let told = self.store.deliver(key.account(), op).await;
-        let (answer, by) = told.inspect_err(|_| self.log.record_refusal())?;
+        let delivered = self.store.deliver(key.account(), op).await;
+        let (answer, by) = delivered.inspect_err(|_| self.log.record_refusal())?;
         if let Some(by) = by {
             self.log.record_ack(key, by.as_ref());
         }
@@ -126,8 +126,8 @@ impl SettlementLog {
     }
 }
 
-/// Where the outbox of a store is: what its address says but for users and passwords, in whatever
-/// order it names the hosts.
+/// The name of the folder of a store's outbox: the store's address without users and passwords, its
+/// hosts in a fixed order.
 fn folder_name_for(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
@@ -171,7 +171,7 @@ fn warn_foreign_segments(all: &Path, own: &Path) {
     }
 }
 
-/// The run of a server that has something.
+/// The run of a server (`RunScripts::run_id`) that has applied an operation.
 pub(super) struct RunTarget(Arc<RunScripts>);
 
 impl AsRef<str> for RunTarget {

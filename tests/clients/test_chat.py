@@ -14,9 +14,12 @@ MODELS = {
     "lmd-4.6": "vendor_d",
     "orgA/famA-V3.2": "vendor_e",
 }
+pytestmark = pytest.mark.stores("sqlite")
+both_stores = pytest.mark.stores("sqlite", "redis")
 each_model = pytest.mark.parametrize("model", MODELS)
 
 
+@both_stores
 @each_model
 def test_a_whole_chat_is_answered_and_charged_exactly(gateway, model):
     alice = gateway().account()
@@ -29,6 +32,7 @@ def test_a_whole_chat_is_answered_and_charged_exactly(gateway, model):
     assert (charge.basis, charge.amount_nano) == ("reported", alice.price(model).of(reply.usage))
 
 
+@both_stores
 @each_model
 def test_a_stream_says_the_same_as_a_whole_chat(gateway, model):
     alice = gateway().account()

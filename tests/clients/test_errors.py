@@ -4,6 +4,8 @@ import openai
 import pytest
 from stack import VENDOR_KEY, ask, sdk
 
+pytestmark = pytest.mark.stores("sqlite")
+
 
 def chat(client, model="lmb-5.5", text="hello", **more):
     return client.chat.completions.create(model=model, messages=ask(text), **more)

@@ -4,6 +4,8 @@ import openai
 import pytest
 from stack import ask
 
+pytestmark = pytest.mark.stores("sqlite")
+
 FIRST_ROUTES_DOWN = ["status=503", "status=429", "status=500", "status=401", "reset=0"]
 
 

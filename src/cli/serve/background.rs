@@ -245,7 +245,7 @@ impl BackgroundTasks {
     }
 }
 
-/// Ends all holds that nobody ended, for as long as that may be done. A store ends so many at a
+/// Ends all expired holds, for as long as that may take. A store ends a batch at a
 /// time: of a process that died with more of them the rest is not to wait for the next sweep.
 async fn expire_dead_holds(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavailable> {
     while may() {

@@ -190,7 +190,7 @@ pub(super) fn write_pid_file(server: &ServerSection) {
     }
 }
 
-/// The process of a file, if it is one of this program's that can be told: numbers are given anew.
+/// The process that a file names. Pids are reused, so the name of its program is checked.
 fn running_pid(file: &str) -> anyhow::Result<Pid> {
     let text = fs::read_to_string(file)?;
     let number = text.trim().parse().ok().and_then(Pid::from_raw);

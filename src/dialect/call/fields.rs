@@ -86,16 +86,16 @@ pub(in crate::dialect) fn read_integer(
 ) -> Result<Option<u64>, CallError> {
     let Some(value) = non_null_member(document, field) else { return Ok(None) };
     let read = value.integer().filter(|n| *n >= least);
-    let right = || format!("a whole number from {least} to 9007199254740991");
-    read.map(Some).ok_or_else(|| invalid_value(field, &right(), value))
+    let expected = || format!("a whole number from {least} to 9007199254740991");
+    read.map(Some).ok_or_else(|| invalid_value(field, &expected(), value))
 }
 
 /// What is wrong with a value, with its beginning.
 pub(in crate::dialect) fn invalid_value(
     field: &str,
-    right: &str,
+    expected: &str,
     found: JsonValue<'_>,
 ) -> CallError {
     let shown: String = String::from_utf8_lossy(found.raw()).chars().take(40).collect();
-    CallError::invalid(field, &format!("{right}, not {} ({shown})", found.kind().description()))
+    CallError::invalid(field, &format!("{expected}, not {} ({shown})", found.kind().description()))
 }

@@ -14,7 +14,7 @@ use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::meter::TOKENS_MAX;
 use crate::dialect::vendor_error::VendorError;
 
-/// An entry may have so many bytes, at most: the longest vector, and what a vendor says of it.
+/// The most bytes of an entry: the longest vector, and the members around it.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// The same of what stands before the entries, and of what stands behind them.
 const ENVELOPE_BYTES_MAX: usize = 1 << 20;
@@ -94,7 +94,7 @@ enum ReadPosition {
 }
 
 impl EmbeddingsReader {
-    /// Nothing has come.
+    /// A reader of a reply to these inputs, of which nothing has arrived.
     #[must_use]
     pub fn new(inputs: EmbeddingInputs) -> EmbeddingsReader {
         let (head, pending) = (BytesMut::new(), BytesMut::new());
@@ -113,7 +113,7 @@ impl EmbeddingsReader {
         self.head.len() + self.pending.len()
     }
 
-    /// Takes bytes in, and gives out what of the reply is proved.
+    /// Takes the next bytes, and appends to `out` what of the reply has been checked.
     ///
     /// # Errors
     /// It cannot be a list of embeddings any more. Discard what was written to `out` before.
@@ -146,7 +146,7 @@ impl EmbeddingsReader {
         match self.position {
             ReadPosition::Tail => self.read_tail(out),
             ReadPosition::Head(_) => {
-                // It may say why there are none.
+                // A vendor's error in place of the list: it says why there are no embeddings.
                 parse_envelope(self.head.split().freeze())?;
                 Err(EmbeddingsReplyError::Malformed)
             }
@@ -155,16 +155,17 @@ impl EmbeddingsReader {
     }
 
     fn read_head(&mut self, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
-        const REST: &[u8] = b"]}";
-        let skeleton = parse_envelope(Bytes::from([&self.head[..], REST].concat()))?;
+        // Closes the list so that the head is a document; taken off again below.
+        const CLOSING: &[u8] = b"]}";
+        let skeleton = parse_envelope(Bytes::from([&self.head[..], CLOSING].concat()))?;
         let Some(usage) = skeleton.get("usage") else {
             out.extend_from_slice(&self.head);
             return Ok(());
         };
         let tokens = input_tokens(usage);
         self.usage = HeadUsage::Forwarded { tokens };
-        let made = self.with_usage(&skeleton, tokens);
-        out.extend_from_slice(made.strip_suffix(REST).unwrap_or(&made));
+        let patched_head = self.with_usage(&skeleton, tokens);
+        out.extend_from_slice(patched_head.strip_suffix(CLOSING).unwrap_or(&patched_head));
         Ok(())
     }
 

@@ -42,8 +42,8 @@ pub fn parse_edit_form(form: Form) -> Result<(JsonDocument, SourceImage), CallEr
             }
             PartContent::File(_) => {
                 check_field_name(&name)?;
-                let right = "a text: the one file of an edit is 'image'";
-                return Err(CallError::invalid(&name, right));
+                let expected = "a text: the one file of an edit is 'image'";
+                return Err(CallError::invalid(&name, expected));
             }
             PartContent::Text(text) => fields.add(&name, &field_json(&name, text))?,
         }

@@ -35,13 +35,13 @@ pub enum WithheldImage {
 /// # Errors
 /// [`WithheldImage`] if there is not an image in each of its entries, or no entry.
 pub fn convert_reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
-    let told = document.get("respect_moderation").and_then(JsonValue::bool);
+    let respects_moderation = document.get("respect_moderation").and_then(JsonValue::bool);
     let data = document.get("data").ok_or(WithheldImage::Unreadable)?;
     if !matches!(data.kind(), JsonKind::Array | JsonKind::Null) {
         return Err(WithheldImage::Unreadable);
     }
     let entries = data.elements().map(ImageEntry::parse).collect::<Result<Vec<_>, _>>()?;
-    if entries.is_empty() || told == Some(false) {
+    if entries.is_empty() || respects_moderation == Some(false) {
         return Err(WithheldImage::Moderated);
     }
     let body = match document.get("created").map(JsonValue::kind) {

@@ -18,7 +18,7 @@ use crate::dialect::translate::thinking::SavedThinking;
 use crate::dialect::vendor_error::VendorError;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
-/// A reply that is kept until it is complete has so many bytes, at most.
+/// The most bytes of a reply that is kept until it is complete.
 pub(crate) const BUFFERED_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::progress::{RelayError, RelayProgress};
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
-/// A reply may be so many bytes, at most: twenty minutes of sound that is not compressed.
+/// The most bytes of a reply: twenty minutes of sound that is not compressed.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
 
 /// See the module.

@@ -32,10 +32,10 @@ enum StreamFormat {
     Chat { include_usage: bool, unfinished_choices: u64 },
     /// What was reported so far, and the id that an error names.
     Messages { reported: ReportedUsage, request_id: String },
-    /// What was told so far, and an error that came as an event of its own: the response itself may
+    /// What was reported so far, and an error that came as an event of its own: the response may
     /// still say how it ended.
     Responses(ResponseState, Option<VendorError>),
-    /// The other format, as far as it is written.
+    /// A messages stream, translated into chat.
     Translated(Box<StreamTranslator>),
 }
 
@@ -114,8 +114,8 @@ impl StreamRelay {
             return None;
         }
         let why = match &mut self.format {
-            StreamFormat::Responses(_, told) if !why.is_gateway_side() => {
-                told.take().map_or(why, RelayError::Vendor)
+            StreamFormat::Responses(_, pending) if !why.is_gateway_side() => {
+                pending.take().map_or(why, RelayError::Vendor)
             }
             _ => why,
         };
@@ -129,8 +129,8 @@ impl StreamRelay {
             StreamFormat::Translated(translator) => {
                 translator.take_saved_thinking().map(RetainedData::Thinking)
             }
-            StreamFormat::Responses(told, _) => {
-                Some(RetainedData::IssuedIds(told.take_issued_ids()))
+            StreamFormat::Responses(state, _) => {
+                Some(RetainedData::IssuedIds(state.take_issued_ids()))
             }
             StreamFormat::Chat { .. } | StreamFormat::Messages { .. } => None,
         }
@@ -138,7 +138,7 @@ impl StreamRelay {
 
     /// Whether it ended in a way that costs nothing.
     pub(super) fn is_unbilled(&self) -> bool {
-        matches!(&self.format, StreamFormat::Responses(told, _) if told.is_unbilled())
+        matches!(&self.format, StreamFormat::Responses(state, _) if state.is_unbilled())
     }
 
     /// Reads one event and puts what the client is to see into `out`.
@@ -204,8 +204,8 @@ impl StreamRelay {
             StreamFormat::Messages { reported, .. } => {
                 handle_messages_event(&event, reported, &mut self.meter)
             }
-            StreamFormat::Responses(told, error) => {
-                handle_response_event(&event, told, error, &mut self.meter)
+            StreamFormat::Responses(state, error) => {
+                handle_response_event(&event, state, error, &mut self.meter)
             }
             StreamFormat::Translated(translator) => {
                 let mut out = BytesMut::new();
@@ -223,9 +223,9 @@ impl StreamFormat {
             StreamFormat::Messages { request_id, .. } => {
                 format!("event: error\ndata: {}\n\n", why.messages_body(request_id))
             }
-            StreamFormat::Responses(told, _) => {
+            StreamFormat::Responses(state, _) => {
                 let (kind, code) = why.type_and_code();
-                responses::error_event(kind, code, &why.message(), told.next_sequence_number())
+                responses::error_event(kind, code, &why.message(), state.next_sequence_number())
             }
             StreamFormat::Chat { .. } | StreamFormat::Translated(_) => {
                 format!("data: {}\n\n", why.chat_body())
@@ -269,11 +269,11 @@ fn handle_chat_chunk(
 /// response's final event is awaited, which repeats the error.
 fn handle_response_event(
     event: &JsonDocument,
-    told: &mut ResponseState,
+    state: &mut ResponseState,
     error: &mut Option<VendorError>,
     meter: &mut UsageMeter,
 ) -> Result<EventAction, RelayError> {
-    match (told.read_event(event, meter).ok_or(RelayError::Malformed)?, error.take()) {
+    match (state.read_event(event, meter).ok_or(RelayError::Malformed)?, error.take()) {
         (responses::EventStep::Last, _) => Ok(match responses::redact_error(event) {
             Some(clean) => {
                 let kind = event.get("type").and_then(JsonValue::text).unwrap_or_default();
@@ -286,10 +286,10 @@ fn handle_response_event(
             }
             None => EventAction::ForwardLast,
         }),
-        (_, Some(told)) => Err(RelayError::Vendor(told)),
+        (_, Some(reported)) => Err(RelayError::Vendor(reported)),
         (responses::EventStep::Continue, None) => Ok(EventAction::Forward),
-        (responses::EventStep::Error(told), None) => {
-            *error = Some(told);
+        (responses::EventStep::Error(reported), None) => {
+            *error = Some(reported);
             Ok(EventAction::Drop)
         }
     }

@@ -18,7 +18,7 @@ pub struct StoredObjectId {
 /// Stored objects in one call, at most: each of them is looked up.
 pub(super) const REFERENCES_MAX: usize = 256;
 
-/// An id has so many bytes, at most; no vendor makes longer ones.
+/// The most bytes of an id; no vendor makes longer ones.
 pub(super) const ID_BYTES_MAX: usize = 256;
 
 /// The objects that were named so far.
@@ -33,8 +33,9 @@ impl ReferencedObjects {
 
     pub(super) fn push(&mut self, param: &str, id: String) -> Result<(), CallError> {
         if self.0.len() == REFERENCES_MAX {
-            let right = format!("one of at most {REFERENCES_MAX} ids of stored objects in a call");
-            return Err(CallError::invalid(param, &right));
+            let expected =
+                format!("one of at most {REFERENCES_MAX} ids of stored objects in a call");
+            return Err(CallError::invalid(param, &expected));
         }
         self.0.push(StoredObjectId { param: param.to_owned(), id });
         Ok(())

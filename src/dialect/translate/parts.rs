@@ -173,8 +173,8 @@ impl ContentParser<'_> {
         let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message_index);
         let kind = part.get("type").and_then(JsonValue::text).unwrap_or_default();
         let Some(kind) = self.allowed_kinds.iter().find(|k| **k == kind) else {
-            let right = format!("one of {} here", self.allowed_kinds.join(", "));
-            return Err(CallError::invalid(&at(".type"), &right));
+            let expected = format!("one of {} here", self.allowed_kinds.join(", "));
+            return Err(CallError::invalid(&at(".type"), &expected));
         };
         let Some(value) = part.get(kind).filter(|v| !v.is_null()) else {
             return Err(CallError::missing(&at(&format!(".{kind}")), "the content of the part"));
@@ -202,10 +202,10 @@ impl ContentParser<'_> {
             JsonKind::Object => (".image_url.url", image.get("url")),
             _ => (".image_url", Some(image)),
         };
-        let right = "a data URI or an http or https address";
+        let expected = "a data URI or an http or https address";
         let url = url.filter(|u| !u.is_null());
-        let url = url.ok_or_else(|| CallError::missing(&at(name), right))?;
-        let text = url.string_bytes().ok_or_else(|| invalid_value(&at(name), right, url))?;
+        let url = url.ok_or_else(|| CallError::missing(&at(name), expected))?;
+        let text = url.string_bytes().ok_or_else(|| invalid_value(&at(name), expected, url))?;
         // An escape may hide the scheme, so the text is looked at as it reads.
         let read = if text.contains(&b'\\') { url.text() } else { None };
         let text = read.as_ref().map_or(text, |read| read.as_bytes());
@@ -213,7 +213,7 @@ impl ContentParser<'_> {
             return self.parse_data_uri(at, name, url);
         }
         if !has_scheme(text, b"http://") && !has_scheme(text, b"https://") {
-            return Err(invalid_value(&at(name), right, url));
+            return Err(invalid_value(&at(name), expected, url));
         }
         let source = r#"{"type":"url","url":"#.to_owned();
         Ok(MediaSource {
@@ -226,12 +226,12 @@ impl ContentParser<'_> {
 
     fn parse_file(self, at: FieldPath<'_>, file: JsonValue<'_>) -> Result<MediaSource, CallError> {
         let name = ".file.file_data";
-        let right = "a data URI such as data:application/pdf;base64,...";
+        let expected = "a data URI such as data:application/pdf;base64,...";
         let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
-            return Err(CallError::missing(&at(name), right));
+            return Err(CallError::missing(&at(name), expected));
         };
         if !data.text().is_some_and(|text| has_scheme(text.as_bytes(), b"data:")) {
-            return Err(invalid_value(&at(name), right, data));
+            return Err(invalid_value(&at(name), expected, data));
         }
         let media = self.parse_data_uri(at, name, data)?;
         let title = file.get("filename").filter(|v| v.kind() == JsonKind::String && !is_blank(*v));
@@ -247,15 +247,15 @@ impl ContentParser<'_> {
         uri: JsonValue<'_>,
     ) -> Result<MediaSource, CallError> {
         let text = uri.text().unwrap_or_default();
-        let right = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
-        let fault = || invalid_value(&at(name), right, uri);
+        let expected = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
+        let fault = || invalid_value(&at(name), expected, uri);
         let (head, data) = text.split_once(',').ok_or_else(fault)?;
         let kind = head.get("data:".len()..).and_then(|h| h.strip_suffix(";base64"));
         // Parameters between the type and the encoding say nothing that matters here.
         let kind = kind.and_then(|k| k.split(';').next()).ok_or_else(fault)?.to_ascii_lowercase();
         if !is_base64(data.as_bytes()) {
-            let right = "sound base64, padded and without line breaks";
-            return Err(CallError::invalid(&at(name), right));
+            let expected = "sound base64, padded and without line breaks";
+            return Err(CallError::invalid(&at(name), expected));
         }
         let base64 = |kind: &'static str, media_type: &str| {
             let source = format!(r#"{{"type":"base64","media_type":"{media_type}","data":"#);

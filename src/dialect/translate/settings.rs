@@ -140,14 +140,14 @@ impl CallSettings {
 
 /// Where to stop. The vendor refuses white space alone, which then has no effect.
 fn parse_stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>, CallError> {
-    let right = "a string or an array of strings";
+    let expected = "a string or an array of strings";
     let entries = match stop.kind() {
         JsonKind::String => vec![stop],
         JsonKind::Array => stop.elements().collect(),
-        _ => return Err(invalid_value("stop", right, stop)),
+        _ => return Err(invalid_value("stop", expected, stop)),
     };
     if let Some(other) = entries.iter().find(|e| e.kind() != JsonKind::String) {
-        return Err(invalid_value("stop", right, *other));
+        return Err(invalid_value("stop", expected, *other));
     }
     Ok(entries.into_iter().filter(|e| !is_blank(*e)).map(|e| source.slice_value(e)).collect())
 }

@@ -42,7 +42,8 @@ impl ThinkingRecorder {
         ThinkingRecorder { first_call_id: None, record, any_thinking: false, is_discarded: false }
     }
 
-    /// Takes a whole block.
+    /// Appends one content block to the record, or discards the record if the block cannot be
+    /// replayed.
     pub(super) fn add_block(&mut self, block: &[u8]) {
         let value = JsonValue::from_validated(block);
         match value.get("type").and_then(JsonValue::text).as_deref() {

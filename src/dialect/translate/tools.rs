@@ -205,7 +205,7 @@ fn parse_input_schema(
 
 impl ToolChoice {
     fn parse(source: SourceBytes<'_>, choice: JsonValue<'_>) -> Result<ToolChoice, CallError> {
-        let right = "none, auto, required or {type: function, function: {name}}";
+        let expected = "none, auto, required or {type: function, function: {name}}";
         match choice.text().as_deref() {
             Some("none") => return Ok(ToolChoice::None),
             Some("auto") => return Ok(ToolChoice::Auto),
@@ -218,7 +218,7 @@ impl ToolChoice {
             Some(name) if kind.is_some_and(|k| k == "function") => {
                 Ok(ToolChoice::Named(source.slice_value(name)))
             }
-            _ => Err(invalid_value("tool_choice", right, choice)),
+            _ => Err(invalid_value("tool_choice", expected, choice)),
         }
     }
 

@@ -73,8 +73,8 @@ impl Conversation {
             }
         }
         if all.turns.first().is_none_or(|turn| turn.is_assistant) {
-            let right = "messages in which a user speaks first, after any system messages";
-            return Err(CallError::invalid("messages", right));
+            let expected = "messages in which a user speaks first, after any system messages";
+            return Err(CallError::invalid("messages", expected));
         }
         if let Some(last) = all.turns.last_mut().filter(|turn| turn.is_assistant) {
             trim_trailing_space(&mut last.blocks);
@@ -97,8 +97,8 @@ impl Conversation {
             "user" => {
                 let blocks = message.parse_content(source, &["text", "image_url", "file"])?;
                 if blocks.is_empty() {
-                    let right = "text that is not empty, or an image or a file";
-                    return Err(CallError::invalid(&at(".content"), right));
+                    let expected = "text that is not empty, or an image or a file";
+                    return Err(CallError::invalid(&at(".content"), expected));
                 }
                 self.block_count += blocks.len();
                 self.turn_of_side(false).blocks.extend(blocks);
@@ -117,8 +117,8 @@ impl Conversation {
                 self.add_tool_result(source, message, id, name)?;
             }
             _ => {
-                let right = "system, developer, user, assistant or tool";
-                return Err(CallError::invalid(&at(".role"), right));
+                let expected = "system, developer, user, assistant or tool";
+                return Err(CallError::invalid(&at(".role"), expected));
             }
         }
         Ok(())
@@ -210,8 +210,8 @@ impl Conversation {
         function: JsonValue<'_>,
     ) -> Result<Option<ContentBlock>, CallError> {
         let name = function.get("name").filter(|v| !v.is_null());
-        let right = "the name of the function";
-        let name = name.ok_or_else(|| CallError::missing(&at(".name"), right))?;
+        let expected = "the name of the function";
+        let name = name.ok_or_else(|| CallError::missing(&at(".name"), expected))?;
         if name.kind() != JsonKind::String {
             return Err(invalid_value(&at(".name"), "a string", name));
         }
@@ -362,8 +362,8 @@ fn parse_arguments(
         Ok(()) if text.starts_with('{') => Ok(Bytes::copy_from_slice(text.as_bytes())),
         Ok(()) => Err(invalid_value(&field(), "a string that holds a JSON object", arguments)),
         Err(why) => {
-            let right = format!("a string that holds a JSON object; this one is unsound: {why}");
-            Err(CallError::invalid(&field(), &right))
+            let expected = format!("a string that holds a JSON object; this one is unsound: {why}");
+            Err(CallError::invalid(&field(), &expected))
         }
     }
 }

@@ -31,13 +31,13 @@ pub fn parse_form(form: Form) -> Result<(JsonDocument, Option<SourceImage>), Cal
                 }
             }
             PartContent::Text(_) if name == REFERENCE_FIELD => {
-                let right = "a file: a part that has a file name; an address goes into 'image_url'";
-                return Err(CallError::invalid(REFERENCE_FIELD, right));
+                let expected = "a file: a part with a file name; an address goes into 'image_url'";
+                return Err(CallError::invalid(REFERENCE_FIELD, expected));
             }
             PartContent::File(_) => {
                 check_field_name(name)?;
-                let right = "a text: the one file of a video is 'input_reference'";
-                return Err(CallError::invalid(name, right));
+                let expected = "a text: the one file of a video is 'input_reference'";
+                return Err(CallError::invalid(name, expected));
             }
             PartContent::Text(text) => fields.add(name, &json_string(&text))?,
         }

@@ -49,9 +49,9 @@ pub struct VideoRefusal {
     pub message: String,
 }
 
-/// A vendor's id has so many bytes, at most.
+/// The most bytes of a vendor's id.
 const ID_BYTES_MAX: usize = 256;
-/// An address has so many bytes, at most.
+/// The most bytes of an address.
 const URL_BYTES_MAX: usize = 8_192;
 /// Longer messages are cut: they are for people, and stay with the job.
 const MESSAGE_CHARS_MAX: usize = 500;

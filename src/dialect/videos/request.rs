@@ -30,11 +30,11 @@ impl VideoRequest {
         sold: &[VideoResolution],
     ) -> CallError {
         let sold: Vec<_> = sold.iter().map(|resolution| resolution.name()).collect();
-        let right = format!(
+        let expected = format!(
             "of a resolution that '{model}' makes ({}), not of {}",
             sold.join(", "),
             self.resolution.name()
         );
-        CallError::invalid(self.resolution_field, &right)
+        CallError::invalid(self.resolution_field, &expected)
     }
 }

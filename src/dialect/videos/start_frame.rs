@@ -11,7 +11,7 @@ pub(super) const REFERENCE_FIELD: &str = "input_reference";
 /// The field of an address.
 pub(super) const URL_FIELD: &str = "image_url";
 
-/// An address has so many bytes, at most.
+/// The most bytes of an address.
 const URL_BYTES_MAX: usize = 8_192;
 /// So does a data URI: as many as the largest file comes to, and what stands before it.
 const DATA_URI_BYTES_MAX: usize = 5_592_600 + 100;
@@ -46,7 +46,7 @@ pub(super) fn find_url<'a>(
     }
     let text = value.text().ok_or_else(|| invalid_value(field, URL_EXPECTED, value))?;
     match check_url(&text) {
-        Some(right) => Err(invalid_value(field, &right, value)),
+        Some(expected) => Err(invalid_value(field, &expected, value)),
         None => Ok(Some(value)),
     }
 }
@@ -149,10 +149,14 @@ mod tests {
     fn addresses_are_as_long_as_may_be() {
         let address = |n: usize| format!("https://{}", "a".repeat(n - 8));
         assert_eq!(check_url(&address(8_192)), None);
-        assert!(check_url(&address(8_193)).is_some_and(|right| right.ends_with("8192 bytes")));
+        assert!(
+            check_url(&address(8_193)).is_some_and(|expected| expected.ends_with("8192 bytes"))
+        );
         let data = |n: usize| format!("data:image/png;base64,{}", "A".repeat(n - 22));
         assert_eq!(check_url(&data(5_592_700)), None);
-        assert!(check_url(&data(5_592_701)).is_some_and(|right| right.ends_with("5592700 bytes")));
+        assert!(
+            check_url(&data(5_592_701)).is_some_and(|expected| expected.ends_with("5592700 bytes"))
+        );
     }
 
     #[rstest]

@@ -123,9 +123,9 @@ impl RequestError {
             RequestError::UnknownPath(path) => {
                 invalid(404, "not_found", unknown_path_message(path))
             }
-            RequestError::MethodNotAllowed(right) => ErrorDescription {
-                allow: Some(right),
-                ..invalid(405, "method_not_allowed", format!("use {right} on this path"))
+            RequestError::MethodNotAllowed(expected) => ErrorDescription {
+                allow: Some(expected),
+                ..invalid(405, "method_not_allowed", format!("use {expected} on this path"))
             },
             RequestError::UnsupportedEncoding => {
                 invalid(415, "unsupported_encoding", "send the body without content-encoding")
@@ -176,13 +176,9 @@ impl HeadError {
             HeadError::MissingHost => bad("there is no host field").at("host"),
             HeadError::MultipleHosts => bad("there is more than one host").at("host"),
             HeadError::BadHost => bad("the host is no name and no address").at("host"),
-            HeadError::BadFieldName => {
-                bad("a field has no name, or one with other characters than a token's")
-            }
-            HeadError::SpaceBeforeColon => {
-                bad("there is space between the name of a field and its colon")
-            }
-            HeadError::FoldedField => bad("a field goes on in the next line"),
+            HeadError::BadFieldName => bad(
+                "a field has no name, a space in its name, or a name that goes on in the next line",
+            ),
             HeadError::ControlInValue => bad("a field has control characters in it"),
             HeadError::ConflictingLengths => {
                 bad("the length of the body is told more than once").at("content-length")
@@ -223,8 +219,8 @@ impl AdmissionError {
                 let message = model_not_found_message(asked, closest.as_deref());
                 invalid(404, "model_not_found", message).at("model")
             }
-            AdmissionError::WrongEndpoint { model, right } => {
-                let message = format!("model '{model}' is served on {}", right.path());
+            AdmissionError::WrongEndpoint { model, expected } => {
+                let message = format!("model '{model}' is served on {}", expected.path());
                 invalid(400, "wrong_endpoint", message).at("model")
             }
             AdmissionError::IdNotOwned(field) => {

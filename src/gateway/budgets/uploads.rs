@@ -11,13 +11,13 @@ use crate::gateway::budgets::tenants::{
 };
 use crate::gateway::limits::Limits;
 
-/// Beside its file a form may have so many bytes.
+/// The most bytes of a form beside its file.
 pub(crate) const FORM_FIELDS_BYTES_MAX: usize = 1 << 20;
 
-/// Room is counted in units of so many bytes.
+/// The bytes of one unit in which memory is counted.
 pub(crate) const UNIT_BYTES: usize = 1 << 10;
 
-/// And taken in steps of so many.
+/// The units that are taken at a time.
 pub(crate) const STEP_UNITS: u32 = 256;
 
 pub(crate) const STEP_BYTES: usize = STEP_UNITS as usize * UNIT_BYTES;
@@ -28,7 +28,7 @@ pub(crate) const ACCOUNT_BYTES_MIN: usize = 4 << 20;
 /// Whether others of its account have made room is looked at this often, at least.
 pub(crate) const SHARE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Up to so many bytes take no room: every request has as much.
+/// A body of at most this many bytes takes none of it: every request has as much.
 pub(crate) const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 
 /// The room for uploads.
@@ -107,7 +107,7 @@ impl UploadPermit {
         self.semaphore_permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// Whether so many bytes have their room.
+    /// Whether `bytes` fit into the memory that was taken.
     pub(crate) fn covers(&self, bytes: usize) -> bool {
         bytes <= UNCOUNTED_BYTES_MAX
             || self.reserved.is_some()
@@ -192,7 +192,7 @@ mod tests {
         table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
     }
 
-    /// An upload that has read so many steps.
+    /// An upload that has read this many steps.
     async fn room(uploads: &UploadBudget, steps: usize) -> UploadPermit {
         room_of(uploads, &tenant("one"), steps).await
     }

@@ -36,7 +36,7 @@ pub(crate) enum LimitReached {
 }
 
 impl ConnectionLimits {
-    /// Nobody yet, of so many in all and from one address. A bound of 0 for the latter is none.
+    /// No connections yet, with the limits in total and for each address (0: no limit).
     #[must_use]
     pub(crate) fn new(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
@@ -49,7 +49,7 @@ impl ConnectionLimits {
         })
     }
 
-    /// Nobody yet, of so many in all, none of whom is a client.
+    /// No connections yet, with a limit in total; for an address that is not the clients'.
     #[must_use]
     pub(crate) fn without_metrics(count_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
@@ -91,22 +91,22 @@ impl ConnectionLimits {
 }
 
 impl ConnectionPermit {
-    /// Counts the connection as that of an address, which is known only now.
+    /// Counts the connection as one of this client's, whose address is known only now.
     ///
     /// # Errors
-    /// There are too many from there.
+    /// The client has as many connections as it may have.
     pub(crate) fn assign_client(&mut self, address: IpAddr) -> Result<(), LimitReached> {
-        let most = self.limits.by_client_max;
-        if most == 0 || self.client.is_some() {
+        let client_max = self.limits.by_client_max;
+        if client_max == 0 || self.client.is_some() {
             return Ok(());
         }
         let client = client_network(address);
         let mut by_client = self.limits.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let theirs = by_client.entry(client).or_default();
-        if *theirs >= most {
+        let client_count = by_client.entry(client).or_default();
+        if *client_count >= client_max {
             return Err(LimitReached::Client);
         }
-        *theirs += 1;
+        *client_count += 1;
         drop(by_client);
         self.client = Some(client);
         Ok(())
@@ -121,9 +121,9 @@ impl Drop for ConnectionPermit {
         }
         let Some(client) = self.client else { return };
         let mut by_client = self.limits.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(theirs) = by_client.get_mut(&client) {
-            *theirs -= 1;
-            if *theirs == 0 {
+        if let Some(client_count) = by_client.get_mut(&client) {
+            *client_count -= 1;
+            if *client_count == 0 {
                 by_client.remove(&client);
             }
         }

@@ -1,9 +1,13 @@
-//! The head of a request, read strictly: what two readers could read in two ways is refused.
+//! The head of a request, read strictly: what two servers could read in two ways is refused.
 //!
-//! pingora reads the head once more, by itself. It takes more than is taken here and reads it as it
-//! is read here, so whatever stands behind it never sees a head that nobody has looked at.
+//! `httparse` splits the head, as it does for pingora, which parses the same bytes once more. What
+//! it permits and another server may read otherwise is refused here: a bare line feed, a target or
+//! host with odd characters, lengths and encodings that contradict each other.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::mem::MaybeUninit;
+
+use httparse::{Request, Status};
 use memchr::{memchr, memchr_iter};
 
 /// Fields of a head, at most.
@@ -18,47 +22,58 @@ const LENGTH_DIGITS_MAX: usize = 15;
 pub enum HeadError {
     /// A line does not end with CR LF.
     BadLineEnding,
-    /// It does not begin with a request line.
+    /// The first line is no request line.
     BadRequestLine,
-    /// It is of another version of the protocol.
+    /// The version is neither HTTP/1.0 nor HTTP/1.1.
     UnsupportedVersion,
-    /// The target is none that a server takes.
+    /// The target is neither a path nor an http URL, or has characters that need an escape.
     BadTarget,
-    /// It asks for a tunnel.
+    /// The method is CONNECT: there are no tunnels here.
     ConnectMethod,
-    /// It names no host.
+    /// HTTP/1.1 requires a `host` field.
     MissingHost,
-    /// It names several hosts.
+    /// There are several hosts, or that of the target is another one.
     MultipleHosts,
-    /// The host is none.
+    /// The host is neither a name nor an address, with or without a port.
     BadHost,
-    /// A field has no name.
+    /// The name of a field is malformed: an empty one, a space before the colon, a folded line.
     BadFieldName,
-    /// There is space between a field's name and its colon.
-    SpaceBeforeColon,
-    /// A field goes on in the next line.
-    FoldedField,
-    /// A field has control characters in it.
+    /// The value of a field has control characters in it.
     ControlInValue,
     /// There are several lengths, or a length beside an encoding.
     ConflictingLengths,
-    /// The length is no plain number.
+    /// `content-length` is no plain decimal number.
     BadContentLength,
-    /// The transfer encoding is not exactly `chunked`, or there are several.
+    /// `transfer-encoding` is not exactly `chunked`, or there are several.
     BadTransferEncoding,
-    /// It expects something that is not done here.
+    /// `expect` is not `100-continue`.
     UnsupportedExpectation,
-    /// It wants to change the protocol.
+    /// `upgrade` names another protocol than `h2c`.
     UnsupportedUpgrade,
-    /// It has too many fields.
+    /// There are more than [`FIELDS_MAX`] fields.
     TooManyFields,
 }
 
-/// Where the head ends that these bytes begin with; `None` if it is not whole yet. So many of them
-/// were looked at before.
+impl From<httparse::Error> for HeadError {
+    fn from(error: httparse::Error) -> HeadError {
+        match error {
+            httparse::Error::HeaderName => HeadError::BadFieldName,
+            httparse::Error::HeaderValue => HeadError::ControlInValue,
+            // The lines end well, as `find_end` saw: what stands there belongs to the request line.
+            httparse::Error::NewLine | httparse::Error::Status | httparse::Error::Token => {
+                HeadError::BadRequestLine
+            }
+            httparse::Error::TooManyHeaders => HeadError::TooManyFields,
+            httparse::Error::Version => HeadError::UnsupportedVersion,
+        }
+    }
+}
+
+/// The length of the head at the start of `bytes`, with its empty line; `None` if its end has not
+/// arrived. The first `scanned` bytes were searched by an earlier call.
 ///
 /// # Errors
-/// What there is of it is wrong already.
+/// A line does not end with CR LF, or the first byte begins no request line.
 pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError> {
     for found in memchr_iter(b'\n', &bytes[scanned..]) {
         let at = scanned + found;
@@ -81,22 +96,27 @@ pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError
     }
 }
 
-/// Checks a whole head, with the empty line at its end.
+/// Checks a whole head, with the empty line at its end, whose lines [`find_end`] has seen to end
+/// with CR LF.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
-    let mut lines = HeadLines(head);
-    let request = RequestLine::parse(lines.next().ok_or(HeadError::BadRequestLine)??)?;
-    let mut fields = FramingFields::default();
-    for line in lines {
-        let line = line?;
-        if line.is_empty() {
-            break;
-        }
-        fields.add_line(line)?;
+    // httparse passes over empty lines before a request.
+    if !head.first().is_some_and(|first| is_token_byte(*first)) {
+        return Err(HeadError::BadRequestLine);
     }
-    fields.check_consistency(&request)
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut request = Request::new(&mut []);
+    if request.parse_with_uninit_headers(head, &mut fields)? != Status::Complete(head.len()) {
+        return Err(HeadError::BadRequestLine);
+    }
+    let target = check_target(&request)?;
+    let mut framing = FramingFields::default();
+    for field in request.headers.iter() {
+        framing.add(field)?;
+    }
+    framing.check_consistency(&target)
 }
 
 /// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.
@@ -109,61 +129,34 @@ pub fn request_path(head: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// The lines of a head, without their ends.
-struct HeadLines<'a>(&'a [u8]);
-
-impl<'a> Iterator for HeadLines<'a> {
-    type Item = Result<&'a [u8], HeadError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let at = memchr(b'\n', self.0)?;
-        let (line, rest) = self.0.split_at(at);
-        self.0 = &rest[1..];
-        Some(line.strip_suffix(b"\r").ok_or(HeadError::BadLineEnding))
-    }
-}
-
-/// What the first line says of the rest.
-struct RequestLine<'a> {
-    /// Whether it is of version 1.0.
+/// What the request line says about the fields.
+struct RequestTarget<'a> {
     is_http_10: bool,
-    /// The host, if the target names it.
+    /// The host, if the target is a URL.
     authority: Option<&'a [u8]>,
 }
 
-impl<'a> RequestLine<'a> {
-    fn parse(line: &'a [u8]) -> Result<RequestLine<'a>, HeadError> {
-        let mut words = line.split(|byte| *byte == b' ');
-        let [Some(method), Some(target), Some(version), None] =
-            [words.next(), words.next(), words.next(), words.next()]
-        else {
-            return Err(HeadError::BadRequestLine);
-        };
-        if method.len() > METHOD_BYTES_MAX || !is_token(method) {
-            return Err(HeadError::BadRequestLine);
-        }
-        let is_http_10 = match version {
-            b"HTTP/1.1" => false,
-            b"HTTP/1.0" => true,
-            _ if version.starts_with(b"HTTP/") => return Err(HeadError::UnsupportedVersion),
-            _ => return Err(HeadError::BadRequestLine),
-        };
-        if method == b"CONNECT" {
-            return Err(HeadError::ConnectMethod);
-        }
-        if !all_in_class(target, TARGET_CLASS) {
-            return Err(HeadError::BadTarget);
-        }
-        let authority = match target {
-            [b'/', ..] => None,
-            b"*" if method == b"OPTIONS" => None,
-            _ => {
-                let named = split_absolute(target).map(|(authority, _)| authority);
-                Some(named.filter(|host| is_host(host)).ok_or(HeadError::BadTarget)?)
-            }
-        };
-        Ok(RequestLine { is_http_10, authority })
+fn check_target<'a>(request: &Request<'_, 'a>) -> Result<RequestTarget<'a>, HeadError> {
+    let method = request.method.unwrap_or_default();
+    let target = request.path.unwrap_or_default().as_bytes();
+    if method.len() > METHOD_BYTES_MAX {
+        return Err(HeadError::BadRequestLine);
     }
+    if method == "CONNECT" {
+        return Err(HeadError::ConnectMethod);
+    }
+    if !all_in_class(target, TARGET_CLASS) {
+        return Err(HeadError::BadTarget);
+    }
+    let authority = match target {
+        [b'/', ..] => None,
+        b"*" if method == "OPTIONS" => None,
+        _ => {
+            let named = split_absolute(target).map(|(authority, _)| authority);
+            Some(named.filter(|host| is_host(host)).ok_or(HeadError::BadTarget)?)
+        }
+    };
+    Ok(RequestTarget { is_http_10: request.version == Some(0), authority })
 }
 
 /// Host and path of a target that names both.
@@ -177,49 +170,31 @@ fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(rest.split_at(end))
 }
 
-/// The fields that bear on where a request goes and where it ends.
+/// The fields that say where a request goes and where its body ends.
 #[derive(Default)]
 struct FramingFields<'a> {
-    count: usize,
     host: Option<&'a [u8]>,
     has_content_length: bool,
     has_transfer_encoding: bool,
 }
 
 impl<'a> FramingFields<'a> {
-    fn add_line(&mut self, line: &'a [u8]) -> Result<(), HeadError> {
-        if matches!(line.first(), Some(b' ' | b'\t')) {
-            return Err(HeadError::FoldedField);
-        }
-        let colon = memchr(b':', line).ok_or(HeadError::BadFieldName)?;
-        let (name, value) = (&line[..colon], trim_ows(&line[colon + 1..]));
-        if matches!(name.last(), Some(b' ' | b'\t')) {
-            return Err(HeadError::SpaceBeforeColon);
-        }
-        if !is_token(name) {
-            return Err(HeadError::BadFieldName);
-        }
-        if has_controls(value) {
-            return Err(HeadError::ControlInValue);
-        }
-        self.count += 1;
-        if self.count > FIELDS_MAX {
-            return Err(HeadError::TooManyFields);
-        }
-        let called = |known: &[u8]| name.eq_ignore_ascii_case(known);
+    fn add(&mut self, field: &httparse::Header<'a>) -> Result<(), HeadError> {
+        let (name, value) = (field.name, field.value);
+        let called = |known: &str| name.eq_ignore_ascii_case(known);
         match name.len() {
-            4 if called(b"host") => self.set_host(value),
-            6 if called(b"expect") => {
+            4 if called("host") => self.set_host(value),
+            6 if called("expect") => {
                 let known = value.eq_ignore_ascii_case(b"100-continue");
                 known.then_some(()).ok_or(HeadError::UnsupportedExpectation)
             }
-            // What is offered here is the other version by its name alone, and may be passed over.
-            7 if called(b"upgrade") => {
+            // Offers HTTP/2 without TLS; a server may ignore it (RFC 9113, section 3.1).
+            7 if called("upgrade") => {
                 let known = value.eq_ignore_ascii_case(b"h2c");
                 known.then_some(()).ok_or(HeadError::UnsupportedUpgrade)
             }
-            14 if called(b"content-length") => self.set_content_length(value),
-            17 if called(b"transfer-encoding") => self.set_transfer_encoding(value),
+            14 if called("content-length") => self.set_content_length(value),
+            17 if called("transfer-encoding") => self.set_transfer_encoding(value),
             _ => Ok(()),
         }
     }
@@ -256,8 +231,8 @@ impl<'a> FramingFields<'a> {
         Ok(())
     }
 
-    /// Whether they go together with the first line.
-    fn check_consistency(&self, request: &RequestLine<'_>) -> Result<(), HeadError> {
+    /// Checks the fields against the request line.
+    fn check_consistency(&self, request: &RequestTarget<'_>) -> Result<(), HeadError> {
         if self.host.is_none() && !request.is_http_10 {
             return Err(HeadError::MissingHost);
         }
@@ -265,7 +240,7 @@ impl<'a> FramingFields<'a> {
         if request.authority.is_some_and(differs) {
             return Err(HeadError::MultipleHosts);
         }
-        // The older version knows no encodings: it would take the chunks for the body.
+        // HTTP/1.0 knows no encodings: such a server would take the chunks' sizes for content.
         if self.has_transfer_encoding && request.is_http_10 {
             Err(HeadError::BadTransferEncoding)
         } else {
@@ -290,30 +265,9 @@ fn is_host(value: &[u8]) -> bool {
     host && (port.is_empty() || port.strip_prefix(b":").is_some_and(digits))
 }
 
-fn trim_ows(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = value {
-        value = rest;
-    }
-    while let [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
-    }
-    value
-}
-
-/// Whether anything in it is a control character. It looks at all of them, which is quicker than to
-/// stop at the first.
-fn has_controls(value: &[u8]) -> bool {
-    let is_control = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7F;
-    value.iter().fold(false, |found, byte| found | is_control(*byte))
-}
-
-/// Whether a byte may stand in the name of a field.
-pub(super) fn is_token_byte(byte: u8) -> bool {
+/// Whether a byte may stand in a method.
+fn is_token_byte(byte: u8) -> bool {
     is_in_class(byte, TOKEN_CLASS)
-}
-
-fn is_token(name: &[u8]) -> bool {
-    !name.is_empty() && all_in_class(name, TOKEN_CLASS)
 }
 
 fn all_in_class(bytes: &[u8], class: u8) -> bool {

@@ -12,7 +12,7 @@ use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::budgets::overload::reject;
 use crate::gateway::in_flight::InFlightGuard;
 
-/// A head is read in steps of so many bytes, which is all of it but for few clients.
+/// The bytes of one read. Most heads arrive in one.
 const READ_STEP_BYTES: usize = 4 << 10;
 
 /// What was heard so far of a head, and until when all of it has to come.

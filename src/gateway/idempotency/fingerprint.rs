@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::dialect::call::ParsedBody;
 
-/// More than so many bytes are read on a thread where nobody waits behind it.
+/// Above this many bytes a body is hashed on a thread for blocking work.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
 /// Stands before the headers, where no length could be meant.

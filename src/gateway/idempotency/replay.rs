@@ -21,7 +21,7 @@ use crate::ledger::AccountName;
 /// A store gives a piece of a body within this.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends a reply to whoever asks for it again, piece by piece; `false` if it is not there.
+/// Sends a kept reply again, piece by piece; `false` if it is not there.
 ///
 /// # Errors
 /// The store does not answer.

@@ -91,8 +91,8 @@ pub(in crate::gateway) fn read_key_digest(session: &Session) -> Result<Option<St
         && (1..=KEY_BYTES_MAX).contains(&key.len())
         && key.iter().all(u8::is_ascii_graphic);
     if !sound {
-        let right = "one header of 1 to 255 visible ASCII characters";
-        return Err(CallError::invalid("Idempotency-Key", right).into());
+        let expected = "one header of 1 to 255 visible ASCII characters";
+        return Err(CallError::invalid("Idempotency-Key", expected).into());
     }
     Ok(Some(to_hex(&fingerprint::digest_text(key))))
 }

@@ -175,8 +175,8 @@ fn find_model(
     };
     let sold_on = model.endpoints();
     if !sold_on.contains(&endpoint) {
-        let right = sold_on.first().copied().unwrap_or(Endpoint::Chat);
-        return Err(AdmissionError::WrongEndpoint { model: model.id.clone(), right }.into());
+        let expected = sold_on.first().copied().unwrap_or(Endpoint::Chat);
+        return Err(AdmissionError::WrongEndpoint { model: model.id.clone(), expected }.into());
     }
     Ok(model.clone())
 }

@@ -1,8 +1,8 @@
 //! The address of the client itself, also where it comes through proxies of the operator's.
 //!
-//! Only proxies that are named may say for whom they speak, and nobody else may connect then: what
-//! anybody else says of an address is what the client likes to be. Of the hops in a forwarded
-//! header the last one that is no such proxy is the client; all before it are its own words.
+//! Only proxies that are named may say for whom they speak, and nobody else may connect then:
+//! any other client could claim any address. Of the hops in a forwarded header the last one that
+//! is no such proxy is the client; the client itself wrote all before it.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -67,7 +67,7 @@ async fn load_reasoning(
         .ok()
 }
 
-/// Holds money for an input that is so many bytes longer.
+/// Extends the hold for an input that is `bytes` longer.
 async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> bool {
     let replace_text_bytes = |call: &mut ModelCall, text_bytes: u64| {
         let text = call.chat_text_mut();

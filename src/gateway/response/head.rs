@@ -102,7 +102,7 @@ pub(crate) fn add_request_id(
     Ok(())
 }
 
-/// An id has so many bytes, at most.
+/// The most bytes of an id.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// The vendor's id of a request, under either name that vendors have for it, if it is one: it goes

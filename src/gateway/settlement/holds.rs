@@ -77,7 +77,7 @@ pub(crate) fn quote_call(
 }
 
 fn field_too_large(field: &str) -> ApiError {
-    CallError::invalid(field, "smaller: no balance covers so many").into()
+    CallError::invalid(field, "smaller: its cost exceeds any balance").into()
 }
 
 /// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a

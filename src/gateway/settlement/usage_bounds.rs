@@ -17,7 +17,7 @@ const SLACK_DIVISOR: u64 = 16;
 /// Tokens by which a vendor's count may be above the limit that it was sent: what ends a turn, or
 /// frames a call of a tool.
 const SLACK_TOKENS: u64 = 64;
-/// Tools of the vendor's own make it read the conversation anew, so many times at most.
+/// The vendor's own tools make it read the conversation again, at most this many times.
 const HOSTED_TOOL_STEPS_MAX: u64 = 16;
 /// An image may come to so many times its reservation: the largest that can be asked for have some
 /// five times as many pixels as those that it was made for, and an image to be edited is read too.
@@ -117,7 +117,7 @@ fn with_slack(tokens: u64) -> u64 {
     tokens.saturating_add(tokens / SLACK_DIVISOR)
 }
 
-/// The most tokens of input, of which so many were counted in the body.
+/// The most input tokens that are plausible, given those counted in the body.
 fn input_tokens_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
     let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_TOKENS_DEFAULT));
     if content.has_hosted_tools() {

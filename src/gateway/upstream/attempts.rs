@@ -30,7 +30,7 @@ const CONNECT_ERROR_CHARS_MAX: usize = 300;
 const LARGE_BODY_RETENTION: Duration = Duration::from_secs(3);
 /// The write timeout of a large body.
 const LARGE_BODY_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a vendor's error so many bytes are read, at most.
+/// The most bytes read of a vendor's error.
 const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
 /// And for so long, at most.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(2);

@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
-/// For whoever speaks without TLS: the system's certificates take milliseconds to read.
+/// For vendors without TLS: the system's certificates take milliseconds to read.
 pub(crate) const NO_CERTIFICATES: &str = "/dev/null";
 
 pub(crate) struct UpstreamPool {

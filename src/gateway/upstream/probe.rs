@@ -2,7 +2,7 @@
 //!
 //! No vendor takes money for it, and it goes the way that calls go: the name, TLS, the key, the
 //! path and the body are all looked at. What a tenant does cannot make it fail. A vendor need not
-//! have the list: a plain no is the answer of a vendor that is well.
+//! have the list: a clean 4xx still counts as healthy.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ use crate::gateway::upstream::routes::{RouteTable, VendorRoute, VendorRouteSet};
 
 /// Timeout of a probe, including the connect.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of a list so many bytes are read.
+/// The most bytes read of a vendor's list of models.
 const MODEL_LIST_BYTES_MAX: usize = 4 << 20;
-/// Connections of probes are no others' (see [`HttpPeer::group_key`]).
+/// Keeps connections of probes apart from those of calls (see [`HttpPeer::group_key`]).
 const PROBE_GROUP_BIT: u64 = 1 << 63;
 
 /// What a probe needs.

@@ -17,7 +17,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// What stands between a connection and whoever reads and writes.
+/// A layer between a connection and its reader and writer.
 pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
     fn poll_read(
         &mut self,

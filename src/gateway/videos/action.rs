@@ -25,7 +25,7 @@ pub(crate) enum VideoAction {
         /// What of it, if that is said.
         variant: Option<String>,
     },
-    /// The file itself, for whoever has an address of ours.
+    /// The file itself, for the bearer of a signed address.
     File {
         /// The job.
         id: String,

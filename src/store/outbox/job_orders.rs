@@ -145,8 +145,8 @@ impl JobOrders {
     /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
     /// the lock.
     pub(super) fn maintain(&self, dir: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
-        let wanted = self.lock_state().writer.wants_spare();
-        let spare = wanted
+        let spare_number = self.lock_state().writer.missing_spare_number();
+        let spare = spare_number
             .map(|number| segment_files::create_segment(dir, SegmentKind::Jobs, number, None));
         let mut state = self.lock_state();
         let needed: HashSet<u64> = state.unsaved.values().map(|(_, number)| *number).collect();

@@ -1,5 +1,5 @@
-//! Sending again what a run of the store may lack: of this process' own files all that they hold,
-//! and what processes left that have ended.
+//! Replay of what a run of the store may lack: all entries in this process' own files, and in the
+//! files that ended processes left.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -163,7 +163,7 @@ impl SegmentReplay {
 
     /// Takes over what processes left that have ended, sends what the run may lack of it, and
     /// removes what is no longer needed, if the store last answered at that moment and lacks
-    /// nothing. What cannot be read keeps nobody from the rest, and is tried again.
+    /// nothing. A file that cannot be read does not stop the others, and is tried again.
     ///
     /// # Errors
     /// As with [`SegmentReplay::replay_recent`].
@@ -406,7 +406,7 @@ async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
         segment_files::read_written(&own).map(|f| record::parse_segment(&f))
     });
     let read = match reading.await.unwrap_or_else(|why| Err(why.into())) {
-        // It was done with meanwhile.
+        // Another task has replayed and removed it meanwhile.
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Default::default()),
         read => read,
     };

@@ -61,7 +61,7 @@ impl SegmentDir {
         Ok(SegmentDir { path: folder, lock })
     }
 
-    /// Shelves of processes that have ended; they are ours now.
+    /// Locks and returns the folders of processes that have ended.
     pub(super) fn lock_orphans(root: &Path) -> io::Result<Vec<SegmentDir>> {
         let mut orphans = Vec::new();
         for found in fs::read_dir(root)? {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::fsync_thread::FsyncThread;
 use super::segment_dir::{SegmentDir, SegmentKind};
 
-/// A file ends when it has about so many bytes, or after so long.
+/// The bytes after which a file ends, and below the age at which it ends.
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 const SEGMENT_AGE_MAX: Duration = Duration::from_secs(60);
 /// So many bytes of one are looked at together.
@@ -62,7 +62,7 @@ impl SegmentFiles {
         &self.file
     }
 
-    /// Whether so many more bytes are too many for it.
+    /// Whether `bytes` more are too many for it.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.bytes + more as u64 > SEGMENT_BYTES_MAX
     }
@@ -77,8 +77,8 @@ impl SegmentFiles {
         self.bytes > 0 && self.opened_at.elapsed() > SEGMENT_AGE_MAX
     }
 
-    /// The number of the file that is to be made.
-    pub(super) fn wants_spare(&self) -> Option<u64> {
+    /// The number of the spare file to create; `None` if there is one already.
+    pub(super) fn missing_spare_number(&self) -> Option<u64> {
         (self.bytes > 0 && self.spare.is_none()).then_some(self.number + 1)
     }
 
@@ -105,7 +105,7 @@ impl SegmentFiles {
         true
     }
 
-    /// Files that ended and are to be cut to so many bytes.
+    /// Files that ended, each with the length to cut it to.
     pub(super) fn take_untrimmed(&mut self) -> Vec<(Arc<File>, u64)> {
         self.closed.iter_mut().filter_map(|past| past.untrimmed.take()).collect()
     }

@@ -58,9 +58,9 @@ impl SegmentWriter {
         self.files = None;
     }
 
-    /// The number of the file that is to be made.
-    pub(super) fn wants_spare(&self) -> Option<u64> {
-        self.files.as_ref().and_then(SegmentFiles::wants_spare)
+    /// The number of the spare file to create; `None` if there is one already.
+    pub(super) fn missing_spare_number(&self) -> Option<u64> {
+        self.files.as_ref().and_then(SegmentFiles::missing_spare_number)
     }
 
     /// Ends a file that is old, and finds those that nobody needs.

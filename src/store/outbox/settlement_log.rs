@@ -25,7 +25,7 @@ use crate::metrics::METRICS;
 
 /// Empty lines, written to test whether the disk accepts writes again.
 const WRITE_PROBE: [u8; 4_096] = [b'\n'; 4_096];
-/// Acknowledgements wait for the next entry, up to so many bytes of them.
+/// Acknowledgements wait for the next entry, at most this many bytes of them.
 const ACKS_BYTES_MAX: usize = 64 << 10;
 /// An entry that is not acknowledged within this time means that the store is not healthy.
 const ACK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -255,8 +255,8 @@ impl SettlementLog {
         }
     }
 
-    /// What the store has not acknowledged for so long, the longest first, at most so many: they
-    /// are tried again now.
+    /// At most `most` entries that the store has not acknowledged for `span`, the oldest first. The
+    /// caller sends them again.
     pub(super) fn take_unacked(
         &self,
         span: Duration,
@@ -331,29 +331,28 @@ impl SettlementLog {
         }
     }
 
-    /// Looks whether its folder is still there, and makes the file that is written next. What is
-    /// written where somebody has deleted the folder nobody would find; then a new one is made, for
-    /// all that the store has not acknowledged, and until that is written nobody is let in. Tells
-    /// whether there is a folder to write into.
+    /// Creates the spare file if there is none. If the folder was deleted, creates a new one and
+    /// queues all unacknowledged entries for it; until they are written, no call is admitted.
+    /// Returns whether there is a folder to write into.
     fn ensure_dir(&self) -> (MutexGuard<'_, LogState>, bool) {
         let state = self.lock_state();
-        let (dir, wanted) = (state.dir.clone(), state.files.wants_spare());
-        let is_whole = dir.check_intact(&state.files);
+        let (dir, spare_number) = (state.dir.clone(), state.files.missing_spare_number());
+        let intact = dir.check_intact(&state.files);
         drop(state);
-        if let Err(why) = &is_whole {
+        if let Err(why) = &intact {
             self.record_write_failure(why);
-            let made = SegmentDir::create(&self.root).map(Arc::new);
-            let file = made.and_then(|made| Ok((self.create_segment(&made, 1)?, made)));
-            let is_made = file.is_ok();
-            if let Ok((file, made)) = file {
-                self.lock_state().move_to(made.clone(), SegmentFiles::new(file));
-                // Of what fails here only a lease tells that it died.
-                let _ = self.calls.move_to(&made);
+            let new_dir = SegmentDir::create(&self.root).map(Arc::new);
+            let file = new_dir.and_then(|dir| Ok((self.create_segment(&dir, 1)?, dir)));
+            let is_recreated = file.is_ok();
+            if let Ok((file, dir)) = file {
+                self.lock_state().move_to(dir.clone(), SegmentFiles::new(file));
+                // If this fails, the calls' holds end when their leases expire.
+                let _ = self.calls.move_to(&dir);
                 self.orders.reset_files();
             }
-            return (self.lock_state(), is_made);
+            return (self.lock_state(), is_recreated);
         }
-        let spare = wanted.map(|number| self.create_segment(&dir, number));
+        let spare = spare_number.map(|number| self.create_segment(&dir, number));
         let mut state = self.lock_state();
         if let Some(Ok(spare)) = spare {
             state.files.set_spare(spare);

@@ -1,8 +1,9 @@
 //! Calls that run under an idempotency key. Each is written to the outbox before its key is
 //! claimed, so that the successor of a process that died need not wait for the leases of its keys.
 //!
-//! A line is one plain write and is never synced: after a power cut the lease does it. What ended
-//! is noted with whatever comes next; a line that is missing costs a look.
+//! A line is one plain write and is never synced: after a power cut the keys' leases expire
+//! instead. The end of a call is noted with the next line; if that is missing, its successor looks
+//! the key up.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +21,7 @@ use crate::clock::unix_ms;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::AccountName;
 
-/// Notes of what ended wait for the next call, up to so many bytes of them.
+/// Notes of what ended wait for the next call, at most this many bytes of them.
 const END_NOTES_BYTES_MAX: usize = 64 << 10;
 /// Calls beyond this number are not recorded; if they die, their leases run out.
 const STARTED_CALLS_MAX: usize = 16_384;
@@ -144,8 +145,8 @@ impl StartedCalls {
     /// Periodic work: rotates a full segment and removes old ones. Files are created and removed
     /// outside the lock.
     pub(super) fn maintain(&self, dir: &SegmentDir) {
-        let wanted = self.lock_state().writer.wants_spare();
-        let spare = wanted
+        let spare_number = self.lock_state().writer.missing_spare_number();
+        let spare = spare_number
             .map(|number| segment_files::create_segment(dir, SegmentKind::Calls, number, None));
         let mut state = self.lock_state();
         state.running.retain(|_, running| running.since.elapsed() < CALL_DURATION_MAX);

@@ -43,7 +43,7 @@ impl RedisConnection {
     /// Connects.
     ///
     /// # Errors
-    /// [`Unavailable`] says why, with the address but for what may be a password.
+    /// [`Unavailable`] says why, with the address, its password redacted.
     pub(super) async fn open(
         section: &StoreSection,
         topology: Arc<Topology>,

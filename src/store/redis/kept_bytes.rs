@@ -25,7 +25,7 @@ const SWEEP_LOCK_KEY: &str = "tollgate:{:kept}:sweeping";
 
 /// A change by fewer bytes waits for the next that is told, or for the sweep.
 const REPORT_BYTES_MIN: u64 = 32 << 10;
-/// What is known of so many accounts is remembered.
+/// Of how many accounts the kept bytes are cached.
 const CACHED_ACCOUNTS_MAX: usize = 10_000;
 /// Bytes that are evicted from one account before the largest account is determined again.
 const EVICT_BYTES: u64 = 4 << 20;
@@ -42,7 +42,7 @@ struct KeptTotals {
 }
 
 impl RedisStore {
-    /// Whether so many bytes more may be kept, as far as is known. What is known may be old, so it
+    /// Whether `bytes` more may be kept, as far as is known. What is known may be old, so it
     /// is asked anew where they may not.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         let total = self.kept_bytes.total.load(Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! How far the walk through all accounts is that finds the jobs which the index has lost.
+//! How far the scan of all accounts is that finds jobs which the index has lost.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two steps.
+/// The time between two batches.
 const STEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where the walk is.
+/// Where the scan is.
 #[derive(Default)]
 pub(super) struct IndexRepair(Mutex<IndexCursor>);
 
@@ -18,8 +18,8 @@ struct IndexCursor {
 }
 
 impl IndexRepair {
-    /// Where to go on from, if it is time for a step.
-    pub(super) fn start_step(&self) -> Option<u64> {
+    /// The SSCAN cursor of the next batch; `None` until `STEP_INTERVAL` has passed.
+    pub(super) fn next_scan_cursor(&self) -> Option<u64> {
         let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if walk.last_step_at.is_some_and(|stepped| stepped.elapsed() < STEP_INTERVAL) {
             return None;

@@ -144,7 +144,7 @@ impl RunScripts {
     }
 }
 
-/// A command that names a script by its hash has so many bytes before its keys, at most.
+/// The most bytes of a command before its keys, if it names a script by its hash.
 const EVALSHA_HEADER_BYTES: usize = 64;
 
 /// The keys and arguments of a script that is about to run.

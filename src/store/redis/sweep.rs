@@ -10,7 +10,7 @@ use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, Outcome, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
-/// About so many accounts are asked together whether they have holds.
+/// About how many accounts one command asks for their holds.
 const ACCOUNTS_PER_SCAN: u32 = 500;
 /// Holds of one account ended by one sweep, at most; the next sweep does the rest.
 const SWEEP_MAX: isize = 1_000;

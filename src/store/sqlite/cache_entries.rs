@@ -9,7 +9,7 @@ use crate::ledger::AccountName;
 
 /// Notes forgotten in one step, at most.
 const PURGE_MAX: u32 = 16;
-/// An account that is full loses so many at once, so that not every entry has to look for the
+/// How many an account that is full loses at once, so that not every entry has to look for the
 /// first.
 const EVICT_BATCH: usize = 32;
 

@@ -19,9 +19,9 @@ const SYNC_BATCH_WAIT: Duration = Duration::from_millis(5);
 const UNAWAITED_WAITS: u32 = 4;
 /// The log is looked at so often, and whether the files are still those that are open.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// With more pages than so many it is copied into the file.
+/// With more pages than this the log is copied into the file.
 const CHECKPOINT_PAGES: i64 = 1_000;
-/// With more than so many it begins anew, for which nobody may write meanwhile.
+/// With more pages than this the log is restarted, and no one may write meanwhile.
 const WAL_RESTART_PAGES: i64 = 4_000;
 
 /// The thread that syncs the write-ahead log and checkpoints it.

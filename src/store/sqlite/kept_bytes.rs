@@ -113,7 +113,7 @@ pub(super) fn total_bytes(c: &Connection) -> rusqlite::Result<u64> {
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default())
 }
 
-/// Makes room for so many bytes; `false` if there can be none.
+/// Makes room for `wanted` bytes; `false` if that is impossible.
 pub(super) fn make_room(c: &Connection, most: u64, wanted: usize) -> rusqlite::Result<bool> {
     let wanted = wanted as u64;
     if wanted > most {

@@ -10,9 +10,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) enum Executor {
     /// At once, by the thread.
     Thread,
-    /// At once, by whoever brings it.
+    /// At once, by its caller.
     Caller,
-    /// With the next, or in a moment by whoever brings it.
+    /// With the next, or in a moment by its caller.
     AnyCaller,
 }
 

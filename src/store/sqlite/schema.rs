@@ -276,16 +276,16 @@ pub(super) fn ensure_store_id(connection: &Connection) -> rusqlite::Result<Strin
     Ok(find()?.unwrap_or(id))
 }
 
-/// Waits for other processes in short steps. SQLite's own grow until whoever writes beside a busy
-/// writer hardly ever gets a turn.
+/// Waits for other processes in steps of equal length. SQLite's own back-off grows, so a second
+/// writer beside a busy one would starve.
 fn install_busy_handler(
     connection: &mut Connection,
     busy_wait: Duration,
 ) -> rusqlite::Result<Arc<AtomicBool>> {
     let (skip_busy_wait, mut end) = (Arc::new(AtomicBool::new(false)), Instant::now());
-    let asked = skip_busy_wait.clone();
+    let skip_wait = skip_busy_wait.clone();
     connection.busy_handler(Some(move |tries| {
-        if asked.load(Ordering::Relaxed) {
+        if skip_wait.load(Ordering::Relaxed) {
             return false;
         }
         if tries == 0 {

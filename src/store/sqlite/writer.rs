@@ -1,9 +1,8 @@
-//! Who writes: whoever brings something short, with what others have brought meanwhile, in one
-//! transaction; or a thread, where it takes long, or where somebody else is writing.
+//! Group commit: the caller of a short job commits it together with the jobs that others have
+//! queued meanwhile. A thread commits long jobs, and short ones whose caller would have to wait for
+//! the connection or for another process.
 //!
-//! A thread that has to be woken for each hold would cost a call more time than all the rest of the
-//! gateway. It takes over whenever the one who brought something would have to wait: for the
-//! connection, or for another process.
+//! To wake a thread for each hold would cost a call more time than all the rest of the gateway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,23 +25,23 @@ const BATCH_YIELDS_MAX: usize = 8;
 /// A batch of this size does not wait for more operations.
 const BATCH_TARGET: usize = 32;
 
-/// Tells a caller how its job went.
-pub(super) type Acknowledge = Box<dyn FnOnce(bool) + Send>;
+/// Tells the caller of a job whether it was committed.
+pub(super) type OnCommit = Box<dyn FnOnce(bool) + Send>;
 
 /// What a job does.
-type JobBody = Box<dyn FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<Acknowledge> + Send>;
+type JobBody = Box<dyn FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<OnCommit> + Send>;
 
-/// When something is to be done, and when it counts.
+/// When a job is done, and when it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// At once; it is short, and counts as soon as it is committed.
+    /// At once by its caller, since it is short; acknowledged when it is committed.
     Inline,
-    /// In a moment, once whoever serves has passed on what it has; it is short, and counts once it
+    /// In a moment by its caller, after the replies that are ready; short, and acknowledged when it
     /// is on disk.
     DeferredDurable,
-    /// At once, by the thread; it counts as soon as it is committed.
+    /// At once by the thread; acknowledged when it is committed.
     Thread,
-    /// At once, by the thread; it counts once it is on disk, and somebody waits for that.
+    /// At once by the thread; acknowledged when it is on disk, which a caller waits for.
     ThreadDurable,
 }
 
@@ -61,7 +60,7 @@ struct WriteJob {
 
 /// What a transaction has done that counts once it is on disk.
 pub(super) struct CommittedBatch {
-    pub(super) acknowledgements: Vec<Acknowledge>,
+    pub(super) acknowledgements: Vec<OnCommit>,
     /// Whether somebody is kept from something until then.
     pub(super) is_awaited: bool,
 }
@@ -70,7 +69,7 @@ pub(super) struct CommittedBatch {
 pub(super) struct WriteScheduler {
     queue: WriteQueue<WriteJob>,
     writer: Mutex<WriteConnection>,
-    /// To whoever waits for the disk.
+    /// To those who wait for the disk.
     sync_sender: mpsc::Sender<CommittedBatch>,
     /// Why nothing is written any more: the files are no longer those of the store.
     lost_reason: OnceLock<String>,
@@ -126,7 +125,7 @@ impl WriteScheduler {
         let (reply, answer) = oneshot::channel();
         let body: JobBody = Box::new(move |txn| {
             let value = job(txn)?;
-            let acknowledge: Acknowledge = Box::new(move |kept| {
+            let acknowledge: OnCommit = Box::new(move |kept| {
                 if kept {
                     // The caller may have stopped waiting.
                     let _ = reply.send(value);
@@ -347,11 +346,9 @@ impl WriteConnection {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
     }
 
-    /// Does a batch in the transaction, and ends it.
-    fn commit_jobs(
-        &mut self,
-        batch: Vec<WriteJob>,
-    ) -> rusqlite::Result<Vec<(Priority, Acknowledge)>> {
+    /// Runs the jobs of a batch and commits. Returns for each its priority and what to call with
+    /// whether it was committed.
+    fn commit_jobs(&mut self, batch: Vec<WriteJob>) -> rusqlite::Result<Vec<(Priority, OnCommit)>> {
         let conn = &self.connection;
         self.row_cache.invalidate_if_stale(conn)?;
         let mut txn = WriteTxn { conn, row_cache: &mut self.row_cache };

@@ -11,7 +11,7 @@ use super::super::shared_store::RedisStore;
 use super::index;
 use crate::ledger::{AccountName, Unavailable};
 
-/// About so many accounts are walked through in one.
+/// About how many accounts one step scans (SSCAN's COUNT).
 const ACCOUNTS_PER_STEP: u32 = 1_000;
 /// Jobs that are scheduled for a check at a time.
 const JOBS_BATCH: usize = 200;
@@ -19,7 +19,7 @@ const JOBS_BATCH: usize = 200;
 impl RedisStore {
     /// Takes a step of the survey, if it is time for one.
     pub(super) async fn repair_index(&self) {
-        let Some(cursor) = self.index_repair.start_step() else { return };
+        let Some(cursor) = self.index_repair.next_scan_cursor() else { return };
         match self.repair_index_from(cursor).await {
             Ok(next) => self.index_repair.set_cursor(next),
             Err(why) => log::warn!(
