@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::hex::to_hex;
 use crate::toml_reader::ConfigError;
 
 mod completeness;
@@ -90,8 +91,7 @@ impl Catalogue {
             return Err(faults);
         }
         let hash = digest.finalize();
-        catalogue.version =
-            hash.iter().take(6).map(|b| format!("{b:02x}")).collect::<String>().into();
+        catalogue.version = to_hex(&hash[..6]).into();
         catalogue.add_aliases(naming);
         Ok(catalogue)
     }

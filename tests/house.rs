@@ -22,7 +22,7 @@ const ARROWS: [(&str, &str); 19] = [
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("idempotency", "ledger"),
-    ("catalogue", "money dialect toml_reader"),
+    ("catalogue", "hex money dialect toml_reader"),
     ("store", "backoff clock hex jobs ledger money metrics kv_cache permissions idempotency"),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (

@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use super::redis::{RedisStore, RunScripts};
 use super::section::StoreSection;
 use super::sqlite::SqliteStore;
+use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
@@ -139,7 +140,7 @@ fn folder_name_for(url: &str) -> String {
     hosts.sort();
     let name = name.trim_end_matches('/');
     let place = format!("{}/{}", hosts.join(","), if name == "0" { "" } else { name });
-    Sha256::digest(place).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    to_hex(&Sha256::digest(place)[..8])
 }
 
 fn with_default_port(host: &str, port: u16) -> String {

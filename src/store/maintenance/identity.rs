@@ -124,8 +124,11 @@ impl StoreIdentity {
             (Some(known), StoredIds::Consistent(id)) if known == id => {
                 IdentityStep::Known(id.clone())
             }
-            // Acknowledged a moment before that run ended, and so it may be lost with it.
-            (Some(known), StoredIds::Missing) if self.named_at.as_ref().is_some_and(is_young) => {
+            // Acknowledged a moment before that run ended, and so it may be lost with it; in a
+            // cluster it is lost with the run of one master.
+            (Some(known), found)
+                if found.lacks_only(known) && self.named_at.as_ref().is_some_and(is_young) =>
+            {
                 IdentityStep::AssignId(Some(known.clone()))
             }
             (Some(_), _) => IdentityStep::Replaced,
@@ -165,12 +168,23 @@ mod tests {
             identity.next_step(&StoredIds::Missing, "s"),
             IdentityStep::AssignId(Some("a".into()))
         );
-        assert_eq!(identity.next_step(&part(&["b"]), "s"), IdentityStep::Replaced);
+        for other in [part(&["b"]), part(&["a", "b"]), whole("b")] {
+            assert_eq!(identity.next_step(&other, "s"), IdentityStep::Replaced, "{other:?}");
+        }
         identity.named_at = Some(ago(NEW_ID_AGE_MAX));
         assert_eq!(
             identity.next_step(&StoredIds::Missing, "s"),
             IdentityStep::Replaced,
             "it had all its time"
         );
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_lost_a_new_id_with_one_master_was_refused_for_good() {
+        let mut identity = StoreIdentity { known: Some("a".into()), ..Default::default() };
+        (identity.named_at, identity.identified_run) = (Some(Instant::now()), Some("r".into()));
+        let assigned = IdentityStep::AssignId(Some("a".into()));
+        assert_eq!(identity.next_step(&part(&["a"]), "s"), assigned);
+        assert_eq!(identity.next_step(&part(&["a"]), "r"), IdentityStep::Replaced);
     }
 }

@@ -18,6 +18,7 @@ use super::run_gate::{Requirement, RunGate};
 use super::scripts::{RunScripts, ScriptCall, ScriptSelector};
 use super::shared_store::RedisStore;
 use super::{aof_tail, config_check};
+use crate::hex::to_hex;
 use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 
 /// What a server says of itself.
@@ -180,7 +181,7 @@ impl RedisStore {
         }
         runs.sort();
         let digest = Sha256::digest(runs.concat());
-        let run_id = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let run_id = to_hex(&digest[..16]).into();
         let uptime = Duration::from_secs(uptime);
         Ok(ServerInfo { run_id, uptime, appends_to_old_aof, has_aof, is_rewriting_aof })
     }

@@ -11,6 +11,7 @@ use redis::Cmd;
 use sha2::{Digest, Sha256};
 
 use super::shared_store::RedisStore;
+use crate::hex::to_hex;
 use crate::ledger::Unavailable;
 
 /// Places that it is written in, in a cluster.
@@ -38,13 +39,22 @@ impl StoredIds {
             Some(_) => StoredIds::Inconsistent(names),
         }
     }
+
+    /// Whether the id is missing in some or all places, and no other id is in any.
+    pub(in crate::store) fn lacks_only(&self, id: &str) -> bool {
+        match self {
+            StoredIds::Missing => true,
+            StoredIds::Consistent(_) => false,
+            StoredIds::Inconsistent(ids) => ids.iter().all(|found| found == id),
+        }
+    }
 }
 
 /// A new name that follows from what was found, so that whoever finds the same has the same.
 pub(in crate::store) fn derive_next_id(found: &BTreeSet<String>) -> String {
     let all: Vec<&str> = found.iter().map(String::as_str).collect();
     let digest = Sha256::digest(all.join(","));
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    to_hex(&digest[..16])
 }
 
 impl RedisStore {
